@@ -1,0 +1,65 @@
+"""Every exception flowcore raises on purpose.
+
+FlowcoreError
++-- ConfigurationError (also ValueError)   the program as written cannot work
+|   +-- SchemaError                        a schema or an expression that cannot be read
+|   +-- PlanError                          a flow whose operators contradict each other
+|   +-- SettingsError                      an unknown setting, or a value it cannot take
++-- InstallationError                      something this machine needs is missing
++-- ResultError                            a bounded result is missing, half-written or changed
++-- BrokerError                            Kafka cannot be started or reached
++-- RunError                               a stage or a live query failed while it ran
+
+A message names the values as given, what is wrong with them, what would happen, and what to do
+instead. It is one string, so that it survives the way through Spark and through pickling.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "BrokerError",
+    "ConfigurationError",
+    "FlowcoreError",
+    "InstallationError",
+    "PlanError",
+    "ResultError",
+    "RunError",
+    "SchemaError",
+    "SettingsError",
+]
+
+
+class FlowcoreError(Exception):
+    """Base class; catch this to catch anything flowcore raises on purpose."""
+
+
+class ConfigurationError(FlowcoreError, ValueError):
+    """A parameter, or a combination of parameters, that can never work."""
+
+
+class SchemaError(ConfigurationError):
+    """A schema or an expression that cannot be parsed or resolved."""
+
+
+class PlanError(ConfigurationError):
+    """A flow whose operators contradict each other."""
+
+
+class SettingsError(ConfigurationError):
+    """A setting that does not exist, or a value it cannot take."""
+
+
+class InstallationError(FlowcoreError):
+    """Something flowcore needs is not on this machine; the message holds the command that mends it."""
+
+
+class ResultError(FlowcoreError):
+    """A bounded result that is missing, half-written, or no longer what its manifest says."""
+
+
+class BrokerError(FlowcoreError):
+    """A Kafka broker or topic that cannot be started, reached or used."""
+
+
+class RunError(FlowcoreError):
+    """A stage or a live query that failed while it ran; the message names flow, stage and operator."""
