@@ -1,0 +1,1 @@
+"""Everything that speaks to Kafka: the embedded broker, topics and offsets."""

@@ -1,0 +1,307 @@
+"""How does one get a real Kafka broker with nothing installed but Java?
+
+`EmbeddedBroker` starts Apache Kafka 4.2 (KRaft, one node: broker and controller in one process)
+from the jars that `flowcore.installation` resolved, on loopback ports. The Java process belongs to
+a small supervisor (`flowcore.kafka.supervisor`), so it ends and a temporary folder goes however
+this program ends. Nothing here knows of flows, topics or Spark.
+
+Folder: ``server.properties``, ``broker.log`` (since the last start), ``broker.lock``, ``kafka/``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import uuid
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+from flowcore.errors import BrokerError
+from flowcore.installation.jars import jars
+from flowcore.installation.java import find_java
+from flowcore.kafka.topics import wait_until_ready
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import TracebackType
+    from typing import Self
+
+__all__ = ["EmbeddedBroker", "free_port"]
+
+_HOST = "127.0.0.1"
+_START_TIMEOUT_S = 60.0
+_STOP_GRACE_S = 20.0
+
+_PROPERTIES = """\
+process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@{host}:{controller_port}
+controller.listener.names=CONTROLLER
+listeners=PLAINTEXT://{host}:{port},CONTROLLER://{host}:{controller_port}
+advertised.listeners=PLAINTEXT://{host}:{port}
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
+log.dirs={logs}
+# One node can hold one copy; one partition of each internal topic starts fastest.
+offsets.topic.num.partitions=1
+offsets.topic.replication.factor=1
+transaction.state.log.num.partitions=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+share.coordinator.state.topic.num.partitions=1
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+# On, as in stock Kafka, so that a producer or a notebook can just begin. flowcore does not rely on
+# it: it makes its topics itself, with the number of partitions that the flow asks for.
+auto.create.topics.enable=true
+num.partitions=1
+# A consumer group of one process need not wait for others to join.
+group.initial.rebalance.delay.ms=0
+# Threads for a small machine that the stream shares; Kafka's defaults are for a server.
+num.network.threads=2
+num.io.threads=4
+# Large reads and writes in few system calls.
+socket.send.buffer.bytes=1048576
+socket.receive.buffer.bytes=1048576
+"""
+
+# Kafka's own choice of collector and pause; a fixed heap, because growing it costs pauses.
+_JAVA_OPTIONS = (
+    "-server",
+    "-XX:+UseG1GC",
+    "-XX:MaxGCPauseMillis=20",
+    "-XX:+ExplicitGCInvokesConcurrent",
+    "-Djava.awt.headless=true",
+    "-Dorg.slf4j.simpleLogger.showDateTime=true",
+    "-Dorg.slf4j.simpleLogger.dateTimeFormat=yyyy-MM-dd'T'HH:mm:ss.SSS",
+)
+# Formatting is over in a second: compiling it well would take longer than running it.
+_SHORT_JAVA_OPTIONS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+
+
+class EmbeddedBroker:
+    """A Kafka broker that lives as long as this object is started, and never longer.
+
+    >>> with EmbeddedBroker() as broker:  # doctest: +SKIP
+    ...     print(broker.bootstrap_servers)
+    127.0.0.1:23456
+
+    Args:
+        data: Folder that keeps topics and records between starts; made if missing. Without one
+            the broker uses a temporary folder that is removed at the end.
+        port: Loopback port that clients use. Without one a free port is chosen, once per object.
+        heap_mib: Heap of the broker's Java process, in MiB.
+    """
+
+    def __init__(
+        self, data: Path | None = None, port: int | None = None, heap_mib: int = 512
+    ) -> None:
+        self._data = data
+        self._port_is_given = port is not None
+        self._port = free_port() if port is None else port
+        self._heap_mib = heap_mib
+        self._folder: Path | None = None
+        self._process: subprocess.Popen[str] | None = None
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """What Kafka clients take as ``bootstrap.servers``."""
+        return f"{_HOST}:{self._port}"
+
+    @property
+    def log(self) -> Path | None:
+        """The broker's log file while it runs."""
+        return self._folder and self._folder / "broker.log"
+
+    def start(self) -> Self:
+        """Start the broker and wait until it answers a client.
+
+        Raises:
+            BrokerError: The port is taken, the folder is in use by another broker, or the broker
+                ended while it started.
+            InstallationError: Java or the broker's jars are missing.
+        """
+        if self._process is not None:
+            msg = f"the broker at {self.bootstrap_servers} is already started; stop it first"
+            raise BrokerError(msg)
+        java, class_path = find_java(), os.pathsep.join(map(str, jars("broker")))
+        self._check_port()
+        self._folder = (
+            Path(tempfile.mkdtemp(prefix="flowcore-broker-"))
+            if self._data is None
+            else self._data.expanduser().resolve()
+        )
+        try:
+            with _locked(self._folder / "broker.lock", self.bootstrap_servers) as lock:
+                self._process = self._supervise(str(java), class_path, lock.fileno())
+            wait_until_ready(self.bootstrap_servers, _START_TIMEOUT_S, lambda: self.wait(0))
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def stop(self) -> None:
+        """Stop the broker; a temporary folder is gone when this returns."""
+        if self._process is not None:
+            process, self._process = self._process, None
+            # The end of its stdin is what the supervisor waits for.
+            process.communicate()
+        if self._folder is not None and self._data is None:
+            # The supervisor has done this, unless somebody killed it.
+            shutil.rmtree(self._folder, ignore_errors=True)
+        self._folder = None
+
+    def wait(self, timeout_s: float | None = None) -> None:
+        """Return after ``timeout_s`` with the broker running; raise as soon as it is not.
+
+        Args:
+            timeout_s: Seconds to watch the broker, 0 to look once, none for ever.
+
+        Raises:
+            BrokerError: The broker is not started or has ended; the message has its last lines.
+        """
+        if self._process is None:
+            msg = f"the broker at {self.bootstrap_servers} is not started; call start() first"
+            raise BrokerError(msg)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout_s)
+            last_lines = self._process.stdout.read() if self._process.stdout else ""
+            msg = (
+                f"the Kafka broker at {self.bootstrap_servers} with data={self._folder} has ended: "
+                f"clients can no longer reach it; its last lines are\n{last_lines}"
+            )
+            raise BrokerError(msg)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def _check_port(self) -> None:
+        if _is_free(self._port):
+            return
+        if self._port_is_given:
+            msg = (
+                f"port={self._port} on {_HOST} is taken by another program: the broker could not "
+                "listen there; stop that program, pass another port, or none for a free one"
+            )
+            raise BrokerError(msg)
+        self._port = free_port()
+
+    def _supervise(self, java: str, class_path: str, lock: int) -> subprocess.Popen[str]:
+        assert self._folder is not None  # noqa: S101 - for the type checker, start() has set it
+        properties, logs = self._folder / "server.properties", self._folder / "kafka"
+        properties.write_text(
+            _PROPERTIES.format(
+                host=_HOST,
+                port=self._port,
+                controller_port=free_port(besides=self._port),
+                logs=logs.as_posix(),
+            )
+        )
+        run = [java, f"-Xms{self._heap_mib}m", f"-Xmx{self._heap_mib}m", *_JAVA_OPTIONS]
+        commands = [[*run, "-cp", class_path, "kafka.Kafka", str(properties)]]
+        if not (logs / "meta.properties").exists():
+            tool = ["kafka.tools.StorageTool", "format", "--config", str(properties)]
+            commands.insert(
+                0,
+                [
+                    java,
+                    *_SHORT_JAVA_OPTIONS,
+                    "-cp",
+                    class_path,
+                    *tool,
+                    "--cluster-id",
+                    _new_cluster_id(),
+                ],
+            )
+        is_temporary = self._data is None
+        task = {
+            "commands": commands,
+            "log": str(self._folder / "broker.log"),
+            "remove": str(self._folder) if is_temporary else None,
+            # Data that nobody will read again needs no orderly shutdown.
+            "grace_s": 0 if is_temporary else _STOP_GRACE_S,
+            "keep_open": [lock],
+            "owner_pid": os.getpid(),
+        }
+        supervisor = Path(__file__).with_name("supervisor.py")
+        process = subprocess.Popen(  # noqa: S603 - our own file, no shell
+            [sys.executable, "-I", "-S", str(supervisor)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+            pass_fds=(lock,),
+        )
+        assert process.stdin is not None  # noqa: S101 - for the type checker
+        process.stdin.write(json.dumps(task) + "\n")
+        process.stdin.flush()
+        return process
+
+
+def free_port(besides: int | None = None) -> int:
+    """Return a loopback port that nobody listens on.
+
+    It lies below the ports that the system hands out by itself, so nobody is given it while a
+    broker that had it restarts.
+    """
+    while True:
+        port = 20_000 + secrets.randbelow(10_000)
+        if port != besides and _is_free(port):
+            return port
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        # As Java does: connections that are closing do not count.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((_HOST, port))
+        except OSError:
+            return False
+        return True
+
+
+@contextlib.contextmanager
+def _locked(path: Path, owner: str) -> Iterator[IO[str]]:
+    """Hold the folder for as long as any process has the file open: at last the broker's Java."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = path.open("a+")
+    except OSError as error:
+        msg = f"data={path.parent} cannot be used ({error}): pass a folder that can be written"
+        raise BrokerError(msg) from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            lock.seek(0)
+            msg = (
+                f"data={path.parent} is in use by the broker at {lock.read().strip()}: two brokers "
+                "would spoil each other's records; stop that one, or pass another folder"
+            )
+            raise BrokerError(msg) from error
+        lock.truncate(0)
+        lock.write(f"{owner}\n")
+        lock.flush()
+        yield lock
+
+
+def _new_cluster_id() -> str:
+    # 22 characters are what Kafka makes of 16 bytes; without a leading "-", which is an option.
+    return uuid.uuid4().hex[:22]

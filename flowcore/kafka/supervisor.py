@@ -1,0 +1,100 @@
+"""How does a child process end when its owner is gone, however the owner went?
+
+This file is run as a program, by path, between an owner (any Python program) and a long-running
+child (the broker's Java). It knows nothing of Kafka and imports only the standard library, so it
+is up in milliseconds. The owner hands it one JSON line on stdin and keeps that pipe open:
+
+    {"commands": [[...], ...], "log": path, "remove": path or null, "grace_s": seconds,
+     "keep_open": [file descriptors for the child], "owner_pid": pid}
+
+The commands run one after another; the last one is the child.  The end of the pipe, which the
+kernel brings about even after kill -9 of the owner, stops the child and removes the folder. Its
+own session keeps a terminal's Ctrl-C away, so the child outlives its owner's clean-up. If the
+supervisor itself is killed, Linux kills the child.
+
+If a command fails or the child ends by itself, the last lines of the log go to stdout.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import IO, Any
+
+_PR_SET_PDEATHSIG = 1
+_LOG_LINES = 15
+_POLL_S = 0.1
+
+
+def main() -> int:
+    """Run the commands named on stdin until it closes; 0 if the owner ended it."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # the clean-up is in `finally`
+    task = json.loads(sys.stdin.readline())
+    log = Path(task["log"])
+    try:
+        with log.open("wb") as output:
+            for command in task["commands"]:
+                code = _run(command, output, task)
+                if code is None:
+                    return 0
+                if code:
+                    break
+        sys.stdout.write(_tail(log))
+        return 1
+    finally:
+        if task["remove"]:
+            shutil.rmtree(task["remove"], ignore_errors=True)
+
+
+def _run(command: list[str], output: IO[bytes], task: dict[str, Any]) -> int | None:
+    """Run one command and return its exit code; none if the owner went first: it is stopped."""
+    libc = ctypes.CDLL(None) if sys.platform == "linux" else None
+
+    def die_with_the_supervisor() -> None:
+        if libc is not None:
+            libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM if task["grace_s"] else signal.SIGKILL)
+
+    child = subprocess.Popen(  # noqa: S603 - the owner built the command, no shell is involved
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=subprocess.STDOUT,
+        preexec_fn=die_with_the_supervisor,  # noqa: PLW1509 - this process has no other thread
+        pass_fds=task["keep_open"],
+    )
+    try:
+        while child.poll() is None:
+            # The pipe alone is not enough: a child that the owner forked holds it open as well.
+            if select.select([sys.stdin], [], [], _POLL_S)[0] or os.getppid() != task["owner_pid"]:
+                return None
+        return child.returncode
+    finally:
+        _stop(child, task["grace_s"])
+
+
+def _stop(child: subprocess.Popen[bytes], grace_s: float) -> None:
+    if grace_s:
+        child.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(grace_s)
+    child.kill()
+    child.wait()
+
+
+def _tail(log: Path) -> str:
+    lines = log.read_text(errors="replace").splitlines()
+    return "\n".join(lines[-_LOG_LINES:])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
