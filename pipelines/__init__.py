@@ -1,0 +1,1 @@
+"""Dagster definitions, and the reference flow that they run."""

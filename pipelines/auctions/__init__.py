@@ -1,0 +1,1 @@
+"""The reference flow: an online auction, after the Nexmark benchmark."""

@@ -1,0 +1,411 @@
+"""What happens in an online auction? Persons join, put items up for auction, and bid on them.
+
+A generator after the Nexmark benchmark. Events are numbered from 0, and each number is one
+person, one auction or one bid, in fixed proportions (1 : 3 : 46 of every 50). What event ``n``
+holds depends on the configuration and on ``n`` alone: its number is hashed where others draw
+from a stateful random source. So any range can be made at any time, in pieces of any size, and
+the pieces fit together.
+
+It knows nothing of Kafka or Spark: see ``feed`` for the way to a broker. Times are integer
+milliseconds since the epoch, UTC; ranges are half-open; prices are dollars in whole cents.
+
+Where it differs from Nexmark: persons and auctions are named only once they exist (Nexmark also
+names a few that are yet to come), an out-of-order bid is one that arrives late (Nexmark shuffles
+the times within a group), and there is no filler text.
+
+Source:
+    Tucker, Tufte, Papadimos, Maier: "NEXMark, a benchmark for queries over data streams", with
+    the proportions and ratios of its Beam and Flink versions.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from flowcore.errors import ConfigurationError
+
+__all__ = [
+    "NexmarkConfig",
+    "auctions",
+    "bids",
+    "live_batches",
+    "live_bids",
+    "persons",
+    "write_history",
+]
+
+FIRST_PERSON_ID: Final = 1_000
+FIRST_AUCTION_ID: Final = 1_000
+FIRST_CATEGORY_ID: Final = 10
+HOT_STRIDE: Final = 100  # of each hundred persons or auctions, one can be hot
+ROWS_PER_FILE: Final = 500_000
+ROWS_PER_GROUP: Final = 125_000
+GENERATOR_VERSION: Final = 1  # raise it when the same configuration begins to give other rows
+MARKER: Final = "_generated_from.json"  # Spark and Arrow skip names that begin with _
+
+FIRST_NAMES: Final = ("Ada", "Ben", "Cleo", "Dan", "Eve", "Finn", "Gus", "Hana", "Ivo", "June")
+LAST_NAMES: Final = ("Ash", "Birch", "Cedar", "Elm", "Fir", "Hazel", "Maple", "Oak", "Pine", "Yew")
+CITIES: Final = ("Boise", "Kent", "Phoenix", "Portland", "San Diego", "Cheyenne")
+STATES: Final = ("ID", "WA", "AZ", "OR", "CA", "WY")
+NAMES: Final = pa.array([f"{first} {last}" for first in FIRST_NAMES for last in LAST_NAMES])
+# Log-uniform from 1 to 1,000,000. A table is quicker than a power a row, and rounds the same way
+# on every processor.
+PRICES: Final = np.round(10 ** (np.arange(1 << 16) * (6 / (1 << 16))), 2)
+
+Integers = npt.NDArray[np.int64]
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class NexmarkConfig:
+    """The auction house: how much of what happens, and to whom.
+
+    Args:
+        seed: Another seed, another auction house of the same kind.
+        base_time_ms: Time of event 0.
+        inter_event_delay_us: Time from one event to the next, > 0.
+        person_proportion: Persons in each cycle of events, > 0.
+        auction_proportion: Auctions in each cycle, > 0.
+        bid_proportion: Bids in each cycle, > 0.
+        hot_seller_ratio: 1 - 1/ratio of all auctions are the hot seller's; 1 means no hot seller.
+        hot_auction_ratio: 1 - 1/ratio of all bids are on the hot auction.
+        hot_bidder_ratio: 1 - 1/ratio of all bids are the hot bidder's.
+        active_persons: A seller or bidder who is not hot is one of the last so many, > 0.
+        in_flight_auctions: A bid that is not on the hot auction is on one of the last so many.
+        categories: Number of categories, > 0.
+        out_of_order_share: Share of bids that arrive late, 0 to 1.
+        max_disorder_ms: How late at most.
+        unlisted_ratio: Share of live bids on auctions that the history does not know, 0 to 1.
+
+    Raises:
+        ConfigurationError: A value is outside its range.
+
+    >>> NexmarkConfig(hot_auction_ratio=1).cycle
+    50
+    """
+
+    seed: int = 1
+    base_time_ms: int = 1_767_225_600_000  # 2026-01-01
+    inter_event_delay_us: int = 1_000
+    person_proportion: int = 1
+    auction_proportion: int = 3
+    bid_proportion: int = 46
+    hot_seller_ratio: int = 4
+    hot_auction_ratio: int = 2
+    hot_bidder_ratio: int = 4
+    active_persons: int = 1_000
+    in_flight_auctions: int = 100
+    categories: int = 5
+    out_of_order_share: float = 0.05
+    max_disorder_ms: int = 2_000
+    unlisted_ratio: float = 0.01
+
+    def __post_init__(self) -> None:
+        least = {"seed": 0, "base_time_ms": 0, "max_disorder_ms": 0}
+        for name in (field.name for field in fields(self)):
+            value = getattr(self, name)
+            if name in {"out_of_order_share", "unlisted_ratio"}:
+                if not 0 <= value <= 1:
+                    msg = f"{name}={value} is not a share; pass a number from 0 to 1"
+                    raise ConfigurationError(msg)
+            elif value < least.get(name, 1):
+                msg = f"{name}={value} is too small; pass {name} >= {least.get(name, 1)}"
+                raise ConfigurationError(msg)
+
+    @property
+    def cycle(self) -> int:
+        """Number of events after which the kinds repeat."""
+        return self.person_proportion + self.auction_proportion + self.bid_proportion
+
+
+def persons(config: NexmarkConfig, first: int, last: int) -> pa.Table:
+    """Return the persons among events ``first`` to ``last - 1``.
+
+    Columns: ``person_id``, ``name``, ``city``, ``state``, ``joined_ms``.
+    """
+    ordinals, events = _persons(config).between(first, last)
+    town = _below(len(CITIES), _draw(config, "town", events))
+    return pa.table(
+        {
+            "person_id": ordinals + FIRST_PERSON_ID,
+            "name": NAMES.take(pa.array(_below(len(NAMES), _draw(config, "name", events)))),
+            "city": pa.array(CITIES).take(pa.array(town)),
+            "state": pa.array(STATES).take(pa.array(town)),
+            "joined_ms": _time_ms(config, events),
+        }
+    )
+
+
+def auctions(config: NexmarkConfig, first: int, last: int) -> pa.Table:
+    """Return the auctions among events ``first`` to ``last - 1``.
+
+    Columns: ``auction_id``, ``seller`` (a person), ``category``, ``initial_bid``, ``reserve``,
+    ``opened_ms``, ``expires_ms``.
+    """
+    ordinals, events = _auctions(config).between(first, last)
+    newest = _persons(config).newest_at(events)
+    hot = _draw(config, "hot seller", events) >= 1 / config.hot_seller_ratio
+    recent = _one_of_last(config.active_persons, newest, _draw(config, "seller", events))
+    seller = np.where(hot, newest // HOT_STRIDE * HOT_STRIDE, recent)
+    initial_bid = _price(config, "initial bid", events)
+    # A mean length of in_flight_auctions' worth of events keeps about so many of them open.
+    longest_us = 2 * config.in_flight_auctions * config.cycle * config.inter_event_delay_us
+    longest_ms = max(longest_us // config.auction_proportion // 1_000, 1)
+    opened_ms = _time_ms(config, events)
+    category = _below(config.categories, _draw(config, "category", events))
+    return pa.table(
+        {
+            "auction_id": ordinals + FIRST_AUCTION_ID,
+            "seller": seller + FIRST_PERSON_ID,
+            "category": category + FIRST_CATEGORY_ID,
+            "initial_bid": initial_bid,
+            "reserve": np.round(initial_bid + _price(config, "reserve", events), 2),
+            "opened_ms": opened_ms,
+            "expires_ms": opened_ms + 1 + _below(longest_ms, _draw(config, "length", events)),
+        }
+    )
+
+
+def bids(config: NexmarkConfig, first: int, last: int) -> pa.Table:
+    """Return the bids among events ``first`` to ``last - 1``, in order of arrival.
+
+    Columns: ``bid_id`` (the event's number, so unique), ``auction_id``, ``bidder`` (a person),
+    ``price``, ``bid_time_ms`` (up to ``max_disorder_ms`` before its place in the order).
+    """
+    _, events = _bids(config).between(first, last)
+    made = _made_at(config, events)
+    newest = _auctions(config).newest_at(made)
+    hot = _draw(config, "hot auction", events) >= 1 / config.hot_auction_ratio
+    recent = _one_of_last(config.in_flight_auctions, newest, _draw(config, "auction", events))
+    auction = np.where(hot, newest // HOT_STRIDE * HOT_STRIDE, recent)
+    return _bid_table(config, events, made, auction)
+
+
+def live_bids(config: NexmarkConfig, history_events: int, first: int, count: int) -> pa.Table:
+    """Return live bids ``first`` to ``first + count - 1``, counted from the end of the history.
+
+    They are the bids that follow the history's, with one difference: their auctions are those of
+    the history (the hot ones in turn, else any), save a share of ``unlisted_ratio`` on auctions
+    that it does not know. Columns as in ``bids``.
+
+    Args:
+        config: As given to ``write_history``.
+        history_events: As given to ``write_history``; at least one cycle.
+        first: Ordinal of the first live bid wanted, from 0.
+        count: Number of bids.
+    """
+    listed = _auctions(config).before(history_events)
+    if listed == 0:
+        msg = (
+            f"history_events={history_events} hold no auction: there is nothing to bid on; "
+            f"pass history_events >= {config.cycle}"
+        )
+        raise ConfigurationError(msg)
+    start = _bids(config).before(history_events) + first
+    events = _bids(config).numbers(np.arange(start, start + count, dtype=np.int64))
+    made = _made_at(config, events)
+    turn = _auctions(config).newest_at(made) // HOT_STRIDE
+    hot = _draw(config, "hot auction", events) >= 1 / config.hot_auction_ratio
+    any_listed = _below(listed, _draw(config, "auction", events))
+    auction = np.where(hot, turn % (-(-listed // HOT_STRIDE)) * HOT_STRIDE, any_listed)
+    unlisted = _draw(config, "unlisted", events) < config.unlisted_ratio
+    beyond = listed + _below(config.in_flight_auctions, _draw(config, "auction", events))
+    return _bid_table(config, events, made, np.where(unlisted, beyond, auction))
+
+
+def live_batches(
+    config: NexmarkConfig, history_events: int, count: int, batch_rows: int = 50_000
+) -> Iterator[pa.Table]:
+    """Yield the first ``count`` live bids in tables of at most ``batch_rows`` rows."""
+    for first in range(0, count, batch_rows):
+        yield live_bids(config, history_events, first, min(batch_rows, count - first))
+
+
+def write_history(
+    config: NexmarkConfig,
+    events: int,
+    folder: Path,
+    on_progress: Progress = lambda _table, _done, _total: None,
+) -> dict[str, int]:
+    """Write events 0 to ``events - 1`` as Parquet: ``persons``, ``auctions``, ``bids``.
+
+    Each table is a folder that appears whole or not at all. One that holds just these rows
+    already is left as it is.
+
+    Args:
+        config: What to generate.
+        events: Number of events of all kinds.
+        folder: Where the three folders go; created if missing.
+        on_progress: Called with a table's name, its rows written so far, and its rows in all.
+
+    Returns:
+        Rows of each table.
+
+    Raises:
+        ConfigurationError: A folder of that name holds something else, which would be deleted.
+    """
+    origin = {"version": GENERATOR_VERSION, "events": events, "config": asdict(config)}
+    kinds = {
+        "persons": (_persons(config), persons),
+        "auctions": (_auctions(config), auctions),
+        "bids": (_bids(config), bids),
+    }
+    for name, (kind, generate) in kinds.items():
+        rows = kind.before(events)
+        if not _holds(folder / name, origin):
+            step = max(ROWS_PER_FILE // kind.proportion, 1) * kind.cycle
+            tables = (
+                generate(config, start, min(start + step, events)) for start in range(0, max(events, 1), step)
+            )
+            _write_table(folder / name, tables, origin, lambda n, t=name, r=rows: on_progress(t, n, r))
+        on_progress(name, rows, rows)
+    return {name: kind.before(events) for name, (kind, _) in kinds.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """Where one kind of event lies in each cycle, and so which event is the k-th of its kind."""
+
+    cycle: int
+    offset: int
+    proportion: int
+
+    def before(self, event: int) -> int:
+        cycles, place = divmod(event, self.cycle)
+        return cycles * self.proportion + min(max(place - self.offset, 0), self.proportion)
+
+    def newest_at(self, events: Integers) -> Integers:
+        """Return the ordinal of the last of its kind at or before each event."""
+        cycles, place = np.divmod(events, self.cycle)
+        past: Integers = np.clip(place - self.offset + 1, 0, self.proportion)
+        return cycles * self.proportion + past - 1
+
+    def numbers(self, ordinals: Integers) -> Integers:
+        cycles, place = np.divmod(ordinals, self.proportion)
+        return cycles * self.cycle + self.offset + place
+
+    def between(self, first: int, last: int) -> tuple[Integers, Integers]:
+        ordinals = np.arange(self.before(first), self.before(last), dtype=np.int64)
+        return ordinals, self.numbers(ordinals)
+
+
+def _persons(config: NexmarkConfig) -> _Kind:
+    return _Kind(config.cycle, 0, config.person_proportion)
+
+
+def _auctions(config: NexmarkConfig) -> _Kind:
+    return _Kind(config.cycle, config.person_proportion, config.auction_proportion)
+
+
+def _bids(config: NexmarkConfig) -> _Kind:
+    offset = config.person_proportion + config.auction_proportion
+    return _Kind(config.cycle, offset, config.bid_proportion)
+
+
+def _made_at(config: NexmarkConfig, events: Integers) -> Integers:
+    """Return the event at which each bid was made: its own, or an earlier one if it is late."""
+    most = config.max_disorder_ms * 1_000 // config.inter_event_delay_us
+    late = _draw(config, "late", events) < config.out_of_order_share
+    made = np.where(late, events - _below(most + 1, _draw(config, "lateness", events)), events)
+    # Before the first bid's place there may be nobody to bid and nothing to bid on.
+    earliest: Integers = np.maximum(made, _bids(config).offset)
+    return earliest
+
+
+def _bid_table(config: NexmarkConfig, events: Integers, made: Integers, auction: Integers) -> pa.Table:
+    newest = _persons(config).newest_at(made)
+    hot = _draw(config, "hot bidder", events) >= 1 / config.hot_bidder_ratio
+    recent = _one_of_last(config.active_persons, newest, _draw(config, "bidder", events))
+    # The second of the hundred, so that the hot bidder is not the hot seller.
+    bidder = np.where(hot, np.minimum(newest // HOT_STRIDE * HOT_STRIDE + 1, newest), recent)
+    return pa.table(
+        {
+            "bid_id": events,
+            "auction_id": auction + FIRST_AUCTION_ID,
+            "bidder": bidder + FIRST_PERSON_ID,
+            "price": _price(config, "price", events),
+            "bid_time_ms": _time_ms(config, made),
+        }
+    )
+
+
+def _time_ms(config: NexmarkConfig, events: Integers) -> Integers:
+    return config.base_time_ms + events * config.inter_event_delay_us // 1_000
+
+
+def _price(config: NexmarkConfig, purpose: str, events: Integers) -> npt.NDArray[np.float64]:
+    return PRICES[_below(len(PRICES), _draw(config, purpose, events))]
+
+
+def _one_of_last(count: int, newest: Integers, draw: npt.NDArray[np.float64]) -> Integers:
+    return newest - _below(np.minimum(newest + 1, count), draw)
+
+
+def _below(bound: int | Integers, draw: npt.NDArray[np.float64]) -> Integers:
+    return (draw * bound).astype(np.int64)
+
+
+def _draw(config: NexmarkConfig, purpose: str, events: Integers) -> npt.NDArray[np.float64]:
+    """Return a number in [0, 1) for each event: the same one for the same seed and purpose.
+
+    Source: the splitmix64 generator (Steele, Lea, Flood, OOPSLA 2014), its counter set to the
+    event's number and its start to a hash of seed and purpose.
+    """
+    name = f"{config.seed} {purpose}".encode()
+    start = np.uint64(int.from_bytes(hashlib.blake2b(name, digest_size=8).digest(), "big"))
+    bits = events.astype(np.uint64)
+    bits *= np.uint64(0x9E3779B97F4A7C15)
+    bits += start
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        bits ^= bits >> np.uint64(shift)
+        bits *= np.uint64(factor)
+    bits ^= bits >> np.uint64(31)
+    bits >>= np.uint64(11)  # a float64 holds 53 bits exactly
+    draw: npt.NDArray[np.float64] = bits.astype(np.float64)
+    draw *= 2.0**-53
+    return draw
+
+
+def _holds(folder: Path, origin: dict[str, Any]) -> bool:
+    marker = folder / MARKER
+    if marker.is_file():
+        return bool(json.loads(marker.read_text()) == origin)
+    if folder.exists() and any(folder.iterdir()):
+        msg = (
+            f"{folder} holds something that this generator did not write: it would be deleted; "
+            "pass another folder, or remove it yourself"
+        )
+        raise ConfigurationError(msg)
+    return False
+
+
+def _write_table(
+    folder: Path,
+    tables: Iterator[pa.Table],
+    origin: dict[str, Any],
+    on_rows: Callable[[int], None],
+) -> None:
+    partial = folder.with_name(f".{folder.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    rows = 0
+    for number, table in enumerate(tables):
+        path = partial / f"part-{number:05}.parquet"
+        pq.write_table(table, path, compression="zstd", row_group_size=ROWS_PER_GROUP)
+        rows += table.num_rows
+        on_rows(rows)
+    (partial / MARKER).write_text(json.dumps(origin, indent=2) + "\n")
+    shutil.rmtree(folder, ignore_errors=True)
+    os.replace(partial, folder)
