@@ -1,0 +1,233 @@
+"""Checks of a declaration: does what the user wrote name things that exist, once each?
+
+Each raises `PlanError` with the operator's name and the column's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from flowcore.errors import PlanError
+from flowcore.graph.connectors import KafkaTopic, Sink
+from flowcore.graph.expressions import Expression, resolve
+from flowcore.graph.operators import Operator
+
+__all__ = [
+    "aggregate_expressions",
+    "join_columns",
+    "key_after",
+    "require_alike",
+    "require_bounded",
+    "require_distinct",
+    "require_join_type",
+    "require_name",
+    "require_unambiguous",
+    "require_writable",
+    "row_expression",
+    "row_expressions",
+]
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
+
+
+def require_name(kind: str, name: str) -> None:
+    """A name that can stand in a path, a topic and an asset key."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        msg = (
+            f"{kind} name {name!r} cannot name a folder or a checkpoint: use letters, digits, '_', "
+            "'-' and '.', beginning with a letter"
+        )
+        raise PlanError(msg)
+
+
+def require_distinct(operator: str, columns: Sequence[str]) -> None:
+    """No two columns with one name; Spark compares names without case."""
+    lower = [column.lower() for column in columns]
+    twice = sorted({column for column in columns if lower.count(column.lower()) > 1})
+    if twice:
+        msg = (
+            f"operator {operator!r} would put out the column {twice[0]!r} twice: later operators "
+            f"could not say which one they mean; rename one with '{twice[0]} as another'"
+        )
+        raise PlanError(msg)
+
+
+def row_expressions(node: Operator, name: str, texts: Sequence[str]) -> tuple[tuple[str, Expression], ...]:
+    """Parse the expressions of a selection over ``node``; ``*`` becomes its columns."""
+    pairs: list[tuple[str, Expression]] = []
+    if not texts:
+        msg = f"operator {name!r} selects nothing: its output would have no column; name at least one"
+        raise PlanError(msg)
+    for text in texts:
+        expression = Expression.parse(text, name)
+        if expression.star:
+            pairs += [(column, _column(column, name)) for column in node.columns]
+            continue
+        _require_row_wise(node, name, text, expression)
+        if expression.name is None:
+            msg = (
+                f"operator {name!r}: {text!r} has no name: no later operator could use it; "
+                f"write '{text} as name'"
+            )
+            raise PlanError(msg)
+        pairs.append((expression.name, expression))
+    return tuple(pairs)
+
+
+def row_expression(node: Operator, name: str, text: str) -> Expression:
+    """Parse one expression over single rows of ``node``."""
+    expression = Expression.parse(text, name)
+    _require_row_wise(node, name, text, expression)
+    return expression
+
+
+def aggregate_expressions(
+    node: Operator, name: str, aggregates: Mapping[str, str]
+) -> tuple[tuple[str, Expression], ...]:
+    """Parse ``column=text`` pairs over groups of ``node``."""
+    pairs = []
+    for column, text in aggregates.items():
+        expression = Expression.parse(text, name)
+        resolve(expression.columns, node.columns, name, f"{text!r}")
+        if expression.distinct and not node.bounded:
+            msg = (
+                f"operator {name!r}: {text!r} counts distinct values of an unbounded input: Spark would "
+                "have to keep every value for ever and refuses; use approx_count_distinct(...)"
+            )
+            raise PlanError(msg)
+        pairs.append((column, expression))
+    return tuple(pairs)
+
+
+def join_columns(
+    left: Operator, right: Operator, name: str, on: str | Sequence[str] | Mapping[str, str]
+) -> tuple[tuple[str, str], ...]:
+    """The pairs of columns that must be equal."""
+    if isinstance(on, str):
+        on = [on]
+    pairs = tuple(on.items()) if isinstance(on, Mapping) else tuple((column, column) for column in on)
+    if not pairs:
+        msg = f"operator {name!r} joins on nothing: every row would meet every row; pass on='column'"
+        raise PlanError(msg)
+    resolve((column for column, _ in pairs), left.columns, name, f"on={on!r} (left input {left.name!r})")
+    resolve(
+        (column for _, column in pairs),
+        right.columns,
+        name,
+        f"on={on!r} (right input {right.name!r})",
+    )
+    return pairs
+
+
+def require_unambiguous(left: Operator, right: Operator, name: str, pairs: Sequence[tuple[str, str]]) -> None:
+    """Both sides of a join may share no column but those joined on."""
+    used = {column.lower() for _, column in pairs}
+    known = {column.lower() for column in left.columns}
+    both = [c for c in right.columns if c.lower() in known and c.lower() not in used]
+    if both:
+        msg = (
+            f"operator {name!r}: both inputs {left.name!r} and {right.name!r} have the column {both[0]!r}, "
+            f"which is not joined on: later operators could not say which one they mean; rename it before "
+            f"the join with select(..., '{both[0]} as {right.name}_{both[0]}'), or add it to on="
+        )
+        raise PlanError(msg)
+
+
+def require_bounded(node: Operator, name: str, instead: str) -> None:
+    """An input that ends."""
+    if not node.bounded:
+        msg = (
+            f"operator {name!r} needs a bounded input, and {node.name!r} is unbounded: it would wait for "
+            f"an end that never comes; {instead}"
+        )
+        raise PlanError(msg)
+
+
+def require_join_type(left: Operator, name: str, how: str) -> None:
+    """A kind of join that exists, and that does not wait for the end of an unbounded left side."""
+    allowed = ("inner", "left", "semi", "anti") + (("right", "full") if left.bounded else ())
+    if how not in allowed:
+        why = (
+            "rows of the right side without a partner are only known when the unbounded left side ends"
+            if how in ("right", "full")
+            else "there is no such join"
+        )
+        msg = f"operator {name!r}: how={how!r}: {why}; pass one of {', '.join(allowed)}"
+        raise PlanError(msg)
+
+
+def require_alike(inputs: Sequence[Operator], name: str) -> None:
+    """Inputs of a union: the same columns, all bounded or all unbounded."""
+    first = inputs[0]
+    for other in inputs[1:]:
+        mine, theirs = ({c.lower() for c in node.columns} for node in (first, other))
+        if mine != theirs:
+            msg = (
+                f"operator {name!r}: {first.name!r} and {other.name!r} differ in the columns "
+                f"{', '.join(sorted(mine ^ theirs))}: rows of one would not fit the other; "
+                "bring both to the same columns with select"
+            )
+            raise PlanError(msg)
+        if first.bounded != other.bounded:
+            ends, never = (first, other) if first.bounded else (other, first)
+            msg = (
+                f"operator {name!r} mixes the bounded {ends.name!r} with the unbounded {never.name!r}: Spark "
+                "runs one as a batch and the other as a stream; join the bounded one, or write it to "
+                "the stream's topic"
+            )
+            raise PlanError(msg)
+        if first.updating or other.updating:
+            node = first if first.updating else other
+            msg = (
+                f"operator {name!r}: records of {node.name!r} replace earlier ones and would be counted "
+                "again in a union; unite the inputs before they are aggregated"
+            )
+            raise PlanError(msg)
+
+
+def require_writable(node: Operator, name: str, sink: Sink, key: tuple[str, ...] | None) -> None:
+    """A sink that can take what ``node`` puts out."""
+    if not node.updating:
+        return
+    if not isinstance(sink, KafkaTopic):
+        msg = (
+            f"sink {name!r}: {node.name!r} replaces what it has put out before, which files cannot do: "
+            "every change would be one more row; write to a KafkaTopic"
+        )
+        raise PlanError(msg)
+    if key is None:
+        msg = (
+            f"sink {name!r}: {node.name!r} replaces what it has put out before, and no key says which "
+            f"record replaces which: readers would count both; pass key= one of {', '.join(node.columns)}"
+        )
+        raise PlanError(msg)
+
+
+def key_after(node: Operator, expressions: Sequence[tuple[str, Expression]]) -> tuple[str, ...] | None:
+    """The key of ``node`` under the names that a selection gives it, None if part of it is gone."""
+    if node.key is None:
+        return None
+    names = {expression.text.strip("`").lower(): column for column, expression in reversed(expressions)}
+    key = tuple(names[column.lower()] for column in node.key if column.lower() in names)
+    return key if len(key) == len(node.key) else None
+
+
+def _column(column: str, operator: str) -> Expression:
+    return Expression.parse(f"`{column}`", operator)
+
+
+def _require_row_wise(node: Operator, name: str, text: str, expression: Expression) -> None:
+    resolve(expression.columns, node.columns, name, f"{text!r}")
+    if expression.aggregates:
+        msg = (
+            f"operator {name!r}: {text!r} aggregates over several rows, and here each row stands alone; "
+            "use .aggregate(by=..., name='...')"
+        )
+        raise PlanError(msg)
+    if expression.generates and not node.bounded:
+        msg = (
+            f"operator {name!r}: {text!r} turns one record of an unbounded input into several, which would "
+            "then share one flowcore-id; use .apply(lambda frame: ...)"
+        )
+        raise PlanError(msg)

@@ -1,0 +1,141 @@
+"""Expressions: which columns does a piece of Spark SQL text read, and what does it call its result?
+
+The text itself goes to Spark unchanged but for renamed columns; sqlglot only reads it, so that a
+flow can be checked with no JVM.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import sqlglot
+from sqlglot import exp
+from sqlglot.errors import SqlglotError
+
+from flowcore.errors import PlanError
+
+__all__ = ["Expression", "resolve"]
+
+_GENERATORS = (exp.UDTF, exp.Explode, exp.Posexplode, exp.Inline)
+
+
+@dataclass(frozen=True, slots=True)
+class Expression:
+    """One parsed expression.
+
+    Attributes:
+        text: The expression without its alias, as the user wrote it.
+        name: What its result is called, or None where it has no name of its own.
+        references: ``(column, start, end)`` for every column it reads, positions in ``text``.
+        aggregates: It contains an aggregate function that sqlglot knows.
+        distinct: An aggregate in it is over distinct values.
+        generates: It may turn one row into several (``explode``).
+        star: It is ``*``.
+    """
+
+    text: str
+    name: str | None
+    references: tuple[tuple[str, int, int], ...] = ()
+    aggregates: bool = False
+    distinct: bool = False
+    generates: bool = False
+    star: bool = False
+
+    @classmethod
+    def parse(cls, text: str, operator: str) -> Expression:
+        """Parse Spark SQL text, with or without an alias.
+
+        Args:
+            text: One expression, for instance ``"price / median as ratio"``.
+            operator: The operator's name, for the error.
+
+        Raises:
+            PlanError: The text is not exactly one expression, or holds a subquery.
+        """
+        tree = _parse(text, operator)
+        if isinstance(tree, exp.Star):
+            return cls(text="*", name=None, star=True)
+        body, name = (tree.this, tree.alias) if isinstance(tree, exp.Alias) else (tree, None)
+        if name is None and isinstance(tree, (exp.Column, exp.Dot)):
+            name = tree.name
+        found = {}
+        for column in tree.find_all(exp.Column):
+            root = column.parts[0]
+            found[root.meta["start"]] = (root.name, root.meta["start"], root.meta["end"] + 1)
+        return cls(
+            text=_without_alias(text, tree),
+            name=name,
+            references=tuple(found[start] for start in sorted(found)),
+            aggregates=_first(body, exp.AggFunc),
+            distinct=_first(body, exp.Distinct),
+            generates=_first(body, *_GENERATORS),
+        )
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns it reads, each once, as the user spelled them."""
+        return tuple(dict.fromkeys(name for name, _, _ in self.references))
+
+    def renamed(self, names: Mapping[str, str]) -> str:
+        """The text with every column replaced by what ``names`` (lower case) calls it.
+
+        >>> Expression.parse("price / Median", "x").renamed({"price": "p", "median": "m"})
+        '`p` / `m`'
+        """
+        pieces, done = [], 0
+        for name, start, end in self.references:
+            pieces += [self.text[done:start], f"`{names[name.lower()]}`"]
+            done = end
+        return "".join([*pieces, self.text[done:]])
+
+
+def resolve(wanted: Iterable[str], columns: Iterable[str], operator: str, where: str) -> None:
+    """Check that every wanted column exists; Spark compares names without case.
+
+    Raises:
+        PlanError: One does not; the message names operator, column and the nearest one that exists.
+    """
+    known = {column.lower(): column for column in columns}
+    for name in wanted:
+        if name.lower() not in known:
+            near = difflib.get_close_matches(name.lower(), known, n=1)
+            hint = f"did you mean {known[near[0]]!r}?" if near else f"has {', '.join(known.values())}"
+            msg = (
+                f"operator {operator!r}: {where} names the column {name!r}, which its input does "
+                f"not have: nothing could be computed; {hint}"
+            )
+            raise PlanError(msg)
+
+
+def _parse(text: str, operator: str) -> exp.Expr:
+    if not isinstance(text, str) or not text.strip():
+        msg = f"operator {operator!r}: {text!r} is not Spark SQL text; pass for instance 'price * 2 as twice'"
+        raise PlanError(msg)
+    try:
+        trees = sqlglot.parse(text, dialect="spark")
+    except SqlglotError as error:
+        reason = re.sub(r"\x1b\[\d+m", "", str(error)).splitlines()[0]
+        msg = f"operator {operator!r}: {text!r} is not a Spark SQL expression: {reason}"
+        raise PlanError(msg) from error
+    tree = trees[0]
+    if len(trees) != 1 or tree is None or _first(tree, exp.Query, exp.DDL, exp.Command):
+        msg = (
+            f"operator {operator!r}: {text!r} is not one expression over its input's columns: "
+            "statements and subqueries cannot be planned; join the other table instead"
+        )
+        raise PlanError(msg)
+    return tree
+
+
+def _without_alias(text: str, tree: exp.Expr) -> str:
+    if not isinstance(tree, exp.Alias):
+        return text.rstrip()
+    body = text[: tree.args["alias"].meta["start"]].rstrip()
+    return re.sub(r"\s+as$", "", body, flags=re.IGNORECASE).rstrip()
+
+
+def _first(tree: exp.Expr, *kinds: type[exp.Expr]) -> bool:
+    return tree.find(*kinds) is not None

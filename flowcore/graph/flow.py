@@ -1,0 +1,338 @@
+"""The flow: how a user declares sources, operators and sinks.
+
+Declaring a flow starts no JVM and reads no data. Every mistake that can be seen from names alone
+is an error here, with the name of the operator and the column.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from flowcore.errors import PlanError
+from flowcore.graph import checks
+from flowcore.graph.connectors import KafkaTopic, Sink, Source
+from flowcore.graph.expressions import resolve
+from flowcore.graph.operators import (
+    Aggregate,
+    Apply,
+    Join,
+    JoinType,
+    Operator,
+    Read,
+    Select,
+    Union,
+    Where,
+    WithColumns,
+    Write,
+)
+from flowcore.graph.schema import Schema
+
+__all__ = ["Flow", "Stream"]
+
+
+class Flow:
+    """A named graph of operators.
+
+    Args:
+        name: Letters, digits, ``_``, ``-``, ``.``; names folders, checkpoints and Dagster assets.
+
+    >>> from flowcore import Flow, Parquet
+    >>> flow = Flow("report")
+    >>> sales = flow.read("sales", Parquet("sales", schema="shop STRING, price DOUBLE"))
+    >>> totals = sales.aggregate(by="shop", total="sum(price)")
+    >>> totals.columns
+    ('shop', 'total')
+    """
+
+    def __init__(self, name: str) -> None:
+        checks.require_name("flow", name)
+        self.name = name
+        self._operators: dict[str, Operator] = {}
+
+    @property
+    def operators(self) -> tuple[Operator, ...]:
+        """All operators in the order of their declaration."""
+        return tuple(self._operators.values())
+
+    @property
+    def sinks(self) -> tuple[Write, ...]:
+        """The operators that write."""
+        return tuple(node for node in self.operators if isinstance(node, Write))
+
+    def read(self, name: str, source: Source) -> Stream:
+        """Read a source; bounded, unless it is a `KafkaTopic` without ``until``.
+
+        Raises:
+            PlanError: The name is taken, or the source has no schema.
+        """
+        if source.schema is None:
+            msg = (
+                f"operator {name!r}: {source} has no schema: a flow is checked before any data is "
+                "seen; pass schema='id BIGINT, price DOUBLE'"
+            )
+            raise PlanError(msg)
+        schema = Schema.parse(source.schema)
+        bounded = not isinstance(source, KafkaTopic) or source.until is not None
+        return self.add(
+            Read(
+                name=name,
+                inputs=(),
+                columns=schema.names,
+                bounded=bounded,
+                source=source,
+                schema=schema,
+            )
+        )
+
+    def add(self, node: Operator) -> Stream:
+        """Take a new operator into the flow; the methods of `Stream` call it.
+
+        Raises:
+            PlanError: Its name is taken or cannot name a folder.
+        """
+        checks.require_name("operator", node.name)
+        if node.name.lower() in self._operators:
+            msg = (
+                f"flow {self.name!r} has two operators named {node.name!r}: their results and "
+                "checkpoints could not be told apart; give one another name"
+            )
+            raise PlanError(msg)
+        self._operators[node.name.lower()] = node
+        return Stream(self, node)
+
+    def free_name(self, kind: str) -> str:
+        """A name for an operator that was given none: ``select_1``, ``select_2``, ..."""
+        number = 1
+        while f"{kind}_{number}" in self._operators:
+            number += 1
+        return f"{kind}_{number}"
+
+
+class Stream:
+    """The output of one operator; its methods add operators behind it.
+
+    Expressions are Spark SQL text over this stream's columns. Every method takes a ``name``, which
+    errors, plans, results and checkpoints use; without one it gets a name such as ``select_1``.
+    """
+
+    def __init__(self, flow: Flow, operator: Operator) -> None:
+        self._flow = flow
+        self.operator = operator
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of its columns, in order."""
+        return self.operator.columns
+
+    @property
+    def bounded(self) -> bool:
+        """True if it ends."""
+        return self.operator.bounded
+
+    def select(self, *expressions: str, name: str | None = None) -> Stream:
+        """Keep or compute exactly these columns: ``"id"``, ``"price * 2 as twice"``, ``"*"``.
+
+        Raises:
+            PlanError: A column is unknown or named twice, an expression has no name or aggregates.
+        """
+        node = self.operator
+        name = name or self._flow.free_name("select")
+        parsed = checks.row_expressions(node, name, expressions)
+        columns = tuple(column for column, _ in parsed)
+        checks.require_distinct(name, columns)
+        key = checks.key_after(node, parsed)
+        return self._flow.add(
+            Select(
+                name=name, inputs=(node,), columns=columns, bounded=node.bounded,
+                key=key, updating=node.updating, expressions=parsed,
+            )
+        )  # fmt: skip
+
+    def with_columns(self, *, name: str | None = None, **expressions: str) -> Stream:
+        """Add columns, or replace those of the same name: ``with_columns(ratio="price / median")``.
+
+        Raises:
+            PlanError: A column is unknown, or an expression aggregates.
+        """
+        node = self.operator
+        name = name or self._flow.free_name("with_columns")
+        parsed = tuple(
+            (column, checks.row_expression(node, name, text)) for column, text in expressions.items()
+        )
+        new = {column.lower() for column in expressions}
+        kept = tuple(column for column in node.columns if column.lower() not in new)
+        key = None if node.key is None or not new.isdisjoint(c.lower() for c in node.key) else node.key
+        return self._flow.add(
+            WithColumns(
+                name=name, inputs=(node,), columns=(*kept, *expressions), bounded=node.bounded,
+                key=key, updating=node.updating, expressions=parsed,
+            )
+        )  # fmt: skip
+
+    def where(self, condition: str, *, name: str | None = None) -> Stream:
+        """Keep the records for which the condition is true (not false, not null).
+
+        Raises:
+            PlanError: A column is unknown, or the condition aggregates.
+        """
+        node = self.operator
+        name = name or self._flow.free_name("where")
+        parsed = checks.row_expression(node, name, condition)
+        return self._flow.add(
+            Where(
+                name=name, inputs=(node,), columns=node.columns, bounded=node.bounded,
+                key=node.key, updating=node.updating, condition=parsed,
+            )
+        )  # fmt: skip
+
+    def aggregate(
+        self, *, by: str | Sequence[str] = (), name: str | None = None, **aggregates: str
+    ) -> Stream:
+        """One row per distinct ``by``, with ``column="max(price)"`` for each aggregate.
+
+        Over bounded input the rows come out once, at its end. Over unbounded input the row of a key
+        comes out again whenever it has changed; ``by`` is then the key under which it replaces
+        the earlier one.
+
+        Args:
+            by: Column or columns to group by; none for one row over everything.
+            name: Name of the operator.
+            aggregates: Output column to Spark SQL aggregate.
+
+        Raises:
+            PlanError: A column is unknown or named twice, or the aggregate needs all distinct values
+                of an unbounded input.
+        """
+        node = self.operator
+        name = name or self._flow.free_name("aggregate")
+        keys = (by,) if isinstance(by, str) else tuple(by)
+        resolve(keys, node.columns, name, f"by={by!r}")
+        if not keys and not aggregates:
+            msg = f"operator {name!r} groups and computes nothing; pass for instance total='sum(price)'"
+            raise PlanError(msg)
+        parsed = checks.aggregate_expressions(node, name, aggregates)
+        columns = (*keys, *aggregates)
+        checks.require_distinct(name, columns)
+        return self._flow.add(
+            Aggregate(
+                name=name, inputs=(node,), columns=columns, bounded=node.bounded, key=keys,
+                updating=not node.bounded, by=keys, aggregates=parsed,
+            )
+        )  # fmt: skip
+
+    def join(
+        self,
+        other: Stream,
+        *,
+        on: str | Sequence[str] | Mapping[str, str],
+        how: JoinType = "inner",
+        name: str | None = None,
+    ) -> Stream:
+        """Join with a bounded stream on equal columns.
+
+        The output has the columns of the left, then those of the right without the ones joined on.
+        A bounded stream joined to an unbounded one is digested first: not a record of the stream
+        meets it before it is complete.
+
+        Args:
+            other: The right side; bounded.
+            on: Column, columns, or ``{left column: right column}`` that must be equal.
+            how: ``inner``, ``left``, ``semi`` or ``anti``; with a bounded left also ``right``, ``full``.
+            name: Name of the operator.
+
+        Raises:
+            PlanError: A column is unknown or on both sides, the right side is unbounded, or ``how``
+                needs the end of an unbounded left side.
+        """
+        left, right = self.operator, other.operator
+        name = name or self._flow.free_name("join")
+        self._require_same_flow(other, name)
+        pairs = checks.join_columns(left, right, name, on)
+        checks.require_bounded(
+            right, name,
+            f"put the unbounded side left ({right.name}.join({left.name}, ...)), or give its topic until=",
+        )  # fmt: skip
+        checks.require_join_type(left, name, how)
+        columns = left.columns
+        if how not in ("semi", "anti"):
+            checks.require_unambiguous(left, right, name, pairs)
+            used = {column.lower() for _, column in pairs}
+            columns = (*columns, *(c for c in right.columns if c.lower() not in used))
+        return self._flow.add(
+            Join(
+                name=name, inputs=(left, right), columns=columns, bounded=left.bounded,
+                key=left.key if left.updating else None, updating=left.updating, on=pairs, how=how,
+            )
+        )  # fmt: skip
+
+    def union(self, *others: Stream, name: str | None = None) -> Stream:
+        """All records of this and other streams with the same columns, which are matched by name.
+
+        Raises:
+            PlanError: Columns differ, or bounded and unbounded streams are mixed.
+        """
+        name = name or self._flow.free_name("union")
+        inputs = (self.operator, *(other.operator for other in others))
+        for other in others:
+            self._require_same_flow(other, name)
+        checks.require_alike(inputs, name)
+        return self._flow.add(Union(name=name, inputs=inputs, columns=self.columns, bounded=self.bounded))
+
+    def apply(
+        self,
+        function: Callable[[Any], Any],
+        *,
+        schema: Schema | str | None = None,
+        realtime: bool = False,
+        name: str | None = None,
+    ) -> Stream:
+        """Put any DataFrame function in the flow: ``frame -> frame``.
+
+        Args:
+            function: Called with the input's DataFrame when the stage runs.
+            schema: The columns of what it returns, as Spark DDL; default: those of its input. What
+                it really returns is checked against this when the stage runs.
+            realtime: It uses only what Spark's real-time mode allows, so the query may run in it.
+            name: Name of the operator.
+        """
+        node = self.operator
+        name = name or self._flow.free_name("apply")
+        columns = node.columns if schema is None else Schema.parse(schema).names
+        return self._flow.add(
+            Apply(
+                name=name, inputs=(node,), columns=columns, bounded=node.bounded,
+                function=function, realtime=realtime,
+            )
+        )  # fmt: skip
+
+    def write(self, name: str, sink: Sink, *, key: str | Sequence[str] | None = None) -> None:
+        """Send this stream to a sink.
+
+        Args:
+            name: Name of the sink in plans and errors.
+            sink: A `KafkaTopic`, or `Parquet`, `Csv`, `Json` files.
+            key: Columns of the Kafka key; default: the sink's, else the stream's own key.
+
+        Raises:
+            PlanError: Later records replace earlier ones, and the sink has no key to say which.
+        """
+        node = self.operator
+        given = key if key is not None else sink.key if isinstance(sink, KafkaTopic) else None
+        keys = (given,) if isinstance(given, str) else tuple(given) if given is not None else node.key
+        resolve(keys or (), node.columns, name, f"key={given!r}")
+        checks.require_writable(node, name, sink, keys)
+        self._flow.add(
+            Write(
+                name=name, inputs=(node,), columns=node.columns, bounded=node.bounded,
+                key=keys, updating=node.updating, sink=sink,
+            )
+        )  # fmt: skip
+
+    def _require_same_flow(self, other: Stream, name: str) -> None:
+        if other._flow is not self._flow:
+            msg = (
+                f"operator {name!r} takes {other.operator.name!r} of the flow {other._flow.name!r} into "
+                f"{self._flow.name!r}: they are planned and run apart; read the source in this flow too"
+            )
+            raise PlanError(msg)

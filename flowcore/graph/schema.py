@@ -1,0 +1,95 @@
+"""Schemas: which columns does a source have, and of what type?
+
+A schema is written as Spark DDL text and parsed here without a JVM. Only names and nullability
+are understood; a type is kept as the text that Spark will read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import sqlglot
+from sqlglot import exp
+from sqlglot.errors import SqlglotError
+
+from flowcore.errors import SchemaError
+
+__all__ = ["Column", "Schema"]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column: its name, its type as Spark SQL text, and whether it may be null."""
+
+    name: str
+    type: str
+    nullable: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """The columns of a source, in order.
+
+    >>> Schema.parse("id BIGINT NOT NULL, tags ARRAY<STRING>").names
+    ('id', 'tags')
+    """
+
+    columns: tuple[Column, ...]
+
+    @classmethod
+    def parse(cls, ddl: str | Schema) -> Schema:
+        """Read Spark DDL text such as ``"id BIGINT NOT NULL, price DOUBLE"``.
+
+        Raises:
+            SchemaError: The text is not a list of columns, or names one twice.
+        """
+        if isinstance(ddl, Schema):
+            return ddl
+        try:
+            statement = sqlglot.parse_one(f"CREATE TABLE t ({ddl})", dialect="spark")
+            columns = tuple(_column(definition) for definition in statement.this.expressions)
+        except (SqlglotError, AttributeError, ValueError) as error:
+            msg = (
+                f"schema {ddl!r} cannot be read as Spark DDL ({_reason(error)}): the source would "
+                "have no columns; pass text such as 'id BIGINT, price DOUBLE'"
+            )
+            raise SchemaError(msg) from error
+        names = [column.name.lower() for column in columns]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice or not names:
+            what = f"names {', '.join(twice)} twice" if twice else "has no column"
+            msg = f"schema {ddl!r} {what}: a column must be found by its name; rename one"
+            raise SchemaError(msg)
+        return cls(columns)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Column names in order."""
+        return tuple(column.name for column in self.columns)
+
+    @property
+    def ddl(self) -> str:
+        """The schema as Spark DDL text, nullability included."""
+        return ", ".join(
+            f"`{column.name}` {column.type}{'' if column.nullable else ' NOT NULL'}"
+            for column in self.columns
+        )
+
+    def __str__(self) -> str:
+        return self.ddl
+
+
+def _column(definition: exp.Expression) -> Column:
+    if not isinstance(definition, exp.ColumnDef) or definition.args.get("kind") is None:
+        msg = f"{definition.sql('spark')} has no type"
+        raise ValueError(msg)
+    required = any(
+        isinstance(constraint.kind, exp.NotNullColumnConstraint)
+        and not constraint.kind.args.get("allow_null")
+        for constraint in definition.args.get("constraints") or ()
+    )
+    return Column(definition.name, definition.args["kind"].sql("spark"), nullable=not required)
+
+
+def _reason(error: Exception) -> str:
+    return str(error).splitlines()[0].replace("\x1b[4m", "").replace("\x1b[0m", "")

@@ -1,0 +1,27 @@
+"""From a flow to a plan: what runs as batch, what runs live, how, and why. No engine."""
+
+from __future__ import annotations
+
+from flowcore.errors import PlanError
+from flowcore.graph.flow import Flow
+from flowcore.planner.plan import Mode, Plan
+from flowcore.planner.queries import live_stage
+from flowcore.planner.stages import bounded_stages
+
+__all__ = ["plan_flow"]
+
+
+def plan_flow(flow: Flow, mode: Mode | None = None) -> Plan:
+    """Plan a flow.
+
+    Args:
+        flow: What was declared.
+        mode: How live queries shall run; None for the fastest mode that each allows.
+
+    Raises:
+        PlanError: The flow writes nothing, or cannot run as asked.
+    """
+    if not flow.sinks:
+        msg = f"flow {flow.name!r} has no sink: it would compute nothing; end it with .write(name, sink)"
+        raise PlanError(msg)
+    return Plan(flow.name, bounded_stages(flow.operators), live_stage(flow.operators, mode))

@@ -1,0 +1,59 @@
+"""Modes: may a live query run in Spark's real-time mode?
+
+Only where every operator compiles to native expressions and source and sink are Kafka. Everything
+that stands in the way is named, so that a user can see what to change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from flowcore.errors import PlanError
+from flowcore.graph.operators import Apply, Operator, Read, Union, Write, is_kafka, upstream
+from flowcore.planner.plan import Decision, Mode
+
+__all__ = ["mode_of"]
+
+
+def mode_of(operators: tuple[Operator, ...], requested: Mode | None) -> Decision:
+    """The mode of the query made of these live operators.
+
+    Args:
+        operators: The live operators of one query.
+        requested: What the user asked for; None for the fastest that is possible.
+
+    Raises:
+        PlanError: ``realtime`` was asked for and cannot be.
+    """
+    obstacles = tuple(_obstacles(operators))
+    if requested == "slice":
+        return Decision("slice", ("asked for: catch up, then stop",))
+    if requested == "micro-batch":
+        return Decision("micro-batch", ("asked for",))
+    if not obstacles:
+        return Decision("realtime", ("every operator is native, sources and sinks are Kafka topics",))
+    if requested == "realtime":
+        msg = (
+            f"mode 'realtime' is not possible: {'; '.join(obstacles)}: Spark would refuse the query; "
+            "change that, or run it with --mode micro-batch"
+        )
+        raise PlanError(msg)
+    return Decision("micro-batch", obstacles)
+
+
+def _obstacles(operators: tuple[Operator, ...]) -> Iterator[str]:
+    for node in operators:
+        match node:
+            case Read() | Write() if not is_kafka(node):
+                yield f"{node.name} is not a Kafka topic"
+            case Apply(realtime=False):
+                yield f"{node.name} is a DataFrame function that does not declare realtime=True"
+            case Union() if _shared_source(node):
+                yield f"{node.name} unites two branches of one source, which real-time mode refuses"
+            case _:
+                continue
+
+
+def _shared_source(union: Union) -> bool:
+    sources = [node for parent in union.inputs for node in set(upstream(parent)) if isinstance(node, Read)]
+    return len(sources) != len(set(sources))

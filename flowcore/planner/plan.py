@@ -1,0 +1,141 @@
+"""The plan: in which stages does a flow run, and how does each?
+
+A plan is a pure function of a flow and its settings. It knows no engine, no clock and no broker.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from flowcore.graph.connectors import KafkaTopic
+from flowcore.graph.operators import Operator, Read, Write
+
+__all__ = ["BoundedStage", "Decision", "LiveQuery", "LiveStage", "Mode", "Plan", "Result"]
+
+Mode = Literal["realtime", "micro-batch", "slice"]
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What was decided, and why."""
+
+    value: str
+    reasons: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A table that a bounded stage leaves for live queries.
+
+    Attributes:
+        operator: The operator whose output it is; it gives the result its name.
+        consumers: Names of the live operators that read it.
+    """
+
+    operator: Operator
+    consumers: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """The operator's name."""
+        return self.operator.name
+
+
+@dataclass(frozen=True, slots=True)
+class BoundedStage:
+    """A part of the flow whose input ends; it runs as one batch job.
+
+    Attributes:
+        name: The names of what it leaves, joined by ``+``.
+        operators: Inputs before readers.
+        results: Tables for live queries; the edges behind them are blocking.
+        sinks: Bounded sinks.
+        decision: Why it is a stage of its own.
+    """
+
+    name: str
+    operators: tuple[Operator, ...]
+    results: tuple[Result, ...]
+    sinks: tuple[Write, ...]
+    decision: Decision
+
+    @property
+    def sources(self) -> tuple[Read, ...]:
+        """What it reads."""
+        return tuple(node for node in self.operators if isinstance(node, Read))
+
+
+@dataclass(frozen=True, slots=True)
+class LiveQuery:
+    """One Structured Streaming query: one checkpoint, at most one operator with state.
+
+    Attributes:
+        name: Names the checkpoint; the operator with state, else the source.
+        operators: Live operators only, inputs before readers.
+        results: The bounded results it joins.
+        sinks: What it writes.
+        dead_letters: The sources whose bad records leave through this query.
+        mode: How it runs, and why.
+        split: Why it is a query of its own.
+    """
+
+    name: str
+    operators: tuple[Operator, ...]
+    results: tuple[Operator, ...]
+    sinks: tuple[Write, ...]
+    dead_letters: tuple[Read, ...]
+    mode: Decision
+    split: Decision
+
+    @property
+    def sources(self) -> tuple[Read, ...]:
+        """What it reads."""
+        return tuple(node for node in self.operators if isinstance(node, Read))
+
+    @property
+    def updating(self) -> bool:
+        """What it writes replaces what it wrote before."""
+        return any(node.updating for node in self.operators)
+
+
+@dataclass(frozen=True, slots=True)
+class LiveStage:
+    """The unbounded part of the flow; starts when every result it needs is committed."""
+
+    queries: tuple[LiveQuery, ...]
+
+    @property
+    def sources(self) -> tuple[Read, ...]:
+        """What its queries read, each once."""
+        return tuple(dict.fromkeys(source for query in self.queries for source in query.sources))
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What runs, in which order, and why."""
+
+    flow: str
+    bounded: tuple[BoundedStage, ...]
+    live: LiveStage | None
+
+    @property
+    def stages(self) -> tuple[BoundedStage | LiveStage, ...]:
+        """Bounded stages, then the live one."""
+        return (*self.bounded, *((self.live,) if self.live else ()))
+
+    @property
+    def kafka_nodes(self) -> tuple[Read | Write, ...]:
+        """Every source and sink that is a Kafka topic."""
+        nodes: list[Read | Write] = []
+        for stage in self.bounded:
+            nodes += [*stage.sources, *stage.sinks]
+        for query in self.live.queries if self.live else ():
+            nodes += [*query.sources, *query.sinks]
+        return tuple(dict.fromkeys(node for node in nodes if kafka_topic(node)))
+
+
+def kafka_topic(node: Read | Write) -> KafkaTopic | None:
+    """The topic that a source or sink is, None if it is no topic."""
+    end = node.source if isinstance(node, Read) else node.sink
+    return end if isinstance(end, KafkaTopic) else None

@@ -1,0 +1,118 @@
+"""Live queries: into how many Structured Streaming queries does the unbounded part split?
+
+As few as Spark allows. Branches without state that share a source share a query. An operator with
+state, and a DataFrame function (through which nothing else can be carried), has a query of its own.
+Bad records of a source leave through exactly one query.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from flowcore.errors import PlanError
+from flowcore.graph.connectors import KafkaTopic
+from flowcore.graph.operators import Aggregate, Apply, Join, Operator, Read, Write, upstream
+from flowcore.planner.modes import mode_of
+from flowcore.planner.plan import Decision, LiveQuery, LiveStage, Mode
+
+__all__ = ["live_stage"]
+
+
+def live_stage(operators: tuple[Operator, ...], requested: Mode | None) -> LiveStage | None:
+    """The live queries behind the unbounded sinks, None if there are none.
+
+    Raises:
+        PlanError: A sink is behind two operators with state, or cannot run in the requested mode.
+    """
+    sinks = [node for node in operators if isinstance(node, Write) and not node.bounded]
+    if not sinks:
+        return None
+    groups = [_query(group, requested) for group in _groups(sinks)]
+    return LiveStage(_with_dead_letters(groups, requested))
+
+
+def _groups(sinks: Sequence[Write]) -> list[list[Write]]:
+    exclusive: dict[tuple[Operator, ...], list[Write]] = {}
+    shared: list[list[Write]] = []
+    for sink in sinks:
+        alone = _exclusive(sink)
+        if alone:
+            exclusive.setdefault(alone, []).append(sink)
+            continue
+        sources = _sources([sink])
+        touching = [group for group in shared if not sources.isdisjoint(_sources(group))]
+        shared = [group for group in shared if group not in touching]
+        shared.append([*(member for group in touching for member in group), sink])
+    return [*shared, *exclusive.values()]
+
+
+def _exclusive(sink: Write) -> tuple[Operator, ...]:
+    alone = tuple(n for n in upstream(sink) if not n.bounded and isinstance(n, (Aggregate, Apply)))
+    states = [node.name for node in alone if isinstance(node, Aggregate)]
+    if len(states) > 1:
+        msg = (
+            f"sink {sink.name!r} is behind the operators {' and '.join(map(repr, states))}, each with state: "
+            "Spark keeps one such operator per live query reliably; write the first to a topic and "
+            "read that in another flow"
+        )
+        raise PlanError(msg)
+    return alone
+
+
+def _sources(sinks: Sequence[Write]) -> set[Operator]:
+    return {node for node in upstream(*sinks) if isinstance(node, Read) and not node.bounded}
+
+
+def _query(sinks: Sequence[Write], requested: Mode | None) -> LiveQuery:
+    live = tuple(node for node in upstream(*sinks) if not node.bounded)
+    alone = _exclusive(sinks[0])
+    results = tuple(dict.fromkeys(node.inputs[1] for node in live if isinstance(node, Join)))
+    sources = [node for node in live if isinstance(node, Read)]
+    if alone:
+        kind = "keeps state" if isinstance(alone[-1], Aggregate) else "is a DataFrame function"
+        split = Decision("its own query", (f"{alone[-1].name} {kind}, and a query takes one such operator",))
+    else:
+        split = Decision("shared query", ("its branches keep no state, so one read serves them all",))
+    dead_letters = () if alone else tuple(filter(_routes_bad_records, sources))
+    return LiveQuery(
+        name=alone[-1].name if alone else sources[0].name,
+        operators=live,
+        results=results,
+        sinks=tuple(sinks),
+        dead_letters=dead_letters,
+        mode=mode_of(live, requested),
+        split=split,
+    )
+
+
+def _with_dead_letters(queries: list[LiveQuery], requested: Mode | None) -> tuple[LiveQuery, ...]:
+    covered = {source for query in queries for source in query.dead_letters}
+    for query in tuple(queries):
+        for source in query.sources:
+            if source not in covered and _routes_bad_records(source):
+                covered.add(source)
+                queries.append(_dead_letter_query(source, requested))
+    return tuple(queries)
+
+
+def _dead_letter_query(source: Read, requested: Mode | None) -> LiveQuery:
+    mode: Mode = "slice" if requested == "slice" else "micro-batch"
+    return LiveQuery(
+        name=source.name,
+        operators=(source,),
+        results=(),
+        sinks=(),
+        dead_letters=(source,),
+        mode=Decision(mode, ("nobody waits for a dead letter",)),
+        split=Decision(
+            "its own query", (f"no other query of {source.name} can carry its bad records to the sink",)
+        ),
+    )
+
+
+def _routes_bad_records(node: Operator) -> bool:
+    return (
+        isinstance(node, Read)
+        and isinstance(node.source, KafkaTopic)
+        and node.source.on_error == "dead-letter"
+    )

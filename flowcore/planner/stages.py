@@ -1,0 +1,62 @@
+"""Stages: which parts of a flow end, and must end before the stream may start?
+
+Rule (FLIP-331): a live query reads bounded data only as a committed result, so every edge from a
+bounded operator to an unbounded one is blocking. The bounded operators upstream of such an edge, or
+of a bounded sink, run as batch; those that are connected run as one stage, those that are not, apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from flowcore.graph.operators import Operator, Write, upstream
+from flowcore.planner.plan import BoundedStage, Decision, Result
+
+__all__ = ["bounded_stages", "results_of"]
+
+
+def bounded_stages(operators: tuple[Operator, ...]) -> tuple[BoundedStage, ...]:
+    """The bounded stages of a flow, in the order in which their first operator was declared."""
+    results = results_of(operators)
+    sinks = [node for node in operators if isinstance(node, Write) and node.bounded]
+    ends: list[Operator] = [*(result.operator for result in results), *sinks]
+    stages = []
+    for part in _connected(ends):
+        members = set(part)
+        mine = tuple(result for result in results if result.operator in members)
+        written = tuple(sink for sink in sinks if sink in members)
+        name = "+".join([*(result.name for result in mine), *(sink.name for sink in written)])
+        stages.append(BoundedStage(name, part, mine, written, _why(mine, written)))
+    position = {node: index for index, node in enumerate(operators)}
+    return tuple(sorted(stages, key=lambda stage: position[stage.operators[0]]))
+
+
+def results_of(operators: Iterable[Operator]) -> tuple[Result, ...]:
+    """Every bounded operator that an unbounded one reads, with its readers."""
+    readers: dict[Operator, list[str]] = {}
+    for node in operators:
+        if not node.bounded:
+            for parent in node.inputs:
+                if parent.bounded:
+                    readers.setdefault(parent, []).append(node.name)
+    return tuple(Result(operator, tuple(names)) for operator, names in readers.items())
+
+
+def _connected(ends: list[Operator]) -> list[tuple[Operator, ...]]:
+    parts: list[list[Operator]] = []
+    for end in ends:
+        needed = set(upstream(end))
+        touching = [part for part in parts if not needed.isdisjoint(upstream(*part))]
+        parts = [part for part in parts if part not in touching]
+        parts.append([*(node for part in touching for node in part), end])
+    return [tuple(upstream(*part)) for part in parts]
+
+
+def _why(results: tuple[Result, ...], sinks: tuple[Write, ...]) -> Decision:
+    reasons = [
+        f"the edge {result.name} -> {', '.join(result.consumers)} is blocking: a live query reads bounded "
+        "data only as a committed result"
+        for result in results
+    ]
+    reasons += [f"{sink.name} is a sink of bounded data" for sink in sinks]
+    return Decision("batch", tuple(reasons))
