@@ -100,9 +100,7 @@ class EmbeddedBroker:
         heap_mib: Heap of the broker's Java process, in MiB.
     """
 
-    def __init__(
-        self, data: Path | None = None, port: int | None = None, heap_mib: int = 512
-    ) -> None:
+    def __init__(self, data: Path | None = None, port: int | None = None, heap_mib: int = 512) -> None:
         self._data = data
         self._port_is_given = port is not None
         self._port = free_port() if port is None else port
@@ -131,7 +129,8 @@ class EmbeddedBroker:
         if self._process is not None:
             msg = f"the broker at {self.bootstrap_servers} is already started; stop it first"
             raise BrokerError(msg)
-        java, class_path = find_java(), os.pathsep.join(map(str, jars("broker")))
+        java = find_java().executable
+        class_path = os.pathsep.join(map(str, jars("broker")))
         self._check_port()
         self._folder = (
             Path(tempfile.mkdtemp(prefix="flowcore-broker-"))

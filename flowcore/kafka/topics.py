@@ -11,7 +11,13 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    OFFSET_END,
+    KafkaError,
+    KafkaException,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from flowcore.errors import BrokerError
@@ -47,9 +53,7 @@ def ensure_topics(bootstrap_servers: str, topics: Mapping[str, int]) -> None:
     if not missing:
         return
     # Replication -1: the broker's own default, which fits one node as well as many.
-    wanted = [
-        NewTopic(name, num_partitions=topics[name], replication_factor=-1) for name in missing
-    ]
+    wanted = [NewTopic(name, num_partitions=topics[name], replication_factor=-1) for name in missing]
     for name, created in client.create_topics(wanted, request_timeout=_TIMEOUT_S).items():
         try:
             created.result()
@@ -87,7 +91,7 @@ def begin_offsets(bootstrap_servers: str, topic: str) -> dict[int, int]:
     Raises:
         BrokerError: The broker cannot be reached, or has no such topic.
     """
-    return _offsets(bootstrap_servers, topic, OffsetSpec.earliest())
+    return _offsets(bootstrap_servers, topic, OffsetSpec(OFFSET_BEGINNING))
 
 
 def end_offsets(bootstrap_servers: str, topic: str) -> dict[int, int]:
@@ -96,12 +100,10 @@ def end_offsets(bootstrap_servers: str, topic: str) -> dict[int, int]:
     Raises:
         BrokerError: The broker cannot be reached, or has no such topic.
     """
-    return _offsets(bootstrap_servers, topic, OffsetSpec.latest())
+    return _offsets(bootstrap_servers, topic, OffsetSpec(OFFSET_END))
 
 
-def wait_until_ready(
-    bootstrap_servers: str, timeout_s: float, still_running: Callable[[], object]
-) -> None:
+def wait_until_ready(bootstrap_servers: str, timeout_s: float, still_running: Callable[[], object]) -> None:
     """Wait until a broker that is starting answers a client.
 
     An open port is not enough (a container's proxy opens it at once), nor is a line in a log (it

@@ -1,0 +1,89 @@
+"""`flowcore broker`: a Kafka broker in the foreground, until Ctrl-C."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+from pathlib import Path
+
+import click
+
+from flowcore.kafka.broker import EmbeddedBroker
+from flowcore.kafka.topics import ensure_topics
+
+__all__ = ["broker"]
+
+
+class _Topic(click.ParamType[tuple[str, int]]):
+    """``NAME`` or ``NAME:PARTITIONS``."""
+
+    name = "NAME[:PARTITIONS]"
+
+    def convert(
+        self, value: str, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, int]:
+        name, _, partitions = value.partition(":")
+        if not name or not (partitions or "1").isdecimal() or partitions == "0":
+            self.fail(f"{value!r} is not NAME or NAME:PARTITIONS; pass, say, bids:2", param, ctx)
+        return name, int(partitions or 1)
+
+
+@click.command()
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Keep topics and records in this folder. Without it they go when the broker stops.",
+)
+@click.option("--port", type=click.IntRange(1, 65535), metavar="N", help="Default: a free one.")
+@click.option(
+    "--topic",
+    "topics",
+    type=_Topic(),
+    multiple=True,
+    help="Make this topic if it is missing. May be given several times.",
+)
+@click.option("--heap-mib", default=512, show_default=True, help="Heap of the broker's Java.")
+@click.option("--json", "as_json", is_flag=True, help="Print one line of JSON once it is ready.")
+def broker(
+    data: Path | None,
+    port: int | None,
+    topics: tuple[tuple[str, int], ...],
+    heap_mib: int,
+    as_json: bool,
+) -> None:
+    r"""Run a real Kafka broker on this machine until Ctrl-C.
+
+    It is Apache Kafka, one node, reachable from this machine only.
+
+    \b
+    Examples:
+      flowcore broker
+      flowcore broker --port 9092 --topic bids:2 --topic enriched-bids
+      flowcore broker --data ~/kafka --port 9092
+    """
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with (
+        contextlib.suppress(KeyboardInterrupt),
+        EmbeddedBroker(data, port, heap_mib) as running,
+    ):
+        ensure_topics(running.bootstrap_servers, dict(topics))
+        if as_json:
+            ready = {"bootstrap_servers": running.bootstrap_servers, "log": str(running.log)}
+            click.echo(json.dumps(ready))
+        else:
+            click.echo(_instructions(running.bootstrap_servers, data, dict(topics)))
+        running.wait()
+
+
+def _instructions(bootstrap_servers: str, data: Path | None, topics: dict[str, int]) -> str:
+    made = ", ".join(f"{name} ({count})" for name, count in topics.items()) or "none asked for"
+    kept = f"kept in {data}" if data else "removed when the broker stops (--data DIR keeps it)"
+    return (
+        f"Kafka is ready at {bootstrap_servers}\n"
+        f"  topics (partitions): {made}\n"
+        f"  data: {kept}\n"
+        f"  in Python: KafkaProducer(bootstrap_servers={bootstrap_servers!r})\n"
+        "Ctrl-C stops it."
+    )
