@@ -22,10 +22,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -59,7 +59,7 @@ FIRST_NAMES: Final = ("Ada", "Ben", "Cleo", "Dan", "Eve", "Finn", "Gus", "Hana",
 LAST_NAMES: Final = ("Ash", "Birch", "Cedar", "Elm", "Fir", "Hazel", "Maple", "Oak", "Pine", "Yew")
 CITIES: Final = ("Boise", "Kent", "Phoenix", "Portland", "San Diego", "Cheyenne")
 STATES: Final = ("ID", "WA", "AZ", "OR", "CA", "WY")
-NAMES: Final = pa.array([f"{first} {last}" for first in FIRST_NAMES for last in LAST_NAMES])
+NAMES: Final = tuple(f"{first} {last}" for first in FIRST_NAMES for last in LAST_NAMES)
 # Log-uniform from 1 to 1,000,000. A table is quicker than a power a row, and rounds the same way
 # on every processor.
 PRICES: Final = np.round(10 ** (np.arange(1 << 16) * (6 / (1 << 16))), 2)
@@ -137,14 +137,12 @@ def persons(config: NexmarkConfig, first: int, last: int) -> pa.Table:
     """
     ordinals, events = _persons(config).between(first, last)
     town = _below(len(CITIES), _draw(config, "town", events))
-    return pa.table(
-        {
-            "person_id": ordinals + FIRST_PERSON_ID,
-            "name": NAMES.take(pa.array(_below(len(NAMES), _draw(config, "name", events)))),
-            "city": pa.array(CITIES).take(pa.array(town)),
-            "state": pa.array(STATES).take(pa.array(town)),
-            "joined_ms": _time_ms(config, events),
-        }
+    return _table(
+        person_id=ordinals + FIRST_PERSON_ID,
+        name=_chosen(NAMES, _below(len(NAMES), _draw(config, "name", events))),
+        city=_chosen(CITIES, town),
+        state=_chosen(STATES, town),
+        joined_ms=_time_ms(config, events),
     )
 
 
@@ -165,16 +163,14 @@ def auctions(config: NexmarkConfig, first: int, last: int) -> pa.Table:
     longest_ms = max(longest_us // config.auction_proportion // 1_000, 1)
     opened_ms = _time_ms(config, events)
     category = _below(config.categories, _draw(config, "category", events))
-    return pa.table(
-        {
-            "auction_id": ordinals + FIRST_AUCTION_ID,
-            "seller": seller + FIRST_PERSON_ID,
-            "category": category + FIRST_CATEGORY_ID,
-            "initial_bid": initial_bid,
-            "reserve": np.round(initial_bid + _price(config, "reserve", events), 2),
-            "opened_ms": opened_ms,
-            "expires_ms": opened_ms + 1 + _below(longest_ms, _draw(config, "length", events)),
-        }
+    return _table(
+        auction_id=ordinals + FIRST_AUCTION_ID,
+        seller=seller + FIRST_PERSON_ID,
+        category=category + FIRST_CATEGORY_ID,
+        initial_bid=initial_bid,
+        reserve=np.round(initial_bid + _price(config, "reserve", events), 2),
+        opened_ms=opened_ms,
+        expires_ms=opened_ms + 1 + _below(longest_ms, _draw(config, "length", events)),
     )
 
 
@@ -269,8 +265,7 @@ def write_history(
             tables = (
                 generate(config, start, min(start + step, events)) for start in range(0, max(events, 1), step)
             )
-            _write_table(folder / name, tables, origin, lambda n, t=name, r=rows: on_progress(t, n, r))
-        on_progress(name, rows, rows)
+            _write_table(folder / name, tables, origin, partial(on_progress, name), rows)
     return {name: kind.before(events) for name, (kind, _) in kinds.items()}
 
 
@@ -330,15 +325,21 @@ def _bid_table(config: NexmarkConfig, events: Integers, made: Integers, auction:
     recent = _one_of_last(config.active_persons, newest, _draw(config, "bidder", events))
     # The second of the hundred, so that the hot bidder is not the hot seller.
     bidder = np.where(hot, np.minimum(newest // HOT_STRIDE * HOT_STRIDE + 1, newest), recent)
-    return pa.table(
-        {
-            "bid_id": events,
-            "auction_id": auction + FIRST_AUCTION_ID,
-            "bidder": bidder + FIRST_PERSON_ID,
-            "price": _price(config, "price", events),
-            "bid_time_ms": _time_ms(config, made),
-        }
+    return _table(
+        bid_id=events,
+        auction_id=auction + FIRST_AUCTION_ID,
+        bidder=bidder + FIRST_PERSON_ID,
+        price=_price(config, "price", events),
+        bid_time_ms=_time_ms(config, made),
     )
+
+
+def _table(**columns: Any) -> pa.Table:
+    return pa.table(columns)
+
+
+def _chosen(words: tuple[str, ...], places: Any) -> pa.StringArray:
+    return pa.array(words).take(pa.array(places))
 
 
 def _time_ms(config: NexmarkConfig, events: Integers) -> Integers:
@@ -395,17 +396,18 @@ def _write_table(
     folder: Path,
     tables: Iterator[pa.Table],
     origin: dict[str, Any],
-    on_rows: Callable[[int], None],
+    on_rows: Callable[[int, int], None],
+    rows: int,
 ) -> None:
-    partial = folder.with_name(f".{folder.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-    rows = 0
+    unfinished = folder.with_name(f".{folder.name}.unfinished")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir(parents=True)
+    written = 0
     for number, table in enumerate(tables):
-        path = partial / f"part-{number:05}.parquet"
+        path = unfinished / f"part-{number:05}.parquet"
         pq.write_table(table, path, compression="zstd", row_group_size=ROWS_PER_GROUP)
-        rows += table.num_rows
-        on_rows(rows)
-    (partial / MARKER).write_text(json.dumps(origin, indent=2) + "\n")
+        written += table.num_rows
+        on_rows(written, rows)
+    (unfinished / MARKER).write_text(json.dumps(origin, indent=2) + "\n")
     shutil.rmtree(folder, ignore_errors=True)
-    os.replace(partial, folder)
+    unfinished.replace(folder)

@@ -1,0 +1,287 @@
+"""How do bids get to Kafka, at a steady pace or as fast as it takes them?
+
+One bid is one record: its key the auction's id as text, its value a JSON object of the table's
+columns and ``sent_us``, the wall clock at which it was handed to the client. A consumer on the
+same machine that subtracts ``sent_us`` from its own clock has the end-to-end latency.
+
+Values are built a column at a time by Arrow, never a record at a time. It knows nothing of what
+the numbers mean. ``_us`` is microseconds since the epoch, UTC.
+
+From a shell: ``python -m pipelines.auctions.feed --help``.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+import pyarrow as pa
+import pyarrow.compute as pc
+from confluent_kafka import KafkaException, Producer
+from rich.progress import MofNCompleteColumn, Progress, TimeRemainingColumn
+
+from flowcore.errors import BrokerError, ConfigurationError, SchemaError
+from flowcore.kafka.topics import ensure_topics, partition_counts
+from pipelines.auctions.nexmark import NexmarkConfig, live_batches
+
+if TYPE_CHECKING:
+    from confluent_kafka import KafkaError, Message
+
+__all__ = ["FeedReport", "encode", "feed"]
+
+KEY: Final = "auction_id"
+QUEUE_RECORDS: Final = 200_000
+BATCH_RECORDS: Final = 10_000
+SHORTEST_SLEEP_S: Final = 0.0005  # a shorter one lasts longer than asked; then send a few at once
+PROGRESS_S: Final = 0.1
+
+COMMON_SETTINGS: Final = {
+    "enable.idempotence": True,  # a retry must not send a bid twice
+    "partitioner": "murmur2_random",  # as Java clients choose the partition of a key
+    "delivery.report.only.error": True,  # after flush(), what did not fail has arrived
+    "message.timeout.ms": 30_000,
+    "queue.buffering.max.messages": QUEUE_RECORDS,
+    "log_level": 0,  # what goes wrong is in the exception, not on stderr
+}
+PACED_SETTINGS: Final = {"linger.ms": 0}
+FAST_SETTINGS: Final = {
+    "linger.ms": 50,
+    "batch.size": 1_048_576,
+    "batch.num.messages": 100_000,
+    "compression.type": "lz4",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class FeedReport:
+    """What a feed did: its first ``sent`` bids are in the topic, and no others."""
+
+    sent: int
+    seconds: float
+
+    @property
+    def per_second(self) -> float:
+        """Bids sent in a second."""
+        return self.sent / self.seconds
+
+
+def feed(
+    bootstrap_servers: str,
+    topic: str,
+    tables: Iterable[pa.Table],
+    rate: float | None = None,
+    *,
+    stop: threading.Event | None = None,
+    on_progress: Callable[[int], None] = lambda _sent: None,
+) -> FeedReport:
+    """Send every row of the tables, in order, and wait until the broker has them all.
+
+    Args:
+        bootstrap_servers: Address of the broker, ``host:port[,host:port...]``.
+        topic: A topic that exists.
+        tables: Bids with a column ``auction_id``; all columns numbers. One table is in memory at
+            a time, so pass an iterator of small ones.
+        rate: Bids a second, evenly spaced; none is as fast as the broker takes them. It also
+            chooses the client's settings: low latency with a rate, throughput without.
+        stop: Ends the feed early, from another thread.
+        on_progress: Called about ten times a second with the number of bids sent so far.
+
+    Raises:
+        BrokerError: The broker cannot be reached, has no such topic, or did not take a bid.
+        ConfigurationError: The rate is not positive.
+        SchemaError: A column cannot be sent.
+    """
+    if rate is not None and rate <= 0:
+        msg = f"rate={rate} would never send a bid; pass rate > 0, or None for full speed"
+        raise ConfigurationError(msg)
+    if partition_counts(bootstrap_servers, [topic])[topic] is None:
+        msg = (
+            f"topic {topic!r} does not exist at {bootstrap_servers}: bids would be lost; "
+            "create it first, for example with flowcore.kafka.topics.ensure_topics"
+        )
+        raise BrokerError(msg)
+    failures = _Failures(topic)
+    producer = Producer(
+        COMMON_SETTINGS
+        | (FAST_SETTINGS if rate is None else PACED_SETTINGS)
+        | {"bootstrap.servers": bootstrap_servers, "on_delivery": failures}
+    )
+    stop = stop or threading.Event()
+    started = reported = time.perf_counter()
+    sent = 0
+    steps = (
+        _send_fast(producer, topic, tables)
+        if rate is None
+        else _send_paced(producer, topic, tables, rate, stop)
+    )
+    try:
+        for records in steps:
+            sent += records
+            failures.check()
+            if time.perf_counter() - reported > PROGRESS_S:
+                reported = time.perf_counter()
+                on_progress(sent)
+            if stop.is_set():
+                break
+        producer.flush()
+    except KafkaException as error:
+        msg = f"topic {topic!r} at {bootstrap_servers} took no more than {sent} bids: {error}"
+        raise BrokerError(msg) from error
+    failures.check()
+    on_progress(sent)
+    return FeedReport(sent, time.perf_counter() - started)
+
+
+def encode(table: pa.Table, sent_us: int) -> list[bytes]:
+    """Return each row as a JSON object, with ``sent_us`` as its last member.
+
+    >>> encode(pa.table({"auction_id": [7], "price": [1.5]}), sent_us=9)
+    [b'{"auction_id":7,"price":1.5,"sent_us":9}']
+
+    Raises:
+        SchemaError: A column does not hold numbers.
+    """
+    return _encode(table, f"{sent_us}}}")
+
+
+def _encode(table: pa.Table, ending: str) -> list[bytes]:
+    parts: list[Any] = []
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
+            msg = (
+                f"column {name!r} is {column.type}, not a number: it would not be valid JSON; "
+                "leave it out or send its code"
+            )
+            raise SchemaError(msg)
+        parts.append(pa.scalar(f'{"," if parts else "{"}"{name}":'))
+        parts.append(pc.cast(column.combine_chunks(), pa.string()))
+    parts.append(pa.scalar(f',"sent_us":{ending}'))
+    joined = pc.binary_join_element_wise(
+        *parts, pa.scalar(""), null_handling="replace", null_replacement="null"
+    )
+    return _as_bytes(joined)
+
+
+def _keys(table: pa.Table) -> list[bytes]:
+    return _as_bytes(pc.cast(table[KEY].combine_chunks(), pa.string()))
+
+
+def _as_bytes(text: Any) -> list[bytes]:
+    values: list[bytes] = pc.cast(text, pa.binary()).to_pylist()
+    return values
+
+
+def _slices(tables: Iterable[pa.Table], rows: int) -> Iterator[pa.Table]:
+    for table in tables:
+        for start in range(0, table.num_rows, rows):
+            yield table.slice(start, rows)
+
+
+def _send_fast(producer: Producer, topic: str, tables: Iterable[pa.Table]) -> Iterator[int]:
+    for table in _slices(tables, BATCH_RECORDS):
+        values = _encode(table, f"{_now_us()}}}")
+        pairs = zip(_keys(table), values, strict=True)
+        batch = [{"key": key, "value": value} for key, value in pairs]
+        while len(producer) > QUEUE_RECORDS - len(batch):
+            producer.poll(0.002)
+        # Sending the refused ones later would put them behind younger bids of the same auction.
+        if producer.produce_batch(topic, batch) < len(batch):
+            refused = next(message["_error"] for message in batch if "_error" in message)
+            raise KafkaException(refused)
+        producer.poll(0)
+        yield len(batch)
+
+
+def _send_paced(
+    producer: Producer,
+    topic: str,
+    tables: Iterable[pa.Table],
+    rate: float,
+    stop: threading.Event,
+) -> Iterator[int]:
+    started = time.perf_counter()
+    sent = 0
+    # A small slice is encoded in less time than it takes to be noticed as a pause.
+    for table in _slices(tables, 1_000):
+        for key, value in zip(_keys(table), _encode(table, ""), strict=True):
+            ahead_s = started + sent / rate - time.perf_counter()
+            if ahead_s > SHORTEST_SLEEP_S and stop.wait(ahead_s):
+                return
+            while len(producer) >= QUEUE_RECORDS:
+                producer.poll(0.002)
+            producer.produce(topic, b"%s%d}" % (value, _now_us()), key)
+            producer.poll(0)
+            sent += 1
+            yield 1
+
+
+def _now_us() -> int:
+    return time.time_ns() // 1_000
+
+
+class _Failures:
+    """Counts the deliveries that failed; the client calls it for those only."""
+
+    def __init__(self, topic: str) -> None:
+        self._topic = topic
+        self._count = 0
+        self._first: KafkaError | None = None
+
+    def __call__(self, error: KafkaError | None, _message: Message) -> None:
+        if error is not None:
+            self._count += 1
+            self._first = self._first or error
+
+    def check(self) -> None:
+        if self._first is not None:
+            msg = (
+                f"{self._count} bids did not reach topic {self._topic!r}, the first because: "
+                f"{self._first.str()}: what follows would be computed without them; "
+                "see to the broker, empty the topic, and feed again"
+            )
+            raise BrokerError(msg)
+
+
+@click.command()
+@click.option("--bootstrap-servers", required=True, help="Address of the broker, host:port.")
+@click.option("--topic", default="bids", show_default=True, help="Made if it does not exist.")
+@click.option("--partitions", default=2, show_default=True, help="Of a topic that is made.")
+@click.option("--rate", type=float, help="Bids a second; without it as fast as possible.")
+@click.option("--seconds", type=float, default=60.0, show_default=True, help="With --rate only.")
+@click.option("--count", default=1_000_000, show_default=True, help="Bids, without --rate.")
+@click.option("--history", default=1_000_000, show_default=True, help="Events before the bids.")
+@click.option("--seed", default=1, show_default=True, help="As the history's.")
+def main(
+    *,
+    bootstrap_servers: str,
+    topic: str,
+    partitions: int,
+    rate: float | None,
+    seconds: float,
+    count: int,
+    history: int,
+    seed: int,
+) -> None:
+    """Send live bids to a topic."""
+    total = count if rate is None else max(int(rate * seconds), 1)
+    tables = live_batches(NexmarkConfig(seed=seed), history, total)
+    ensure_topics(bootstrap_servers, {topic: partitions})
+    columns = (*Progress.get_default_columns()[:2], MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns) as progress:
+        task = progress.add_task(f"bids to {topic}", total=total)
+        report = feed(
+            bootstrap_servers,
+            topic,
+            tables,
+            rate,
+            on_progress=lambda sent: progress.update(task, completed=sent),
+        )
+    click.echo(f"{report.sent} bids in {report.seconds:.1f} s: {report.per_second:,.0f} a second")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,221 @@
+"""Are the reference flow's results right? Its answers, computed a second time without Spark.
+
+DuckDB computes from the same history and the same bids what the flow must write, and compares it
+with what was read back from the output topics. Nothing here shares code with the flow. A number
+is right within a relative ``TOLERANCE``, since two engines may add in different orders.
+
+Large inputs are joined by DuckDB; no row passes through Python.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from io import BytesIO
+from typing import TYPE_CHECKING, Any, Final
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.json
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+__all__ = [
+    "ENRICHED",
+    "HIGHEST",
+    "Comparison",
+    "compare_enriched",
+    "compare_highest",
+    "expected_enriched",
+    "expected_highest",
+    "rows_from_json",
+]
+
+TOLERANCE: Final = 1e-9
+
+ENRICHED: Final = pa.schema(
+    {
+        "bid_id": pa.int64(),
+        "auction_id": pa.int64(),
+        "bidder": pa.int64(),
+        "price": pa.float64(),
+        "category": pa.int64(),
+        "seller": pa.int64(),
+        "sold": pa.int64(),
+        "ratio": pa.float64(),
+    }
+)
+HIGHEST: Final = pa.schema({"auction_id": pa.int64(), "highest": pa.float64()})
+
+_ENRICHED_SQL = """
+with sellers as (
+    select a.seller, count(distinct a.auction_id) as sold, median(b.price) as median
+    from auctions a join past_bids b on a.auction_id = b.auction_id
+    group by a.seller
+)
+select l.bid_id, l.auction_id, l.bidder, l.price,
+       case when s.seller is not null then a.category end as category,
+       s.seller, s.sold, l.price / s.median as ratio
+from live_bids l
+left join auctions a on l.auction_id = a.auction_id
+left join sellers s on a.seller = s.seller
+"""
+
+_HIGHEST_SQL = "select auction_id, max(price) as highest from live_bids group by auction_id"
+
+# An expected row is right if it arrived and no copy of it is wrong. It is missing if none arrived.
+_COMPARE_SQL = """
+with arrived as (
+    select {key}, count(*) as copies, bool_and(coalesce(right_copy, false)) as right_row,
+           bool_or(right_copy is null) as unexpected
+    from (
+        select r.{key}, case when e.{key} is not null then {same} end as right_copy
+        from received r left join expected e on r.{key} = e.{key}
+    )
+    group by {key}
+),
+joined as (
+    select count(*) as rows_in, count(*) filter (a.right_row) as good,
+           count(*) filter (a.copies is null) as missing,
+           count(*) filter (not a.right_row) as wrong
+    from expected e left join arrived a on e.{key} = a.{key}
+)
+select rows_in, good, missing, wrong,
+       (select coalesce(sum(copies - 1), 0) from arrived where not unexpected)::bigint,
+       (select coalesce(sum(copies), 0) from arrived where unexpected)::bigint
+from joined
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """How what arrived differs from what was expected: ``rows_in == joined + missing + wrong``.
+
+    Args:
+        rows_in: Rows expected.
+        joined: Expected rows of which every copy that arrived is right.
+        missing: Expected rows that did not arrive.
+        wrong: Expected rows of which a copy arrived with another value.
+        duplicates: Copies of expected rows beyond the first; Kafka's sink may write some when a
+            query restarts.
+        unexpected: Rows that arrived under a key that was not expected.
+    """
+
+    rows_in: int
+    joined: int
+    missing: int
+    wrong: int
+    duplicates: int
+    unexpected: int
+
+    @property
+    def nothing_lost_or_wrong(self) -> bool:
+        """Whether every expected row arrived, right, and nothing else did; copies are allowed."""
+        return self.missing == self.wrong == self.unexpected == 0
+
+    @property
+    def exact(self) -> bool:
+        """Whether every expected row arrived right and once, and nothing else did."""
+        return self.nothing_lost_or_wrong and self.duplicates == 0
+
+
+def expected_enriched(history: Path, bids: pa.Table) -> pa.Table:
+    """Compute what the flow writes for each live bid, in the columns of ``ENRICHED``.
+
+    Args:
+        history: Folder that ``nexmark.write_history`` filled.
+        bids: The live bids that were sent.
+    """
+    return _query(
+        _ENRICHED_SQL,
+        live_bids=bids,
+        auctions=_parquet(history / "auctions"),
+        past_bids=_parquet(history / "bids"),
+    ).cast(ENRICHED)
+
+
+def expected_highest(bids: pa.Table) -> pa.Table:
+    """Compute the highest price of each auction, in the columns of ``HIGHEST``."""
+    return _query(_HIGHEST_SQL, live_bids=bids).cast(HIGHEST)
+
+
+def compare_enriched(expected: pa.Table, received: pa.Table) -> Comparison:
+    """Compare enriched bids, which may arrive in any order.
+
+    Args:
+        expected: From ``expected_enriched``.
+        received: What came out, with at least the columns of ``ENRICHED``.
+    """
+    return _compare(expected, received, ENRICHED)
+
+
+def compare_highest(expected: pa.Table, received: pa.Table) -> Comparison:
+    """Compare the last word on each auction: earlier prices are not looked at.
+
+    Args:
+        expected: From ``expected_highest``.
+        received: All updates, those of one auction in the order of the topic.
+    """
+    last = _query(
+        "select auction_id, arg_max_null(highest, place) as highest from updates group by auction_id",
+        updates=_with_places(received.select(HIGHEST.names)),
+    )
+    return _compare(expected, last, HIGHEST)
+
+
+def rows_from_json(values: Sequence[bytes], schema: pa.Schema) -> pa.Table:
+    """Parse one JSON object from each value; a member that is not there is null.
+
+    >>> rows_from_json([b'{"auction_id":7}'], HIGHEST).to_pylist()
+    [{'auction_id': 7, 'highest': None}]
+
+    Args:
+        values: Kafka values as the flow wrote them (Spark leaves null fields out).
+        schema: Columns wanted; others are left out.
+    """
+    if not values:
+        return schema.empty_table()
+    options = pa.json.ParseOptions(
+        explicit_schema=schema, unexpected_field_behavior="ignore", newlines_in_values=False
+    )
+    table = pa.json.read_json(BytesIO(b"\n".join(values)), parse_options=options)
+    return table.select(schema.names)
+
+
+def _compare(expected: pa.Table, received: pa.Table, schema: pa.Schema) -> Comparison:
+    key, *others = schema.names
+    same = " and ".join(
+        f"(e.{name} is not distinct from r.{name} or coalesce(abs(e.{name} - r.{name})"
+        f" <= {TOLERANCE} * greatest(abs(e.{name}), abs(r.{name})), false))"
+        if pa.types.is_floating(schema.field(name).type)
+        else f"e.{name} is not distinct from r.{name}"
+        for name in others
+    )
+    counts = _query(
+        _COMPARE_SQL.format(key=key, same=same),
+        expected=expected,
+        received=received.select(schema.names),
+    )
+    return Comparison(*(column[0].as_py() for column in counts.columns))
+
+
+def _query(sql: str, **tables: Any) -> pa.Table:
+    with duckdb.connect() as connection:
+        for name, table in tables.items():
+            if isinstance(table, str):
+                connection.execute(f"create view {name} as from {table}")
+            else:
+                connection.register(name, table)
+        result: pa.Table = connection.sql(sql).to_arrow_table()
+        return result
+
+
+def _parquet(folder: Path) -> str:
+    quoted = str(folder / "*.parquet").replace("'", "''")
+    return f"read_parquet('{quoted}')"
+
+
+def _with_places(table: pa.Table) -> pa.Table:
+    return table.append_column("place", pa.array(np.arange(table.num_rows)))
