@@ -52,6 +52,13 @@ def _positive(text: str | int) -> int:
     return number
 
 
+def _flag(text: str | bool) -> bool:
+    if str(text).lower() not in ("true", "false"):
+        msg = "it must be true or false"
+        raise ValueError(msg)
+    return str(text).lower() == "true"
+
+
 def _setting(key: str, default: Any, read: Callable[[Any], Any], doc: str) -> Any:
     return field(default=default, metadata={"key": key, "read": read, "doc": doc})
 
@@ -84,6 +91,10 @@ class Settings:
     shuffle_partitions: int = _setting(
         "execution.shuffle-partitions", 2, _positive,
         "partitions of a live query's state, fixed when its checkpoint is born",
+    )  # fmt: skip
+    short_lived: bool = _setting(
+        "execution.short-lived", False, _flag,
+        "Spark's JVM compiles quickly instead of well: right for tests, wrong for a stream",
     )  # fmt: skip
     spark: Mapping[str, str] = field(default_factory=dict)
     """Keys that begin with ``spark.``, as given."""

@@ -11,14 +11,9 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from confluent_kafka import (
-    OFFSET_BEGINNING,
-    OFFSET_END,
-    KafkaError,
-    KafkaException,
-    TopicPartition,
-)
-from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
 from flowcore.errors import BrokerError
 
@@ -29,6 +24,7 @@ __all__ = [
     "begin_offsets",
     "end_offsets",
     "ensure_topics",
+    "offsets_at",
     "partition_counts",
     "wait_until_ready",
 ]
@@ -91,7 +87,7 @@ def begin_offsets(bootstrap_servers: str, topic: str) -> dict[int, int]:
     Raises:
         BrokerError: The broker cannot be reached, or has no such topic.
     """
-    return _offsets(bootstrap_servers, topic, OffsetSpec(OFFSET_BEGINNING))
+    return {partition: begin for partition, (begin, _) in _offsets(bootstrap_servers, topic).items()}
 
 
 def end_offsets(bootstrap_servers: str, topic: str) -> dict[int, int]:
@@ -100,7 +96,23 @@ def end_offsets(bootstrap_servers: str, topic: str) -> dict[int, int]:
     Raises:
         BrokerError: The broker cannot be reached, or has no such topic.
     """
-    return _offsets(bootstrap_servers, topic, OffsetSpec(OFFSET_END))
+    return {partition: end for partition, (_, end) in _offsets(bootstrap_servers, topic).items()}
+
+
+def offsets_at(bootstrap_servers: str, topic: str, time_ms: int) -> dict[int, int]:
+    """Return by partition the offset of the first record of this time or later, else the end.
+
+    Args:
+        bootstrap_servers: Address of the broker.
+        topic: Name of the topic.
+        time_ms: Milliseconds since the epoch, UTC; compared with the records' timestamps.
+
+    Raises:
+        BrokerError: The broker cannot be reached, or has no such topic.
+    """
+    found = _offsets(bootstrap_servers, topic, OffsetSpec.for_timestamp(time_ms))
+    ends = end_offsets(bootstrap_servers, topic)
+    return {partition: offset if offset >= 0 else ends[partition] for partition, offset in found.items()}
 
 
 def wait_until_ready(bootstrap_servers: str, timeout_s: float, still_running: Callable[[], object]) -> None:
@@ -131,14 +143,16 @@ def wait_until_ready(bootstrap_servers: str, timeout_s: float, still_running: Ca
 
 
 def _client(bootstrap_servers: str) -> AdminClient:
-    return AdminClient(
-        {
-            "bootstrap.servers": bootstrap_servers,
-            "log_level": 0,  # what goes wrong is in the exception, not on stderr
-            "reconnect.backoff.ms": 50,
-            "reconnect.backoff.max.ms": 200,
-        }
-    )
+    return AdminClient(_settings(bootstrap_servers))
+
+
+def _settings(bootstrap_servers: str) -> dict[str, str | int]:
+    return {
+        "bootstrap.servers": bootstrap_servers,
+        "log_level": 0,  # what goes wrong is in the exception, not on stderr
+        "reconnect.backoff.ms": 50,
+        "reconnect.backoff.max.ms": 200,
+    }
 
 
 def _connect(bootstrap_servers: str) -> AdminClient:
@@ -174,18 +188,22 @@ def _partition_counts(
     }
 
 
-def _offsets(bootstrap_servers: str, topic: str, spec: OffsetSpec) -> dict[int, int]:
-    client = _connect(bootstrap_servers)
-    count = _partition_counts(client, bootstrap_servers, [topic])[topic]
+def _offsets(bootstrap_servers: str, topic: str) -> dict[int, tuple[int, int]]:
+    count = partition_counts(bootstrap_servers, [topic])[topic]
     if count is None:
         msg = (
             f"topic {topic!r} does not exist at {bootstrap_servers}: it has no offsets; create it "
             "first, for example with `flowcore broker --topic NAME:PARTITIONS`"
         )
         raise BrokerError(msg)
-    asked = {TopicPartition(topic, partition): spec for partition in range(count)}
-    answers = client.list_offsets(asked, request_timeout=_TIMEOUT_S)
+    # A consumer has to name a group; asking for offsets does not join it.
+    consumer = Consumer({**_settings(bootstrap_servers), "group.id": "flowcore-offsets"})
     try:
-        return {part.partition: answer.result().offset for part, answer in answers.items()}
+        return {
+            partition: consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=_TIMEOUT_S)
+            for partition in range(count)
+        }
     except KafkaException as error:
         raise _unreachable(bootstrap_servers, _TIMEOUT_S, error) from error
+    finally:
+        consumer.close()

@@ -1,0 +1,1 @@
+"""Everything that touches Spark: sessions, compilation, bounded results, live queries."""

@@ -1,0 +1,60 @@
+"""The boundary: what Spark throws becomes an error that names the operator and what to do.
+
+A user never has to read a JVM stack trace; it stays in Spark's log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import AnalysisException, ParseException, PySparkException
+
+from flowcore.errors import FlowcoreError, PlanError, RunError
+
+__all__ = ["declared_by", "reason", "while_running"]
+
+
+@contextmanager
+def declared_by(operator: str) -> Iterator[None]:
+    """Around the building of one operator's DataFrame."""
+    try:
+        yield
+    except (AnalysisException, ParseException) as error:
+        msg = f"operator {operator!r} cannot be compiled: {reason(error)}"
+        raise PlanError(msg) from error
+
+
+@contextmanager
+def while_running(what: str, log: str) -> Iterator[None]:
+    """Around an action of Spark.
+
+    Args:
+        what: The stage or query, as the message shall name it.
+        log: Where Spark's own log is.
+    """
+    try:
+        yield
+    except FlowcoreError:
+        raise
+    except (PySparkException, Py4JJavaError) as error:
+        msg = f"{what} failed: {reason(error)} (details: {log})"
+        raise RunError(msg) from error
+
+
+def reason(error: BaseException) -> str:
+    """The innermost message of a Spark error, without class names and stack."""
+    java = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
+    text = ""
+    while java is not None:
+        message = java.getMessage()
+        text = message or text
+        cause = java.getCause()
+        java = None if cause is None or cause.equals(java) else cause
+    text = text or (error.getMessage() if isinstance(error, PySparkException) else None) or str(error)
+    lines = [line.strip() for line in text.strip().splitlines()]
+    kept = [
+        line for line in lines if line and not line.startswith(("at ", "== ", "JVM stacktrace", "'", "+-"))
+    ]
+    return " ".join(kept[:3]) or type(error).__name__

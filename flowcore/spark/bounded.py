@@ -1,0 +1,123 @@
+"""Bounded stages: run one as a batch job, and make its result visible at once or not at all."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from pyspark.sql import DataFrame
+
+from flowcore.graph.connectors import KafkaTopic
+from flowcore.graph.operators import Operator, Read, Write, upstream
+from flowcore.planner.fingerprint import fingerprint
+from flowcore.planner.plan import BoundedStage
+from flowcore.spark import batch
+from flowcore.spark.boundary import declared_by, while_running
+from flowcore.spark.context import Context
+from flowcore.spark.manifest import Manifest, Table
+from flowcore.spark.sinks import write_bad_records, write_files, write_topic
+from flowcore.spark.sources import read_bounded, source_version
+
+__all__ = ["run_bounded", "up_to_date"]
+
+
+def up_to_date(stage: BoundedStage, context: Context) -> Manifest | None:
+    """The committed result, if running the stage again would give the same one."""
+    committed = context.results.folder(stage.name).manifest()
+    if committed is None or committed.fingerprint != fingerprint(stage.operators):
+        return None
+    if not all(_exists(sink, context) for sink in stage.sinks):
+        return None
+    now = _versions(stage, context)
+    return committed if all(now.values()) and now == committed.sources else None
+
+
+def run_bounded(stage: BoundedStage, context: Context) -> Manifest:
+    """Run a stage to the end of its input and commit its result.
+
+    Raises:
+        RunError: The stage failed, or another process runs it; nothing of it is visible.
+        PlanError: Spark refuses an operator.
+    """
+    began = time.monotonic()
+    folder = context.results.folder(stage.name)
+    with folder.fresh_version() as (version, path), while_running(f"stage {stage.name!r}", context.log):
+        sources = _versions(stage, context)
+        frames, rejected = _compile(stage, context)
+        tables = {result.name: _write_table(result.operator, frames, path) for result in stage.results}
+        for sink in stage.sinks:
+            _write_sink(sink, frames[sink.inputs[0]], context)
+        manifest = Manifest(
+            flow=context.flow,
+            stage=stage.name,
+            version=version,
+            created_ms=time.time_ns() // 1_000_000,
+            duration_ms=int((time.monotonic() - began) * 1000),
+            fingerprint=fingerprint(stage.operators),
+            sources=sources,
+            tables=tables,
+            rejected=rejected,
+        )
+        manifest.write(folder.manifest_path)
+    return manifest
+
+
+def _versions(stage: BoundedStage, context: Context) -> dict[str, str]:
+    return {source.name: source_version(source, context) for source in stage.sources}
+
+
+def _compile(stage: BoundedStage, context: Context) -> tuple[dict[Operator, DataFrame], dict[str, int]]:
+    frames: dict[Operator, DataFrame] = {}
+    rejected: dict[str, int] = {}
+    shared = _shared(stage)
+    for node in stage.operators:
+        match node:
+            case Read():
+                with declared_by(node.name):
+                    source = read_bounded(node, context)
+                frames[node] = source.frame
+                if source.bad is not None and isinstance(node.source, KafkaTopic):
+                    rejected[node.name] = write_bad_records(node, node.source, source.bad, context)
+            case Write():
+                continue
+            case _:
+                frames[node] = batch.output(node, frames)
+        if node in shared:
+            frames[node] = frames[node].persist()
+    return frames, rejected
+
+
+def _shared(stage: BoundedStage) -> set[Operator]:
+    """Operators that several outputs of the stage need, nearest to them; sources are cheap to read again."""
+    ends = [*(result.operator for result in stage.results), *(sink.inputs[0] for sink in stage.sinks)]
+    needs = [set(upstream(end)) for end in ends]
+    common = {node for node in stage.operators if sum(node in need for need in needs) > 1}
+    common = {node for node in common if not isinstance(node, Read)}
+    inner = {parent for node in common for parent in node.inputs}
+    outer = {parent for node in stage.operators if node not in common for parent in node.inputs}
+    return {node for node in common if node not in inner or node in outer}
+
+
+def _write_table(node: Operator, frames: Mapping[Operator, DataFrame], version: Path) -> Table:
+    folder = version / node.name
+    frame = frames[node]
+    frame.write.parquet(str(folder))
+    schema = tuple((field.name, field.dataType.simpleString()) for field in frame.schema.fields)
+    return Table.scan(folder, schema, version.parent)
+
+
+def _write_sink(sink: Write, frame: DataFrame, context: Context) -> None:
+    with declared_by(sink.name):
+        match sink.sink:
+            case KafkaTopic() as topic:
+                write_topic(sink, topic, frame, context)
+            case files:
+                write_files(files, frame, context)
+
+
+def _exists(sink: Write, context: Context) -> bool:
+    if isinstance(sink.sink, KafkaTopic):
+        return True
+    path = context.path(sink.sink.path)
+    return "://" in path or Path(path).exists()

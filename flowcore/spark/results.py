@@ -1,0 +1,111 @@
+"""Results: where do bounded stages leave their tables, and who may see which version?
+
+Under ``<state.dir>/<flow>/results/<stage>``: ``manifest.json`` and a folder for each version. A
+version is invisible until the manifest names it. One run of a stage at a time holds the stage's
+lock; what a killed run left is removed by the next. An older version is removed when no live
+query's checkpoint was started with it.
+"""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from flowcore.errors import ResultError, RunError
+from flowcore.spark.manifest import Manifest
+
+__all__ = ["ResultStore", "StageFolder"]
+
+
+@dataclass(frozen=True, slots=True)
+class StageFolder:
+    """The place of one stage's results."""
+
+    root: Path
+    stage: str
+
+    @property
+    def manifest_path(self) -> Path:
+        """The file that makes a version visible."""
+        return self.root / "manifest.json"
+
+    def manifest(self) -> Manifest | None:
+        """The committed result, None if there is none yet."""
+        return Manifest.read(self.manifest_path) if self.manifest_path.exists() else None
+
+    @contextmanager
+    def fresh_version(self) -> Iterator[tuple[str, Path]]:
+        """Name and folder of a new version; removed again unless a manifest names it at the end.
+
+        Raises:
+            RunError: Another run of the stage is under way.
+        """
+        self.root.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(self.root / ".lock")
+        try:
+            lock.acquire(timeout=0)
+        except Timeout as error:
+            msg = (
+                f"stage {self.stage!r} is being run by another process (lock {lock.lock_file}): two would "
+                "write the same result; wait for it, or stop it"
+            )
+            raise RunError(msg) from error
+        try:
+            version = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{secrets.token_hex(4)}"
+            try:
+                yield version, self.root / version
+            finally:
+                self._remove_unused()
+        finally:
+            lock.release()
+
+    def pin(self, reader: str, version: str) -> None:
+        """Keep a version for as long as a reader's checkpoint stands on it."""
+        pins = self.root / "pins"
+        pins.mkdir(exist_ok=True)
+        (pins / reader).write_text(version)
+
+    def _remove_unused(self) -> None:
+        current = self.manifest()
+        pins = self.root / "pins"
+        keep = {pin.read_text() for pin in pins.iterdir()} if pins.is_dir() else set()
+        keep |= {current.version} if current else set()
+        for folder in self.root.iterdir():
+            if folder.is_dir() and folder != pins and folder.name not in keep:
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+@dataclass(frozen=True, slots=True)
+class ResultStore:
+    """The results of one flow below ``state_dir``."""
+
+    state_dir: Path
+    flow: str
+
+    def folder(self, stage: str) -> StageFolder:
+        """The place of one stage's results."""
+        return StageFolder(self.state_dir.absolute() / self.flow / "results" / stage, stage)
+
+    def require(self, stage: str) -> Manifest:
+        """The committed and checked result of a stage.
+
+        Raises:
+            ResultError: There is none, or its files are not what was committed.
+        """
+        folder = self.folder(stage)
+        manifest = folder.manifest()
+        if manifest is None:
+            msg = (
+                f"stage {stage!r} of flow {self.flow!r} has no committed result in {folder.root}: the stream "
+                "would join nothing; run the bounded stage first"
+            )
+            raise ResultError(msg)
+        manifest.check(folder.root)
+        return manifest

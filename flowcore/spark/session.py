@@ -1,0 +1,125 @@
+"""Sessions: how is Spark started, so that streams run well and nothing is left behind?
+
+The JVM is started by the first session of a process and keeps the options it was started with.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+
+from flowcore.installation.archive import driver_class_path, driver_options
+from flowcore.installation.java import find_java
+from flowcore.settings import Settings
+
+__all__ = ["live_session", "session", "session_config"]
+
+_GIB = 1 << 30
+_LIVE = {
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    ),
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    "spark.sql.streaming.stateStore.rocksdb.trackTotalNumberOfRows": "false",
+    "spark.sql.streaming.stateStore.rocksdb.boundedMemoryUsage": "true",
+    "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",
+}
+
+
+def session_config(
+    settings: Settings, *, slots: int | None = None, record_to: Path | None = None
+) -> dict[str, str]:
+    """The Spark configuration that flowcore's stages and queries need.
+
+    Args:
+        settings: The user's settings; keys that begin with ``spark.`` win over everything here.
+        slots: Tasks that must run at the same time: a real-time query holds one for each Kafka
+            partition and shuffle partition as long as it lives. Counts for a local master only.
+        record_to: Write the JVM's class archive there when it ends; see `flowcore.installation.archive`.
+    """
+    cores = os.cpu_count() or 1
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    heap_gib = max(1, min(4, memory // _GIB // 4))
+    log = settings.state_dir.absolute() / "spark.log"
+    options = [
+        *driver_options(short_lived=settings.short_lived, record_to=record_to),
+        f'"-Dflowcore.log={log}"',
+        f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}",
+    ]
+    config = {
+        "spark.master": f"local[{max(cores, slots or 0)}]",
+        "spark.driver.memory": f"{heap_gib}g",
+        "spark.driver.extraClassPath": driver_class_path(),
+        "spark.driver.extraJavaOptions": " ".join(options),
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": str(max(2 * cores, 4)),
+        "spark.sql.files.minPartitionNum": str(cores),
+        "spark.sql.warehouse.dir": str(settings.state_dir.absolute() / "warehouse"),
+        **_loopback(settings),
+    }
+    return config | dict(settings.spark)
+
+
+@contextmanager
+def session(settings: Settings, name: str, *, slots: int | None = None) -> Iterator[SparkSession]:
+    """A Spark session that is stopped at the end, with its JVM."""
+    prepare(settings)
+    builder = SparkSession.builder.appName(name)
+    for key, value in session_config(settings, slots=slots).items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    try:
+        yield spark
+    finally:
+        stop(spark)
+
+
+def prepare(settings: Settings) -> None:
+    """What must be true before a JVM is started: Java, worker Python, folder of the log."""
+    os.environ["JAVA_HOME"] = str(find_java().home)
+    # Workers would otherwise run whatever python3 is on the PATH.
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    settings.state_dir.mkdir(parents=True, exist_ok=True)
+
+
+def stop(spark: SparkSession) -> None:
+    """Stop queries, session and JVM; what is already gone is left alone."""
+    gateway = SparkContext._gateway  # noqa: SLF001 - PySpark has no public way to end the JVM it started
+    try:
+        for query in spark.streams.active:
+            query.stop()
+        spark.stop()
+    finally:
+        if gateway is not None:
+            gateway.shutdown()
+            if gateway.proc is not None:
+                gateway.proc.stdin.close()
+                gateway.proc.wait(timeout=20)
+        SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001 - so that a next session starts one
+
+
+def live_session(spark: SparkSession, settings: Settings) -> SparkSession:
+    """A session on the same context with the SQL configuration that streams need."""
+    live = spark.newSession()
+    live.conf.set("spark.sql.session.timeZone", "UTC")
+    live.conf.set("spark.sql.shuffle.partitions", str(settings.shuffle_partitions))
+    for key, value in _LIVE.items():
+        if key not in settings.spark:
+            live.conf.set(key, value)
+    return live
+
+
+def _loopback(settings: Settings) -> dict[str, str]:
+    if not settings.spark.get("spark.master", "local").startswith("local"):
+        return {}
+    return {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}

@@ -1,0 +1,150 @@
+"""Bounded sources: how does Spark read what a flow names, and which version of it was that?
+
+A version is text that changes when the source's content may have changed; empty where nobody can
+tell (a function).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program uses
+
+from flowcore.errors import PlanError, RunError
+from flowcore.graph.connectors import Csv, Frame, Json, KafkaTopic, Parquet
+from flowcore.graph.operators import Read
+from flowcore.spark.context import Context
+from flowcore.spark.offsets import offset_range, offsets_json
+from flowcore.spark.values import bad_record, parsed
+
+__all__ = ["BatchInput", "read_bounded", "source_version"]
+
+
+@dataclass(frozen=True, slots=True)
+class BatchInput:
+    """A bounded source as frames.
+
+    Attributes:
+        frame: The good records, with exactly the declared columns.
+        bad: Bad records as the Kafka source gave them; None if the source fails at the first.
+    """
+
+    frame: DataFrame
+    bad: DataFrame | None = None
+
+
+def source_version(node: Read, context: Context) -> str:
+    """The version of a bounded source as it is now; empty if unknown.
+
+    Raises:
+        RunError: The source does not exist.
+    """
+    match node.source:
+        case KafkaTopic() as topic:
+            start, end = offset_range(topic, context.servers(topic))
+            return f"{topic.name} from {offsets_json(topic, start)} to {offsets_json(topic, end)}"
+        case Frame():
+            return ""
+        case files:
+            return _files_version(node.name, context.path(files.path))
+
+
+def read_bounded(node: Read, context: Context) -> BatchInput:
+    """Read a bounded source."""
+    match node.source:
+        case KafkaTopic() as topic:
+            return _read_topic(node, topic, context)
+        case Frame(function=function):
+            frame = function(context.spark)
+            _require_columns(node, frame.columns, "its function returned")
+            return BatchInput(_typed(node, frame))
+        case Parquet(path=path):
+            frame = context.spark.read.parquet(context.path(path))
+            _require_columns(node, frame.columns, f"{path} has")
+            return BatchInput(_typed(node, frame))
+        case Csv(path=path) as csv:
+            options = {"header": str(csv.header).lower(), "sep": csv.delimiter, "enforceSchema": "false"}
+            options |= {"mode": "FAILFAST", **csv.options}
+            frame = context.spark.read.options(**options).schema(_ddl(node)).csv(context.path(path))
+            return BatchInput(_typed(node, frame))
+        case Json(path=path) as json:
+            options = {"mode": "FAILFAST", **json.options}
+            frame = context.spark.read.options(**options).schema(_ddl(node)).json(context.path(path))
+            return BatchInput(_typed(node, frame))
+
+
+def _read_topic(node: Read, topic: KafkaTopic, context: Context) -> BatchInput:
+    servers = context.servers(topic)
+    start, end = offset_range(topic, servers)
+    records = (
+        context.spark.read.format("kafka")
+        .options(**{"kafka.bootstrap.servers": servers, "subscribe": topic.name})
+        .option("startingOffsets", offsets_json(topic, start))
+        .option("endingOffsets", offsets_json(topic, end))
+        .load()
+        .withColumn("record", parsed(node.schema, F.col("value")))
+        .withColumn("bad", bad_record(node.schema, F.col("record")))
+    )
+    fields = [F.col("record")[column.name].alias(column.name) for column in node.schema.columns]
+    if topic.on_error == "fail":
+        return BatchInput(records.where(F.when(F.col("bad"), _fail(topic)).otherwise(True)).select(fields))
+    bad = records.where("bad").select("topic", "partition", "offset", "value")
+    return BatchInput(records.where("not bad").select(fields), bad)
+
+
+def _fail(topic: KafkaTopic) -> Column:
+    where = F.format_string(
+        f"{topic.name}[%d]@%d does not fit the schema and on_error='fail': it holds %s",
+        F.col("partition"), F.col("offset"), F.col("value").cast("string"),
+    )  # fmt: skip
+    return F.raise_error(where).cast("boolean")
+
+
+def _typed(node: Read, frame: DataFrame) -> DataFrame:
+    return frame.select(
+        [_cast(node, column.name, column.type, column.nullable) for column in node.schema.columns]
+    )
+
+
+def _cast(node: Read, name: str, kind: str, nullable: bool) -> Column:
+    value = F.col(f"`{name}`").cast(kind)
+    if not nullable:
+        msg = f"source '{node.name}': column '{name}' is declared NOT NULL and holds a null"
+        value = F.coalesce(value, F.raise_error(F.lit(msg)).cast(kind))
+    return value.alias(name)
+
+
+def _require_columns(node: Read, found: list[str], what: str) -> None:
+    known = {column.lower() for column in found}
+    missing = [column.name for column in node.schema.columns if column.name.lower() not in known]
+    if missing:
+        msg = (
+            f"source {node.name!r} declares the column {missing[0]!r}, and {what} {', '.join(found)}: it "
+            "would be null in every row; correct the schema"
+        )
+        raise PlanError(msg)
+
+
+def _ddl(node: Read) -> str:
+    return ", ".join(f"`{column.name}` {column.type}" for column in node.schema.columns)
+
+
+def _files_version(name: str, path: str) -> str:
+    if "://" in path:
+        return ""
+    root = Path(path)
+    if not root.exists():
+        msg = (
+            f"source {name!r}: {path} does not exist: there is nothing to read; correct the path, or set "
+            "data.dir, the folder that relative paths start from"
+        )
+        raise RunError(msg)
+    files = [root] if root.is_file() else sorted(file for file in root.rglob("*") if file.is_file())
+    digest = hashlib.sha256()
+    for file in files:
+        entry = file.stat()
+        digest.update(f"{file.relative_to(root)} {entry.st_size} {entry.st_mtime_ns}\n".encode())
+    return f"{len(files)} files {digest.hexdigest()}"

@@ -1,0 +1,33 @@
+"""Values: how do a Kafka record's bytes become columns, and which records are bad?
+
+A record is bad if its value is no JSON object of the schema: it does not parse, a field has another
+type, a ``NOT NULL`` field has no value, or there is no value at all. Everything is a native
+expression.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program uses
+
+from flowcore.graph.schema import Schema
+
+__all__ = ["bad_record", "parsed"]
+
+_CORRUPT = "_flowcore_corrupt"
+
+
+def parsed(schema: Schema, value: Column) -> Column:
+    """The value as a struct of the schema's fields and, if it does not fit, its text."""
+    ddl = ", ".join(f"`{column.name}` {column.type}" for column in schema.columns)
+    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
+    return F.from_json(value.cast("string"), f"{ddl}, `{_CORRUPT}` STRING", options)
+
+
+def bad_record(schema: Schema, record: Column) -> Column:
+    """True if `parsed` did not fit the schema; never null."""
+    bad = record.isNull() | record[_CORRUPT].isNotNull()
+    for column in schema.columns:
+        if not column.nullable:
+            bad |= record[column.name].isNull()
+    return bad

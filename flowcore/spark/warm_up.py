@@ -1,0 +1,114 @@
+"""Which classes does a typical job load?
+
+`python -m flowcore.spark.warm_up FILE` does the work of a small flow once, so that its JVM can write
+them to the class archive FILE when it ends: Parquet, joins, aggregates, Kafka in each way a live
+query runs. The answers are thrown away.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import tempfile
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 -- the name all of Spark's documents use
+
+from flowcore.errors import BrokerError
+from flowcore.installation.archive import driver_class_path, driver_options
+from flowcore.kafka.broker import EmbeddedBroker
+
+__all__ = ["main"]
+
+_SCHEMA = "id long, category string, price double, at timestamp"
+
+
+def main(archive: Path) -> None:
+    """Run the typical work; the archive is written when this process has ended."""
+    spark = _session(archive)
+    with tempfile.TemporaryDirectory() as folder:
+        catalog = _bounded(spark, Path(folder))
+        with contextlib.suppress(BrokerError), EmbeddedBroker() as broker:
+            _live(spark, catalog, broker.bootstrap_servers, Path(folder))
+        spark.stop()
+
+
+def _session(archive: Path) -> SparkSession:
+    state = "org.apache.spark.sql.execution.streaming.state"
+    settings = {
+        "spark.master": "local[2]",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.extraClassPath": driver_class_path(),
+        "spark.driver.extraJavaOptions": " ".join(driver_options(record_to=archive)),
+        "spark.sql.shuffle.partitions": "1",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.streaming.stateStore.providerClass": f"{state}.RocksDBStateStoreProvider",
+        "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+        "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",
+    }
+    builder = SparkSession.builder.appName("flowcore-warm-up")
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()
+
+
+def _bounded(spark: SparkSession, folder: Path) -> DataFrame:
+    """Write, read, join and aggregate tables of history."""
+    rows = spark.range(100).select(
+        "id",
+        F.format_string("c%d", F.col("id") % 5).alias("category"),
+        (F.col("id") * 1.5).alias("price"),
+        F.timestamp_seconds("id").alias("at"),
+    )
+    for kind in ("parquet", "json", "csv"):
+        rows.write.format(kind).save(str(folder / kind))
+    history = spark.read.schema(_SCHEMA).parquet(str(folder / "parquet"))
+    per_category = history.groupBy("category").agg(
+        F.expr("count(distinct id) as sold"), F.expr("median(price) as median"), F.max("at").alias("last")
+    )
+    catalog = history.select("id", "category").join(per_category, "category", "left")
+    catalog.write.parquet(str(folder / "catalog"))
+    catalog.hint("merge").join(history, "id").where("price > 3").orderBy("id").limit(5).toArrow()
+    return spark.read.parquet(str(folder / "catalog"))
+
+
+def _live(spark: SparkSession, catalog: DataFrame, servers: str, folder: Path) -> None:
+    """Read, join, aggregate and write Kafka: as slice, micro-batch and in real time."""
+    kafka = {"kafka.bootstrap.servers": servers}
+    bids = spark.range(200).select(F.to_json(F.struct("id", (F.col("id") * 2).alias("price"))).alias("value"))
+    bids.write.format("kafka").options(**kafka, topic="bids").save()
+    live = (
+        spark.readStream.format("kafka")
+        .options(**kafka, subscribe="bids", startingOffsets="earliest")
+        .load()
+        .select(F.from_json(F.col("value").cast("string"), _SCHEMA).alias("row"), "topic", "timestamp")
+        .select("row.*", "topic", "timestamp")
+    )
+    joined = live.drop("category").join(F.broadcast(catalog), "id", "left")
+    outputs = {
+        "stateless": joined.select(F.to_json(F.struct("*")).alias("value"), F.lit("out").alias("topic")),
+        "keyed": joined.groupBy("category")
+        .agg(F.max("price").alias("highest"), F.count("*").alias("n"))
+        .select(
+            F.col("category").alias("key"),
+            F.to_json(F.struct("*")).alias("value"),
+            F.lit("out").alias("topic"),
+        ),
+    }
+    for name, output in outputs.items():
+        writer = (
+            output.writeStream.format("kafka")
+            .options(**kafka, checkpointLocation=str(folder / name))
+            .outputMode("update")
+        )
+        writer.trigger(availableNow=True).start().awaitTermination()
+        bids.write.format("kafka").options(**kafka, topic="bids").save()
+        live_query = writer.trigger(realTime="5 seconds").start()
+        live_query.awaitTermination(7)
+        live_query.stop()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
