@@ -35,19 +35,19 @@ __all__ = [
 
 TOLERANCE: Final = 1e-9
 
-ENRICHED: Final = pa.schema(
-    {
-        "bid_id": pa.int64(),
-        "auction_id": pa.int64(),
-        "bidder": pa.int64(),
-        "price": pa.float64(),
-        "category": pa.int64(),
-        "seller": pa.int64(),
-        "sold": pa.int64(),
-        "ratio": pa.float64(),
-    }
-)
-HIGHEST: Final = pa.schema({"auction_id": pa.int64(), "highest": pa.float64()})
+_ENRICHED_TYPES: dict[str, pa.DataType] = {
+    "bid_id": pa.int64(),
+    "auction_id": pa.int64(),
+    "bidder": pa.int64(),
+    "price": pa.float64(),
+    "category": pa.int64(),
+    "seller": pa.int64(),
+    "sold": pa.int64(),
+    "ratio": pa.float64(),
+}
+_HIGHEST_TYPES: dict[str, pa.DataType] = {"auction_id": pa.int64(), "highest": pa.float64()}
+ENRICHED: Final = pa.schema(_ENRICHED_TYPES)
+HIGHEST: Final = pa.schema(_HIGHEST_TYPES)
 
 _ENRICHED_SQL = """
 with sellers as (
