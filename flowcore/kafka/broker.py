@@ -129,9 +129,9 @@ class EmbeddedBroker:
         if self._process is not None:
             msg = f"the broker at {self.bootstrap_servers} is already started; stop it first"
             raise BrokerError(msg)
+        self._check_port()
         java = find_java().executable
         class_path = os.pathsep.join(map(str, jars("broker")))
-        self._check_port()
         self._folder = (
             Path(tempfile.mkdtemp(prefix="flowcore-broker-"))
             if self._data is None

@@ -8,6 +8,7 @@ confluent-kafka asks, because it gives up in time, says why and leaves no thread
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,7 @@ from confluent_kafka.cimpl import NewTopic
 from flowcore.errors import BrokerError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
 __all__ = [
     "begin_offsets",
@@ -87,7 +88,7 @@ def begin_offsets(bootstrap_servers: str, topic: str) -> dict[int, int]:
     Raises:
         BrokerError: The broker cannot be reached, or has no such topic.
     """
-    return {partition: begin for partition, (begin, _) in _offsets(bootstrap_servers, topic).items()}
+    return {partition: begin for partition, (begin, _) in _begins_and_ends(bootstrap_servers, topic).items()}
 
 
 def end_offsets(bootstrap_servers: str, topic: str) -> dict[int, int]:
@@ -96,7 +97,7 @@ def end_offsets(bootstrap_servers: str, topic: str) -> dict[int, int]:
     Raises:
         BrokerError: The broker cannot be reached, or has no such topic.
     """
-    return {partition: end for partition, (_, end) in _offsets(bootstrap_servers, topic).items()}
+    return {partition: end for partition, (_, end) in _begins_and_ends(bootstrap_servers, topic).items()}
 
 
 def offsets_at(bootstrap_servers: str, topic: str, time_ms: int) -> dict[int, int]:
@@ -110,9 +111,11 @@ def offsets_at(bootstrap_servers: str, topic: str, time_ms: int) -> dict[int, in
     Raises:
         BrokerError: The broker cannot be reached, or has no such topic.
     """
-    found = _offsets(bootstrap_servers, topic, OffsetSpec.for_timestamp(time_ms))
     ends = end_offsets(bootstrap_servers, topic)
-    return {partition: offset if offset >= 0 else ends[partition] for partition, offset in found.items()}
+    with _asking(bootstrap_servers) as consumer:
+        asked = [TopicPartition(topic, partition, time_ms) for partition in ends]
+        found = consumer.offsets_for_times(asked, timeout=_TIMEOUT_S)
+    return {part.partition: ends[part.partition] if part.offset < 0 else part.offset for part in found}
 
 
 def wait_until_ready(bootstrap_servers: str, timeout_s: float, still_running: Callable[[], object]) -> None:
@@ -146,7 +149,7 @@ def _client(bootstrap_servers: str) -> AdminClient:
     return AdminClient(_settings(bootstrap_servers))
 
 
-def _settings(bootstrap_servers: str) -> dict[str, str | int]:
+def _settings(bootstrap_servers: str) -> dict[str, str | int | float | bool]:
     return {
         "bootstrap.servers": bootstrap_servers,
         "log_level": 0,  # what goes wrong is in the exception, not on stderr
@@ -188,7 +191,7 @@ def _partition_counts(
     }
 
 
-def _offsets(bootstrap_servers: str, topic: str) -> dict[int, tuple[int, int]]:
+def _begins_and_ends(bootstrap_servers: str, topic: str) -> dict[int, tuple[int, int]]:
     count = partition_counts(bootstrap_servers, [topic])[topic]
     if count is None:
         msg = (
@@ -196,13 +199,19 @@ def _offsets(bootstrap_servers: str, topic: str) -> dict[int, tuple[int, int]]:
             "first, for example with `flowcore broker --topic NAME:PARTITIONS`"
         )
         raise BrokerError(msg)
+    with _asking(bootstrap_servers) as consumer:
+        return {
+            number: consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=_TIMEOUT_S)
+            for number in range(count)
+        }
+
+
+@contextlib.contextmanager
+def _asking(bootstrap_servers: str) -> Iterator[Consumer]:
     # A consumer has to name a group; asking for offsets does not join it.
     consumer = Consumer({**_settings(bootstrap_servers), "group.id": "flowcore-offsets"})
     try:
-        return {
-            partition: consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=_TIMEOUT_S)
-            for partition in range(count)
-        }
+        yield consumer
     except KafkaException as error:
         raise _unreachable(bootstrap_servers, _TIMEOUT_S, error) from error
     finally:

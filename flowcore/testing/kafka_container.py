@@ -1,0 +1,184 @@
+"""How does a test get a real Kafka broker that it may stop, pause and kill?
+
+`KafkaBroker` is a testcontainers container. Its addresses outlive a restart and its data outlives
+a kill. It needs a Docker engine, but no image from elsewhere: see `flowcore.testing.kafka_image`.
+
+No reaper container watches over it (its image might have to be pulled): it is removed when this
+process ends, and one whose process was killed is removed when the next is started.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from docker.errors import APIError, DockerException, NotFound
+from testcontainers.core.config import testcontainers_config
+from testcontainers.core.container import DockerContainer
+
+from flowcore.errors import BrokerError, InstallationError
+from flowcore.kafka.broker import free_port
+from flowcore.kafka.topics import wait_until_ready
+from flowcore.testing.kafka_image import kafka_image
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Self
+
+    from docker import DockerClient
+
+__all__ = ["KafkaBroker"]
+
+_HOST = "127.0.0.1"
+_PROPERTIES = Path(__file__).with_name("kafka_image") / "server.properties"
+_OWNER_LABEL = "flowcore.owner"
+_LOG_LINES = 40
+
+
+class KafkaBroker(DockerContainer):
+    """Apache Kafka 4.2 (KRaft, one node) in a container.
+
+    >>> with KafkaBroker() as broker:  # doctest: +SKIP
+    ...     broker.kill()
+    ...     broker.bring_back()
+
+    Args:
+        image: An image that follows the contract of ``apache/kafka``. Without one: the setting
+            FLOWCORE_KAFKA_IMAGE, and without that an image built on the spot.
+        pem: Key and certificate chain of the broker. With it `secure` speaks SASL_SSL with
+            SCRAM-SHA-512, else it is one more plain listener.
+
+    Raises:
+        InstallationError: No Docker engine answers, or there is no image.
+    """
+
+    def __init__(self, image: str | None = None, pem: bytes | None = None) -> None:
+        try:
+            super().__init__("", env={"CLUSTER_ID": "5L6g3nShT-eMCtK--X86sw"})
+        except DockerException as error:
+            msg = (
+                f"no Docker engine answers ({error}): the Kafka container cannot start; start the "
+                "engine, or run deploy/check kafka, which as root on Debian installs and starts one"
+            )
+            raise InstallationError(msg) from error
+        self.image = image or kafka_image(self._client)
+        plain = free_port()
+        # Fixed, because an ephemeral port changes on kill and start.
+        addresses = {"9092/tcp": (_HOST, plain), "9094/tcp": (_HOST, free_port(besides=plain))}
+        self.ports = cast("dict[str, int | None]", addresses)  # Docker's client takes hosts as well
+        self.bootstrap_servers, self.secure = (f"{host}:{port}" for host, port in addresses.values())
+        self.with_kwargs(labels={_OWNER_LABEL: _owner(os.getpid())})
+        properties = _PROPERTIES.read_text().format(
+            plain=self.bootstrap_servers,
+            secure=self.secure,
+            protocol="SASL_SSL" if pem else "PLAINTEXT",
+        )
+        self.with_copy_into_container(properties.encode(), "/mnt/shared/config/server.properties")
+        self.with_copy_into_container(pem or b"", "/etc/kafka/secrets/broker.pem")
+
+    @property
+    def _client(self) -> DockerClient:
+        return self.get_docker_client().client
+
+    def start(self) -> Self:
+        """Create and start the container, and wait until the broker answers a client.
+
+        Raises:
+            BrokerError: The broker ended or did not answer; the message has its last lines.
+        """
+        _remove_orphans(self._client)
+        atexit.register(self.stop)
+        with _no_reaper():
+            super().start()
+        return self.wait_ready()
+
+    def stop(self, force: bool = True, delete_volume: bool = True) -> None:
+        """Remove the container and its data. For a fault, see `halt`, `kill` and `pause`."""
+        atexit.unregister(self.stop)
+        with contextlib.suppress(NotFound):
+            super().stop(force, delete_volume)
+        self._container = None
+
+    def halt(self) -> None:
+        """Stop the broker in good order, as for an upgrade; `bring_back` starts it again."""
+        self.get_wrapped_container().stop()
+
+    def kill(self) -> None:
+        """Kill the broker at once, as a lost machine would; `bring_back` starts it again."""
+        self.get_wrapped_container().kill()
+
+    def bring_back(self) -> Self:
+        """Start a halted or killed broker on the same data and address, and wait for it."""
+        self.get_wrapped_container().start()
+        return self.wait_ready()
+
+    def pause(self) -> None:
+        """Freeze the broker: connections stay open and nothing answers, until `resume`."""
+        self.get_wrapped_container().pause()
+
+    def resume(self) -> Self:
+        """Let a paused broker go on, and wait until it answers."""
+        self.get_wrapped_container().unpause()
+        return self.wait_ready()
+
+    def wait_ready(self, timeout_s: float = 60) -> Self:
+        """Wait until the broker answers a client.
+
+        Raises:
+            BrokerError: It ended or did not answer in time; the message has its last lines.
+        """
+        try:
+            wait_until_ready(self.bootstrap_servers, timeout_s, self._check)
+        except BrokerError as error:
+            msg = f"{error}; its last lines are\n{self._last_lines()}"
+            raise BrokerError(msg) from error
+        return self
+
+    def _check(self) -> None:
+        self.reload()
+        if self.status == "exited":
+            msg = f"the Kafka container of image {self.image} has ended"
+            raise BrokerError(msg)
+
+    def _last_lines(self) -> str:
+        lines: bytes = self.get_wrapped_container().logs(tail=_LOG_LINES)
+        return lines.decode(errors="replace")
+
+
+def _owner(pid: int) -> str:
+    # A process number means something on one machine only, and the engine may serve several.
+    return f"{socket.gethostname()}/{pid}"
+
+
+def _remove_orphans(client: DockerClient) -> None:
+    """Remove brokers whose process on this machine was killed before it could."""
+    for container in client.containers.list(all=True, filters={"label": _OWNER_LABEL}):
+        host, _, pid = container.labels[_OWNER_LABEL].rpartition("/")
+        if host == socket.gethostname() and not _is_alive(int(pid)):
+            with contextlib.suppress(APIError):
+                container.remove(force=True, v=True)
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+@contextlib.contextmanager
+def _no_reaper() -> Iterator[None]:
+    """Switch testcontainers' reaper off for this container; others of the user's keep theirs."""
+    before = testcontainers_config.ryuk_disabled
+    testcontainers_config.ryuk_disabled = True
+    try:
+        yield
+    finally:
+        testcontainers_config.ryuk_disabled = before

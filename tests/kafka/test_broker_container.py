@@ -1,0 +1,82 @@
+"""The broker in a container keeps address and records through every fault a test may ask for."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+
+import docker
+import pytest
+from confluent_kafka import Producer
+
+from flowcore.errors import InstallationError
+from flowcore.kafka.topics import end_offsets, ensure_topics
+from flowcore.testing.kafka_container import KafkaBroker
+from flowcore.testing.kafka_fixtures import new_kafka_broker
+
+pytestmark = pytest.mark.kafka
+
+_KILLED_OWNER = """
+import os, signal
+from flowcore.testing.kafka_container import KafkaBroker
+
+print(KafkaBroker().start().get_container_id(), flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def _containers(container_id: str) -> list[object]:
+    client = docker.from_env()
+    try:
+        return list(client.containers.list(all=True, filters={"id": container_id}))
+    finally:
+        client.close()
+
+
+def test_container_broker_keeps_records_through_faults() -> None:
+    """Halt, kill and pause lose nothing that was acknowledged, and the container goes at the end."""
+    faults: list[tuple[Callable[[KafkaBroker], None], Callable[[KafkaBroker], KafkaBroker]]] = [
+        (KafkaBroker.halt, KafkaBroker.bring_back),
+        (KafkaBroker.kill, KafkaBroker.bring_back),
+        (KafkaBroker.pause, KafkaBroker.resume),
+    ]
+    with new_kafka_broker() as broker:
+        name = broker.get_container_id()
+        ensure_topics(broker.bootstrap_servers, {"bids": 1})
+        for number, (fault, undo) in enumerate(faults, start=1):
+            producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "log_level": 0})
+            for _ in range(100):
+                producer.produce("bids", b"kept")
+            assert producer.flush(10) == 0
+            fault(broker)
+            undo(broker)
+
+            assert end_offsets(broker.bootstrap_servers, "bids") == {0: 100 * number}
+
+    assert _containers(name) == []
+
+
+def test_container_of_a_killed_process_goes_with_the_next_start(kafka_broker: KafkaBroker) -> None:
+    """A container is owned by a process: a live one's stays, a dead one's is removed."""
+    name = subprocess.run(
+        [sys.executable, "-c", _KILLED_OWNER], stdout=subprocess.PIPE, text=True, check=False
+    ).stdout.strip()
+    assert len(_containers(name)) == 1
+
+    with new_kafka_broker():
+        assert _containers(name) == []
+        assert len(_containers(kafka_broker.get_container_id())) == 1
+
+
+def test_container_without_an_engine_names_the_command_that_starts_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In CI such a test fails, elsewhere it is skipped; the reason is the same."""
+    monkeypatch.setitem(os.environ, "DOCKER_HOST", "tcp://127.0.0.1:9")
+    monkeypatch.setitem(os.environ, "CI", "true")
+    with pytest.raises(InstallationError, match=r"no Docker engine answers.*deploy/check kafka"):
+        new_kafka_broker()
+
+    monkeypatch.delenv("CI")
+    with pytest.raises(pytest.skip.Exception, match=r"no Docker engine answers.*deploy/check kafka"):
+        new_kafka_broker()

@@ -1,0 +1,203 @@
+"""The embedded broker is a real Kafka, keeps what it is told to keep, and never outlives its owner."""
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Producer
+
+from flowcore.errors import BrokerError
+from flowcore.kafka.broker import EmbeddedBroker
+from flowcore.kafka.topics import end_offsets, ensure_topics
+
+pytestmark = pytest.mark.kafka
+
+_OWNER = """
+import os, signal
+from flowcore.kafka.broker import EmbeddedBroker
+
+with EmbeddedBroker() as broker:
+    if os.fork() == 0:  # it inherits the pipe to the supervisor, and lives on
+        signal.pause()
+    print(broker.bootstrap_servers, flush=True)
+    signal.pause()
+"""
+
+
+def _produce(bootstrap_servers: str, topic: str, values: list[bytes]) -> None:
+    producer = Producer({"bootstrap.servers": bootstrap_servers, "log_level": 0})
+    for value in values:
+        producer.produce(topic, value)
+    assert producer.flush(10) == 0
+
+
+def _consume(bootstrap_servers: str, topic: str, count: int) -> list[bytes]:
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap_servers,
+            "group.id": "test",
+            "auto.offset.reset": "earliest",
+            "log_level": 0,
+        }
+    )
+    try:
+        consumer.subscribe([topic])
+        values = [message.value() for message in consumer.consume(count, timeout=20)]
+    finally:
+        consumer.close()
+    return [value for value in values if value is not None]
+
+
+def _javas(folder: Path) -> list[int]:
+    """The Java processes that work on a broker in this folder."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            command = (process / "cmdline").read_bytes().split(b"\0")
+            if b"java" in command[0] and any(str(folder).encode() in word for word in command):
+                found.append(int(process.name))
+    return found
+
+
+def _wait_until(condition: Callable[[], object], timeout_s: float = 20) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "the condition did not come about in time"
+        time.sleep(0.02)
+
+
+@contextlib.contextmanager
+def _program(folder: Path, *command: str) -> Iterator["subprocess.Popen[str]"]:
+    """A program in a terminal of its own, with its temporary folders in ``folder``."""
+    process = subprocess.Popen(
+        [sys.executable, *command],
+        env={**os.environ, "TMPDIR": str(folder)},
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    with process:
+        try:
+            yield process
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+def test_embedded_broker_carries_records_and_leaves_nothing() -> None:
+    """What is produced is consumed; the temporary folder and Java are gone at the end."""
+    values = [b"%d" % number for number in range(1000)]
+
+    with EmbeddedBroker() as broker:
+        assert broker.log
+        folder = broker.log.parent
+        ensure_topics(broker.bootstrap_servers, {"bids": 2})
+        _produce(broker.bootstrap_servers, "bids", values)
+        consumed = _consume(broker.bootstrap_servers, "bids", len(values))
+
+    assert sorted(consumed) == sorted(values)
+    assert not folder.exists()
+    assert _javas(folder) == []
+
+
+def test_embedded_broker_keeps_data_and_refuses_a_second_broker_on_it(tmp_path: Path) -> None:
+    """A folder outlives its broker, on another port too, and belongs to one broker at a time."""
+    with EmbeddedBroker(tmp_path / "data") as first:
+        ensure_topics(first.bootstrap_servers, {"bids": 2})
+        _produce(first.bootstrap_servers, "bids", [b"kept"] * 100)
+        with pytest.raises(BrokerError, match=f"in use by the broker at {first.bootstrap_servers}"):
+            EmbeddedBroker(tmp_path / "data").start()
+
+    with EmbeddedBroker(tmp_path / "data") as second:
+        assert second.bootstrap_servers != first.bootstrap_servers
+        assert _consume(second.bootstrap_servers, "bids", 100) == [b"kept"] * 100
+
+
+def test_embedded_broker_comes_back_after_it_was_killed(tmp_path: Path) -> None:
+    """Its owner is told that it ended; the next start on the same data has the records."""
+    broker = EmbeddedBroker(tmp_path / "data").start()
+    ensure_topics(broker.bootstrap_servers, {"bids": 1})
+    _produce(broker.bootstrap_servers, "bids", [b"kept"] * 100)
+    (java,) = _javas(tmp_path / "data")
+
+    os.kill(java, signal.SIGKILL)
+
+    with pytest.raises(BrokerError, match=rf"{broker.bootstrap_servers} with data=.* has ended"):
+        broker.wait(20)
+    broker.stop()
+    with broker:
+        assert end_offsets(broker.bootstrap_servers, "bids") == {0: 100}
+
+
+def test_embedded_broker_that_cannot_start_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The message carries Java's own last words, and nothing is left behind."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+
+    with pytest.raises(BrokerError, match=r"has ended.*(?s:.*)heap"):
+        EmbeddedBroker(heap_mib=1).start()
+
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=["kill-9", "terminate"])
+def test_embedded_broker_ends_with_an_owner_that_is_killed(number: signal.Signals, tmp_path: Path) -> None:
+    """Java and folder are gone in seconds, though processes that the owner forked live on."""
+    with _program(tmp_path, "-c", _OWNER) as owner:
+        assert owner.stdout
+        assert re.match(r"127.0.0.1:\d+", owner.stdout.readline())
+        assert len(_javas(tmp_path)) == 1
+
+        owner.send_signal(number)
+
+        _wait_until(lambda: not _javas(tmp_path) and not list(tmp_path.iterdir()))
+
+
+def test_embedded_broker_ends_with_an_owner_that_is_killed_while_it_starts(tmp_path: Path) -> None:
+    """There is no moment of the start after which something stays behind."""
+    with _program(tmp_path, "-c", _OWNER) as owner:
+        _wait_until(lambda: _javas(tmp_path))
+
+        owner.kill()
+
+        _wait_until(lambda: not _javas(tmp_path) and not list(tmp_path.iterdir()))
+
+
+def test_embedded_broker_ends_with_its_supervisor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even kill -9 of the process between owner and Java leaves no Java, and stop no folder."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with EmbeddedBroker() as broker:
+        (java,) = _javas(tmp_path)
+        status = Path(f"/proc/{java}/status").read_text()
+        (supervisor,) = re.findall(r"^PPid:\s+(\d+)$", status, re.MULTILINE)
+
+        os.kill(int(supervisor), signal.SIGKILL)
+
+        _wait_until(lambda: not _javas(tmp_path))
+        with pytest.raises(BrokerError, match="has ended"):
+            broker.wait(20)
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_broker_command_serves_until_ctrl_c(tmp_path: Path) -> None:
+    """One line of JSON says where; Ctrl-C in its terminal stops it, cleans up and is no failure."""
+    command = "from flowcore.cli.broker import broker; broker()"
+    with _program(tmp_path, "-c", command, "--topic", "bids:2", "--topic", "out", "--json") as program:
+        assert program.stdout
+        ready = json.loads(program.stdout.readline())
+        ends = {topic: end_offsets(ready["bootstrap_servers"], topic) for topic in ("bids", "out")}
+
+        os.killpg(program.pid, signal.SIGINT)
+
+        assert program.wait(20) == 0
+    assert ends == {"bids": {0: 0, 1: 0}, "out": {0: 0}}
+    assert _javas(tmp_path) == []
+    assert list(tmp_path.iterdir()) == []
