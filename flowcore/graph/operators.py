@@ -26,6 +26,7 @@ __all__ = [
     "Where",
     "WithColumns",
     "Write",
+    "topic_of",
     "upstream",
 ]
 
@@ -135,10 +136,10 @@ def upstream(*ends: Operator) -> Iterator[Operator]:
     return visit(ends)
 
 
-def is_kafka(operator: Operator) -> bool:
-    """It reads or writes a Kafka topic."""
+def topic_of(operator: Operator) -> KafkaTopic | None:
+    """The topic that a source or sink is, None for anything else."""
     match operator:
-        case Read(source=KafkaTopic()) | Write(sink=KafkaTopic()):
-            return True
+        case Read(source=KafkaTopic() as topic) | Write(sink=KafkaTopic() as topic):
+            return topic
         case _:
-            return False
+            return None

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from flowcore.errors import PlanError
-from flowcore.graph.operators import Apply, Operator, Read, Union, Write, is_kafka, upstream
+from flowcore.graph.operators import Apply, Operator, Read, Union, Write, topic_of, upstream
 from flowcore.planner.plan import Decision, Mode
 
 __all__ = ["mode_of"]
@@ -44,7 +44,7 @@ def mode_of(operators: tuple[Operator, ...], requested: Mode | None) -> Decision
 def _obstacles(operators: tuple[Operator, ...]) -> Iterator[str]:
     for node in operators:
         match node:
-            case Read() | Write() if not is_kafka(node):
+            case Read() | Write() if topic_of(node) is None:
                 yield f"{node.name} is not a Kafka topic"
             case Apply(realtime=False):
                 yield f"{node.name} is a DataFrame function that does not declare realtime=True"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from flowcore.graph.connectors import KafkaTopic
-from flowcore.graph.operators import Operator, Read, Write
+from flowcore.graph.operators import Operator, Read, Write, topic_of
 
 __all__ = ["BoundedStage", "Decision", "LiveQuery", "LiveStage", "Mode", "Plan", "Result"]
 
@@ -125,17 +125,12 @@ class Plan:
         return (*self.bounded, *((self.live,) if self.live else ()))
 
     @property
-    def kafka_nodes(self) -> tuple[Read | Write, ...]:
-        """Every source and sink that is a Kafka topic."""
+    def topics(self) -> tuple[tuple[Read | Write, KafkaTopic], ...]:
+        """Every source and sink that is a Kafka topic, with the topic."""
         nodes: list[Read | Write] = []
         for stage in self.bounded:
             nodes += [*stage.sources, *stage.sinks]
         for query in self.live.queries if self.live else ():
             nodes += [*query.sources, *query.sinks]
-        return tuple(dict.fromkeys(node for node in nodes if kafka_topic(node)))
-
-
-def kafka_topic(node: Read | Write) -> KafkaTopic | None:
-    """The topic that a source or sink is, None if it is no topic."""
-    end = node.source if isinstance(node, Read) else node.sink
-    return end if isinstance(end, KafkaTopic) else None
+        pairs = ((node, topic_of(node)) for node in dict.fromkeys(nodes))
+        return tuple((node, topic) for node, topic in pairs if topic is not None)

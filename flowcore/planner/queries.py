@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from flowcore.errors import PlanError
-from flowcore.graph.connectors import KafkaTopic
-from flowcore.graph.operators import Aggregate, Apply, Join, Operator, Read, Write, upstream
+from flowcore.graph.operators import Aggregate, Apply, Join, Operator, Read, Write, topic_of, upstream
 from flowcore.planner.modes import mode_of
 from flowcore.planner.plan import Decision, LiveQuery, LiveStage, Mode
 
@@ -56,7 +55,8 @@ def _exclusive(sink: Write) -> tuple[Operator, ...]:
             "read that in another flow"
         )
         raise PlanError(msg)
-    return alone
+    # Files take the records themselves; only topics can share a frame with other topics.
+    return alone if topic_of(sink) is not None else (*alone, sink)
 
 
 def _sources(sinks: Sequence[Write]) -> set[Operator]:
@@ -69,8 +69,8 @@ def _query(sinks: Sequence[Write], requested: Mode | None) -> LiveQuery:
     results = tuple(dict.fromkeys(node.inputs[1] for node in live if isinstance(node, Join)))
     sources = [node for node in live if isinstance(node, Read)]
     if alone:
-        kind = "keeps state" if isinstance(alone[-1], Aggregate) else "is a DataFrame function"
-        split = Decision("its own query", (f"{alone[-1].name} {kind}, and a query takes one such operator",))
+        reason = f"{alone[-1].name} {_kind(alone[-1])}, which nothing else can share a query with"
+        split = Decision("its own query", (reason,))
     else:
         split = Decision("shared query", ("its branches keep no state, so one read serves them all",))
     dead_letters = () if alone else tuple(filter(_routes_bad_records, sources))
@@ -83,6 +83,16 @@ def _query(sinks: Sequence[Write], requested: Mode | None) -> LiveQuery:
         mode=mode_of(live, requested),
         split=split,
     )
+
+
+def _kind(node: Operator) -> str:
+    match node:
+        case Aggregate():
+            return "keeps state"
+        case Apply():
+            return "is a DataFrame function"
+        case _:
+            return "writes files"
 
 
 def _with_dead_letters(queries: list[LiveQuery], requested: Mode | None) -> tuple[LiveQuery, ...]:
@@ -111,8 +121,5 @@ def _dead_letter_query(source: Read, requested: Mode | None) -> LiveQuery:
 
 
 def _routes_bad_records(node: Operator) -> bool:
-    return (
-        isinstance(node, Read)
-        and isinstance(node.source, KafkaTopic)
-        and node.source.on_error == "dead-letter"
-    )
+    topic = topic_of(node)
+    return isinstance(node, Read) and topic is not None and topic.on_error == "dead-letter"

@@ -64,7 +64,8 @@ def grouped(
     keys = [named(column) for column in by]
     if not aggregates:
         return frame.select(keys).distinct()
-    return frame.groupBy(keys).agg(*(F.expr(e.text).alias(column) for column, e in aggregates))
+    groups: DataFrame = frame.groupBy(keys).agg(*(F.expr(e.text).alias(c) for c, e in aggregates))
+    return groups
 
 
 def applied(node: Apply, frame: DataFrame) -> DataFrame:
@@ -82,7 +83,8 @@ def applied(node: Apply, frame: DataFrame) -> DataFrame:
             "declared: later operators would not find them; pass schema= with what it returns"
         )
         raise PlanError(msg)
-    return result.select([named(column) for column in node.columns])
+    checked: DataFrame = result.select([named(column) for column in node.columns])
+    return checked
 
 
 def _projected(node: Select | WithColumns, frame: DataFrame) -> DataFrame:

@@ -13,8 +13,11 @@ from pathlib import Path
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program uses
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from flowcore.graph.connectors import Csv, Json, KafkaTopic, Parquet
+from flowcore.errors import PlanError
+from flowcore.graph.connectors import Csv, Json, KafkaTopic, Parquet, Sink
 from flowcore.graph.operators import Read, Write
 from flowcore.kafka.topics import ensure_topics
 from flowcore.spark.context import Context
@@ -24,6 +27,7 @@ __all__ = [
     "headers",
     "kafka_key",
     "kafka_value",
+    "start_files",
     "write_bad_records",
     "write_files",
     "write_topic",
@@ -48,12 +52,11 @@ def kafka_key(names: Sequence[str] | None, columns: Mapping[str, Column]) -> Col
 
 def headers(values: Mapping[str, Column]) -> Column:
     """Kafka headers as the sink takes them."""
-    return F.array(
-        [
-            F.struct(F.lit(name).alias("key"), value.cast("binary").alias("value"))
-            for name, value in values.items()
-        ]
-    )
+    pairs = [
+        F.struct(F.lit(name).alias("key"), value.cast("binary").alias("value"))
+        for name, value in values.items()
+    ]
+    return F.array(pairs).cast("array<struct<key: string, value: binary>>")
 
 
 def bad_record_headers(node: Read) -> Column:
@@ -112,6 +115,21 @@ def write_files(sink: Parquet | Csv | Json, frame: DataFrame, context: Context) 
     finally:
         if part != target:
             shutil.rmtree(part, ignore_errors=True)
+
+
+def start_files(sink: Sink, writer: DataStreamWriter, context: Context) -> StreamingQuery:
+    """Start a query that appends files to a folder; Spark's own log in it makes each batch whole."""
+    match sink:
+        case Csv():
+            options = {"header": str(sink.header).lower(), "sep": sink.delimiter, **sink.options}
+            return writer.format("csv").options(**options).start(context.path(sink.path))
+        case Json():
+            return writer.format("json").options(**sink.options).start(context.path(sink.path))
+        case Parquet():
+            return writer.format("parquet").start(context.path(sink.path))
+        case KafkaTopic():
+            msg = f"topic {sink.name!r} is no folder of files"
+            raise PlanError(msg)
 
 
 def _send(records: DataFrame, name: str, topic: KafkaTopic, context: Context) -> None:

@@ -18,7 +18,7 @@ from flowcore.graph.connectors import Csv, Frame, Json, KafkaTopic, Parquet
 from flowcore.graph.operators import Read
 from flowcore.spark.context import Context
 from flowcore.spark.offsets import offset_range, offsets_json
-from flowcore.spark.values import bad_record, parsed
+from flowcore.spark.values import bad_record, fail_at, parsed
 
 __all__ = ["BatchInput", "read_bounded", "source_version"]
 
@@ -90,17 +90,11 @@ def _read_topic(node: Read, topic: KafkaTopic, context: Context) -> BatchInput:
     )
     fields = [F.col("record")[column.name].alias(column.name) for column in node.schema.columns]
     if topic.on_error == "fail":
-        return BatchInput(records.where(F.when(F.col("bad"), _fail(topic)).otherwise(True)).select(fields))
+        return BatchInput(
+            records.where(F.when(F.col("bad"), fail_at(topic.name)).otherwise(True)).select(fields)
+        )
     bad = records.where("bad").select("topic", "partition", "offset", "value")
     return BatchInput(records.where("not bad").select(fields), bad)
-
-
-def _fail(topic: KafkaTopic) -> Column:
-    where = F.format_string(
-        f"{topic.name}[%d]@%d does not fit the schema and on_error='fail': it holds %s",
-        F.col("partition"), F.col("offset"), F.col("value").cast("string"),
-    )  # fmt: skip
-    return F.raise_error(where).cast("boolean")
 
 
 def _typed(node: Read, frame: DataFrame) -> DataFrame:

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name every Spark prog
 
 from flowcore.graph.schema import Schema
 
-__all__ = ["bad_record", "parsed"]
+__all__ = ["bad_record", "fail_at", "parsed"]
 
 _CORRUPT = "_flowcore_corrupt"
 
@@ -31,3 +31,12 @@ def bad_record(schema: Schema, record: Column) -> Column:
         if not column.nullable:
             bad |= record[column.name].isNull()
     return bad
+
+
+def fail_at(topic: str) -> Column:
+    """A condition that stops the query and says which record did it."""
+    where = F.format_string(
+        f"{topic}[%d]@%d does not fit the schema and on_error='fail'; it holds: %s",
+        F.col("partition"), F.col("offset"), F.col("value").cast("string"),
+    )  # fmt: skip
+    return F.raise_error(where).cast("boolean")

@@ -51,7 +51,9 @@ def _session(archive: Path) -> SparkSession:
     builder = SparkSession.builder.appName("flowcore-warm-up")
     for key, value in settings.items():
         builder = builder.config(key, value)
-    return builder.getOrCreate()
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("OFF")  # the stop in the middle of a real-time batch is loud
+    return spark
 
 
 def _bounded(spark: SparkSession, folder: Path) -> DataFrame:
@@ -104,10 +106,10 @@ def _live(spark: SparkSession, catalog: DataFrame, servers: str, folder: Path) -
             .outputMode("update")
         )
         writer.trigger(availableNow=True).start().awaitTermination()
-        bids.write.format("kafka").options(**kafka, topic="bids").save()
-        live_query = writer.trigger(realTime="5 seconds").start()
-        live_query.awaitTermination(7)
-        live_query.stop()
+    bids.write.format("kafka").options(**kafka, topic="bids").save()
+    in_real_time = writer.trigger(realTime="5 seconds").start()
+    in_real_time.awaitTermination(7)  # one batch with its commit
+    in_real_time.stop()
 
 
 if __name__ == "__main__":

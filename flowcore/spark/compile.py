@@ -1,0 +1,225 @@
+"""Compile: from a live query's operators to one streaming DataFrame, ready for its sink.
+
+The frame of a query with Kafka sinks has the columns ``topic``, ``key``, ``value``, ``headers``. Every
+record that comes from one source record carries the header ``flowcore-id``:
+``topic:partition:offset:ordinal``, the same after a restart, so that readers can drop repeats.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from itertools import count
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program uses
+
+from flowcore.errors import PlanError
+from flowcore.graph.connectors import KafkaTopic
+from flowcore.graph.operators import (
+    Aggregate,
+    Apply,
+    Join,
+    Operator,
+    Read,
+    Select,
+    Union,
+    Where,
+    WithColumns,
+    Write,
+    topic_of,
+)
+from flowcore.planner.plan import LiveQuery
+from flowcore.spark import batch
+from flowcore.spark.boundary import declared_by
+from flowcore.spark.context import Context
+from flowcore.spark.lanes import BAD, LANE, ORDINAL, Lane, Tracks, unite
+from flowcore.spark.sinks import bad_record_headers, headers, kafka_key, kafka_value
+from flowcore.spark.stream_source import read_stream
+from flowcore.spark.values import bad_record, fail_at, parsed
+
+__all__ = ["compile_query"]
+
+_COORDINATES = ("topic", "partition", "offset")
+
+
+def compile_query(query: LiveQuery, context: Context, results: Mapping[Operator, DataFrame]) -> DataFrame:
+    """Compile one live query.
+
+    Args:
+        query: What to compile.
+        context: Session and settings.
+        results: The bounded results it joins; with a column `ORDINAL` where keys repeat.
+
+    Raises:
+        PlanError: Spark refuses an operator; the message names it.
+    """
+    return _Compiler(query, context, results).sink_frame()
+
+
+class _Compiler:
+    def __init__(self, query: LiveQuery, context: Context, results: Mapping[Operator, DataFrame]) -> None:
+        self.query = query
+        self.context = context
+        self.results = results
+        self.names: Iterator[str] = (f"_c{number}" for number in count(1))
+        self.numbers = count(BAD + 1)
+        self.counted = any(ORDINAL in frame.columns for frame in results.values())
+        readers = Counter(parent for node in query.operators for parent in node.inputs)
+        self.readers = {node: readers[node] for node in query.operators}
+        self.waiting: dict[Operator, list[tuple[Tracks, Lane]]] = {}
+        self.ends: list[tuple[Tracks, Lane, Write]] = []
+
+    def sink_frame(self) -> DataFrame:
+        for node in self.query.operators:
+            with declared_by(node.name):
+                if isinstance(node, Write):
+                    self.ends.append((*self._take(node.inputs[0]), node))
+                else:
+                    self._put(node, *self._output(node))
+        frames = [tracks for tracks, _, _ in self.ends]
+        for waiting in self.waiting.values():
+            for tracks, lane in waiting:  # a source that is read for its bad records alone
+                tracks.keep(lane, F.lit(False))
+                frames.append(tracks)
+        if len(self.ends) == 1 and topic_of(self.ends[0][2]) is None:
+            tracks, lane, _ = self.ends[0]
+            return tracks.only(lane)
+        outputs = [self._records(tracks) for tracks in dict.fromkeys(frames)]
+        first, *rest = outputs
+        for frame in rest:
+            first = first.unionByName(frame)
+        return first
+
+    def _take(self, node: Operator) -> tuple[Tracks, Lane]:
+        return self.waiting[node].pop()
+
+    def _put(self, node: Operator, tracks: Tracks, lane: Lane) -> None:
+        readers = self.readers[node]
+        lanes = [lane] if readers <= 1 else tracks.split(lane, [next(self.numbers) for _ in range(readers)])
+        self.waiting[node] = [(tracks, each) for each in lanes]
+
+    def _output(self, node: Operator) -> tuple[Tracks, Lane]:
+        match node:
+            case Read():
+                return self._read(node)
+            case Union():
+                return self._unite(node)
+            case Select() | WithColumns():
+                tracks, lane = self._take(node.inputs[0])
+                return tracks, _project(node, tracks, lane)
+            case Where():
+                tracks, lane = self._take(node.inputs[0])
+                tracks.keep(lane, lane.expression(node.condition))
+                return tracks, lane
+            case Join():
+                tracks, lane = self._take(node.inputs[0])
+                right = tracks.join(lane, self.results[node.inputs[1]], node.on, node.how)
+                known = {**{name.lower(): c for name, c in right.items()}, **lane.lower}
+                return tracks, Lane(lane.number, {name: known[name.lower()] for name in node.columns})
+            case Aggregate() | Apply():
+                tracks, lane = self._take(node.inputs[0])
+                frame = tracks.only(lane)
+                if isinstance(node, Apply):
+                    return self._plain(batch.applied(node, frame))
+                return self._plain(batch.grouped(frame, node.by, node.aggregates))
+            case Write():
+                msg = f"operator {node.name!r} has no output"
+                raise PlanError(msg)
+
+    def _unite(self, node: Union) -> tuple[Tracks, Lane]:
+        members = [self._take(parent) for parent in node.inputs]
+        tracks, lane = unite(members, node.columns, next(self.numbers))
+        # Other branches of the same sources are in the united frame now.
+        gone = {owner for owner, _ in members}
+        for parent, waiting in self.waiting.items():
+            self.waiting[parent] = [(tracks if owner in gone else owner, each) for owner, each in waiting]
+        self.ends = [(tracks if owner in gone else owner, each, sink) for owner, each, sink in self.ends]
+        return tracks, lane
+
+    def _plain(self, frame: DataFrame) -> tuple[Tracks, Lane]:
+        """A frame whose rows come from no single record."""
+        tracks = Tracks(frame, self.names, shared=False, identified=False)
+        return tracks, Lane(next(self.numbers), {column: column for column in frame.columns})
+
+    def _read(self, node: Read) -> tuple[Tracks, Lane]:
+        topic = _topic(node)
+        records = read_stream(topic, self.query, self.context)
+        records = records.withColumn("record", parsed(node.schema, F.col("value")))
+        bad = bad_record(node.schema, F.col("record"))
+        lane = Lane(next(self.numbers), {name: next(self.names) for name in node.columns})
+        extra = [F.lit("0").alias(ORDINAL)] if self.counted else []
+        shared = node in self.query.dead_letters
+        if shared:
+            extra += [F.col("value"), F.when(bad, F.lit(BAD)).otherwise(F.lit(lane.number)).alias(LANE)]
+        elif topic.on_error == "fail":
+            records = records.where(F.when(bad, fail_at(topic.name)).otherwise(F.lit(True)))
+        else:
+            records = records.where(~bad)
+        fields = [F.col("record")[name].alias(physical) for name, physical in lane.columns.items()]
+        records = records.select(*_COORDINATES, *extra, *fields)
+        return Tracks(records, self.names, shared=shared, identified=True), lane
+
+    def _records(self, tracks: Tracks) -> DataFrame:
+        """Topic, key, value and headers of every row of a frame."""
+        ends = [(lane, sink) for owner, lane, sink in self.ends if owner is tracks]
+        cases: list[tuple[Column, dict[str, Column]]] = []
+        if tracks.shared:
+            for node in self.query.dead_letters:
+                mine = (F.col(LANE) == BAD) & (F.col("topic") == _topic(node).name)
+                cases.append((mine, _dead_letter(node)))
+        cases += [(tracks.mine(lane), self._outgoing(tracks, lane, sink)) for lane, sink in ends]
+        columns = ("topic", "key", "value", "headers")
+        return tracks.frame.select([_case(cases, column).alias(column) for column in columns])
+
+    def _outgoing(self, tracks: Tracks, lane: Lane, sink: Write) -> dict[str, Column]:
+        columns = {name: lane.column(name) for name in sink.columns}
+        ordinal = F.col(ORDINAL) if self.counted else F.lit("0")
+        identity = F.concat_ws(":", *_COORDINATES, ordinal)
+        return {
+            "topic": F.lit(_topic(sink).name),
+            "key": kafka_key(sink.key, columns),
+            "value": kafka_value(columns).cast("binary"),
+            "headers": headers({"flowcore-id": identity}) if tracks.identified else headers({}),
+        }
+
+
+def _project(node: Select | WithColumns, tracks: Tracks, lane: Lane) -> Lane:
+    """Plain columns keep their physical name; only what is computed gets a new one."""
+    known = lane.lower
+    plain, computed = {}, {}
+    for name, expression in node.expressions:
+        bare = expression.text.strip("`").lower()
+        if bare in known and len(expression.references) == 1:
+            plain[name.lower()] = known[bare]
+        else:
+            computed[name] = lane.expression(expression)
+    after = tracks.compute(lane, computed, list(computed)).lower if computed else {}
+    names = {**known, **plain, **after}
+    return Lane(lane.number, {name: names[name.lower()] for name in node.columns})
+
+
+def _dead_letter(node: Read) -> dict[str, Column]:
+    return {
+        "topic": F.lit(_topic(node).dead_letter),
+        "key": F.lit(None).cast("string"),
+        "value": F.col("value"),
+        "headers": bad_record_headers(node),
+    }
+
+
+def _topic(node: Read | Write) -> KafkaTopic:
+    topic = topic_of(node)
+    if topic is None:
+        msg = f"operator {node.name!r} is no Kafka topic, and only those can be read or shared live"
+        raise PlanError(msg)
+    return topic
+
+
+def _case(cases: list[tuple[Column, dict[str, Column]]], column: str) -> Column:
+    """The value of the first case that holds; the last needs no test, since every row is in a lane."""
+    *first, (_, last) = cases
+    value = last[column]
+    for condition, values in reversed(first):
+        value = F.when(condition, values[column]).otherwise(value)
+    return value

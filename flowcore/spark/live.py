@@ -1,0 +1,248 @@
+"""The live stage: start its queries, watch them, and stop them all when one fails or a person says so.
+
+Each query has its checkpoint and a lock on it: a second start on the same checkpoint is refused while
+the first lives. In slice mode the queries stop by themselves when they have caught up.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from filelock import FileLock, Timeout
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming.query import StreamingQuery
+
+from flowcore.errors import RunError
+from flowcore.graph.operators import Operator, topic_of
+from flowcore.kafka.topics import ensure_topics, partition_counts
+from flowcore.planner.plan import LiveQuery, LiveStage, Plan
+from flowcore.settings import Settings
+from flowcore.spark.boundary import while_running
+from flowcore.spark.compile import compile_query
+from flowcore.spark.context import Context, broker_of
+from flowcore.spark.joined_results import joined_results
+from flowcore.spark.session import live_session
+from flowcore.spark.sinks import start_files
+from flowcore.spark.stream_source import output_servers, sink_options
+
+__all__ = ["LiveRun", "QueryProgress", "prepare_topics", "slots_needed"]
+
+_POLL_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class QueryProgress:
+    """What one query has done since it was started.
+
+    Attributes:
+        name: The query's.
+        mode: How it runs.
+        active: It has not ended.
+        batches: Batches committed.
+        rows_in: Records read in them.
+        rows_per_second: Of the last one.
+    """
+
+    name: str
+    mode: str
+    active: bool
+    batches: int
+    rows_in: int
+    rows_per_second: float
+
+
+class LiveRun:
+    """The running queries of one live stage; a context manager that stops them at its end.
+
+    Args:
+        plan: A plan with a live stage, of which every bounded stage is committed.
+        context: Session and settings.
+
+    Raises:
+        RunError: A checkpoint is in use by another run, or a broker or topic is missing.
+        ResultError: A bounded result is missing or damaged.
+        PlanError: Spark refuses an operator.
+    """
+
+    def __init__(self, plan: Plan, context: Context) -> None:
+        if plan.live is None:
+            msg = f"flow {plan.flow!r} has no unbounded source: there is nothing to run live"
+            raise RunError(msg)
+        self.plan = plan
+        self.stage: LiveStage = plan.live
+        self.context = Context(live_session(context.spark, context.settings), context.settings, context.flow)
+        self._running: dict[str, StreamingQuery] = {}
+        self._seen: dict[str, dict[int, Mapping[str, Any]]] = {}
+        self._closing = ExitStack()
+
+    def __enter__(self) -> Self:
+        try:
+            prepare_topics(self.stage, self.context.settings)
+            results = self._closing.enter_context(joined_results(self.plan, self.context))
+            for query in self.stage.queries:
+                self._closing.enter_context(_exclusive(self._checkpoint(query), query.name))
+            for query in self.stage.queries:
+                with while_running(f"query {query.name!r}", self.context.log):
+                    self._running[query.name] = self._start(query, results)
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @property
+    def active(self) -> bool:
+        """At least one query has not ended."""
+        return any(query.isActive for query in self._running.values())
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait until every query has ended by itself; True if they have.
+
+        Args:
+            timeout_s: Seconds to wait at most; None for as long as it takes.
+
+        Raises:
+            RunError: A query failed; the others are stopped.
+        """
+        end = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            self._raise_failure()
+            if not self.active:
+                return True
+            if end is not None and time.monotonic() >= end:
+                return False
+            time.sleep(_POLL_S)
+
+    def progress(self) -> tuple[QueryProgress, ...]:
+        """What each query has done; a real-time query tells when a batch ends."""
+        return tuple(self._progress(query) for query in self.stage.queries if query.name in self._running)
+
+    def stop(self) -> None:
+        """Stop every query at once; what was not committed is read again by the next start."""
+        for query in self._running.values():
+            query.stop()
+        self._closing.close()
+
+    def _raise_failure(self) -> None:
+        for name, query in self._running.items():
+            error = query.exception() if not query.isActive else None
+            if error is not None:
+                self.stop()
+                with while_running(f"query {name!r} of flow {self.plan.flow!r}", self.context.log):
+                    raise error
+
+    def _progress(self, query: LiveQuery) -> QueryProgress:
+        running = self._running[query.name]
+        seen = self._seen.setdefault(query.name, {})
+        seen.update({batch["batchId"]: batch for batch in running.recentProgress})
+        last = running.lastProgress
+        return QueryProgress(
+            name=query.name,
+            mode=query.mode.value,
+            active=running.isActive,
+            batches=len(seen),
+            rows_in=sum(batch["numInputRows"] for batch in seen.values()),
+            rows_per_second=float(last["processedRowsPerSecond"] or 0.0) if last else 0.0,
+        )
+
+    def _checkpoint(self, query: LiveQuery) -> Path:
+        root = self.context.settings.state_dir.absolute()
+        return root / self.context.flow / "checkpoints" / query.name
+
+    def _start(self, query: LiveQuery, results: Mapping[Operator, DataFrame]) -> StreamingQuery:
+        frame = compile_query(query, self.context, results)
+        writer = (
+            frame.writeStream.queryName(query.name)
+            .option("checkpointLocation", str(self._checkpoint(query)))
+            .outputMode("update")
+        )
+        match query.mode.value:
+            case "realtime":
+                milliseconds = int(self.context.settings.realtime_batch.total_seconds() * 1000)
+                writer = writer.trigger(realTime=f"{milliseconds} milliseconds")  # type: ignore[call-overload]
+            case "slice":
+                writer = writer.trigger(availableNow=True)
+            case _:
+                milliseconds = int(self.context.settings.trigger_interval.total_seconds() * 1000)
+                writer = writer.trigger(processingTime=f"{milliseconds} milliseconds")
+        files = [sink.sink for sink in query.sinks if topic_of(sink) is None]
+        if files:
+            return start_files(files[0], writer.outputMode("append"), self.context)
+        options = {"kafka.bootstrap.servers": output_servers(query, self.context.settings)}
+        return writer.format("kafka").options(**options, **sink_options(query)).start()
+
+
+def prepare_topics(stage: LiveStage, settings: Settings) -> None:
+    """Check that sources exist, and create what is written to.
+
+    Raises:
+        BrokerError: A broker cannot be reached.
+        RunError: A source topic does not exist and may not be created.
+    """
+    for source in stage.sources:
+        topic = topic_of(source)
+        if topic is None:
+            continue
+        servers = broker_of(topic, settings)
+        if topic.partitions is not None:
+            ensure_topics(servers, {topic.name: topic.partitions})
+        partitions = partition_counts(servers, [topic.name])[topic.name]
+        if partitions is None:
+            msg = (
+                f"source {source.name!r}: topic {topic.name!r} does not exist at {servers}: the query would "
+                "fail at its first batch; start its producer first, or pass partitions= to create it"
+            )
+            raise RunError(msg)
+        for query in stage.queries:
+            if source in query.sources:
+                _create_outputs(query, partitions, settings)
+            if source in query.dead_letters:
+                ensure_topics(output_servers(query, settings), {topic.dead_letter: 1})
+
+
+def slots_needed(plan: Plan, settings: Settings) -> int:
+    """Tasks that the plan's real-time queries hold at the same time, 0 if there are none."""
+    slots = 0
+    for query in plan.live.queries if plan.live else ():
+        if query.mode.value == "realtime":
+            topics = [topic for source in query.sources if (topic := topic_of(source))]
+            for topic in topics:
+                counts = partition_counts(broker_of(topic, settings), [topic.name])
+                slots += counts[topic.name] or topic.partitions or 1
+            slots += settings.shuffle_partitions if query.updating else 0
+    return slots
+
+
+def _create_outputs(query: LiveQuery, partitions: int, settings: Settings) -> None:
+    for sink in query.sinks:
+        topic = topic_of(sink)
+        if topic is not None:
+            ensure_topics(broker_of(topic, settings), {topic.name: topic.partitions or partitions})
+
+
+@contextmanager
+def _exclusive(checkpoint: Path, name: str) -> Iterator[None]:
+    checkpoint.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(checkpoint.with_name(f".{name}.lock"))
+    try:
+        lock.acquire(timeout=0)
+    except Timeout as error:
+        msg = (
+            f"query {name!r} already runs on the checkpoint {checkpoint}: two would write everything twice "
+            "and spoil it; stop the other run, or set another state.dir"
+        )
+        raise RunError(msg) from error
+    try:
+        yield
+    finally:
+        lock.release()

@@ -1,0 +1,107 @@
+"""Run: a flow from its first bounded stage to its live queries.
+
+Bounded stages run only where their result would be another one than what is committed. The session is
+started for the plan, since real-time queries need a fixed number of task slots.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+from flowcore.graph.flow import Flow
+from flowcore.planner import plan_flow
+from flowcore.planner.plan import BoundedStage, Mode, Plan
+from flowcore.settings import Settings
+from flowcore.spark.bounded import run_bounded, up_to_date
+from flowcore.spark.context import Context
+from flowcore.spark.live import LiveRun, prepare_topics, slots_needed
+from flowcore.spark.manifest import Manifest
+from flowcore.spark.session import session
+
+__all__ = ["Listener", "SilentListener", "open_context", "run_flow", "run_stages"]
+
+
+class Listener(Protocol):
+    """Told what a run is doing."""
+
+    def planned(self, plan: Plan) -> None:
+        """The plan is made; Spark is about to start."""
+
+    def stage_started(self, stage: BoundedStage) -> None:
+        """A bounded stage begins."""
+
+    def stage_done(self, stage: BoundedStage, manifest: Manifest, *, fresh: bool) -> None:
+        """A bounded stage is committed; ``fresh`` if it ran, false if it was up to date."""
+
+    def live(self, run: LiveRun) -> None:
+        """The live queries run; return when the run shall end."""
+
+
+class SilentListener:
+    """Tells nobody; lives until the queries end."""
+
+    def planned(self, plan: Plan) -> None:
+        """Nothing."""
+
+    def stage_started(self, stage: BoundedStage) -> None:
+        """Nothing."""
+
+    def stage_done(self, stage: BoundedStage, manifest: Manifest, *, fresh: bool) -> None:
+        """Nothing."""
+
+    def live(self, run: LiveRun) -> None:
+        """Wait for the end of the queries."""
+        run.wait()
+
+
+def run_flow(
+    flow: Flow,
+    settings: Settings,
+    *,
+    mode: Mode | None = None,
+    refresh: bool = False,
+    listener: Listener | None = None,
+) -> None:
+    """Run a flow: bounded stages as needed, then the live queries.
+
+    Args:
+        flow: The flow.
+        settings: Broker, folders, and what else the run needs.
+        mode: How live queries run; ``"slice"`` catches up and returns. Default: the fastest possible.
+        refresh: Run bounded stages even where nothing has changed.
+        listener: Told of progress; decides when a live run ends. Default: it ends with its queries.
+
+    Raises:
+        FlowcoreError: Something in the flow, the settings or the run is wrong; the message says what.
+    """
+    listener = listener or SilentListener()
+    plan = plan_flow(flow, mode)
+    with open_context(plan, settings, listener) as context:
+        run_stages(plan, context, refresh=refresh, listener=listener)
+        if plan.live is not None:
+            with LiveRun(plan, context) as run:
+                listener.live(run)
+
+
+@contextmanager
+def open_context(plan: Plan, settings: Settings, listener: Listener | None = None) -> Iterator[Context]:
+    """A session with the slots that a plan needs; brokers and topics are checked before it starts."""
+    if plan.live is not None:
+        prepare_topics(plan.live, settings)
+    if listener is not None:
+        listener.planned(plan)
+    with session(settings, plan.flow, slots=slots_needed(plan, settings)) as spark:
+        yield Context(spark, settings, plan.flow)
+
+
+def run_stages(plan: Plan, context: Context, *, refresh: bool, listener: Listener) -> None:
+    """Run the bounded stages whose result is not up to date."""
+    for stage in plan.bounded:
+        committed = None if refresh else up_to_date(stage, context)
+        if committed is None:
+            listener.stage_started(stage)
+            listener.stage_done(stage, run_bounded(stage, context), fresh=True)
+        else:
+            listener.stage_done(stage, committed, fresh=False)

@@ -1,0 +1,68 @@
+"""Live sources: how is a topic read, tuned for what the query is doing?
+
+Client settings decide more than anything else: large fetches while catching up, none of that when a
+record shall pass in a millisecond.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+
+from flowcore.errors import PlanError
+from flowcore.graph.connectors import KafkaTopic
+from flowcore.graph.operators import topic_of
+from flowcore.planner.plan import LiveQuery
+from flowcore.settings import Settings
+from flowcore.spark.context import Context, broker_of
+from flowcore.spark.offsets import offsets_json, start_offsets
+
+__all__ = ["output_servers", "read_stream", "sink_options"]
+
+_BULK_READ = {
+    "kafka.max.poll.records": "5000",
+    "kafka.max.partition.fetch.bytes": str(8 << 20),
+}
+_BULK_WRITE = {
+    "kafka.linger.ms": "50",
+    "kafka.batch.size": str(512 << 10),
+    "kafka.buffer.memory": str(128 << 20),
+}
+
+
+def read_stream(topic: KafkaTopic, query: LiveQuery, context: Context) -> DataFrame:
+    """The records of a topic as Spark's Kafka source gives them.
+
+    The start position counts for a new checkpoint only; later runs go on where the last one stopped.
+    """
+    servers = context.servers(topic)
+    options = {
+        "kafka.bootstrap.servers": servers,
+        "subscribe": topic.name,
+        "startingOffsets": offsets_json(topic, start_offsets(topic, servers)),
+    }
+    if query.mode.value != "realtime":
+        options |= {**_BULK_READ, "maxOffsetsPerTrigger": str(context.settings.max_batch_records)}
+    return context.spark.readStream.format("kafka").options(**options).load()
+
+
+def sink_options(query: LiveQuery) -> dict[str, str]:
+    """Options of the Kafka sink."""
+    return {"kafka.linger.ms": "0"} if query.mode.value == "realtime" else _BULK_WRITE
+
+
+def output_servers(query: LiveQuery, settings: Settings) -> str:
+    """The one broker that a query writes to, dead letters included.
+
+    Raises:
+        PlanError: Its sinks are on several.
+    """
+    written = [topic for sink in query.sinks if (topic := topic_of(sink))]
+    read = [topic for source in query.sources if (topic := topic_of(source))]
+    brokers = {broker_of(topic, settings) for topic in written or read[:1]}
+    if len(brokers) > 1:
+        msg = (
+            f"query {query.name!r} writes to the brokers {' and '.join(sorted(brokers))}: Spark's sink takes "
+            "one; write to one broker, or declare two flows"
+        )
+        raise PlanError(msg)
+    return brokers.pop()
