@@ -42,11 +42,13 @@ configs = st.builds(
 )
 seeds = st.integers(0, 2**64)
 numbers = st.integers(0, 5_000)
+laws = settings(deadline=None)  # how long an example takes says more of the machine
 kinds = pytest.mark.parametrize("generate", [persons, auctions, bids], ids=["persons", "auctions", "bids"])
 
 
 @kinds
 @given(configs, st.tuples(numbers, numbers, numbers).map(sorted))
+@laws
 def test_pieces_of_a_range_fit_together(generate: Generate, config: NexmarkConfig, cuts: list[int]) -> None:
     """Two halves made apart are the whole made at once."""
     first, middle, last = cuts
@@ -57,6 +59,7 @@ def test_pieces_of_a_range_fit_together(generate: Generate, config: NexmarkConfi
 
 
 @given(configs, st.integers(400, 5_000), st.integers(0, 300), st.integers(1, 70))
+@laws
 def test_live_batches_are_pieces_of_one_stream(
     config: NexmarkConfig, history_events: int, count: int, batch_rows: int
 ) -> None:
@@ -70,6 +73,7 @@ def test_live_batches_are_pieces_of_one_stream(
 
 
 @given(configs, numbers, numbers)
+@laws
 def test_each_event_is_one_person_auction_or_bid(config: NexmarkConfig, start: int, count: int) -> None:
     """No event is left out or counted twice, whatever the proportions."""
     made = [generate(config, start, start + count) for generate in (persons, auctions, bids)]
@@ -96,6 +100,7 @@ def test_ids_follow_each_other() -> None:
 
 
 @given(configs)
+@laws
 def test_only_what_exists_is_named(config: NexmarkConfig) -> None:
     """Sellers have joined when they sell, bidders when they bid, on auctions that are open."""
     joined = column(persons(config, 0, 3_000), "joined_ms")
@@ -109,6 +114,7 @@ def test_only_what_exists_is_named(config: NexmarkConfig) -> None:
 
 
 @given(configs)
+@laws
 def test_disorder_is_bounded(config: NexmarkConfig) -> None:
     """No bid is further behind the latest one before it than the configuration says."""
     times_ms = column(bids(config, 0, 5_000), "bid_time_ms")
@@ -119,7 +125,7 @@ def test_disorder_is_bounded(config: NexmarkConfig) -> None:
 
 
 @given(seeds)
-@settings(max_examples=25)
+@settings(laws, max_examples=25)
 def test_disorder_has_its_share(seed: int) -> None:
     """About one bid in five is late, if so configured, and by up to the whole allowance."""
     config = NexmarkConfig(seed=seed, out_of_order_share=0.2, max_disorder_ms=1_000)
@@ -132,7 +138,7 @@ def test_disorder_has_its_share(seed: int) -> None:
 
 
 @given(seeds, st.integers(1, 6))
-@settings(max_examples=25)
+@settings(laws, max_examples=25)
 def test_hot_ones_have_their_shares(seed: int, ratio: int) -> None:
     """All but 1/ratio of the auctions or bids are on the hot one; the rest rarely hits it."""
     config = NexmarkConfig(
@@ -160,7 +166,7 @@ def test_hot_ones_have_their_shares(seed: int, ratio: int) -> None:
 
 
 @given(seeds)
-@settings(max_examples=25)
+@settings(laws, max_examples=25)
 def test_prices_are_whole_cents_spread_over_six_decades(seed: int) -> None:
     """Each power of ten from 1 to 1,000,000 has a sixth of the prices."""
     prices = column(bids(NexmarkConfig(seed=seed), 0, 20_000), "price")
@@ -172,7 +178,7 @@ def test_prices_are_whole_cents_spread_over_six_decades(seed: int) -> None:
 
 
 @given(seeds)
-@settings(max_examples=25)
+@settings(laws, max_examples=25)
 def test_live_bids_know_the_history_save_for_their_share(seed: int) -> None:
     """Live bids follow the history's, on its auctions, but for the configured share."""
     config = NexmarkConfig(seed=seed, unlisted_ratio=0.1)
