@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from flowcore.errors import InstallationError
 
-__all__ = ["cache_folder", "locked"]
+__all__ = ["cache_folder", "locked", "remove_partial"]
 
 
 def cache_folder() -> Path:
@@ -48,3 +49,9 @@ def locked(folder: Path) -> Iterator[int]:
         yield descriptor
     finally:
         os.close(descriptor)
+
+
+def remove_partial(folder: Path) -> None:
+    """Remove what killed processes left; call it while holding the folder's lock."""
+    for leftover in folder.glob(".partial-*"):
+        shutil.rmtree(leftover, ignore_errors=True)

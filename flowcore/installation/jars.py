@@ -18,7 +18,7 @@ from typing import Literal
 from rich.console import Console
 
 from flowcore.errors import InstallationError
-from flowcore.installation.cache import cache_folder, locked
+from flowcore.installation.cache import cache_folder, locked, remove_partial
 from flowcore.installation.java import find_java
 
 __all__ = ["Configuration", "jars", "jars_folder", "pyspark_jars"]
@@ -72,6 +72,7 @@ def pyspark_jars() -> Path:
 
 
 def _download(folder: Path, lock: int) -> None:
+    remove_partial(folder.parent)
     java = find_java().executable
     ivy = next(pyspark_jars().glob("ivy-*.jar"))
     # Ivy's own cache survives a killed download, so that the next one goes on where it ended.
