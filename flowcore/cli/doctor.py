@@ -1,0 +1,66 @@
+"""`flowcore doctor`: what is on this machine, what is missing, and what mends it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from flowcore.errors import BrokerError
+from flowcore.installation.checks import Check, run_checks
+
+__all__ = ["doctor"]
+
+_STYLES = {"ok": "green", "warn": "yellow", "missing": "bold red"}
+_BROKER_TIMEOUT_S = 5.0
+
+
+@click.command()
+@click.option(
+    "--bootstrap-servers",
+    metavar="HOST:PORT[,...]",
+    envvar="FLOWCORE_KAFKA_BOOTSTRAP_SERVERS",
+    help="Also ask this Kafka broker whether it answers.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON list instead of a table.")
+def doctor(bootstrap_servers: str | None, as_json: bool) -> None:
+    """Check what this machine has for flowcore, and say what mends the rest.
+
+    The exit code is 1 if something is missing that flowcore cannot work without.
+    """
+    checks = run_checks()
+    if bootstrap_servers is not None:
+        checks.append(_broker(bootstrap_servers))
+    if as_json:
+        click.echo(json.dumps([dataclasses.asdict(check) for check in checks], indent=2))
+    else:
+        _print(checks)
+    if any(check.status == "missing" for check in checks):
+        raise click.exceptions.Exit(1)
+
+
+def _broker(servers: str) -> Check:
+    from flowcore.kafka.topics import wait_until_ready  # noqa: PLC0415 -- the client is slow to import
+
+    purpose = "the Kafka that was asked about"
+    try:
+        wait_until_ready(servers, _BROKER_TIMEOUT_S, lambda: None)
+    except BrokerError as error:
+        return Check("Broker", "missing", str(error), purpose, "start it, or: flowcore broker --port 9092")
+    return Check("Broker", "ok", f"{servers} answers", purpose)
+
+
+def _print(checks: list[Check]) -> None:
+    table = Table("", "", "found", "what for", box=None, padding=(0, 2, 0, 0))
+    for check in checks:
+        status = Text(check.status, style=_STYLES[check.status])
+        table.add_row(status, check.name, Text(check.found, overflow="fold"), check.purpose)
+    console = Console()
+    console.print(table)
+    for check in checks:
+        if check.mend:
+            console.print(Text(f"{check.name}: {check.mend}", style=_STYLES[check.status]), soft_wrap=True)

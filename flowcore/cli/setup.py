@@ -1,0 +1,51 @@
+"""`flowcore setup`: bring and make once what flowcore needs beside its Python packages."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import click
+
+from flowcore.errors import InstallationError
+from flowcore.installation.archive import archive_file, make_archive
+from flowcore.installation.jars import jars, jars_folder
+from flowcore.installation.java import find_java
+
+__all__ = ["setup"]
+
+
+@click.command()
+def setup() -> None:
+    """Download the Kafka jars and make Spark's class archive, unless they are there.
+
+    Both go to FLOWCORE_CACHE (default: flowcore in your cache folder). Nothing else on the machine
+    is changed.
+    """
+    java = find_java()
+    click.echo(f"Java           {java.build} at {java.home}")
+    _jars()
+    _archive()
+
+
+def _jars() -> None:
+    was_there, started = jars_folder().is_dir(), time.monotonic()
+    count = len(jars("connector")) + len(jars("broker"))
+    click.echo(f"jars           {count} in {jars_folder()} ({_how('downloaded', was_there, started)})")
+
+
+def _archive() -> None:
+    archive = archive_file()
+    was_there, started = archive.is_file(), time.monotonic()
+    if not was_there:
+        click.echo("class archive  running a typical job, about a minute, once")
+    try:
+        make_archive([sys.executable, "-m", "flowcore.spark.warm_up"])
+    except InstallationError as error:  # Spark works without it
+        click.echo(f"class archive  {error}", err=True)
+    else:
+        click.echo(f"class archive  {archive} ({_how('made', was_there, started)})")
+
+
+def _how(verb: str, was_there: bool, started: float) -> str:
+    return "already there" if was_there else f"{verb} in {time.monotonic() - started:.0f} s"
