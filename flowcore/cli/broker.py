@@ -53,7 +53,7 @@ def broker(
     heap_mib: int,
     as_json: bool,
 ) -> None:
-    r"""Run a real Kafka broker on this machine until Ctrl-C.
+    """Run a real Kafka broker on this machine until Ctrl-C.
 
     It is Apache Kafka, one node, reachable from this machine only.
 

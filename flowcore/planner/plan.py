@@ -71,7 +71,7 @@ class LiveQuery:
     """One Structured Streaming query: one checkpoint, at most one operator with state.
 
     Attributes:
-        name: Names the checkpoint; the operator with state, else the source.
+        name: Names the checkpoint; its first sink, or the source where branches without state share it.
         operators: Live operators only, inputs before readers.
         results: The bounded results it joins.
         sinks: What it writes.

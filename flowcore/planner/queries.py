@@ -75,7 +75,7 @@ def _query(sinks: Sequence[Write], requested: Mode | None) -> LiveQuery:
         split = Decision("shared query", ("its branches keep no state, so one read serves them all",))
     dead_letters = () if alone else tuple(filter(_routes_bad_records, sources))
     return LiveQuery(
-        name=alone[-1].name if alone else sources[0].name,
+        name=sinks[0].name if alone else sources[0].name,
         operators=live,
         results=results,
         sinks=tuple(sinks),

@@ -1,0 +1,115 @@
+"""`flowcore run`: a flow from its first bounded stage to its live queries, without Dagster."""
+
+from __future__ import annotations
+
+import signal
+import time
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from flowcore.cli.flow_argument import flow_and_settings
+from flowcore.graph.flow import Flow
+from flowcore.planner.plan import BoundedStage, Mode, Plan
+from flowcore.settings import Settings
+from flowcore.spark.live import LiveRun
+from flowcore.spark.manifest import Manifest
+from flowcore.spark.run import run_flow
+
+__all__ = ["run"]
+
+_REFRESH_S = 1.0
+
+
+@click.command()
+@flow_and_settings
+@click.option(
+    "--mode",
+    type=click.Choice(["realtime", "micro-batch", "slice"]),
+    help="How live queries run. Default: realtime where the plan allows it, else micro-batch.",
+)
+@click.option("--slice", "slice_", is_flag=True, help="Catch up with the topics, then stop; --mode slice.")
+@click.option("--refresh", is_flag=True, help="Run bounded stages even where nothing has changed.")
+def run(flow: Flow, settings: Settings, mode: Mode | None, *, slice_: bool, refresh: bool) -> None:
+    """Run a flow until it ends or Ctrl-C; started again, it goes on where it stopped.
+
+    \b
+    Examples:
+      flowcore run pipelines.auctions.flow:flow --set kafka.bootstrap.servers=127.0.0.1:9092
+      flowcore run my_flows.sales:flow --slice --set data.dir=/data --set state.dir=/var/lib/flows
+      flowcore run my_flows.sales:flow --set spark.master=spark://host:7077
+    """
+    if slice_ and mode not in (None, "slice"):
+        msg = f"--slice and --mode {mode} exclude each other"
+        raise click.UsageError(msg)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    run_flow(
+        flow,
+        settings,
+        mode="slice" if slice_ else mode,
+        refresh=refresh,
+        listener=_Terminal(Console(stderr=True)),
+    )
+
+
+class _Terminal:
+    """Tells a person what is going on."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._status = console.status("")
+
+    def planned(self, plan: Plan) -> None:
+        stages = ", ".join(stage.name for stage in plan.bounded)
+        queries = ", ".join(
+            f"{query.name} ({query.mode.value})" for query in (plan.live.queries if plan.live else ())
+        )
+        self._console.print(
+            f"flow [bold]{plan.flow}[/]: " + "; then live: ".join(filter(None, [stages, queries]))
+        )
+        self._wait("starting Spark")
+
+    def stage_started(self, stage: BoundedStage) -> None:
+        self._wait(f"stage {stage.name}")
+
+    def stage_done(self, stage: BoundedStage, manifest: Manifest, *, fresh: bool) -> None:
+        rows = ", ".join(f"{name}: {table.rows:,} rows" for name, table in manifest.tables.items())
+        how = (
+            f"in {manifest.duration_ms / 1000:.1f} s" if fresh else f"up to date, version {manifest.version}"
+        )
+        self._console.print(f"stage {stage.name}: {rows or 'written'} ({how})")
+        for source, count in manifest.rejected.items():
+            if count:
+                self._console.print(
+                    f"[yellow]{count:,} bad records of {source} are in its dead-letter topic[/]"
+                )
+
+    def live(self, run: LiveRun) -> None:
+        began = time.monotonic()
+        self._wait("live")
+        try:
+            while not run.wait(_REFRESH_S):
+                self._status.update(
+                    f"live for {time.monotonic() - began:,.0f} s; {_short(run)}; Ctrl-C stops"
+                )
+        finally:
+            self._status.stop()
+            self._console.print(_table(run))
+
+    def _wait(self, text: str) -> None:
+        self._status.update(text)
+        self._status.start()
+
+
+def _short(run: LiveRun) -> str:
+    return ", ".join(
+        f"{query.name} {query.rows_in:,} records ({query.rows_per_second:,.0f}/s)" for query in run.progress()
+    )
+
+
+def _table(run: LiveRun) -> Table:
+    table = Table("query", "mode", "batches", "records")
+    for query in run.progress():
+        table.add_row(query.name, query.mode, f"{query.batches:,}", f"{query.rows_in:,}")
+    return table
