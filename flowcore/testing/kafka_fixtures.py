@@ -19,14 +19,17 @@ from flowcore.testing.kafka_container import KafkaBroker
 __all__ = ["kafka", "kafka_broker", "new_kafka_broker"]
 
 
-def new_kafka_broker() -> KafkaBroker:
+def new_kafka_broker(pem: bytes | None = None) -> KafkaBroker:
     """Return a Kafka container that is not started yet.
 
     Where there can be none the test fails if CI is set in the environment; elsewhere it is skipped
     with the reason.
+
+    Args:
+        pem: The broker's key and certificate, see `KafkaBroker`.
     """
     try:
-        return KafkaBroker()
+        return KafkaBroker(pem=pem)
     except InstallationError as error:
         if os.environ.get("CI"):
             raise

@@ -4,10 +4,17 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import docker
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import KafkaException, Producer
+from confluent_kafka.admin import (
+    AdminClient,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
+)
 
 from flowcore.errors import InstallationError
 from flowcore.kafka.topics import end_offsets, ensure_topics
@@ -54,6 +61,43 @@ def test_container_broker_keeps_records_through_faults() -> None:
             assert end_offsets(broker.bootstrap_servers, "bids") == {0: 100 * number}
 
     assert _containers(name) == []
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Path:
+    """A folder with a throwaway authority, ``ca.pem``, and the broker's key, ``broker.pem``."""
+    new = "openssl req -x509 -newkey rsa:2048 -nodes -days 2"
+    for command in (
+        f"{new} -subj /CN=authority -keyout ca.key -out ca.pem",
+        f"{new} -subj /CN=broker -keyout broker.key -out broker.crt -CA ca.pem -CAkey ca.key"
+        " -addext subjectAltName=IP:127.0.0.1 -addext basicConstraints=critical,CA:FALSE",
+    ):
+        subprocess.run(command.split(), cwd=tmp_path, check=True, capture_output=True)
+    pem = (tmp_path / "broker.key").read_bytes() + (tmp_path / "broker.crt").read_bytes()
+    (tmp_path / "broker.pem").write_bytes(pem)
+    return tmp_path
+
+
+def test_container_with_a_certificate_asks_for_a_password(authority: Path) -> None:
+    """Its secure address takes the user that the plain one created, and no wrong password."""
+    with new_kafka_broker(pem=(authority / "broker.pem").read_bytes()) as broker:
+        user = UserScramCredentialUpsertion(
+            "flow", ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096), b"secret"
+        )
+        plain = AdminClient({"bootstrap.servers": broker.bootstrap_servers, "log_level": 0})
+        plain.alter_user_scram_credentials([user])["flow"].result(10)
+        secure: dict[str, str | int | float | bool] = {
+            "bootstrap.servers": broker.secure,
+            "security.protocol": "SASL_SSL",
+            "sasl.mechanism": "SCRAM-SHA-512",
+            "sasl.username": "flow",
+            "ssl.ca.location": str(authority / "ca.pem"),
+            "log_level": 0,
+        }
+
+        assert AdminClient({**secure, "sasl.password": "secret"}).list_topics(timeout=10).brokers
+        with pytest.raises(KafkaException):
+            AdminClient({**secure, "sasl.password": "wrong"}).list_topics(timeout=3)
 
 
 def test_container_of_a_killed_process_goes_with_the_next_start(kafka_broker: KafkaBroker) -> None:
