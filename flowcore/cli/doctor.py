@@ -40,7 +40,7 @@ def doctor(bootstrap_servers: str | None, as_json: bool) -> None:
     else:
         _print(checks)
     if any(check.status == "missing" for check in checks):
-        raise click.exceptions.Exit(1)
+        raise SystemExit(1)
 
 
 def _broker(servers: str) -> Check:
