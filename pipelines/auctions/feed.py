@@ -44,7 +44,6 @@ COMMON_SETTINGS: Final = {
     "partitioner": "murmur2_random",  # as Java clients choose the partition of a key
     "delivery.report.only.error": True,  # after flush(), what did not fail has arrived
     "message.timeout.ms": 30_000,
-    "queue.buffering.max.messages": QUEUE_RECORDS,
     "log_level": 0,  # what goes wrong is in the exception, not on stderr
 }
 PACED_SETTINGS: Final = {"linger.ms": 0}
@@ -108,7 +107,11 @@ def feed(
     producer = Producer(
         COMMON_SETTINGS
         | (FAST_SETTINGS if rate is None else PACED_SETTINGS)
-        | {"bootstrap.servers": bootstrap_servers, "on_delivery": failures}
+        | {
+            "bootstrap.servers": bootstrap_servers,
+            "on_delivery": failures,
+            "queue.buffering.max.messages": QUEUE_RECORDS,
+        }
     )
     stop = stop or threading.Event()
     started = reported = time.perf_counter()
