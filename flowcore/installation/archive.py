@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
+import shlex
 import subprocess
 import tempfile
 from collections.abc import Sequence
@@ -99,10 +101,13 @@ def _run(command: Sequence[str], made: Path, lock: int) -> None:
         text=True, check=False, pass_fds=(lock,),
     )  # fmt: skip
     if done.returncode != 0 or not made.is_file():
-        last_lines = "\n".join(done.stdout.splitlines()[-10:])
+        lines = done.stdout.splitlines() or ["nothing"]
+        reason = next(
+            (line for line in reversed(lines) if re.match(r"[\w.]*(Error|Exception)\b", line)), lines[-1]
+        )
         message = (
-            f"the class archive could not be made (exit code {done.returncode}): Spark starts without "
-            f"it, some seconds slower; the last lines were\n{last_lines}"
+            f"the class archive could not be made (exit code {done.returncode}, {reason}): "
+            f"Spark starts without it, some seconds slower; see: {shlex.join(command)}"
         )
         raise InstallationError(message)
 

@@ -13,47 +13,39 @@ import tempfile
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 -- the name all of Spark's documents use
+from pyspark.sql import functions as F
 
 from flowcore.errors import BrokerError
-from flowcore.installation.archive import driver_class_path, driver_options
 from flowcore.kafka.broker import EmbeddedBroker
+from flowcore.settings import Settings
+from flowcore.spark.session import live_session, prepare, session_config
 
 __all__ = ["main"]
+
+_SLOTS = 4
+"""A real-time query holds one for its Kafka partition and one for each of its two shuffle partitions."""
 
 _SCHEMA = "id long, category string, price double, at timestamp"
 
 
 def main(archive: Path) -> None:
     """Run the typical work; the archive is written when this process has ended."""
-    spark = _session(archive)
     with tempfile.TemporaryDirectory() as folder:
+        spark = _session(archive, Path(folder))
         catalog = _bounded(spark, Path(folder))
         with contextlib.suppress(BrokerError), EmbeddedBroker() as broker:
             _live(spark, catalog, broker.bootstrap_servers, Path(folder))
         spark.stop()
 
 
-def _session(archive: Path) -> SparkSession:
-    state = "org.apache.spark.sql.execution.streaming.state"
-    settings = {
-        "spark.master": "local[2]",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.extraClassPath": driver_class_path(),
-        "spark.driver.extraJavaOptions": " ".join(driver_options(record_to=archive)),
-        "spark.sql.shuffle.partitions": "1",
-        "spark.sql.session.timeZone": "UTC",
-        "spark.sql.streaming.stateStore.providerClass": f"{state}.RocksDBStateStoreProvider",
-        "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
-        "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",
-    }
+def _session(archive: Path, folder: Path) -> SparkSession:
+    # The same builder as a flow's: an archive only fits the class path it was recorded with.
+    settings = Settings(state_dir=folder)
+    prepare(settings)
     builder = SparkSession.builder.appName("flowcore-warm-up")
-    for key, value in settings.items():
+    for key, value in session_config(settings, slots=_SLOTS, record_to=archive).items():
         builder = builder.config(key, value)
-    spark = builder.getOrCreate()
-    spark.sparkContext.setLogLevel("OFF")  # the stop in the middle of a real-time batch is loud
-    return spark
+    return live_session(builder.getOrCreate(), settings)
 
 
 def _bounded(spark: SparkSession, folder: Path) -> DataFrame:
@@ -107,7 +99,7 @@ def _live(spark: SparkSession, catalog: DataFrame, servers: str, folder: Path) -
         )
         writer.trigger(availableNow=True).start().awaitTermination()
     bids.write.format("kafka").options(**kafka, topic="bids").save()
-    in_real_time = writer.trigger(realTime="5 seconds").start()
+    in_real_time = writer.trigger(realTime="5 seconds").start()  # type: ignore[call-overload]
     in_real_time.awaitTermination(7)  # one batch with its commit
     in_real_time.stop()
 
