@@ -27,6 +27,7 @@ from typing import IO, TYPE_CHECKING
 from flowcore.errors import BrokerError
 from flowcore.installation.jars import jars
 from flowcore.installation.java import find_java
+from flowcore.kafka import supervisor
 from flowcore.kafka.topics import wait_until_ready
 
 if TYPE_CHECKING:
@@ -48,7 +49,8 @@ controller.listener.names=CONTROLLER
 listeners=PLAINTEXT://{host}:{port},CONTROLLER://{host}:{controller_port}
 advertised.listeners=PLAINTEXT://{host}:{port}
 listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
-log.dirs={logs}
+# Relative to the data folder, whose name may hold what a properties file cannot.
+log.dirs=kafka
 # One node can hold one copy; one partition of each internal topic starts fastest.
 offsets.topic.num.partitions=1
 offsets.topic.replication.factor=1
@@ -84,6 +86,9 @@ _JAVA_OPTIONS = (
 )
 # Formatting is over in a second: compiling it well would take longer than running it.
 _SHORT_JAVA_OPTIONS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+_FORMAT = ("kafka.tools.StorageTool", "format", "--config", "server.properties", "--cluster-id")
+_SERVE = ("kafka.Kafka", "server.properties")
+_LOG = "broker.log"
 
 
 class EmbeddedBroker:
@@ -106,7 +111,7 @@ class EmbeddedBroker:
         self._port = free_port() if port is None else port
         self._heap_mib = heap_mib
         self._folder: Path | None = None
-        self._process: subprocess.Popen[str] | None = None
+        self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def bootstrap_servers(self) -> str:
@@ -116,7 +121,7 @@ class EmbeddedBroker:
     @property
     def log(self) -> Path | None:
         """The broker's log file while it runs."""
-        return self._folder and self._folder / "broker.log"
+        return self._folder and self._folder / _LOG
 
     def start(self) -> Self:
         """Start the broker and wait until it answers a client.
@@ -132,14 +137,14 @@ class EmbeddedBroker:
         self._check_port()
         java = find_java().executable
         class_path = os.pathsep.join(map(str, jars("broker")))
-        self._folder = (
-            Path(tempfile.mkdtemp(prefix="flowcore-broker-"))
-            if self._data is None
-            else self._data.expanduser().resolve()
-        )
+        if self._data is None:
+            folder = Path(tempfile.mkdtemp(prefix="flowcore-broker-"))
+        else:
+            folder = self._data.expanduser().resolve()
+        self._folder = folder
         try:
-            with _locked(self._folder / "broker.lock", self.bootstrap_servers) as lock:
-                self._process = self._supervise(str(java), class_path, lock.fileno())
+            with _locked(folder / "broker.lock", self.bootstrap_servers) as lock:
+                self._process = self._supervise(folder, lock.fileno(), str(java), class_path)
             wait_until_ready(self.bootstrap_servers, _START_TIMEOUT_S, lambda: self.wait(0))
         except BaseException:
             self.stop()
@@ -150,7 +155,8 @@ class EmbeddedBroker:
         """Stop the broker; a temporary folder is gone when this returns."""
         if self._process is not None:
             process, self._process = self._process, None
-            # The end of its stdin is what the supervisor waits for.
+            # The end of its stdin would do, did not each child that this program forked hold it open.
+            process.terminate()
             process.communicate()
         if self._folder is not None and self._data is None:
             # The supervisor has done this, unless somebody killed it.
@@ -171,7 +177,7 @@ class EmbeddedBroker:
             raise BrokerError(msg)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout_s)
-            last_lines = self._process.stdout.read() if self._process.stdout else ""
+            last_lines = (self._process.stdout.read() if self._process.stdout else b"").decode()
             msg = (
                 f"the Kafka broker at {self.bootstrap_servers} with data={self._folder} has ended: "
                 f"clients can no longer reach it; its last lines are\n{last_lines}"
@@ -200,57 +206,34 @@ class EmbeddedBroker:
             raise BrokerError(msg)
         self._port = free_port()
 
-    def _supervise(self, java: str, class_path: str, lock: int) -> subprocess.Popen[str]:
-        assert self._folder is not None  # noqa: S101 - for the type checker, start() has set it
-        properties, logs = self._folder / "server.properties", self._folder / "kafka"
-        properties.write_text(
-            _PROPERTIES.format(
-                host=_HOST,
-                port=self._port,
-                controller_port=free_port(besides=self._port),
-                logs=logs.as_posix(),
-            )
-        )
-        run = [java, f"-Xms{self._heap_mib}m", f"-Xmx{self._heap_mib}m", *_JAVA_OPTIONS]
-        commands = [[*run, "-cp", class_path, "kafka.Kafka", str(properties)]]
-        if not (logs / "meta.properties").exists():
-            tool = ["kafka.tools.StorageTool", "format", "--config", str(properties)]
-            commands.insert(
-                0,
-                [
-                    java,
-                    *_SHORT_JAVA_OPTIONS,
-                    "-cp",
-                    class_path,
-                    *tool,
-                    "--cluster-id",
-                    _new_cluster_id(),
-                ],
-            )
+    def _supervise(self, folder: Path, lock: int, java: str, class_path: str) -> subprocess.Popen[bytes]:
         is_temporary = self._data is None
+        (folder / "server.properties").write_text(
+            _PROPERTIES.format(host=_HOST, port=self._port, controller_port=free_port(besides=self._port))
+        )
+        heap = (f"-Xms{self._heap_mib}m", f"-Xmx{self._heap_mib}m")
+        commands = [[java, *heap, *_JAVA_OPTIONS, "-cp", class_path, *_SERVE]]
+        if not (folder / "kafka" / "meta.properties").exists():
+            form = [java, *_SHORT_JAVA_OPTIONS, "-cp", class_path, *_FORMAT, _new_cluster_id()]
+            commands.insert(0, form)
         task = {
             "commands": commands,
-            "log": str(self._folder / "broker.log"),
-            "remove": str(self._folder) if is_temporary else None,
+            "folder": str(folder),
+            "log": _LOG,
+            "remove": is_temporary,
             # Data that nobody will read again needs no orderly shutdown.
             "grace_s": 0 if is_temporary else _STOP_GRACE_S,
             "keep_open": [lock],
             "owner_pid": os.getpid(),
         }
-        supervisor = Path(__file__).with_name("supervisor.py")
-        process = subprocess.Popen(  # noqa: S603 - our own file, no shell
-            [sys.executable, "-I", "-S", str(supervisor)],
+        return subprocess.Popen(  # noqa: S603 - our own file, no shell
+            [sys.executable, "-I", "-S", supervisor.__file__, json.dumps(task)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            text=True,
             start_new_session=True,
             pass_fds=(lock,),
         )
-        assert process.stdin is not None  # noqa: S101 - for the type checker
-        process.stdin.write(json.dumps(task) + "\n")
-        process.stdin.flush()
-        return process
 
 
 def free_port(besides: int | None = None) -> int:

@@ -2,14 +2,14 @@
 
 This file is run as a program, by path, between an owner (any Python program) and a long-running
 child (the broker's Java). It knows nothing of Kafka and imports only the standard library, so it
-is up in milliseconds. The owner hands it one JSON line on stdin and keeps that pipe open:
+is up in milliseconds. Its one argument is JSON:
 
-    {"commands": [[...], ...], "log": path, "remove": path or null, "grace_s": seconds,
-     "keep_open": [file descriptors for the child], "owner_pid": pid}
+    {"commands": [[...], ...], "folder": where they run, "log": a file in there, "remove": true,
+     "grace_s": seconds, "keep_open": [file descriptors for the child], "owner_pid": pid}
 
-The commands run one after another; the last one is the child.  The end of the pipe, which the
-kernel brings about even after kill -9 of the owner, stops the child and removes the folder. Its
-own session keeps a terminal's Ctrl-C away, so the child outlives its owner's clean-up. If the
+The commands run one after another; the last one is the child. The owner holds a pipe to
+stdin: its end, which the kernel brings about even after kill -9 of the owner, stops the child and
+removes the folder, and so does SIGTERM. Its own session keeps a terminal's Ctrl-C away, so the child outlives its owner's clean-up. If the
 supervisor itself is killed, Linux kills the child.
 
 If a command fails or the child ends by itself, the last lines of the log go to stdout.
@@ -35,12 +35,12 @@ _POLL_S = 0.1
 
 
 def main() -> int:
-    """Run the commands named on stdin until it closes; 0 if the owner ended it."""
+    """Run the commands of the argument until stdin ends; 0 if the owner ended it."""
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # the clean-up is in `finally`
-    task = json.loads(sys.stdin.readline())
-    log = Path(task["log"])
+    task = json.loads(sys.argv[1])
+    log = Path(task["folder"], task["log"])
     try:
         with log.open("wb") as output:
             for command in task["commands"]:
@@ -53,7 +53,7 @@ def main() -> int:
         return 1
     finally:
         if task["remove"]:
-            shutil.rmtree(task["remove"], ignore_errors=True)
+            shutil.rmtree(task["folder"], ignore_errors=True)
 
 
 def _run(command: list[str], output: IO[bytes], task: dict[str, Any]) -> int | None:
@@ -66,6 +66,7 @@ def _run(command: list[str], output: IO[bytes], task: dict[str, Any]) -> int | N
 
     child = subprocess.Popen(  # noqa: S603 - the owner built the command, no shell is involved
         command,
+        cwd=task["folder"],
         stdin=subprocess.DEVNULL,
         stdout=output,
         stderr=subprocess.STDOUT,

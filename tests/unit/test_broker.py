@@ -27,24 +27,22 @@ def supervise(tmp_path: Path) -> Iterator[Supervise]:
 
     def start(scripts: list[str]) -> subprocess.Popen[str]:
         (tmp_path / "data").mkdir()
+        task = {
+            "commands": [["/bin/sh", "-c", script] for script in scripts],
+            "folder": str(tmp_path / "data"),
+            "log": "../log",
+            "remove": True,
+            "grace_s": 0.5,
+            "keep_open": [],
+            "owner_pid": os.getpid(),
+        }
         process = subprocess.Popen(
-            [sys.executable, "-I", "-S", supervisor.__file__],
+            [sys.executable, "-I", "-S", supervisor.__file__, json.dumps(task)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
         )
         started.append(process)
-        task = {
-            "commands": [["/bin/sh", "-c", script] for script in scripts],
-            "log": str(tmp_path / "log"),
-            "remove": str(tmp_path / "data"),
-            "grace_s": 0.5,
-            "keep_open": [],
-            "owner_pid": os.getpid(),
-        }
-        assert process.stdin
-        process.stdin.write(json.dumps(task) + "\n")
-        process.stdin.flush()
         return process
 
     yield start
