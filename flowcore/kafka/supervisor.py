@@ -7,10 +7,10 @@ is up in milliseconds. Its one argument is JSON:
     {"commands": [[...], ...], "folder": where they run, "log": a file in there, "remove": true,
      "grace_s": seconds, "keep_open": [file descriptors for the child], "owner_pid": pid}
 
-The commands run one after another; the last one is the child. The owner holds a pipe to
-stdin: its end, which the kernel brings about even after kill -9 of the owner, stops the child and
-removes the folder, and so does SIGTERM. Its own session keeps a terminal's Ctrl-C away, so the child outlives its owner's clean-up. If the
-supervisor itself is killed, Linux kills the child.
+The commands run one after another; the last one is the child. The owner holds a pipe to stdin: its
+end, which the kernel brings about even after kill -9 of the owner, stops the child and removes the
+folder, and so does SIGTERM. Its own session keeps a terminal's Ctrl-C away, so the child outlives
+its owner's clean-up. If the supervisor itself is killed, Linux kills the child.
 
 If a command fails or the child ends by itself, the last lines of the log go to stdout.
 """
