@@ -83,13 +83,21 @@ def row_expression(node: Operator, name: str, text: str) -> Expression:
 
 
 def aggregate_expressions(
-    node: Operator, name: str, aggregates: Mapping[str, str]
+    node: Operator, name: str, by: Sequence[str], aggregates: Mapping[str, str]
 ) -> tuple[tuple[str, Expression], ...]:
     """Parse ``column=text`` pairs over groups of ``node``."""
+    grouped = {column.lower() for column in by}
     pairs = []
     for column, text in aggregates.items():
         expression = Expression.parse(text, name)
         resolve(expression.columns, node.columns, name, f"{text!r}")
+        loose = [read for read in expression.columns if read.lower() not in grouped]
+        if expression.star or (loose and "(" not in expression.text):
+            msg = (
+                f"operator {name!r}: {column}={text!r} is no aggregate: a group has many rows and needs one "
+                f"value; write for instance {column}='max({text})'"
+            )
+            raise PlanError(msg)
         if expression.distinct and not node.bounded:
             msg = (
                 f"operator {name!r}: {text!r} counts distinct values of an unbounded input: Spark would "
@@ -219,6 +227,15 @@ def _column(column: str, operator: str) -> Expression:
 
 def _require_row_wise(node: Operator, name: str, text: str, expression: Expression) -> None:
     resolve(expression.columns, node.columns, name, f"{text!r}")
+    if expression.star:
+        msg = f"operator {name!r}: '*' stands for all columns, and one value is needed here; name a column"
+        raise PlanError(msg)
+    if expression.windowed and not node.bounded:
+        msg = (
+            f"operator {name!r}: {text!r} looks at neighbouring rows, which an unbounded input does not "
+            "have; use .aggregate(by=..., name='...'), or compute it on the bounded side of a join"
+        )
+        raise PlanError(msg)
     if expression.aggregates:
         msg = (
             f"operator {name!r}: {text!r} aggregates over several rows, and here each row stands alone; "

@@ -14,12 +14,19 @@ from dataclasses import dataclass
 import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
+from sqlglot.tokenizer_core import TokenType
 
 from flowcore.errors import PlanError
 
 __all__ = ["Expression", "resolve"]
 
 _GENERATORS = (exp.UDTF, exp.Explode, exp.Posexplode, exp.Inline)
+# What Spark has and sqlglot takes for functions it does not know; a test asks Spark for all it has.
+_MORE_GENERATORS = re.compile(r"inline_outer|json_tuple|sql_keywords|collations")
+_MORE_AGGREGATES = re.compile(
+    r"any|every|some|mean|std|try_sum|try_avg|measure|collect_union|histogram_numeric|count_min_sketch"
+    r"|vector_(sum|avg)|\w+_agg(_\w+)?"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +37,8 @@ class Expression:
         text: The expression without its alias, as the user wrote it.
         name: What its result is called, or None where it has no name of its own.
         references: ``(column, start, end)`` for every column it reads, positions in ``text``.
-        aggregates: It contains an aggregate function that sqlglot knows.
+        aggregates: It contains an aggregate function of Spark's.
+        windowed: It contains a window function (``over``).
         distinct: An aggregate in it is over distinct values.
         generates: It may turn one row into several (``explode``).
         star: It is ``*``.
@@ -40,6 +48,7 @@ class Expression:
     name: str | None
     references: tuple[tuple[str, int, int], ...] = ()
     aggregates: bool = False
+    windowed: bool = False
     distinct: bool = False
     generates: bool = False
     star: bool = False
@@ -53,7 +62,7 @@ class Expression:
             operator: The operator's name, for the error.
 
         Raises:
-            PlanError: The text is not exactly one expression, or holds a subquery.
+            PlanError: The text is not exactly one expression, or holds a subquery or a ``struct.*``.
         """
         tree = _parse(text, operator)
         if isinstance(tree, exp.Star):
@@ -64,14 +73,21 @@ class Expression:
         found = {}
         for column in tree.find_all(exp.Column):
             root = column.parts[0]
+            if "start" not in root.meta or isinstance(column.this, exp.Star):
+                msg = (
+                    f"operator {operator!r}: {text!r} names its columns in a way that cannot be checked "
+                    f"before Spark runs: name each field ({root.name}.field), or use .apply(...)"
+                )
+                raise PlanError(msg)
             found[root.meta["start"]] = (root.name, root.meta["start"], root.meta["end"] + 1)
         return cls(
             text=_without_alias(text, tree),
             name=name,
             references=tuple(found[start] for start in sorted(found)),
-            aggregates=_first(body, exp.AggFunc),
+            aggregates=any(map(_aggregates, body.find_all(exp.Func, exp.Any))),
+            windowed=_first(body, exp.Window),
             distinct=_first(body, exp.Distinct),
-            generates=_first(body, *_GENERATORS),
+            generates=_first(body, *_GENERATORS) or any(map(_generates, body.find_all(exp.Anonymous))),
         )
 
     @property
@@ -118,10 +134,16 @@ def _parse(text: str, operator: str) -> exp.Expr:
         trees = sqlglot.parse(text, dialect="spark")
     except SqlglotError as error:
         reason = re.sub(r"\x1b\[\d+m", "", str(error)).splitlines()[0]
-        msg = f"operator {operator!r}: {text!r} is not a Spark SQL expression: {reason}"
+        msg = (
+            f"operator {operator!r}: {text!r} is not a Spark SQL expression: {reason} (a column whose name "
+            "is a word of SQL needs `backquotes`)"
+        )
         raise PlanError(msg) from error
     tree = trees[0]
-    if len(trees) != 1 or tree is None or _first(tree, exp.Query, exp.DDL, exp.Command):
+    if isinstance(tree, exp.Alias) and "start" not in tree.args["alias"].meta:
+        msg = f"operator {operator!r}: {text!r} cannot be read; write variant_get(...) for column:path"
+        raise PlanError(msg)
+    if len(trees) != 1 or tree is None or _first(tree, exp.Query, exp.DDL, exp.Command, exp.Set):
         msg = (
             f"operator {operator!r}: {text!r} is not one expression over its input's columns: "
             "statements and subqueries cannot be planned; join the other table instead"
@@ -133,8 +155,35 @@ def _parse(text: str, operator: str) -> exp.Expr:
 def _without_alias(text: str, tree: exp.Expr) -> str:
     if not isinstance(tree, exp.Alias):
         return text.rstrip()
-    body = text[: tree.args["alias"].meta["start"]].rstrip()
-    return re.sub(r"\s+as$", "", body, flags=re.IGNORECASE).rstrip()
+    start = tree.args["alias"].meta["start"]
+    # Tokens and not text, because comments may stand anywhere.
+    before = [token for token in sqlglot.tokenize(text, dialect="spark") if token.start < start]
+    if before[-1].token_type is TokenType.ALIAS:
+        before.pop()
+    return text[: before[-1].end + 1]
+
+
+def _aggregates(node: exp.Expr) -> bool:
+    match node:
+        case exp.AggFunc():
+            pass
+        case exp.Any() if not isinstance(node.parent, exp.Binary):  # any(x), not: a like any ('b', 'c')
+            pass
+        case exp.Anonymous() if _MORE_AGGREGATES.fullmatch(_name(node)):
+            pass
+        case _:
+            return False
+    while isinstance(node.parent, (exp.Filter, exp.IgnoreNulls, exp.RespectNulls, exp.WithinGroup)):
+        node = node.parent
+    return not (isinstance(node.parent, exp.Window) and node.parent.this is node)
+
+
+def _generates(function: exp.Anonymous) -> bool:
+    return _MORE_GENERATORS.fullmatch(_name(function)) is not None
+
+
+def _name(function: exp.Anonymous) -> str:
+    return str(function.name).lower()
 
 
 def _first(tree: exp.Expr, *kinds: type[exp.Expr]) -> bool:

@@ -211,7 +211,7 @@ class Stream:
         if not keys and not aggregates:
             msg = f"operator {name!r} groups and computes nothing; pass for instance total='sum(price)'"
             raise PlanError(msg)
-        parsed = checks.aggregate_expressions(node, name, aggregates)
+        parsed = checks.aggregate_expressions(node, name, keys, aggregates)
         columns = (*keys, *aggregates)
         checks.require_distinct(name, columns)
         return self._flow.add(
@@ -302,7 +302,7 @@ class Stream:
         return self._flow.add(
             Apply(
                 name=name, inputs=(node,), columns=columns, bounded=node.bounded,
-                function=function, realtime=realtime,
+                updating=node.updating, function=function, realtime=realtime,
             )
         )  # fmt: skip
 
@@ -321,6 +321,8 @@ class Stream:
         given = key if key is not None else sink.key if isinstance(sink, KafkaTopic) else None
         keys = (given,) if isinstance(given, str) else tuple(given) if given is not None else node.key
         resolve(keys or (), node.columns, name, f"key={given!r}")
+        known = {column.lower(): column for column in node.columns}
+        keys = None if keys is None else tuple(known[column.lower()] for column in keys)
         checks.require_writable(node, name, sink, keys)
         self._flow.add(
             Write(
