@@ -1,19 +1,25 @@
 """Fingerprints: would these operators compute the same thing again?
 
 Two runs of a stage with equal fingerprints over equal sources have equal results, so the second
-need not run. Functions count by their code: changed code is another computation.
+need not run. Functions count by their code, by what they were made with (defaults, closure, bound
+object) and by the functions and constants of their own package that they use: change one, and it is
+another computation. Code of other packages counts by name.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
-from dataclasses import fields
-from types import CodeType
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from functools import partial
+from types import CodeType, FunctionType, MethodType
+from typing import Any
 
 from flowcore.graph.operators import Operator
 
 __all__ = ["fingerprint"]
+
+_CONSTANTS = (type(None), bool, int, float, str, bytes, tuple, frozenset, list, set, dict)
 
 
 def fingerprint(operators: Iterable[Operator]) -> str:
@@ -23,7 +29,7 @@ def fingerprint(operators: Iterable[Operator]) -> str:
 
 def _describe(node: Operator) -> str:
     settings = [
-        f"{field.name}={_value(getattr(node, field.name))}"
+        f"{field.name}={_value(getattr(node, field.name), ())}"
         for field in fields(node)
         if field.name not in ("inputs", "columns", "bounded", "key", "updating")
     ]
@@ -31,20 +37,73 @@ def _describe(node: Operator) -> str:
     return f"{type(node).__name__}({inputs}; {'; '.join(settings)})"
 
 
-def _value(value: object) -> str:
-    if isinstance(value, (tuple, list)):
-        return f"[{','.join(map(_value, value))}]"
-    if hasattr(value, "__dataclass_fields__"):
-        inner = ",".join(f"{field.name}={_value(getattr(value, field.name))}" for field in fields(value))  # type: ignore[arg-type]
-        return f"{type(value).__name__}({inner})"
-    if callable(value):
-        code = getattr(value, "__code__", None)
-        name = f"{getattr(value, '__module__', '?')}.{getattr(value, '__qualname__', '?')}"
-        return f"{name}:{_code(code)}" if isinstance(code, CodeType) else name
-    return repr(value)
+def _value(value: Any, inside: tuple[FunctionType, ...]) -> str:
+    """Text that differs when the value does; ``inside`` holds the functions being described."""
+    match value:
+        case set() | frozenset():  # their order changes from process to process
+            return f"{{{','.join(sorted(_value(item, inside) for item in value))}}}"
+        case tuple() | list():
+            return f"[{','.join(_value(item, inside) for item in value)}]"
+        case Mapping():
+            return f"{{{','.join(f'{k!r}:{_value(v, inside)}' for k, v in value.items())}}}"
+        case FunctionType():
+            return _function(value, inside)
+        case type():
+            return f"{value.__module__}.{value.__qualname__}{_value(_functions(value), inside)}"
+        case _:
+            made_of = _made_of(value)
+            return repr(value) if made_of is None else _value(made_of, inside)
+
+
+def _made_of(value: Any) -> tuple[object, ...] | None:
+    """What tells an object from another of its kind, None for a plain value."""
+    if isinstance(value, MethodType):
+        return value.__self__, value.__func__
+    if isinstance(value, partial):
+        return value.func, value.args, value.keywords
+    if is_dataclass(value):
+        return type(value).__name__, {field.name: getattr(value, field.name) for field in fields(value)}
+    if callable(value) and hasattr(value, "__dict__"):
+        return type(value), vars(value)
+    return None
+
+
+def _function(function: FunctionType, inside: tuple[FunctionType, ...]) -> str:
+    name = f"{function.__module__}.{function.__qualname__}"
+    if function in inside:
+        return name
+    inside = (*inside, function)
+    cells = [cell.cell_contents for cell in function.__closure__ or () if _is_set(cell)]
+    made_with = (function.__defaults__, function.__kwdefaults__, cells, dict(_globals(function)))
+    return f"{name}:{_code(function.__code__)}{_value(made_with, inside)}"
+
+
+def _globals(function: FunctionType) -> Iterator[tuple[str, object]]:
+    home = (function.__module__ or "").partition(".")[0]
+    for name in sorted(_names(function.__code__)):
+        value = function.__globals__.get(name)
+        theirs = (getattr(value, "__module__", None) or "").partition(".")[0]
+        if type(value) in _CONSTANTS or (isinstance(value, (FunctionType, type)) and theirs == home):
+            yield name, value
+
+
+def _names(code: CodeType) -> set[str]:
+    inner = (_names(constant) for constant in code.co_consts if isinstance(constant, CodeType))
+    return set(code.co_names).union(*inner)
+
+
+def _functions(kind: type) -> dict[str, object]:
+    return {name: value for name, value in vars(kind).items() if isinstance(value, FunctionType)}
+
+
+def _is_set(cell: Any) -> bool:
+    try:
+        return cell.cell_contents is not cell
+    except ValueError:  # a local function that is not defined yet
+        return False
 
 
 def _code(code: CodeType) -> str:
     # repr() of a nested code object holds its address, so constants are walked.
-    constants = [_code(c) if isinstance(c, CodeType) else repr(c) for c in code.co_consts]
+    constants = [_code(c) if isinstance(c, CodeType) else _value(c, ()) for c in code.co_consts]
     return hashlib.sha256(repr((code.co_code, constants, code.co_names)).encode()).hexdigest()[:16]
