@@ -24,7 +24,7 @@ __all__ = ["Settings", "parse_duration"]
 _UNITS_MS = {"ms": 1, "s": 1000, "sec": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
-def parse_duration(text: str | timedelta) -> timedelta:
+def parse_duration(text: str | float | timedelta) -> timedelta:
     """Read ``"500 ms"``, ``"10s"``, ``"5 min"``, ``"1h"``, ``"2d"``; a bare ``0`` is zero.
 
     Raises:
@@ -35,7 +35,7 @@ def parse_duration(text: str | timedelta) -> timedelta:
             msg = "a duration cannot be negative"
             raise ValueError(msg)
         return text
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", text.lower())
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", str(text).lower())
     if match and float(match[1]) == 0 and not match[2]:
         return timedelta(0)
     if not match or match[2] not in _UNITS_MS:
@@ -142,7 +142,7 @@ def _read(key: str, value: Any) -> dict[str, Any]:
         if setting.metadata.get("key") == key:
             try:
                 return {setting.name: setting.metadata["read"](value)}
-            except ValueError as error:
+            except (ValueError, TypeError, OverflowError) as error:
                 msg = f"setting {key}={value!r} cannot be used: {error} ({setting.metadata['doc']})"
                 raise SettingsError(msg) from error
     near = difflib.get_close_matches(key, keys(), n=1, cutoff=0.5)

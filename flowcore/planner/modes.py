@@ -55,5 +55,6 @@ def _obstacles(operators: tuple[Operator, ...]) -> Iterator[str]:
 
 
 def _shared_source(union: Union) -> bool:
-    sources = [node for parent in union.inputs for node in set(upstream(parent)) if isinstance(node, Read)]
+    live = (node for parent in union.inputs for node in set(upstream(parent)) if not node.bounded)
+    sources = [node for node in live if isinstance(node, Read)]
     return len(sources) != len(set(sources))

@@ -84,9 +84,10 @@ class LiveRun:
     def __enter__(self) -> Self:
         try:
             prepare_topics(self.stage, self.context.settings)
-            results = self._closing.enter_context(joined_results(self.plan, self.context))
+            # Locks first: a start that is refused must not pin another version for the run that lives.
             for query in self.stage.queries:
                 self._closing.enter_context(_exclusive(self._checkpoint(query), query.name))
+            results = self._closing.enter_context(joined_results(self.plan, self.context))
             for query in self.stage.queries:
                 with while_running(f"query {query.name!r}", self.context.log):
                     self._running[query.name] = self._start(query, results)

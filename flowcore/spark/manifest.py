@@ -111,7 +111,7 @@ class Manifest:
                 raise ResultError(msg)
             tables = {name: _table(table) for name, table in found.pop("tables").items()}
             return cls(tables=tables, **found)
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             msg = (
                 f"manifest {path} cannot be read ({error}): its result is unusable; delete it and run the "
                 "stage again"
