@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 
 from pyspark.sql import DataFrame
@@ -42,9 +43,13 @@ def run_bounded(stage: BoundedStage, context: Context) -> Manifest:
     """
     began = time.monotonic()
     folder = context.results.folder(stage.name)
-    with folder.fresh_version() as (version, path), while_running(f"stage {stage.name!r}", context.log):
+    with (
+        folder.fresh_version() as (version, path),
+        while_running(f"stage {stage.name!r}", context.log),
+        ExitStack() as kept,
+    ):
         sources = _versions(stage, context)
-        frames, rejected = _compile(stage, context)
+        frames, rejected = _compile(stage, context, kept)
         tables = {result.name: _write_table(result.operator, frames, path) for result in stage.results}
         for sink in stage.sinks:
             _write_sink(sink, frames[sink.inputs[0]], context)
@@ -67,7 +72,9 @@ def _versions(stage: BoundedStage, context: Context) -> dict[str, str]:
     return {source.name: source_version(source, context) for source in stage.sources}
 
 
-def _compile(stage: BoundedStage, context: Context) -> tuple[dict[Operator, DataFrame], dict[str, int]]:
+def _compile(
+    stage: BoundedStage, context: Context, kept: ExitStack
+) -> tuple[dict[Operator, DataFrame], dict[str, int]]:
     frames: dict[Operator, DataFrame] = {}
     rejected: dict[str, int] = {}
     shared = _shared(stage)
@@ -85,6 +92,8 @@ def _compile(stage: BoundedStage, context: Context) -> tuple[dict[Operator, Data
                 frames[node] = batch.output(node, frames)
         if node in shared:
             frames[node] = frames[node].persist()
+            # Spark would answer a later run in this session from the old files.
+            kept.callback(frames[node].unpersist)
     return frames, rejected
 
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program uses
+from pyspark.sql import functions as F
 
 from flowcore.graph.expressions import Expression
 
@@ -80,6 +80,9 @@ class Tracks:
     def compute(self, lane: Lane, new: Mapping[str, Column], order: Sequence[str]) -> Lane:
         """Add computed columns; ``order`` says which columns the lane has then."""
         names = {column: next(self.names) for column in new}
+        if self.shared:
+            # Rows of other lanes, bad ones too, may hold what this lane's conditions drop: 1 / 0 fails.
+            new = {column: F.when(self.mine(lane), value) for column, value in new.items()}
         self.frame = self.frame.withColumns({names[column]: value for column, value in new.items()})
         known = {**lane.lower, **{column.lower(): name for column, name in names.items()}}
         return replace(lane, columns={column: known[column.lower()] for column in order})
