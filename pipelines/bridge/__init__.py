@@ -1,0 +1,11 @@
+"""The bridge: from a flow to what Dagster shows, launches and watches.
+
+`bridge(flow)` plans a flow and describes it to Dagster; `definitions(...)` puts bridged flows and
+their resources together. Loading starts no JVM.
+"""
+
+from pipelines.bridge.definitions import definitions
+from pipelines.bridge.flow import BridgedFlow, bridge
+from pipelines.bridge.resources import FlowcoreResource, SparkResource
+
+__all__ = ["BridgedFlow", "FlowcoreResource", "SparkResource", "bridge", "definitions"]

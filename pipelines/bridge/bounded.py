@@ -1,0 +1,150 @@
+"""Bounded stages as assets: one for each table and sink, made together by one Spark job."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pyarrow.parquet as pq
+from dagster import (
+    AssetCheckExecutionContext,
+    AssetCheckResult,
+    AssetChecksDefinition,
+    AssetExecutionContext,
+    AssetsDefinition,
+    AssetSpec,
+    Config,
+    DataVersion,
+    MaterializeResult,
+    MetadataValue,
+    asset_check,
+    multi_asset,
+)
+from pydantic import Field
+
+from flowcore.errors import ResultError
+from flowcore.graph.operators import Operator, Write
+from flowcore.planner.fingerprint import fingerprint
+from flowcore.planner.plan import BoundedStage, Plan
+from flowcore.spark.bounded import run_bounded, up_to_date
+from flowcore.spark.manifest import Manifest
+from flowcore.spark.results import ResultStore, StageFolder
+from pipelines.bridge.metadata import Metadata, stage_metadata, table_metadata
+from pipelines.bridge.names import asset_key, identifier, table_key
+from pipelines.bridge.notes import Notes
+from pipelines.bridge.resources import FlowcoreResource, SparkResource
+
+__all__ = ["StageConfig", "completeness_checks", "stage_asset"]
+
+
+class StageConfig(Config):
+    """How a bounded stage is run."""
+
+    refresh: bool = Field(
+        default=True,
+        description="Compute it even if its sources and its code are those of the committed result.",
+    )
+
+
+def stage_asset(stage: BoundedStage, plan: Plan, notes: Notes) -> AssetsDefinition:
+    """The assets that one bounded stage makes."""
+    name = identifier(plan.flow, stage.name)
+    # Topics are written by the live stage; here Spark needs slots for none of it.
+    bounded_only = replace(plan, live=None)
+
+    @multi_asset(name=name, specs=_specs(stage, plan, notes), pool=name)
+    def run_stage(
+        context: AssetExecutionContext, config: StageConfig, flowcore: FlowcoreResource, spark: SparkResource
+    ) -> Iterator[MaterializeResult]:  # type: ignore[type-arg]
+        run = spark.context(bounded_only, flowcore.settings())
+        committed = None if config.refresh else up_to_date(stage, run)
+        manifest = committed or run_bounded(stage, run)
+        how = "is up to date" if committed else "is committed"
+        context.log.info("stage %s of flow %s: version %s %s", stage.name, plan.flow, manifest.version, how)
+        yield from _results(stage, manifest, run.results.folder(stage.name), fresh=committed is None)
+
+    return run_stage
+
+
+def completeness_checks(stage: BoundedStage, plan: Plan) -> list[AssetChecksDefinition]:
+    """For each table a check that its files are there, unchanged, and hold the rows they should."""
+    return [_completeness_check(stage, result.name, plan.flow) for result in stage.results]
+
+
+def _specs(stage: BoundedStage, plan: Plan, notes: Notes) -> list[AssetSpec]:
+    deps = [asset_key(plan.flow, source) for source in stage.sources]
+    code_version = fingerprint(stage.operators)[:12]
+
+    def spec(operator: Operator, kind: str) -> AssetSpec:
+        return AssetSpec(
+            asset_key(plan.flow, operator)
+            if isinstance(operator, Write)
+            else table_key(plan.flow, operator.name),
+            deps=deps,
+            description=notes.descriptions.get(operator.name, f"`{operator.name}` of flow `{plan.flow}`"),
+            kinds={"spark", kind},
+            group_name=identifier(plan.flow),
+            owners=notes.owners,
+            tags=notes.tags,
+            code_version=code_version,
+        )
+
+    tables = [spec(result.operator, "parquet") for result in stage.results]
+    return tables + [spec(sink, _kind(sink)) for sink in stage.sinks]
+
+
+def _kind(sink: Write) -> str:
+    name = type(sink.sink).__name__
+    return "kafka" if name == "KafkaTopic" else name.lower()
+
+
+def _results(
+    stage: BoundedStage, manifest: Manifest, folder: StageFolder, *, fresh: bool
+) -> Iterator[MaterializeResult]:  # type: ignore[type-arg]
+    common = stage_metadata(manifest, fresh=fresh)
+    for result in stage.results:
+        table = manifest.tables[result.name]
+        path = folder.root / manifest.version / result.name
+        yield MaterializeResult(
+            asset_key=table_key(manifest.flow, result.name),
+            metadata=common | table_metadata(table, path),
+            data_version=DataVersion(table.digest),
+        )
+    for sink in stage.sinks:
+        yield MaterializeResult(asset_key=asset_key(manifest.flow, sink), metadata=common)
+
+
+def _completeness_check(stage: BoundedStage, table: str, flow: str) -> AssetChecksDefinition:
+    @asset_check(
+        asset=table_key(flow, table),
+        name="complete",
+        blocking=True,
+        description="Every file of the committed result is there, unchanged, and holds the rows it should.",
+    )
+    def complete(context: AssetCheckExecutionContext, flowcore: FlowcoreResource) -> AssetCheckResult:
+        del context
+        store = ResultStore(flowcore.settings().state_dir, flow)
+        return _check_table(store.folder(stage.name), table)
+
+    return complete
+
+
+def _check_table(folder: StageFolder, name: str) -> AssetCheckResult:
+    manifest = folder.manifest()
+    if manifest is None:
+        return AssetCheckResult(passed=False, description=f"there is no committed result in {folder.root}")
+    table = manifest.tables[name]
+    try:
+        replace(manifest, tables={name: table}).check(folder.root)
+    except ResultError as error:
+        return AssetCheckResult(passed=False, description=str(error))
+    rows = sum(pq.ParquetFile(folder.root / file.path).metadata.num_rows for file in table.files)
+    found: Metadata = {
+        "version": MetadataValue.text(manifest.version),
+        "rows": MetadataValue.int(rows),
+        "files": MetadataValue.int(len(table.files)),
+    }
+    if rows != table.rows:
+        wrong = f"the files hold {rows} rows, the manifest says {table.rows}"
+        return AssetCheckResult(passed=False, description=wrong, metadata=found)
+    if rows == 0:
+        return AssetCheckResult(passed=False, description="the result has no rows", metadata=found)
+    return AssetCheckResult(passed=True, description=f"{rows:,} rows", metadata=found)

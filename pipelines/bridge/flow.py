@@ -1,0 +1,62 @@
+"""A bridged flow: what Dagster is told of one flow, made from its plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from dagster import Definitions
+
+from flowcore.graph.flow import Flow
+from flowcore.planner import plan_flow
+from flowcore.planner.plan import Plan
+from pipelines.bridge.automation import automation
+from pipelines.bridge.bounded import completeness_checks, stage_asset
+from pipelines.bridge.live import live_asset
+from pipelines.bridge.notes import Notes
+
+__all__ = ["BridgedFlow", "bridge"]
+
+
+@dataclass(frozen=True, slots=True)
+class BridgedFlow:
+    """One flow as Dagster sees it.
+
+    Attributes:
+        plan: Of the flow.
+        definitions: Its assets, checks, jobs and schedules, without resources and without what lies
+            around it: those are shared with other flows.
+    """
+
+    plan: Plan
+    definitions: Definitions
+
+
+def bridge(
+    flow: Flow,
+    *,
+    owners: Sequence[str] = (),
+    tags: Mapping[str, str] | None = None,
+    descriptions: Mapping[str, str] | None = None,
+    slice_cron: str = "*/5 * * * *",
+) -> BridgedFlow:
+    """Describe a flow to Dagster; no JVM is started.
+
+    Args:
+        flow: The flow.
+        owners: Who answers for it: e-mail addresses, or ``team:name``.
+        tags: Put on every asset of the flow.
+        descriptions: Markdown by the name of a table or sink; ``"live"`` is that of the live queries.
+        slice_cron: When the schedule of slices runs, once it is switched on.
+
+    Raises:
+        PlanError: The flow cannot run.
+    """
+    plan = plan_flow(flow)
+    notes = Notes(owners=owners, tags=tags or {}, descriptions=descriptions or {})
+    assets = [stage_asset(stage, plan, notes) for stage in plan.bounded]
+    checks = [check for stage in plan.bounded for check in completeness_checks(stage, plan)]
+    if plan.live is not None:
+        assets.append(live_asset(flow, plan, notes))
+    own = Definitions(assets=assets, asset_checks=checks)
+    return BridgedFlow(plan, Definitions.merge(own, automation(plan, slice_cron)))

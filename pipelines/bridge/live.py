@@ -1,0 +1,133 @@
+"""The live queries as one asset: a slice that catches up and ends, or a long run that beats.
+
+A beat is a materialization in the middle of a run, so that Dagster plots its numbers while it lasts.
+"""
+
+import time
+from collections.abc import Mapping
+from typing import Literal
+
+from dagster import (
+    AssetExecutionContext,
+    AssetMaterialization,
+    AssetsDefinition,
+    AssetSpec,
+    Config,
+    MaterializeResult,
+    MetadataValue,
+    multi_asset,
+)
+from pydantic import Field
+
+from flowcore.errors import RunError
+from flowcore.graph.flow import Flow
+from flowcore.planner import plan_flow
+from flowcore.planner.explain import explain
+from flowcore.planner.fingerprint import fingerprint
+from flowcore.planner.plan import Plan
+from flowcore.spark.context import Context
+from flowcore.spark.live import LiveRun
+from pipelines.bridge.interrupts import deferred_interrupts
+from pipelines.bridge.metadata import Metadata, progress_metadata
+from pipelines.bridge.names import asset_key, identifier, live_key, table_key
+from pipelines.bridge.notes import Notes
+from pipelines.bridge.resources import FlowcoreResource, SparkResource
+
+__all__ = ["LiveConfig", "live_asset"]
+
+_LOOK_S = 0.5
+
+
+class LiveConfig(Config):
+    """How the live queries run, and for how long."""
+
+    mode: Literal["auto", "slice", "realtime", "micro-batch"] = Field(
+        default="slice",
+        description="slice: catch up with the topics, then end. auto: stay, in real-time mode where every "
+        "query allows it. realtime and micro-batch: stay, in this mode.",
+    )
+    run_seconds: float | None = Field(
+        default=None, description="End after so many seconds; not given: run until it is terminated."
+    )
+    beat_seconds: float = Field(
+        default=10.0, ge=1.0, description="Seconds between two reports in the asset's history."
+    )
+
+
+def live_asset(flow: Flow, plan: Plan, notes: Notes) -> AssetsDefinition:
+    """The asset of a flow's live queries.
+
+    Args:
+        flow: Planned again for the mode of each run.
+        plan: Of the flow; it has a live stage.
+        notes: Owners, tags, descriptions.
+    """
+    if plan.live is None:
+        msg = f"flow {plan.flow!r} has no unbounded source: there is nothing to run live"
+        raise RunError(msg)
+    name = identifier(plan.flow, "live")
+    results = [result.name for stage in plan.bounded for result in stage.results]
+    sources = [asset_key(plan.flow, source) for source in plan.live.sources]
+
+    spec = AssetSpec(
+        live_key(plan.flow),
+        deps=[*(table_key(plan.flow, result) for result in results), *sources],
+        description=notes.descriptions.get("live", f"Live queries of flow `{plan.flow}`"),
+        metadata={"plan": MetadataValue.md(f"```\n{explain(plan)}\n```")},
+        kinds={"spark", "kafka"},
+        group_name=identifier(plan.flow),
+        owners=notes.owners,
+        tags=notes.tags,
+        code_version=fingerprint(node for query in plan.live.queries for node in query.operators)[:12],
+    )
+
+    @multi_asset(name=name, specs=[spec], pool=name)
+    def live(
+        context: AssetExecutionContext, config: LiveConfig, flowcore: FlowcoreResource, spark: SparkResource
+    ) -> MaterializeResult:  # type: ignore[type-arg]
+        todays = plan_flow(flow, None if config.mode == "auto" else config.mode)
+        with deferred_interrupts() as interrupted:
+            run = spark.context(todays, flowcore.settings())
+            versions = _versions(todays, run)
+            with LiveRun(todays, run) as queries:
+                beats = _Beats(context, queries, versions)
+                while not interrupted.is_set() and not beats.over(config.run_seconds):
+                    if queries.wait(_LOOK_S):
+                        break
+                    if beats.since_last_s >= config.beat_seconds:
+                        beats.beat()
+                if interrupted.is_set():
+                    context.log.info("the live queries of flow %s are asked to stop", plan.flow)
+                    beats.beat()
+                last = beats.metadata()
+        return MaterializeResult(metadata=last)
+
+    return live
+
+
+class _Beats:
+    """Reports on running queries."""
+
+    def __init__(self, context: AssetExecutionContext, run: LiveRun, versions: Mapping[str, str]) -> None:
+        self._context = context
+        self._run = run
+        self._versions = versions
+        self._began = self._last = time.monotonic()
+
+    @property
+    def since_last_s(self) -> float:
+        return time.monotonic() - self._last
+
+    def over(self, run_seconds: float | None) -> bool:
+        return run_seconds is not None and time.monotonic() - self._began >= run_seconds
+
+    def beat(self) -> None:
+        self._last = time.monotonic()
+        self._context.log_event(AssetMaterialization(live_key(self._run.plan.flow), metadata=self.metadata()))
+
+    def metadata(self) -> Metadata:
+        return progress_metadata(self._run.progress(), time.monotonic() - self._began, self._versions)
+
+
+def _versions(plan: Plan, run: Context) -> dict[str, str]:
+    return {stage.name: run.results.require(stage.name).version for stage in plan.bounded if stage.results}

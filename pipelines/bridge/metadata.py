@@ -1,0 +1,72 @@
+"""Metadata: what does Dagster show of a result, and of a running query?
+
+Numbers keep their keys from one event to the next, since Dagster plots them over time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from dagster import MetadataValue, TableColumn, TableSchema
+
+from flowcore.spark.live import QueryProgress
+from flowcore.spark.manifest import Manifest, Table
+
+__all__ = ["Metadata", "progress_metadata", "stage_metadata", "table_metadata"]
+
+Metadata = dict[str, MetadataValue]
+
+
+def stage_metadata(manifest: Manifest, *, fresh: bool) -> Metadata:
+    """What is true of all that a stage leaves.
+
+    Args:
+        manifest: The committed result.
+        fresh: It was computed now, not found up to date.
+    """
+    return {
+        "version": MetadataValue.text(manifest.version),
+        "fresh": MetadataValue.bool(fresh),
+        "duration_s": MetadataValue.float(manifest.duration_ms / 1000),
+        "sources": MetadataValue.json(dict(manifest.sources)),
+        "rejected": MetadataValue.int(sum(manifest.rejected.values())),
+    }
+
+
+def table_metadata(table: Table, folder: Path) -> Metadata:
+    """What is true of one table; ``folder`` holds its files."""
+    columns = [TableColumn(name, kind) for name, kind in table.schema]
+    return {
+        "dagster/row_count": MetadataValue.int(table.rows),
+        "dagster/column_schema": MetadataValue.table_schema(TableSchema(columns)),
+        "digest": MetadataValue.text(table.digest),
+        "files": MetadataValue.int(len(table.files)),
+        "bytes": MetadataValue.int(sum(file.bytes for file in table.files)),
+        "path": MetadataValue.path(folder),
+    }
+
+
+def progress_metadata(
+    queries: Iterable[QueryProgress], seconds: float, versions: Mapping[str, str]
+) -> Metadata:
+    """How live queries are doing.
+
+    Args:
+        queries: Of one live stage.
+        seconds: How long they have run.
+        versions: The version of each bounded result that they join.
+    """
+    found: Metadata = {
+        "seconds": MetadataValue.float(seconds),
+    }
+    for query in queries:
+        found |= {
+            f"{query.name}/mode": MetadataValue.text(query.mode),
+            f"{query.name}/batches": MetadataValue.int(query.batches),
+            f"{query.name}/records": MetadataValue.int(query.rows_in),
+            f"{query.name}/records_per_second": MetadataValue.float(query.rows_per_second),
+        }
+    return found | {
+        f"bounded_version/{stage}": MetadataValue.text(version) for stage, version in versions.items()
+    }

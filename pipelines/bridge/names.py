@@ -1,0 +1,56 @@
+"""Names: under which asset key, job and op does Dagster know a part of a flow?
+
+What a stage computes belongs to its flow: ``[flow, table]``. What lies outside is the same thing to
+every flow: a topic is ``["kafka", name]``, files are ``["files", *path]``, so that one flow's output
+and another's input are one node of the graph.
+"""
+
+from __future__ import annotations
+
+import re
+
+from dagster import AssetKey
+
+from flowcore.graph.connectors import Frame, KafkaTopic
+from flowcore.graph.operators import Read, Write
+from flowcore.planner.plan import Plan
+
+__all__ = ["asset_key", "bounded_keys", "identifier", "live_key", "table_key"]
+
+
+def asset_key(flow: str, end: Read | Write) -> AssetKey:
+    """The key of a source or sink."""
+    connector = end.source if isinstance(end, Read) else end.sink
+    match connector:
+        case KafkaTopic(name=name):
+            return AssetKey(["kafka", name])
+        case Frame():
+            return AssetKey([flow, end.name])
+        case files:
+            parts = [part for part in re.split(r"[:/\\]+", files.path) if part]
+            return AssetKey(["files", *parts])
+
+
+def table_key(flow: str, result: str) -> AssetKey:
+    """The key of a table that a bounded stage leaves."""
+    return AssetKey([flow, result])
+
+
+def live_key(flow: str) -> AssetKey:
+    """The key of a flow's live queries."""
+    return AssetKey([flow, "live"])
+
+
+def bounded_keys(plan: Plan) -> list[AssetKey]:
+    """The keys of all tables and sinks that the bounded stages of a plan make."""
+    tables = [table_key(plan.flow, result.name) for stage in plan.bounded for result in stage.results]
+    return tables + [asset_key(plan.flow, sink) for stage in plan.bounded for sink in stage.sinks]
+
+
+def identifier(*parts: str) -> str:
+    """A name that Dagster takes for a job, op, group or pool: letters, digits and ``_``.
+
+    >>> identifier("shop-sales", "totals+report")
+    'shop_sales_totals_report'
+    """
+    return re.sub(r"\W", "_", "_".join(parts), flags=re.ASCII)
