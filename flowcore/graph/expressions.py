@@ -20,6 +20,8 @@ from flowcore.errors import PlanError
 
 __all__ = ["Expression", "resolve"]
 
+_VALUES = (exp.Condition, exp.Alias, exp.Aliases, exp.Star, exp.Interval,
+           exp.Filter, exp.WithinGroup, exp.IgnoreNulls, exp.RespectNulls)  # fmt: skip
 _GENERATORS = (exp.UDTF, exp.Explode, exp.Posexplode, exp.Inline)
 # What Spark has and sqlglot takes for functions it does not know; a test asks Spark for all it has.
 _MORE_GENERATORS = re.compile(r"inline_outer|json_tuple|sql_keywords|collations")
@@ -143,7 +145,7 @@ def _parse(text: str, operator: str) -> exp.Expr:
     if isinstance(tree, exp.Alias) and "start" not in tree.args["alias"].meta:
         msg = f"operator {operator!r}: {text!r} cannot be read; write variant_get(...) for column:path"
         raise PlanError(msg)
-    if len(trees) != 1 or tree is None or _first(tree, exp.Query, exp.DDL, exp.Command, exp.Set):
+    if len(trees) != 1 or not isinstance(tree, _VALUES) or _first(tree, exp.Query):
         msg = (
             f"operator {operator!r}: {text!r} is not one expression over its input's columns: "
             "statements and subqueries cannot be planned; join the other table instead"

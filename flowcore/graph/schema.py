@@ -7,6 +7,7 @@ are understood; a type is kept as the text that Spark will read.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NoReturn
 
 import sqlglot
 from sqlglot import exp
@@ -47,6 +48,8 @@ class Schema:
             return ddl
         try:
             statement = sqlglot.parse_one(f"CREATE TABLE t ({ddl})", dialect="spark")
+            if statement.expression or statement.args.get("properties"):
+                _refuse("it goes on after the columns")
             columns = tuple(_column(definition) for definition in statement.this.expressions)
         except (SqlglotError, AttributeError, ValueError) as error:
             msg = (
@@ -81,8 +84,7 @@ class Schema:
 
 def _column(definition: exp.Expression) -> Column:
     if not isinstance(definition, exp.ColumnDef) or definition.args.get("kind") is None:
-        msg = f"{definition.sql('spark')} has no type"
-        raise ValueError(msg)
+        _refuse(f"{definition.sql('spark')} has no type")
     required = any(
         isinstance(constraint.kind, exp.NotNullColumnConstraint)
         and not constraint.kind.args.get("allow_null")
@@ -93,3 +95,7 @@ def _column(definition: exp.Expression) -> Column:
 
 def _reason(error: Exception) -> str:
     return str(error).splitlines()[0].replace("\x1b[4m", "").replace("\x1b[0m", "")
+
+
+def _refuse(why: str) -> NoReturn:
+    raise ValueError(why)

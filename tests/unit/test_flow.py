@@ -1,0 +1,296 @@
+"""A flow is checked while it is declared: each mistake names its operator and the column."""
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+import pytest
+
+from flowcore import Csv, Flow, Json, KafkaTopic, Parquet, Stream, from_frame
+from flowcore.errors import ConfigurationError, PlanError, SchemaError
+
+
+class _Given:
+    """A bounded and an unbounded stream of one flow."""
+
+    def __init__(self) -> None:
+        self.flow = Flow("given")
+        self.sales = self.flow.read(
+            "sales", Parquet("s", schema="shop STRING, price DOUBLE, tags ARRAY<STRING>")
+        )
+        self.shops = self.flow.read("shops", Parquet("p", schema="shop STRING, city STRING"))
+        self.bids = self.flow.read(
+            "bids", KafkaTopic("bids", schema="shop STRING, price DOUBLE, tags ARRAY<STRING>")
+        )
+        self.asks = self.flow.read(
+            "asks", KafkaTopic("asks", schema="shop STRING, price DOUBLE, tags ARRAY<STRING>")
+        )
+        self.best = self.bids.aggregate(by="shop", best="max(price)", name="best")
+
+
+MISTAKES: dict[str, tuple[Callable[[_Given], object], str]] = {
+    # unknown columns
+    "select-unknown": (
+        lambda g: g.bids.select("prize", name="pick"),
+        "operator 'pick': 'prize' names the column 'prize', .*did you mean 'price'?",
+    ),
+    "select-unknown-in-expression": (
+        lambda g: g.bids.select("round(prise) as p", name="pick"),
+        "operator 'pick': .*'prise'.*did you mean 'price'?",
+    ),
+    "select-unknown-far": (
+        lambda g: g.bids.select("zzz"),
+        "operator 'select_1'.*'zzz'.*has shop, price, tags",
+    ),
+    "where-unknown": (lambda g: g.bids.where("prize > 1"), "operator 'where_1'.*'prize'"),
+    "with-unknown": (lambda g: g.bids.with_columns(x="prize + 1"), "operator 'with_columns_1'.*'prize'"),
+    "aggregate-unknown-by": (
+        lambda g: g.bids.aggregate(by="shob", n="count(*)"),
+        "'aggregate_1': by='shob'.*'shop'",
+    ),
+    "aggregate-unknown": (lambda g: g.bids.aggregate(by="shop", n="max(prize)"), "'aggregate_1'.*'prize'"),
+    "join-unknown-left": (lambda g: g.bids.join(g.shops, on="city"), r"'join_1'.*left input 'bids'.*'city'"),
+    "join-unknown-right": (
+        lambda g: g.bids.join(g.shops, on={"shop": "shob"}),
+        r"right input 'shops'.*'shob'",
+    ),
+    "write-unknown-key": (
+        lambda g: g.bids.write("out", KafkaTopic("o"), key="shob"),
+        "operator 'out'.*'shob'",
+    ),
+    "struct-star": (lambda g: g.bids.select("tags.*"), "operator 'select_1'.*cannot be checked"),
+    "dropped-column": (lambda g: g.bids.select("shop").where("price > 1"), "operator 'where_1'.*'price'"),
+    "other-table": (lambda g: g.bids.where("shops.city = 'x'"), "operator 'where_1'.*'shops'"),
+    # names
+    "select-unnamed": (
+        lambda g: g.bids.select("price * 2"),
+        r"'select_1': 'price \* 2' has no name.*price \* 2 as",
+    ),
+    "select-nothing": (lambda g: g.bids.select(), "'select_1' selects nothing"),
+    "select-twice": (lambda g: g.bids.select("shop", "price as Shop"), "'select_1'.*column 'Shop' twice"),
+    "star-twice": (lambda g: g.bids.select("*", "price"), "'select_1'.*column 'price' twice"),
+    "aggregate-twice": (
+        lambda g: g.bids.aggregate(by="shop", SHOP="max(price)"),
+        "'aggregate_1'.*'SHOP' twice",
+    ),
+    "two-operators": (lambda g: g.bids.where("true", name="Sales"), "two operators named 'Sales'"),
+    "operator-name": (lambda g: g.bids.where("true", name="a/b"), "operator name 'a/b'"),
+    "operator-name-dots": (lambda g: g.bids.where("true", name=".."), r"operator name '\.\.'"),
+    "flow-name": (lambda _: Flow("my flow"), "flow name 'my flow'"),
+    "flow-name-empty": (lambda _: Flow(""), "flow name ''"),
+    # aggregates where there are no groups, and the other way round
+    "select-aggregate": (
+        lambda g: g.sales.select("max(price) as m"),
+        r"'select_1': 'max\(price\) as m' aggregates",
+    ),
+    "select-mean": (lambda g: g.sales.select("mean(price) as m"), r"'select_1'.*aggregates"),
+    "where-aggregate": (lambda g: g.bids.where("count(*) > 1"), "'where_1'.*aggregates"),
+    "aggregate-plain": (
+        lambda g: g.sales.aggregate(by="shop", p="price"),
+        r"'aggregate_1': p='price' is no aggregate.*max\(price\)",
+    ),
+    "aggregate-nothing": (lambda g: g.sales.aggregate(), "'aggregate_1' groups and computes nothing"),
+    "aggregate-star": (lambda g: g.sales.aggregate(by="shop", n="*"), "'aggregate_1'.*no aggregate"),
+    "where-star": (lambda g: g.bids.where("*"), r"'where_1': '\*' stands for all columns"),
+    "window-live": (
+        lambda g: g.bids.select("lag(price) over (order by shop) as p"),
+        "'select_1'.*neighbouring rows",
+    ),
+    "explode-live": (
+        lambda g: g.bids.select("explode(tags) as tag"),
+        "'select_1'.*turns one record .* into several",
+    ),
+    "distinct-live": (
+        lambda g: g.bids.aggregate(by="shop", n="count(distinct price)"),
+        "'aggregate_1'.*approx_count_distinct",
+    ),
+    # SQL
+    "garbage": (lambda g: g.bids.where("price >"), "'where_1': 'price >' is not a Spark SQL expression"),
+    "subquery": (lambda g: g.bids.where("price > (select 1)"), "'where_1'.*subqueries"),
+    "statement": (lambda g: g.bids.select("select 1"), "'select_1'.*statements"),
+    "not-text": (lambda g: g.bids.where(3), "'where_1': 3 is not Spark SQL text"),  # type: ignore[arg-type]
+    # joins
+    "join-unbounded": (
+        lambda g: g.bids.join(g.asks, on="shop"),
+        r"'join_1' needs a bounded input, and 'asks' is unbounded.*until=",
+    ),
+    "join-bounded-with-live": (
+        lambda g: g.sales.join(g.bids, on="shop"),
+        r"'join_1'.*bids.join\(sales, ...\)",
+    ),
+    "join-ambiguous": (
+        lambda g: g.bids.join(g.sales, on="shop"),
+        "'join_1': both inputs 'bids' and 'sales' have .*'price'.*rename",
+    ),
+    "join-full-live": (
+        lambda g: g.bids.join(g.shops, on="shop", how="full"),
+        "'join_1': how='full'.*inner, left, semi, anti$",
+    ),
+    "join-right-live": (
+        lambda g: g.bids.join(g.shops, on="shop", how="right"),
+        "'join_1': how='right'.*unbounded left",
+    ),
+    "join-no-such": (
+        lambda g: g.bids.join(g.shops, on="shop", how="outer"),
+        "how='outer': there is no such join",
+    ),  # type: ignore[arg-type]
+    "join-on-nothing": (lambda g: g.bids.join(g.shops, on=[]), "'join_1' joins on nothing"),
+    "join-other-flow": (
+        lambda g: g.bids.join(_Given().shops, on="shop"),
+        "'join_1' takes 'shops' of the flow",
+    ),
+    # unions
+    "union-columns": (
+        lambda g: g.bids.union(g.best),
+        "'union_1': 'bids' and 'best' differ in the columns best, price, tags",
+    ),
+    "union-mixed": (
+        lambda g: g.bids.union(g.sales),
+        "'union_1' mixes the bounded 'sales' with the unbounded 'bids'",
+    ),
+    "union-updating": (
+        lambda g: g.best.union(g.asks.aggregate(by="shop", best="max(price)")),
+        "'union_1': records of 'best' replace",
+    ),
+    "union-other-flow": (lambda g: g.bids.union(_Given().bids), "'union_1' takes 'bids' of the flow"),
+    # sinks
+    "sink-no-key": (
+        lambda g: g.best.select("best").write("out", KafkaTopic("o")),
+        "sink 'out': .*no key says which.*key= one of best",
+    ),
+    "sink-no-key-after-apply": (
+        lambda g: g.best.apply(lambda f: f).write("out", KafkaTopic("o")),
+        "sink 'out'.*no key",
+    ),
+    "sink-no-key-after-replacing": (
+        lambda g: g.best.with_columns(shop="upper(shop)").write("out", KafkaTopic("o")),
+        "sink 'out'.*no key",
+    ),
+    "sink-files-updating": (
+        lambda g: g.best.write("out", Parquet("o")),
+        "sink 'out'.*files cannot do.*KafkaTopic",
+    ),
+    # sources
+    "no-schema": (lambda g: g.flow.read("x", Parquet("x")), "operator 'x'.*has no schema"),
+    "apply-schema": (lambda g: g.bids.apply(lambda f: f, schema="a INT, A INT"), "names a twice"),
+}
+
+
+@pytest.mark.parametrize("case", MISTAKES)
+def test_flow_refuses(case: str) -> None:
+    """Each mistake is an error when it is declared, says where, and has one line."""
+    declare, message = MISTAKES[case]
+
+    with pytest.raises((PlanError, SchemaError)) as caught:
+        declare(_Given())
+
+    assert re.search(message, str(caught.value)), str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_flow_ignores_the_case_of_columns() -> None:
+    """As Spark does; what comes out is spelled as it was written last."""
+    given = _Given()
+
+    stream = (
+        given.bids.select("SHOP", "Price")
+        .join(given.shops, on={"shop": "Shop"})
+        .where("PRICE > 1 and City > ''")
+    )
+
+    assert stream.columns == ("SHOP", "Price", "city")
+
+
+def test_flow_key_is_spelled_as_the_column() -> None:
+    """A key in another case is the same column."""
+    given = _Given()
+
+    given.bids.write("out", KafkaTopic("o"), key=["SHOP"])
+
+    assert given.flow.sinks[0].key == ("shop",)
+
+
+KEYS: dict[str, tuple[Callable[[_Given], Stream], tuple[str, ...] | None]] = {
+    "live-aggregate": (lambda g: g.best, ("shop",)),
+    "live-aggregate-of-all": (lambda g: g.bids.aggregate(n="count(*)"), ()),
+    "renamed": (lambda g: g.best.select("best", "`Shop` as place"), ("place",)),
+    "kept": (lambda g: g.best.where("best > 1").with_columns(twice="best * 2"), ("shop",)),
+    "joined": (lambda g: g.best.join(g.shops, on="shop"), ("shop",)),
+    "bounded-aggregate": (lambda g: g.sales.aggregate(by="shop", n="count(*)"), ("shop",)),
+    "bounded-join": (lambda g: g.sales.aggregate(by="shop", n="count(*)").join(g.shops, on="shop"), None),
+    "plain": (lambda g: g.bids, None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", KEYS)
+def test_flow_carries_the_key_to_the_sink(case: str) -> None:
+    """A sink takes the key of what it writes, under the name that it has there."""
+    declare, key = KEYS[case]
+    given = _Given()
+
+    declare(given).write("out", KafkaTopic("out"))
+
+    assert given.flow.sinks[0].key == key
+
+
+def test_flow_columns_follow_the_operators() -> None:
+    """Order counts: it is the order of the columns that are written."""
+    given = _Given()
+
+    assert given.bids.select("*", "price * 2 as twice").columns == ("shop", "price", "tags", "twice")
+    assert given.bids.with_columns(Price="1", extra="2").columns == ("shop", "tags", "Price", "extra")
+    assert given.bids.join(given.shops, on="shop", how="semi").columns == given.bids.columns
+    assert given.bids.join(given.shops, on="shop").columns == ("shop", "price", "tags", "city")
+    assert given.sales.select("explode(tags) as tag").columns == ("tag",)
+    assert given.sales.select("sum(price) over (partition by shop) as t").columns == ("t",)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [Parquet("x", "a INT"), Csv("x", "a INT"), Json("x", "a INT"), from_frame(print, "a INT"),
+     KafkaTopic("x", "a INT", until="latest")],
+    ids=["parquet", "csv", "json", "frame", "kafka-until"],
+)  # fmt: skip
+def test_flow_source_is_bounded(source: Parquet) -> None:
+    """Everything but a topic without end."""
+    assert Flow("f").read("x", source).bounded
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"name": ""}, "names no topic"),
+        ({"until": "earliest"}, "ends before its first record"),
+        ({"start": datetime(2026, 1, 1)}, "start=2026-01-01 00:00:00 of topic 'bids' has no time zone"),  # noqa: DTZ001 - the mistake
+        ({"until": datetime(2026, 1, 1)}, "until=.*has no time zone"),  # noqa: DTZ001 - the mistake
+        ({"start": "beginning"}, "start='beginning' of topic 'bids' is not a place"),
+        ({"until": 5}, "until=5 of topic 'bids' is not a place"),
+        ({"on_error": "ignore"}, "on_error='ignore' of topic 'bids'"),
+    ],
+)  # fmt: skip
+def test_topic_refuses(settings: dict[str, object], message: str) -> None:
+    """A topic that cannot be read as it says is an error when it is declared."""
+    with pytest.raises(ConfigurationError, match=message):
+        KafkaTopic(**{"name": "bids", **settings})  # type: ignore[arg-type]
+
+
+def test_topic_takes_every_place() -> None:
+    """Ends, times with a zone, offsets."""
+    KafkaTopic("t", start={0: 5}, until=datetime(2026, 1, 1, tzinfo=UTC))
+    KafkaTopic("t", start=datetime(2026, 1, 1, tzinfo=UTC), until={0: 9})
+    KafkaTopic("t", start="latest", until="latest")
+
+
+def test_declaring_and_planning_starts_no_jvm() -> None:
+    """Not even PySpark is imported."""
+    program = (
+        "import sys; from pipelines.auctions.flow import flow; from flowcore.planner import plan_flow; "
+        "from flowcore.planner.explain import explain; assert explain(plan_flow(flow)); "
+        "print([n for n in sys.modules if n.split('.')[0] in ('pyspark', 'py4j', 'kafka', 'dagster')])"
+    )
+
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,85 @@
+"""A schema is read from Spark DDL, keeps order, names and types, and refuses what it cannot read."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flowcore.errors import SchemaError
+from flowcore.graph.schema import Column, Schema
+
+TYPES = ["BIGINT", "DOUBLE", "STRING", "BOOLEAN", "DATE", "TIMESTAMP_NTZ", "BINARY",
+         "DECIMAL(10, 2)", "ARRAY<STRING>", "MAP<STRING, INT>", "STRUCT<x: INT, y: ARRAY<DOUBLE>>"]  # fmt: skip
+
+columns = st.builds(
+    Column, st.text("abcxyzé_0 .-", min_size=1, max_size=8).filter(str.strip),
+    st.sampled_from(TYPES), st.booleans(),
+)  # fmt: skip
+
+
+@given(st.lists(columns, min_size=1, max_size=6, unique_by=lambda column: column.name.lower()))
+def test_schema_survives_its_own_text(found: list[Column]) -> None:
+    """Names (backquoted), types and nullability come back as they were."""
+    schema = Schema(tuple(found))
+
+    assert Schema.parse(schema.ddl) == schema
+
+
+@pytest.mark.parametrize(
+    "word",
+    ["date", "timestamp", "order", "key", "value", "desc", "end", "user", "set", "topic", "offset"],
+)
+def test_schema_takes_words_of_sql_as_names(word: str) -> None:
+    """Data has columns named like SQL's words, and so has Kafka."""
+    assert Schema.parse(f"{word} STRING").names == (word,)
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [("long", "BIGINT"), ("integer", "INT"), ("byte", "TINYINT"), ("struct<b int>", "STRUCT<b: INT>")],
+)
+def test_schema_takes_spark_s_other_spellings(written: str, read: str) -> None:
+    """Spark's aliases of a type, and a struct without colons, mean the same type."""
+    assert Schema.parse(f"a {written}").columns == (Column("a", read),)
+
+
+def test_schema_keeps_not_null() -> None:
+    """Only NOT NULL makes a column required."""
+    schema = Schema.parse("a INT NOT NULL, b INT NULL, c INT COMMENT 'not null'")
+
+    assert [column.nullable for column in schema.columns] == [False, True, True]
+
+
+def test_schema_is_taken_as_it_is() -> None:
+    """What is parsed once can be passed again."""
+    schema = Schema.parse("a INT")
+
+    assert Schema.parse(schema) is schema
+
+
+@pytest.mark.parametrize(
+    "ddl",
+    [
+        "",
+        "a",
+        "a INT b",
+        "a wrongtype",
+        "a: INT",
+        "a INT; DROP TABLE x",
+        "PRIMARY KEY (a)",
+        "a INT) AS SELECT (1",
+        "a INT) USING csv --",
+    ],
+)
+def test_schema_refuses_what_is_no_list_of_columns(ddl: str) -> None:
+    """The message shows the text that was given, without sqlglot's colours."""
+    with pytest.raises(SchemaError) as caught:
+        Schema.parse(ddl)
+
+    assert f"schema {ddl!r}" in str(caught.value)
+    assert "\x1b" not in str(caught.value)
+
+
+def test_schema_refuses_a_name_twice() -> None:
+    """Spark compares names without case."""
+    with pytest.raises(SchemaError, match="names price twice"):
+        Schema.parse("price INT, Price DOUBLE")
