@@ -73,13 +73,18 @@ class StageFolder:
         (pins / reader).write_text(version)
 
     def _remove_unused(self) -> None:
-        current = self.manifest()
+        try:
+            current = self.manifest()
+        except ResultError:  # which version is in use cannot be told; the next commit tells it
+            return
         pins = self.root / "pins"
         keep = {pin.read_text() for pin in pins.iterdir()} if pins.is_dir() else set()
         keep |= {current.version} if current else set()
-        for folder in self.root.iterdir():
-            if folder.is_dir() and folder != pins and folder.name not in keep:
-                shutil.rmtree(folder, ignore_errors=True)
+        for path in self.root.iterdir():
+            if path.is_dir() and path != pins and path.name not in keep:
+                shutil.rmtree(path, ignore_errors=True)
+            elif path.name.startswith(f".{self.manifest_path.name}."):  # of a run killed while it committed
+                path.unlink()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,184 @@
+"""A fingerprint changes when the computation does, and only then; it is the same in every process."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+
+from flowcore import Csv, Flow, KafkaTopic, Parquet, Stream, from_frame
+from flowcore.planner.fingerprint import fingerprint
+
+Build = Callable[[Flow], Stream]
+LIMIT = 5
+
+
+def _read(schema: str = "a INT, b INT", **settings: Any) -> Build:
+    return lambda flow: flow.read("in", Csv("in", schema=schema, **settings))
+
+
+def _print(build: Build) -> str:
+    flow = Flow("f")
+    build(flow).write("out", Parquet("out"))
+    return fingerprint(flow.operators)
+
+
+def _then(change: Callable[[Stream], Stream]) -> Build:
+    return lambda flow: change(_read()(flow))
+
+
+def _over(limit: int) -> Callable[[Any], Any]:
+    return lambda frame: frame.where(frame.a > limit)
+
+
+def _default(limit: int) -> Callable[[Any], Any]:
+    def keep(frame: Any, limit: int = limit) -> Any:
+        return frame.where(frame.a > limit)
+
+    return keep
+
+
+def _nested(limit: int) -> Callable[[Any], Any]:
+    inner = _over(limit)
+    return lambda frame: inner(frame.limit(1))
+
+
+class _Model:
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+
+    def __call__(self, frame: Any) -> Any:
+        return frame.where(frame.a > self.limit)
+
+    def keep(self, frame: Any) -> Any:
+        return frame.where(frame.a > self.limit)
+
+
+def _twice(frame: Any) -> Any:
+    return frame.where("a > 2")
+
+
+def _thrice(frame: Any) -> Any:
+    return frame.where("a > 3")
+
+
+def _apply(function: Callable[[Any], Any]) -> Build:
+    return _then(lambda stream: stream.apply(function))
+
+
+SAME: dict[str, tuple[Build, Build]] = {
+    "declared-again": (_then(lambda s: s.where("a > 1")), _then(lambda s: s.where("a > 1"))),
+    "function-again": (_apply(_over(1)), _apply(_over(1))),
+    "object-again": (_apply(_Model(1)), _apply(_Model(1))),
+    "partial-again": (_apply(partial(_twice)), _apply(partial(_twice))),
+}
+DIFFERENT: dict[str, tuple[Build, Build]] = {
+    "expression": (_then(lambda s: s.where("a > 1")), _then(lambda s: s.where("a > 2"))),
+    "column-name": (_then(lambda s: s.select("a as x")), _then(lambda s: s.select("a as y"))),
+    "columns-swapped": (_then(lambda s: s.select("a", "b")), _then(lambda s: s.select("b", "a"))),
+    "group": (
+        _then(lambda s: s.aggregate(by="a", n="max(a)")),
+        _then(lambda s: s.aggregate(by="b", n="max(a)")),
+    ),
+    "schema": (_read(), _read("a INT, b BIGINT")),
+    "not-null": (_read(), _read("a INT, b INT NOT NULL")),
+    "delimiter": (_read(), _read(delimiter=";")),
+    "option": (_read(), _read(options={"nullValue": "-"})),
+    "code": (_apply(_twice), _apply(_thrice)),
+    "closure": (_apply(_over(1)), _apply(_over(2))),
+    "default": (_apply(_default(1)), _apply(_default(2))),
+    "closure-of-closure": (_apply(_nested(1)), _apply(_nested(2))),
+    "object": (_apply(_Model(1)), _apply(_Model(2))),
+    "bound-method": (_apply(_Model(1).keep), _apply(_Model(2).keep)),
+    "partial": (_apply(partial(_default(0), limit=1)), _apply(partial(_default(0), limit=2))),
+    "partial-of-another": (_apply(partial(_twice)), _apply(partial(_thrice))),
+    "frame": (
+        lambda flow: flow.read("in", from_frame(_twice, "a INT")),
+        lambda flow: flow.read("in", from_frame(_thrice, "a INT")),
+    ),
+    "until": (
+        lambda flow: flow.read("in", KafkaTopic("t", schema="a INT", until={0: 1})),
+        lambda flow: flow.read("in", KafkaTopic("t", schema="a INT", until={0: 2})),
+    ),
+    "join-type": (
+        _then(lambda s: s.join(s.select("a", "b as c"), on="a")),
+        _then(lambda s: s.join(s.select("a", "b as c"), on="a", how="left")),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", SAME)
+def test_fingerprint_is_the_same_for_the_same_computation(case: str) -> None:
+    """Declaring a flow once more changes nothing."""
+    first, second = SAME[case]
+
+    assert _print(first) == _print(second)
+
+
+@pytest.mark.parametrize("case", DIFFERENT)
+def test_fingerprint_sees(case: str) -> None:
+    """Each of these gives another result over the same data."""
+    first, second = DIFFERENT[case]
+
+    assert _print(first) != _print(second)
+
+
+def _uses_helper(frame: Any) -> Any:
+    return _helper(frame).limit(LIMIT)
+
+
+def _helper(frame: Any) -> Any:
+    return frame.where("a > 1")
+
+
+def test_fingerprint_sees_helpers_and_constants(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A function's own package is part of it."""
+    before = _print(_apply(_uses_helper))
+
+    with monkeypatch.context() as patch:
+        patch.setitem(_uses_helper.__globals__, "_helper", _twice)
+        assert _print(_apply(_uses_helper)) != before
+    with monkeypatch.context() as patch:
+        patch.setitem(_uses_helper.__globals__, "LIMIT", 6)
+        assert _print(_apply(_uses_helper)) != before
+    assert _print(_apply(_uses_helper)) == before
+
+
+def _recursive(frame: Any, depth: int = 0) -> Any:
+    return frame if depth else _recursive(frame, 1)
+
+
+def test_fingerprint_ends_for_functions_that_call_themselves() -> None:
+    """Directly, or through a closure."""
+
+    def inner(frame: Any, depth: int = 0) -> Any:
+        return frame if depth else inner(frame, 1)
+
+    assert _print(_apply(_recursive)) != _print(_apply(inner))
+
+
+PROGRAM = """
+from flowcore import Flow, Parquet
+from flowcore.planner.fingerprint import fingerprint
+flow = Flow("f")
+def keep(frame):
+    return [x for x in frame if x in {"a", "b", "c", "d"}] and (lambda y: y)
+flow.read("in", Parquet("in", schema="a INT")).apply(keep).write("out", Parquet("out"))
+print(fingerprint(flow.operators))
+"""
+
+
+def test_fingerprint_is_the_same_in_every_process() -> None:
+    """Neither addresses nor the order of sets are in it, or every start would run every stage again."""
+    prints = {
+        subprocess.run(
+            [sys.executable, "-c", PROGRAM],
+            env={"PYTHONHASHSEED": seed, "PYTHONPATH": ":".join(sys.path)},
+            capture_output=True, text=True, check=True,
+        ).stdout
+        for seed in ("1", "2", "3")
+    }  # fmt: skip
+
+    assert len(prints) == 1

@@ -1,0 +1,88 @@
+"""A query runs in real time where it can, and where it cannot the plan says what stands in the way."""
+
+from collections.abc import Callable
+
+import pytest
+
+from flowcore import Flow, KafkaTopic, Parquet, Stream
+from flowcore.errors import PlanError
+from flowcore.planner import plan_flow
+from flowcore.planner.plan import Decision
+
+
+def _mode(build: Callable[[Stream], Stream], requested: str | None = None, sink: object = None) -> Decision:
+    flow = Flow("f")
+    bids = flow.read("bids", KafkaTopic("bids", schema="shop STRING, price DOUBLE"))
+    build(bids).write("out", sink or KafkaTopic("out"))  # type: ignore[arg-type]
+    live = plan_flow(flow, requested).live  # type: ignore[arg-type]
+    assert live
+    return live.queries[0].mode
+
+
+def _shops(bids: Stream) -> Stream:
+    return bids._flow.read("shops", Parquet("shops", schema="shop STRING, city STRING"))
+
+
+def _asks(bids: Stream) -> Stream:
+    return bids._flow.read("asks", KafkaTopic("asks", schema="shop STRING, price DOUBLE"))
+
+
+def _joined_union(bids: Stream) -> Stream:
+    shops = _shops(bids)
+    return bids.join(shops, on="shop").union(_asks(bids).join(shops, on="shop"))
+
+
+NATIVE: dict[str, Callable[[Stream], Stream]] = {
+    "project": lambda bids: bids.where("price > 1").select("shop", "price * 2 as p").with_columns(q="p + 1"),
+    "join": lambda bids: bids.join(_shops(bids), on="shop"),
+    "aggregate": lambda bids: bids.aggregate(by="shop", n="count(*)"),
+    "union": lambda bids: bids.union(_asks(bids)),
+    "joined-union": _joined_union,
+    "declared-function": lambda bids: bids.apply(lambda frame: frame, realtime=True),
+}
+
+
+@pytest.mark.parametrize("case", NATIVE)
+def test_mode_is_realtime_where_everything_is_native(case: str) -> None:
+    """A table that both sides of a union join is read as a result, not as a source."""
+    assert _mode(NATIVE[case]).value == "realtime"
+
+
+OBSTACLES: dict[str, tuple[Callable[[Stream], Stream], object, str]] = {
+    "function": (lambda bids: bids.apply(lambda f: f, name="model"), None, "model is a DataFrame function"),
+    "files": (lambda bids: bids, Parquet("out"), "out is not a Kafka topic"),
+}
+
+
+@pytest.mark.parametrize("case", OBSTACLES)
+def test_mode_names_what_stands_in_the_way(case: str) -> None:
+    """Left alone it becomes micro-batch with the reason; asked for real time it is refused with it."""
+    build, sink, obstacle = OBSTACLES[case]
+
+    decision = _mode(build, sink=sink)
+
+    assert decision.value == "micro-batch"
+    assert any(obstacle in reason for reason in decision.reasons)
+    with pytest.raises(PlanError, match=f"mode 'realtime' is not possible: {obstacle}"):
+        _mode(build, "realtime", sink)
+
+
+@pytest.mark.parametrize("requested", ["micro-batch", "slice"])
+def test_mode_is_what_was_asked_for(requested: str) -> None:
+    """With the reason that it was."""
+    decision = _mode(lambda bids: bids, requested)
+
+    assert decision.value == requested
+    assert "asked for" in decision.reasons[0]
+
+
+def test_mode_of_dead_letters_alone_ends_with_a_slice() -> None:
+    """Asked for a slice, a query that only carries bad records stops too."""
+    flow = Flow("f")
+    bids = flow.read("bids", KafkaTopic("bids", schema="shop STRING"))
+    bids.aggregate(n="count(*)").write("n", KafkaTopic("n"))
+
+    live = plan_flow(flow, "slice").live
+
+    assert live
+    assert [query.mode.value for query in live.queries] == ["slice", "slice"]

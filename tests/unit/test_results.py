@@ -1,0 +1,132 @@
+"""A result is visible when its manifest says so; one run at a time; nothing unused is kept."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from flowcore.errors import ResultError, RunError
+from flowcore.spark.manifest import Manifest, Table
+from flowcore.spark.results import ResultStore, StageFolder
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> ResultStore:
+    return ResultStore(tmp_path, "f")
+
+
+def _commit(folder: StageFolder) -> str:
+    with folder.fresh_version() as (version, path):
+        (path / "sales").mkdir(parents=True)
+        pq.write_table(pa.table({"a": [1]}), path / "sales" / "part-0.parquet")
+        table = Table.scan(path / "sales", (("a", "bigint"),), folder.root)
+        Manifest(
+            flow="f", stage=folder.stage, version=version, created_ms=1, duration_ms=1, fingerprint="x",
+            sources={}, tables={"sales": table}, rejected={},
+        ).write(folder.manifest_path)  # fmt: skip
+    return version
+
+
+def _versions(folder: StageFolder) -> set[str]:
+    return {path.name for path in folder.root.iterdir() if path.is_dir() and path.name != "pins"}
+
+
+def test_result_that_was_never_committed_is_missing(store: ResultStore) -> None:
+    """The message says what to run."""
+    assert store.folder("sales").manifest() is None
+    with pytest.raises(ResultError, match="stage 'sales' of flow 'f' has no committed result"):
+        store.require("sales")
+
+
+def test_result_is_found_and_checked(store: ResultStore) -> None:
+    """What was committed is what is read; damage is an error and no wrong answer."""
+    version = _commit(store.folder("sales"))
+
+    manifest = store.require("sales")
+    assert manifest.version == version
+
+    (store.folder("sales").root / manifest.tables["sales"].files[0].path).unlink()
+    with pytest.raises(ResultError, match="is missing"):
+        store.require("sales")
+
+
+def test_result_of_a_body_that_fails_is_invisible(store: ResultStore) -> None:
+    """Its files are removed, the earlier result stays."""
+    folder = store.folder("sales")
+    version = _commit(folder)
+
+    def fail() -> None:
+        with folder.fresh_version() as (_, path):
+            path.mkdir()
+            (path / "half.parquet").touch()
+            1 / 0  # noqa: B018 - the failure
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+
+    assert store.require("sales").version == version
+    assert _versions(folder) == {version}
+
+
+def test_result_that_a_killed_run_left_is_removed_by_the_next(store: ResultStore) -> None:
+    """A folder that no manifest names is nobody's."""
+    folder = store.folder("sales")
+    (folder.root / "20200101T000000-killed" / "sales").mkdir(parents=True)
+    (folder.root / ".manifest.json.20200101T000000-killed").write_text("{")
+    assert folder.manifest() is None
+
+    version = _commit(folder)
+
+    assert {path.name for path in folder.root.iterdir()} == {version, "manifest.json", ".lock"}
+
+
+def test_result_has_one_run_at_a_time(store: ResultStore) -> None:
+    """The second is refused at once and changes nothing; when the first is done there may be another."""
+    folder = store.folder("sales")
+
+    with folder.fresh_version() as (_, path):
+        path.mkdir()
+        with (
+            pytest.raises(RunError, match="stage 'sales' is being run by another process"),
+            store.folder("sales").fresh_version(),
+        ):
+            pytest.fail("two runs of one stage")
+        assert path.is_dir()
+        with store.folder("other").fresh_version():
+            pass
+
+    assert _commit(folder)
+
+
+def test_result_versions_that_nobody_needs_are_removed(store: ResultStore) -> None:
+    """The newest stays, and those that a live query stands on, for as long as it does."""
+    folder = store.folder("sales")
+    first = _commit(folder)
+    folder.pin("query", first)
+    second = _commit(folder)
+    third = _commit(folder)
+    assert _versions(folder) == {first, third}
+    assert second not in _versions(folder)
+
+    folder.pin("query", third)
+    fourth = _commit(folder)
+    assert _versions(folder) == {third, fourth}
+
+
+def test_result_versions_differ(store: ResultStore) -> None:
+    """Two commits in one second are two versions."""
+    assert _commit(store.folder("sales")) != _commit(store.folder("sales"))
+
+
+def test_results_of_a_damaged_manifest_can_be_made_again(store: ResultStore) -> None:
+    """A run does what the error about the manifest says: the stage runs again."""
+    folder = store.folder("sales")
+    _commit(folder)
+    folder.manifest_path.write_text("{")
+
+    with pytest.raises(ZeroDivisionError), folder.fresh_version():
+        1 / 0  # noqa: B018 - the failure, not the manifest, is what is told
+    version = _commit(folder)
+
+    assert store.require("sales").version == version

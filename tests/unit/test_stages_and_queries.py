@@ -1,0 +1,197 @@
+"""The plan splits a flow where Spark has to, and nowhere else."""
+
+import pytest
+
+from flowcore import Flow, KafkaTopic, Parquet, Stream
+from flowcore.errors import PlanError
+from flowcore.graph.operators import Read
+from flowcore.planner import plan_flow
+from flowcore.planner.plan import LiveQuery, Plan
+
+SALE = "shop STRING, price DOUBLE"
+
+
+def _bounded(flow: Flow, name: str) -> Stream:
+    return flow.read(name, Parquet(name, schema=f"shop STRING, {name}_value DOUBLE"))
+
+
+def _live(flow: Flow, name: str = "bids", on_error: str = "dead-letter") -> Stream:
+    return flow.read(name, KafkaTopic(name, schema=SALE, on_error=on_error))  # type: ignore[arg-type]
+
+
+def _queries(plan: Plan) -> tuple[LiveQuery, ...]:
+    return plan.live.queries if plan.live else ()
+
+
+def test_plan_refuses_a_flow_without_sink() -> None:
+    """It would compute nothing."""
+    flow = Flow("nothing")
+    _bounded(flow, "a")
+
+    with pytest.raises(PlanError, match="'nothing' has no sink"):
+        plan_flow(flow)
+
+
+def test_stages_that_share_nothing_are_apart() -> None:
+    """Each can be run, skipped and repeated alone."""
+    flow = Flow("f")
+    joined = _live(flow).join(_bounded(flow, "a"), on="shop").join(_bounded(flow, "b"), on="shop")
+    joined.write("out", KafkaTopic("out"))
+
+    assert [stage.name for stage in plan_flow(flow).bounded] == ["a", "b"]
+
+
+def test_stages_that_share_an_operator_are_one() -> None:
+    """What both need is computed once: the results and the sink leave one stage together."""
+    flow = Flow("f")
+    base = _bounded(flow, "a")
+    first, second = base.where("a_value > 1", name="first"), base.select("shop", name="second")
+    base.aggregate(by="shop", n="count(*)").write("report", Parquet("report"))
+    _live(flow).join(first, on="shop").join(second, on="shop").write("out", KafkaTopic("out"))
+
+    (stage,) = plan_flow(flow).bounded
+
+    assert stage.name == "first+second+report"
+    assert [result.name for result in stage.results] == ["first", "second"]
+    assert [sink.name for sink in stage.sinks] == ["report"]
+    assert [source.name for source in stage.sources] == ["a"]
+
+
+def test_stages_connected_by_a_third_are_one() -> None:
+    """Being connected is transitive, in whatever order the ends were declared."""
+    flow = Flow("f")
+    a, b = _bounded(flow, "a"), _bounded(flow, "b")
+    a.write("only_a", Parquet("x"))
+    b.write("only_b", Parquet("y"))
+    a.join(b, on="shop").write("both", Parquet("z"))
+
+    assert [stage.name for stage in plan_flow(flow).bounded] == ["only_a+only_b+both"]
+
+
+def test_stage_leaves_out_what_no_result_needs() -> None:
+    """An operator that nobody reads runs nowhere."""
+    flow = Flow("f")
+    a = _bounded(flow, "a")
+    a.where("a_value > 1", name="unused")
+    a.write("out", Parquet("x"))
+
+    (stage,) = plan_flow(flow).bounded
+
+    assert "unused" not in [node.name for node in stage.operators]
+
+
+def test_result_that_two_queries_join_is_one() -> None:
+    """A bounded result is computed once and names all its readers."""
+    flow = Flow("f")
+    shops = _bounded(flow, "a")
+    bids = _live(flow)
+    bids.join(shops, on="shop", name="one").aggregate(by="shop", n="count(*)").write("n", KafkaTopic("n"))
+    bids.join(shops, on="shop", name="two").write("out", KafkaTopic("out"))
+
+    plan = plan_flow(flow)
+
+    ((result,),) = (stage.results for stage in plan.bounded)
+    assert result.consumers == ("one", "two")
+    assert [query.results for query in _queries(plan)] == [(shops.operator,), (shops.operator,)]
+
+
+def test_queries_without_state_share_a_read() -> None:
+    """Branches of one source, and of sources that were united, are one query."""
+    flow = Flow("f")
+    bids, asks = _live(flow), _live(flow, "asks")
+    bids.write("one", KafkaTopic("one"))
+    asks.write("two", KafkaTopic("two"))
+    bids.union(asks).write("both", KafkaTopic("both"))
+
+    (query,) = _queries(plan_flow(flow))
+
+    assert {sink.name for sink in query.sinks} == {"one", "two", "both"}
+
+
+def test_queries_of_sources_that_never_meet_are_apart() -> None:
+    """One can fall behind or fail without the other."""
+    flow = Flow("f")
+    _live(flow).write("one", KafkaTopic("one"))
+    _live(flow, "asks").write("two", KafkaTopic("two"))
+
+    assert [query.name for query in _queries(plan_flow(flow))] == ["bids", "asks"]
+
+
+def test_query_with_state_may_have_several_sinks() -> None:
+    """What is behind the same state is one query, what is behind another is another."""
+    flow = Flow("f")
+    best = _live(flow, on_error="fail").aggregate(by="shop", best="max(price)")
+    best.write("all", KafkaTopic("all"))
+    best.where("best > 100").write("high", KafkaTopic("high"))
+    best.apply(lambda frame: frame).write("other", KafkaTopic("other"), key="shop")
+
+    assert [[sink.name for sink in query.sinks] for query in _queries(plan_flow(flow))] == [
+        ["all", "high"],
+        ["other"],
+    ]
+
+
+def test_queries_refuse_two_states_in_a_row() -> None:
+    """The message names the sink and both operators."""
+    flow = Flow("f")
+    best = _live(flow).aggregate(by=["shop", "price"], n="count(*)", name="first")
+    best.aggregate(by="shop", n="sum(n)", name="second").write("out", KafkaTopic("out"))
+
+    with pytest.raises(PlanError, match="sink 'out' is behind the operators 'first' and 'second'"):
+        plan_flow(flow)
+
+
+def _branches(flow: Flow, which: set[str], on_error: str) -> None:
+    bids = _live(flow, on_error=on_error)
+    if "plain" in which:
+        bids.write("plain", KafkaTopic("plain"))
+    if "state" in which:
+        bids.aggregate(by="shop", n="count(*)").write("state", KafkaTopic("state"))
+    if "other_state" in which:
+        bids.aggregate(by="price", n="count(*)").write("other_state", KafkaTopic("other_state"))
+    if "files" in which:
+        bids.write("files", Parquet("files"))
+    if "function" in which:
+        bids.apply(lambda frame: frame).write("function", KafkaTopic("function"))
+    if "united" in which:
+        bids.union(_live(flow, "asks")).write("united", KafkaTopic("united"))
+
+
+BRANCHES = ["plain", "state", "other_state", "files", "function", "united"]
+
+
+@pytest.mark.parametrize("subset", range(1, 2 ** len(BRANCHES)))
+def test_bad_records_leave_through_exactly_one_query(subset: int) -> None:
+    """For every mix of branches; and query names, which name checkpoints, are unique."""
+    which = {name for bit, name in enumerate(BRANCHES) if subset >> bit & 1}
+    flow = Flow("f")
+    _branches(flow, which, "dead-letter")
+
+    queries = _queries(plan_flow(flow))
+
+    routed = [source.name for query in queries for source in query.dead_letters]
+    live = {node.name for node in flow.operators if isinstance(node, Read)}
+    assert sorted(routed) == sorted(live)
+    assert len({query.name for query in queries}) == len(queries)
+    assert sorted(sink.name for query in queries for sink in query.sinks) == sorted(which)
+
+
+def test_bad_records_go_nowhere_where_they_fail_the_query() -> None:
+    """on_error='fail' has no dead letters."""
+    flow = Flow("f")
+    _branches(flow, set(BRANCHES) - {"united"}, "fail")
+
+    assert all(not query.dead_letters for query in _queries(plan_flow(flow)))
+
+
+def test_plan_knows_every_topic_once() -> None:
+    """Sources and sinks, bounded and live."""
+    flow = Flow("f")
+    past = flow.read("past", KafkaTopic("past", schema=SALE, until="latest"))
+    bids = _live(flow)
+    bids.join(past.select("shop", "price as last"), on="shop").write("out", KafkaTopic("out"))
+    bids.aggregate(by="shop", n="count(*)").write("n", KafkaTopic("n"))
+
+    assert [(node.name, topic.name) for node, topic in plan_flow(flow).topics] == [
+        ("past", "past"), ("bids", "bids"), ("out", "out"), ("n", "n"),
+    ]  # fmt: skip
