@@ -18,7 +18,7 @@ from dagster import (
 
 from flowcore.planner.plan import Plan
 from pipelines.bridge.live import LiveConfig
-from pipelines.bridge.names import bounded_keys, identifier, live_key
+from pipelines.bridge.names import bounded_keys, identifier, live_key, op_name
 
 __all__ = ["automation"]
 
@@ -66,7 +66,7 @@ def _live_job(plan: Plan, mode: Literal["slice", "auto"]) -> Definitions:
     job = define_asset_job(
         identifier(plan.flow, "slice" if mode == "slice" else "live"),
         AssetSelection.assets(live_key(plan.flow)),
-        config=RunConfig(ops={identifier(plan.flow, "live"): LiveConfig(mode=mode)}),
+        config=RunConfig(ops={op_name(plan.flow, "live"): LiveConfig(mode=mode)}),
         description=f"Let the live queries of flow `{plan.flow}` {what}.",
         tags=_UNLIMITED,
     )

@@ -9,6 +9,7 @@ from dagster import (
     AssetCheckResult,
     AssetChecksDefinition,
     AssetExecutionContext,
+    AssetKey,
     AssetsDefinition,
     AssetSpec,
     Config,
@@ -21,14 +22,13 @@ from dagster import (
 from pydantic import Field
 
 from flowcore.errors import ResultError
-from flowcore.graph.operators import Operator, Write
 from flowcore.planner.fingerprint import fingerprint
 from flowcore.planner.plan import BoundedStage, Plan
 from flowcore.spark.bounded import run_bounded, up_to_date
 from flowcore.spark.manifest import Manifest
 from flowcore.spark.results import ResultStore, StageFolder
 from pipelines.bridge.metadata import Metadata, stage_metadata, table_metadata
-from pipelines.bridge.names import asset_key, identifier, table_key
+from pipelines.bridge.names import asset_key, identifier, kind_of, op_name, table_key
 from pipelines.bridge.notes import Notes
 from pipelines.bridge.resources import FlowcoreResource, SparkResource
 
@@ -46,7 +46,7 @@ class StageConfig(Config):
 
 def stage_asset(stage: BoundedStage, plan: Plan, notes: Notes) -> AssetsDefinition:
     """The assets that one bounded stage makes."""
-    name = identifier(plan.flow, stage.name)
+    name = op_name(plan.flow, stage.name)
     # Topics are written by the live stage; here Spark needs slots for none of it.
     bounded_only = replace(plan, live=None)
 
@@ -73,13 +73,11 @@ def _specs(stage: BoundedStage, plan: Plan, notes: Notes) -> list[AssetSpec]:
     deps = [asset_key(plan.flow, source) for source in stage.sources]
     code_version = fingerprint(stage.operators)[:12]
 
-    def spec(operator: Operator, kind: str) -> AssetSpec:
+    def spec(key: AssetKey, name: str, kind: str) -> AssetSpec:
         return AssetSpec(
-            asset_key(plan.flow, operator)
-            if isinstance(operator, Write)
-            else table_key(plan.flow, operator.name),
+            key,
             deps=deps,
-            description=notes.descriptions.get(operator.name, f"`{operator.name}` of flow `{plan.flow}`"),
+            description=notes.descriptions.get(name, f"`{name}` of flow `{plan.flow}`"),
             kinds={"spark", kind},
             group_name=identifier(plan.flow),
             owners=notes.owners,
@@ -87,13 +85,8 @@ def _specs(stage: BoundedStage, plan: Plan, notes: Notes) -> list[AssetSpec]:
             code_version=code_version,
         )
 
-    tables = [spec(result.operator, "parquet") for result in stage.results]
-    return tables + [spec(sink, _kind(sink)) for sink in stage.sinks]
-
-
-def _kind(sink: Write) -> str:
-    name = type(sink.sink).__name__
-    return "kafka" if name == "KafkaTopic" else name.lower()
+    tables = [spec(table_key(plan.flow, result.name), result.name, "parquet") for result in stage.results]
+    return tables + [spec(asset_key(plan.flow, sink), sink.name, kind_of(sink.sink)) for sink in stage.sinks]
 
 
 def _results(

@@ -10,7 +10,7 @@ from dagster import AssetDep, AssetKey, AssetSpec
 from flowcore.graph.connectors import Frame, KafkaTopic
 from flowcore.graph.operators import Read, Write
 from flowcore.planner.plan import Plan
-from pipelines.bridge.names import asset_key, live_key
+from pipelines.bridge.names import asset_key, kind_of, live_key
 
 __all__ = ["External", "external_specs", "externals_of"]
 
@@ -72,10 +72,9 @@ def _external(flow: str, end: Read | Write) -> External:
     connector = end.source if isinstance(end, Read) else end.sink
     match connector:
         case KafkaTopic(name=name):
-            kind, description = "kafka", f"Kafka topic `{name}`"
+            description = f"Kafka topic `{name}`"
         case Frame():
-            kind, description = "python", f"DataFrame that the flow makes for `{end.name}`"
+            description = f"DataFrame that the flow makes for `{end.name}`"
         case files:
-            kind = type(files).__name__.lower()
             description = f"{type(files).__name__} files `{files.path}`"
-    return External(asset_key(flow, end), kind, description, written_by)
+    return External(asset_key(flow, end), kind_of(connector), description, written_by)

@@ -29,7 +29,7 @@ from flowcore.spark.context import Context
 from flowcore.spark.live import LiveRun
 from pipelines.bridge.interrupts import deferred_interrupts
 from pipelines.bridge.metadata import Metadata, progress_metadata
-from pipelines.bridge.names import asset_key, identifier, live_key, table_key
+from pipelines.bridge.names import asset_key, identifier, live_key, op_name, table_key
 from pipelines.bridge.notes import Notes
 from pipelines.bridge.resources import FlowcoreResource, SparkResource
 
@@ -65,7 +65,7 @@ def live_asset(flow: Flow, plan: Plan, notes: Notes) -> AssetsDefinition:
     if plan.live is None:
         msg = f"flow {plan.flow!r} has no unbounded source: there is nothing to run live"
         raise RunError(msg)
-    name = identifier(plan.flow, "live")
+    name = op_name(plan.flow, "live")
     results = [result.name for stage in plan.bounded for result in stage.results]
     sources = [asset_key(plan.flow, source) for source in plan.live.sources]
 

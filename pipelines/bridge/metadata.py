@@ -42,7 +42,7 @@ def table_metadata(table: Table, folder: Path) -> Metadata:
         "dagster/column_schema": MetadataValue.table_schema(TableSchema(columns)),
         "digest": MetadataValue.text(table.digest),
         "files": MetadataValue.int(len(table.files)),
-        "bytes": MetadataValue.int(sum(file.bytes for file in table.files)),
+        "bytes": _count(sum(file.bytes for file in table.files)),
         "path": MetadataValue.path(folder),
     }
 
@@ -63,10 +63,15 @@ def progress_metadata(
     for query in queries:
         found |= {
             f"{query.name}/mode": MetadataValue.text(query.mode),
-            f"{query.name}/batches": MetadataValue.int(query.batches),
-            f"{query.name}/records": MetadataValue.int(query.rows_in),
+            f"{query.name}/batches": _count(query.batches),
+            f"{query.name}/records": _count(query.rows_in),
             f"{query.name}/records_per_second": MetadataValue.float(query.rows_per_second),
         }
     return found | {
         f"bounded_version/{stage}": MetadataValue.text(version) for stage, version in versions.items()
     }
+
+
+def _count(number: int) -> MetadataValue:
+    # The UI's plots take whole numbers of 32 bits and leave a gap for a larger one.
+    return MetadataValue.int(number) if number < 1 << 31 else MetadataValue.float(float(number))

@@ -11,11 +11,11 @@ import re
 
 from dagster import AssetKey
 
-from flowcore.graph.connectors import Frame, KafkaTopic
+from flowcore.graph.connectors import Frame, KafkaTopic, Source
 from flowcore.graph.operators import Read, Write
 from flowcore.planner.plan import Plan
 
-__all__ = ["asset_key", "bounded_keys", "identifier", "live_key", "table_key"]
+__all__ = ["asset_key", "bounded_keys", "identifier", "kind_of", "live_key", "op_name", "table_key"]
 
 
 def asset_key(flow: str, end: Read | Write) -> AssetKey:
@@ -29,6 +29,21 @@ def asset_key(flow: str, end: Read | Write) -> AssetKey:
         case files:
             parts = [part for part in re.split(r"[:/\\]+", files.path) if part]
             return AssetKey(["files", *parts])
+
+
+def kind_of(connector: Source) -> str:
+    """The kind of a source or sink, by which the UI picks an icon: ``kafka``, ``parquet``, ..."""
+    special = {KafkaTopic: "kafka", Frame: "python"}
+    return special.get(type(connector), type(connector).__name__.lower())
+
+
+def op_name(flow: str, stage: str) -> str:
+    """The name of the op and the pool of a stage; no job has it, for theirs must differ.
+
+    >>> op_name("sales", "live")
+    'sales__live'
+    """
+    return f"{identifier(flow)}__{identifier(stage)}"
 
 
 def table_key(flow: str, result: str) -> AssetKey:

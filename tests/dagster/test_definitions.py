@@ -1,0 +1,135 @@
+"""What Dagster loads: the assets of the reference flow, and nothing that starts Spark."""
+
+import subprocess
+import sys
+
+import pytest
+from dagster import AssetKey, AssetSpec, Definitions
+
+from flowcore import Flow, KafkaTopic, Parquet
+from pipelines.bridge import bridge, definitions
+from pipelines.definitions import defs
+
+pytestmark = pytest.mark.dagster
+
+LOAD = """
+import os
+from pathlib import Path
+
+from pipelines.definitions import defs
+from pyspark import SparkContext
+
+defs.get_repository_def()
+children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+print(SparkContext._gateway, children)
+"""
+
+
+def test_definitions_load_without_a_jvm() -> None:
+    """A fresh interpreter that loads everything has no gateway to Java and no child process."""
+    run = subprocess.run(
+        [sys.executable, "-c", LOAD], capture_output=True, text=True, check=True, timeout=120
+    )
+
+    assert run.stdout.split("\n")[-2:] == ["None []", ""]
+
+
+def test_definitions_of_the_reference_flow_are_these() -> None:
+    """Key, kinds, owner or group, and what it depends on; then checks, jobs and schedules."""
+    graph = defs.resolve_asset_graph()
+    assets = [
+        f"{node.key.to_user_string()} ({', '.join(sorted(node.kinds))})"
+        f" of {' '.join(node.owners) or node.group_name}"
+        f" <- {', '.join(sorted(key.to_user_string() for key in node.parent_keys)) or '.'}"
+        for node in sorted(graph.asset_nodes, key=lambda node: node.key)
+    ]
+    checks = [f"{check.asset_key.to_user_string()}:{check.name}" for check in graph.asset_check_keys]
+    repository = defs.get_repository_def()
+    jobs = {
+        job.name: sorted(key.to_user_string() for key in job.asset_layer.executable_asset_keys)
+        for job in repository.get_all_jobs()
+        if not job.name.startswith("__")
+    }
+    schedules = [
+        (each.name, each.cron_schedule, each.job_name, each.default_status.value)
+        for each in repository.schedule_defs
+    ]
+
+    assert {node.group_name for node in graph.asset_nodes if node.is_executable} == {"auctions"}
+    assert assets == [
+        "auctions/catalog (parquet, spark) of team:auctions <- files/history/auctions, files/history/bids",
+        "auctions/live (kafka, spark) of team:auctions <- auctions/catalog, kafka/bids",
+        "files/history/auctions (parquet) of external <- .",
+        "files/history/bids (parquet) of external <- .",
+        "kafka/bids (kafka) of external <- .",
+        "kafka/enriched-bids (kafka) of external <- auctions/live",
+        "kafka/highest-bids (kafka) of external <- auctions/live",
+    ]
+    assert checks == ["auctions/catalog:complete"]
+    assert jobs == {
+        "auctions_history": ["auctions/catalog"],
+        "auctions_slice": ["auctions/live"],
+        "auctions_live": ["auctions/live"],
+    }
+    assert schedules == [("auctions_slice_schedule", "*/5 * * * *", "auctions_slice", "STOPPED")]
+
+
+def test_every_asset_and_field_is_described() -> None:
+    """Nobody meets an asset, a resource or a setting in the UI without a word on what it is."""
+    graph = defs.resolve_asset_graph()
+    fields = [
+        field
+        for resource in (defs.resources or {}).values()
+        for field in type(resource).model_fields.values()
+    ]
+
+    assert all(node.description for node in graph.asset_nodes)
+    assert len(fields) == 5
+    assert all(field.description for field in fields)
+
+
+def test_flows_that_share_a_topic_share_its_asset() -> None:
+    """What one flow writes and another reads is one node, so the graph leads from flow to flow."""
+    defs = definitions(bridge(_relay("first", "a", "b")), bridge(_relay("second", "b", "c")))
+    graph = defs.resolve_asset_graph()
+
+    assert graph.get(AssetKey(["kafka", "b"])).parent_keys == {AssetKey(["first", "live"])}
+    assert graph.get(AssetKey(["second", "live"])).parent_keys == {AssetKey(["kafka", "b"])}
+
+
+def test_files_that_one_flow_makes_are_not_outside_of_another() -> None:
+    """A bounded sink is an asset that can be materialized, also for the flow that reads it."""
+    graph = definitions(bridge(_report("first", "raw", "clean")), bridge(_report("second", "clean", "out")))
+    clean = graph.resolve_asset_graph().get(AssetKey(["files", "clean"]))
+
+    assert clean.is_materializable
+    assert clean.parent_keys == {AssetKey(["files", "raw"])}
+    assert clean.child_keys == {AssetKey(["files", "out"])}
+
+
+@pytest.mark.parametrize("name", ["shop-sales", "shop.sales"], ids=["dash", "dot"])
+def test_flow_names_that_dagster_refuses_are_rewritten_for_jobs_only(name: str) -> None:
+    """The asset keeps the flow's name; job, group, op and pool get one that Dagster takes."""
+    bridged = definitions(bridge(_relay(name, "a", "b")))
+
+    assert bridged.resolve_asset_graph().has(AssetKey([name, "live"]))
+    assert bridged.resolve_job_def("shop_sales_slice")
+
+
+def test_definitions_can_be_merged_with_others() -> None:
+    """A code location may have assets of its own beside its flows."""
+    other = Definitions(assets=[AssetSpec("other")])
+
+    assert Definitions.merge(defs, other).resolve_asset_graph().has(AssetKey("other"))
+
+
+def _relay(name: str, source: str, sink: str) -> Flow:
+    flow = Flow(name)
+    flow.read("in", KafkaTopic(source, schema="id BIGINT")).write("out", KafkaTopic(sink))
+    return flow
+
+
+def _report(name: str, source: str, sink: str) -> Flow:
+    flow = Flow(name)
+    flow.read("in", Parquet(source, schema="id BIGINT")).write("out", Parquet(sink))
+    return flow

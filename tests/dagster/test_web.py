@@ -1,0 +1,326 @@
+"""A person at the UI: webserver and daemon run as they would, and every click is the UI's GraphQL.
+
+The tests of this module are one session at the UI: history is digested, the live queries are
+started, a slice is asked for meanwhile and waits, the live queries are terminated, the slice runs.
+"""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+
+from flowcore.kafka.broker import free_port
+from flowcore.kafka.topics import end_offsets
+from pipelines.auctions.feed import feed
+from pipelines.auctions.nexmark import NexmarkConfig, live_batches, live_bids
+
+pytestmark = pytest.mark.dagster
+
+PROJECT = Path(__file__).parents[2]
+MORE_BIDS = 500
+TIMEOUT_S = 180.0
+
+LAUNCH = """
+mutation LaunchPipelineExecution($executionParams: ExecutionParams!) {
+  launchPipelineExecution(executionParams: $executionParams) {
+    __typename
+    ... on LaunchRunSuccess { run { id } }
+    ... on PythonError { message }
+    ... on RunConfigValidationInvalid { errors { message } }
+  }
+}
+"""
+TERMINATE = """
+mutation Terminate($runIds: [String!]!, $terminatePolicy: TerminateRunPolicy) {
+  terminateRuns(runIds: $runIds, terminatePolicy: $terminatePolicy) {
+    ... on TerminateRunsResult { terminateRunResults { __typename } }
+  }
+}
+"""
+RUN = """
+query Run($runId: ID!) {
+  runOrError(runId: $runId) { ... on Run { status startTime endTime } }
+}
+"""
+MATERIALIZATIONS = """
+query Materializations($assetKey: AssetKeyInput!) {
+  assetOrError(assetKey: $assetKey) {
+    ... on Asset {
+      assetMaterializations(limit: 100) {
+        runId
+        metadataEntries {
+          label
+          ... on IntMetadataEntry { intValue }
+          ... on FloatMetadataEntry { floatValue }
+          ... on TextMetadataEntry { text }
+          ... on TableSchemaMetadataEntry { schema { columns { name type } } }
+        }
+      }
+    }
+  }
+}
+"""
+CHECKS = """
+query Checks($assetKey: AssetKeyInput!, $checkName: String!) {
+  assetCheckExecutions(assetKey: $assetKey, checkName: $checkName, limit: 5) {
+    runId status evaluation { success description }
+  }
+}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Ui:
+    """What a browser at the webserver can do."""
+
+    port: int
+    state: Path
+
+    def ask(self, query: str, **variables: Any) -> dict[str, Any]:
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{self.port}/graphql",
+            json.dumps({"query": query, "variables": variables}).encode(),
+            {"Content-Type": "application/json"},
+        )
+        with urllib.request.urlopen(request, timeout=30) as response:
+            answer = json.load(response)
+        assert "errors" not in answer, answer
+        data = answer["data"]
+        assert isinstance(data, dict)
+        return data
+
+    def launch(self, job: str, config: dict[str, Any] | None = None) -> str:
+        """Press *Launch run*; return the id of the run."""
+        selector = {
+            "repositoryLocationName": "pipelines",
+            "repositoryName": "__repository__",
+            "pipelineName": job,
+        }
+        params = {
+            "selector": selector,
+            "mode": "default",
+            "runConfigData": config or {},
+            "executionMetadata": {"tags": []},
+        }
+        answer = self.ask(LAUNCH, executionParams=params)["launchPipelineExecution"]
+        assert answer["__typename"] == "LaunchRunSuccess", answer
+        return str(answer["run"]["id"])
+
+    def terminate(self, run: str) -> None:
+        """Press *Terminate*."""
+        answer = self.ask(TERMINATE, runIds=[run], terminatePolicy="SAFE_TERMINATE")
+        assert answer["terminateRuns"] == {"terminateRunResults": [{"__typename": "TerminateRunSuccess"}]}
+
+    def run(self, run: str) -> dict[str, Any]:
+        found = self.ask(RUN, runId=run)["runOrError"]
+        assert isinstance(found, dict)
+        return found
+
+    def wait_for(self, run: str, status: str) -> None:
+        """Wait for a run's status; fail at once if it ends with another."""
+
+        def reached() -> bool:
+            now = self.run(run)["status"]
+            assert now == status or now not in ("SUCCESS", "FAILURE", "CANCELED"), now
+            return bool(now == status)
+
+        wait_until(reached, f"run {run} is {status}")
+
+    def materializations(self, *key: str, run: str) -> list[dict[str, Any]]:
+        """The metadata of each materialization by a run, latest first."""
+        asset = self.ask(MATERIALIZATIONS, assetKey={"path": key})["assetOrError"]
+        return [
+            {entry.pop("label"): next(iter(entry.values()), None) for entry in event["metadataEntries"]}
+            for event in asset.get("assetMaterializations", [])
+            if event["runId"] == run
+        ]
+
+    def jvms(self) -> list[str]:
+        """The process ids of the JVMs that keep their log in this session's folder."""
+        found = []
+        for process in Path("/proc").glob("[0-9]*"):
+            try:
+                command = (process / "cmdline").read_text()
+            except OSError:  # it ended while we looked
+                continue
+            if "SparkSubmit" in command and str(self.state) in command:
+                found.append(process.name)
+        return found
+
+
+def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = TIMEOUT_S) -> None:
+    end = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < end, f"after {timeout_s:.0f} s it is still not so that {what}"
+        time.sleep(0.2)
+
+
+@pytest.fixture(scope="module")
+def ui(auctions: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ui]:
+    """Webserver and daemon over one DAGSTER_HOME, as deployed, with the broker's address in the environment."""
+    home, state = tmp_path_factory.mktemp("home"), tmp_path_factory.mktemp("state")
+    shutil.copy(PROJECT / "deploy/dagster.yaml", home)
+    settings = {
+        "FLOWCORE_" + key.upper().replace(".", "_").replace("-", "_"): value
+        for key, value in auctions.settings(state).items()
+    }
+    environment = os.environ | settings | {"DAGSTER_HOME": str(home)}
+    port = free_port()
+    scripts = Path(sys.executable).parent
+    workspace = ["-w", str(PROJECT / "workspace.yaml")]
+    commands = {
+        "webserver": [str(scripts / "dagster-webserver"), "-p", str(port), *workspace],
+        "daemon": [str(scripts / "dagster-daemon"), "run", *workspace],
+    }
+    servers: list[subprocess.Popen[bytes]] = []
+    try:
+        for name, command in commands.items():
+            with (home / f"{name}.log").open("wb") as log:
+                servers.append(
+                    subprocess.Popen(
+                        command, cwd=PROJECT, env=environment, stdout=log, stderr=subprocess.STDOUT
+                    )
+                )
+        ui = Ui(port, state)
+        wait_until(lambda: _answers(port) and all(s.poll() is None for s in servers), "the webserver answers")
+        yield ui
+    finally:
+        for server in servers:
+            server.send_signal(signal.SIGINT)
+        for server in servers:
+            server.wait(timeout=60)
+
+
+def _answers(port: int) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/server_info", timeout=5) as response:
+            return "dagster_webserver_version" in json.load(response)
+    except (urllib.error.URLError, ConnectionError, TimeoutError):
+        return False
+
+
+@pytest.fixture(scope="module")
+def history(ui: Ui) -> str:
+    """The run that digested the history."""
+    run = ui.launch("auctions_history")
+    ui.wait_for(run, "SUCCESS")
+    return run
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """What a person did and saw after the history was digested."""
+
+    live: str
+    slice: str
+    beats: list[dict[str, Any]]
+    stop_s: float
+    jvms: list[str]
+
+
+@pytest.fixture(scope="module")
+def session(ui: Ui, history: str, auctions: Any) -> Session:
+    """Live queries started, seen beating, joined by a queued slice, terminated; then the slice runs."""
+    config = {"ops": {"auctions__live": {"config": {"mode": "auto", "beat_seconds": 1.0}}}}
+    live = ui.launch("auctions_live", config)
+    ui.wait_for(live, "STARTED")
+    wait_until(lambda: _records(ui, live) >= auctions.bids, "a beat tells of all bids so far")
+    waiting = ui.launch("auctions_slice")
+    more = live_bids(NexmarkConfig(), 20_000, auctions.bids, MORE_BIDS)
+    feed(auctions.servers, "bids", [more])
+    before = len(ui.materializations("auctions", "live", run=live))
+    wait_until(lambda: _records(ui, live) >= auctions.bids + MORE_BIDS, "a beat tells of the later bids")
+    wait_until(lambda: len(ui.materializations("auctions", "live", run=live)) >= before + 2, "it beats on")
+    assert ui.run(waiting)["status"] == "QUEUED"
+    began = time.monotonic()
+    ui.terminate(live)
+    ui.wait_for(live, "CANCELED")
+    stop_s = time.monotonic() - began
+    beats = ui.materializations("auctions", "live", run=live)
+    ui.wait_for(waiting, "SUCCESS")
+    wait_until(lambda: not ui.jvms(), "no JVM is left", 20)
+    return Session(live, waiting, beats, stop_s, ui.jvms())
+
+
+def _records(ui: Ui, run: str) -> int:
+    beats = ui.materializations("auctions", "live", run=run)
+    return int(min(beats[0]["bids/records"], beats[0]["highest/records"])) if beats else 0
+
+
+def test_history_job_shows_its_result(ui: Ui, history: str) -> None:
+    """Rows, columns and digest of the table are there for anyone who opens the asset."""
+    (metadata,) = ui.materializations("auctions", "catalog", run=history)
+
+    assert metadata["dagster/row_count"] > 0
+    assert [column["name"] for column in metadata["dagster/column_schema"]["columns"]] == [
+        "auction_id",
+        "category",
+        "seller",
+        "sold",
+        "median",
+    ]
+    assert len(metadata["digest"]) == 64
+    assert metadata["duration_s"] > 0
+
+
+def test_history_job_shows_its_check(ui: Ui, history: str) -> None:
+    """The completeness check of that run has passed."""
+    checks = ui.ask(CHECKS, assetKey={"path": ["auctions", "catalog"]}, checkName="complete")
+    (check,) = checks["assetCheckExecutions"]
+
+    assert (check["runId"], check["status"]) == (history, "SUCCEEDED")
+
+
+def test_live_run_beats_with_numbers(session: Session) -> None:
+    """Each beat has numbers under the same keys, so that the UI plots them; counts never fall."""
+    latest_first = [beat["bids/records"] for beat in session.beats]
+
+    assert len(session.beats) >= 3
+    assert {frozenset(beat) for beat in session.beats} == {frozenset(session.beats[0])}
+    assert latest_first == sorted(latest_first, reverse=True)
+    assert session.beats[0]["bids/mode"] == session.beats[0]["highest/mode"] == "realtime"
+
+
+def test_live_run_ends_soon_when_it_is_terminated(session: Session) -> None:
+    """From the click to *Canceled* are at most 10 s, and its JVM is gone."""
+    assert session.stop_s < 10
+
+
+def test_slice_waits_for_the_live_run(ui: Ui, session: Session) -> None:
+    """Two runs never share a checkpoint: the slice starts when the live run has ended."""
+    assert ui.run(session.slice)["startTime"] >= ui.run(session.live)["endTime"]
+
+
+def test_every_bid_is_enriched(session: Session, auctions: Any) -> None:
+    """What was fed before and during the live run is in the output topic, and nothing else."""
+    assert session.slice
+    assert _bid_ids(auctions.servers) == set(
+        bid
+        for table in live_batches(NexmarkConfig(), 20_000, auctions.bids + MORE_BIDS)
+        for bid in table["bid_id"].to_pylist()
+    )
+
+
+def _bid_ids(servers: str) -> set[int]:
+    ends = end_offsets(servers, "enriched-bids")
+    found = []
+    consumer = Consumer({"bootstrap.servers": servers, "group.id": "test", "enable.auto.commit": False})
+    try:
+        consumer.assign([TopicPartition("enriched-bids", partition, 0) for partition in ends])
+        while len(found) < sum(ends.values()):
+            found += [json.loads(message.value())["bid_id"] for message in consumer.consume(1000, timeout=5)]
+    finally:
+        consumer.close()
+    return set(found)
