@@ -111,7 +111,7 @@ def aggregate_expressions(
 def join_columns(
     left: Operator, right: Operator, name: str, on: str | Sequence[str] | Mapping[str, str]
 ) -> tuple[tuple[str, str], ...]:
-    """The pairs of columns that must be equal."""
+    """The pairs of columns that must be equal, spelled as the inputs spell them."""
     if isinstance(on, str):
         on = [on]
     pairs = tuple(on.items()) if isinstance(on, Mapping) else tuple((column, column) for column in on)
@@ -125,7 +125,8 @@ def join_columns(
         name,
         f"on={on!r} (right input {right.name!r})",
     )
-    return pairs
+    mine, theirs = ({column.lower(): column for column in node.columns} for node in (left, right))
+    return tuple((mine[one.lower()], theirs[other.lower()]) for one, other in pairs)
 
 
 def require_unambiguous(left: Operator, right: Operator, name: str, pairs: Sequence[tuple[str, str]]) -> None:
