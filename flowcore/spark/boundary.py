@@ -57,4 +57,4 @@ def reason(error: BaseException) -> str:
     kept = [
         line for line in lines if line and not line.startswith(("at ", "== ", "JVM stacktrace", "'", "+-"))
     ]
-    return " ".join(kept[:3]) or type(error).__name__
+    return " ".join(kept[:5]) or type(error).__name__

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from pyspark import SparkContext
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from flowcore.installation.archive import driver_class_path, driver_options
@@ -89,6 +90,9 @@ def prepare(settings: Settings) -> None:
     os.environ["JAVA_HOME"] = str(find_java().home)
     # Workers would otherwise run whatever python3 is on the PATH.
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    # They would print a JVM stack trace for every error that flowcore.spark.boundary puts into words.
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        PySparkLogger.getLogger(name).disabled = True
     settings.state_dir.mkdir(parents=True, exist_ok=True)
 
 
