@@ -27,6 +27,7 @@ from flowcore.planner.plan import BoundedStage, Plan
 from flowcore.spark.bounded import run_bounded, up_to_date
 from flowcore.spark.manifest import Manifest
 from flowcore.spark.results import ResultStore, StageFolder
+from pipelines.bridge.interrupts import deferred_interrupts, jobs_end_with
 from pipelines.bridge.metadata import Metadata, stage_metadata, table_metadata
 from pipelines.bridge.names import asset_key, identifier, kind_of, op_name, table_key
 from pipelines.bridge.notes import Notes
@@ -54,9 +55,11 @@ def stage_asset(stage: BoundedStage, plan: Plan, notes: Notes) -> AssetsDefiniti
     def run_stage(
         context: AssetExecutionContext, config: StageConfig, flowcore: FlowcoreResource, spark: SparkResource
     ) -> Iterator[MaterializeResult]:  # type: ignore[type-arg]
-        run = spark.context(bounded_only, flowcore.settings())
-        committed = None if config.refresh else up_to_date(stage, run)
-        manifest = committed or run_bounded(stage, run)
+        with deferred_interrupts() as interrupted:
+            run = spark.context(bounded_only, flowcore.settings())
+            with jobs_end_with(interrupted, run.spark):
+                committed = None if config.refresh else up_to_date(stage, run)
+                manifest = committed or run_bounded(stage, run)
         how = "is up to date" if committed else "is committed"
         context.log.info("stage %s of flow %s: version %s %s", stage.name, plan.flow, manifest.version, how)
         yield from _results(stage, manifest, run.results.folder(stage.name), fresh=committed is None)

@@ -52,7 +52,9 @@ def auctions(data: Path) -> Iterator[Auctions]:
         yield Auctions(broker.bootstrap_servers, data, BIDS)
 
 
-@pytest.fixture(autouse=True)
-def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in os.environ if name.startswith(("FLOWCORE_", "DAGSTER_"))]:
-        monkeypatch.delenv(name)
+@pytest.fixture(scope="session", autouse=True)
+def _no_settings_from_outside() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith(("FLOWCORE_", "DAGSTER_"))]:
+            patch.delenv(name)
+        yield

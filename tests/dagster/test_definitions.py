@@ -4,7 +4,16 @@ import subprocess
 import sys
 
 import pytest
-from dagster import AssetKey, AssetSpec, Definitions
+from dagster import (
+    AssetKey,
+    AssetSpec,
+    DagsterInstance,
+    DagsterRunStatus,
+    Definitions,
+    RunRequest,
+    SkipReason,
+    build_schedule_context,
+)
 
 from flowcore import Flow, KafkaTopic, Parquet
 from pipelines.bridge import bridge, definitions
@@ -72,6 +81,21 @@ def test_definitions_of_the_reference_flow_are_these() -> None:
         "auctions_live": ["auctions/live"],
     }
     assert schedules == [("auctions_slice_schedule", "*/5 * * * *", "auctions_slice", "STOPPED")]
+
+
+@pytest.mark.parametrize("job", ["auctions_slice", "auctions_live"])
+def test_schedule_skips_while_the_flow_runs(job: str) -> None:
+    """A slice behind a live run would wait in the queue, and one more with each tick."""
+    (each,) = defs.get_repository_def().schedule_defs
+    with DagsterInstance.local_temp() as instance:
+        context = build_schedule_context(instance)
+        idle = each(context)
+        instance.create_run_for_job(defs.resolve_job_def(job), status=DagsterRunStatus.STARTED)
+        busy = each(context)
+
+    assert isinstance(idle, RunRequest)
+    assert isinstance(busy, SkipReason)
+    assert job in (busy.skip_message or "")
 
 
 def test_every_asset_and_field_is_described() -> None:

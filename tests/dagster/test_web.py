@@ -4,6 +4,7 @@ The tests of this module are one session at the UI: history is digested, the liv
 started, a slice is asked for meanwhile and waits, the live queries are terminated, the slice runs.
 """
 
+import http.client
 import json
 import os
 import shutil
@@ -11,8 +12,6 @@ import signal
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,13 +88,7 @@ class Ui:
     state: Path
 
     def ask(self, query: str, **variables: Any) -> dict[str, Any]:
-        request = urllib.request.Request(
-            f"http://127.0.0.1:{self.port}/graphql",
-            json.dumps({"query": query, "variables": variables}).encode(),
-            {"Content-Type": "application/json"},
-        )
-        with urllib.request.urlopen(request, timeout=30) as response:
-            answer = json.load(response)
+        answer = _request(self.port, "POST", "/graphql", {"query": query, "variables": variables})
         assert "errors" not in answer, answer
         data = answer["data"]
         assert isinstance(data, dict)
@@ -169,7 +162,7 @@ def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = TIME
 
 @pytest.fixture(scope="module")
 def ui(auctions: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ui]:
-    """Webserver and daemon over one DAGSTER_HOME, as deployed, with the broker's address in the environment."""
+    """Webserver and daemon over one DAGSTER_HOME, as deployed; settings are in their environment."""
     home, state = tmp_path_factory.mktemp("home"), tmp_path_factory.mktemp("state")
     shutil.copy(PROJECT / "deploy/dagster.yaml", home)
     settings = {
@@ -205,10 +198,18 @@ def ui(auctions: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ui]:
 
 def _answers(port: int) -> bool:
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/server_info", timeout=5) as response:
-            return "dagster_webserver_version" in json.load(response)
-    except (urllib.error.URLError, ConnectionError, TimeoutError):
+        return "dagster_webserver_version" in _request(port, "GET", "/server_info")
+    except OSError:
         return False
+
+
+def _request(port: int, method: str, path: str, body: object = None) -> Any:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    try:
+        connection.request(method, path, json.dumps(body), {"Content-Type": "application/json"})
+        return json.load(connection.getresponse())
+    finally:
+        connection.close()
 
 
 @pytest.fixture(scope="module")
@@ -221,19 +222,28 @@ def history(ui: Ui) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """What a person did and saw after the history was digested."""
+    """What a person did and saw after the history was digested.
+
+    Attributes:
+        live: Id of the live run.
+        slice: Id of the run that waited for it.
+        beats: Metadata of each beat of the live run, latest first.
+        stop_s: Seconds from the click on *Terminate* to *Canceled*.
+        jvms: JVMs of the live run just before, and how many of them were left after it.
+    """
 
     live: str
     slice: str
     beats: list[dict[str, Any]]
     stop_s: float
-    jvms: list[str]
+    jvms: tuple[int, int]
 
 
 @pytest.fixture(scope="module")
 def session(ui: Ui, history: str, auctions: Any) -> Session:
     """Live queries started, seen beating, joined by a queued slice, terminated; then the slice runs."""
     config = {"ops": {"auctions__live": {"config": {"mode": "auto", "beat_seconds": 1.0}}}}
+    assert ui.run(history)["status"] == "SUCCESS"
     live = ui.launch("auctions_live", config)
     ui.wait_for(live, "STARTED")
     wait_until(lambda: _records(ui, live) >= auctions.bids, "a beat tells of all bids so far")
@@ -244,14 +254,15 @@ def session(ui: Ui, history: str, auctions: Any) -> Session:
     wait_until(lambda: _records(ui, live) >= auctions.bids + MORE_BIDS, "a beat tells of the later bids")
     wait_until(lambda: len(ui.materializations("auctions", "live", run=live)) >= before + 2, "it beats on")
     assert ui.run(waiting)["status"] == "QUEUED"
+    jvms_live = ui.jvms()
     began = time.monotonic()
     ui.terminate(live)
     ui.wait_for(live, "CANCELED")
     stop_s = time.monotonic() - began
+    jvms = (len(jvms_live), len(set(jvms_live) & set(ui.jvms())))
     beats = ui.materializations("auctions", "live", run=live)
     ui.wait_for(waiting, "SUCCESS")
-    wait_until(lambda: not ui.jvms(), "no JVM is left", 20)
-    return Session(live, waiting, beats, stop_s, ui.jvms())
+    return Session(live, waiting, beats, stop_s, jvms)
 
 
 def _records(ui: Ui, run: str) -> int:
@@ -294,8 +305,9 @@ def test_live_run_beats_with_numbers(session: Session) -> None:
 
 
 def test_live_run_ends_soon_when_it_is_terminated(session: Session) -> None:
-    """From the click to *Canceled* are at most 10 s, and its JVM is gone."""
+    """From the click to *Canceled* are at most 10 s, and then its JVM is gone."""
     assert session.stop_s < 10
+    assert session.jvms == (1, 0)
 
 
 def test_slice_waits_for_the_live_run(ui: Ui, session: Session) -> None:
@@ -306,11 +318,30 @@ def test_slice_waits_for_the_live_run(ui: Ui, session: Session) -> None:
 def test_every_bid_is_enriched(session: Session, auctions: Any) -> None:
     """What was fed before and during the live run is in the output topic, and nothing else."""
     assert session.slice
-    assert _bid_ids(auctions.servers) == set(
+    assert _bid_ids(auctions.servers) == {
         bid
         for table in live_batches(NexmarkConfig(), 20_000, auctions.bids + MORE_BIDS)
         for bid in table["bid_id"].to_pylist()
-    )
+    }
+
+
+def test_terminated_stage_leaves_nothing(ui: Ui, history: str) -> None:
+    """A stage that is ended while Spark writes leaves no JVM, no files and the earlier result."""
+    assert ui.run(history)["status"] == "SUCCESS"
+    folder = ui.state / "auctions/results/catalog"
+    before = sorted(folder.rglob("*"))
+    run = ui.launch("auctions_history")
+    wait_until(lambda: len(_versions(folder)) == 2, "Spark writes a new version")
+    ui.terminate(run)
+    ui.wait_for(run, "CANCELED")
+
+    assert ui.jvms() == []
+    assert sorted(folder.rglob("*")) == before
+    assert ui.materializations("auctions", "catalog", run=run) == []
+
+
+def _versions(folder: Path) -> list[Path]:
+    return [path for path in folder.iterdir() if path.is_dir() and path.name != "pins"]
 
 
 def _bid_ids(servers: str) -> set[int]:
@@ -320,7 +351,7 @@ def _bid_ids(servers: str) -> set[int]:
     try:
         consumer.assign([TopicPartition("enriched-bids", partition, 0) for partition in ends])
         while len(found) < sum(ends.values()):
-            found += [json.loads(message.value())["bid_id"] for message in consumer.consume(1000, timeout=5)]
+            found += [json.loads(message.value())["bid_id"] for message in consumer.consume(1000, timeout=1)]
     finally:
         consumer.close()
     return set(found)
