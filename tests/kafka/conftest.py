@@ -1,5 +1,131 @@
 """Tests of this folder talk to one Kafka broker in a container."""
 
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from flowcore import Flow, KafkaTopic
+from flowcore.kafka.topics import end_offsets, ensure_topics
+from flowcore.planner import plan_flow
+from flowcore.settings import Settings
 from flowcore.testing.kafka_fixtures import kafka, kafka_broker
 
-__all__ = ["kafka", "kafka_broker"]
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from flowcore.planner.plan import Mode
+    from flowcore.spark.live import LiveRun
+
+__all__ = ["kafka", "kafka_broker", "live"]
+
+Value = dict[str, Any] | bytes | None
+
+
+@dataclass(frozen=True)
+class Record:
+    """What a consumer finds."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: dict[str, bytes]
+    partition: int
+    offset: int
+
+    @property
+    def json(self) -> dict[str, Any]:
+        """The value as an object."""
+        found: dict[str, Any] = json.loads(self.value or b"null")
+        return found
+
+
+class Live:
+    """Topics of one test, and runs of flows over them in the shared session."""
+
+    def __init__(self, servers: str, settings: Settings, spark: SparkSession) -> None:
+        self.servers = servers
+        self.settings = settings
+        self.spark = spark
+        self.suffix = secrets.token_hex(4)
+
+    def topic(self, name: str, **settings: Any) -> KafkaTopic:
+        """A topic that only this test has."""
+        return KafkaTopic(f"{name}-{self.suffix}", **settings)
+
+    def send(
+        self, topic: KafkaTopic, *values: Value, partitions: int = 1, times_ms: Iterable[int] = ()
+    ) -> None:
+        """Send values, round robin over the partitions."""
+        ensure_topics(self.servers, {topic.name: partitions})
+        producer = Producer({"bootstrap.servers": self.servers, "log_level": 0})
+        times = list(times_ms) or [0] * len(values)
+        for number, (value, time_ms) in enumerate(zip(values, times, strict=True)):
+            content = json.dumps(value).encode() if isinstance(value, dict) else value
+            producer.produce(topic.name, content, partition=number % partitions, timestamp=time_ms)
+        assert producer.flush(20) == 0
+
+    def records(self, topic: KafkaTopic | str) -> list[Record]:
+        """Everything that is in a topic now, by partition and offset; nothing if it does not exist."""
+        name = topic if isinstance(topic, str) else topic.name
+        consumer = Consumer(
+            {
+                "bootstrap.servers": self.servers,
+                "group.id": "test",
+                "enable.auto.commit": False,
+                "log_level": 0,
+            }
+        )
+        found = []
+        try:
+            for partition, end in sorted(end_offsets(self.servers, name).items()):
+                consumer.assign([TopicPartition(name, partition, 0)])
+                last = -1
+                while last < end - 1:
+                    (message,) = consumer.consume(1, timeout=20)
+                    headers = {key: value or b"" for key, value in message.headers() or ()}
+                    found.append(Record(message.key(), message.value(), headers, partition, message.offset()))
+                    last = message.offset()
+        finally:
+            consumer.close()
+        return found
+
+    def values(self, topic: KafkaTopic) -> list[dict[str, Any]]:
+        """The values of a topic."""
+        return [record.json for record in self.records(topic)]
+
+    def run(
+        self, flow: Flow, mode: Mode | None = "slice", until: Callable[[LiveRun], object] | None = None
+    ) -> None:
+        """Run a flow's bounded stages, then its live queries till they end or ``until`` returns."""
+        from flowcore.spark.context import Context  # noqa: PLC0415 - tests without Spark shall not import it
+        from flowcore.spark.live import LiveRun, prepare_topics  # noqa: PLC0415
+        from flowcore.spark.run import SilentListener, run_stages  # noqa: PLC0415
+
+        plan = plan_flow(flow, mode)
+        context = Context(self.spark, self.settings, flow.name)
+        if plan.live:
+            prepare_topics(plan.live, self.settings)
+        run_stages(plan, context, refresh=False, listener=SilentListener())
+        if plan.live:
+            with LiveRun(plan, context) as run:
+                if until is None:
+                    assert run.wait(60)
+                else:
+                    until(run)
+
+
+@pytest.fixture
+def live(kafka: str, tmp_path: Path, spark: SparkSession) -> Live:
+    """Flows of one test on the shared broker and the shared session."""
+    settings = Settings.of(
+        {"data.dir": tmp_path, "state.dir": tmp_path / "state", "kafka.bootstrap.servers": kafka},
+        environment={},
+    )
+    return Live(kafka, settings, spark)

@@ -1,0 +1,33 @@
+"""What tests of several folders share: one Spark session for a whole run, started when first needed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from flowcore.settings import Settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_SLOTS = 6  # a real-time query holds one for each partition
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """The session as flowcore starts it, with a JVM that compiles quickly."""
+    from flowcore.spark.session import session  # noqa: PLC0415 - tests without Spark shall not import it
+
+    settings = Settings.of(
+        {
+            "state.dir": tmp_path_factory.mktemp("spark"),
+            "execution.short-lived": "true",
+            "spark.sql.shuffle.partitions": "2",
+            "spark.sql.files.minPartitionNum": "1",
+        },
+        environment={},
+    )
+    with session(settings, "tests", slots=_SLOTS) as started:
+        yield started

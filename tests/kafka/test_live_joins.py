@@ -1,0 +1,130 @@
+"""A live record meets the committed table as SQL says, whatever bad records pass beside it."""
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from flowcore import Flow, Parquet
+
+pytestmark = pytest.mark.kafka
+
+Live = Any
+BID = "id BIGINT NOT NULL, shop STRING, price DOUBLE"
+SHOPS = {
+    "shop": ["a", "b", "b", "c", None],
+    "city": ["Bern", "Basel", "Brig", None, "Nowhere"],
+    "rank": [1, 2, 3, 4, 5],
+}
+BIDS = [
+    {"id": 1, "shop": "a", "price": 10.0},
+    b"garbage",
+    {"id": 2, "shop": "b", "price": 20.0},
+    {"shop": "a"},
+    {"id": 3, "shop": "zz", "price": 30.0},
+    {"id": 4, "shop": None, "price": 40.0},
+    None,
+    {"id": 5, "shop": "c"},
+]
+BAD = [BIDS[1], b'{"shop": "a"}', None]
+
+EXPECTED: dict[str, list[tuple[Any, ...]]] = {
+    "inner": [(1, "a", "Bern"), (2, "b", "Basel"), (2, "b", "Brig"), (5, "c", None)],
+    "left": [
+        (1, "a", "Bern"),
+        (2, "b", "Basel"),
+        (2, "b", "Brig"),
+        (3, "zz", None),
+        (4, None, None),
+        (5, "c", None),
+    ],
+    "semi": [(1, "a", None), (2, "b", None), (5, "c", None)],
+    "anti": [(3, "zz", None), (4, None, None)],
+}
+
+
+def _shops(folder: Path) -> None:
+    (folder / "shops").mkdir()
+    pq.write_table(pa.table(SHOPS), folder / "shops" / "p.parquet")
+
+
+@pytest.mark.parametrize("how", EXPECTED)
+def test_live_join_is_the_join_of_sql(how: Any, live: Live, tmp_path: Path) -> None:
+    """Rows with several partners, with none, and with a null key; bad records leave whole, and once."""
+    _shops(tmp_path)
+    bids, out = live.topic("bids", schema=BID), live.topic("out")
+    live.send(bids, *BIDS)
+    flow = Flow("f")
+    shops = flow.read("shops", Parquet("shops", schema="shop STRING, city STRING, rank BIGINT"))
+    flow.read("bids", bids).join(shops, on="shop", how=how).write("out", out)
+
+    live.run(flow)
+
+    found = [(value["id"], value.get("shop"), value.get("city")) for value in live.values(out)]
+    assert sorted(found, key=str) == sorted(EXPECTED[how], key=str)
+    assert [record.value for record in live.records(bids.dead_letter)] == BAD
+
+
+def test_live_join_with_repeated_keys_gives_distinct_ids(live: Live, tmp_path: Path) -> None:
+    """Each output of a record has an id of its own, the same in every run; one partner or none: ordinal 0."""
+    _shops(tmp_path)
+    bids, once, again = live.topic("bids", schema=BID), live.topic("once"), live.topic("again")
+    live.send(bids, *BIDS)
+
+    ids = []
+    for name, out in (("first", once), ("second", again)):
+        flow = Flow(name)
+        shops = flow.read("shops", Parquet("shops", schema="shop STRING, city STRING, rank BIGINT"))
+        flow.read("bids", bids).join(shops, on="shop", how="left").write("out", out)
+        live.run(flow)
+        ids.append(
+            {(r.json["id"], r.json.get("city")): r.headers["flowcore-id"].decode() for r in live.records(out)}
+        )
+
+    assert ids[0] == ids[1]
+    assert len(set(ids[0].values())) == len(ids[0]) == 6
+    assert ids[0][1, "Bern"] == f"{bids.name}:0:0:0"
+    assert ids[0][3, None] == f"{bids.name}:0:4:0"
+    assert ids[0][2, "Basel"] == f"{bids.name}:0:2:0"
+
+
+def test_live_joins_in_a_row_give_distinct_ids(live: Live, tmp_path: Path) -> None:
+    """Two joins that both multiply: as many ids as outputs; columns joined on may have other names."""
+    _shops(tmp_path)
+    bids, out = live.topic("bids", schema=BID), live.topic("out")
+    live.send(bids, {"id": 1, "shop": "b"}, {"id": 2, "shop": "a"})
+    flow = Flow("f")
+    shops = flow.read("shops", Parquet("shops", schema="shop STRING, city STRING, rank BIGINT"))
+    first = shops.select("shop as name", "city", name="first")
+    second = shops.select("SHOP as place", "rank", name="second")
+    joined = flow.read("bids", bids).join(first, on={"shop": "name"}).join(second, on={"Shop": "Place"})
+    joined.where("rank > 0").write("out", out, key=["ID", "rank"])
+
+    live.run(flow)
+
+    records = live.records(out)
+    assert sorted((r.json["id"], r.json["city"], r.json["rank"]) for r in records) == [
+        (1, "Basel", 2), (1, "Basel", 3), (1, "Brig", 2), (1, "Brig", 3), (2, "Bern", 1),
+    ]  # fmt: skip
+    assert len({record.headers["flowcore-id"] for record in records}) == 5
+    assert {record.key for record in records if record.json["id"] == 2} == {b'{"id":2,"rank":1}'}
+
+
+def test_live_join_with_an_empty_table(live: Live, tmp_path: Path) -> None:
+    """History may be empty: a left join keeps every record."""
+    (tmp_path / "shops").mkdir()
+    pq.write_table(
+        pa.table({"shop": pa.array([], pa.string()), "city": pa.array([], pa.string())}),
+        tmp_path / "shops" / "p",
+    )
+    bids, out = live.topic("bids", schema=BID), live.topic("out")
+    live.send(bids, {"id": 1, "shop": "b"})
+    flow = Flow("f")
+    shops = flow.read("shops", Parquet("shops", schema="shop STRING, city STRING"))
+    flow.read("bids", bids).join(shops, on="shop", how="left").write("out", out)
+
+    live.run(flow)
+
+    assert live.values(out) == [{"id": 1, "shop": "b"}]

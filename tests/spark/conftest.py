@@ -1,0 +1,86 @@
+"""Bounded flows over small tables that another program can compute too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+from flowcore import Flow
+from flowcore.planner import plan_flow
+from flowcore.settings import Settings
+from flowcore.spark.context import Context
+from flowcore.spark.manifest import Manifest
+from flowcore.spark.run import SilentListener, run_stages
+
+Run = Callable[..., list[tuple[Manifest, bool]]]
+Rows = list[tuple[Any, ...]]
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    """Data and state of one test."""
+    return Settings.of({"data.dir": tmp_path, "state.dir": tmp_path / "state"}, environment={})
+
+
+@pytest.fixture
+def context(spark: SparkSession, settings: Settings) -> Context:
+    """The shared session over a test's own folders."""
+    return Context(spark, settings, "f")
+
+
+@pytest.fixture
+def run(context: Context) -> Run:
+    """Run the bounded stages of a flow; for each its manifest, and whether it ran or was up to date."""
+
+    class Told(SilentListener):
+        def __init__(self) -> None:
+            self.done: list[tuple[Manifest, bool]] = []
+
+        def stage_done(self, stage: object, manifest: Manifest, *, fresh: bool) -> None:
+            del stage
+            self.done.append((manifest, fresh))
+
+    def run_flow(flow: Flow, *, refresh: bool = False) -> list[tuple[Manifest, bool]]:
+        told = Told()
+        run_stages(plan_flow(flow), context, refresh=refresh, listener=told)
+        return told.done
+
+    return run_flow
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> Callable[[str], Rows]:
+    """Ask DuckDB, with the test's folder as ``{dir}``; the rows in one order."""
+
+    def ask(query: str) -> Rows:
+        with duckdb.connect() as connection:
+            found = connection.execute(query.replace("{dir}", str(tmp_path))).fetchall()
+        return sorted(found, key=lambda row: [(value is not None, value) for value in row])
+
+    return ask
+
+
+@pytest.fixture
+def tables(tmp_path: Path) -> None:
+    """``sales`` with keys that repeat, have no partner, or are null; ``shops`` likewise."""
+    sales = {
+        "id": list(range(12)),
+        "shop": ["a", "b", "a", None, "c", "b", "zz", "a", None, "d", "d", "c"],
+        "region": [1, 1, 2, 1, None, 2, 1, 1, 2, 2, 2, 1],
+        "price": [10.0, 20.5, 5.0, 7.0, 3.25, None, 8.0, 10.0, 1.0, 2.0, 2.0, 99.0],
+    }
+    shops = {
+        "name": ["a", "b", "b", "d", None, "unused"],
+        "area": [1, 1, 2, 2, 1, 9],
+        "city": ["Bern", "Basel", "Brig", None, "Nowhere", "Chur"],
+    }
+    for name, table in (("sales", sales), ("shops", shops)):
+        (tmp_path / name).mkdir()
+        pq.write_table(pa.table(table), tmp_path / name / "part-0.parquet")

@@ -1,0 +1,223 @@
+"""A source gives what its schema says, or an error that names the file or the column."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from flowcore import Csv, Flow, Json, Parquet, from_frame
+from flowcore.errors import FlowcoreError, PlanError, RunError
+from flowcore.graph.connectors import Source
+
+pytestmark = pytest.mark.spark
+
+Run = Callable[..., Any]
+Rows = Callable[[str], list[tuple[Any, ...]]]
+
+
+def _copy(source: Source) -> Flow:
+    flow = Flow("f")
+    flow.read("in", source).write("out", Parquet("out"))
+    return flow
+
+
+def _write(folder: Path, name: str, text: str) -> None:
+    (folder / "in").mkdir(exist_ok=True)
+    (folder / "in" / name).write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("source", "files"),
+    [
+        (
+            Csv("in", "id BIGINT, name STRING, at DATE"),
+            {"a.csv": "id,name,at\n1,x,2026-01-01\n2,,\n", "b.csv": "id,name,at\n3,z,\n"},
+        ),
+        (
+            Csv("in", "id BIGINT, name STRING, at DATE", header=False, delimiter=";"),
+            {"a": "1;x;2026-01-01\n2;;\n3;z;\n"},
+        ),
+        (
+            Csv("in/a.csv", "id BIGINT, name STRING, at DATE", options={"nullValue": "-"}),
+            {"a.csv": "id,name,at\n1,x,2026-01-01\n2,-,-\n3,z,-\n"},
+        ),
+        (
+            Json("in", "id BIGINT, name STRING, at DATE"),
+            {
+                "a.json": '{"id": 1, "name": "x", "at": "2026-01-01", "more": 5}\n{"id": 2}\n',
+                "b.json": '{"name": "z", "id": 3}',
+            },
+        ),
+    ],
+    ids=["csv", "csv-no-header", "csv-one-file", "json"],
+)
+def test_text_source_gives_its_rows(
+    source: Source, files: dict[str, str], tmp_path: Path, run: Run, rows: Rows
+) -> None:
+    """All files of the folder; what is empty or left out is null."""
+    for name, text in files.items():
+        _write(tmp_path, name, text)
+
+    run(_copy(source))
+
+    assert rows("select id, name, \"at\"::text from '{dir}/out/*.parquet'") == [
+        (1, "x", "2026-01-01"), (2, None, None), (3, "z", None),
+    ]  # fmt: skip
+
+
+def test_parquet_source_gives_the_declared_columns(tmp_path: Path, run: Run, rows: Rows) -> None:
+    """In the declared order and of the declared types; other columns are not read."""
+    (tmp_path / "in").mkdir()
+    pq.write_table(pa.table({"x": [1], "b": [2], "a": [3]}), tmp_path / "in" / "p.parquet")
+
+    run(_copy(Parquet("in", "A DOUBLE, b STRING")))
+
+    assert rows("describe select * from '{dir}/out/*.parquet'") == [
+        ("A", "DOUBLE", "YES", None, None, None),
+        ("b", "VARCHAR", "YES", None, None, None),
+    ]
+    assert rows("select * from '{dir}/out/*.parquet'") == [(3.0, "2")]
+
+
+def test_source_without_rows_gives_an_empty_result(tmp_path: Path, run: Run, rows: Rows) -> None:
+    """History may be empty; its result is then empty too and not missing."""
+    (tmp_path / "in").mkdir()
+    pq.write_table(pa.table({"a": pa.array([], pa.int64())}), tmp_path / "in" / "p.parquet")
+
+    ((manifest, _),) = run(_copy(Parquet("in", "a BIGINT")))
+
+    assert manifest.rejected == {}
+    assert rows("select * from '{dir}/out/*.parquet'") == []
+
+
+MISTAKES: dict[str, tuple[Source, dict[str, str], type[FlowcoreError], str]] = {
+    "missing-folder": (
+        Csv("nowhere", "a INT"),
+        {},
+        RunError,
+        r"source 'in': .*/nowhere does not exist.*data\.dir",
+    ),
+    "csv-bad-value": (
+        Csv("in", "id BIGINT, name STRING"),
+        {"a.csv": "id,name\n1,x\nmany,y\n"},
+        RunError,
+        "stage 'out' failed: .*many",
+    ),
+    "csv-short-line": (
+        Csv("in", "id BIGINT, name STRING"),
+        {"a.csv": "id,name\n1,x\n2\n"},
+        RunError,
+        "stage 'out' failed: ",
+    ),
+    "csv-long-line": (
+        Csv("in", "id BIGINT, name STRING"),
+        {"a.csv": "id,name\n1,x\n2,y,z\n"},
+        RunError,
+        "stage 'out' failed: .*z",
+    ),
+    "csv-header": (
+        Csv("in", "id BIGINT, name STRING"),
+        {"a.csv": "name,id\nx,1\n"},
+        RunError,
+        r"stage 'out' failed: .*a\.csv",
+    ),
+    "csv-not-null": (
+        Csv("in", "id BIGINT NOT NULL, name STRING"),
+        {"a.csv": "id,name\n,x\n"},
+        RunError,
+        "source 'in': column 'id' is declared NOT NULL",
+    ),
+    "json-bad-value": (
+        Json("in", "id BIGINT"),
+        {"a.json": '{"id": 1}\n{"id": "many"}\n'},
+        RunError,
+        "stage 'out' failed: .*many",
+    ),
+    "json-garbage": (
+        Json("in", "id BIGINT"),
+        {"a.json": '{"id": 1}\ngarbage\n'},
+        RunError,
+        "stage 'out' failed: .*garbage",
+    ),
+    "json-not-null": (
+        Json("in", "id BIGINT NOT NULL"),
+        {"a.json": "{}"},
+        RunError,
+        "source 'in': column 'id' is declared NOT NULL",
+    ),
+    "frame-not-null": (
+        from_frame(lambda spark: spark.sql("select cast(null as int) as id"), "id INT NOT NULL"),
+        {},
+        RunError,
+        "source 'in': column 'id' is declared NOT NULL",
+    ),
+    "parquet-garbage": (Parquet("in", "id BIGINT"), {"a.parquet": "garbage"}, FlowcoreError, r"a\.parquet"),
+    "parquet-empty-folder": (Parquet("in", "id BIGINT"), {"_SUCCESS": ""}, PlanError, "'in'.*[Pp]arquet"),
+}
+
+
+@pytest.mark.parametrize("case", MISTAKES)
+def test_source_that_does_not_fit_is_an_error(
+    case: str, tmp_path: Path, run: Run, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It says where and what, in few words, without a JVM trace; and nothing is written."""
+    source, files, kind, message = MISTAKES[case]
+    for name, text in files.items():
+        _write(tmp_path, name, text)
+
+    with pytest.raises(kind, match=message) as caught:
+        run(_copy(source))
+
+    text = str(caught.value)
+    assert "\n" not in text
+    assert "org.apache" not in text
+    assert "\tat " not in text
+    assert not (tmp_path / "out").exists()
+    assert "\tat " not in capfd.readouterr().err
+
+
+def test_parquet_source_names_a_column_that_is_not_there(tmp_path: Path, run: Run) -> None:
+    """The message has both lists."""
+    (tmp_path / "in").mkdir()
+    pq.write_table(pa.table({"id": [1], "prise": [2.0]}), tmp_path / "in" / "p.parquet")
+
+    with pytest.raises(PlanError, match=r"source 'in' declares the column 'price', and in has id, prise: "):
+        run(_copy(Parquet("in", "id BIGINT, price DOUBLE")))
+
+
+def test_parquet_source_refuses_a_value_that_its_type_cannot_hold(tmp_path: Path, run: Run) -> None:
+    """A cast that loses something fails instead of writing a null."""
+    (tmp_path / "in").mkdir()
+    pq.write_table(pa.table({"id": ["1", "many"]}), tmp_path / "in" / "p.parquet")
+
+    with pytest.raises(RunError, match=r"stage 'out' failed: .*many"):
+        run(_copy(Parquet("in", "id BIGINT")))
+
+
+def test_json_written_and_read_again_is_the_same(tmp_path: Path, run: Run, rows: Rows) -> None:
+    """Nested values, unicode, and nulls survive a JSON sink and source."""
+    schema = "id BIGINT, `na me` STRING, tags ARRAY<STRING>, at STRUCT<x: INT, `y z`: DOUBLE>, seen TIMESTAMP"
+    at = {"x": 1, "y z": 0.5}
+    values = [
+        {"id": 1, "na me": "é😀\"'", "tags": ["a", None], "at": at, "seen": "2026-01-01T00:00:00Z"},
+        {"id": 2, "tags": []},
+    ]  # fmt: skip
+    _write(tmp_path, "a.json", "\n".join(map(json.dumps, values)))
+    flow = Flow("f")
+    flow.read("in", Json("in", schema)).write("copy", Json("copied"))
+    run(flow)
+
+    again = Flow("g")
+    again.read("in", Json("copied", schema)).write("out", Parquet("out"))
+    run(again)
+
+    assert rows(
+        'select id, "na me", tags, "at".x, "at"."y z", epoch_ms(seen) from \'{dir}/out/*.parquet\''
+    ) == [
+        (1, "é😀\"'", ["a", None], 1, 0.5, 1767225600000),
+        (2, None, [], None, None, None),
+    ]
