@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from itertools import count
 
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program uses
+from pyspark.sql import functions as F
 
 from flowcore.errors import PlanError
 from flowcore.graph.connectors import KafkaTopic
@@ -145,11 +145,11 @@ class _Compiler:
     def _read(self, node: Read) -> tuple[Tracks, Lane]:
         topic = _topic(node)
         records = read_stream(topic, self.query, self.context)
-        records = records.withColumn("record", parsed(node.schema, F.col("value")))
+        records = records.select(*_COORDINATES, "value", parsed(node.schema, F.col("value")).alias("record"))
+        shared = node in self.query.dead_letters
         bad = bad_record(node.schema, F.col("record"))
         lane = Lane(next(self.numbers), {name: next(self.names) for name in node.columns})
         extra = [F.lit("0").alias(ORDINAL)] if self.counted else []
-        shared = node in self.query.dead_letters
         if shared:
             extra += [F.col("value"), F.when(bad, F.lit(BAD)).otherwise(F.lit(lane.number)).alias(LANE)]
         elif topic.on_error == "fail":
@@ -165,8 +165,11 @@ class _Compiler:
         ends = [(lane, sink) for owner, lane, sink in self.ends if owner is tracks]
         cases: list[tuple[Column, dict[str, Column]]] = []
         if tracks.shared:
-            for node in self.query.dead_letters:
-                mine = (F.col(LANE) == BAD) & (F.col("topic") == _topic(node).name)
+            sources = self.query.dead_letters
+            for node in sources:
+                mine = F.col(LANE) == BAD
+                if len(sources) > 1:
+                    mine &= F.col("topic") == _topic(node).name
                 cases.append((mine, _dead_letter(node)))
         cases += [(tracks.mine(lane), self._outgoing(tracks, lane, sink)) for lane, sink in ends]
         columns = ("topic", "key", "value", "headers")
@@ -175,7 +178,10 @@ class _Compiler:
     def _outgoing(self, tracks: Tracks, lane: Lane, sink: Write) -> dict[str, Column]:
         columns = {name: lane.column(name) for name in sink.columns}
         ordinal = F.col(ORDINAL) if self.counted else F.lit("0")
-        identity = F.concat_ws(":", *_COORDINATES, ordinal)
+        identity = F.concat(
+            F.col("topic"), F.lit(":"), F.col("partition").cast("string"), F.lit(":"),
+            F.col("offset").cast("string"), F.lit(":"), ordinal,
+        )  # fmt: skip
         return {
             "topic": F.lit(_topic(sink).name),
             "key": kafka_key(sink.key, columns),

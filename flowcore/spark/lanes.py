@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 
 from flowcore.graph.expressions import Expression
 
-__all__ = ["BAD", "LANE", "ORDINAL", "Lane", "Tracks"]
+__all__ = ["BAD", "LANE", "ORDINAL", "Lane", "Tracks", "unite"]
 
 BAD = 0
 LANE = "_lane"

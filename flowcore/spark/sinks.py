@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program uses
+from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
@@ -52,11 +52,14 @@ def kafka_key(names: Sequence[str] | None, columns: Mapping[str, Column]) -> Col
 
 def headers(values: Mapping[str, Column]) -> Column:
     """Kafka headers as the sink takes them."""
-    pairs = [
-        F.struct(F.lit(name).alias("key"), value.cast("binary").alias("value"))
-        for name, value in values.items()
-    ]
-    return F.array(pairs).cast("array<struct<key: string, value: binary>>")
+    if not values:
+        return F.lit(None).cast("array<struct<key: string, value: binary>>")
+    return F.array(
+        [
+            F.struct(F.lit(name).alias("key"), value.cast("binary").alias("value"))
+            for name, value in values.items()
+        ]
+    )
 
 
 def bad_record_headers(node: Read) -> Column:

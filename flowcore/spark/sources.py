@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program uses
+from pyspark.sql import functions as F
 
 from flowcore.errors import PlanError, RunError
 from flowcore.graph.connectors import Csv, Frame, Json, KafkaTopic, Parquet

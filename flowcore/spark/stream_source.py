@@ -38,7 +38,9 @@ def read_stream(topic: KafkaTopic, query: LiveQuery, context: Context) -> DataFr
     options = {
         "kafka.bootstrap.servers": servers,
         "subscribe": topic.name,
-        "startingOffsets": offsets_json(topic, start_offsets(topic, servers)),
+        "startingOffsets": topic.start
+        if isinstance(topic.start, str)
+        else offsets_json(topic, start_offsets(topic, servers)),
     }
     if query.mode.value != "realtime":
         options |= {**_BULK_READ, "maxOffsetsPerTrigger": str(context.settings.max_batch_records)}

@@ -8,7 +8,7 @@ expression.
 from __future__ import annotations
 
 from pyspark.sql import Column
-from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program uses
+from pyspark.sql import functions as F
 
 from flowcore.graph.schema import Schema
 
@@ -21,7 +21,10 @@ def parsed(schema: Schema, value: Column) -> Column:
     """The value as a struct of the schema's fields and, if it does not fit, its text."""
     ddl = ", ".join(f"`{column.name}` {column.type}" for column in schema.columns)
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
-    return F.from_json(value.cast("string"), f"{ddl}, `{_CORRUPT}` STRING", options)
+    record = F.from_json(value.cast("string"), f"{ddl}, `{_CORRUPT}` STRING", options)
+    # Spark pushes a filter through the projection that parses, and parses again for each of its parts.
+    # It leaves alone what is not deterministic, and to it the number of a partition is not.
+    return F.when(F.spark_partition_id() >= 0, record)
 
 
 def bad_record(schema: Schema, record: Column) -> Column:

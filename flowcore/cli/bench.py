@@ -1,0 +1,53 @@
+"""`flowcore bench`: the benchmarks of a checkout, each a module in tests/benchmarks."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import click
+
+from flowcore.errors import ConfigurationError
+
+__all__ = ["bench"]
+
+
+class _Benchmarks(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        return sorted(path.stem for path in _folder().glob("*.py") if not path.stem.startswith("_"))
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self.list_commands(ctx):
+            return None
+        spec = importlib.util.spec_from_file_location(f"benchmark_{cmd_name}", _folder() / f"{cmd_name}.py")
+        if spec is None or spec.loader is None:
+            return None
+        sys.path.insert(0, str(_folder().parent.parent))
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[spec.name] = module
+        spec.loader.exec_module(module)
+        command = module.command
+        assert isinstance(command, click.Command)  # noqa: S101 - a fact for the type checker
+        return command
+
+
+def _folder() -> Path:
+    for place in (Path.cwd(), *Path.cwd().parents, Path(__file__).parents[2]):
+        if (place / "tests" / "benchmarks").is_dir():
+            return place / "tests" / "benchmarks"
+    msg = (
+        f"{Path.cwd()} is not in a checkout of flowcore: benchmarks are in its tests/benchmarks; run it there"
+    )
+    raise ConfigurationError(msg)
+
+
+@click.command(cls=_Benchmarks)
+def bench() -> None:
+    """Measure flowcore against a rival in the same run, and check both answers.
+
+    \b
+    Examples:
+      flowcore bench join
+      flowcore bench join --bids 200000 --rounds 1 --json
+    """

@@ -1,0 +1,184 @@
+"""The reference flow over bids already in Kafka, against the same job written by hand in PySpark.
+
+Both run as slices (catch up, then stop) in one session, in turn, with the same Kafka client
+settings: a left join with the bounded result to one topic, and the highest price per auction to
+another. flowcore's also finds bad records and gives each output its `flowcore-id`; the rival does
+neither.
+"""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import click
+import pyarrow as pa
+from confluent_kafka import Consumer, TopicPartition
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from flowcore.errors import RunError
+from flowcore.kafka.broker import EmbeddedBroker
+from flowcore.kafka.topics import end_offsets, ensure_topics
+from flowcore.planner import plan_flow
+from flowcore.settings import Settings
+from flowcore.spark.context import Context
+from flowcore.spark.live import LiveRun
+from flowcore.spark.run import SilentListener, open_context, run_stages
+from flowcore.spark.session import live_session
+from flowcore.testing.benchmark import Figures, Report, in_turn
+from pipelines.auctions import feed, nexmark, verify
+from pipelines.auctions.flow import LIVE_BID, flow
+
+PARTITIONS = 2
+TUNED_READ = {"kafka.max.poll.records": "5000", "kafka.max.partition.fetch.bytes": str(8 << 20)}
+TUNED_WRITE = {
+    "kafka.linger.ms": "50",
+    "kafka.batch.size": str(512 << 10),
+    "kafka.buffer.memory": str(128 << 20),
+}
+
+
+@click.command()
+@click.option("--bids", default=2_000_000, show_default=True, help="Live bids in the topic.")
+@click.option("--history-events", default=500_000, show_default=True, help="Events of history.")
+@click.option("--rounds", default=3, show_default=True, help="Counted runs of each contender.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def command(bids: int, history_events: int, rounds: int, *, as_json: bool) -> None:
+    """Throughput of the reference flow over bids already in Kafka, against hand-written PySpark."""
+    folder = Path(tempfile.mkdtemp(prefix="flowcore-bench-"))
+    try:
+        with EmbeddedBroker() as broker:
+            report = _measure(folder, broker.bootstrap_servers, bids, history_events, rounds)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    report.show(as_json=as_json)
+
+
+def _measure(folder: Path, servers: str, bids: int, history_events: int, rounds: int) -> Report:
+    config = nexmark.NexmarkConfig()
+    nexmark.write_history(config, history_events, folder / "history")
+    outputs = ["enriched-bids", "highest-bids", "rival-enriched", "rival-highest"]
+    ensure_topics(servers, {"bids": PARTITIONS, **dict.fromkeys(outputs, PARTITIONS)})
+    batches = list(nexmark.live_batches(config, history_events, bids))
+    feed.feed(servers, "bids", batches)
+    sent = pa.concat_tables(batches)
+    expected = verify.expected_enriched(folder / "history", sent), verify.expected_highest(sent)
+    settings = Settings.of(
+        {"kafka.bootstrap.servers": servers, "data.dir": folder, "state.dir": folder / "state"}
+    )
+    plan = plan_flow(flow, "slice")
+    with open_context(plan, settings) as context:
+        run_stages(plan, context, refresh=False, listener=SilentListener())
+        states = (folder / f"state-{number}" for number in itertools.count())
+        rival_session = live_session(context.spark, settings)
+
+        def ours(_round: int) -> float:
+            state = next(states)
+            # The bounded result is shared, the checkpoint is new: every round reads all bids.
+            (state / flow.name).mkdir(parents=True)
+            (state / flow.name / "results").symlink_to(settings.state_dir / flow.name / "results")
+            fresh = Context(context.spark, replace(settings, state_dir=state), flow.name)
+            return bids / _checked(servers, outputs[:2], expected, lambda: _run_ours(plan, fresh))
+
+        def rival(_round: int) -> float:
+            state = next(states)
+            return bids / _checked(
+                servers, outputs[2:], expected, lambda: _run_rival(rival_session, settings, servers, state)
+            )
+
+        in_turn(1, ours, rival)  # warm up: code generation and class loading
+        figures = in_turn(rounds, ours, rival)
+    flowcore, by_hand = Figures("flowcore", "bids/s", figures[0]), Figures("by hand", "bids/s", figures[1])
+    return Report(
+        name="join",
+        workload=f"{bids:,} bids of {PARTITIONS} partitions joined with {history_events:,} events of history "
+        "and the highest price per auction, slice mode, both queries side by side",
+        figures=(flowcore, by_hand),
+        ratios={"ratio": flowcore.median / by_hand.median},
+        verified="every output of every round, warm-up included, against DuckDB over the same events",
+    )
+
+
+def _run_ours(plan: object, context: Context) -> None:
+    with LiveRun(plan, context) as run:  # type: ignore[arg-type]
+        run.wait()
+
+
+def _run_rival(spark: SparkSession, settings: Settings, servers: str, checkpoints: Path) -> None:
+    """The job as a careful engineer writes it: tuned clients, broadcast join, two queries at once."""
+    manifest = Context(spark, settings, flow.name).results.require("catalog")
+    root = settings.state_dir / flow.name / "results" / "catalog" / manifest.version / "catalog"
+    catalog = F.broadcast(spark.read.parquet(str(root)))
+    bids = (
+        spark.readStream.format("kafka")
+        .options(**{"kafka.bootstrap.servers": servers, "subscribe": "bids", "startingOffsets": "earliest"})
+        .options(**TUNED_READ)
+        .load()
+        .select(F.from_json(F.col("value").cast("string"), LIVE_BID).alias("bid"))
+        .select("bid.*")
+    )
+    enriched = bids.join(catalog, "auction_id", "left").selectExpr(
+        "bid_id", "auction_id", "bidder", "price", "category", "seller", "sold",
+        "price / median as ratio", "sent_us",
+    )  # fmt: skip
+    highest = enriched.groupBy("auction_id").agg(F.max("price").alias("highest"))
+    queries = [
+        _to_kafka(enriched, None, servers, "rival-enriched", checkpoints),
+        _to_kafka(highest, "auction_id", servers, "rival-highest", checkpoints),
+    ]
+    for query in queries:
+        query.awaitTermination()
+
+
+def _to_kafka(frame: DataFrame, key: str | None, servers: str, topic: str, checkpoints: Path):  # noqa: ANN202
+    columns = [F.to_json(F.struct("*")).alias("value")]
+    if key:
+        columns.append(F.col(key).cast("string").alias("key"))
+    return (
+        frame.select(columns)
+        .writeStream.format("kafka")
+        .options(**{"kafka.bootstrap.servers": servers, "topic": topic, **TUNED_WRITE})
+        .option("checkpointLocation", str(checkpoints / topic))
+        .outputMode("update")
+        .trigger(availableNow=True)
+        .start()
+    )
+
+
+def _checked(
+    servers: str, topics: list[str], expected: tuple[pa.Table, pa.Table], work: Callable[[], None]
+) -> float:
+    """Seconds that the work took; its output is read back and compared outside of that time."""
+    before = [end_offsets(servers, topic) for topic in topics]
+    began = time.monotonic()
+    work()
+    seconds = time.monotonic() - began
+    enriched, highest = (_read(servers, topic, start) for topic, start in zip(topics, before, strict=True))
+    for comparison in (
+        verify.compare_enriched(expected[0], verify.rows_from_json(enriched, verify.ENRICHED)),
+        verify.compare_highest(expected[1], verify.rows_from_json(highest, verify.HIGHEST)),
+    ):
+        if not comparison.nothing_lost_or_wrong:
+            msg = f"topics {topics}: {comparison}: the answer is wrong, so its speed means nothing"
+            raise RunError(msg)
+    return seconds
+
+
+def _read(servers: str, topic: str, start: dict[int, int]) -> list[bytes]:
+    end = end_offsets(servers, topic)
+    left = sum(end[partition] - start[partition] for partition in start)
+    consumer = Consumer({"bootstrap.servers": servers, "group.id": "bench", "enable.auto.commit": False})
+    consumer.assign([TopicPartition(topic, partition, offset) for partition, offset in start.items()])
+    values: list[bytes] = []
+    while len(values) < left:
+        values += [
+            message.value() for message in consumer.consume(50_000, timeout=10.0) if not message.error()
+        ]
+    consumer.close()
+    return values
