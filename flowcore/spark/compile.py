@@ -64,7 +64,10 @@ class _Compiler:
         self.results = results
         self.names: Iterator[str] = (f"_c{number}" for number in count(1))
         self.numbers = count(BAD + 1)
-        self.counted = any(ORDINAL in frame.columns for frame in results.values())
+        self.topics = Counter(topic.name for sink in query.sinks if (topic := topic_of(sink)))
+        self.counted = any(ORDINAL in frame.columns for frame in results.values()) or any(
+            isinstance(node, Union) for node in query.operators
+        )
         readers = Counter(parent for node in query.operators for parent in node.inputs)
         self.readers = {node: readers[node] for node in query.operators}
         self.waiting: dict[Operator, list[tuple[Tracks, Lane]]] = {}
@@ -178,6 +181,8 @@ class _Compiler:
     def _outgoing(self, tracks: Tracks, lane: Lane, sink: Write) -> dict[str, Column]:
         columns = {name: lane.column(name) for name in sink.columns}
         ordinal = F.col(ORDINAL) if self.counted else F.lit("0")
+        if self.topics[_topic(sink).name] > 1:  # several branches of a record meet in the topic
+            ordinal = F.concat(ordinal, F.lit(f".{sink.name}"))
         identity = F.concat(
             F.col("topic"), F.lit(":"), F.col("partition").cast("string"), F.lit(":"),
             F.col("offset").cast("string"), F.lit(":"), ordinal,

@@ -156,6 +156,13 @@ def _merge(tracks: Tracks, lanes: Sequence[Lane], names: Mapping[str, str], numb
         return chosen
 
     merged = {name: choose(column) for column, name in names.items()}
+    if len(lanes) > 1 and tracks.identified:
+        # A record that came through several branches comes out as several records, each with its own id.
+        ordinal = F.col(ORDINAL)
+        for branch, lane in enumerate(lanes[1:], 1):
+            longer = F.concat(F.col(ORDINAL), F.lit(f".{number}-{branch}"))
+            ordinal = F.when(tracks.mine(lane), longer).otherwise(ordinal)
+        merged[ORDINAL] = ordinal
     tracks.frame = tracks.frame.withColumns(merged)
     if tracks.shared:
         numbers = [lane.number for lane in lanes]

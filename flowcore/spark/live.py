@@ -117,8 +117,11 @@ class LiveRun:
         """
         end = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
+            active = (
+                self.active
+            )  # asked first: a query that fails after the look at failures has not ended well
             self._raise_failure()
-            if not self.active:
+            if not active:
                 return True
             if end is not None and time.monotonic() >= end:
                 return False

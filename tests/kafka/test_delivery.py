@@ -1,0 +1,317 @@
+"""Every record arrives, can be told from every other, and is never lost, whatever stops a run."""
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from flowcore import Flow, KafkaTopic, Parquet
+from flowcore.errors import BrokerError, FlowcoreError, PlanError, RunError
+
+pytestmark = pytest.mark.kafka
+
+Live = Any
+BID = "id BIGINT NOT NULL, name STRING, at TIMESTAMP"
+
+
+def _copy(source: KafkaTopic, sink: Any) -> Flow:
+    flow = Flow("f")
+    flow.read("bids", source).write("out", sink)
+    return flow
+
+
+BAD: list[bytes | None] = [
+    b"",
+    b"garbage",
+    b"null",
+    b"5",
+    b"[1]",
+    b'[{"id": 1}]',
+    b'{"id": 1',
+    b'{"id": "x"}',
+    b'{"id": 1.5}',
+    b"{}",
+    b'{"id": null}',
+    b"\xff\xfe\x00",
+    None,
+    b'{"id": 1, "at": "yesterday"}',
+    b'"text"',
+    b'{"id": 99999999999999999999}',
+]
+
+
+def test_dead_letters_carry_bytes_and_coordinates(live: Live) -> None:
+    """Exactly the bytes that came, where they came from, and why they are bad."""
+    bids, out = live.topic("bids", schema=BID), live.topic("out")
+    values: list[Any] = []
+    for number, bad in enumerate(BAD):
+        values += [{"id": number}, bad]
+    live.send(bids, *values, partitions=2)
+
+    live.run(_copy(bids, out))
+
+    assert sorted(value["id"] for value in live.values(out)) == list(range(len(BAD)))
+    letters = live.records(bids.dead_letter)
+    origin = {
+        (int(r.headers["flowcore-partition"]), int(r.headers["flowcore-offset"])): r.value for r in letters
+    }
+    assert origin == {(1, offset): bad for offset, bad in enumerate(BAD)}
+    assert len(letters) == len(BAD)
+    assert {record.headers["flowcore-topic"] for record in letters} == {bids.name.encode()}
+    assert {record.headers["flowcore-operator"] for record in letters} == {b"bids"}
+    assert all(b"id" in record.headers["flowcore-reason"] for record in letters)
+
+
+@pytest.mark.xfail(reason="Spark's from_json takes the first object and ignores what stands behind it")
+@pytest.mark.parametrize(
+    "value", [b'{"id": 1} {"id": 2}', b'{"id": 1} garbage'], ids=["two-objects", "text-behind"]
+)
+def test_value_with_more_than_one_object_is_no_silent_loss(live: Live, value: bytes) -> None:
+    """Half of a record is never taken for the whole of it without a word."""
+    bids, out = live.topic("bids", schema=BID), live.topic("out")
+    live.send(bids, value)
+
+    live.run(_copy(bids, out))
+
+    assert [record.value for record in live.records(bids.dead_letter)] == [value]
+
+
+def test_values_keep_what_json_can_say(live: Live) -> None:
+    """Unicode, large numbers, nested fields; null fields are left out; unknown fields are not read."""
+    schema = (
+        "id BIGINT, text STRING, tags ARRAY<STRING>, at STRUCT<x: INT, `y z`: DOUBLE>, many MAP<STRING, INT>"
+    )
+    bids, out = live.topic("bids", schema=schema), live.topic("out")
+    value = {
+        "id": 2**62,
+        "text": 'é😀"\\\n',
+        "tags": ["a", None],
+        "at": {"x": 1, "y z": 0.1},
+        "many": {"k": 1},
+    }
+    live.send(bids, {**value, "unknown": 1}, {"id": 1})
+
+    live.run(_copy(bids, out))
+
+    assert live.values(out) == [value, {"id": 1}]
+
+
+@pytest.mark.parametrize(
+    ("key", "expected"),
+    [(None, None), ("id", b"7"), (("id", "name"), b'{"id":7,"name":"x"}'), ("NAME", b"x")],
+    ids=["none", "one", "several", "other-case"],
+)
+def test_key_is_the_text_of_its_columns(live: Live, key: Any, expected: bytes | None) -> None:
+    """One column as it is, several as an object."""
+    bids, out = live.topic("bids", schema=BID), live.topic("out", key=key)
+    live.send(bids, {"id": 7, "name": "x"})
+
+    live.run(_copy(bids, out))
+
+    assert [record.key for record in live.records(out)] == [expected]
+
+
+def test_restart_goes_on_where_it_stopped(live: Live) -> None:
+    """Over several slices and partitions each record comes out once."""
+    bids, out = live.topic("bids", schema=BID), live.topic("out")
+    for start in (0, 100, 200):
+        live.send(bids, *({"id": number} for number in range(start, start + 100)), partitions=3)
+        live.run(_copy(bids, out))
+
+    assert sorted(value["id"] for value in live.values(out)) == list(range(300))
+    assert len({record.headers["flowcore-id"] for record in live.records(out)}) == 300
+
+    live.run(_copy(bids, out))
+    assert len(live.records(out)) == 300
+
+
+def test_restart_with_start_latest_loses_nothing_between_slices(live: Live) -> None:
+    """``latest`` counts for the first run alone."""
+    bids, out = live.topic("bids", schema=BID, start="latest"), live.topic("out")
+    live.send(bids, {"id": 1})
+    live.run(_copy(bids, out))
+    live.send(bids, {"id": 2})
+    live.run(_copy(bids, out))
+
+    assert live.values(out) == [{"id": 2}]
+
+
+@pytest.mark.parametrize("start", ["offset", "time"])
+def test_start_is_where_a_first_run_begins(live: Live, start: str) -> None:
+    """An offset, or the first record of a time."""
+    place: Any = {0: 2} if start == "offset" else datetime(2026, 1, 3, tzinfo=UTC)
+    bids, out = live.topic("bids", schema=BID, start=place), live.topic("out")
+    days = [int(datetime(2026, 1, day, tzinfo=UTC).timestamp() * 1000) for day in (1, 2, 3, 4)]
+    live.send(bids, *({"id": number} for number in range(4)), times_ms=days)
+
+    live.run(_copy(bids, out))
+
+    assert [value["id"] for value in live.values(out)] == [2, 3]
+
+
+def test_fail_names_the_record(live: Live, capfd: pytest.CaptureFixture[str]) -> None:
+    """on_error='fail' stops at the first bad record and says which it is; nothing is a dead letter."""
+    bids, out = live.topic("bids", schema=BID, on_error="fail"), live.topic("out")
+    live.send(bids, {"id": 1}, b"garbage")
+
+    with pytest.raises(RunError) as caught:
+        live.run(_copy(bids, out))
+
+    text = str(caught.value)
+    assert f"{bids.name}[0]@1 does not fit the schema" in text
+    assert "garbage" in text
+    assert "query 'bids'" in text
+    assert "\n" not in text
+    assert "org.apache" not in text
+    assert "\tat " not in capfd.readouterr().err
+
+
+def test_query_that_fails_says_why_and_stops_the_others(live: Live) -> None:
+    """An error in one query ends the run; its message is a line."""
+    bids, out, sums = live.topic("bids", schema=BID), live.topic("out"), live.topic("sums")
+    live.send(bids, {"id": 0})
+    flow = Flow("f")
+    source = flow.read("bids", bids)
+    source.write("out", out)
+    source.aggregate(by="name", total="sum(1 / id)").write("sums", sums)
+
+    with pytest.raises(RunError, match=r"query 'sums' of flow 'f' failed: .*DIVIDE_BY_ZERO") as caught:
+        live.run(flow, None, lambda run: run.wait(60))
+
+    assert "\n" not in str(caught.value)
+    assert not live.spark.streams.active
+
+
+def test_second_run_on_a_checkpoint_is_refused(live: Live) -> None:
+    """While the first lives; when it has ended there may be another."""
+    bids, out = live.topic("bids", schema=BID), live.topic("out")
+    live.send(bids, {"id": 1})
+    flow = _copy(bids, out)
+
+    def second(_: Any) -> None:
+        with pytest.raises(RunError, match="query 'bids' already runs on the checkpoint"):
+            live.run(flow)
+
+    live.run(flow, "micro-batch", second)
+    live.run(flow)
+
+    assert live.values(out) == [{"id": 1}]
+
+
+def test_source_topic_that_does_not_exist_is_an_error(live: Live) -> None:
+    """Before Spark is asked; partitions= creates it."""
+    out = live.topic("out")
+    with pytest.raises(RunError, match=r"source 'bids': topic 'missing-.*' does not exist.*partitions="):
+        live.run(_copy(live.topic("missing", schema=BID), out))
+
+    live.run(_copy(live.topic("made", schema=BID, partitions=3), out))
+
+    assert live.records(live.topic("made")) == []
+
+
+def test_unknown_function_in_a_live_query_names_its_operator(live: Live) -> None:
+    """As in a bounded stage."""
+    bids, out = live.topic("bids", schema=BID), live.topic("out")
+    live.send(bids, {"id": 1})
+    flow = Flow("f")
+    flow.read("bids", bids).select("no_such(id) as x", name="pick").write("out", out)
+
+    with pytest.raises(PlanError, match=r"operator 'pick' cannot be compiled: .*no_such"):
+        live.run(flow)
+
+
+def test_broker_that_does_not_answer_is_an_error(live: Live) -> None:
+    """In seconds, with its address."""
+    bids = KafkaTopic("bids", schema=BID, servers="127.0.0.1:1")
+
+    with pytest.raises(BrokerError, match=r"127.0.0.1:1"):
+        live.run(_copy(bids, live.topic("out")))
+
+
+def test_live_file_sink_appends_each_slice(live: Live, tmp_path: Path) -> None:
+    """Files grow by whole batches; bad records leave through a query of their own."""
+    bids = live.topic("bids", schema=BID)
+    for number in (1, 2):
+        live.send(bids, {"id": number, "name": "x"}, b"bad")
+        live.run(_copy(bids, Parquet("archive")))
+
+    table = pq.read_table([str(path) for path in (tmp_path / "archive").glob("*.parquet")])
+    assert sorted(table.column("id").to_pylist()) == [1, 2]
+    assert [record.value for record in live.records(bids.dead_letter)] == [b"bad", b"bad"]
+
+
+@pytest.mark.parametrize(
+    ("bounds", "expected"),
+    [
+        ({"until": "latest"}, [0, 1, 2, 3]),
+        ({"start": {0: 1}, "until": {0: 3}}, [1, 2]),
+        ({"until": {0: 2}}, [0, 1]),
+        ({"start": datetime(2026, 1, 2, tzinfo=UTC), "until": datetime(2026, 1, 4, tzinfo=UTC)}, [1, 2]),
+        ({"start": datetime(2027, 1, 1, tzinfo=UTC), "until": "latest"}, []),
+    ],
+    ids=["all", "offsets", "until-offset", "times", "nothing-that-late"],
+)
+def test_bounded_topic_gives_the_records_between(
+    live: Live, tmp_path: Path, bounds: dict[str, Any], expected: list[int]
+) -> None:
+    """By offsets or by time, the end excluded; bad ones leave for the dead letters and are counted."""
+    bids = live.topic("bids", schema=BID, **bounds)
+    days = [int(datetime(2026, 1, day, tzinfo=UTC).timestamp() * 1000) for day in (1, 2, 3, 4)]
+    live.send(bids, *({"id": number} for number in range(4)), times_ms=days)
+
+    live.run(_copy(bids, Parquet("out")))
+
+    table = pq.read_table([str(path) for path in (tmp_path / "out").glob("*.parquet")])
+    assert sorted(table.column("id").to_pylist()) == expected
+
+
+def test_bounded_topic_dead_letters_and_a_topic_as_sink(live: Live, tmp_path: Path) -> None:
+    """A bounded flow from topic to topic; the manifest counts what was rejected and is up to date after."""
+    bids, best = live.topic("bids", schema=BID, until="latest"), live.topic("best")
+    live.send(bids, {"id": 1, "name": "x"}, b"bad", {"id": 2, "name": "x"})
+    flow = Flow("f")
+    flow.read("bids", bids).aggregate(by="name", best="max(id)").write("best", best)
+
+    live.run(flow)
+    live.run(flow)
+
+    assert [(record.key, record.json) for record in live.records(best)] == [(b"x", {"name": "x", "best": 2})]
+    assert [record.value for record in live.records(bids.dead_letter)] == [b"bad"]
+    manifest = json.loads((tmp_path / "state" / "f" / "results" / "best" / "manifest.json").read_text())
+    assert manifest["rejected"] == {"bids": 1}
+
+    live.send(bids, {"id": 3, "name": "x"})
+    live.run(flow)
+    assert [record.json["best"] for record in live.records(best)] == [2, 3]
+
+
+@pytest.mark.parametrize(
+    ("bounds", "message"),
+    [
+        ({"until": {0: 9}}, "partition 0: start 0, until 9"),
+        ({"start": {0: 2}, "until": {0: 1}}, "partition 0: start 2, until 1"),
+        ({"until": {5: 1}}, r"has the partitions \[0\], not \[5\]"),
+    ],
+    ids=["beyond-the-end", "before-the-start", "no-such-partition"],
+)
+def test_bounded_topic_that_cannot_be_read_is_an_error(
+    live: Live, bounds: dict[str, Any], message: str
+) -> None:
+    """It would wait for ever, or read something else than was meant."""
+    bids = live.topic("bids", schema=BID, **bounds)
+    live.send(bids, {"id": 1}, {"id": 2}, {"id": 3})
+
+    with pytest.raises(FlowcoreError, match=message):
+        live.run(_copy(bids, Parquet("out")))
+
+
+def test_bounded_topic_that_shall_fail_names_the_record(live: Live) -> None:
+    """As in a live query."""
+    bids = live.topic("bids", schema=BID, until="latest", on_error="fail")
+    live.send(bids, {"id": 1}, b"garbage")
+
+    with pytest.raises(RunError, match=rf"stage 'out' failed: .*{bids.name}\[0\]@1 does not fit the schema"):
+        live.run(_copy(bids, Parquet("out")))
