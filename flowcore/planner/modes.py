@@ -49,12 +49,12 @@ def _obstacles(operators: tuple[Operator, ...]) -> Iterator[str]:
             case Apply(realtime=False):
                 yield f"{node.name} is a DataFrame function that does not declare realtime=True"
             case Union() if _shared_source(node):
-                yield f"{node.name} unites two branches of one source, which real-time mode refuses"
+                yield f"{node.name} unites two reads of one topic, which real-time mode refuses; read it once"
             case _:
                 continue
 
 
 def _shared_source(union: Union) -> bool:
-    live = (node for parent in union.inputs for node in set(upstream(parent)) if not node.bounded)
-    sources = [node for node in live if isinstance(node, Read)]
-    return len(sources) != len(set(sources))
+    reads = {node for node in upstream(union) if isinstance(node, Read) and not node.bounded}
+    topics = [(topic.servers, topic.name) for read in reads if (topic := topic_of(read))]
+    return len(topics) != len(set(topics))

@@ -52,7 +52,10 @@ def _load(
     table = manifest.tables[operator.name]
     files = [str(root / file.path) for file in table.files]
     schema = ", ".join(f"`{name}` {kind}" for name, kind in table.schema)
-    frame = context.spark.read.schema(schema).parquet(*files)
+    reader = context.spark.read
+    if "struct<" not in schema:  # names of fields stand there without the backquotes they may need
+        reader = reader.schema(schema)
+    frame = reader.parquet(*files)
     repeating = [keys for keys in _join_keys(operator, plan) if _repeats(files, keys)]
     if repeating:
         # With one repeating key the first partner is number 0; with several only a global number is unique.
@@ -88,7 +91,7 @@ def _repeats(files: Sequence[str], keys: Sequence[str]) -> bool:
 
 
 def _sortable(frame: DataFrame) -> Sequence[str]:
-    return [name for name, kind in frame.dtypes if not kind.startswith("map")]
+    return [name for name, kind in frame.dtypes if "map<" not in kind and "variant" not in kind]
 
 
 def _pin(stage: BoundedStage, manifest: Manifest, plan: Plan, context: Context) -> None:

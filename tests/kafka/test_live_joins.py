@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from flowcore import Flow, Parquet
+from flowcore import Flow, Json, Parquet
 
 pytestmark = pytest.mark.kafka
 
@@ -110,6 +110,24 @@ def test_live_joins_in_a_row_give_distinct_ids(live: Live, tmp_path: Path) -> No
     ]  # fmt: skip
     assert len({record.headers["flowcore-id"] for record in records}) == 5
     assert {record.key for record in records if record.json["id"] == 2} == {b'{"id":2,"rank":1}'}
+
+
+def test_live_join_with_a_table_of_nested_columns(live: Live, tmp_path: Path) -> None:
+    """Structs with odd names, arrays of maps; repeated keys too, where rows cannot be put in an order."""
+    (tmp_path / "shops").mkdir()
+    (tmp_path / "shops" / "a.json").write_text(
+        '{"shop": "a", "at": {"y z": 1}, "tags": [{"k": 1}]}\n{"shop": "a", "at": {"y z": 2}, "tags": []}'
+    )
+    schema = "shop STRING, at STRUCT<`y z`: INT>, tags ARRAY<MAP<STRING, INT>>"
+    bids, out = live.topic("bids", schema=BID), live.topic("out")
+    live.send(bids, {"id": 1, "shop": "a"})
+    flow = Flow("f")
+    shops = flow.read("shops", Json("shops", schema=schema))
+    flow.read("bids", bids).join(shops, on="shop").select("id", "at.`y z` as n", "tags").write("out", out)
+
+    live.run(flow)
+
+    assert sorted(value["n"] for value in live.values(out)) == [1, 2]
 
 
 def test_live_join_with_an_empty_table(live: Live, tmp_path: Path) -> None:

@@ -37,6 +37,7 @@ NATIVE: dict[str, Callable[[Stream], Stream]] = {
     "join": lambda bids: bids.join(_shops(bids), on="shop"),
     "aggregate": lambda bids: bids.aggregate(by="shop", n="count(*)"),
     "union": lambda bids: bids.union(_asks(bids)),
+    "two-branches": lambda bids: bids.where("price > 1").union(bids),
     "joined-union": _joined_union,
     "declared-function": lambda bids: bids.apply(lambda frame: frame, realtime=True),
 }
@@ -48,8 +49,14 @@ def test_mode_is_realtime_where_everything_is_native(case: str) -> None:
     assert _mode(NATIVE[case]).value == "realtime"
 
 
+def _read_twice(bids: Stream) -> Stream:
+    again = bids._flow.read("again", KafkaTopic("bids", schema="shop STRING, price DOUBLE"))
+    return bids.union(again, name="both")
+
+
 OBSTACLES: dict[str, tuple[Callable[[Stream], Stream], object, str]] = {
     "function": (lambda bids: bids.apply(lambda f: f, name="model"), None, "model is a DataFrame function"),
+    "same-topic": (_read_twice, None, "both unites two reads of one topic"),
     "files": (lambda bids: bids, Parquet("out"), "out is not a Kafka topic"),
 }
 

@@ -1,0 +1,62 @@
+"""In real time a record passes at once, through the same operators and with the same dead letters."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from flowcore import Flow, Parquet
+from flowcore.planner import plan_flow
+
+pytestmark = pytest.mark.kafka
+
+Live = Any
+BID = "id BIGINT NOT NULL, shop STRING, price DOUBLE"
+
+
+def test_realtime_is_micro_batch_without_the_wait(live: Live, tmp_path: Path) -> None:
+    """Join, fan-out, two branches united, a running aggregate and dead letters, each within one batch."""
+    (tmp_path / "shops").mkdir()
+    pq.write_table(pa.table({"shop": ["a", "a"], "city": ["Bern", "Biel"]}), tmp_path / "shops" / "p.parquet")
+    bids, out, united, best = (
+        live.topic("bids", schema=BID), live.topic("out"), live.topic("united"), live.topic("best"),
+    )  # fmt: skip
+    flow = Flow("f")
+    source = flow.read("bids", bids)
+    shops = flow.read("shops", Parquet("shops", schema="shop STRING, city STRING"))
+    source.join(shops, on="shop", how="left").write("out", out)
+    source.where("price > 5").union(source.select("id", "lower(shop) as shop", "price")).write(
+        "united", united
+    )
+    source.aggregate(by="shop", best="max(price)").write("best", best)
+    stage = plan_flow(flow).live
+    assert stage
+    assert {query.mode.value for query in stage.queries} == {"realtime"}
+    live.send(bids, {"id": 1, "shop": "a", "price": 1.0}, b"bad")
+
+    def follow(run: Any) -> None:
+        for number in (2, 3):
+            # The second record is sent when the first has arrived, in one and the same batch.
+            _wait(run, lambda number=number: len(live.records(out)) >= number)
+            live.send(bids, {"id": number, "shop": "b", "price": 10.0 * number})
+        _wait(run, lambda: len(live.records(out)) == 4 and len(live.records(united)) == 5)
+        _wait(run, lambda: len(live.records(best)) == 3 and len(live.records(bids.dead_letter)) == 1)
+
+    live.run(flow, None, follow)
+
+    found = {(r.json["id"], r.json.get("city")): r.headers["flowcore-id"] for r in live.records(out)}
+    assert set(found) == {(1, "Bern"), (1, "Biel"), (2, None), (3, None)}
+    assert len(set(found.values())) == 4
+    assert [value["id"] for value in live.values(united)].count(1) == 1
+    assert {r.key: r.json["best"] for r in live.records(best)} == {b"a": 1.0, b"b": 30.0}
+    assert [record.value for record in live.records(bids.dead_letter)] == [b"bad"]
+
+
+def _wait(run: Any, condition: Any) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert not run.wait(0.05), "the queries have ended"
+        assert time.monotonic() < deadline, "the condition did not come about in time"
