@@ -1,0 +1,80 @@
+"""The Dagster UI beside a running stream, for as long as a person looks at it."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from dagster import DagsterRunStatus
+from dagster_graphql import DagsterGraphQLClient, DagsterGraphQLClientError
+from rich.console import Console
+
+from flowcore.errors import RunError
+from flowcore.kafka.broker import free_port
+
+__all__ = ["serve_ui"]
+
+CHECKOUT = Path(__file__).parents[2]
+LONGEST_START_S = 120.0
+LONGEST_END_S = 60.0
+ENDED = {DagsterRunStatus.CANCELED, DagsterRunStatus.FAILURE, DagsterRunStatus.SUCCESS}
+
+
+@contextmanager
+def serve_ui(console: Console) -> Iterator[None]:
+    """Start `dagster dev`, launch the live run as the UI does, and end both at the end.
+
+    Raises:
+        RunError: The UI did not start.
+    """
+    port = free_port()
+    command = [
+        sys.executable,
+        "-m",
+        "dagster",
+        "dev",
+        "-w",
+        str(CHECKOUT / "workspace.yaml"),
+        "-p",
+        str(port),
+    ]
+    # In a session of its own: Ctrl-C is for this process, which ends the run before the servers.
+    server = subprocess.Popen(  # noqa: S603 - our own interpreter
+        [*command, "-h", "127.0.0.1", "--log-level", "error"], cwd=CHECKOUT, start_new_session=True
+    )
+    try:
+        with console.status("start the Dagster UI"):
+            client = _client(port, server)
+            run = client.submit_job_execution("auctions_live")
+        console.print(f"Dagster UI: http://127.0.0.1:{port}  (the stream is run {run[:8]}; Ctrl-C ends both)")
+        try:
+            yield
+        finally:
+            with console.status("stop the stream"):
+                client.terminate_run(run)
+                end = time.monotonic() + LONGEST_END_S
+                while client.get_run_status(run) not in ENDED and time.monotonic() < end:
+                    time.sleep(0.5)
+    finally:
+        server.send_signal(signal.SIGINT)
+        try:
+            server.wait(LONGEST_END_S)
+        except subprocess.TimeoutExpired:
+            server.kill()
+
+
+def _client(port: int, server: subprocess.Popen[bytes]) -> DagsterGraphQLClient:
+    end = time.monotonic() + LONGEST_START_S
+    while True:
+        try:
+            return DagsterGraphQLClient("127.0.0.1", port_number=port)
+        except DagsterGraphQLClientError as error:
+            if server.poll() is not None or time.monotonic() > end:
+                msg = f"the Dagster UI did not start on port {port}: {error}; see its output above"
+                raise RunError(msg) from error
+            time.sleep(0.5)
