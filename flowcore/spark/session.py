@@ -23,6 +23,8 @@ __all__ = ["live_session", "session", "session_config"]
 
 _GIB = 1 << 30
 _LIVE = {
+    # One record that cannot be divided or cast must not stop a stream; it gets a null.
+    "spark.sql.ansi.enabled": "false",
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
     "spark.sql.streaming.stateStore.providerClass": (
