@@ -134,8 +134,9 @@ def _parse(text: str, operator: str) -> exp.Expr:
         raise PlanError(msg)
     try:
         trees = sqlglot.parse(text, dialect="spark")
-    except SqlglotError as error:
-        reason = re.sub(r"\x1b\[\d+m", "", str(error)).splitlines()[0]
+    except (SqlglotError, LookupError, ValueError, TypeError, AttributeError, RecursionError) as error:
+        # Beside its own errors sqlglot lets others through, for instance for map(a).
+        reason = (re.sub(r"\x1b\[\d+m", "", str(error)).splitlines() or ["it cannot be read"])[0]
         msg = (
             f"operator {operator!r}: {text!r} is not a Spark SQL expression: {reason} (a column whose name "
             "is a word of SQL needs `backquotes`)"

@@ -53,8 +53,11 @@ def reason(error: BaseException) -> str:
         cause = java.getCause()
         java = None if cause is None or cause.equals(java) else cause
     text = text or (error.getMessage() if isinstance(error, PySparkException) else None) or str(error)
+    text = text.partition("=== Streaming Query ===")[0]
     lines = [line.strip() for line in text.strip().splitlines()]
     kept = [
-        line for line in lines if line and not line.startswith(("at ", "== ", "JVM stacktrace", "'", "+-"))
+        line
+        for line in lines
+        if line and not line.startswith(("at ", "== ", "^^", "JVM stacktrace", "'", "+-"))
     ]
     return " ".join(kept[:5]) or type(error).__name__

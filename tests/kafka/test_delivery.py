@@ -182,6 +182,7 @@ def test_query_that_fails_says_why_and_stops_the_others(live: Live) -> None:
         live.run(flow, None, lambda run: run.wait(60))
 
     assert "\n" not in str(caught.value)
+    assert "===" not in str(caught.value)
     assert not live.spark.streams.active
 
 

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from flowcore import Flow, Parquet
+from flowcore import Flow, Parquet, Stream
 from flowcore.planner import plan_flow
 
 pytestmark = pytest.mark.kafka
@@ -46,31 +46,42 @@ def test_live_fan_out_is_one_query(live: Live, tmp_path: Path) -> None:
     assert [record.value for record in live.records(bids.dead_letter)] == [b"{"]
 
 
-def test_live_branch_is_not_disturbed_by_another(live: Live) -> None:
+def _shops(flow: Flow, folder: Path) -> Stream:
+    (folder / "shops").mkdir()
+    pq.write_table(pa.table({"shop": ["a"]}), folder / "shops" / "p.parquet")
+    return flow.read("shops", Parquet("shops", schema="shop STRING"))
+
+
+def test_live_branch_is_not_disturbed_by_another(live: Live, tmp_path: Path) -> None:
     """What one branch filters out never reaches its own expressions, though another branch keeps it."""
     bids, rates, all_ = live.topic("bids", schema=BID), live.topic("rates"), live.topic("all")
     live.send(bids, _bid(1, price=0.0), _bid(2, price=2.0), b"bad")
     flow = Flow("f")
     source = flow.read("bids", bids)
-    source.where("price <> 0").select("id", "1 / price as rate").write("rates", rates)
+    # Used twice behind a join, so that Spark computes it for every row at once.
+    rated = source.where("price <> 0").select("id", "shop", "1 / price as rate")
+    rated.join(_shops(flow, tmp_path), on="shop").select("id", "rate", "rate * 2 as twice").write(
+        "rates", rates
+    )
     source.select("id").write("all", all_)
 
     live.run(flow)
 
-    assert live.values(rates) == [{"id": 2, "rate": 0.5}]
+    assert live.values(rates) == [{"id": 2, "rate": 0.5, "twice": 1.0}]
     assert live.values(all_) == [{"id": 1}, {"id": 2}]
 
 
-def test_live_bad_record_never_reaches_an_expression(live: Live) -> None:
+def test_live_bad_record_never_reaches_an_expression(live: Live, tmp_path: Path) -> None:
     """Its fields are null or half read; an expression over them must not stop the query."""
     bids, out = live.topic("bids", schema="id BIGINT NOT NULL, price BIGINT"), live.topic("out")
     live.send(bids, b"bad", {"id": 1, "price": 4}, {"price": 0}, {"id": 2, "price": 0.5})
     flow = Flow("f")
-    flow.read("bids", bids).select("id", "1 / coalesce(price, 0) as rate").write("out", out)
+    rated = flow.read("bids", bids).select("id", "1 / coalesce(price, 0) as rate", "'a' as shop")
+    rated.join(_shops(flow, tmp_path), on="shop").select("id", "rate", "rate * 2 as twice").write("out", out)
 
     live.run(flow)
 
-    assert live.values(out) == [{"id": 1, "rate": 0.25}]
+    assert live.values(out) == [{"id": 1, "rate": 0.25, "twice": 0.5}]
     assert [record.offset for record in live.records(bids.dead_letter)] == [0, 1, 2]
 
 
