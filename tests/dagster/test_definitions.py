@@ -87,8 +87,7 @@ def test_definitions_of_the_reference_flow_are_these() -> None:
 def test_schedule_skips_while_the_flow_runs(job: str) -> None:
     """A slice behind a live run would wait in the queue, and one more with each tick."""
     (each,) = defs.get_repository_def().schedule_defs
-    with DagsterInstance.local_temp() as instance:
-        context = build_schedule_context(instance)
+    with DagsterInstance.local_temp() as instance, build_schedule_context(instance) as context:
         idle = each(context)
         instance.create_run_for_job(defs.resolve_job_def(job), status=DagsterRunStatus.STARTED)
         busy = each(context)
