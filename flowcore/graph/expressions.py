@@ -142,11 +142,11 @@ def _parse(text: str, operator: str) -> exp.Expr:
             "is a word of SQL needs `backquotes`)"
         )
         raise PlanError(msg) from error
-    tree = trees[0]
+    tree = trees[0] if len(trees) == 1 else None
     if isinstance(tree, exp.Alias) and "start" not in tree.args["alias"].meta:
         msg = f"operator {operator!r}: {text!r} cannot be read; write variant_get(...) for column:path"
         raise PlanError(msg)
-    if len(trees) != 1 or not isinstance(tree, _VALUES) or _first(tree, exp.Query):
+    if not isinstance(tree, _VALUES) or _first(tree, exp.Query):
         msg = (
             f"operator {operator!r}: {text!r} is not one expression over its input's columns: "
             "statements and subqueries cannot be planned; join the other table instead"

@@ -59,7 +59,9 @@ def test_live_branch_is_not_disturbed_by_another(live: Live, tmp_path: Path) -> 
     flow = Flow("f")
     source = flow.read("bids", bids)
     # Used twice behind a join, so that Spark computes it for every row at once.
-    rated = source.where("price <> 0").select("id", "shop", "1 / price as rate")
+    rated = source.where("price <> 0").select(
+        "id", "shop", "if(price = 0, raise_error('zero'), 1 / price) as rate"
+    )
     rated.join(_shops(flow, tmp_path), on="shop").select("id", "rate", "rate * 2 as twice").write(
         "rates", rates
     )
@@ -74,9 +76,11 @@ def test_live_branch_is_not_disturbed_by_another(live: Live, tmp_path: Path) -> 
 def test_live_bad_record_never_reaches_an_expression(live: Live, tmp_path: Path) -> None:
     """Its fields are null or half read; an expression over them must not stop the query."""
     bids, out = live.topic("bids", schema="id BIGINT NOT NULL, price BIGINT"), live.topic("out")
-    live.send(bids, b"bad", {"id": 1, "price": 4}, {"price": 0}, {"id": 2, "price": 0.5})
+    live.send(bids, b"bad", {"id": 1, "price": 4}, {"price": None}, {"id": 2, "price": 0.5})
     flow = Flow("f")
-    rated = flow.read("bids", bids).select("id", "1 / coalesce(price, 0) as rate", "'a' as shop")
+    rated = flow.read("bids", bids).select(
+        "id", "1 / coalesce(price, raise_error('null')) as rate", "'a' as shop"
+    )
     rated.join(_shops(flow, tmp_path), on="shop").select("id", "rate", "rate * 2 as twice").write("out", out)
 
     live.run(flow)
