@@ -2,8 +2,6 @@
 
 Small questions and orders for a running broker, each answered over its own short connection. The
 answers are numbers; nothing here reads or writes a record.
-
-confluent-kafka asks, because it gives up in time, says why and leaves no thread behind.
 """
 
 from __future__ import annotations
@@ -12,11 +10,16 @@ import contextlib
 import time
 from typing import TYPE_CHECKING
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
-
 from flowcore.errors import BrokerError
+from flowcore.kafka.admin import (
+    KafkaAdminClient,
+    KafkaError,
+    OffsetSpec,
+    TopicAlreadyExistsError,
+    TopicPartition,
+    connected,
+    for_code,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -44,33 +47,31 @@ def ensure_topics(bootstrap_servers: str, topics: Mapping[str, int]) -> None:
     Raises:
         BrokerError: The broker cannot be reached, or refuses a topic.
     """
-    client = _connect(bootstrap_servers)
-    counts = _partition_counts(client, bootstrap_servers, topics)
-    missing = [name for name, count in counts.items() if count is None]
-    if not missing:
-        return
-    # Replication -1: the broker's own default, which fits one node as well as many.
-    wanted = [NewTopic(name, num_partitions=topics[name], replication_factor=-1) for name in missing]
-    for name, created in client.create_topics(wanted, request_timeout=_TIMEOUT_S).items():
-        try:
-            created.result()
-        except KafkaException as error:
-            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                msg = (
-                    f"topic {name!r} with {topics[name]} partitions cannot be created at "
-                    f"{bootstrap_servers}: {error.args[0].str()}"
-                )
-                raise BrokerError(msg) from error
-    # The order is accepted before every partition has a leader.
-    deadline = time.monotonic() + _TIMEOUT_S
-    while None in _partition_counts(client, bootstrap_servers, missing).values():
-        if time.monotonic() > deadline:
+    with _asking(bootstrap_servers) as client:
+        missing = [name for name, count in _partition_counts(client, topics).items() if count is None]
+        if not missing:
+            return
+        # The number of copies is the broker's own default, which fits one node as well as many.
+        wanted = {name: {"num_partitions": topics[name]} for name in missing}
+        for answer in client.create_topics(wanted, raise_errors=False)["topics"]:
+            if answer["error_code"] in {0, TopicAlreadyExistsError.errno}:
+                continue
+            name = answer["name"]
             msg = (
-                f"topics {missing} were created at {bootstrap_servers} but have no leader after "
-                f"{_TIMEOUT_S:.0f} s: nothing could be written to them; see the broker's log"
+                f"topic {name!r} with {topics[name]} partitions cannot be created at {bootstrap_servers}: "
+                f"{answer['error_message'] or for_code(answer['error_code']).__name__}"
             )
             raise BrokerError(msg)
-        time.sleep(0.02)
+        # The order is accepted before every partition has a leader.
+        deadline = time.monotonic() + _TIMEOUT_S
+        while None in _partition_counts(client, missing).values():
+            if time.monotonic() > deadline:
+                msg = (
+                    f"topics {missing} were created at {bootstrap_servers} but have no leader after "
+                    f"{_TIMEOUT_S:.0f} s: nothing could be written to them; see the broker's log"
+                )
+                raise BrokerError(msg)
+            time.sleep(0.02)
 
 
 def partition_counts(bootstrap_servers: str, topics: Iterable[str]) -> dict[str, int | None]:
@@ -79,7 +80,8 @@ def partition_counts(bootstrap_servers: str, topics: Iterable[str]) -> dict[str,
     Raises:
         BrokerError: The broker cannot be reached.
     """
-    return _partition_counts(_connect(bootstrap_servers), bootstrap_servers, topics)
+    with _asking(bootstrap_servers) as client:
+        return _partition_counts(client, topics)
 
 
 def begin_offsets(bootstrap_servers: str, topic: str) -> dict[int, int]:
@@ -88,7 +90,8 @@ def begin_offsets(bootstrap_servers: str, topic: str) -> dict[int, int]:
     Raises:
         BrokerError: The broker cannot be reached, or has no such topic.
     """
-    return {partition: begin for partition, (begin, _) in _begins_and_ends(bootstrap_servers, topic).items()}
+    with _asking(bootstrap_servers) as client:
+        return _offsets(client, bootstrap_servers, topic, OffsetSpec.EARLIEST)
 
 
 def end_offsets(bootstrap_servers: str, topic: str) -> dict[int, int]:
@@ -97,7 +100,8 @@ def end_offsets(bootstrap_servers: str, topic: str) -> dict[int, int]:
     Raises:
         BrokerError: The broker cannot be reached, or has no such topic.
     """
-    return {partition: end for partition, (_, end) in _begins_and_ends(bootstrap_servers, topic).items()}
+    with _asking(bootstrap_servers) as client:
+        return _offsets(client, bootstrap_servers, topic, OffsetSpec.LATEST)
 
 
 def offsets_at(bootstrap_servers: str, topic: str, time_ms: int) -> dict[int, int]:
@@ -111,11 +115,11 @@ def offsets_at(bootstrap_servers: str, topic: str, time_ms: int) -> dict[int, in
     Raises:
         BrokerError: The broker cannot be reached, or has no such topic.
     """
-    ends = end_offsets(bootstrap_servers, topic)
-    with _asking(bootstrap_servers) as consumer:
-        asked = [TopicPartition(topic, partition, time_ms) for partition in ends]
-        found = consumer.offsets_for_times(asked, timeout=_TIMEOUT_S)
-    return {part.partition: ends[part.partition] if part.offset < 0 else part.offset for part in found}
+    with _asking(bootstrap_servers) as client:
+        ends = _offsets(client, bootstrap_servers, topic, OffsetSpec.LATEST)
+        # A time below 0 would be taken for one of the protocol's special places.
+        found = _offsets(client, bootstrap_servers, topic, max(time_ms, 0))
+    return {partition: ends[partition] if offset < 0 else offset for partition, offset in found.items()}
 
 
 def wait_until_ready(bootstrap_servers: str, timeout_s: float, still_running: Callable[[], object]) -> None:
@@ -132,87 +136,57 @@ def wait_until_ready(bootstrap_servers: str, timeout_s: float, still_running: Ca
     Raises:
         BrokerError: The time is over, or what ``still_running`` raises.
     """
-    client = _client(bootstrap_servers)
     deadline = time.monotonic() + timeout_s
     while True:
         still_running()
         try:
-            client.list_topics(timeout=_ATTEMPT_S)
-        except KafkaException as error:
+            with connected(bootstrap_servers, _ATTEMPT_S):
+                return
+        except KafkaError as error:
             if time.monotonic() > deadline:
                 raise _unreachable(bootstrap_servers, timeout_s, error) from error
-        else:
-            return
+        time.sleep(0.02)
 
 
-def _client(bootstrap_servers: str) -> AdminClient:
-    return AdminClient(_settings(bootstrap_servers))
-
-
-def _settings(bootstrap_servers: str) -> dict[str, str | int | float | bool]:
-    return {
-        "bootstrap.servers": bootstrap_servers,
-        "log_level": 0,  # what goes wrong is in the exception, not on stderr
-        "reconnect.backoff.ms": 50,
-        "reconnect.backoff.max.ms": 200,
-    }
-
-
-def _connect(bootstrap_servers: str) -> AdminClient:
-    client = _client(bootstrap_servers)
+@contextlib.contextmanager
+def _asking(bootstrap_servers: str) -> Iterator[KafkaAdminClient]:
     try:
-        client.list_topics(timeout=_TIMEOUT_S)
-    except KafkaException as error:
+        with connected(bootstrap_servers, _TIMEOUT_S) as client:
+            yield client
+    except KafkaError as error:
         raise _unreachable(bootstrap_servers, _TIMEOUT_S, error) from error
-    return client
 
 
-def _unreachable(bootstrap_servers: str, timeout_s: float, error: KafkaException) -> BrokerError:
+def _unreachable(bootstrap_servers: str, timeout_s: float, error: KafkaError) -> BrokerError:
     return BrokerError(
         f"bootstrap_servers={bootstrap_servers!r} did not answer within {timeout_s:.0f} s "
-        f"({error.args[0].str()}): nothing can be read or written; start a broker there, for "
+        f"({error}): nothing can be read or written; start a broker there, for "
         "example with `flowcore broker --port N`, or pass the address of one that runs"
     )
 
 
-def _partition_counts(
-    client: AdminClient, bootstrap_servers: str, topics: Iterable[str]
-) -> dict[str, int | None]:
-    # Asking for all topics: asking for one by name may create it.
-    try:
-        known = client.list_topics(timeout=_TIMEOUT_S).topics
-    except KafkaException as error:
-        raise _unreachable(bootstrap_servers, _TIMEOUT_S, error) from error
-    return {
-        name: len(known[name].partitions)
-        if name in known and all(part.leader >= 0 for part in known[name].partitions.values())
-        else None
-        for name in topics
-    }
+def _partition_counts(client: KafkaAdminClient, topics: Iterable[str]) -> dict[str, int | None]:
+    # Asking creates nothing: the client forbids it with each question.
+    known = {topic["name"]: topic["partitions"] for topic in client.describe_topics(list(topics))}
+    return {name: _count(known[name]) for name in topics}
 
 
-def _begins_and_ends(bootstrap_servers: str, topic: str) -> dict[int, tuple[int, int]]:
-    count = partition_counts(bootstrap_servers, [topic])[topic]
+def _count(partitions: list[dict[str, int]]) -> int | None:
+    # A topic that does not exist has none.
+    all_are_led = partitions and all(partition["leader_id"] >= 0 for partition in partitions)
+    return len(partitions) if all_are_led else None
+
+
+def _offsets(
+    client: KafkaAdminClient, bootstrap_servers: str, topic: str, place: OffsetSpec | int
+) -> dict[int, int]:
+    count = _partition_counts(client, [topic])[topic]
     if count is None:
         msg = (
             f"topic {topic!r} does not exist at {bootstrap_servers}: it has no offsets; create it "
             "first, for example with `flowcore broker --topic NAME:PARTITIONS`"
         )
         raise BrokerError(msg)
-    with _asking(bootstrap_servers) as consumer:
-        return {
-            number: consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=_TIMEOUT_S)
-            for number in range(count)
-        }
-
-
-@contextlib.contextmanager
-def _asking(bootstrap_servers: str) -> Iterator[Consumer]:
-    # A consumer has to name a group; asking for offsets does not join it.
-    consumer = Consumer({**_settings(bootstrap_servers), "group.id": "flowcore-offsets"})
-    try:
-        yield consumer
-    except KafkaException as error:
-        raise _unreachable(bootstrap_servers, _TIMEOUT_S, error) from error
-    finally:
-        consumer.close()
+    asked = [TopicPartition(topic, number) for number in range(count)]
+    found = client.list_partition_offsets(dict.fromkeys(asked, place))
+    return {partition.partition: found[partition].offset for partition in asked}

@@ -1,7 +1,13 @@
 """Questions about topics get the broker's own answers, and no broker gets a clear one."""
 
+import gc
+import logging
+import socket
+import threading
 import time
 import uuid
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
@@ -14,6 +20,7 @@ from flowcore.kafka.topics import (
     ensure_topics,
     offsets_at,
     partition_counts,
+    wait_until_ready,
 )
 
 pytestmark = pytest.mark.kafka
@@ -53,6 +60,7 @@ def test_offsets_count_the_records_of_each_partition(kafka: str, topic: str) -> 
     assert end_offsets(kafka, topic) == {0: 0, 1: 3}
     assert offsets_at(kafka, topic, 1500) == {0: 0, 1: 1}
     assert offsets_at(kafka, topic, 3001) == {0: 0, 1: 3}
+    assert offsets_at(kafka, topic, -1) == {0: 0, 1: 0}
 
 
 def test_offsets_of_a_missing_topic_are_refused(kafka: str, topic: str) -> None:
@@ -63,6 +71,13 @@ def test_offsets_of_a_missing_topic_are_refused(kafka: str, topic: str) -> None:
     assert partition_counts(kafka, [topic]) == {topic: None}
 
 
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """An address where connections are accepted and nothing is ever answered, as by a paused broker."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+
+
 def test_topics_without_a_broker_fail_in_seconds() -> None:
     """The message names the address and the command that starts a broker."""
     started = time.monotonic()
@@ -70,4 +85,81 @@ def test_topics_without_a_broker_fail_in_seconds() -> None:
     with pytest.raises(BrokerError, match=r"127.0.0.1:\d+' did not answer.*flowcore broker"):
         partition_counts(f"127.0.0.1:{free_port()}", ["bids"])
 
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 6
+
+
+def test_topics_of_a_broker_that_is_silent_fail_in_seconds(silent: str) -> None:
+    """A connection is not an answer."""
+    started = time.monotonic()
+
+    with pytest.raises(BrokerError, match="did not answer within 5 s"):
+        ensure_topics(silent, {"bids": 1})
+
+    assert time.monotonic() - started < 6
+
+
+def test_address_that_cannot_be_read_is_refused_at_once() -> None:
+    """It is an error of this library, and it repeats the address."""
+    with pytest.raises(BrokerError, match="bootstrap_servers='localhost:kafka'"):
+        partition_counts("localhost:kafka", ["bids"])
+
+
+def test_waiting_asks_first_whether_it_is_in_vain() -> None:
+    """What the caller raises ends the waiting, long before its time is over."""
+    asked = []
+
+    def still_running() -> None:
+        asked.append(time.monotonic())
+        if len(asked) == 2:
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        wait_until_ready(f"127.0.0.1:{free_port()}", 60, still_running)
+
+    assert asked[1] - asked[0] < 1
+
+
+def _open_now() -> tuple[list[str], int]:
+    return sorted(thread.name for thread in threading.enumerate()), len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_answered_questions_leave_nothing_behind(
+    kafka: str, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No thread, no socket, no line in the log; the garbage collector need not help."""
+    before = _open_now()
+    gc.disable()
+    try:
+        with caplog.at_level(logging.DEBUG):
+            wait_until_ready(kafka, 10, lambda: None)
+            ensure_topics(kafka, {topic: 2})
+            offsets_at(kafka, topic, 0)
+
+        assert _open_now() == before
+    finally:
+        gc.enable()
+    assert caplog.record_tuples == []
+
+
+@pytest.mark.parametrize("listens", [True, False], ids=["silent", "absent"])
+def test_unanswered_questions_leave_nothing_behind(
+    silent: str, listens: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nor do attempts that fail, though the client drops what it opened for them."""
+    before = _open_now()
+    gc.disable()
+    try:
+        with caplog.at_level(logging.DEBUG), pytest.raises(BrokerError):
+            wait_until_ready(silent if listens else f"127.0.0.1:{free_port()}", 0, lambda: None)
+
+        assert _open_now() == before
+    finally:
+        gc.enable()
+    assert caplog.record_tuples == []
+
+
+def test_other_users_of_the_client_keep_their_log(caplog: pytest.LogCaptureFixture) -> None:
+    """Only what is said while topics are asked about is dropped."""
+    logging.getLogger("kafka.net.manager").warning("bootstrap failed")
+
+    assert caplog.messages == ["bootstrap failed"]
