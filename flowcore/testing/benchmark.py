@@ -93,7 +93,7 @@ class Report:
         click.echo(f"{self.name}: {self.workload}\nmachine: {self.machine}\ncommit: {self.commit}")
         for f in self.figures:
             rounds = ", ".join(f"{value:,.0f}" for value in f.rounds)
-            click.echo(f"  {f.name:<12} {f.median:>12,.0f} {f.unit}   (rounds: {rounds})")
+            click.echo(f"  {f.name:<16} {f.median:>12,.0f} {f.unit}   (rounds: {rounds})")
         for name, value in self.ratios.items():
             click.echo(f"  {name} = {value:.3f}")
         click.echo(f"verified: {self.verified}")

@@ -1,9 +1,9 @@
 """The reference flow over bids already in Kafka, against the same job written by hand in PySpark.
 
-Both run as slices (catch up, then stop) in one session, in turn, with the same Kafka client
-settings: a left join with the bounded result to one topic, and the highest price per auction to
-another. flowcore's also finds bad records and gives each output its `flowcore-id`; the rival does
-neither.
+All run as slices (catch up, then stop) in one session, in turn, with the same Kafka client settings: a
+left join with the bounded result to one topic, and the highest price per auction to another. One
+rival writes the records that flowcore writes, header `flowcore-id` included; a barer one leaves the
+header out, so its readers cannot drop repeats. Neither finds bad records, which flowcore does.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 import click
 import pyarrow as pa
 from confluent_kafka import Consumer, TopicPartition
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from flowcore.errors import RunError
@@ -36,6 +36,7 @@ from pipelines.auctions import feed, nexmark, verify
 from pipelines.auctions.flow import LIVE_BID, flow
 
 PARTITIONS = 2
+COORDINATES = "topic", "partition", "offset"
 TUNED_READ = {"kafka.max.poll.records": "5000", "kafka.max.partition.fetch.bytes": str(8 << 20)}
 TUNED_WRITE = {
     "kafka.linger.ms": "50",
@@ -86,21 +87,24 @@ def _measure(folder: Path, servers: str, bids: int, history_events: int, rounds:
             fresh = Context(context.spark, replace(settings, state_dir=state), flow.name)
             return bids / _checked(servers, outputs[:2], expected, lambda: _run_ours(plan, fresh))
 
-        def rival(_round: int) -> float:
-            state = next(states)
-            return bids / _checked(
-                servers, outputs[2:], expected, lambda: _run_rival(rival_session, settings, servers, state)
-            )
+        def rival(_round: int, *, ids: bool) -> float:
+            work = partial(_run_rival, rival_session, settings, next(states), ids=ids)
+            return bids / _checked(servers, outputs[2:], expected, work)
 
-        in_turn(1, ours, rival)  # warm up: code generation and class loading
-        figures = in_turn(rounds, ours, rival)
-    flowcore, by_hand = Figures("flowcore", "bids/s", figures[0]), Figures("by hand", "bids/s", figures[1])
+        contenders = ours, partial(rival, ids=True), partial(rival, ids=False)
+        in_turn(1, *contenders)  # warm up: code generation and class loading
+        names = "flowcore", "by hand", "by hand, bare"
+        figures = [
+            Figures(name, "bids/s", found)
+            for name, found in zip(names, in_turn(rounds, *contenders), strict=True)
+        ]
+    ours_per_s, same_per_s, bare_per_s = (figure.median for figure in figures)
     return Report(
         name="join",
         workload=f"{bids:,} bids of {PARTITIONS} partitions joined with {history_events:,} events of history "
         "and the highest price per auction, slice mode, both queries side by side",
-        figures=(flowcore, by_hand),
-        ratios={"ratio": flowcore.median / by_hand.median},
+        figures=figures,
+        ratios={"ratio": ours_per_s / same_per_s, "ratio_without_ids": ours_per_s / bare_per_s},
         verified="every output of every round, warm-up included, against DuckDB over the same events",
     )
 
@@ -110,45 +114,44 @@ def _run_ours(plan: object, context: Context) -> None:
         run.wait()
 
 
-def _run_rival(spark: SparkSession, settings: Settings, servers: str, checkpoints: Path) -> None:
+def _run_rival(spark: SparkSession, settings: Settings, checkpoints: Path, *, ids: bool) -> None:
     """The job as a careful engineer writes it: tuned clients, broadcast join, two queries at once."""
     manifest = Context(spark, settings, flow.name).results.require("catalog")
     root = settings.state_dir / flow.name / "results" / "catalog" / manifest.version / "catalog"
     catalog = F.broadcast(spark.read.parquet(str(root)))
-    bids = (
+    source = {"kafka.bootstrap.servers": settings.bootstrap_servers, "subscribe": "bids"}
+    records = (
         spark.readStream.format("kafka")
-        .options(**{"kafka.bootstrap.servers": servers, "subscribe": "bids", "startingOffsets": "earliest"})
-        .options(**TUNED_READ)
+        .options(**source, **TUNED_READ, startingOffsets="earliest")
         .load()
-        .select(F.from_json(F.col("value").cast("string"), LIVE_BID).alias("bid"))
-        .select("bid.*")
+        .select(F.from_json(F.col("value").cast("string"), LIVE_BID).alias("bid"), *COORDINATES)
     )
-    enriched = bids.join(catalog, "auction_id", "left").selectExpr(
-        "bid_id", "auction_id", "bidder", "price", "category", "seller", "sold",
-        "price / median as ratio", "sent_us",
-    )  # fmt: skip
-    highest = enriched.groupBy("auction_id").agg(F.max("price").alias("highest"))
+    joined = records.select("bid.*", *COORDINATES).join(catalog, "auction_id", "left")
+    columns = "bid_id", "auction_id", "bidder", "price", "category", "seller", "sold", "ratio", "sent_us"
+    enriched = joined.withColumn("ratio", F.col("price") / F.col("median"))
+    identity = F.concat_ws(":", *COORDINATES, F.lit("0")).cast("binary")
+    header = F.array(F.struct(F.lit("flowcore-id").alias("key"), identity.alias("value"))).alias("headers")
+    highest = joined.groupBy("auction_id").agg(F.max("price").alias("highest"))
+    outputs = {
+        "rival-enriched": enriched.select(
+            F.to_json(F.struct(*columns)).alias("value"), *([header] if ids else [])
+        ),
+        "rival-highest": highest.select(
+            F.col("auction_id").cast("string").alias("key"),
+            F.to_json(F.struct("auction_id", "highest")).alias("value"),
+        ),
+    }
     queries = [
-        _to_kafka(enriched, None, servers, "rival-enriched", checkpoints),
-        _to_kafka(highest, "auction_id", servers, "rival-highest", checkpoints),
-    ]
-    for query in queries:
-        query.awaitTermination()
-
-
-def _to_kafka(frame: DataFrame, key: str | None, servers: str, topic: str, checkpoints: Path):  # noqa: ANN202
-    columns = [F.to_json(F.struct("*")).alias("value")]
-    if key:
-        columns.append(F.col(key).cast("string").alias("key"))
-    return (
-        frame.select(columns)
-        .writeStream.format("kafka")
-        .options(**{"kafka.bootstrap.servers": servers, "topic": topic, **TUNED_WRITE})
+        frame.writeStream.format("kafka")
+        .options(**{"kafka.bootstrap.servers": settings.bootstrap_servers, "topic": topic, **TUNED_WRITE})
         .option("checkpointLocation", str(checkpoints / topic))
         .outputMode("update")
         .trigger(availableNow=True)
         .start()
-    )
+        for topic, frame in outputs.items()
+    ]
+    for query in queries:
+        query.awaitTermination()
 
 
 def _checked(
