@@ -32,13 +32,15 @@ from typing import IO, Any
 _PR_SET_PDEATHSIG = 1
 _LOG_LINES = 15
 _POLL_S = 0.1
+_terminated: list[bool] = []
 
 
 def main() -> int:
     """Run the commands of the argument until stdin ends; 0 if the owner ended it."""
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # the clean-up is in `finally`
+    # Noted, not raised: raised between the fork and the first `try` it would leave the child alone.
+    signal.signal(signal.SIGTERM, lambda *_: _terminated.append(True))
     task = json.loads(sys.argv[1])
     log = Path(task["folder"], task["log"])
     try:
@@ -76,7 +78,8 @@ def _run(command: list[str], output: IO[bytes], task: dict[str, Any]) -> int | N
     try:
         while child.poll() is None:
             # The pipe alone is not enough: a child that the owner forked holds it open as well.
-            if select.select([sys.stdin], [], [], _POLL_S)[0] or os.getppid() != task["owner_pid"]:
+            owner_gone = os.getppid() != task["owner_pid"]
+            if select.select([sys.stdin], [], [], _POLL_S)[0] or owner_gone or _terminated:
                 return None
         return child.returncode
     finally:

@@ -150,7 +150,7 @@ class _Compiler:
         records = read_stream(topic, self.query, self.context)
         records = records.select(*_COORDINATES, "value", parsed(node.schema, F.col("value")).alias("record"))
         shared = node in self.query.dead_letters
-        bad = bad_record(node.schema, F.col("record"))
+        bad = bad_record(node.schema, F.col("record"), F.col("value"))
         lane = Lane(next(self.numbers), {name: next(self.names) for name in node.columns})
         extra = [F.lit("0").alias(ORDINAL)] if self.counted else []
         if shared:

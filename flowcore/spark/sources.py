@@ -86,7 +86,7 @@ def _read_topic(node: Read, topic: KafkaTopic, context: Context) -> BatchInput:
         .option("endingOffsets", offsets_json(topic, end))
         .load()
         .withColumn("record", parsed(node.schema, F.col("value")))
-        .withColumn("bad", bad_record(node.schema, F.col("record")))
+        .withColumn("bad", bad_record(node.schema, F.col("record"), F.col("value")))
     )
     fields = [F.col("record")[column.name].alias(column.name) for column in node.schema.columns]
     if topic.on_error == "fail":

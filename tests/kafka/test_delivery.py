@@ -65,9 +65,16 @@ def test_dead_letters_carry_bytes_and_coordinates(live: Live) -> None:
     assert all(b"id" in record.headers["flowcore-reason"] for record in letters)
 
 
-@pytest.mark.xfail(reason="Spark's from_json takes the first object and ignores what stands behind it")
 @pytest.mark.parametrize(
-    "value", [b'{"id": 1} {"id": 2}', b'{"id": 1} garbage'], ids=["two-objects", "text-behind"]
+    "value",
+    [
+        b'{"id": 1} garbage',
+        pytest.param(
+            b'{"id": 1} {"id": 2}',
+            marks=pytest.mark.xfail(reason="Spark's from_json reads the first object; see docs/flows.md"),
+        ),
+    ],
+    ids=["text-behind", "two-objects"],
 )
 def test_value_with_more_than_one_object_is_no_silent_loss(live: Live, value: bytes) -> None:
     """Half of a record is never taken for the whole of it without a word."""

@@ -7,8 +7,10 @@ from hypothesis import strategies as st
 from flowcore.errors import SchemaError
 from flowcore.graph.schema import Column, Schema
 
-TYPES = ["BIGINT", "DOUBLE", "STRING", "BOOLEAN", "DATE", "TIMESTAMP_NTZ", "BINARY",
-         "DECIMAL(10, 2)", "ARRAY<STRING>", "MAP<STRING, INT>", "STRUCT<x: INT, y: ARRAY<DOUBLE>>"]  # fmt: skip
+TYPES = [
+    "BIGINT", "DOUBLE", "STRING", "BOOLEAN", "DATE", "TIMESTAMP_NTZ", "BINARY", "DECIMAL(10, 2)",
+    "ARRAY<STRING>", "MAP<STRING, INT>", "STRUCT<x: INT, y: ARRAY<DOUBLE>>",
+]  # fmt: skip
 
 columns = st.builds(
     Column, st.text("abcxyzé_0 .-", min_size=1, max_size=8).filter(str.strip),
