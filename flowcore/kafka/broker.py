@@ -51,9 +51,9 @@ advertised.listeners=PLAINTEXT://{host}:{port}
 listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
 # Relative to the data folder, whose name may hold what a properties file cannot.
 log.dirs=kafka
-# One node can hold one copy; one partition of each internal topic starts fastest.
 # Records are kept however old their timestamps are: tests and demos replay history.
 log.retention.ms=-1
+# One node can hold one copy; one partition of each internal topic starts fastest.
 offsets.topic.num.partitions=1
 offsets.topic.replication.factor=1
 transaction.state.log.num.partitions=1
