@@ -103,13 +103,12 @@ class _Terminal:
 
 
 def _short(run: LiveRun) -> str:
-    return ", ".join(
-        f"{query.name} {query.rows_in:,} records ({query.rows_per_second:,.0f}/s)" for query in run.progress()
-    )
+    return ", ".join(f"{query.name}: {query.rows_out:,} out" for query in run.progress())
 
 
 def _table(run: LiveRun) -> Table:
-    table = Table("query", "mode", "batches", "records")
+    table = Table("query", "mode", "batches", "records in", "records out")
     for query in run.progress():
-        table.add_row(query.name, query.mode, f"{query.batches:,}", f"{query.rows_in:,}")
+        counts = query.batches, query.rows_in, query.rows_out
+        table.add_row(query.name, query.mode, *(f"{count:,}" for count in counts))
     return table

@@ -9,10 +9,9 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from filelock import FileLock, Timeout
 from pyspark.sql import DataFrame
@@ -27,34 +26,14 @@ from flowcore.spark.boundary import while_running
 from flowcore.spark.compile import compile_query
 from flowcore.spark.context import Context, broker_of
 from flowcore.spark.joined_results import joined_results
+from flowcore.spark.progress import ProgressMeter, QueryProgress
 from flowcore.spark.session import live_session
 from flowcore.spark.sinks import start_files
 from flowcore.spark.stream_source import output_servers, sink_options
 
-__all__ = ["LiveRun", "QueryProgress", "prepare_topics", "slots_needed"]
+__all__ = ["LiveRun", "prepare_topics", "slots_needed"]
 
 _POLL_S = 0.1
-
-
-@dataclass(frozen=True, slots=True)
-class QueryProgress:
-    """What one query has done since it was started.
-
-    Attributes:
-        name: The query's.
-        mode: How it runs.
-        active: It has not ended.
-        batches: Batches committed.
-        rows_in: Records read in them.
-        rows_per_second: Of the last one.
-    """
-
-    name: str
-    mode: str
-    active: bool
-    batches: int
-    rows_in: int
-    rows_per_second: float
 
 
 class LiveRun:
@@ -78,7 +57,7 @@ class LiveRun:
         self.stage: LiveStage = plan.live
         self.context = Context(live_session(context.spark, context.settings), context.settings, context.flow)
         self._running: dict[str, StreamingQuery] = {}
-        self._seen: dict[str, dict[int, Mapping[str, Any]]] = {}
+        self._meters: dict[str, ProgressMeter] = {}
         self._closing = ExitStack()
 
     def __enter__(self) -> Self:
@@ -89,8 +68,10 @@ class LiveRun:
                 self._closing.enter_context(_exclusive(self._checkpoint(query), query.name))
             results = self._closing.enter_context(joined_results(self.plan, self.context))
             for query in self.stage.queries:
+                self._meters[query.name] = ProgressMeter(query, self.context.settings)
                 with while_running(f"query {query.name!r}", self.context.log):
                     self._running[query.name] = self._start(query, results)
+                self._closing.callback(self._running[query.name].stop)
         except BaseException:
             self.stop()
             raise
@@ -117,9 +98,8 @@ class LiveRun:
         """
         end = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
-            active = (
-                self.active
-            )  # asked first: a query that fails after the look at failures has not ended well
+            # Asked first: a query that fails after the look at failures has not ended well.
+            active = self.active
             self._raise_failure()
             if not active:
                 return True
@@ -128,13 +108,11 @@ class LiveRun:
             time.sleep(_POLL_S)
 
     def progress(self) -> tuple[QueryProgress, ...]:
-        """What each query has done; a real-time query tells when a batch ends."""
-        return tuple(self._progress(query) for query in self.stage.queries if query.name in self._running)
+        """What each query has done; what a real-time query has read is known when its batch ends."""
+        return tuple(self._meters[name].read(running) for name, running in self._running.items())
 
     def stop(self) -> None:
         """Stop every query at once; what was not committed is read again by the next start."""
-        for query in self._running.values():
-            query.stop()
         self._closing.close()
 
     def _raise_failure(self) -> None:
@@ -144,20 +122,6 @@ class LiveRun:
                 self.stop()
                 with while_running(f"query {name!r} of flow {self.plan.flow!r}", self.context.log):
                     raise error
-
-    def _progress(self, query: LiveQuery) -> QueryProgress:
-        running = self._running[query.name]
-        seen = self._seen.setdefault(query.name, {})
-        seen.update({batch["batchId"]: batch for batch in running.recentProgress})
-        last = running.lastProgress
-        return QueryProgress(
-            name=query.name,
-            mode=query.mode.value,
-            active=running.isActive,
-            batches=len(seen),
-            rows_in=sum(batch["numInputRows"] for batch in seen.values()),
-            rows_per_second=float(last["processedRowsPerSecond"] or 0.0) if last else 0.0,
-        )
 
     def _checkpoint(self, query: LiveQuery) -> Path:
         root = self.context.settings.state_dir.absolute()

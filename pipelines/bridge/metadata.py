@@ -10,8 +10,8 @@ from pathlib import Path
 
 from dagster import MetadataValue, TableColumn, TableSchema
 
-from flowcore.spark.live import QueryProgress
 from flowcore.spark.manifest import Manifest, Table
+from flowcore.spark.progress import QueryProgress
 
 __all__ = ["Metadata", "progress_metadata", "stage_metadata", "table_metadata"]
 
@@ -65,6 +65,7 @@ def progress_metadata(
             f"{query.name}/mode": MetadataValue.text(query.mode),
             f"{query.name}/batches": _count(query.batches),
             f"{query.name}/records": _count(query.rows_in),
+            f"{query.name}/records_out": _count(query.rows_out),
             f"{query.name}/records_per_second": MetadataValue.float(query.rows_per_second),
         }
     return found | {

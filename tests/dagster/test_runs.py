@@ -117,6 +117,7 @@ def test_slice_catches_up_and_ends(
     metadata = _metadata(result, LIVE)
 
     assert metadata["bids/records"] == metadata["highest/records"] == auctions.bids
+    assert metadata["bids/records_out"] == auctions.bids
     assert metadata["bids/mode"] == metadata["highest/mode"] == "slice"
     assert metadata["bounded_version/catalog"] == _metadata(history, CATALOG)["version"]
     assert sum(end_offsets(auctions.servers, "enriched-bids").values()) == auctions.bids

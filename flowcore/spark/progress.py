@@ -1,0 +1,85 @@
+"""Progress: how much has a live query done since it was started?
+
+Spark tells what a batch read when the batch ends, which in real-time mode is once in minutes. What has
+come out is asked of the broker, so it can be seen at any time.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+
+from pyspark.sql.streaming.query import StreamingQuery
+
+from flowcore.errors import BrokerError
+from flowcore.graph.operators import topic_of
+from flowcore.kafka.topics import end_offsets
+from flowcore.planner.plan import LiveQuery
+from flowcore.settings import Settings
+from flowcore.spark.context import broker_of
+
+__all__ = ["ProgressMeter", "QueryProgress"]
+
+
+@dataclass(frozen=True, slots=True)
+class QueryProgress:
+    """What one query has done since it was started.
+
+    Attributes:
+        name: The query's.
+        mode: How it runs.
+        active: It has not ended.
+        batches: Batches committed.
+        rows_in: Records read in them.
+        rows_per_second: Of the last one.
+        rows_out: Records that came into its sinks' topics, whoever wrote them; dead letters not counted.
+    """
+
+    name: str
+    mode: str
+    active: bool
+    batches: int
+    rows_in: int
+    rows_per_second: float
+    rows_out: int
+
+
+class ProgressMeter:
+    """Adds up what one running query tells; made before the query is started.
+
+    Spark keeps the last 100 batches, so `read` must be called at least as often as that many end.
+
+    Raises:
+        BrokerError: The broker of a sink cannot be reached.
+    """
+
+    def __init__(self, query: LiveQuery, settings: Settings) -> None:
+        self._query = query
+        topics = {topic.name: topic for sink in query.sinks if (topic := topic_of(sink))}
+        self._topics = {name: broker_of(topic, settings) for name, topic in topics.items()}
+        self._before = self._records_now = self._records()
+        self._last_batch = -1
+        self._batches = self._rows_in = 0
+
+    def read(self, running: StreamingQuery) -> QueryProgress:
+        """What the query has done so far; ``rows_out`` stands still while the broker does not answer."""
+        with suppress(BrokerError):
+            self._records_now = self._records()
+        for batch in running.recentProgress:
+            if batch["batchId"] > self._last_batch:
+                self._last_batch = batch["batchId"]
+                self._batches += 1
+                self._rows_in += batch["numInputRows"]
+        last = running.lastProgress
+        return QueryProgress(
+            name=self._query.name,
+            mode=self._query.mode.value,
+            active=running.isActive,
+            batches=self._batches,
+            rows_in=self._rows_in,
+            rows_per_second=float(last["processedRowsPerSecond"] or 0.0) if last else 0.0,
+            rows_out=self._records_now - self._before,
+        )
+
+    def _records(self) -> int:
+        return sum(sum(end_offsets(servers, name).values()) for name, servers in self._topics.items())
