@@ -7,13 +7,12 @@ the first lives. In slice mode the queries stop by themselves when they have cau
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from filelock import FileLock, Timeout
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -26,6 +25,7 @@ from flowcore.spark.boundary import while_running
 from flowcore.spark.compile import compile_query
 from flowcore.spark.context import Context, broker_of
 from flowcore.spark.joined_results import joined_results
+from flowcore.spark.lock import exclusive
 from flowcore.spark.progress import ProgressMeter, QueryProgress
 from flowcore.spark.session import live_session
 from flowcore.spark.sinks import start_files
@@ -65,7 +65,7 @@ class LiveRun:
             prepare_topics(self.stage, self.context.settings)
             # Locks first: a start that is refused must not pin another version for the run that lives.
             for query in self.stage.queries:
-                self._closing.enter_context(_exclusive(self._checkpoint(query), query.name))
+                self._closing.enter_context(_only_run(self._checkpoint(query), query.name))
             results = self._closing.enter_context(joined_results(self.plan, self.context))
             for query in self.stage.queries:
                 self._meters[query.name] = ProgressMeter(query, self.context.settings)
@@ -198,19 +198,9 @@ def _create_outputs(query: LiveQuery, partitions: int, settings: Settings) -> No
             ensure_topics(broker_of(topic, settings), {topic.name: topic.partitions or partitions})
 
 
-@contextmanager
-def _exclusive(checkpoint: Path, name: str) -> Iterator[None]:
-    checkpoint.parent.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(checkpoint.with_name(f".{name}.lock"))
-    try:
-        lock.acquire(timeout=0)
-    except Timeout as error:
-        msg = (
-            f"query {name!r} already runs on the checkpoint {checkpoint}: two would write everything twice "
-            "and spoil it; stop the other run, or set another state.dir"
-        )
-        raise RunError(msg) from error
-    try:
-        yield
-    finally:
-        lock.release()
+def _only_run(checkpoint: Path, name: str) -> AbstractContextManager[None]:
+    refusal = (
+        f"query {name!r} already runs on the checkpoint {checkpoint}: two would write everything twice and "
+        "spoil it; stop the other run, or set another state.dir"
+    )
+    return exclusive(checkpoint.with_name(f".{name}.lock"), refusal)

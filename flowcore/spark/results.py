@@ -16,9 +16,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from filelock import FileLock, Timeout
-
-from flowcore.errors import ResultError, RunError
+from flowcore.errors import ResultError
+from flowcore.spark.lock import exclusive
 from flowcore.spark.manifest import Manifest
 
 __all__ = ["ResultStore", "StageFolder"]
@@ -47,24 +46,16 @@ class StageFolder:
         Raises:
             RunError: Another run of the stage is under way.
         """
-        self.root.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(self.root / ".lock")
-        try:
-            lock.acquire(timeout=0)
-        except Timeout as error:
-            msg = (
-                f"stage {self.stage!r} is being run by another process (lock {lock.lock_file}): two would "
-                "write the same result; wait for it, or stop it"
-            )
-            raise RunError(msg) from error
-        try:
+        refusal = (
+            f"stage {self.stage!r} is being run by another process: two would write the same result; wait "
+            "for it, or stop it"
+        )
+        with exclusive(self.root / ".lock", refusal):
             version = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{secrets.token_hex(4)}"
             try:
                 yield version, self.root / version
             finally:
                 self._remove_unused()
-        finally:
-            lock.release()
 
     def pin(self, reader: str, version: str) -> None:
         """Keep a version for as long as a reader's checkpoint stands on it."""

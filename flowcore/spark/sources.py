@@ -44,8 +44,11 @@ def source_version(node: Read, context: Context) -> str:
     """
     match node.source:
         case KafkaTopic() as topic:
-            start, end = offset_range(topic, context.servers(topic))
-            return f"{topic.name} from {offsets_json(topic, start)} to {offsets_json(topic, end)}"
+            servers = context.servers(topic)
+            start, end = offset_range(topic, servers)
+            return (
+                f"{topic.name} at {servers} from {offsets_json(topic, start)} to {offsets_json(topic, end)}"
+            )
         case Frame():
             return ""
         case files:

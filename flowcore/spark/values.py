@@ -30,8 +30,9 @@ def parsed(schema: Schema, value: Column) -> Column:
 
 def bad_record(schema: Schema, record: Column, value: Column) -> Column:
     """True if the value that was `parsed` into the record did not fit the schema; never null."""
-    # Spark's parser stops at the end of the first object, whatever follows.
-    text_behind = ~F.rtrim(value.cast("string"), F.lit(" \t\r\n")).endswith("}")
+    # Spark's parser stops at the end of the first object, whatever follows. Trimming is dear and rare.
+    text = value.cast("string")
+    text_behind = ~text.endswith("}") & ~F.rtrim(text, F.lit(" \t\r\n")).endswith("}")
     bad = record.isNull() | record[_CORRUPT].isNotNull() | text_behind
     for column in schema.columns:
         if not column.nullable:
