@@ -179,7 +179,10 @@ def prepare_topics(stage: LiveStage, settings: Settings) -> None:
 
 
 def slots_needed(plan: Plan, settings: Settings) -> int:
-    """Tasks that the plan's real-time queries hold at the same time, 0 if there are none."""
+    """Tasks that the plan's real-time queries hold at the same time and one more, 0 if there are none.
+
+    The spare one is for Spark's own small jobs, such as sending a joined table to all tasks.
+    """
     slots = 0
     for query in plan.live.queries if plan.live else ():
         if query.mode.value == "realtime":
@@ -188,7 +191,7 @@ def slots_needed(plan: Plan, settings: Settings) -> int:
                 counts = partition_counts(broker_of(topic, settings), [topic.name])
                 slots += counts[topic.name] or topic.partitions or 1
             slots += settings.shuffle_partitions if query.updating else 0
-    return slots
+    return slots + 1 if slots else 0
 
 
 def _create_outputs(query: LiveQuery, partitions: int, settings: Settings) -> None:
