@@ -101,16 +101,17 @@ def prepare(settings: Settings) -> None:
 def stop(spark: SparkSession) -> None:
     """Stop queries, session and JVM; what is already gone is left alone."""
     gateway = SparkContext._gateway  # noqa: SLF001 - PySpark has no public way to end the JVM it started
+    if gateway is None:  # another session of this process has ended the JVM that they shared
+        return
     try:
         for query in spark.streams.active:
             query.stop()
         spark.stop()
     finally:
-        if gateway is not None:
-            gateway.shutdown()
-            if gateway.proc is not None:
-                gateway.proc.stdin.close()
-                gateway.proc.wait(timeout=20)
+        gateway.shutdown()
+        if gateway.proc is not None:
+            gateway.proc.stdin.close()
+            gateway.proc.wait(timeout=20)
         SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001 - so that a next session starts one
 
 

@@ -190,7 +190,7 @@ from flowcore.planner import plan_flow
 from flowcore.settings import Settings
 from flowcore.spark.context import Context
 from flowcore.spark.run import SilentListener, run_stages
-from flowcore.spark.session import session
+from flowcore.spark.session import session, stop
 
 def slowly(frames):
     for frame in frames:
@@ -269,6 +269,7 @@ for number in range(2):
         children = [int(p) for p in os.listdir("/proc") if p.isdigit() and java(p)
                     and int(open(f"/proc/{p}/stat").read().split(")")[1].split()[1]) in (pid, os.getpid())]
         count = spark.range(3).count()
+    stop(spark)  # what is gone is left alone
     seen.append({"count": count, "during": len(children), "after": sum(map(java, children))})
 print(json.dumps(seen))
 """
