@@ -190,7 +190,7 @@ from flowcore.planner import plan_flow
 from flowcore.settings import Settings
 from flowcore.spark.context import Context
 from flowcore.spark.run import SilentListener, run_stages
-from flowcore.spark.session import session, stop
+from flowcore.spark.session import session
 
 def slowly(frames):
     for frame in frames:
@@ -252,7 +252,7 @@ def _kept_and_file() -> Flow:
 ALIVE = """
 import json, os
 from flowcore.settings import Settings
-from flowcore.spark.session import session
+from flowcore.spark.session import session, stop
 from pyspark import SparkContext
 
 def java(pid):
