@@ -193,7 +193,7 @@ def with_jars(java_home: JavaHome, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_archive_is_used_only_where_one_fits() -> None:
     """Without an archive Spark starts as ever; one for this class path is quoted for its launcher."""
     assert driver_options() == []
-    assert driver_options(short_lived=True) == ["-XX:TieredStopAtLevel=1"]
+    assert driver_options(short_lived=True) == ["-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=240m"]
     archive_file().parent.mkdir()
     archive_file().write_text("archive")
     assert driver_options()[0] == f'"-XX:SharedArchiveFile={archive_file()}"'
