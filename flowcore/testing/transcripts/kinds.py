@@ -1,0 +1,13 @@
+"""The kinds of transcripts that can be replayed here, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from flowcore.testing.transcripts.runner import Kind
+
+__all__ = ["KINDS"]
+
+_ALL: tuple[Kind, ...] = ()
+
+KINDS: Mapping[str, Kind] = {kind.name: kind for kind in _ALL}

@@ -1,0 +1,102 @@
+"""Loading: what does a transcript file say?
+
+YAML as of version 1.2: only ``true`` and ``false`` are booleans, integers are decimal and keep all 64
+bits, and ``yes``, ``1:30`` and ``2024-01-01`` are text. A bare ``min`` or ``max`` is the end of signed
+64-bit time, unless it is the name of a field.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from flowcore.errors import ConfigurationError
+
+__all__ = ["MAX_MS", "MIN_MS", "Transcript", "load"]
+
+MIN_MS = -(2**63)
+MAX_MS = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Transcript:
+    """One file.
+
+    Attributes:
+        path: Where it was read.
+        name: The law that it shows.
+        operator: Its kind and settings.
+        steps: Actions with their expectations, in order.
+        error: The word with which building the operator must fail, if it must.
+    """
+
+    path: Path
+    name: str
+    operator: Mapping[str, Any]
+    steps: tuple[Mapping[str, Any], ...]
+    error: str | None = None
+
+    @property
+    def kind(self) -> str:
+        """What sort of operator it is about."""
+        return str(self.operator["kind"])
+
+
+def load(path: Path) -> Transcript:
+    """Read one transcript.
+
+    Raises:
+        ConfigurationError: It is not a transcript.
+    """
+    try:
+        found = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)  # noqa: S506 - a SafeLoader
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        msg = f"{path} cannot be read as YAML ({error}): it would show nothing; mend the file"
+        raise ConfigurationError(msg) from error
+    match found:
+        case {"operator": {"kind": str()} as operator}:
+            steps = found.get("steps") or []
+        case _:
+            msg = f"{path} has no operator with a kind: it would not be known what to run; add operator.kind"
+            raise ConfigurationError(msg)
+    if not isinstance(steps, list) or not all(isinstance(step, dict) for step in steps):
+        msg = f"{path}: steps is not a list of mappings: nothing could be run; write one '- action:' a step"
+        raise ConfigurationError(msg)
+    return Transcript(path, str(found.get("name", path.stem)), operator, tuple(steps), found.get("error"))
+
+
+class _Loader(yaml.SafeLoader):
+    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 - PyYAML's name
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        pairs = [
+            (key.value if key.tag == _TIME else self.construct_object(key, deep=True), value)
+            for key, value in node.value
+        ]
+        names = [key for key, _ in pairs]
+        twice = [key for key in names if names.count(key) > 1]
+        if twice:
+            problem = f"the field {twice[0]!r} stands there twice"
+            raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
+        return {key: self.construct_object(value, deep=deep) for key, value in pairs}
+
+
+_TIME = "!time"
+_STARTS = {
+    "tag:yaml.org,2002:null": (r"null|~|", ["n", "~", ""]),
+    "tag:yaml.org,2002:bool": (r"true|false", list("tf")),
+    "tag:yaml.org,2002:int": (r"[-+]?[0-9]+", list("-+0123456789")),
+    "tag:yaml.org,2002:float": (r"[-+]?([0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))([eE][-+]?[0-9]+)?",
+                                list("-+.0123456789")),
+    _TIME: (r"min|max", ["m"]),
+}  # fmt: skip
+for _tag, (_pattern, _first) in _STARTS.items():
+    _Loader.add_implicit_resolver(_tag, re.compile(rf"(?:{_pattern})\Z"), _first)
+_Loader.add_constructor("tag:yaml.org,2002:int", lambda _, node: int(node.value))
+_Loader.add_constructor("tag:yaml.org,2002:float", lambda _, node: float(node.value))
+_Loader.add_constructor(_TIME, lambda _, node: MIN_MS if node.value == "min" else MAX_MS)

@@ -1,0 +1,146 @@
+"""Replaying: does an implementation show, in each step, exactly what a transcript expects?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flowcore.errors import ConfigurationError, FlowcoreError
+from flowcore.testing.transcripts.kinds import KINDS
+from flowcore.testing.transcripts.load import Transcript, load
+from flowcore.testing.transcripts.runner import COMMON_ACTIONS, Kind, Refused, Runner
+
+__all__ = ["NOTHING_WHEN_MISSING", "Outcome", "replay", "same"]
+
+NOTHING_WHEN_MISSING = ("out", "late", "dropped", "emits", "triggers", "into")
+"""Expectations that mean "nothing" where a step does not name them; all others are then not checked."""
+
+_ROWS = ("out", "late")
+_REMARKS = ("error", "note")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How one transcript went.
+
+    Attributes:
+        transcript: What was replayed.
+        steps: Steps that agreed.
+        disagreement: What the first step that did not agree expected and what was seen; None if all
+            agreed.
+    """
+
+    transcript: Transcript
+    steps: int
+    disagreement: str | None = None
+
+    @property
+    def passed(self) -> bool:
+        """Every step agreed."""
+        return self.disagreement is None
+
+
+def replay(transcript: Transcript | Path, kinds: Mapping[str, Kind] = KINDS) -> Outcome:
+    """Run one transcript, up to the first step that disagrees.
+
+    Args:
+        transcript: What to run.
+        kinds: On what to run it.
+
+    Raises:
+        ConfigurationError: The file is no transcript, its kind is not among the kinds, or a step has
+            not exactly one action.
+    """
+    if isinstance(transcript, Path):
+        transcript = load(transcript)
+    kind = kinds.get(transcript.kind)
+    if kind is None:
+        msg = (
+            f"{transcript.path}: kind {transcript.kind!r} cannot be replayed here: nothing would be shown; "
+            f"the kinds are {', '.join(kinds)}"
+        )
+        raise ConfigurationError(msg)
+    try:
+        runner = kind.build(transcript.operator)
+    except Refused as refused:
+        return Outcome(transcript, 0, _compared("building", transcript.error, refused.word))
+    if transcript.error is not None:
+        return Outcome(transcript, 0, _compared("building", transcript.error, None))
+    for number, step in enumerate(transcript.steps, 1):
+        disagreement = _step(f"{transcript.path.name} step {number}", kind, runner, step)
+        if disagreement is not None:
+            return Outcome(transcript, number - 1, disagreement)
+    return Outcome(transcript, len(transcript.steps))
+
+
+def _step(where: str, kind: Kind, runner: Runner, step: Mapping[str, Any]) -> str | None:
+    actions = [name for name in step if name in COMMON_ACTIONS | kind.actions]
+    if len(actions) != 1:
+        msg = (
+            f"{where} has {len(actions)} actions ({', '.join(actions) or 'none'}): it would not be known "
+            f"what to do; write one of {', '.join(sorted(COMMON_ACTIONS | kind.actions))}"
+        )
+        raise ConfigurationError(msg)
+    (action,) = actions
+    where = f"{where} ({action})"
+    try:
+        seen = runner.act(action, step[action])
+    except Refused as refused:
+        return _compared(where, step.get("error"), refused.word)
+    except FlowcoreError as error:
+        return f"{where} failed: {error}"
+    if "error" in step:
+        return _compared(where, step["error"], None)
+    expectations = dict.fromkeys(NOTHING_WHEN_MISSING) | {
+        name: expected for name, expected in step.items() if name != action and name not in _REMARKS
+    }
+    for name, expected in expectations.items():
+        if not _agrees(kind, name, expected, seen):
+            return f"{where}: {name} should be {expected!r}, was {seen.get(name, 'not shown')!r}"
+    return None
+
+
+def _agrees(kind: Kind, name: str, expected: Any, seen: Mapping[str, Any]) -> bool:
+    answer = kind.agrees(name, expected, seen)
+    if answer is not None:
+        return answer
+    if name in NOTHING_WHEN_MISSING:
+        expected, found = expected or None, seen.get(name) or None
+        if name in _ROWS and expected and found:
+            return _same_rows(expected, found)
+        return same(expected, found)
+    return name in seen and same(expected, seen[name])
+
+
+def same(expected: Any, seen: Any) -> bool:
+    """Equal, where lists and tuples are the same and ``1`` is not ``true``."""
+    match expected, seen:
+        case (bool(), _) | (_, bool()):
+            return expected is seen
+        case (list() | tuple(), list() | tuple()):
+            return len(expected) == len(seen) and all(map(same, expected, seen))
+        case (Mapping(), Mapping()):
+            return expected.keys() == seen.keys() and all(same(expected[key], seen[key]) for key in expected)
+        case _:
+            return bool(expected == seen)
+
+
+def _same_rows(expected: Sequence[Sequence[Any]], seen: Sequence[Sequence[Any]]) -> bool:
+    """Equal as multisets; a row's window is compared only where one is expected."""
+    left = list(seen)
+    for row in sorted(expected, key=len, reverse=True):
+        for index, candidate in enumerate(left):
+            if same(row, candidate[: len(row)]):
+                del left[index]
+                break
+        else:
+            return False
+    return not left
+
+
+def _compared(where: str, expected: str | None, refused: str | None) -> str | None:
+    if expected == refused:
+        return None
+    return f"{where}: should be refused with {expected!r}, was refused with {refused!r}"
