@@ -5,9 +5,14 @@ FlowcoreError
 |   +-- SchemaError                        a schema or an expression that cannot be read
 |   +-- PlanError                          a flow whose operators contradict each other
 |   +-- SettingsError                      an unknown setting, or a value it cannot take
+|   +-- ElementError                       a stream element whose values are out of range
+|   +-- FormatError                        a value format that is unknown, or does not fit its schema
 +-- InstallationError                      something this machine needs is missing
 +-- ResultError                            a bounded result is missing, half-written or changed
 +-- BrokerError                            Kafka cannot be started or reached
++-- SerializationError                     bytes or a value that a serializer refuses
+|   +-- OnlyRecordsError                   anything but a record, handed to a value-only serializer
++-- NoTimestampError                       a timestamp is asked of a record that cannot have one
 +-- RunError                               a stage or a live query failed while it ran
 
 A message names the values as given, what is wrong with them, what would happen, and what to do
@@ -19,12 +24,17 @@ from __future__ import annotations
 __all__ = [
     "BrokerError",
     "ConfigurationError",
+    "ElementError",
     "FlowcoreError",
+    "FormatError",
     "InstallationError",
+    "NoTimestampError",
+    "OnlyRecordsError",
     "PlanError",
     "ResultError",
     "RunError",
     "SchemaError",
+    "SerializationError",
     "SettingsError",
 ]
 
@@ -49,6 +59,14 @@ class SettingsError(ConfigurationError):
     """A setting that does not exist, or a value it cannot take."""
 
 
+class ElementError(ConfigurationError):
+    """A stream element with a value that no serializer could write."""
+
+
+class FormatError(ConfigurationError):
+    """A value format that is unknown, cannot hold its schema, or is not the one that was written with."""
+
+
 class InstallationError(FlowcoreError):
     """Something flowcore needs is not on this machine; the message holds the command that mends it."""
 
@@ -59,6 +77,18 @@ class ResultError(FlowcoreError):
 
 class BrokerError(FlowcoreError):
     """A Kafka broker or topic that cannot be started, reached or used."""
+
+
+class SerializationError(FlowcoreError):
+    """Bytes or a value that a serializer refuses; the message names coordinates where they are known."""
+
+
+class OnlyRecordsError(SerializationError):
+    """A stream element other than a record was handed to a value-only serializer."""
+
+
+class NoTimestampError(FlowcoreError):
+    """The timestamp was asked of a record that was read without one."""
 
 
 class RunError(FlowcoreError):
