@@ -1,18 +1,19 @@
-"""`MODULE:FLOW` and `--set key=value`: what every command that takes a flow has in common."""
+"""`MODULE:FLOW`, `--settings FILE`, `--set key=value`: what commands that take a flow have in common."""
 
 from __future__ import annotations
 
+import functools
 import importlib
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import click
 
 from flowcore.errors import PlanError
 from flowcore.graph.flow import Flow
-from flowcore.settings import Settings
+from flowcore.settings import FILE_VARIABLE, Settings
 
 __all__ = ["flow_and_settings"]
 
@@ -59,15 +60,23 @@ class _Setting(click.ParamType[tuple[str, str]]):
 def flow_and_settings(command: _Command) -> _Command:
     """Give a command the arguments ``flow`` and ``settings``."""
 
-    def read(_ctx: click.Context, _param: click.Parameter, pairs: tuple[tuple[str, str], ...]) -> Settings:
-        return Settings.of(dict(pairs))
+    @functools.wraps(command)
+    def read(*, pairs: tuple[tuple[str, str], ...], file: Path | None, **others: Any) -> Any:
+        return command(settings=Settings.of(dict(pairs), file=file, origin="--set"), **others)
 
     setting = click.option(
         "--set",
-        "settings",
+        "pairs",
         type=_Setting(),
         multiple=True,
-        callback=read,
         help="A setting, for instance kafka.bootstrap.servers=127.0.0.1:9092 or spark.driver.memory=4g.",
     )
-    return click.argument("flow", type=_FlowType())(setting(command))
+    file = click.option(
+        "--settings",
+        "file",
+        type=click.Path(path_type=Path),
+        envvar=FILE_VARIABLE,
+        show_envvar=True,
+        help="A TOML file of settings; environment variables and --set win over it.",
+    )
+    return cast("_Command", click.argument("flow", type=_FlowType())(setting(file(read))))

@@ -1,12 +1,18 @@
 """Settings are read from defaults, environment and keys, later ones winning; a wrong one is explained."""
 
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
+import click
 import pytest
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flowcore import Flow
+from flowcore.cli.flow_argument import flow_and_settings
+from flowcore.durations import show_duration
 from flowcore.errors import SettingsError
 from flowcore.settings import Settings, keys, parse_duration
 
@@ -58,6 +64,8 @@ def test_settings_for_spark_pass_as_they_are() -> None:
         ("kafka.bootstrap.server", "kafka.bootstrap.servers"),
         ("execution.triger-interval", "execution.trigger-interval"),
         ("state_dir", "state.dir"),
+        ("pipeline.force-timestamps-support", "pipeline.force-timestamp-support"),
+        ("metrics.latency-interval", "metrics.latency.interval"),
     ],
 )
 def test_settings_unknown_key_suggests_the_nearest(key: str, near: str) -> None:
@@ -89,6 +97,12 @@ def test_settings_unknown_key_with_nothing_near_lists_all() -> None:
         ("execution.short-lived", "yes"),
         ("state.dir", None),
         ("execution.realtime.batch-duration", "4 s"),
+        ("execution.shuffle-partitions", True),
+        ("execution.shuffle-partitions", 1.5),
+        ("kafka.bootstrap.servers", ["a:1"]),
+        ("pipeline.force-timestamp-support", 0),
+        ("pipeline.auto-watermark-interval", "200"),
+        ("metrics.latency.interval", "1 fortnight"),
     ],
 )
 def test_settings_refuse_a_value_of_another_kind(key: str, value: object) -> None:
@@ -113,3 +127,181 @@ def test_duration_is_a_number_with_a_unit(text: str, milliseconds: int) -> None:
 def test_duration_in_any_unit_is_the_same_time(number: int) -> None:
     """A unit is a factor."""
     assert parse_duration(f"{number} s") == parse_duration(f"{number * 1000}ms") == timedelta(seconds=number)
+
+
+@given(st.integers(0, 10**12))
+def test_duration_shown_is_read_again(number: int) -> None:
+    """What a plan prints can be pasted into a setting."""
+    length = timedelta(milliseconds=number)
+
+    assert parse_duration(show_duration(length)) == length
+
+
+@pytest.mark.parametrize(
+    ("milliseconds", "text"),
+    [(0, "0"), (200, "200 ms"), (1000, "1 s"), (90_000, "90 s"), (86_400_000, "1 d"), (0.5, "0.5 ms")],
+)
+def test_duration_is_shown_in_its_largest_whole_unit(milliseconds: float, text: str) -> None:
+    """200 ms and not 0.2 s."""
+    assert show_duration(timedelta(milliseconds=milliseconds)) == text
+
+
+TABLES = """
+[pipeline]
+force-timestamp-support = false
+auto-watermark-interval = 0
+[metrics]
+latency.interval = "1 s"
+[spark]
+master = "local[2]"
+sql.ansi.enabled = true
+"""
+WHOLE_KEYS = """
+pipeline.force-timestamp-support = false
+"pipeline.auto-watermark-interval" = "0 ms"
+"metrics.latency.interval" = "1000 ms"
+"spark.master" = "local[2]"
+"spark.sql.ansi.enabled" = true
+"""
+
+
+def _file(folder: Path, text: str) -> Path:
+    path = folder / "flow.toml"
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize("text", [TABLES, WHOLE_KEYS], ids=["tables", "whole-keys"])
+def test_settings_file_has_tables_or_whole_keys(text: str, tmp_path: Path) -> None:
+    """Both ways of writing TOML mean the same."""
+    settings = Settings.of(file=_file(tmp_path, text), environment={})
+
+    assert settings == Settings(
+        force_timestamp_support=False,
+        auto_watermark_interval=timedelta(0),
+        latency_interval=timedelta(seconds=1),
+        spark={"spark.master": "local[2]", "spark.sql.ansi.enabled": "true"},
+    )
+
+
+def test_settings_are_defaults_then_file_then_environment_then_what_is_passed(tmp_path: Path) -> None:
+    """Each wins over the one before, key by key."""
+    file = _file(tmp_path, "data.dir = 'file'\nstate.dir = 'file'\nmetrics.latency.interval = '1 s'")
+    environment = {"FLOWCORE_STATE_DIR": "environment", "FLOWCORE_METRICS_LATENCY_INTERVAL": "2 s"}
+
+    settings = Settings.of({"metrics.latency.interval": "3 s"}, file=file, environment=environment)
+
+    assert settings.auto_watermark_interval == timedelta(milliseconds=200)
+    assert settings.data_dir == Path("file")
+    assert settings.state_dir == Path("environment")
+    assert settings.latency_interval == timedelta(seconds=3)
+
+
+def test_settings_file_may_be_named_by_the_environment(tmp_path: Path) -> None:
+    """As a scheduler does; a file that is passed is read instead."""
+    named = {"FLOWCORE_SETTINGS": str(_file(tmp_path, "data.dir = 'named'"))}
+    (tmp_path / "other.toml").write_text("data.dir = 'passed'")
+
+    assert Settings.of(environment=named).data_dir == Path("named")
+    assert Settings.of(file=tmp_path / "other.toml", environment=named).data_dir == Path("passed")
+
+
+def test_settings_environment_takes_the_exact_key_too() -> None:
+    """The form with FLOWCORE_ wins where both are set."""
+    exact = {"pipeline.force-timestamp-support": "false"}
+    both = {"FLOWCORE_PIPELINE_FORCE_TIMESTAMP_SUPPORT": "true", **exact}
+
+    assert Settings.of(environment=exact).force_timestamp_support is False
+    assert Settings.of(environment=both).force_timestamp_support is True
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("FLOWCORE_PIPELINE_FORCE_TIMESTAMPS_SUPPORT", "FLOWCORE_PIPELINE_FORCE_TIMESTAMP_SUPPORT"),
+        ("pipeline.auto-watermarks-interval", "pipeline.auto-watermark-interval"),
+        ("FLOWCORE_SETTING", "FLOWCORE_SETTINGS"),
+    ],
+)
+def test_settings_slip_in_a_variable_suggests_the_nearest(name: str, near: str) -> None:
+    """It would have no effect and no message."""
+    with pytest.raises(SettingsError, match=rf"{name}='x' .*environment.*did you mean '{near}'"):
+        Settings.of(environment={name: "x"})
+
+
+def test_settings_leave_other_variables_alone() -> None:
+    """Those of flowcore that are no settings, of a cluster, and of anybody else."""
+    others = [
+        "FLOWCORE_CACHE",
+        "FLOWCORE_KAFKA_IMAGE",
+        "FLOWCORE_SERVICE_HOST",
+        "FLOWCORE_PORT_80_TCP",
+        "a.b",
+    ]
+
+    assert Settings.of(environment=dict.fromkeys([*others, "PIPELINE_FORCE"], "x")) == Settings()
+
+
+@pytest.mark.parametrize("pair", [("metrics.latency.interval", "soon"), ("metrics.latency.intervals", "1 s")])
+def test_settings_error_says_where_the_wrong_one_came_from(pair: tuple[str, str], tmp_path: Path) -> None:
+    """One of three places has to be looked at."""
+    key, value = pair
+    name = f"FLOWCORE_{key.upper().replace('.', '_')}"
+    file = _file(tmp_path, f"{key} = '{value}'")
+    given: dict[str, Callable[[], Settings]] = {
+        f"from file {file}": lambda: Settings.of(file=file, environment={}),
+        name: lambda: Settings.of(environment={name: value}),
+        "from --set": lambda: Settings.of({key: value}, environment={}, origin="--set"),
+    }
+    for place, read in given.items():
+        with pytest.raises(SettingsError) as caught:
+            read()
+        assert place in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("pipeline = ", "cannot be read: Invalid value"),
+        ("[data]\ndir = 'a'\n", None),
+        ("'data.dir' = 'a'\n[data]\ndir = 'b'\n", "data.dir is given twice"),
+        ("data = 'a'", "setting data='a' does not exist"),
+    ],
+)
+def test_settings_file_that_cannot_be_meant_is_refused(
+    text: str, message: str | None, tmp_path: Path
+) -> None:
+    """With its path; the second is the proof that a right one passes."""
+    file = _file(tmp_path, text)
+    if message is None:
+        assert Settings.of(file=file, environment={}).data_dir == Path("a")
+        return
+    with pytest.raises(SettingsError, match=message) as caught:
+        Settings.of(file=file, environment={})
+
+    assert str(file) in str(caught.value)
+
+
+def test_settings_file_that_does_not_exist_is_refused(tmp_path: Path) -> None:
+    """Also where only the environment names it."""
+    with pytest.raises(SettingsError, match=r"gone\.toml cannot be read: No such file"):
+        Settings.of(environment={"FLOWCORE_SETTINGS": str(tmp_path / "gone.toml")})
+
+
+def test_command_reads_file_environment_and_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """--settings, then FLOWCORE_..., then --set."""
+    monkeypatch.setenv("FLOWCORE_STATE_DIR", "environment")
+    file = _file(tmp_path, "data.dir = 'file'\nstate.dir = 'file'\nmetrics.latency.interval = '1 s'")
+
+    @click.command()
+    @flow_and_settings
+    def show(flow: Flow, settings: Settings) -> None:
+        click.echo(f"{flow.name} {settings.data_dir} {settings.state_dir} {settings.latency_interval}")
+
+    arguments = ["pipelines.auctions.flow:flow", "--set", "metrics.latency.interval=3 s"]
+    passed = CliRunner().invoke(show, [*arguments, "--settings", str(file)])
+    named = CliRunner().invoke(show, arguments, env={"FLOWCORE_SETTINGS": str(file)})
+    wrong = CliRunner().invoke(show, [*arguments, "--set", "metrics.latenci.interval=3 s"])
+
+    assert passed.output == named.output == "auctions file environment 0:00:03\n"
+    assert "(from --set)" in str(wrong.exception)

@@ -1,0 +1,45 @@
+"""Durations: how is a length of time written in settings, and how is it shown?"""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+
+__all__ = ["MILLISECOND", "parse_duration", "show_duration"]
+
+MILLISECOND = timedelta(milliseconds=1)
+_UNITS_MS = {"ms": 1, "s": 1000, "sec": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def parse_duration(text: str | float | timedelta) -> timedelta:
+    """Read ``"500 ms"``, ``"10s"``, ``"5 min"``, ``"1h"``, ``"2d"``; a bare ``0`` is zero.
+
+    Raises:
+        ValueError: The text is not a number with a unit, or is negative.
+    """
+    if isinstance(text, timedelta):
+        if text < timedelta(0):
+            msg = "a duration cannot be negative"
+            raise ValueError(msg)
+        return text
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", str(text).lower())
+    if match and float(match[1]) == 0 and not match[2]:
+        return timedelta(0)
+    if not match or match[2] not in _UNITS_MS:
+        msg = f"a duration is a number with one of the units {', '.join(_UNITS_MS)}, for instance '10 s'"
+        raise ValueError(msg)
+    return timedelta(milliseconds=float(match[1]) * _UNITS_MS[match[2]])
+
+
+def show_duration(length: timedelta) -> str:
+    """The text of a duration in the largest unit that keeps it whole, as `parse_duration` reads it.
+
+    >>> show_duration(timedelta(seconds=90)), show_duration(timedelta(0))
+    ('90 s', '0')
+    """
+    if not length:
+        return "0"
+    for unit in ("d", "h", "min", "s"):
+        if not length % timedelta(milliseconds=_UNITS_MS[unit]):
+            return f"{length // timedelta(milliseconds=_UNITS_MS[unit])} {unit}"
+    return f"{length / MILLISECOND:.12g} ms"

@@ -1,0 +1,94 @@
+"""Sources of settings: which keys and values do a file, the environment and a mapping hold?
+
+Each gives ``(key, value, where from)``. Whether a key exists and its value is of the right kind is
+not known here.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from flowcore.errors import SettingsError
+
+__all__ = ["FILE_VARIABLE", "from_environment", "from_file", "from_mapping"]
+
+FILE_VARIABLE = "FLOWCORE_SETTINGS"
+"""The environment variable that names the file of settings."""
+
+_Given = tuple[str, Any, str]
+
+
+def from_file(path: Path) -> Iterator[_Given]:
+    """What a TOML file sets, by tables or by whole keys in quotes.
+
+    Raises:
+        SettingsError: It cannot be read, or sets a key twice.
+    """
+    try:
+        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        msg = (
+            f"settings file {path} cannot be read: {why}: the run would have other settings than meant; "
+            "pass the path of a TOML file, with lines such as execution.trigger-interval = '2 s'"
+        )
+        raise SettingsError(msg) from error
+    yield from from_mapping(tables, f"file {path}")
+
+
+def from_mapping(mapping: Mapping[str, Any], origin: str) -> Iterator[_Given]:
+    """What a mapping sets, its inner mappings taken for tables.
+
+    Raises:
+        SettingsError: A key is set twice.
+    """
+    seen: set[str] = set()
+    for key, value in _leaves(mapping, ""):
+        if key in seen:
+            msg = (
+                f"setting {key} is given twice (from {origin}), in a table and by its whole key: one would "
+                "have no effect; keep one"
+            )
+            raise SettingsError(msg)
+        seen.add(key)
+        yield key, value, origin
+
+
+def from_environment(environment: Mapping[str, str], keys: Iterable[str]) -> Iterator[_Given]:
+    """What variables set, named ``FLOWCORE_PIPELINE_...`` or exactly like a key; the first form wins.
+
+    Others may have variables that begin so (a cluster names services that way), so one that names no
+    setting is an error only where it is nearly the name of one.
+
+    Raises:
+        SettingsError: A variable is nearly the name of a setting.
+    """
+    keys = tuple(keys)
+    names = dict(zip(keys, keys, strict=True))
+    names |= {f"FLOWCORE_{re.sub('[.-]', '_', key).upper()}": key for key in keys}
+    for name in environment:
+        if name in names or name == FILE_VARIABLE or not ("." in name or name.startswith("FLOWCORE_")):
+            continue
+        near = difflib.get_close_matches(name, [*names, FILE_VARIABLE], n=1, cutoff=0.85)
+        if near:
+            msg = (
+                f"setting {name}={environment[name]!r} does not exist (from the environment): it would have "
+                f"no effect; did you mean {near[0]!r}?"
+            )
+            raise SettingsError(msg)
+    for name, key in names.items():
+        if name in environment:
+            yield key, environment[name], f"environment variable {name}"
+
+
+def _leaves(table: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+    for name, value in table.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value

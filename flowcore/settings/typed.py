@@ -1,0 +1,159 @@
+"""The settings, each with its key, its kind and its default."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Self
+
+from flowcore.durations import parse_duration
+from flowcore.errors import SettingsError
+from flowcore.settings.sources import FILE_VARIABLE, from_environment, from_file, from_mapping
+
+__all__ = ["Settings", "keys"]
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        msg = "it must be text"
+        raise TypeError(msg)
+    return value
+
+
+def _positive(value: str | int) -> int:
+    number = 0 if isinstance(value, (bool, float)) else int(value)
+    if number <= 0:
+        msg = "it must be a whole number above zero"
+        raise ValueError(msg)
+    return number
+
+
+def _flag(value: str | bool) -> bool:
+    if str(value).lower() not in ("true", "false"):
+        msg = "it must be true or false"
+        raise ValueError(msg)
+    return str(value).lower() == "true"
+
+
+def _batch_duration(value: str | timedelta) -> timedelta:
+    length = parse_duration(value)
+    if length < timedelta(seconds=5):
+        msg = "it is under Spark's smallest, 5 s, and the query would be refused; pass '5 min'"
+        raise ValueError(msg)
+    return length
+
+
+def _setting(key: str, default: Any, read: Callable[[Any], Any], doc: str) -> Any:
+    return field(default=default, metadata={"key": key, "read": read, "doc": doc})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """The settings of one run, typed; `Settings.of` reads them from their keys."""
+
+    bootstrap_servers: str | None = _setting(
+        "kafka.bootstrap.servers", None, _text, "host:port[,host:port] of the Kafka broker"
+    )
+    data_dir: Path = _setting(
+        "data.dir", Path(), Path, "folder that relative source and sink paths start from"
+    )
+    state_dir: Path = _setting(
+        "state.dir", Path(".flowcore"), Path, "folder of bounded results, checkpoints and locks"
+    )
+    trigger_interval: timedelta = _setting(
+        "execution.trigger-interval", timedelta(0), parse_duration,
+        "micro-batch: time from the start of one batch to the next, 0 for at once",
+    )  # fmt: skip
+    realtime_batch: timedelta = _setting(
+        "execution.realtime.batch-duration", timedelta(minutes=5), _batch_duration,
+        "realtime: time between two checkpoints, at least 5 s; it is not the latency",
+    )  # fmt: skip
+    max_batch_records: int = _setting(
+        "execution.max-records-per-batch", 5_000_000, _positive,
+        "micro-batch and slice: most records of a source taken into one batch",
+    )  # fmt: skip
+    shuffle_partitions: int = _setting(
+        "execution.shuffle-partitions", 2, _positive,
+        "partitions of a live query's state, fixed when its checkpoint is born",
+    )  # fmt: skip
+    short_lived: bool = _setting(
+        "execution.short-lived", False, _flag,
+        "Spark's JVM compiles quickly instead of well: right for tests, wrong for a stream",
+    )  # fmt: skip
+    force_timestamp_support: bool = _setting(
+        "pipeline.force-timestamp-support", True, _flag,
+        "keep tag and timestamp of stream elements even where no watermark strategy asks for them",
+    )  # fmt: skip
+    auto_watermark_interval: timedelta = _setting(
+        "pipeline.auto-watermark-interval", timedelta(milliseconds=200), parse_duration,
+        "time between two looks for a new watermark, 0 for none",
+    )  # fmt: skip
+    latency_interval: timedelta = _setting(
+        "metrics.latency.interval", timedelta(0), parse_duration,
+        "time between two latency markers of a source partition, 0 for none",
+    )  # fmt: skip
+    spark: Mapping[str, str] = field(default_factory=dict)
+    """Keys that begin with ``spark.``, as given."""
+
+    @classmethod
+    def of(
+        cls,
+        *mappings: Mapping[str, Any],
+        file: str | Path | None = None,
+        environment: Mapping[str, str] | None = None,
+        origin: str = "what was passed",
+    ) -> Self:
+        """Settings from a file, then the environment, then mappings of key to value, later ones winning.
+
+        Args:
+            mappings: Keys as they are documented; tables may be nested, as in the file.
+            file: A TOML file: ``pipeline.force-timestamp-support = false``, the same as a table, or with
+                the whole key in quotes. Default: what the variable ``FLOWCORE_SETTINGS`` names, if set.
+            environment: Default: the process's own.
+            origin: Where the mappings come from, for errors.
+
+        Raises:
+            SettingsError: A key does not exist (the message suggests the nearest), a value is not of its
+                kind, or the file cannot be read; the message says where the wrong one came from.
+
+        >>> Settings.of({"execution.trigger-interval": "2 s"}, environment={}).trigger_interval.seconds
+        2
+        """
+        environment = os.environ if environment is None else environment
+        file = environment.get(FILE_VARIABLE) or None if file is None else file
+        found: dict[str, Any] = {}
+        spark: dict[str, str] = {}
+        for key, value, source in (
+            *(from_file(Path(file)) if file is not None else ()),
+            *from_environment(environment, keys()),
+            *(pair for mapping in mappings for pair in from_mapping(mapping, origin)),
+        ):
+            if key.startswith("spark."):
+                spark[key] = str(value).lower() if isinstance(value, bool) else str(value)
+            else:
+                found.update(_read(key, value, source))
+        return replace(cls(), **found, spark=spark)
+
+
+def keys() -> dict[str, str]:
+    """Every key with what it means."""
+    return {f.metadata["key"]: f.metadata["doc"] for f in fields(Settings) if "key" in f.metadata}
+
+
+def _read(key: str, value: Any, source: str) -> dict[str, Any]:
+    for setting in fields(Settings):
+        if setting.metadata.get("key") == key:
+            try:
+                return {setting.name: setting.metadata["read"](value)}
+            except (ValueError, TypeError, OverflowError) as error:
+                doc = setting.metadata["doc"]
+                msg = f"setting {key}={value!r} cannot be used (from {source}): {error} ({doc})"
+                raise SettingsError(msg) from error
+    near = difflib.get_close_matches(key, keys(), n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]!r}?" if near else f"the keys are {', '.join(keys())}, and spark.*"
+    msg = f"setting {key}={value!r} does not exist (from {source}): it would have no effect; {hint}"
+    raise SettingsError(msg)
