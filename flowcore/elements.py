@@ -169,11 +169,11 @@ def _check_marker(element: str, marked_ms: int, operator_id: str, subtask: int) 
         raise ElementError(msg)
 
 
-def _check_time(element: str, name: str, value: int) -> None:
+def _check_time(element: str, name: str, value: object) -> None:
     _check_whole(element, name, value, MIN_TIMESTAMP_MS, MAX_TIMESTAMP_MS)
 
 
-def _check_whole(element: str, name: str, value: int, least: int, most: int) -> None:
+def _check_whole(element: str, name: str, value: object, least: int, most: int) -> None:
     # A bool is an int to Python, and to nobody who writes a timestamp.
     if not isinstance(value, int) or isinstance(value, bool):
         msg = f"{element} {name}={value!r} is {type(value).__name__}, not int: pass a whole number"
@@ -183,7 +183,7 @@ def _check_whole(element: str, name: str, value: int, least: int, most: int) -> 
         raise ElementError(msg)
 
 
-def _check_flag(element: str, name: str, value: bool) -> None:
+def _check_flag(element: str, name: str, value: object) -> None:
     if not isinstance(value, bool):
         msg = f"{element} {name}={value!r} is {type(value).__name__}, not bool: pass True or False"
         raise ElementError(msg)

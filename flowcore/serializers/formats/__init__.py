@@ -1,0 +1,1 @@
+"""Value formats: what does a record's value look like in bytes?"""
