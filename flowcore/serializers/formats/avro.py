@@ -1,0 +1,245 @@
+"""Avro: a value as one Avro datum, bare or behind a schema registry's header.
+
+The header is that of Confluent's registry: a zero byte, then the schema's number in 4 bytes, big-endian.
+Which number is whose is told by hand: nothing here calls a registry.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import fastavro
+from fastavro.schema import fingerprint, to_parsing_canonical_form
+from fastavro.types import Schema as AvroSchema
+
+from flowcore.errors import FormatError, SerializationError
+from flowcore.serializers.formats.columns import Columns, columns_of
+
+__all__ = ["AvroFormat", "ConfluentAvroFormat", "avro_schema"]
+
+_TYPES: Mapping[str, Any] = {
+    "BOOLEAN": "boolean",
+    "TINYINT": "int",
+    "SMALLINT": "int",
+    "INT": "int",
+    "BIGINT": "long",
+    "FLOAT": "float",
+    "DOUBLE": "double",
+    "STRING": "string",
+    "BINARY": "bytes",
+    "DATE": {"type": "int", "logicalType": "date"},
+    "TIMESTAMP": {"type": "long", "logicalType": "timestamp-micros"},
+    "TIMESTAMP_NTZ": {"type": "long", "logicalType": "local-timestamp-micros"},
+}
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_MAGIC = 0
+_HEADER_BYTES = 5
+_MAX_ID = 2**31 - 1
+
+
+def avro_schema(columns: Columns) -> dict[str, Any]:
+    """The Avro schema that Spark derives from these columns, so that both write the same bytes.
+
+    Raises:
+        FormatError: A column has a type or a name that it cannot take; write the schema yourself.
+
+    >>> avro_schema([("id", "BIGINT")])["fields"]
+    [{'name': 'id', 'type': ['long', 'null']}]
+    """
+    found = columns_of("avro", columns, _TYPES)
+    for column in found:
+        if not _NAME.fullmatch(column.name):
+            msg = f"column {column.name!r} cannot be a field of Avro: use letters, digits and _ in its name"
+            raise FormatError(msg)
+    fields = [
+        {
+            "name": column.name,
+            "type": [_TYPES[column.type], "null"] if column.nullable else _TYPES[column.type],
+        }
+        for column in found
+    ]
+    return {"type": "record", "name": "topLevelRecord", "fields": fields}
+
+
+def _parsed(schema: AvroSchema | str) -> AvroSchema:
+    try:
+        return fastavro.parse_schema(json.loads(schema) if isinstance(schema, str) else schema)
+    except Exception as error:  # fastavro raises what it happens to meet
+        msg = f"the Avro schema {str(schema)[:80]!r} cannot be used ({error}): no value has one; mend it"
+        raise FormatError(msg) from error
+
+
+@dataclass(frozen=True, slots=True)
+class AvroFormat:
+    """Dictionaries (or what else the schema says) to bare Avro and back.
+
+    Args:
+        schema: An Avro schema, as JSON text or as read from it; `avro_schema` derives one.
+
+    >>> AvroFormat(avro_schema([("id", "BIGINT")])).encode({"id": 1}).hex(" ")
+    '00 02'
+    """
+
+    schema: AvroSchema | str
+
+    name = "avro"
+    version = 1
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "schema", _parsed(self.schema))
+
+    @classmethod
+    def of(cls, columns: Columns) -> Self:
+        """A format of these columns, all of them scalar.
+
+        Raises:
+            FormatError: A column has a type or a name that it cannot take.
+        """
+        return cls(avro_schema(columns))
+
+    @property
+    def schema_json(self) -> str:
+        """The schema as Spark's ``to_avro`` and ``from_avro`` take it."""
+        return _json_of(self.schema)
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the schema's canonical form."""
+        return _fingerprint(self.schema)
+
+    def encode(self, value: object, /) -> bytes:
+        """One datum.
+
+        Raises:
+            SerializationError: The value does not fit the schema.
+        """
+        return _write(self.schema, value)
+
+    def decode(self, data: bytes, /) -> Any:
+        """The datum of which these are all the bytes.
+
+        Raises:
+            SerializationError: The bytes are no such datum, or go on behind it.
+        """
+        return _read(self.schema, None, data)
+
+
+@dataclass(frozen=True, slots=True)
+class ConfluentAvroFormat:
+    """As `AvroFormat`, behind a schema registry's header.
+
+    Args:
+        schema: What is written, and what all values are read as.
+        schema_id: Its number in the registry.
+        writers: Schemas of other writers by their numbers; their values are read as ``schema``.
+    """
+
+    schema: AvroSchema | str
+    schema_id: int
+    writers: Mapping[int, AvroSchema | str] = field(default_factory=dict)
+
+    name = "avro-confluent"
+    version = 1
+
+    def __post_init__(self) -> None:
+        for number in (self.schema_id, *self.writers):
+            if not 0 <= number <= _MAX_ID:
+                msg = f"schema_id={number} is no number of a schema registry; pass 0 to {_MAX_ID}"
+                raise FormatError(msg)
+        object.__setattr__(self, "schema", _parsed(self.schema))
+        writers = {number: _parsed(schema) for number, schema in self.writers.items()}
+        object.__setattr__(self, "writers", {**writers, self.schema_id: self.schema})
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the schema's canonical form; the number it has in a registry is none of its business."""
+        return _fingerprint(self.schema)
+
+    def encode(self, value: object, /) -> bytes:
+        """Header and datum.
+
+        Raises:
+            SerializationError: The value does not fit the schema.
+        """
+        return bytes((_MAGIC,)) + self.schema_id.to_bytes(4, "big") + _write(self.schema, value)
+
+    def decode(self, data: bytes, /) -> Any:
+        """The datum behind the header.
+
+        Raises:
+            SerializationError: There is no such header, its schema is not known, or the bytes behind it
+                are no datum of that schema.
+        """
+        if len(data) < _HEADER_BYTES or data[0] != _MAGIC:
+            msg = (
+                f"{len(data)} bytes do not begin with a zero byte and a schema's number: they were written "
+                "without a schema registry; read them with the format 'avro'"
+            )
+            raise SerializationError(msg)
+        number = int.from_bytes(data[1:_HEADER_BYTES], "big")
+        writer = self.writers.get(number)
+        if writer is None:
+            known = ", ".join(map(str, sorted(self.writers)))
+            msg = (
+                f"schema {number} is not known (known: {known}): its bytes cannot be read; add it to writers"
+            )
+            raise SerializationError(msg)
+        return _read(writer, self.schema, data[_HEADER_BYTES:])
+
+
+def _write(schema: AvroSchema, value: object) -> bytes:
+    out = io.BytesIO()
+    if isinstance(value, Mapping):
+        value = dict.fromkeys(_nullable(schema)) | dict(value)
+    try:
+        fastavro.schemaless_writer(out, schema, value, strict=True)
+    except Exception as error:
+        msg = f"the value does not fit its Avro schema ({_first_line(error)}): convert it"
+        raise SerializationError(msg) from error
+    return out.getvalue()
+
+
+def _read(writer: AvroSchema, reader: AvroSchema | None, data: bytes) -> Any:
+    source = io.BytesIO(data)
+    try:
+        value = fastavro.schemaless_reader(source, writer, reader)
+    except Exception as error:
+        what = f"{len(data)} bytes are no Avro of this schema ({_first_line(error)})"
+        msg = f"{what}: they have another, or were cut"
+        raise SerializationError(msg) from error
+    if source.tell() != len(data):
+        msg = (
+            f"{len(data) - source.tell()} bytes are left over behind an Avro value: they have another schema"
+        )
+        raise SerializationError(msg)
+    return value
+
+
+def _nullable(schema: AvroSchema) -> list[str]:
+    """The fields of a record that may be left out."""
+    if not isinstance(schema, Mapping) or schema["type"] != "record":
+        return []
+    return [field["name"] for field in schema["fields"] if "null" in field["type"]]
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__} {error}".partition("\n")[0][:120].strip()
+
+
+def _json_of(schema: AvroSchema) -> str:
+    return json.dumps(_plain(schema))
+
+
+def _plain(schema: Any) -> Any:
+    if isinstance(schema, Mapping):
+        return {key: _plain(part) for key, part in schema.items() if not str(key).startswith("__")}
+    return [_plain(part) for part in schema] if isinstance(schema, list) else schema
+
+
+def _fingerprint(schema: AvroSchema) -> str:
+    return fingerprint(to_parsing_canonical_form(schema), "SHA-256")[:32]

@@ -1,0 +1,194 @@
+"""JSON: a value as one object of its columns, in the very bytes that Spark's ``to_json`` writes.
+
+Fields stand in the columns' order, nulls are left out, nothing is escaped that need not be, and a number
+is written as Java writes it: ``1.0E10``, ``0.001``. Where Java before 19 writes more digits of a double than
+are needed to read it back, the bytes differ and the number does not.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, Self
+
+import numpy as np
+
+from flowcore.errors import SerializationError
+from flowcore.serializers.formats.columns import Columns, ValueColumn, columns_of, fingerprint_of, row_of
+
+__all__ = ["JsonFormat"]
+
+_BITS = {"TINYINT": 8, "SMALLINT": 16, "INT": 32, "BIGINT": 64}
+_TYPES = (*_BITS, "FLOAT", "DOUBLE", "BOOLEAN", "STRING")
+_NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+_LOWER_ESCAPE = re.compile(r"(?<!\\)((?:\\\\)*)\\u00([01][0-9a-f])")
+
+
+@dataclass(frozen=True, slots=True)
+class JsonFormat:
+    """Dictionaries of columns to JSON objects and back.
+
+    Read: fields that are not columns are passed over, a nullable column may be missing. A field of another
+    type, text behind the object, and whatever is no JSON in UTF-8, is refused.
+
+    >>> JsonFormat.of([("id", "BIGINT"), ("name", "STRING")]).encode({"id": 1, "name": "ż"}).decode()
+    '{"id":1,"name":"ż"}'
+    """
+
+    columns: tuple[ValueColumn, ...]
+
+    name = "json"
+    version = 1
+
+    @classmethod
+    def of(cls, columns: Columns) -> Self:
+        """A format of these columns: whole numbers, FLOAT, DOUBLE, BOOLEAN, STRING.
+
+        Raises:
+            FormatError: A column has another type.
+        """
+        return cls(columns_of(cls.name, columns, _TYPES))
+
+    @property
+    def fingerprint(self) -> str:
+        """Stands for names, types and nullability, in order."""
+        return fingerprint_of([str(column) for column in self.columns])
+
+    def encode(self, value: object, /) -> bytes:
+        """One object.
+
+        Raises:
+            SerializationError: The value does not fit the columns.
+        """
+        fields = [
+            f"{_quoted(column.name)}:{_written(column, field)}"
+            for column, field in zip(self.columns, row_of(self.columns, value), strict=True)
+            if field is not None
+        ]
+        try:
+            return f"{{{','.join(fields)}}}".encode()
+        except UnicodeEncodeError as error:
+            msg = f"text of the value cannot be written as UTF-8 ({error.reason}): pass whole characters"
+            raise SerializationError(msg) from error
+
+    def decode(self, data: bytes, /) -> dict[str, Any]:
+        """The columns of one object, None for those that it does not have.
+
+        Raises:
+            SerializationError: The bytes are no object of these columns.
+        """
+        try:
+            found = json.loads(data.decode())
+        except (ValueError, RecursionError) as error:
+            msg = f"{len(data)} bytes are no JSON in UTF-8 ({error}): they hold no value; send one object"
+            raise SerializationError(msg) from error
+        if not isinstance(found, dict):
+            msg = f"the JSON is {type(found).__name__}, not an object: it has no columns; send one object"
+            raise SerializationError(msg)
+        return {column.name: _read(column, found.get(column.name)) for column in self.columns}
+
+
+def _written(column: ValueColumn, field: Any) -> str:
+    match column.type, field:
+        case "BOOLEAN", bool():
+            return "true" if field else "false"
+        case (("FLOAT" | "DOUBLE"), float()):
+            return _java_number(column, field)
+        case "STRING", str():
+            return _quoted(field)
+        case _ if column.type in _BITS and type(field) is int:
+            return str(_in_range(column, field))
+        case _:
+            raise _mismatch(column, f"{field!r:.40}")
+
+
+def _read(column: ValueColumn, field: Any) -> Any:
+    match column.type, field:
+        case _, None if column.nullable:
+            return None
+        case _, None:
+            msg = (
+                f"the object has no {column.name!r}, which is NOT NULL: it is no whole value; send the field"
+            )
+            raise SerializationError(msg)
+        case ("BOOLEAN", bool()) | ("STRING", str()):
+            return field
+        case (("FLOAT" | "DOUBLE"), (int() | float())) if not isinstance(field, bool):
+            return _float(column, field)
+        case (("FLOAT" | "DOUBLE"), str()) if field in _NOT_FINITE:
+            return _NOT_FINITE[field]
+        case _ if column.type in _BITS and type(field) is int:
+            return _in_range(column, field)
+        case _:
+            raise _mismatch(column, f"{field!r:.40}")
+
+
+def _float(column: ValueColumn, field: float) -> float:
+    try:
+        return _single(float(field)) if column.type == "FLOAT" else float(field)
+    except OverflowError as error:
+        raise _mismatch(column, "a number too large for it") from error
+
+
+def _single(number: float) -> float:
+    with np.errstate(over="ignore"):
+        return float(np.float32(number))
+
+
+def _in_range(column: ValueColumn, field: int) -> int:
+    limit = 1 << (_BITS[column.type] - 1)
+    if not -limit <= field < limit:
+        raise _mismatch(column, "a number too large for it")
+    return field
+
+
+def _mismatch(column: ValueColumn, holds: str) -> SerializationError:
+    return SerializationError(
+        f"column {column.name!r} is {column.type} and holds {holds}: it would lose its meaning; "
+        f"send a {column.type}"
+    )
+
+
+def _quoted(text: str) -> str:
+    # Jackson writes the escapes of control characters with capital letters.
+    quoted = json.dumps(text, ensure_ascii=False)
+    return _LOWER_ESCAPE.sub(lambda match: f"{match[1]}\\u00{match[2].upper()}", quoted)
+
+
+def _java_number(column: ValueColumn, number: float) -> str:
+    """A number as Java's ``Double.toString`` (or ``Float.toString``) writes it, quoted if not finite."""
+    if math.isnan(number):
+        return '"NaN"'
+    if math.isinf(number):
+        return '"Infinity"' if number > 0 else '"-Infinity"'
+    sign, (digits, exponent) = "-" if math.copysign(1, number) < 0 else "", _digits(column, abs(number))
+    if not digits:
+        return f"{sign}0.0"
+    if not -3 <= exponent < 7:  # noqa: PLR2004 - where Java changes to scientific notation
+        return f"{sign}{digits[0]}.{digits[1:] or '0'}E{exponent}"
+    if exponent < 0:
+        return f"{sign}0.{'0' * (-exponent - 1)}{digits}"
+    return f"{sign}{digits[: exponent + 1].ljust(exponent + 1, '0')}.{digits[exponent + 1 :] or '0'}"
+
+
+def _digits(column: ValueColumn, number: float) -> tuple[str, int]:
+    """The shortest digits that read back as the number, and the power of ten of the first one.
+
+    Java asks for two digits at least, and takes the nearest of those: 4.9E-324, not 5E-324.
+    """
+    read, shortest = float, repr(number)
+    if column.type == "FLOAT":
+        read, number = _read_single, _single(number)
+        if math.isinf(number):
+            raise _mismatch(column, "a number too large for it")
+        shortest = np.format_float_scientific(np.float32(number), trim="-")
+    two = f"{number:.1e}"
+    mantissa, _, power = f"{Decimal(two if read(two) == number else shortest):e}".partition("e")
+    return mantissa.replace(".", "").strip("0"), int(power)
+
+
+def _read_single(text: str) -> float:
+    return _single(float(text))
