@@ -58,12 +58,15 @@ def advance_batch(
         generator: What counts.
         seen: What was seen before them.
         timestamps_ms: Their timestamps, int64; null for records without one.
-        markers: For a punctuated strategy, the value of its expression for each; null is false.
+        markers: For a punctuated strategy, the value of its expression for each; null is false, and
+            so is leaving them out.
     """
     match generator:
         case NoWatermarks():
             return seen
         case Punctuated():
+            if markers is None:
+                return seen
             timestamps_ms = pc.filter(_arrow(timestamps_ms, pa.int64()), _arrow(markers, pa.bool_()))
     return _newest(seen, pc.max(_arrow(timestamps_ms, pa.int64())).as_py())
 
@@ -85,7 +88,5 @@ def _newest(seen: Seen, timestamp_ms: int | None) -> Seen:
     return Seen(timestamp_ms)
 
 
-def _arrow(column: Column | None, kind: pa.DataType) -> pa.Array[Any] | pa.ChunkedArray[Any]:
-    if column is None or isinstance(column, np.ndarray):
-        return pa.array(() if column is None else column, kind)
-    return column
+def _arrow(column: Column, kind: pa.DataType) -> pa.Array[Any] | pa.ChunkedArray[Any]:
+    return pa.array(column, kind) if isinstance(column, np.ndarray) else column

@@ -1,0 +1,313 @@
+"""Event time goes as far as the partition that is furthest behind, and never back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flowcore.elements import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS, Watermark, WatermarkStatus
+from flowcore.errors import ConfigurationError
+from flowcore.watermarks import (
+    WatermarkStrategy,
+    bounded_out_of_orderness,
+    monotonous,
+    no_watermarks,
+    punctuated,
+)
+from flowcore.watermarks.generators import Seen, advance, advance_batch, watermark_ms
+from flowcore.watermarks.idleness import IdleTimer, look, record_seen
+from flowcore.watermarks.merge import Merged, Standing, merge
+from flowcore.watermarks.strategies import BoundedOutOfOrderness, Generator, NoWatermarks, Punctuated
+from flowcore.watermarks.tracking import Told, Tracking, end_of_input, record, start
+from flowcore.watermarks.tracking import look as look_at
+
+BOUNDED = BoundedOutOfOrderness(10)
+MARKED = Punctuated("is_marker")
+IDLE, ACTIVE = WatermarkStatus(idle=True), WatermarkStatus(idle=False)
+
+laws = settings(deadline=None)  # the first use of Arrow takes long
+timestamps = st.none() | st.integers(MIN_TIMESTAMP_MS, MAX_TIMESTAMP_MS) | st.integers(-20, 20)
+records = st.lists(st.tuples(timestamps, st.none() | st.booleans()))
+generators = st.sampled_from([BOUNDED, BoundedOutOfOrderness(0), MARKED, NoWatermarks()])
+
+
+def test_strategies_are_what_their_functions_say() -> None:
+    """Monotonous is no delay; everything is a plain value."""
+    assert monotonous() == bounded_out_of_orderness(timedelta(0))
+    assert bounded_out_of_orderness(timedelta(seconds=4)).generator == BoundedOutOfOrderness(4000)
+    assert punctuated("is_marker").generator == MARKED
+    assert monotonous().with_idleness(timedelta(minutes=1)).idle_after_ms == 60_000
+    assert [s.generates for s in (no_watermarks(), monotonous(), punctuated("x"))] == [False, True, True]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "text"),
+    [
+        (no_watermarks(), "no watermarks"),
+        (monotonous(), "monotonous"),
+        (bounded_out_of_orderness(timedelta(seconds=4)), "out of order by up to 4 s"),
+        (punctuated("a > 1").with_idleness(timedelta(hours=2)), "punctuated by a > 1, idle after 2 h"),
+    ],
+)
+def test_strategy_says_what_it_is(strategy: WatermarkStrategy, text: str) -> None:
+    """In a plan, a person reads this."""
+    assert str(strategy) == text
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: bounded_out_of_orderness(timedelta(milliseconds=-1)), "delay_ms=-1 is negative"),
+        (lambda: bounded_out_of_orderness(4000), "delay=4000 is not a number of whole milliseconds"),
+        (lambda: bounded_out_of_orderness(timedelta(microseconds=1)), "delay=.* whole milliseconds"),
+        (lambda: monotonous().with_idleness(timedelta(0)), "idle_after_ms=0 is not positive"),
+        (lambda: monotonous().with_idleness(timedelta(milliseconds=-1)), "idle_after_ms=-1 is not positive"),
+        (lambda: monotonous().with_idleness(timedelta(microseconds=999)), "idle_after=.*whole milliseconds"),
+        (lambda: no_watermarks().with_idleness(timedelta(1)), "it would have no effect"),
+        (lambda: punctuated(" "), "says of no record that it is a marker"),
+        (lambda: punctuated(None), "says of no record that it is a marker"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_strategy_refuses(build: Callable[[], object], message: str) -> None:
+    """What cannot work is an error when it is declared."""
+    with pytest.raises(ConfigurationError, match=message):
+        build()
+
+
+def test_watermark_stops_at_the_first_millisecond_there_is() -> None:
+    """It saturates where it would underflow."""
+    assert watermark_ms(BOUNDED, Seen(MIN_TIMESTAMP_MS + 11)) == MIN_TIMESTAMP_MS
+    assert watermark_ms(BOUNDED, Seen(MIN_TIMESTAMP_MS + 10)) == MIN_TIMESTAMP_MS
+    assert watermark_ms(BOUNDED, Seen(MIN_TIMESTAMP_MS + 12)) == MIN_TIMESTAMP_MS + 1
+    assert watermark_ms(BOUNDED, Seen()) is None
+
+
+@given(generators, records)
+def test_generator_follows_the_newest_record_that_counts(
+    generator: Generator, rows: list[tuple[int | None, bool | None]]
+) -> None:
+    """The definition, in one line over all records."""
+    seen = _advance(generator, Seen(), rows)
+
+    counting = {NoWatermarks: [], Punctuated: [t for t, marker in rows if marker and t is not None]}
+    times: list[int] = counting.get(type(generator), [t for t, _ in rows if t is not None])
+    behind = generator.delay_ms + 1 if isinstance(generator, BoundedOutOfOrderness) else 0
+    assert watermark_ms(generator, seen) == (max(max(times) - behind, MIN_TIMESTAMP_MS) if times else None)
+
+
+def _advance(generator: Generator, seen: Seen, rows: list[tuple[int | None, bool | None]]) -> Seen:
+    for timestamp_ms, marker in rows:
+        seen = advance(generator, seen, timestamp_ms, marker=bool(marker))
+    return seen
+
+
+@laws
+@given(generators, records, st.integers(0, 10), timestamps)
+def test_generator_over_columns_is_the_same_as_over_records(
+    generator: Generator, rows: list[tuple[int | None, bool | None]], split: int, before: int | None
+) -> None:
+    """Wherever a batch is cut, in arrays, chunks and, where nothing is null, NumPy columns."""
+    expected = _advance(generator, Seen(before), rows)
+
+    assert _advance_columns(generator, Seen(before), rows, pa.array) == expected
+    halves = rows[:split], rows[split:]
+    assert _advance_columns(generator, Seen(before), rows, lambda values, kind: pa.chunked_array(
+        [pa.array(values[:split], kind), pa.array(values[split:], kind)])) == expected  # fmt: skip
+    seen = Seen(before)
+    for half in halves:
+        seen = _advance_columns(generator, seen, half, pa.array)
+    assert seen == expected
+    whole = [(t, bool(marker)) for t, marker in rows if t is not None]
+    numpy = advance_batch(
+        generator,
+        Seen(before),
+        np.array([t for t, _ in whole], dtype=np.int64),
+        np.array([marker for _, marker in whole], dtype=np.bool_),
+    )
+    assert numpy == expected
+
+
+def _advance_columns(generator: Generator, seen: Seen, rows: list[Any], column: Callable[..., Any]) -> Seen:
+    times, markers = (list(values) for values in zip(*rows, strict=True)) if rows else ([], [])
+    return advance_batch(generator, seen, column(times, pa.int64()), column(markers, pa.bool_()))
+
+
+def test_column_without_markers_does_not_move_a_punctuated_watermark() -> None:
+    """As a record that is none."""
+    assert advance_batch(MARKED, Seen(3), np.array([5])) == Seen(3)
+    assert advance_batch(BOUNDED, Seen(3), np.array([5])) == Seen(5)
+
+
+def test_idleness_is_noticed_counted_and_found() -> None:
+    """Record; a look notices it; a look starts the countdown; strictly more than the time-out is idle."""
+    timer, idle = look(record_seen(), 100, 10)
+    assert (timer, idle) == (IdleTimer(), False)
+    timer, idle = look(timer, 150, 10)
+    assert (timer, idle) == (IdleTimer(quiet_since_ms=150), False)
+    assert look(timer, 160, 10) == (timer, False)
+    assert look(timer, 161, 10) == (timer, True)
+    assert look(record_seen(), 999, 10) == (IdleTimer(), False)
+
+
+def test_idleness_counts_from_a_clock_at_zero_too() -> None:
+    """Zero is a time and not "not yet"."""
+    timer, _ = look(IdleTimer(), 0, 10)
+
+    assert look(timer, 11, 10) == (timer, True)
+
+
+def test_partition_without_time_out_is_never_idle() -> None:
+    """However long it is silent."""
+    assert look(IdleTimer(quiet_since_ms=0), 10**15, None) == (IdleTimer(), False)
+
+
+def _merged(**standings: tuple[int, bool]) -> Merged:
+    return merge(Merged(), {name: Standing(*standing) for name, standing in standings.items()})
+
+
+@pytest.mark.parametrize(
+    ("merged", "watermark", "idle"),
+    [
+        (Merged(), MIN_TIMESTAMP_MS, False),
+        (_merged(a=(5, False)), 5, False),
+        (_merged(a=(5, False), b=(3, False)), 3, False),
+        (_merged(a=(5, False), b=(3, True)), 5, False),
+        (_merged(a=(5, True), b=(3, True)), MIN_TIMESTAMP_MS, True),
+        (_merged(a=(5, False), b=(MIN_TIMESTAMP_MS, False)), MIN_TIMESTAMP_MS, False),
+        (merge(_merged(a=(5, False)), {"a": Standing(3)}), 5, False),
+        (merge(_merged(a=(5, False)), {"b": Standing(3)}), 5, False),
+        (merge(_merged(a=(5, False), b=(3, True)), {"b": Standing(3)}), 5, False),
+        (merge(_merged(a=(5, False), b=(3, True)), {"b": Standing(4), "a": Standing(9)}), 5, False),
+        (merge(_merged(a=(5, False), b=(3, True)), {"b": Standing(7), "a": Standing(9)}), 7, False),
+        (merge(_merged(a=(5, False), b=(3, False)), dict.fromkeys("ab", Standing(5, idle=True))), 3, True),
+    ],
+    ids=["nobody", "one", "smallest", "idle-not-waited-for", "all-idle", "silent-holds", "older-is-ignored",
+         "new-partition-behind", "resumed-behind", "still-behind", "caught-up", "all-idle-holds"],
+)  # fmt: skip
+def test_merge_is_the_smallest_of_the_active(merged: Merged, watermark: int, idle: bool) -> None:
+    """And never back."""
+    assert (merged.watermark_ms, merged.idle) == (watermark, idle)
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(-5, 5), st.booleans()), max_size=30))
+def test_merge_is_the_highest_minimum_there_ever_was(news: list[tuple[str, int, bool]]) -> None:
+    """Computed from the whole history instead of from state."""
+    merged, minima = Merged(), [MIN_TIMESTAMP_MS]
+    for count, (partition, time_ms, idle) in enumerate(news, 1):
+        merged = merge(merged, {partition: Standing(time_ms, idle)})
+        past = news[:count]
+        highest = {p: max(t for name, t, _ in past if name == p) for p, _, _ in past}
+        waiting = [t for p, t in highest.items() if not [i for name, _, i in past if name == p][-1]]
+        minima += [min(waiting)] if waiting else []
+        assert merged.watermark_ms == max(minima)
+
+
+def _run(strategy: WatermarkStrategy, *steps: Any, partitions: int = 1) -> list[Told]:
+    """What each step tells: an int is a look, ``"end"`` the end, a tuple a record."""
+    state: Tracking = start(range(partitions))
+    shown = []
+    for step in steps:
+        match step:
+            case int():
+                state, told = look_at(strategy, state, step)
+            case "end":
+                state, told = end_of_input(state)
+            case (partition, timestamp_ms, *marker):
+                state, told = record(strategy, state, partition, timestamp_ms, marker=bool(marker))
+        shown.append(told)
+    return shown
+
+
+def test_nothing_is_told_between_two_looks() -> None:
+    """And a look tells only what has changed."""
+    assert _run(monotonous(), (0, 5), (0, 9), 1, 2, (0, 9), 3) == [(), (), (Watermark(8),), (), (), ()]
+
+
+def test_source_without_watermarks_tells_only_its_end() -> None:
+    """Whatever its records and the clock say; after the end there is nothing left to tell."""
+    told = _run(no_watermarks(), (0, 5, "marker"), 1, 10**9, "end", "end", 2)
+
+    assert told == [(), (), (), (Watermark(MAX_TIMESTAMP_MS),), (), ()]
+
+
+def test_nothing_is_told_after_the_end() -> None:
+    """An ended input is silent, and not idle."""
+    strategy = monotonous().with_idleness(timedelta(milliseconds=10))
+
+    assert _run(strategy, 0, "end", 5, 99) == [(), (Watermark(MAX_TIMESTAMP_MS),), (), ()]
+
+
+def test_idle_partition_is_not_waited_for_and_holds_when_it_is_back() -> None:
+    """Partition 1 falls silent at 10; what partition 0 says then counts; back at 20 it holds 99."""
+    strategy = monotonous().with_idleness(timedelta(milliseconds=10))
+
+    script = [(0, 50), (1, 11), 0, (0, 60), 1, (0, 100), 12, (1, 20), (0, 200), 13, (1, 151), 14]
+
+    told = _run(strategy, *script, partitions=2)
+
+    looks = [(Watermark(10),), (), (Watermark(99),), (), (Watermark(150),)]
+    assert [one for one, step in zip(told, script, strict=True) if isinstance(step, int)] == looks
+
+
+def test_status_comes_before_the_watermark() -> None:
+    """A reader that ignores idle inputs would else miss it."""
+    strategy = monotonous().with_idleness(timedelta(milliseconds=10))
+
+    assert _run(strategy, 0, 11, (0, 5), 12) == [(), (IDLE,), (), (ACTIVE, Watermark(4))]
+
+
+def test_marker_tells_at_once_and_wakes_its_partition() -> None:
+    """Also where it is older than the watermark: then only the status is news."""
+    strategy = punctuated("x").with_idleness(timedelta(milliseconds=10))
+
+    told = _run(strategy, (0, 5, "marker"), 0, 1, 12, (0, 9), (0, 4, "marker"), (0, 7, "marker"))
+
+    assert told == [(Watermark(5),), (), (), (IDLE,), (), (ACTIVE,), (Watermark(7),)]
+
+
+@st.composite
+def _scripts(draw: st.DrawFn) -> list[Any]:
+    now_ms, steps = 0, []
+    for kind in draw(st.lists(st.sampled_from(["look", "record", "marker"]), max_size=40)):
+        if kind == "look":
+            now_ms += draw(st.integers(0, 8))
+            steps.append(now_ms)
+        else:
+            row = (draw(st.integers(0, 2)), draw(st.none() | st.integers(-9, 9)))
+            steps.append(row if kind == "record" else (*row, "marker"))
+    return [*steps, "end"]
+
+
+@given(
+    st.sampled_from([monotonous(), bounded_out_of_orderness(timedelta(milliseconds=3)), punctuated("x")]),
+    st.none() | st.integers(1, 9),
+    _scripts(),
+)
+def test_what_is_told_only_rises_and_changes(
+    strategy: WatermarkStrategy, idle_after_ms: int | None, script: list[Any]
+) -> None:
+    """Watermarks strictly rise, statuses alternate beginning with idle, and the end is the last of all."""
+    strategy = WatermarkStrategy(strategy.generator, idle_after_ms)
+
+    told = [element for step in _run(strategy, *script, partitions=3) for element in step]
+
+    watermarks = list(_watermarks(told))
+    assert watermarks == sorted(set(watermarks))
+    assert watermarks[-1] == MAX_TIMESTAMP_MS
+    statuses = [element for element in told if isinstance(element, WatermarkStatus)]
+    assert statuses == [(IDLE, ACTIVE)[n % 2] for n in range(len(statuses))]
+    assert idle_after_ms is not None or not statuses
+
+
+def _watermarks(told: list[Any]) -> Iterator[int]:
+    for element in told:
+        if isinstance(element, Watermark):
+            yield element.timestamp_ms
