@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Self
@@ -179,7 +180,8 @@ def _digits(column: ValueColumn, number: float) -> tuple[str, int]:
 
     Java asks for two digits at least, and takes the nearest of those: 4.9E-324, not 5E-324.
     """
-    read, shortest = float, repr(number)
+    read: Callable[[str], float] = float
+    shortest = repr(number)
     if column.type == "FLOAT":
         read, number = _read_single, _single(number)
         if math.isinf(number):
