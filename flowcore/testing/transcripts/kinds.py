@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from flowcore.testing.transcripts import watermarks
+from flowcore.testing.transcripts import serializer, watermarks
 from flowcore.testing.transcripts.runner import Kind
 
 __all__ = ["KINDS"]
 
-_ALL: tuple[Kind, ...] = (watermarks.KIND,)
+_ALL: tuple[Kind, ...] = (serializer.KIND, watermarks.KIND)
 
 KINDS: Mapping[str, Kind] = {kind.name: kind for kind in _ALL}

@@ -1,0 +1,61 @@
+"""Every transcript of every kind that can be replayed agrees, step by step.
+
+They are read from the folder ``shared`` beside the checkout if it is there, else from the copy here.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from pathlib import Path
+
+import pytest
+
+import flowcore.testing.transcripts as package
+from flowcore.testing.transcripts import Transcript, load, replay
+from flowcore.testing.transcripts.kinds import KINDS
+
+COPY = Path(__file__).parent / "transcripts"
+SHARED = Path(__file__).parents[3] / "shared" / "transcripts"
+FOLDER = SHARED if SHARED.is_dir() else COPY
+
+ALL = [load(path) for path in sorted(FOLDER.glob("*.yaml"))]
+REPLAYED = [transcript for transcript in ALL if transcript.kind in KINDS]
+CLAIMED = {"serializer": 6, "watermarks": 13}
+"""Kinds that flowcore says it replays, and how many transcripts of each there are at least."""
+
+
+@pytest.mark.parametrize("transcript", REPLAYED, ids=lambda transcript: transcript.path.stem)
+def test_transcript_agrees(transcript: Transcript) -> None:
+    """Each step shows what is expected of it, and nothing else."""
+    outcome = replay(transcript)
+
+    assert outcome.disagreement is None
+    assert outcome.steps == len(transcript.steps)
+
+
+@pytest.mark.parametrize("kind", CLAIMED)
+def test_transcripts_of_a_claimed_kind_are_replayed(kind: str) -> None:
+    """None of the files of this kind is left out, and there are as many as there were."""
+    replayed = [transcript.path for transcript in REPLAYED if transcript.kind == kind]
+
+    assert len(replayed) >= CLAIMED[kind]
+
+
+def test_transcripts_claim_every_kind_that_has_a_runner() -> None:
+    """A runner that is written and not listed would run nothing."""
+    modules = [
+        importlib.import_module(f"{package.__name__}.{module.name}")
+        for module in pkgutil.iter_modules(package.__path__)
+    ]
+    written = {module.KIND.name for module in modules if hasattr(module, "KIND")}
+
+    assert written == KINDS.keys() == CLAIMED.keys()
+
+
+@pytest.mark.skipif(FOLDER == COPY, reason="there is no folder shared/transcripts beside the checkout")
+def test_transcripts_are_copied_unchanged() -> None:
+    """The copy is the contract: each file in it is as it was given."""
+    given = {path.name: path.read_bytes() for path in SHARED.iterdir()}
+
+    assert {path.name: path.read_bytes() for path in COPY.iterdir()} == given

@@ -1,0 +1,194 @@
+"""A transcript is read with all 64 bits, and whatever an implementation does differently is found."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flowcore.errors import ConfigurationError, RunError
+from flowcore.testing.transcripts import Kind, Outcome, Refused, load, replay
+
+
+class _Scripted:
+    """Shows in each step what the test says."""
+
+    def __init__(self, seen: list[Mapping[str, Any] | Exception]) -> None:
+        self._seen = iter(seen)
+        self.asked: list[tuple[str, Any]] = []
+
+    def act(self, action: str, argument: Any, /) -> Mapping[str, Any]:
+        self.asked.append((action, argument))
+        seen = next(self._seen)
+        if isinstance(seen, Exception):
+            raise seen
+        return seen
+
+
+def _written(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "case.yaml"
+    path.write_text(f"name: a law\noperator: {{kind: scripted}}\n{text}", encoding="utf-8")
+    return path
+
+
+def _replayed(tmp_path: Path, text: str, *seen: Mapping[str, Any] | Exception) -> Outcome:
+    kind = Kind(name="scripted", build=lambda _: _Scripted(list(seen)))
+    return replay(_written(tmp_path, text), {"scripted": kind})
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ("min", -(2**63)),
+        ("max", 2**63 - 1),
+        ("'max'", "max"),
+        ("{max: max}", {"max": 2**63 - 1}),
+        ("9223372036854775807", 2**63 - 1),
+        ("-9223372036854775807", -(2**63) + 1),
+        ("010", 10),
+        ("1:30", "1:30"),
+        ("2024-01-01", "2024-01-01"),
+        ("on", "on"),
+        ("no", "no"),
+        ("true", True),
+        ("~", None),
+        ("1.5", 1.5),
+        ("1e3", 1000.0),
+        ("minor", "minor"),
+    ],
+)
+def test_load_reads_scalars_as_they_stand(tmp_path: Path, written: str, read: object) -> None:
+    """Times keep 64 bits, `min` and `max` are times where they are bare, and words stay words."""
+    (step,) = load(_written(tmp_path, f"steps: [{{in: {written}}}]")).steps
+
+    assert step == {"in": read}
+    assert type(step["in"]) is type(read)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("name: x", "has no operator with a kind"),
+        ("operator: {kind: x}\nsteps: 4", "not a list of mappings"),
+        ("operator: {kind: x}\nsteps: [4]", "not a list of mappings"),
+        ("operator: {kind: x, kind: y}", "'kind' stands there twice"),
+        ("operator: {", "cannot be read as YAML"),
+    ],
+    ids=["no-kind", "no-list", "no-mapping", "twice", "no-yaml"],
+)
+def test_load_refuses_what_is_no_transcript(tmp_path: Path, text: str, said: str) -> None:
+    """The message names the file."""
+    path = tmp_path / "bad.yaml"
+    path.write_text(text, encoding="utf-8")
+
+    with pytest.raises(ConfigurationError, match=rf"bad\.yaml.*{said}"):
+        load(path)
+
+
+@pytest.mark.parametrize(
+    ("expected", "seen"),
+    [
+        ("out: [[a, 1, 5], [b, 2, 5]]", {"out": [("b", 2, 5), ("a", 1, 5)]}),
+        ("out: [[a, 1, 5, [0, 6]], [a, 1, 5]]", {"out": [["a", 1, 5, [3, 6]], ["a", 1, 5, [0, 6]]]}),
+        ("emits: []", {}),
+        ("note: a remark", {"out": [], "dropped": 0, "current_ms": 3}),
+        ("current_ms: min", {"current_ms": -(2**63)}),
+        ("read: {record: [42, null]}", {"read": {"record": (42, None)}}),
+    ],
+    ids=["any-order", "window-only-where-expected", "nothing", "unasked", "time", "nested"],
+)
+def test_replay_agrees(tmp_path: Path, expected: str, seen: Mapping[str, Any]) -> None:
+    """What the README leaves open is left open."""
+    assert _replayed(tmp_path, f"steps:\n- in: []\n  {expected}", seen).disagreement is None
+
+
+@pytest.mark.parametrize(
+    ("expected", "seen"),
+    [
+        ("out: [[a, 1, 5]]", {}),
+        ("out: [[a, 1, 5]]", {"out": [["a", 1, 5], ["a", 1, 5]]}),
+        ("out: [[a, 1, 5], [a, 1, 5]]", {"out": [["a", 1, 5]]}),
+        ("out: [[a, 1, 5, [0, 6]]]", {"out": [["a", 1, 5, [3, 6]]]}),
+        ("note: x", {"out": [["a", 1, 5]]}),
+        ("note: x", {"dropped": 1}),
+        ("note: x", {"emits": [{"watermark": 1}]}),
+        ("emits: [{watermark: 1}, {status: idle}]", {"emits": [{"status": "idle"}, {"watermark": 1}]}),
+        ("current_ms: 3", {}),
+        ("current_ms: 3", {"current_ms": 4}),
+        ("read: 1", {"read": True}),
+        ("read: {backlog: true}", {"read": {"backlog": 1}}),
+        ("error: no-timestamp", {}),
+        ("error: no-timestamp", Refused("only-records")),
+        ("note: x", Refused("no-timestamp")),
+        ("note: x", RunError("it broke")),
+    ],
+    ids=[
+        "missing-row", "row-too-many", "row-once", "other-window", "unexpected-row", "unexpected-drop",
+        "unexpected-emit", "other-order", "not-shown", "other-value", "bool-is-no-int", "int-is-no-bool",
+        "not-refused", "refused-otherwise", "refused", "failed",
+    ],
+)  # fmt: skip
+def test_replay_disagrees(tmp_path: Path, expected: str, seen: Mapping[str, Any] | Exception) -> None:
+    """Each way of doing something else is found, and the step is named."""
+    outcome = _replayed(tmp_path, f"steps:\n- in: []\n- in: []\n  {expected}", {}, seen)
+
+    assert outcome.steps == 1
+    assert outcome.disagreement
+    assert outcome.disagreement.startswith("case.yaml step 2 (in)")
+
+
+@pytest.mark.parametrize(
+    ("expected", "refused", "passed"),
+    [
+        ("error: invalid-argument", "invalid-argument", True),
+        ("error: invalid-argument", "other", False),
+        ("error: invalid-argument", None, False),
+        ("note: x", "invalid-argument", False),
+    ],
+    ids=["as-expected", "otherwise", "not-refused", "unexpectedly"],
+)
+def test_replay_compares_how_building_fails(
+    tmp_path: Path, expected: str, refused: str | None, passed: bool
+) -> None:
+    """The word has to be the one that is expected."""
+
+    def build(_: Mapping[str, Any]) -> _Scripted:
+        if refused:
+            raise Refused(refused)
+        return _Scripted([])
+
+    outcome = replay(
+        _written(tmp_path, f"{expected}\nsteps: []"), {"scripted": Kind(name="scripted", build=build)}
+    )
+
+    assert outcome.passed is passed
+
+
+def test_replay_hands_each_step_to_the_runner_without_what_is_expected(tmp_path: Path) -> None:
+    """A runner cannot answer with what it was told."""
+    runner = _Scripted([{}, {"current_ms": 4}])
+    kind = Kind(name="scripted", build=lambda _: runner)
+
+    replay(
+        _written(tmp_path, "steps:\n- in: [[k, 1, max]]\n- restart: true\n  current_ms: 4"),
+        {"scripted": kind},
+    )
+
+    assert runner.asked == [("in", [["k", 1, 2**63 - 1]]), ("restart", True)]
+
+
+@pytest.mark.parametrize(
+    "step", ["{}", "{in: [], restart: true}", "{fly: 3}"], ids=["none", "two", "unknown"]
+)
+def test_replay_refuses_a_step_without_exactly_one_action(tmp_path: Path, step: str) -> None:
+    """A step that does nothing would agree with everything."""
+    with pytest.raises(ConfigurationError, match=r"step 1 has [02] actions"):
+        _replayed(tmp_path, f"steps: [{step}]", {})
+
+
+def test_replay_refuses_a_kind_without_runner(tmp_path: Path) -> None:
+    """It is not passed over in silence."""
+    with pytest.raises(ConfigurationError, match="kind 'scripted' cannot be replayed here"):
+        replay(_written(tmp_path, "steps: []"), {})
