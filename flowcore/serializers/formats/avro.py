@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 import fastavro
-from fastavro.schema import fingerprint, to_parsing_canonical_form
 from fastavro.types import Schema as AvroSchema
+from fastavro.validation import validate
 
 from flowcore.errors import FormatError, SerializationError
-from flowcore.serializers.formats.columns import Columns, columns_of
+from flowcore.serializers.formats.columns import Columns, columns_of, fingerprint_of
 
 __all__ = ["AvroFormat", "ConfluentAvroFormat", "avro_schema"]
 
@@ -39,6 +39,7 @@ _TYPES: Mapping[str, Any] = {
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _MAGIC = 0
 _HEADER_BYTES = 5
+_WITHOUT_MEANING = ("doc", "aliases", "default")
 _MAX_ID = 2**31 - 1
 
 
@@ -68,10 +69,54 @@ def avro_schema(columns: Columns) -> dict[str, Any]:
 
 def _parsed(schema: AvroSchema | str) -> AvroSchema:
     try:
-        return fastavro.parse_schema(json.loads(schema) if isinstance(schema, str) else schema)
+        parsed = fastavro.parse_schema(json.loads(schema) if isinstance(schema, str) else schema)
     except Exception as error:  # fastavro raises what it happens to meet
         msg = f"the Avro schema {str(schema)[:80]!r} cannot be used ({error}): no value has one; mend it"
         raise FormatError(msg) from error
+    _check_bounded(parsed, frozenset(), set())
+    return parsed
+
+
+def _check_bounded(schema: Any, around: frozenset[str], empty: set[str]) -> bool:
+    """Refuse schemas of which a few bytes can ask for endless depth or length.
+
+    Args:
+        schema: A parsed schema, or a part of one.
+        around: Names of the records that it is inside of.
+        empty: Names of types without bytes; those that are met are added.
+
+    Returns:
+        True if a value of it has no bytes.
+    """
+    match schema:
+        case str() if schema in around:
+            msg = (
+                f"the Avro schema holds {schema!r} inside {schema!r}: a few bytes could be nested so deep that "
+                "the reader dies; send it flat"
+            )
+            raise FormatError(msg)
+        case {"type": "array", "items": items} if _check_bounded(items, around, empty):
+            msg = (
+                "the Avro schema has an array of items that take no bytes: a few bytes could be an array of "
+                "any length; send their number instead"
+            )
+            raise FormatError(msg)
+        case {"type": "record", "name": name, "fields": fields}:
+            parts = [_check_bounded(field["type"], around | {name}, empty) for field in fields]
+            bare = all(parts)
+        case {"type": "fixed", "name": name, "size": size}:
+            bare = size == 0
+        case list() | {"type": "map"}:
+            for part in schema if isinstance(schema, list) else [schema["values"]]:
+                _check_bounded(part, around, empty)
+            return False
+        case {"type": str() as name} | str(name):
+            return name == "null" or name in empty
+        case _:
+            return False
+    if bare:
+        empty.add(name)
+    return bare
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +154,7 @@ class AvroFormat:
 
     @property
     def fingerprint(self) -> str:
-        """Of the schema's canonical form."""
+        """Of the schema, without documentation, aliases and defaults."""
         return _fingerprint(self.schema)
 
     def encode(self, value: object, /) -> bytes:
@@ -157,7 +202,7 @@ class ConfluentAvroFormat:
 
     @property
     def fingerprint(self) -> str:
-        """Of the schema's canonical form; the number it has in a registry is none of its business."""
+        """Of the schema it reads; the number it has in a registry is none of its business."""
         return _fingerprint(self.schema)
 
     def encode(self, value: object, /) -> bytes:
@@ -197,9 +242,10 @@ def _write(schema: AvroSchema, value: object) -> bytes:
     if isinstance(value, Mapping):
         value = dict.fromkeys(_nullable(schema)) | dict(value)
     try:
+        validate(value, schema, strict=True)  # the writer alone makes 1 of 1.5
         fastavro.schemaless_writer(out, schema, value, strict=True)
     except Exception as error:
-        msg = f"the value does not fit its Avro schema ({_first_line(error)}): convert it"
+        msg = f"the value does not fit its Avro schema ({_short(error)}): convert it"
         raise SerializationError(msg) from error
     return out.getvalue()
 
@@ -209,7 +255,7 @@ def _read(writer: AvroSchema, reader: AvroSchema | None, data: bytes) -> Any:
     try:
         value = fastavro.schemaless_reader(source, writer, reader)
     except Exception as error:
-        what = f"{len(data)} bytes are no Avro of this schema ({_first_line(error)})"
+        what = f"{len(data)} bytes are no Avro of this schema ({_short(error)})"
         msg = f"{what}: they have another, or were cut"
         raise SerializationError(msg) from error
     if source.tell() != len(data):
@@ -227,19 +273,25 @@ def _nullable(schema: AvroSchema) -> list[str]:
     return [field["name"] for field in schema["fields"] if "null" in field["type"]]
 
 
-def _first_line(error: Exception) -> str:
-    return f"{type(error).__name__} {error}".partition("\n")[0][:120].strip()
+def _short(error: Exception) -> str:
+    return f"{type(error).__name__} {' '.join(str(error).split())}"[:160].strip()
 
 
 def _json_of(schema: AvroSchema) -> str:
-    return json.dumps(_plain(schema))
+    return json.dumps(_plain(schema, ()))
 
 
-def _plain(schema: Any) -> Any:
+def _plain(schema: Any, without: tuple[str, ...]) -> Any:
+    """A parsed schema without what fastavro keeps in it."""
     if isinstance(schema, Mapping):
-        return {key: _plain(part) for key, part in schema.items() if not str(key).startswith("__")}
-    return [_plain(part) for part in schema] if isinstance(schema, list) else schema
+        return {
+            key: _plain(part, without)
+            for key, part in schema.items()
+            if not str(key).startswith("__") and key not in without
+        }
+    return [_plain(part, without) for part in schema] if isinstance(schema, list) else schema
 
 
 def _fingerprint(schema: AvroSchema) -> str:
-    return fingerprint(to_parsing_canonical_form(schema), "SHA-256")[:32]
+    # Avro's own canonical form takes milliseconds for microseconds: it leaves logical types out.
+    return fingerprint_of(_plain(schema, _WITHOUT_MEANING))
