@@ -6,5 +6,19 @@ Importing this package starts no JVM and imports no Spark.
 from flowcore.graph.connectors import Csv, Json, KafkaTopic, Parquet, from_frame
 from flowcore.graph.flow import Flow, Stream
 from flowcore.graph.schema import Schema
+from flowcore.watermarks import bounded_out_of_orderness, monotonous, no_watermarks, punctuated
 
-__all__ = ["Csv", "Flow", "Json", "KafkaTopic", "Parquet", "Schema", "Stream", "from_frame"]
+__all__ = [
+    "Csv",
+    "Flow",
+    "Json",
+    "KafkaTopic",
+    "Parquet",
+    "Schema",
+    "Stream",
+    "bounded_out_of_orderness",
+    "from_frame",
+    "monotonous",
+    "no_watermarks",
+    "punctuated",
+]

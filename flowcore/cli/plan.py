@@ -17,11 +17,11 @@ __all__ = ["plan"]
 @click.command()
 @flow_and_settings
 @click.option("--mode", type=click.Choice(["realtime", "micro-batch", "slice"]), help="Default: the fastest.")
-def plan(flow: Flow, settings: Settings, mode: Mode | None) -> None:  # noqa: ARG001 - settings are checked
+def plan(flow: Flow, settings: Settings, mode: Mode | None) -> None:
     """Print the stages and queries of a flow, with the reason of each decision. Starts no JVM.
 
     \b
     Example:
       flowcore plan pipelines.auctions.flow:flow
     """
-    click.echo(explain(plan_flow(flow, mode)))
+    click.echo(explain(plan_flow(flow, mode, settings)))

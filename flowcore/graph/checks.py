@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from flowcore.errors import PlanError
-from flowcore.graph.connectors import KafkaTopic, Sink
+from flowcore.graph.connectors import KafkaTopic, Sink, Source
 from flowcore.graph.expressions import Expression, resolve
 from flowcore.graph.operators import Operator
 
@@ -22,6 +22,7 @@ __all__ = [
     "require_distinct",
     "require_join_type",
     "require_name",
+    "require_readable",
     "require_unambiguous",
     "require_writable",
     "row_expression",
@@ -193,6 +194,17 @@ def require_alike(inputs: Sequence[Operator], name: str) -> None:
                 "again in a union; unite the inputs before they are aggregated"
             )
             raise PlanError(msg)
+
+
+def require_readable(name: str, source: Source) -> None:
+    """A source of which it is known in what form its records are."""
+    if isinstance(source, KafkaTopic) and source.elements == "auto":
+        msg = (
+            f"operator {name!r}: elements='auto' of topic {source.name!r} is decided by the plan of the flow "
+            "that writes it, and unknown here: timestamps would be read as values, or values as timestamps; "
+            "pass 'tagged' or 'value-only', as `flowcore plan` shows for that flow"
+        )
+        raise PlanError(msg)
 
 
 def require_writable(node: Operator, name: str, sink: Sink, key: tuple[str, ...] | None) -> None:

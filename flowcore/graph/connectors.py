@@ -9,13 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from flowcore.errors import ConfigurationError
 from flowcore.graph.schema import Schema
+from flowcore.watermarks.strategies import WatermarkStrategy
 
 __all__ = [
+    "ADDED_LATER",
     "Csv",
+    "Elements",
     "Frame",
     "Json",
     "KafkaTopic",
@@ -28,6 +31,12 @@ __all__ = [
 
 Position = Literal["earliest", "latest"] | datetime | Mapping[int, int]
 """A place in a topic: an end of it, a time (with its zone), or an offset per partition."""
+
+Elements = Literal["plain", "tagged", "value-only", "auto"]
+"""What a topic carries beside the values themselves; see `KafkaTopic`."""
+
+ADDED_LATER = {"fingerprint": "unless default"}
+"""Metadata of a field that older results know nothing of: left at its default it changes no fingerprint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +108,21 @@ class KafkaTopic:
             always created; a source only if this is given.
         servers: ``host:port[,host:port]`` of its broker, where it is not the setting's.
         on_error: ``"dead-letter"``, or ``"fail"`` to stop at the first bad record.
+        event_time: Sources only: column or Spark SQL expression of a record's timestamp, BIGINT
+            milliseconds since 1970 or TIMESTAMP. Default: the timestamp that Kafka keeps.
+        watermark: Sources only: how far the records move event time; see `flowcore.watermarks`. Where
+            the topic is bounded, only the end of the input moves it.
+        elements: What travels beside the values. ``"plain"``: nothing, a value is a JSON object.
+            ``"tagged"``: timestamps and watermarks, in front of the value or in headers, for another
+            flow to read. ``"value-only"``: stream elements of which only the values are written, byte
+            for byte as ``"plain"``; a watermark that would have to be written is an error. ``"auto"``,
+            sinks only: tagged or value-only, as the plan finds that the flow needs timestamps or not.
+        headers: Of tagged elements, put tag and timestamp into Kafka headers, so that readers that know
+            nothing of them find the value as it is.
 
     Raises:
-        ConfigurationError: The name is empty, ``start`` is after the end, or a time has no zone.
+        ConfigurationError: The name is empty, ``start`` is after the end, a time has no zone, the
+            watermark is no strategy, or headers are asked for where there is nothing to put in them.
     """
 
     name: str
@@ -112,6 +133,10 @@ class KafkaTopic:
     partitions: int | None = None
     servers: str | None = None
     on_error: Literal["dead-letter", "fail"] = "dead-letter"
+    event_time: str | None = field(default=None, metadata=ADDED_LATER)
+    watermark: WatermarkStrategy | None = field(default=None, metadata=ADDED_LATER)
+    elements: Elements = field(default="plain", metadata=ADDED_LATER)
+    headers: bool = field(default=False, metadata=ADDED_LATER)
 
     def __post_init__(self) -> None:
         if not self.name:
@@ -125,6 +150,7 @@ class KafkaTopic:
         if self.until == "earliest":
             msg = f"until='earliest' of topic {self.name!r} ends before its first record; pass 'latest'"
             raise ConfigurationError(msg)
+        _check_elements(self)
 
     @property
     def dead_letter(self) -> str:
@@ -152,6 +178,27 @@ def from_frame(function: Callable[..., Any], schema: Schema | str) -> Frame:
 
 Source = Parquet | Csv | Json | KafkaTopic | Frame
 Sink = Parquet | Csv | Json | KafkaTopic
+
+
+def _check_elements(topic: KafkaTopic) -> None:
+    given: object = topic.watermark
+    if given is not None and not isinstance(given, WatermarkStrategy):
+        msg = (
+            f"watermark={given!r} of topic {topic.name!r} is no strategy: event time would stand still; pass "
+            "for instance bounded_out_of_orderness(timedelta(seconds=4))"
+        )
+    elif topic.elements not in get_args(Elements):
+        msg = (
+            f"elements={topic.elements!r} of topic {topic.name!r} is none of {', '.join(get_args(Elements))}"
+        )
+    elif topic.headers and topic.elements in ("plain", "value-only"):
+        msg = (
+            f"headers=True of topic {topic.name!r} with elements={topic.elements!r}: there is neither tag "
+            "nor timestamp to put into headers; pass elements='tagged', or leave headers out"
+        )
+    else:
+        return
+    raise ConfigurationError(msg)
 
 
 def _check_position(topic: str, what: str, place: object) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 from flowcore.errors import PlanError
 from flowcore.graph import checks
 from flowcore.graph.connectors import KafkaTopic, Sink, Source
+from flowcore.graph.event_time import require_event_time
 from flowcore.graph.expressions import resolve
 from flowcore.graph.operators import (
     Aggregate,
@@ -64,7 +65,8 @@ class Flow:
         """Read a source; bounded, unless it is a `KafkaTopic` without ``until``.
 
         Raises:
-            PlanError: The name is taken, or the source has no schema.
+            PlanError: The name is taken, the source has no schema, its event time or its markers cannot
+                be computed from it, or nothing says in what form its elements are.
         """
         if source.schema is None:
             msg = (
@@ -74,16 +76,12 @@ class Flow:
             raise PlanError(msg)
         schema = Schema.parse(source.schema)
         bounded = not isinstance(source, KafkaTopic) or source.until is not None
-        return self.add(
-            Read(
-                name=name,
-                inputs=(),
-                columns=schema.names,
-                bounded=bounded,
-                source=source,
-                schema=schema,
-            )
-        )
+        checks.require_readable(name, source)
+        node = Read(
+            name=name, inputs=(), columns=schema.names, bounded=bounded, source=source, schema=schema
+        )  # fmt: skip
+        require_event_time(node)
+        return self.add(node)
 
     def add(self, node: Operator) -> Stream:
         """Take a new operator into the flow; the methods of `Stream` call it.

@@ -7,16 +7,19 @@ from flowcore.graph.flow import Flow
 from flowcore.planner.plan import Mode, Plan
 from flowcore.planner.queries import live_stage
 from flowcore.planner.stages import bounded_stages
+from flowcore.planner.timestamps import element_edges
+from flowcore.settings import Settings
 
 __all__ = ["plan_flow"]
 
 
-def plan_flow(flow: Flow, mode: Mode | None = None) -> Plan:
+def plan_flow(flow: Flow, mode: Mode | None = None, settings: Settings | None = None) -> Plan:
     """Plan a flow.
 
     Args:
         flow: What was declared.
         mode: How live queries shall run; None for the fastest mode that each allows.
+        settings: What decides beside the flow; None for the defaults.
 
     Raises:
         PlanError: The flow writes nothing, or cannot run as asked.
@@ -24,4 +27,9 @@ def plan_flow(flow: Flow, mode: Mode | None = None) -> Plan:
     if not flow.sinks:
         msg = f"flow {flow.name!r} has no sink: it would compute nothing; end it with .write(name, sink)"
         raise PlanError(msg)
-    return Plan(flow.name, bounded_stages(flow.operators), live_stage(flow.operators, mode))
+    return Plan(
+        flow=flow.name,
+        bounded=bounded_stages(flow.operators),
+        live=live_stage(flow.operators, mode),
+        edges=element_edges(flow.sinks, settings or Settings()),
+    )

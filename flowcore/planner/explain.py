@@ -4,8 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from flowcore.graph.operators import Aggregate, Apply, Join, Operator, Read, Select, Where, WithColumns, Write
-from flowcore.planner.plan import BoundedStage, LiveQuery, Plan
+from flowcore.graph.operators import (
+    Aggregate,
+    Apply,
+    Join,
+    Operator,
+    Read,
+    Select,
+    Where,
+    WithColumns,
+    Write,
+    topic_of,
+)
+from flowcore.planner.plan import BoundedStage, Decision, Edge, LiveQuery, Plan
 
 __all__ = ["explain"]
 
@@ -16,12 +27,16 @@ def explain(plan: Plan) -> str:
     for number, stage in enumerate(plan.stages, 1):
         if isinstance(stage, BoundedStage):
             lines += ["", f"stage {number}: {stage.name} (batch)", *_bounded(stage)]
+            lines += _topics(plan.edges_of(stage.operators))
         else:
             needs = ", ".join(dict.fromkeys(r.name for q in stage.queries for r in q.results))
             after = f", starts when {needs} is committed" if needs else ""
             lines += ["", f"stage {number}: live{after}"]
             for query in stage.queries:
-                lines += [f"  query {query.name} ({query.mode.value})", *_query(query)]
+                lines += [
+                    f"  query {query.name} ({query.mode.value})",
+                    *_query(query, plan.edges_of(query.operators)),
+                ]
     return "\n".join(lines)
 
 
@@ -30,13 +45,34 @@ def _bounded(stage: BoundedStage) -> Iterator[str]:
     yield from (f"    {describe(node)}" for node in stage.operators)
 
 
-def _query(query: LiveQuery) -> Iterator[str]:
+def _query(query: LiveQuery, edges: tuple[Edge, ...]) -> Iterator[str]:
     yield from (f"    {query.mode.value} because {reason}" for reason in query.mode.reasons)
     yield from (f"    {query.split.value} because {reason}" for reason in query.split.reasons)
+    yield from _elements(edges)
     yield from (f"      {describe(node)}" for node in query.operators)
+    yield from _topics(edges)
     yield from (
         f"      bad records of {source.name} -> {source.name}.dead-letter" for source in query.dead_letters
     )
+
+
+def _elements(edges: tuple[Edge, ...]) -> Iterator[str]:
+    decisions: dict[Decision, list[str]] = {}
+    for edge in edges:
+        if edge.topic is None:
+            decisions.setdefault(edge.elements, []).append(str(edge))
+    for decision, names in decisions.items():
+        where = f" on {', '.join(names)}" if len(decisions) > 1 else ""
+        yield f"    {decision.value} elements{where} because {', '.join(decision.reasons)}"
+
+
+def _topics(edges: tuple[Edge, ...]) -> Iterator[str]:
+    for edge in edges:
+        topic, (form, reasons) = edge.topic, (edge.elements.value, edge.elements.reasons)
+        if topic is not None and form != "plain":
+            how = " in headers" if topic.headers and form == "tagged" else ""
+            why = "as what arrives" if topic.elements == "auto" else f"because {', '.join(reasons)}"
+            yield f"      {edge}: {form} elements{how} {why}"
 
 
 def describe(node: Operator) -> str:
@@ -47,7 +83,7 @@ def describe(node: Operator) -> str:
 def _what(node: Operator) -> str:
     match node:
         case Read():
-            return f"read {_end(node.source)}"
+            return f"read {_end(node.source)}{_time(node)}"
         case Write():
             key = f", key {', '.join(node.key) or 'constant'}" if node.key is not None else ""
             return f"write {_end(node.sink)}{key}"
@@ -67,6 +103,14 @@ def _what(node: Operator) -> str:
             return f"apply {getattr(node.function, '__qualname__', node.function)}"
         case _:
             return "union"
+
+
+def _time(read: Read) -> str:
+    topic = topic_of(read)
+    if topic is None or (topic.event_time is None and topic.watermark is None):
+        return ""
+    watermarks = f", {topic.watermark}" if topic.watermark else ""
+    return f", event time {topic.event_time or 'as Kafka keeps it'}{watermarks}"
 
 
 def _end(end: object) -> str:

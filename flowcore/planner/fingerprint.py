@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import Field, fields, is_dataclass
 from functools import partial
 from types import CodeType, FunctionType, MethodType
 from typing import Any
 
+from flowcore.graph.connectors import ADDED_LATER
 from flowcore.graph.operators import Operator
 
 __all__ = ["fingerprint"]
@@ -62,10 +63,17 @@ def _made_of(value: Any) -> tuple[object, ...] | None:
     if isinstance(value, partial):
         return value.func, value.args, value.keywords
     if is_dataclass(value):
-        return type(value).__name__, {field.name: getattr(value, field.name) for field in fields(value)}
+        return type(value).__name__, {field.name: getattr(value, field.name) for field in _counting(value)}
     if callable(value) and hasattr(value, "__dict__"):
         return type(value), vars(value)
     return None
+
+
+def _counting(value: Any) -> Iterator[Field[Any]]:
+    """Fields that tell; one that was added later tells nothing where it has its default."""
+    for field in fields(value):
+        if field.metadata != ADDED_LATER or getattr(value, field.name) != field.default:
+            yield field
 
 
 def _function(function: FunctionType, inside: tuple[FunctionType, ...]) -> str:

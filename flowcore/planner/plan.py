@@ -5,13 +5,14 @@ A plan is a pure function of a flow and its settings. It knows no engine, no clo
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
 from flowcore.graph.connectors import KafkaTopic
 from flowcore.graph.operators import Operator, Read, Write, topic_of
 
-__all__ = ["BoundedStage", "Decision", "LiveQuery", "LiveStage", "Mode", "Plan", "Result"]
+__all__ = ["BoundedStage", "Decision", "Edge", "LiveQuery", "LiveStage", "Mode", "Plan", "Result"]
 
 Mode = Literal["realtime", "micro-batch", "slice"]
 
@@ -22,6 +23,30 @@ class Decision:
 
     value: str
     reasons: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """What stream elements cross: from operator to operator, or between an operator and its topic.
+
+    Attributes:
+        sender: The operator, or the topic that is read.
+        receiver: The operator, or the topic that is written.
+        elements: ``"tagged"`` or ``"value-only"``, and why; to and from a topic also ``"plain"``.
+    """
+
+    sender: Operator | KafkaTopic
+    receiver: Operator | KafkaTopic
+    elements: Decision
+
+    @property
+    def topic(self) -> KafkaTopic | None:
+        """The topic, where one of the ends is a topic."""
+        return next((end for end in (self.sender, self.receiver) if isinstance(end, KafkaTopic)), None)
+
+    def __str__(self) -> str:
+        ends = (self.sender, self.receiver)
+        return " -> ".join(f"topic {end.name}" if isinstance(end, KafkaTopic) else end.name for end in ends)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,11 +138,28 @@ class LiveStage:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What runs, in which order, and why."""
+    """What runs, in which order, and why.
+
+    Attributes:
+        flow: The flow's name.
+        bounded: What runs as batch, first ones first.
+        live: What runs without end, if anything does.
+        edges: What stream elements cross, and in what form; blocking edges are not among them.
+    """
 
     flow: str
     bounded: tuple[BoundedStage, ...]
     live: LiveStage | None
+    edges: tuple[Edge, ...] = ()
+
+    def edges_of(self, operators: Iterable[Operator]) -> tuple[Edge, ...]:
+        """The edges between some operators, those to and from their topics included."""
+        members = {*operators}
+        return tuple(
+            edge
+            for edge in self.edges
+            if all(isinstance(end, KafkaTopic) or end in members for end in (edge.sender, edge.receiver))
+        )
 
     @property
     def stages(self) -> tuple[BoundedStage | LiveStage, ...]:

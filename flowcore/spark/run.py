@@ -77,7 +77,7 @@ def run_flow(
         FlowcoreError: Something in the flow, the settings or the run is wrong; the message says what.
     """
     listener = listener or SilentListener()
-    plan = plan_flow(flow, mode)
+    plan = plan_flow(flow, mode, settings)
     with open_context(plan, settings, listener) as context:
         run_stages(plan, context, refresh=refresh, listener=listener)
         if plan.live is not None:

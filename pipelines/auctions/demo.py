@@ -108,7 +108,7 @@ def _demonstrate(folder: Path, servers: str, seconds: float, rate: float, events
         _history(progress, folder, events)
         bounded_s = _bounded_stage(progress)
         ensure_topics(servers, {"bids": PARTITIONS, ENRICHED: PARTITIONS, HIGHEST: PARTITIONS})
-        plan = plan_flow(flow)
+        plan = plan_flow(flow, settings=Settings.of())
         with ExitStack() as live:
             with _waiting(progress, "start the live query"):
                 context = live.enter_context(open_context(plan, Settings.of()))

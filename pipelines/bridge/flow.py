@@ -10,6 +10,7 @@ from dagster import Definitions
 from flowcore.graph.flow import Flow
 from flowcore.planner import plan_flow
 from flowcore.planner.plan import Plan
+from flowcore.settings import Settings
 from pipelines.bridge.automation import automation
 from pipelines.bridge.bounded import completeness_checks, stage_asset
 from pipelines.bridge.live import live_asset
@@ -51,8 +52,9 @@ def bridge(
 
     Raises:
         PlanError: The flow cannot run.
+        SettingsError: A setting in the environment, by which the shown plan is made, cannot be used.
     """
-    plan = plan_flow(flow)
+    plan = plan_flow(flow, settings=Settings.of())
     notes = Notes(owners=owners, tags=tags or {}, descriptions=descriptions or {})
     assets = [stage_asset(stage, plan, notes) for stage in plan.bounded]
     checks = [check for stage in plan.bounded for check in completeness_checks(stage, plan)]

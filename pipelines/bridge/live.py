@@ -85,9 +85,10 @@ def live_asset(flow: Flow, plan: Plan, notes: Notes) -> AssetsDefinition:
     def live(
         context: AssetExecutionContext, config: LiveConfig, flowcore: FlowcoreResource, spark: SparkResource
     ) -> MaterializeResult:  # type: ignore[type-arg]
-        todays = plan_flow(flow, None if config.mode == "auto" else config.mode)
+        settings = flowcore.settings()
+        todays = plan_flow(flow, None if config.mode == "auto" else config.mode, settings)
         with deferred_interrupts() as interrupted:
-            run = spark.context(todays, flowcore.settings())
+            run = spark.context(todays, settings)
             versions = _versions(todays, run)
             with LiveRun(todays, run) as queries:
                 beats = _Beats(context, queries, versions)

@@ -74,7 +74,7 @@ def _measure(folder: Path, servers: str, bids: int, history_events: int, rounds:
     settings = Settings.of(
         {"kafka.bootstrap.servers": servers, "data.dir": folder, "state.dir": folder / "state"}
     )
-    plan = plan_flow(flow, "slice")
+    plan = plan_flow(flow, "slice", settings)
     with open_context(plan, settings) as context:
         run_stages(plan, context, refresh=False, listener=SilentListener())
         states = (folder / f"state-{number}" for number in itertools.count())

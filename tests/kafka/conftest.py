@@ -108,7 +108,7 @@ class Live:
         from flowcore.spark.live import LiveRun, prepare_topics  # noqa: PLC0415
         from flowcore.spark.run import SilentListener, run_stages  # noqa: PLC0415
 
-        plan = plan_flow(flow, mode)
+        plan = plan_flow(flow, mode, self.settings)
         context = Context(self.spark, self.settings, flow.name)
         if plan.live:
             prepare_topics(plan.live, self.settings)

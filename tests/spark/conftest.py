@@ -49,7 +49,7 @@ def run(context: Context) -> Run:
 
     def run_flow(flow: Flow, *, refresh: bool = False) -> list[tuple[Manifest, bool]]:
         told = Told()
-        run_stages(plan_flow(flow), context, refresh=refresh, listener=told)
+        run_stages(plan_flow(flow, settings=context.settings), context, refresh=refresh, listener=told)
         return told.done
 
     return run_flow

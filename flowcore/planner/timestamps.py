@@ -1,0 +1,139 @@
+"""Timestamps: do stream elements carry them (FLIP-330), or only their values?
+
+Tagged elements cost 9 bytes a record. They are needed where something asks for timestamps: a source
+with a watermark strategy, a periodic look for watermarks, or the wish to keep them in any case.
+Latency markers need none: they travel as events and never through the element serializer.
+
+The answer is given per edge, from the sources upstream of it. A blocking edge has none: what crosses
+it is a table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from datetime import timedelta
+
+from flowcore.durations import show_duration
+from flowcore.errors import PlanError
+from flowcore.graph.connectors import KafkaTopic
+from flowcore.graph.operators import Operator, Read, Write, topic_of, upstream
+from flowcore.planner.plan import Decision, Edge
+from flowcore.settings import Settings
+from flowcore.watermarks import WatermarkStrategy
+
+__all__ = ["element_edges", "element_format", "uses_timestamps"]
+
+
+def element_format(
+    force: bool,
+    auto_watermark_interval: timedelta,
+    latency_interval: timedelta,  # noqa: ARG001 - given to be seen not to matter
+    strategies: Mapping[str, WatermarkStrategy | None],
+    tagged: Collection[str] = (),
+) -> Decision:
+    """``"tagged"`` with everything that asks for timestamps, or ``"value-only"``.
+
+    Args:
+        force: ``pipeline.force-timestamp-support``.
+        auto_watermark_interval: ``pipeline.auto-watermark-interval``.
+        latency_interval: ``metrics.latency.interval``; does not matter.
+        strategies: The watermark strategy of each source upstream, by its name.
+        tagged: Those of them that read tagged elements: without a strategy of their own they pass the
+            watermarks on that arrive.
+
+    Source: FLIP-330, Support specifying stream records without timestamps.
+    """
+    settings = []
+    if force:
+        settings.append("pipeline.force-timestamp-support is true")
+    if auto_watermark_interval:
+        settings.append(f"pipeline.auto-watermark-interval is {show_duration(auto_watermark_interval)}")
+    sources = _asking(strategies, tagged)
+    if sources:
+        return Decision("tagged", (*settings, *sources))
+    if settings:
+        return Decision("tagged", (*settings, "nothing else stands in the way of value-only elements"))
+    return Decision(
+        "value-only",
+        (
+            "pipeline.force-timestamp-support is false",
+            "pipeline.auto-watermark-interval is 0",
+            "no source sets watermarks",
+        ),
+    )
+
+
+def uses_timestamps(settings: Settings, strategies: Iterable[WatermarkStrategy | None]) -> bool:
+    """Whether a job with these settings, and sources with these strategies, has tagged elements."""
+    named = {f"source {number}": strategy for number, strategy in enumerate(strategies, 1)}
+    return _decided(settings, named).value == "tagged"
+
+
+def element_edges(sinks: Iterable[Write], settings: Settings) -> tuple[Edge, ...]:
+    """Every edge that stream elements cross on their way to these sinks, inputs before readers.
+
+    Raises:
+        PlanError: A sink takes values only, and watermarks would arrive at it.
+    """
+    edges: list[Edge] = []
+    for node in upstream(*sinks):
+        if isinstance(node, Read) and (topic := topic_of(node)):
+            edges.append(Edge(topic, node, _declared(topic)))
+        edges += [
+            Edge(parent, node, _decided(settings, *_sources(parent)))
+            for parent in node.inputs
+            if parent.bounded == node.bounded
+        ]
+        if isinstance(node, Write) and (topic := topic_of(node)):
+            edges.append(Edge(node, topic, _written(node, topic, settings)))
+    return tuple(edges)
+
+
+def _decided(
+    settings: Settings, strategies: Mapping[str, WatermarkStrategy | None], tagged: Collection[str] = ()
+) -> Decision:
+    return element_format(
+        settings.force_timestamp_support,
+        settings.auto_watermark_interval,
+        settings.latency_interval,
+        strategies,
+        tagged,
+    )
+
+
+def _asking(strategies: Mapping[str, WatermarkStrategy | None], tagged: Collection[str]) -> list[str]:
+    reasons = []
+    for source, strategy in strategies.items():
+        if strategy is not None and strategy.generates:
+            reasons.append(f"{source} sets watermarks ({strategy})")
+        elif strategy is None and source in tagged:
+            reasons.append(f"{source} reads watermarks with its tagged elements")
+    return reasons
+
+
+def _sources(node: Operator) -> tuple[dict[str, WatermarkStrategy | None], set[str]]:
+    """The strategies of the sources upstream, and which of them read tagged elements."""
+    topics = {
+        read.name: topic_of(read)
+        for read in upstream(node)
+        if isinstance(read, Read) and read.bounded == node.bounded
+    }
+    strategies = {name: topic.watermark if topic else None for name, topic in topics.items()}
+    return strategies, {name for name, topic in topics.items() if topic and topic.elements == "tagged"}
+
+
+def _declared(topic: KafkaTopic) -> Decision:
+    return Decision(topic.elements, (f"its topic declares elements={topic.elements!r}",))
+
+
+def _written(sink: Write, topic: KafkaTopic, settings: Settings) -> Decision:
+    strategies, tagged = _sources(sink)
+    asking = _asking(strategies, tagged)
+    if topic.elements == "value-only" and asking:
+        msg = (
+            f"sink {sink.name!r}: topic {topic.name!r} takes values only, and {', '.join(asking)}: a "
+            "watermark could not be written; pass elements='plain' to leave watermarks behind, 'tagged' to "
+            "write them, or set no watermark strategy"
+        )
+        raise PlanError(msg)
+    return _decided(settings, strategies, tagged) if topic.elements == "auto" else _declared(topic)
