@@ -18,6 +18,7 @@ from fastavro.types import Schema as AvroSchema
 from fastavro.validation import validate
 
 from flowcore.errors import FormatError, SerializationError
+from flowcore.serializers.formats.avro_bounds import check_bounded
 from flowcore.serializers.formats.columns import Columns, columns_of, fingerprint_of
 
 __all__ = ["AvroFormat", "ConfluentAvroFormat", "avro_schema"]
@@ -73,50 +74,8 @@ def _parsed(schema: AvroSchema | str) -> AvroSchema:
     except Exception as error:  # fastavro raises what it happens to meet
         msg = f"the Avro schema {str(schema)[:80]!r} cannot be used ({error}): no value has one; mend it"
         raise FormatError(msg) from error
-    _check_bounded(parsed, frozenset(), set())
+    check_bounded(parsed)
     return parsed
-
-
-def _check_bounded(schema: Any, around: frozenset[str], empty: set[str]) -> bool:
-    """Refuse schemas of which a few bytes can ask for endless depth or length.
-
-    Args:
-        schema: A parsed schema, or a part of one.
-        around: Names of the records that it is inside of.
-        empty: Names of types without bytes; those that are met are added.
-
-    Returns:
-        True if a value of it has no bytes.
-    """
-    match schema:
-        case str() if schema in around:
-            msg = (
-                f"the Avro schema holds {schema!r} inside {schema!r}: a few bytes could be nested so deep that "
-                "the reader dies; send it flat"
-            )
-            raise FormatError(msg)
-        case {"type": "array", "items": items} if _check_bounded(items, around, empty):
-            msg = (
-                "the Avro schema has an array of items that take no bytes: a few bytes could be an array of "
-                "any length; send their number instead"
-            )
-            raise FormatError(msg)
-        case {"type": "record", "name": name, "fields": fields}:
-            parts = [_check_bounded(field["type"], around | {name}, empty) for field in fields]
-            bare = all(parts)
-        case {"type": "fixed", "name": name, "size": size}:
-            bare = size == 0
-        case list() | {"type": "map"}:
-            for part in schema if isinstance(schema, list) else [schema["values"]]:
-                _check_bounded(part, around, empty)
-            return False
-        case {"type": str() as name} | str(name):
-            return name == "null" or name in empty
-        case _:
-            return False
-    if bare:
-        empty.add(name)
-    return bare
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,18 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from typing import Any, assert_never
+from datetime import timedelta
+from typing import Any
 
-from flowcore.elements import (
-    EndOfInput,
-    LatencyMarker,
-    LatencyMarkerEvent,
-    Record,
-    RecordAttributes,
-    StreamElement,
-    Watermark,
-    WatermarkStatus,
-)
+from flowcore.elements import LatencyMarker, LatencyMarkerEvent, Record, StreamElement
 from flowcore.errors import (
     ConfigurationError,
     ElementError,
@@ -23,13 +15,12 @@ from flowcore.errors import (
     NoTimestampError,
     OnlyRecordsError,
 )
-from flowcore.serializers import (
-    LatencyMarkerEventSerializer,
-    TaggedSerializer,
-    ValueOnlyRecord,
-    ValueOnlySerializer,
-)
+from flowcore.planner.timestamps import uses_timestamps
+from flowcore.serializers import LatencyMarkerEventSerializer, TaggedSerializer, ValueOnlySerializer
+from flowcore.settings import Settings
+from flowcore.testing.transcripts.elements import element_of, shown
 from flowcore.testing.transcripts.runner import Kind, Refused
+from flowcore.watermarks import WatermarkStrategy, monotonous
 
 __all__ = ["KIND"]
 
@@ -56,6 +47,7 @@ _SERIALIZERS: Mapping[str, Callable[..., TaggedSerializer[Any] | ValueOnlySerial
 }
 
 
+_NO_STRATEGY = (None, False, "none", "no_watermarks", "no-watermarks")
 _WORDS: Mapping[type[FlowcoreError], str] = {
     ElementError: "invalid-argument",
     NoTimestampError: "no-timestamp",
@@ -81,13 +73,15 @@ class _Serializer:
     def _act(self, action: str, argument: Any) -> Mapping[str, Any]:
         match action:
             case "write":
-                return self._write(_element(argument))
+                return self._write(element_of(argument))
             case "read_timestamp_of":
                 return {"read": self._timestamp_of(Record(*argument))}
             case "through_event":
                 return {"read": _through_event(*argument)}
             case "restart":  # a serializer has no state
                 return {}
+            case "settings":
+                return {"mode": _mode(argument)}
             case _:
                 msg = f"a transcript of a serializer has no action {action!r}: it reads and writes; remove it"
                 raise ConfigurationError(msg)
@@ -95,7 +89,7 @@ class _Serializer:
     def _write(self, element: StreamElement[Any]) -> Mapping[str, Any]:
         data = self._serializer.encode(element)
         own = len(self._values.encode(element.value)) if isinstance(element, Record) else 0
-        return {"overhead_bytes": len(data) - own, "read": _shown(self._serializer.decode(data))}
+        return {"overhead_bytes": len(data) - own, "read": shown(self._serializer.decode(data))}
 
     def _timestamp_of(self, record: Record[Any]) -> int | None:
         read: Any = self._serializer.decode(self._serializer.encode(record))
@@ -103,43 +97,18 @@ class _Serializer:
         return timestamp_ms
 
 
-def _element(written: Mapping[str, Any]) -> StreamElement[Any]:
-    match written:
-        case {"record": [value, timestamp_ms]}:
-            return Record(value, timestamp_ms)
-        case {"watermark": int(timestamp_ms)}:
-            return Watermark(timestamp_ms)
-        case {"status": ("idle" | "active") as status} | {"watermark_status": ("idle" | "active") as status}:
-            return WatermarkStatus(status == "idle")
-        case {"latency_marker": [operator_id, subtask, marked_ms]}:
-            return LatencyMarker(marked_ms, operator_id, subtask)
-        case {"backlog": bool(backlog)}:
-            return RecordAttributes(backlog)
-        case {"end_of_input": True}:
-            return EndOfInput()
-        case _:
-            msg = f"{written!r} is no stream element: it could not be written; see the transcripts' README"
-            raise ConfigurationError(msg)
-
-
-def _shown(element: StreamElement[Any]) -> dict[str, Any]:
-    match element:
-        case ValueOnlyRecord():
-            return {"record": [element.value, None]}
-        case Record():
-            return {"record": [element.value, element.timestamp_ms]}
-        case Watermark():
-            return {"watermark": element.timestamp_ms}
-        case WatermarkStatus():
-            return {"status": "idle" if element.idle else "active"}
-        case LatencyMarker():
-            return {"latency_marker": [element.operator_id, element.subtask, element.marked_ms]}
-        case RecordAttributes():
-            return {"backlog": element.backlog}
-        case EndOfInput():
-            return {"end_of_input": True}
-        case _:
-            assert_never(element)
+def _mode(given: Mapping[str, Any]) -> str:
+    """The mode of a job with these settings, its watermark strategy among them; times are milliseconds."""
+    settings: dict[str, Any] = {}
+    strategies: list[WatermarkStrategy | None] = []
+    for key, value in given.items():
+        if "strateg" in key:
+            kind = value.get("kind") if isinstance(value, Mapping) else value
+            strategies.append(None if kind in _NO_STRATEGY else monotonous())
+        else:
+            is_ms = isinstance(value, int) and not isinstance(value, bool)
+            settings[key] = timedelta(milliseconds=value) if is_ms else value
+    return "tagged" if uses_timestamps(Settings.of(settings, environment={}), strategies) else "value-only"
 
 
 def _through_event(operator_id: str, subtask: int, marked_ms: int) -> list[Any]:

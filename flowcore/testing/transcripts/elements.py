@@ -1,0 +1,65 @@
+"""How transcripts write stream elements: ``{record: [v, ts]}``, ``{watermark: t}``, ``{status: idle}`` ..."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, assert_never
+
+from flowcore.elements import (
+    EndOfInput,
+    LatencyMarker,
+    Record,
+    RecordAttributes,
+    StreamElement,
+    Watermark,
+    WatermarkStatus,
+)
+from flowcore.errors import ConfigurationError
+from flowcore.serializers import ValueOnlyRecord
+
+__all__ = ["element_of", "shown"]
+
+
+def element_of(written: Mapping[str, Any]) -> StreamElement[Any]:
+    """The element that a transcript writes so.
+
+    Raises:
+        ConfigurationError: It writes something else.
+    """
+    match written:
+        case {"record": [value, timestamp_ms]}:
+            return Record(value, timestamp_ms)
+        case {"watermark": int(timestamp_ms)}:
+            return Watermark(timestamp_ms)
+        case {"status": ("idle" | "active") as status} | {"watermark_status": ("idle" | "active") as status}:
+            return WatermarkStatus(status == "idle")
+        case {"latency_marker": [operator_id, subtask, marked_ms]}:
+            return LatencyMarker(marked_ms, operator_id, subtask)
+        case {"backlog": bool(backlog)}:
+            return RecordAttributes(backlog)
+        case {"end_of_input": True}:
+            return EndOfInput()
+        case _:
+            msg = f"{written!r} is no stream element: it could not be written; see the transcripts' README"
+            raise ConfigurationError(msg)
+
+
+def shown(element: StreamElement[Any]) -> dict[str, Any]:
+    """How a transcript writes an element."""
+    match element:
+        case ValueOnlyRecord():
+            return {"record": [element.value, None]}
+        case Record():
+            return {"record": [element.value, element.timestamp_ms]}
+        case Watermark():
+            return {"watermark": element.timestamp_ms}
+        case WatermarkStatus():
+            return {"status": "idle" if element.idle else "active"}
+        case LatencyMarker():
+            return {"latency_marker": [element.operator_id, element.subtask, element.marked_ms]}
+        case RecordAttributes():
+            return {"backlog": element.backlog}
+        case EndOfInput():
+            return {"end_of_input": True}
+        case _:
+            assert_never(element)
