@@ -1,5 +1,6 @@
 """Settings are read from defaults, environment and keys, later ones winning; a wrong one is explained."""
 
+import re
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -305,3 +306,14 @@ def test_command_reads_file_environment_and_set(tmp_path: Path, monkeypatch: pyt
 
     assert passed.output == named.output == "auctions file environment 0:00:03\n"
     assert "(from --set)" in str(wrong.exception)
+
+
+def test_every_setting_is_documented() -> None:
+    """With its key, its default and the words of its definition."""
+    table = (Path(__file__).parents[2] / "docs" / "running.md").read_text()
+
+    assert [
+        key
+        for key, meaning in keys().items()
+        if not re.search(rf"\| `{key}` \|.*\| {re.escape(meaning)} \|", table)
+    ] == []

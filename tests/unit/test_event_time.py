@@ -1,0 +1,165 @@
+"""A mistake in what a source says about time is an error when it is declared."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from flowcore import Flow, KafkaTopic, Parquet, punctuated
+from flowcore.errors import ConfigurationError, PlanError
+from flowcore.graph.event_time import event_time_of, marker_of
+from flowcore.graph.operators import Read
+from flowcore.planner.fingerprint import fingerprint
+
+SCHEMA = """id BIGINT, small INT, at TIMESTAMP, wall TIMESTAMP_NTZ, day DATE, text STRING, ratio DOUBLE,
+            part STRUCT<ms: BIGINT, name: STRING>, `odd name` LONG"""
+
+
+def _read(**topic: object) -> Read:
+    node = Flow("f").read("bids", KafkaTopic("bids", SCHEMA, **topic)).operator  # type: ignore[arg-type]
+    assert isinstance(node, Read)
+    return node
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "id", "ID", "at", "`odd name`", "part.ms", "id * 1000", "small * id", "cast(small as bigint)",
+        "cast(text as timestamp)", "timestamp_millis(id)", "unix_millis(at)", "at + interval 1 day",
+        "coalesce(at, current_timestamp())", "if(id > 1, at, null)", "an_unknown_function(text)",
+    ],
+)  # fmt: skip
+def test_event_time_is_milliseconds_or_a_timestamp(text: str) -> None:
+    """A column or an expression; what sqlglot cannot tell is left to the run."""
+    found = event_time_of(_read(event_time=text))
+
+    assert found is not None
+    assert found.text == text
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("idd", "names the column 'idd', which its input does not have.*did you mean 'id'"),
+        ("small", "event_time 'small' is INT: neither BIGINT"),
+        ("small * 1000", "is INT: neither BIGINT"),
+        ("id / 1000", "is DOUBLE: neither BIGINT"),
+        ("wall", "is TIMESTAMP_NTZ: neither BIGINT"),
+        ("day", "is DATE: neither BIGINT"),
+        ("text", "is STRING: neither BIGINT"),
+        ("ratio", "is DOUBLE: neither BIGINT"),
+        ("part.name", "is STRING: neither BIGINT"),
+        ("part", "is STRUCT<.*: neither BIGINT"),
+        ("from_unixtime(id)", "is STRING: neither BIGINT"),
+        ("max(id)", "aggregates over several rows"),
+        ("*", "one value is needed"),
+        ("", "is not Spark SQL text"),
+        ("id +", "is not a Spark SQL expression"),
+    ],
+)
+def test_event_time_refuses_what_is_no_time(text: str, message: str) -> None:
+    """With the operator's name."""
+    with pytest.raises(PlanError, match=rf"operator 'bids'.*{message}"):
+        _read(event_time=text)
+
+
+@pytest.mark.parametrize("text", ["id > 1", "text like 'end%'", "part.name = 'a' or at is null", "mine(id)"])
+def test_marker_is_a_condition(text: str) -> None:
+    """Over the source's columns."""
+    found = marker_of(_read(watermark=punctuated(text)))
+
+    assert found is not None
+    assert found.text == text
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("text", "watermark 'text' is STRING: no condition"),
+        ("id", "watermark 'id' is BIGINT: no condition"),
+        ("kind = 'end'", "names the column 'kind'"),
+    ],
+)
+def test_marker_refuses_what_is_no_condition(text: str, message: str) -> None:
+    """Else no record, or any, would be a marker."""
+    with pytest.raises(PlanError, match=rf"operator 'bids'.*{message}"):
+        _read(watermark=punctuated(text))
+
+
+def test_source_that_says_nothing_has_kafkas_own_time() -> None:
+    """And no markers."""
+    assert event_time_of(_read()) is None
+    assert marker_of(_read()) is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"watermark": "monotonous"}, "watermark='monotonous' of topic 'bids' is no strategy"),
+        (
+            {"elements": "values"},
+            "elements='values' of topic 'bids' is none of plain, tagged, value-only, auto",
+        ),
+        ({"headers": True}, "headers=True of topic 'bids' with elements='plain': there is neither tag"),
+        ({"headers": True, "elements": "value-only"}, "there is neither tag nor timestamp"),
+    ],
+)
+def test_topic_refuses_elements_that_cannot_be_meant(settings: dict[str, object], message: str) -> None:
+    """When it is declared."""
+    with pytest.raises(ConfigurationError, match=message):
+        KafkaTopic("bids", **settings)  # type: ignore[arg-type]
+
+
+def test_source_has_to_say_in_what_form_its_elements_are() -> None:
+    """The flow that wrote them was planned elsewhere."""
+    KafkaTopic("bids", elements="auto", headers=True)
+    _read(elements="tagged", headers=True)
+
+    with pytest.raises(PlanError, match=r"operator 'bids': elements='auto' of topic 'bids'.*unknown here"):
+        _read(elements="auto")
+
+
+def _fingerprint(**topic: object) -> str:
+    flow = Flow("f")
+    past = flow.read("past", KafkaTopic("bids", "id BIGINT, at TIMESTAMP", until={0: 9}, **topic))  # type: ignore[arg-type]
+    past.write("out", Parquet("out"))
+    return fingerprint(flow.operators)
+
+
+def test_fingerprint_of_a_topic_without_elements_is_what_it_always_was() -> None:
+    """Results that were committed before topics had elements stay valid."""
+    assert _fingerprint() == "de865a2b23f3383d0bc64f297839b76f77682454510c960f94760492a9af6683"
+    assert _fingerprint(elements="plain", headers=False, watermark=None, event_time=None) == _fingerprint()
+
+
+def test_fingerprint_sees_event_time_and_elements() -> None:
+    """Each changes what is read."""
+    prints = {
+        _fingerprint(),
+        _fingerprint(elements="tagged"),
+        _fingerprint(elements="tagged", headers=True),
+        _fingerprint(event_time="at"),
+        _fingerprint(watermark=punctuated("id > 1")),
+        _fingerprint(watermark=punctuated("id > 2")),
+    }
+
+    assert len(prints) == 6
+
+
+def test_declaring_event_time_loads_neither_spark_nor_arrow() -> None:
+    """A flow is declared and planned in a moment."""
+    code = (
+        "import sys, json; from datetime import timedelta; from flowcore import *; flow = Flow('f');"
+        "flow.read('a', KafkaTopic('a', 'id BIGINT', event_time='id', watermark=monotonous())).write("
+        "'b', KafkaTopic('b', elements='auto'));"
+        "from flowcore.planner import plan_flow; from flowcore.planner.explain import explain;"
+        "explain(plan_flow(flow)); "
+        "print(json.dumps(sorted({'pyspark', 'pyarrow', 'numpy'} & {*sys.modules})))"
+    )
+
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert json.loads(found.stdout) == []

@@ -1,0 +1,283 @@
+"""Elements carry timestamps where something asks for them, and the plan says what that is (FLIP-330)."""
+
+from __future__ import annotations
+
+import itertools
+from datetime import timedelta
+
+import pytest
+
+from flowcore import Flow, KafkaTopic, Parquet, Stream, bounded_out_of_orderness, monotonous, no_watermarks
+from flowcore.errors import PlanError
+from flowcore.planner import plan_flow
+from flowcore.planner.explain import explain
+from flowcore.planner.plan import Plan
+from flowcore.planner.timestamps import element_format, uses_timestamps
+from flowcore.settings import Settings
+from flowcore.watermarks import WatermarkStrategy
+
+SALE = "shop STRING, at TIMESTAMP"
+OFF = Settings(force_timestamp_support=False, auto_watermark_interval=timedelta(0))
+ZERO, SOME = timedelta(0), timedelta(milliseconds=200)
+FOUR_SECONDS = bounded_out_of_orderness(timedelta(seconds=4))
+
+FORCED = "pipeline.force-timestamp-support is true"
+LOOKING = "pipeline.auto-watermark-interval is 200 ms"
+SET = "bids sets watermarks (out of order by up to 4 s)"
+ALONE = "nothing else stands in the way of value-only elements"
+NOTHING = (
+    "pipeline.force-timestamp-support is false",
+    "pipeline.auto-watermark-interval is 0",
+    "no source sets watermarks",
+)
+
+GATE: dict[tuple[bool, timedelta, timedelta, WatermarkStrategy | None], tuple[str, tuple[str, ...]]] = {
+    (False, ZERO, ZERO, None): ("value-only", NOTHING),
+    (False, ZERO, SOME, None): ("value-only", NOTHING),
+    (False, ZERO, ZERO, FOUR_SECONDS): ("tagged", (SET,)),
+    (False, ZERO, SOME, FOUR_SECONDS): ("tagged", (SET,)),
+    (False, SOME, ZERO, None): ("tagged", (LOOKING, ALONE)),
+    (False, SOME, SOME, None): ("tagged", (LOOKING, ALONE)),
+    (False, SOME, ZERO, FOUR_SECONDS): ("tagged", (LOOKING, SET)),
+    (False, SOME, SOME, FOUR_SECONDS): ("tagged", (LOOKING, SET)),
+    (True, ZERO, ZERO, None): ("tagged", (FORCED, ALONE)),
+    (True, ZERO, SOME, None): ("tagged", (FORCED, ALONE)),
+    (True, ZERO, ZERO, FOUR_SECONDS): ("tagged", (FORCED, SET)),
+    (True, ZERO, SOME, FOUR_SECONDS): ("tagged", (FORCED, SET)),
+    (True, SOME, ZERO, None): ("tagged", (FORCED, LOOKING, ALONE)),
+    (True, SOME, SOME, None): ("tagged", (FORCED, LOOKING, ALONE)),
+    (True, SOME, ZERO, FOUR_SECONDS): ("tagged", (FORCED, LOOKING, SET)),
+    (True, SOME, SOME, FOUR_SECONDS): ("tagged", (FORCED, LOOKING, SET)),
+}
+
+
+def _case(
+    force: bool, interval: timedelta, latency: timedelta, strategy: WatermarkStrategy | None
+) -> tuple[str, Settings]:
+    words = [
+        "force" * force,
+        "looks" * bool(interval),
+        "latency" * bool(latency),
+        "strategy" * bool(strategy),
+    ]
+    return "-".join(filter(None, words)) or "nothing", Settings(
+        force_timestamp_support=force, auto_watermark_interval=interval, latency_interval=latency
+    )
+
+
+def test_gate_is_tested_with_every_combination() -> None:
+    """Two to the fourth."""
+    assert {*GATE} == {
+        *itertools.product((False, True), (ZERO, SOME), (ZERO, SOME), (None, FOUR_SECONDS)),
+    }
+
+
+@pytest.mark.parametrize("given", GATE, ids=lambda given: _case(*given)[0])
+def test_gate_names_everything_that_asks_for_timestamps(
+    given: tuple[bool, timedelta, timedelta, WatermarkStrategy | None],
+) -> None:
+    """As a function, for a job, and in a plan; no_watermarks() is the same as none."""
+    *rest, strategy = given
+    _, settings = _case(*given)
+    for same in (strategy,) if strategy else (None, no_watermarks()):
+        decision = element_format(*rest, {"bids": same})  # type: ignore[arg-type]
+        assert (decision.value, decision.reasons) == GATE[given]
+        assert uses_timestamps(settings, [None, same]) == (decision.value == "tagged")
+
+        flow = Flow("f")
+        _bids(flow, watermark=same).write("out", KafkaTopic("out"))
+        (inner,) = (edge for edge in plan_flow(flow, settings=settings).edges if edge.topic is None)
+        assert inner.elements == decision
+
+
+def test_gate_names_the_interval_as_it_was_set() -> None:
+    """So that it can be found."""
+    decision = element_format(False, timedelta(seconds=90), ZERO, {})
+
+    assert decision.reasons[0] == "pipeline.auto-watermark-interval is 90 s"
+
+
+def test_gate_names_every_source_that_sets_watermarks() -> None:
+    """Each would have to be changed."""
+    decision = element_format(False, ZERO, ZERO, {"a": monotonous(), "b": None, "c": FOUR_SECONDS})
+
+    assert decision.reasons == (
+        "a sets watermarks (monotonous)",
+        "c sets watermarks (out of order by up to 4 s)",
+    )
+
+
+def _bids(flow: Flow, name: str = "bids", **topic: object) -> Stream:
+    return flow.read(name, KafkaTopic(name, schema=SALE, **topic))  # type: ignore[arg-type]
+
+
+def _formats(plan: Plan) -> dict[str, str]:
+    return {str(edge): edge.elements.value for edge in plan.edges}
+
+
+def test_each_edge_follows_the_sources_upstream_of_it() -> None:
+    """One branch needs timestamps, the other does not, and where they meet both do."""
+    flow = Flow("f")
+    timed, plain = _bids(flow, "timed", watermark=FOUR_SECONDS), _bids(flow, "plain")
+    plain.where("shop = 'a'", name="some").write("left", KafkaTopic("left"))
+    timed.union(plain, name="both").write("right", KafkaTopic("right"))
+
+    assert _formats(plan_flow(flow, settings=OFF)) == {
+        "topic timed -> timed": "plain",
+        "timed -> both": "tagged",
+        "topic plain -> plain": "plain",
+        "plain -> some": "value-only",
+        "some -> left": "value-only",
+        "left -> topic left": "plain",
+        "plain -> both": "value-only",
+        "both -> right": "tagged",
+        "right -> topic right": "plain",
+    }
+
+
+def test_timestamps_do_not_cross_a_blocking_edge() -> None:
+    """What crosses it is a table: a bounded source's watermarks are no reason for the stream behind it."""
+    flow = Flow("f")
+    past = _bids(flow, "past", until="latest", watermark=FOUR_SECONDS).select("shop as x", name="table")
+    _bids(flow).join(past, on={"shop": "x"}, name="joined").write("out", KafkaTopic("out"))
+
+    formats = _formats(plan_flow(flow, settings=OFF))
+
+    assert formats["past -> table"] == "tagged"
+    assert formats["bids -> joined"] == formats["joined -> out"] == "value-only"
+    assert "table -> joined" not in formats
+
+
+def test_edges_are_those_of_what_runs() -> None:
+    """An operator that no sink needs has none; files have no elements."""
+    flow = Flow("f")
+    bids = _bids(flow)
+    bids.where("shop = 'a'", name="unused")
+    bids.write("archive", Parquet("archive"))
+
+    assert [*_formats(plan_flow(flow))] == ["topic bids -> bids", "bids -> archive"]
+
+
+def test_edges_of_a_query_are_its_own_also_where_names_are_shared() -> None:
+    """A topic may be called like an operator of another query."""
+    flow = Flow("f")
+    _bids(flow, "a").write("x", KafkaTopic("b"))
+    _bids(flow, "c").write("b", KafkaTopic("x"))
+
+    plan = plan_flow(flow)
+
+    assert plan.live
+    assert [[str(edge) for edge in plan.edges_of(query.operators)] for query in plan.live.queries] == [
+        ["topic a -> a", "a -> x", "x -> topic b"],
+        ["topic c -> c", "c -> b", "b -> topic x"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("elements", "watermark", "settings", "written"),
+    [
+        ("plain", None, OFF, "plain"),
+        ("plain", FOUR_SECONDS, OFF, "plain"),
+        ("auto", None, OFF, "value-only"),
+        ("auto", no_watermarks(), OFF, "value-only"),
+        ("auto", FOUR_SECONDS, OFF, "tagged"),
+        ("auto", None, Settings(), "tagged"),
+        ("tagged", None, OFF, "tagged"),
+        ("tagged", FOUR_SECONDS, OFF, "tagged"),
+        ("value-only", None, OFF, "value-only"),
+        ("value-only", None, Settings(), "value-only"),
+    ],
+)
+def test_topic_is_written_as_it_declares(
+    elements: str, watermark: WatermarkStrategy | None, settings: Settings, written: str
+) -> None:
+    """Only where it leaves the choice to the plan does the plan choose."""
+    flow = Flow("f")
+    _bids(flow, watermark=watermark).write("out", KafkaTopic("out", elements=elements))  # type: ignore[arg-type]
+
+    assert _formats(plan_flow(flow, settings=settings))["out -> topic out"] == written
+
+
+@pytest.mark.parametrize(
+    ("source", "why"),
+    [
+        ({"watermark": FOUR_SECONDS}, "bids sets watermarks (out of order by up to 4 s)"),
+        ({"elements": "tagged"}, "bids reads watermarks with its tagged elements"),
+    ],
+    ids=["strategy", "tagged-source"],
+)
+def test_topic_of_values_refuses_watermarks_in_the_plan(source: dict[str, object], why: str) -> None:
+    """Else the first watermark would stop the query."""
+    flow = Flow("f")
+    _bids(flow, **source).write("out", KafkaTopic("out", elements="value-only"))
+
+    with pytest.raises(PlanError) as caught:
+        plan_flow(flow)
+
+    assert str(caught.value) == (
+        f"sink 'out': topic 'out' takes values only, and {why}: a watermark could not be written; pass "
+        "elements='plain' to leave watermarks behind, 'tagged' to write them, or set no watermark strategy"
+    )
+
+
+@pytest.mark.parametrize(
+    ("watermark", "inner", "why"),
+    [
+        (None, "tagged", "bids reads watermarks with its tagged elements"),
+        (monotonous(), "tagged", "bids sets watermarks (monotonous)"),
+        (no_watermarks(), "value-only", "no source sets watermarks"),
+    ],
+    ids=["passed-on", "made-anew", "dropped"],
+)
+def test_tagged_source_brings_watermarks_along(
+    watermark: WatermarkStrategy | None, inner: str, why: str
+) -> None:
+    """Unless it declares what to do about them."""
+    flow = Flow("f")
+    _bids(flow, elements="tagged", watermark=watermark).write("out", KafkaTopic("out", elements="auto"))
+
+    read, between, write = plan_flow(flow, settings=OFF).edges
+
+    assert (read.elements.value, between.elements.value, write.elements.value) == ("tagged", inner, inner)
+    assert between.elements.reasons[-1] == why
+
+
+def test_explain_is_one_line_where_all_edges_agree() -> None:
+    """A simple flow's plan stays short."""
+    flow = Flow("f")
+    _bids(flow).where("shop = 'a'").select("shop").write("out", KafkaTopic("out"))
+
+    lines = explain(plan_flow(flow, settings=OFF)).splitlines()
+
+    assert [line for line in lines if "elements" in line] == [
+        f"    value-only elements because {', '.join(NOTHING)}"
+    ]
+
+
+def test_explain_names_edges_that_differ_and_topics_with_elements() -> None:
+    """And how event time is told."""
+    flow = Flow("f")
+    timed = _bids(flow, "timed", event_time="at", watermark=FOUR_SECONDS, elements="value-only")
+    timed.union(_bids(flow, "plain", watermark=no_watermarks()), name="both").write(
+        "out", KafkaTopic("out", elements="auto", headers=True)
+    )
+
+    text = explain(plan_flow(flow, settings=OFF))
+
+    for line in (
+        f"    tagged elements on timed -> both, both -> out because {SET.replace('bids', 'timed')}",
+        f"    value-only elements on plain -> both because {', '.join(NOTHING)}",
+        "      timed <- .: read KafkaTopic timed, event time at, out of order by up to 4 s",
+        "      plain <- .: read KafkaTopic plain, event time as Kafka keeps it, no watermarks",
+        "      topic timed -> timed: value-only elements because its topic declares elements='value-only'",
+        "      out -> topic out: tagged elements in headers as what arrives",
+    ):
+        assert line in text.splitlines()
+
+
+def test_explain_names_topics_of_bounded_stages_too() -> None:
+    """They are written as elements just so."""
+    flow = Flow("f")
+    _bids(flow, until="latest").write("copy", KafkaTopic("copied", elements="tagged"))
+
+    assert "copy -> topic copied: tagged elements because its topic declares" in explain(plan_flow(flow))
