@@ -17,7 +17,7 @@ import yaml
 
 from flowcore.errors import ConfigurationError
 
-__all__ = ["MAX_MS", "MIN_MS", "Transcript", "load"]
+__all__ = ["MAX_MS", "MIN_MS", "Transcript", "load", "read_yaml"]
 
 MIN_MS = -(2**63)
 MAX_MS = 2**63 - 1
@@ -53,11 +53,7 @@ def load(path: Path) -> Transcript:
     Raises:
         ConfigurationError: It is not a transcript.
     """
-    try:
-        found = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)  # noqa: S506 - a SafeLoader
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        msg = f"{path} cannot be read as YAML ({error}): it would show nothing; mend the file"
-        raise ConfigurationError(msg) from error
+    found = read_yaml(path)
     match found:
         case {"operator": {"kind": str()} as operator}:
             steps = found.get("steps") or []
@@ -68,6 +64,19 @@ def load(path: Path) -> Transcript:
         msg = f"{path}: steps is not a list of mappings: nothing could be run; write one '- action:' a step"
         raise ConfigurationError(msg)
     return Transcript(path, str(found.get("name", path.stem)), operator, tuple(steps), found.get("error"))
+
+
+def read_yaml(path: Path) -> Any:
+    """What a file says, read as transcripts are.
+
+    Raises:
+        ConfigurationError: It is no YAML.
+    """
+    try:
+        return yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)  # noqa: S506 - a SafeLoader
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        msg = f"{path} cannot be read as YAML ({error}): it would show nothing; mend the file"
+        raise ConfigurationError(msg) from error
 
 
 class _Loader(yaml.SafeLoader):

@@ -1,0 +1,127 @@
+"""The bytes of elements, events and values are what they were: other programs and older topics hold them.
+
+A golden file changes only together with a version.
+"""
+
+from __future__ import annotations
+
+from datetime import date, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from flowcore.elements import LatencyMarker, LatencyMarkerEvent, Record
+from flowcore.serializers import LatencyMarkerEventSerializer, Tag, TaggedSerializer, ValueOnlySerializer
+from flowcore.serializers.bulk import tag, untag
+from flowcore.serializers.formats import RawFormat, ValueFormat, build_format, format_names
+from flowcore.testing.transcripts.elements import element_of
+from flowcore.testing.transcripts.load import read_yaml
+
+GOLDEN = Path(__file__).parent / "golden"
+ELEMENTS = read_yaml(GOLDEN / "elements.yaml")
+EVENTS = read_yaml(GOLDEN / "events.yaml")
+FORMATS = read_yaml(GOLDEN / "formats.yaml")
+MESSAGES = {"google.protobuf.Timestamp": Timestamp}
+
+
+def _element(case: dict[str, Any]) -> Any:
+    element = element_of(case["element"])
+    if isinstance(element, Record):
+        return Record(element.value.encode(), element.timestamp_ms)
+    return element
+
+
+@pytest.mark.parametrize("case", ELEMENTS, ids=lambda case: str(case["element"]))
+def test_tagged_bytes_are_golden(case: dict[str, Any]) -> None:
+    """Written and read."""
+    serializer = TaggedSerializer(RawFormat(), "op")
+
+    assert serializer.encode(_element(case)).hex() == bytes.fromhex(case["tagged"]).hex()
+    assert serializer.decode(bytes.fromhex(case["tagged"])) == _element(case)
+
+
+@pytest.mark.parametrize(
+    "case", [case for case in ELEMENTS if "value_only" in case], ids=lambda case: str(case["element"])
+)
+def test_value_only_bytes_are_golden(case: dict[str, Any]) -> None:
+    """Written and read; the timestamp is gone."""
+    serializer = ValueOnlySerializer(RawFormat(), "op")
+
+    assert serializer.encode(_element(case)).hex() == bytes.fromhex(case["value_only"]).hex()
+    assert serializer.decode(bytes.fromhex(case["value_only"])).value == _element(case).value
+
+
+def test_bulk_bytes_are_golden() -> None:
+    """All records at once, and all elements back at once."""
+    records = [case for case in ELEMENTS if "value_only" in case]
+    values = pa.array([_element(case).value for case in records], pa.binary())
+    times = pa.array([_element(case).timestamp_ms for case in records], pa.int64())
+
+    assert tag(values, times).to_pylist() == [bytes.fromhex(case["tagged"]) for case in records]
+    found = untag(pa.array([bytes.fromhex(case["tagged"]) for case in ELEMENTS]))
+    assert not any(found.bad.to_pylist())
+    assert found.tags.to_pylist() == [bytes.fromhex(case["tagged"])[0] for case in ELEMENTS]
+
+
+def test_golden_elements_have_every_tag() -> None:
+    """None is forgotten."""
+    assert {bytes.fromhex(case["tagged"])[0] for case in ELEMENTS} == set(Tag)
+
+
+@pytest.mark.parametrize("case", EVENTS, ids=lambda case: str(case["latency_marker"]))
+def test_event_bytes_are_golden(case: dict[str, Any]) -> None:
+    """Written and read."""
+    operator_id, subtask, marked_ms = case["latency_marker"]
+    event = LatencyMarkerEvent.from_marker(LatencyMarker(marked_ms, operator_id, subtask))
+    serializer = LatencyMarkerEventSerializer()
+
+    assert serializer.encode(event).hex() == bytes.fromhex(case["event"]).hex()
+    assert serializer.decode(bytes.fromhex(case["event"])) == event
+
+
+def _format(case: dict[str, Any]) -> ValueFormat[Any]:
+    columns = [(name, type_) for name, type_ in case["columns"]] if "columns" in case else None
+    options = dict(case.get("options", {}))
+    if "message" in case:
+        options["message"] = MESSAGES[case["message"]]
+    return build_format(case["format"], columns, **options)
+
+
+def _value(case: dict[str, Any]) -> Any:
+    if case["format"] == "raw":
+        return bytes.fromhex(case["value"]["bytes"])
+    if case["format"] == "protobuf":
+        return MESSAGES[case["message"]](**case["value"])
+    read = {"DATE": date.fromisoformat, "TIMESTAMP": datetime.fromisoformat}
+    return {
+        name: read[type_](case["value"][name]) if type_ in read else case["value"][name]
+        for name, type_ in case["columns"]
+    }
+
+
+@pytest.mark.parametrize("case", FORMATS, ids=lambda case: case["name"])
+def test_format_bytes_are_golden(case: dict[str, Any]) -> None:
+    """Written and read."""
+    golden = case["text"].encode() if "text" in case else bytes.fromhex(case["bytes"])
+
+    assert _format(case).encode(_value(case)) == golden
+    assert _format(case).decode(golden) == _value(case)
+
+
+@pytest.mark.parametrize("case", FORMATS, ids=lambda case: case["name"])
+def test_value_only_adds_nothing_and_tagged_one_or_nine_bytes(case: dict[str, Any]) -> None:
+    """Exactly, whatever the format."""
+    own = len(_format(case).encode(_value(case)))
+    tagged, value_only = TaggedSerializer(_format(case)), ValueOnlySerializer(_format(case))
+
+    assert len(value_only.encode(Record(_value(case), 77))) == own
+    assert len(tagged.encode(Record(_value(case)))) == own + 1
+    assert len(tagged.encode(Record(_value(case), 77))) == own + 9
+
+
+def test_golden_formats_have_every_format() -> None:
+    """None is forgotten."""
+    assert {case["format"] for case in FORMATS} == set(format_names())
