@@ -11,8 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from itertools import count
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame
 
 from flowcore.errors import PlanError
 from flowcore.graph.connectors import KafkaTopic
@@ -29,14 +28,16 @@ from flowcore.graph.operators import (
     Write,
     topic_of,
 )
+from flowcore.planner.columns import columns_used
 from flowcore.planner.plan import LiveQuery
 from flowcore.spark import batch
 from flowcore.spark.boundary import declared_by
 from flowcore.spark.context import Context
 from flowcore.spark.lanes import BAD, LANE, ORDINAL, Lane, Tracks, unite
 from flowcore.spark.sinks import bad_record_headers, headers, kafka_key, kafka_value
+from flowcore.spark.sql import literal, quoted
 from flowcore.spark.stream_source import read_stream
-from flowcore.spark.values import bad_record, fail_at, parsed
+from flowcore.spark.values import RECORD, bad_record, fail_at, parsed
 
 __all__ = ["compile_query"]
 
@@ -70,6 +71,7 @@ class _Compiler:
         )
         readers = Counter(parent for node in query.operators for parent in node.inputs)
         self.readers = {node: readers[node] for node in query.operators}
+        self.used = columns_used(query.operators)
         self.waiting: dict[Operator, list[tuple[Tracks, Lane]]] = {}
         self.ends: list[tuple[Tracks, Lane, Write]] = []
 
@@ -83,7 +85,7 @@ class _Compiler:
         frames = [tracks for tracks, _, _ in self.ends]
         for waiting in self.waiting.values():
             for tracks, lane in waiting:  # a source that is read for its bad records alone
-                tracks.keep(lane, F.lit(False))
+                tracks.keep(lane, "false")
                 frames.append(tracks)
         if len(self.ends) == 1 and topic_of(self.ends[0][2]) is None:
             tracks, lane, _ = self.ends[0]
@@ -110,16 +112,19 @@ class _Compiler:
                 return self._unite(node)
             case Select() | WithColumns():
                 tracks, lane = self._take(node.inputs[0])
-                return tracks, _project(node, tracks, lane)
+                return tracks, self._project(node, tracks, lane)
             case Where():
                 tracks, lane = self._take(node.inputs[0])
                 tracks.keep(lane, lane.expression(node.condition))
                 return tracks, lane
             case Join():
                 tracks, lane = self._take(node.inputs[0])
-                right = tracks.join(lane, self.results[node.inputs[1]], node.on, node.how)
+                result = self.results[node.inputs[1]]
+                if self._changes_nothing(node, result):
+                    return tracks, lane
+                right = tracks.join(lane, result, node.on, node.how)
                 known = {**{name.lower(): c for name, c in right.items()}, **lane.lower}
-                return tracks, Lane(lane.number, {name: known[name.lower()] for name in node.columns})
+                return tracks, Lane(lane.number, {name: known[name.lower()] for name in self._used(node)})
             case Aggregate() | Apply():
                 tracks, lane = self._take(node.inputs[0])
                 frame = tracks.only(lane)
@@ -132,13 +137,35 @@ class _Compiler:
 
     def _unite(self, node: Union) -> tuple[Tracks, Lane]:
         members = [self._take(parent) for parent in node.inputs]
-        tracks, lane = unite(members, node.columns, next(self.numbers))
+        tracks, lane = unite(members, self._used(node), next(self.numbers))
         # Other branches of the same sources are in the united frame now.
         gone = {owner for owner, _ in members}
         for parent, waiting in self.waiting.items():
             self.waiting[parent] = [(tracks if owner in gone else owner, each) for owner, each in waiting]
         self.ends = [(tracks if owner in gone else owner, each, sink) for owner, each, sink in self.ends]
         return tracks, lane
+
+    def _used(self, node: Operator) -> list[str]:
+        return [column for column in node.columns if column.lower() in self.used[node]]
+
+    def _project(self, node: Select | WithColumns, tracks: Tracks, lane: Lane) -> Lane:
+        """Plain columns keep their physical name; only what is computed gets a new one."""
+        known = lane.lower
+        plain, computed = {}, {}
+        for name, expression in node.expressions:
+            bare = expression.text.strip("`").lower()
+            if bare in known and len(expression.references) == 1:
+                plain[name.lower()] = known[bare]
+            elif name.lower() in self.used[node] or expression.generates:
+                computed[name] = lane.expression(expression)
+        after = tracks.compute(lane, computed, list(computed)).lower if computed else {}
+        names = {**known, **plain, **after}
+        return Lane(lane.number, {name: names[name.lower()] for name in self._used(node)})
+
+    def _changes_nothing(self, node: Join, result: DataFrame) -> bool:
+        """A left join that gives each record at most one partner, of which nobody reads a column."""
+        left = {column.lower() for column in node.inputs[0].columns}
+        return node.how == "left" and ORDINAL not in result.columns and self.used[node] <= left
 
     def _plain(self, frame: DataFrame) -> tuple[Tracks, Lane]:
         """A frame whose rows come from no single record."""
@@ -148,73 +175,58 @@ class _Compiler:
     def _read(self, node: Read) -> tuple[Tracks, Lane]:
         topic = _topic(node)
         records = read_stream(topic, self.query, self.context)
-        records = records.select(*_COORDINATES, "value", parsed(node.schema, F.col("value")).alias("record"))
+        origin = f"{literal(topic.name)} AS topic"  # one constant instead of a string in every row
+        records = records.selectExpr(origin, "partition", "offset", "value", parsed(node.schema))
         shared = node in self.query.dead_letters
-        bad = bad_record(node.schema, F.col("record"), F.col("value"))
+        bad = bad_record(node.schema)
         lane = Lane(next(self.numbers), {name: next(self.names) for name in node.columns})
-        extra = [F.lit("0").alias(ORDINAL)] if self.counted else []
+        extra = [f"'0' AS {ORDINAL}"] if self.counted else []
         if shared:
-            extra += [F.col("value"), F.when(bad, F.lit(BAD)).otherwise(F.lit(lane.number)).alias(LANE)]
+            # Only a bad record leaves with its bytes: nothing else carries them along.
+            extra += [f"CASE WHEN {bad} THEN value END AS value"]
+            extra += [f"CASE WHEN {bad} THEN {BAD} ELSE {lane.number} END AS {LANE}"]
         elif topic.on_error == "fail":
-            records = records.where(F.when(bad, fail_at(topic.name)).otherwise(F.lit(True)))
+            records = records.where(f"CASE WHEN {bad} THEN {fail_at(topic.name)} ELSE true END")
         else:
-            records = records.where(~bad)
-        fields = [F.col("record")[name].alias(physical) for name, physical in lane.columns.items()]
-        records = records.select(*_COORDINATES, *extra, *fields)
+            records = records.where(f"NOT {bad}")
+        fields = (f"{RECORD}.{quoted(name)} AS {physical}" for name, physical in lane.columns.items())
+        records = records.selectExpr(*_COORDINATES, *extra, *fields)
         return Tracks(records, self.names, shared=shared, identified=True), lane
 
     def _records(self, tracks: Tracks) -> DataFrame:
         """Topic, key, value and headers of every row of a frame."""
         ends = [(lane, sink) for owner, lane, sink in self.ends if owner is tracks]
-        cases: list[tuple[Column, dict[str, Column]]] = []
+        cases: list[tuple[str, dict[str, str]]] = []
         if tracks.shared:
             sources = self.query.dead_letters
             for node in sources:
-                mine = F.col(LANE) == BAD
+                mine = f"{LANE} = {BAD}"
                 if len(sources) > 1:
-                    mine &= F.col("topic") == _topic(node).name
+                    mine += f" AND topic = {literal(_topic(node).name)}"
                 cases.append((mine, _dead_letter(node)))
         cases += [(tracks.mine(lane), self._outgoing(tracks, lane, sink)) for lane, sink in ends]
         columns = ("topic", "key", "value", "headers")
-        return tracks.frame.select([_case(cases, column).alias(column) for column in columns])
+        return tracks.frame.selectExpr(*(f"{_case(cases, column)} AS {column}" for column in columns))
 
-    def _outgoing(self, tracks: Tracks, lane: Lane, sink: Write) -> dict[str, Column]:
+    def _outgoing(self, tracks: Tracks, lane: Lane, sink: Write) -> dict[str, str]:
         columns = {name: lane.column(name) for name in sink.columns}
-        ordinal = F.col(ORDINAL) if self.counted else F.lit("0")
+        ordinal = ORDINAL if self.counted else "'0'"
         if self.topics[_topic(sink).name] > 1:  # several branches of a record meet in the topic
-            ordinal = F.concat(ordinal, F.lit(f".{sink.name}"))
-        identity = F.concat(
-            F.col("topic"), F.lit(":"), F.col("partition").cast("string"), F.lit(":"),
-            F.col("offset").cast("string"), F.lit(":"), ordinal,
-        )  # fmt: skip
+            ordinal += f" || {literal(f'.{sink.name}')}"
+        identity = f"(topic || ':' || partition || ':' || offset || ':' || {ordinal})"
         return {
-            "topic": F.lit(_topic(sink).name),
+            "topic": literal(_topic(sink).name),
             "key": kafka_key(sink.key, columns),
-            "value": kafka_value(columns).cast("binary"),
+            "value": f"CAST({kafka_value(columns)} AS BINARY)",
             "headers": headers({"flowcore-id": identity}) if tracks.identified else headers({}),
         }
 
 
-def _project(node: Select | WithColumns, tracks: Tracks, lane: Lane) -> Lane:
-    """Plain columns keep their physical name; only what is computed gets a new one."""
-    known = lane.lower
-    plain, computed = {}, {}
-    for name, expression in node.expressions:
-        bare = expression.text.strip("`").lower()
-        if bare in known and len(expression.references) == 1:
-            plain[name.lower()] = known[bare]
-        else:
-            computed[name] = lane.expression(expression)
-    after = tracks.compute(lane, computed, list(computed)).lower if computed else {}
-    names = {**known, **plain, **after}
-    return Lane(lane.number, {name: names[name.lower()] for name in node.columns})
-
-
-def _dead_letter(node: Read) -> dict[str, Column]:
+def _dead_letter(node: Read) -> dict[str, str]:
     return {
-        "topic": F.lit(_topic(node).dead_letter),
-        "key": F.lit(None).cast("string"),
-        "value": F.col("value"),
+        "topic": literal(_topic(node).dead_letter),
+        "key": "CAST(NULL AS STRING)",
+        "value": "value",
         "headers": bad_record_headers(node),
     }
 
@@ -227,10 +239,8 @@ def _topic(node: Read | Write) -> KafkaTopic:
     return topic
 
 
-def _case(cases: list[tuple[Column, dict[str, Column]]], column: str) -> Column:
+def _case(cases: list[tuple[str, dict[str, str]]], column: str) -> str:
     """The value of the first case that holds; the last needs no test, since every row is in a lane."""
     *first, (_, last) = cases
-    value = last[column]
-    for condition, values in reversed(first):
-        value = F.when(condition, values[column]).otherwise(value)
-    return value
+    tests = " ".join(f"WHEN {condition} THEN {values[column]}" for condition, values in first)
+    return f"CASE {tests} ELSE {last[column]} END" if first else last[column]

@@ -14,10 +14,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from flowcore.graph.expressions import Expression
+from flowcore.spark.sql import quoted
 
 __all__ = ["BAD", "LANE", "ORDINAL", "Lane", "Tracks", "unite"]
 
@@ -38,13 +39,14 @@ class Lane:
     number: int
     columns: Mapping[str, str]
 
-    def column(self, name: str) -> Column:
+    def column(self, name: str) -> str:
         """The column by its logical name, whatever its case."""
-        return F.col(self.lower[name.lower()])
+        return quoted(self.lower[name.lower()])
 
-    def expression(self, expression: Expression) -> Column:
+    def expression(self, expression: Expression) -> str:
         """An expression over its columns."""
-        return F.expr(expression.renamed(self.lower))
+        # The line ends before the bracket does, since a comment may be the last thing that a user wrote.
+        return f"({expression.renamed(self.lower)}\n)"
 
     @property
     def lower(self) -> dict[str, str]:
@@ -68,35 +70,39 @@ class Tracks:
         self.shared = shared
         self.identified = identified
 
-    def mine(self, lane: Lane) -> Column:
+    def mine(self, lane: Lane) -> str:
         """True for the rows of a lane."""
-        return F.col(LANE) == lane.number if self.shared else F.lit(True)
+        return f"{LANE} = {lane.number}" if self.shared else "true"
 
     def only(self, lane: Lane) -> DataFrame:
         """The rows of a lane, its columns under their logical names."""
         frame = self.frame.where(self.mine(lane)) if self.shared else self.frame
-        return frame.select([F.col(physical).alias(name) for name, physical in lane.columns.items()])
+        return frame.selectExpr(*(f"{quoted(now)} AS {quoted(name)}" for name, now in lane.columns.items()))
 
-    def compute(self, lane: Lane, new: Mapping[str, Column], order: Sequence[str]) -> Lane:
+    def compute(self, lane: Lane, new: Mapping[str, str], order: Sequence[str]) -> Lane:
         """Add computed columns; ``order`` says which columns the lane has then."""
         names = {column: next(self.names) for column in new}
         if self.shared:
             # Rows of other lanes, bad ones too, may hold what this lane's conditions drop: 1 / 0 fails.
-            new = {column: F.when(self.mine(lane), value) for column, value in new.items()}
-        self.frame = self.frame.withColumns({names[column]: value for column, value in new.items()})
+            new = {column: f"CASE WHEN {self.mine(lane)} THEN {value} END" for column, value in new.items()}
+        self.frame = self.frame.selectExpr(
+            "*", *(f"{new[column]} AS {name}" for column, name in names.items())
+        )
         known = {**lane.lower, **{column.lower(): name for column, name in names.items()}}
         return replace(lane, columns={column: known[column.lower()] for column in order})
 
-    def keep(self, lane: Lane, condition: Column) -> None:
+    def keep(self, lane: Lane, condition: str) -> None:
         """Drop the rows of a lane for which the condition is not true."""
-        others = ~self.mine(lane)
-        self.frame = self.frame.where(others | condition if self.shared else condition)
+        self.frame = self.frame.where(
+            f"NOT ({self.mine(lane)}) OR ({condition})" if self.shared else condition
+        )
 
     def split(self, lane: Lane, numbers: Sequence[int]) -> list[Lane]:
         """Copy each row of a lane into several lanes."""
-        copies = F.when(self.mine(lane), F.array([F.lit(number) for number in numbers]))
-        lanes = F.explode(copies.otherwise(F.array(F.col(LANE))) if self.shared else copies)
-        self.frame = self.frame.withColumn(LANE, lanes)
+        copies = f"array({', '.join(map(str, numbers))})"
+        if self.shared:
+            copies = f"CASE WHEN {self.mine(lane)} THEN {copies} ELSE array({LANE}) END"
+        self._set({LANE: f"explode({copies})"})
         self.shared = True
         return [replace(lane, number=number) for number in numbers]
 
@@ -107,26 +113,27 @@ class Tracks:
         position of a row among those with the same key, from 0.
         """
         if how in ("semi", "anti"):
-            right = right.select([F.col(f"`{theirs}`") for _, theirs in on]).distinct()
+            right = right.selectExpr(*(quoted(theirs) for _, theirs in on)).distinct()
         names = {column: next(self.names) for column in right.columns}
         hit = next(self.names)
-        small = F.broadcast(
-            right.select(*(F.col(f"`{c}`").alias(name) for c, name in names.items()), F.lit(True).alias(hit))
-        )
-        condition = self.mine(lane)
-        for mine, theirs in on:
-            condition &= lane.column(mine) == F.col(_physical(names, theirs))
+        renamed = (f"{quoted(column)} AS {name}" for column, name in names.items())
+        small = F.broadcast(right.selectExpr(*renamed, f"true AS {hit}"))
+        equal = (f"{lane.column(mine)} = {_physical(names, theirs)}" for mine, theirs in on)
+        condition = F.expr(" AND ".join([self.mine(lane), *equal]))
         self.frame = self.frame.join(small, condition, "left")
         if how in ("inner", "semi"):
-            self.keep(lane, F.col(hit))
+            self.keep(lane, hit)
         elif how == "anti":
-            self.keep(lane, F.col(hit).isNull())
+            self.keep(lane, f"{hit} IS NULL")
         if ORDINAL in names and self.identified:
             # The first partner leaves the number as it is, so an id does not depend on there being others.
-            step = F.col(names[ORDINAL])
-            longer = F.concat(F.col(ORDINAL), F.lit(f".{names[ORDINAL]}-"), step.cast("string"))
-            self.frame = self.frame.withColumn(ORDINAL, F.when(step > 0, longer).otherwise(F.col(ORDINAL)))
+            step = names[ORDINAL]
+            self._set({ORDINAL: f"{ORDINAL} || CASE WHEN {step} > 0 THEN '.{step}-' || {step} ELSE '' END"})
         return {column: name for column, name in names.items() if column != ORDINAL}
+
+    def _set(self, columns: Mapping[str, str]) -> None:
+        """Replace columns, or add them."""
+        self.frame = self.frame.withColumns({name: F.expr(text) for name, text in columns.items()})
 
 
 def unite(members: Sequence[tuple[Tracks, Lane]], columns: Sequence[str], number: int) -> tuple[Tracks, Lane]:
@@ -134,13 +141,12 @@ def unite(members: Sequence[tuple[Tracks, Lane]], columns: Sequence[str], number
     frames: list[Tracks] = list(dict.fromkeys(tracks for tracks, _ in members))
     first = frames[0]
     names = {column: next(first.names) for column in columns}
-    for tracks in frames:
-        lanes = [lane for owner, lane in members if owner is tracks]
-        _merge(tracks, lanes, names, number)
     shared = any(tracks.shared for tracks in frames)
     for tracks in frames:
+        lanes = [lane for owner, lane in members if owner is tracks]
+        tracks._set(_merged(tracks, lanes, names, number))  # noqa: SLF001
         if shared and not tracks.shared:
-            tracks.frame = tracks.frame.withColumn(LANE, F.lit(number))
+            tracks._set({LANE: str(number)})  # noqa: SLF001
     united = first.frame
     for tracks in frames[1:]:
         united = united.unionByName(tracks.frame, allowMissingColumns=True)
@@ -148,26 +154,23 @@ def unite(members: Sequence[tuple[Tracks, Lane]], columns: Sequence[str], number
     return Tracks(united, first.names, shared=shared, identified=identified), Lane(number, names)
 
 
-def _merge(tracks: Tracks, lanes: Sequence[Lane], names: Mapping[str, str], number: int) -> None:
-    def choose(column: str) -> Column:
-        chosen = lanes[-1].column(column)
-        for lane in reversed(lanes[:-1]):
-            chosen = F.when(tracks.mine(lane), lane.column(column)).otherwise(chosen)
-        return chosen
+def _merged(tracks: Tracks, lanes: Sequence[Lane], names: Mapping[str, str], number: int) -> dict[str, str]:
+    *earlier, last = lanes
+
+    def choose(column: str) -> str:
+        cases = (f"WHEN {tracks.mine(lane)} THEN {lane.column(column)}" for lane in earlier)
+        return f"CASE {' '.join(cases)} ELSE {last.column(column)} END" if earlier else last.column(column)
 
     merged = {name: choose(column) for column, name in names.items()}
-    if len(lanes) > 1 and tracks.identified:
+    if earlier and tracks.identified:
         # A record that came through several branches comes out as several records, each with its own id.
-        ordinal = F.col(ORDINAL)
-        for branch, lane in enumerate(lanes[1:], 1):
-            longer = F.concat(F.col(ORDINAL), F.lit(f".{number}-{branch}"))
-            ordinal = F.when(tracks.mine(lane), longer).otherwise(ordinal)
-        merged[ORDINAL] = ordinal
-    tracks.frame = tracks.frame.withColumns(merged)
+        branches = enumerate(lanes[1:], 1)
+        cases = (f"WHEN {tracks.mine(lane)} THEN '.{number}-{branch}'" for branch, lane in branches)
+        merged[ORDINAL] = f"{ORDINAL} || CASE {' '.join(cases)} ELSE '' END"
     if tracks.shared:
-        numbers = [lane.number for lane in lanes]
-        lane_now = F.when(F.col(LANE).isin(numbers), F.lit(number)).otherwise(F.col(LANE))
-        tracks.frame = tracks.frame.withColumn(LANE, lane_now)
+        numbers = ", ".join(str(lane.number) for lane in lanes)
+        merged[LANE] = f"CASE WHEN {LANE} IN ({numbers}) THEN {number} ELSE {LANE} END"
+    return merged
 
 
 def _physical(names: Mapping[str, str], column: str) -> str:

@@ -6,6 +6,7 @@ the first lives. In slice mode the queries stop by themselves when they have cau
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, ExitStack
@@ -33,7 +34,7 @@ from flowcore.spark.stream_source import output_servers, sink_options
 
 __all__ = ["LiveRun", "prepare_topics", "slots_needed"]
 
-_POLL_S = 0.1
+_POLL_S = 0.05
 
 
 class LiveRun:
@@ -179,19 +180,26 @@ def prepare_topics(stage: LiveStage, settings: Settings) -> None:
 
 
 def slots_needed(plan: Plan, settings: Settings) -> int:
-    """Tasks that the plan's real-time queries hold at the same time and one more, 0 if there are none.
+    """Tasks that shall be able to run at the same time, 0 if the plan has no live queries.
 
-    The spare one is for Spark's own small jobs, such as sending a joined table to all tasks.
+    A real-time query holds its slots as long as it lives. Batches of other queries would wait for each
+    other on fewer slots than their tasks, while those wait for the broker; twice the cores is enough.
+    One more is for Spark's own small jobs, such as sending a joined table to all tasks.
     """
-    slots = 0
+    held = shared = 0
     for query in plan.live.queries if plan.live else ():
-        if query.mode.value == "realtime":
-            topics = [topic for source in query.sources if (topic := topic_of(source))]
-            for topic in topics:
+        partitions = 0
+        for source in query.sources:
+            topic = topic_of(source)
+            if topic is not None:
                 counts = partition_counts(broker_of(topic, settings), [topic.name])
-                slots += counts[topic.name] or topic.partitions or 1
-            slots += settings.shuffle_partitions if query.updating else 0
-    return slots + 1 if slots else 0
+                partitions += counts[topic.name] or topic.partitions or 1
+        if query.mode.value == "realtime":
+            held += partitions + (settings.shuffle_partitions if query.updating else 0)
+        else:
+            shared += partitions
+    slots = held + min(shared, 2 * (os.cpu_count() or 1))
+    return slots + 1 if held else slots
 
 
 def _create_outputs(query: LiveQuery, partitions: int, settings: Settings) -> None:

@@ -11,8 +11,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
@@ -21,6 +20,7 @@ from flowcore.graph.connectors import Csv, Json, KafkaTopic, Parquet, Sink
 from flowcore.graph.operators import Read, Write
 from flowcore.kafka.topics import ensure_topics
 from flowcore.spark.context import Context
+from flowcore.spark.sql import literal, quoted, struct
 
 __all__ = [
     "bad_record_headers",
@@ -36,49 +36,47 @@ __all__ = [
 _DEFAULT_PARTITIONS = 1
 
 
-def kafka_value(columns: Mapping[str, Column]) -> Column:
-    """The JSON object of some columns; fields that are null are left out."""
-    return F.to_json(F.struct([column.alias(name) for name, column in columns.items()]))
+def kafka_value(columns: Mapping[str, str]) -> str:
+    """The JSON object of some columns, by name; fields that are null are left out."""
+    return f"to_json({struct(columns)})"
 
 
-def kafka_key(names: Sequence[str] | None, columns: Mapping[str, Column]) -> Column:
+def kafka_key(names: Sequence[str] | None, columns: Mapping[str, str]) -> str:
     """The key as text: null without a key, one column's text, a JSON object of several or none."""
     if names is None:
-        return F.lit(None).cast("string")
+        return "CAST(NULL AS STRING)"
     if len(names) == 1:
-        return columns[names[0]].cast("string")
-    return F.to_json(F.struct([columns[name].alias(name) for name in names])) if names else F.lit("{}")
+        return f"CAST({columns[names[0]]} AS STRING)"
+    return kafka_value({name: columns[name] for name in names}) if names else "'{}'"
 
 
-def headers(values: Mapping[str, Column]) -> Column:
+def headers(values: Mapping[str, str]) -> str:
     """Kafka headers as the sink takes them."""
     if not values:
-        return F.lit(None).cast("array<struct<key: string, value: binary>>")
-    return F.array(
-        [
-            F.struct(F.lit(name).alias("key"), value.cast("binary").alias("value"))
-            for name, value in values.items()
-        ]
+        return "CAST(NULL AS ARRAY<STRUCT<key: STRING, value: BINARY>>)"
+    pairs = (
+        struct({"key": literal(name), "value": f"CAST({value} AS BINARY)"}) for name, value in values.items()
     )
+    return f"array({', '.join(pairs)})"
 
 
-def bad_record_headers(node: Read) -> Column:
+def bad_record_headers(node: Read) -> str:
     """Where a bad record was, and why it is bad."""
     return headers(
         {
-            "flowcore-topic": F.col("topic"),
-            "flowcore-partition": F.col("partition").cast("string"),
-            "flowcore-offset": F.col("offset").cast("string"),
-            "flowcore-operator": F.lit(node.name),
-            "flowcore-reason": F.lit(f"the value is no JSON object of the schema {node.schema}"),
+            "flowcore-topic": "topic",
+            "flowcore-partition": "CAST(partition AS STRING)",
+            "flowcore-offset": "CAST(offset AS STRING)",
+            "flowcore-operator": literal(node.name),
+            "flowcore-reason": literal(f"the value is no JSON object of the schema {node.schema}"),
         }
     )
 
 
 def write_topic(sink: Write, topic: KafkaTopic, frame: DataFrame, context: Context) -> None:
     """Write a bounded frame to a topic, which is created if it does not exist."""
-    columns = {column: F.col(f"`{column}`") for column in sink.columns}
-    records = frame.select(kafka_key(sink.key, columns).alias("key"), kafka_value(columns).alias("value"))
+    columns = {column: quoted(column) for column in sink.columns}
+    records = frame.selectExpr(f"{kafka_key(sink.key, columns)} AS key", f"{kafka_value(columns)} AS value")
     _send(records, topic.name, topic, context)
 
 
@@ -87,9 +85,8 @@ def write_bad_records(node: Read, topic: KafkaTopic, bad: DataFrame, context: Co
     bad = bad.persist()
     count = bad.count()
     if count:
-        _send(
-            bad.select("value", bad_record_headers(node).alias("headers")), topic.dead_letter, topic, context
-        )
+        records = bad.selectExpr("value", f"{bad_record_headers(node)} AS headers")
+        _send(records, topic.dead_letter, topic, context)
     bad.unpersist()
     return count
 

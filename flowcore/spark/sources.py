@@ -18,7 +18,8 @@ from flowcore.graph.connectors import Csv, Frame, Json, KafkaTopic, Parquet
 from flowcore.graph.operators import Read
 from flowcore.spark.context import Context
 from flowcore.spark.offsets import offset_range, offsets_json
-from flowcore.spark.values import bad_record, fail_at, parsed
+from flowcore.spark.sql import quoted
+from flowcore.spark.values import RECORD, bad_record, fail_at, parsed
 
 __all__ = ["BatchInput", "read_bounded", "source_version"]
 
@@ -88,16 +89,15 @@ def _read_topic(node: Read, topic: KafkaTopic, context: Context) -> BatchInput:
         .option("startingOffsets", offsets_json(topic, start))
         .option("endingOffsets", offsets_json(topic, end))
         .load()
-        .withColumn("record", parsed(node.schema, F.col("value")))
-        .withColumn("bad", bad_record(node.schema, F.col("record"), F.col("value")))
+        .selectExpr("topic", "partition", "offset", "value", parsed(node.schema))
     )
-    fields = [F.col("record")[column.name].alias(column.name) for column in node.schema.columns]
+    bad = bad_record(node.schema)
+    fields = [f"{RECORD}.{quoted(name)}" for name in node.columns]
     if topic.on_error == "fail":
-        return BatchInput(
-            records.where(F.when(F.col("bad"), fail_at(topic.name)).otherwise(True)).select(fields)
-        )
-    bad = records.where("bad").select("topic", "partition", "offset", "value")
-    return BatchInput(records.where("not bad").select(fields), bad)
+        stop = f"CASE WHEN {bad} THEN {fail_at(topic.name)} ELSE true END"
+        return BatchInput(records.where(stop).selectExpr(*fields))
+    rejected = records.where(bad).select("topic", "partition", "offset", "value")
+    return BatchInput(records.where(f"NOT {bad}").selectExpr(*fields), rejected)
 
 
 def _typed(node: Read, frame: DataFrame) -> DataFrame:

@@ -1,0 +1,66 @@
+"""Columns: which of an operator's output columns does anything behind it use?
+
+What nobody uses need not be computed, carried or joined. Names are lower case, as Spark compares them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from flowcore.graph.operators import (
+    Aggregate,
+    Apply,
+    Join,
+    Operator,
+    Read,
+    Select,
+    Union,
+    Where,
+    WithColumns,
+    Write,
+)
+
+__all__ = ["columns_used"]
+
+
+def columns_used(operators: Sequence[Operator]) -> Mapping[Operator, frozenset[str]]:
+    """The output columns of each operator that its readers among the operators use.
+
+    Args:
+        operators: Inputs before readers.
+    """
+    used: dict[Operator, set[str]] = {node: set() for node in operators}
+    for node in reversed(operators):
+        for parent in dict.fromkeys(node.inputs):
+            if parent in used:
+                used[parent] |= _lower(parent.columns) & _lower(_reads(node, used[node]))
+    return {node: frozenset(columns) for node, columns in used.items()}
+
+
+def _reads(node: Operator, used: Collection[str]) -> Collection[str]:
+    """What an operator reads of its inputs' columns, from what is used of its own."""
+    match node:
+        case Select(expressions=expressions) | WithColumns(expressions=expressions):
+            # A generator (explode) decides how many rows there are, whoever reads its column.
+            kept = [e for name, e in expressions if name.lower() in used or e.generates]
+            passed = set(used) - {name.lower() for name, _ in expressions}
+            reads = {column for expression in kept for column in expression.columns}
+            return reads if isinstance(node, Select) else reads | passed
+        case Where(condition=condition):
+            return {*used, *condition.columns}
+        case Aggregate(by=by, aggregates=aggregates):
+            return {*by, *(column for _, expression in aggregates for column in expression.columns)}
+        case Join(on=on):
+            return {*used, *(column for pair in on for column in pair)}
+        case Union():
+            return used
+        case Apply():
+            return {column for parent in node.inputs for column in parent.columns}
+        case Write():
+            return node.columns
+        case Read():
+            return ()
+
+
+def _lower(columns: Collection[str]) -> set[str]:
+    return {column.lower() for column in columns}

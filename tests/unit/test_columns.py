@@ -1,0 +1,68 @@
+"""The plan knows which columns nobody uses."""
+
+from flowcore import Flow, KafkaTopic, Parquet, Stream
+from flowcore.graph.operators import upstream
+from flowcore.planner.columns import columns_used
+
+SALE = "id BIGINT, shop STRING, price DOUBLE, tags ARRAY<STRING>"
+
+
+def _sales(flow: Flow) -> Stream:
+    return flow.read("sales", KafkaTopic("sales", schema=SALE))
+
+
+def _used(flow: Flow) -> dict[str, set[str]]:
+    operators = tuple(upstream(*flow.sinks))
+    return {node.name: set(columns) for node, columns in columns_used(operators).items()}
+
+
+def test_columns_are_used_from_the_sink_backwards() -> None:
+    """What is computed for nobody needs no input either."""
+    flow = Flow("f")
+    doubled = _sales(flow).with_columns(twice="price * 2", loud="upper(shop)", name="doubled")
+    doubled.select("id", "Twice", name="chosen").write("out", KafkaTopic("out"))
+
+    assert _used(flow) == {
+        "sales": {"id", "price"},
+        "doubled": {"id", "twice"},
+        "chosen": {"id", "twice"},
+        "out": set(),
+    }
+
+
+def test_columns_of_conditions_keys_and_aggregates_are_used() -> None:
+    """A record is kept, joined or counted by columns that may not leave."""
+    flow = Flow("f")
+    shops = flow.read("shops", Parquet("shops", schema="shop STRING, city STRING, size INT"))
+    joined = _sales(flow).where("price > 0", name="paid").join(shops, on="shop", how="left", name="placed")
+    joined.aggregate(by="id", n="count(*)", name="counted").write("out", KafkaTopic("out"))
+
+    used = _used(flow)
+
+    assert used["sales"] == {"id", "shop", "price"}
+    assert used["paid"] == {"id", "shop"}
+    assert used["shops"] == {"shop"}
+    assert used["placed"] == {"id"}
+
+
+def test_a_generator_is_used_even_if_its_column_is_not() -> None:
+    """It decides how many records there are."""
+    flow = Flow("f")
+    sales = flow.read("sales", Parquet("sales", schema=SALE))
+    sales.select("id", "explode(tags) as tag", "shop", name="tagged").select("id").write(
+        "out", Parquet("out")
+    )
+
+    assert _used(flow)["sales"] == {"id", "tags"}
+
+
+def test_every_column_is_used_by_a_function_and_by_each_branch() -> None:
+    """Nobody knows what a function reads; two readers use what either does."""
+    flow = Flow("f")
+    sales = _sales(flow)
+    sales.select("id").write("ids", KafkaTopic("ids"))
+    sales.select("price").write("prices", KafkaTopic("prices"))
+    assert _used(flow)["sales"] == {"id", "price"}
+
+    sales.apply(lambda frame: frame, name="any").write("all", KafkaTopic("all"))
+    assert _used(flow)["sales"] == {"id", "shop", "price", "tags"}
