@@ -71,6 +71,15 @@ query Materializations($assetKey: AssetKeyInput!) {
   }
 }
 """
+LOCATION = """
+query Location {
+  workspaceOrError {
+    ... on Workspace {
+      locationEntries { loadStatus locationOrLoadError { __typename ... on PythonError { message } } }
+    }
+  }
+}
+"""
 CHECKS = """
 query Checks($assetKey: AssetKeyInput!, $checkName: String!) {
   assetCheckExecutions(assetKey: $assetKey, checkName: $checkName, limit: 5) {
@@ -93,6 +102,13 @@ class Ui:
         data = answer["data"]
         assert isinstance(data, dict)
         return data
+
+    def loaded(self) -> bool:
+        """The code location is there; one that failed to load fails the test with its error."""
+        (entry,) = self.ask(LOCATION)["workspaceOrError"]["locationEntries"]
+        location = entry["locationOrLoadError"]
+        assert location is None or location["__typename"] != "PythonError", location["message"]
+        return location is not None and entry["loadStatus"] == "LOADED"
 
     def launch(self, job: str, config: dict[str, Any] | None = None) -> str:
         """Press *Launch run*; return the id of the run."""
@@ -190,6 +206,7 @@ def ui(auctions: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ui]:
                 )
         ui = Ui(port, state)
         wait_until(lambda: _answers(port) and all(s.poll() is None for s in servers), "the webserver answers")
+        wait_until(ui.loaded, "the definitions are loaded")
         yield ui
     finally:
         for server in servers:
