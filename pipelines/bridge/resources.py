@@ -62,7 +62,8 @@ class FlowcoreResource(ConfigurableResource):  # type: ignore[type-arg]
             "data.dir": self.data_dir,
             "state.dir": self.state_dir,
         }
-        return Settings.of(self.more, {key: value for key, value in named.items() if value is not None})
+        given = {key: value for key, value in named.items() if value is not None}
+        return Settings.of(self.more, given, origin="the resource flowcore")
 
 
 class SparkResource(LazyPySparkResource):
