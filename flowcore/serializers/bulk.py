@@ -17,7 +17,7 @@ from flowcore.errors import SerializationError
 from flowcore.serializers.marker import unpack_marker
 from flowcore.serializers.tagged import TIMESTAMP_BYTES, Tag
 
-__all__ = ["Untagged", "tag", "untag"]
+__all__ = ["Untagged", "element_type", "tag", "untag"]
 
 Values = pa.BinaryArray | pa.LargeBinaryArray
 
@@ -68,9 +68,7 @@ def tag(values: Values, timestamps_ms: pa.Int64Array | None = None) -> Values:
             "pass one for each, null where there is none"
         )
         raise SerializationError(msg)
-    size = _data_bytes(values) + len(values) * _TIMED_BYTES
-    large = pa.types.is_large_binary(values.type) or size > _MAX_BINARY_BYTES
-    kind = pa.large_binary() if large else pa.binary()
+    kind = element_type(values)
     parts: tuple[Any, ...] = (
         _heads(len(values), timestamps_ms, kind),
         values.cast(kind),
@@ -78,6 +76,13 @@ def tag(values: Values, timestamps_ms: pa.Int64Array | None = None) -> Values:
     )
     elements: Values = pc.binary_join_element_wise(*parts)
     return elements
+
+
+def element_type(values: Values) -> pa.DataType:
+    """The elements that `tag` makes: large binary if the values are that or they could not fit otherwise."""
+    size = _data_bytes(values) + len(values) * _TIMED_BYTES
+    large = pa.types.is_large_binary(values.type) or size > _MAX_BINARY_BYTES
+    return pa.large_binary() if large else pa.binary()
 
 
 def untag(elements: Values) -> Untagged:
