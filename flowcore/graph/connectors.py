@@ -157,6 +157,11 @@ class KafkaTopic:
         """The topic that takes its bad records."""
         return f"{self.name}.dead-letter"
 
+    @property
+    def events(self) -> str:
+        """The companion topic: what travels beside its records, such as latency markers."""
+        return f"{self.name}.events"
+
 
 @dataclass(frozen=True, slots=True)
 class Frame:
