@@ -199,6 +199,6 @@ def _values(elements: Values, tags: np.ndarray[Any, Any], bad: np.ndarray[Any, A
 
 
 def _behind(head: int, elements: Values, most: int) -> Values:
-    # Without an end, or with one before the start, the kernel asks for less than no memory.
-    sliced: Values = pc.binary_slice(elements, head, max(most, head))
+    # Without an end the kernel asks for less than no memory.
+    sliced: Values = pc.binary_slice(elements, head, most)
     return sliced

@@ -91,7 +91,7 @@ def test_load_refuses_what_is_no_transcript(tmp_path: Path, text: str, said: str
     ("expected", "seen"),
     [
         ("out: [[a, 1, 5], [b, 2, 5]]", {"out": [("b", 2, 5), ("a", 1, 5)]}),
-        ("out: [[a, 1, 5, [0, 6]], [a, 1, 5]]", {"out": [["a", 1, 5, [3, 6]], ["a", 1, 5, [0, 6]]]}),
+        ("out: [[a, 1, 5], [a, 1, 5, [0, 6]]]", {"out": [["a", 1, 5, [0, 6]], ["a", 1, 5, [3, 6]]]}),
         ("emits: []", {}),
         ("note: a remark", {"out": [], "dropped": 0, "current_ms": 3}),
         ("current_ms: min", {"current_ms": -(2**63)}),
