@@ -176,9 +176,9 @@ class _Compiler:
         topic = _topic(node)
         records = read_stream(topic, self.query, self.context)
         origin = f"{literal(topic.name)} AS topic"  # one constant instead of a string in every row
-        records = records.selectExpr(origin, "partition", "offset", "value", parsed(node.schema))
+        records = records.selectExpr(origin, "partition", "offset", "value", parsed(node))
         shared = node in self.query.dead_letters
-        bad = bad_record(node.schema)
+        bad = bad_record(node)
         lane = Lane(next(self.numbers), {name: next(self.names) for name in node.columns})
         extra = [f"'0' AS {ORDINAL}"] if self.counted else []
         if shared:
@@ -217,7 +217,7 @@ class _Compiler:
         return {
             "topic": literal(_topic(sink).name),
             "key": kafka_key(sink.key, columns),
-            "value": f"CAST({kafka_value(columns)} AS BINARY)",
+            "value": kafka_value(_topic(sink), columns),
             "headers": headers({"flowcore-id": identity}) if tracks.identified else headers({}),
         }
 

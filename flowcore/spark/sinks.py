@@ -36,9 +36,9 @@ __all__ = [
 _DEFAULT_PARTITIONS = 1
 
 
-def kafka_value(columns: Mapping[str, str]) -> str:
-    """The JSON object of some columns, by name; fields that are null are left out."""
-    return f"to_json({struct(columns)})"
+def kafka_value(topic: KafkaTopic, columns: Mapping[str, str]) -> str:  # noqa: ARG001
+    """The value of some columns, by name, as bytes; fields that are null are left out of JSON."""
+    return f"CAST(to_json({struct(columns)}) AS BINARY)"
 
 
 def kafka_key(names: Sequence[str] | None, columns: Mapping[str, str]) -> str:
@@ -47,7 +47,7 @@ def kafka_key(names: Sequence[str] | None, columns: Mapping[str, str]) -> str:
         return "CAST(NULL AS STRING)"
     if len(names) == 1:
         return f"CAST({columns[names[0]]} AS STRING)"
-    return kafka_value({name: columns[name] for name in names}) if names else "'{}'"
+    return f"to_json({struct({name: columns[name] for name in names})})" if names else "'{}'"
 
 
 def headers(values: Mapping[str, str]) -> str:
@@ -76,7 +76,9 @@ def bad_record_headers(node: Read) -> str:
 def write_topic(sink: Write, topic: KafkaTopic, frame: DataFrame, context: Context) -> None:
     """Write a bounded frame to a topic, which is created if it does not exist."""
     columns = {column: quoted(column) for column in sink.columns}
-    records = frame.selectExpr(f"{kafka_key(sink.key, columns)} AS key", f"{kafka_value(columns)} AS value")
+    records = frame.selectExpr(
+        f"{kafka_key(sink.key, columns)} AS key", f"{kafka_value(topic, columns)} AS value"
+    )
     _send(records, topic.name, topic, context)
 
 

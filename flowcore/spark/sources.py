@@ -89,9 +89,9 @@ def _read_topic(node: Read, topic: KafkaTopic, context: Context) -> BatchInput:
         .option("startingOffsets", offsets_json(topic, start))
         .option("endingOffsets", offsets_json(topic, end))
         .load()
-        .selectExpr("topic", "partition", "offset", "value", parsed(node.schema))
+        .selectExpr("topic", "partition", "offset", "value", parsed(node))
     )
-    bad = bad_record(node.schema)
+    bad = bad_record(node)
     fields = [f"{RECORD}.{quoted(name)}" for name in node.columns]
     if topic.on_error == "fail":
         stop = f"CASE WHEN {bad} THEN {fail_at(topic.name)} ELSE true END"
