@@ -28,6 +28,7 @@ __all__ = [
     "begin_offsets",
     "end_offsets",
     "ensure_topics",
+    "grow_topic",
     "offsets_at",
     "partition_counts",
     "wait_until_ready",
@@ -37,12 +38,16 @@ _TIMEOUT_S = 5.0
 _ATTEMPT_S = 0.5
 
 
-def ensure_topics(bootstrap_servers: str, topics: Mapping[str, int]) -> None:
+def ensure_topics(
+    bootstrap_servers: str, topics: Mapping[str, int], configs: Mapping[str, str] | None = None
+) -> None:
     """Create the topics that do not exist; return when all of them can be used.
 
     Args:
         bootstrap_servers: Address of the broker, ``host:port[,host:port...]``.
         topics: Number of partitions by topic name. A topic that exists keeps the number it has.
+        configs: Kafka's settings of topics that are created, such as ``retention.ms``. Default: the
+            broker's.
 
     Raises:
         BrokerError: The broker cannot be reached, or refuses a topic.
@@ -52,7 +57,7 @@ def ensure_topics(bootstrap_servers: str, topics: Mapping[str, int]) -> None:
         if not missing:
             return
         # The number of copies is the broker's own default, which fits one node as well as many.
-        wanted = {name: {"num_partitions": topics[name]} for name in missing}
+        wanted = {name: {"num_partitions": topics[name], "configs": configs or {}} for name in missing}
         for answer in client.create_topics(wanted, raise_errors=False)["topics"]:
             if answer["error_code"] in {0, TopicAlreadyExistsError.errno}:
                 continue
@@ -70,6 +75,26 @@ def ensure_topics(bootstrap_servers: str, topics: Mapping[str, int]) -> None:
                     f"topics {missing} were created at {bootstrap_servers} but have no leader after "
                     f"{_TIMEOUT_S:.0f} s: nothing could be written to them; see the broker's log"
                 )
+                raise BrokerError(msg)
+            time.sleep(0.02)
+
+
+def grow_topic(bootstrap_servers: str, topic: str, partitions: int) -> None:
+    """Give a topic that exists at least this many partitions; return when all of them can be used.
+
+    Raises:
+        BrokerError: The broker cannot be reached, or refuses.
+    """
+    with _asking(bootstrap_servers) as client:
+        if (_partition_counts(client, [topic])[topic] or 0) >= partitions:
+            return
+        answer = client.create_partitions({topic: partitions}, raise_errors=False).results[0]
+        deadline = time.monotonic() + _TIMEOUT_S
+        # Asked first: a refusal may only say that somebody else was faster.
+        while (_partition_counts(client, [topic])[topic] or 0) < partitions:
+            if answer.error_code or time.monotonic() > deadline:
+                reason = answer.error_message or for_code(answer.error_code).__name__
+                msg = f"{topic!r} at {bootstrap_servers} cannot be given {partitions} partitions: {reason}"
                 raise BrokerError(msg)
             time.sleep(0.02)
 

@@ -1,0 +1,173 @@
+"""How long do markers take to the sinks of a flow, wherever it runs?
+
+`LatencyCollector` reads the companion topics of the sinks' topics, from their end, in a thread. The moment
+at which a marker is received here is the moment at which any reader of the sink could have had a record, so
+the latency is that of the whole way: two hops through Kafka and the flow between them. What the figures
+mean is told in `flowcore.latency`.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, TopicPartition
+
+from flowcore.errors import SerializationError
+from flowcore.graph.connectors import KafkaTopic
+from flowcore.latency import LatencySummary, LatencyTracker
+from flowcore.serializers.events import LatencyMarkerEventSerializer
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self
+
+    from confluent_kafka import Message
+
+__all__ = ["LatencyCollector"]
+
+_SETTINGS: Final = {
+    "group.id": "flowcore-latency",  # the client insists; no group is joined, nothing is committed
+    "enable.auto.commit": False,
+    "fetch.min.bytes": 1,
+    "fetch.wait.max.ms": 100,
+    "reconnect.backoff.max.ms": 1_000,
+    # What the broker has removed meanwhile, or a topic that was made anew: go on with what is there.
+    "auto.offset.reset": "earliest",
+    "log_level": 0,  # a broker that is away is waited for
+}
+_POLL_S: Final = 0.1
+_ANSWER_S: Final = 1.0
+_LOOK_S: Final = 1.0
+_LOOK_AGAIN_S: Final = 30.0
+
+
+class LatencyCollector:
+    """Latency of the markers that reach the sinks' topics, from entering the context to leaving it.
+
+    Topics that do not exist yet are waited for, and so is a broker that is away. Nothing that is in a topic
+    stops it.
+
+    >>> with LatencyCollector("127.0.0.1:9092", {"enriched-bids": "enriched"}) as found:  # doctest: +SKIP
+    ...     time.sleep(60)
+    ...     print(found.read())
+
+    Args:
+        servers: Address of the broker, ``host:port[,host:port...]``.
+        sinks: By topic the name of the sink that writes to it. Their companion topics are read.
+    """
+
+    def __init__(self, servers: str, sinks: Mapping[str, str]) -> None:
+        self._servers = servers
+        self._sinks = {KafkaTopic(topic).events: sink for topic, sink in sinks.items()}
+        self._serializer = LatencyMarkerEventSerializer()
+        self._tracker = LatencyTracker()
+        self._counting = threading.Lock()
+        self._bad = 0
+        self._last_bad: str | None = None
+        self._stop = threading.Event()
+        self._ready = threading.Event()
+        self._running: tuple[Consumer, threading.Thread] | None = None
+
+    @property
+    def bad(self) -> int:
+        """Messages that are no events."""
+        return self._bad
+
+    @property
+    def last_bad(self) -> str | None:
+        """What was wrong with the last of them, with its coordinates."""
+        return self._last_bad
+
+    def read(self) -> tuple[LatencySummary, ...]:
+        """What was counted since the start, by sink and source."""
+        with self._counting:
+            return self._tracker.total()
+
+    def recent(self) -> tuple[LatencySummary, ...]:
+        """What was counted in the last minute, by sink and source."""
+        with self._counting:
+            return self._tracker.recent(_now_us())
+
+    def wait_ready(self, timeout_s: float) -> bool:
+        """Wait until the broker has answered once; True if it has.
+
+        From then on no marker is missed: those of topics that exist are read from where they ended at that
+        moment, those of others from their beginning.
+        """
+        return self._ready.wait(timeout_s)
+
+    def __enter__(self) -> Self:
+        consumer = Consumer({"bootstrap.servers": self._servers, **_SETTINGS})
+        self._stop.clear()
+        self._ready.clear()
+        thread = threading.Thread(target=self._run, args=(consumer,), name="latency", daemon=True)
+        thread.start()
+        self._running = consumer, thread
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop reading; what was counted can still be read. Closing again does nothing."""
+        if self._running is None:
+            return
+        (consumer, thread), self._running = self._running, None
+        self._stop.set()
+        thread.join()
+        consumer.close()
+
+    def _run(self, consumer: Consumer) -> None:
+        partitions: dict[str, int] = {}
+        look_s = time.monotonic()
+        while not self._stop.is_set():
+            if time.monotonic() >= look_s:
+                self._look(consumer, partitions)
+                is_complete = all(partitions.get(topic) for topic in self._sinks)
+                look_s = time.monotonic() + (_LOOK_AGAIN_S if is_complete else _LOOK_S)
+            message = consumer.poll(_POLL_S)
+            if message is not None and message.error() is None:
+                self._record(message, _now_us())
+
+    def _look(self, consumer: Consumer, known: dict[str, int]) -> None:
+        """Begin to read the partitions that are not read yet."""
+        try:
+            for topic in self._sinks:
+                found = len(consumer.list_topics(topic, timeout=_ANSWER_S).topics[topic].partitions)
+                new = [TopicPartition(topic, number) for number in range(known.get(topic, 0), found)]
+                for partition in new:
+                    # Asked for at once: "the end" would be wherever it is when the first fetch is sent.
+                    partition.offset = OFFSET_BEGINNING if topic in known else _end(consumer, partition)
+                if new:
+                    consumer.incremental_assign(new)
+                known[topic] = max(found, known.get(topic, 0))
+        except KafkaException:
+            return  # the broker is away; look again
+        self._ready.set()
+
+    def _record(self, message: Message, received_us: int) -> None:
+        topic = message.topic() or ""
+        try:
+            value = message.value()
+            where = f"{topic}[{message.partition()}]@{message.offset()}"
+            event = self._serializer.decode(b"" if value is None else value, where)
+        except SerializationError as error:
+            self._bad += 1
+            self._last_bad = str(error)
+            return
+        with self._counting:
+            self._tracker.record(event, self._sinks[topic], received_us)
+
+
+def _end(consumer: Consumer, partition: TopicPartition) -> int:
+    end: int = consumer.get_watermark_offsets(partition, timeout=_ANSWER_S)[1]
+    return end
+
+
+def _now_us() -> int:
+    return time.time_ns() // 1_000

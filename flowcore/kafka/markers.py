@@ -1,0 +1,229 @@
+"""How does one mark the time in a topic, without touching what is in it?
+
+`MarkerSource` writes a `LatencyMarkerEvent` to every partition of ``<topic>.events`` each interval, from
+one thread. What becomes of the markers it does not know; `flowcore.kafka.latency_collector` does.
+
+A mark is a whole millisecond, and a fast flow takes less than one. So a marker is sent at the turn of a
+millisecond, and its mark is exact. A marker that the broker does not take within a second is dropped and
+counted, never sent late or twice: it would measure how patient this producer is, not how long the flow
+takes. While a broker is away the latency of that time is told by the markers that it had taken before.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final
+
+from confluent_kafka import KafkaException, Producer
+
+from flowcore.durations import MILLISECOND, show_duration
+from flowcore.elements import LatencyMarkerEvent
+from flowcore.errors import BrokerError, ConfigurationError
+from flowcore.graph.connectors import KafkaTopic
+from flowcore.kafka.topics import ensure_topics, grow_topic, partition_counts
+from flowcore.serializers.events import LatencyMarkerEventSerializer
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self
+
+    from confluent_kafka import KafkaError, Message
+
+__all__ = ["COMPANION_CONFIGS", "MarkerSource", "ensure_companion"]
+
+COMPANION_CONFIGS: Final = {
+    "retention.ms": "3600000",
+    # A file is only removed whole, and not before it is closed: markers would fill one in a month.
+    "segment.ms": "900000",
+}
+
+_GIVE_UP_MS: Final = 1_000
+_FLUSH_S: Final = 1.0
+_SETTINGS: Final = {
+    "linger.ms": 0,
+    # Readers wait for the other copies anyway; a marker that is lost with a leader is one of many.
+    "acks": 1,
+    "retries": 0,
+    "message.timeout.ms": _GIVE_UP_MS,
+    "reconnect.backoff.max.ms": 1_000,
+    "log_level": 0,  # what goes wrong is counted
+}
+_SHORTEST_BEAT_MS: Final = 20
+_LOOK_S: Final = 1.0
+_MS_NS: Final = 1_000_000
+_SPIN_NS: Final = 150_000  # a short sleep may last this much longer than asked
+_LATE_NS: Final = 100_000
+_ATTEMPTS: Final = 5
+
+
+def ensure_companion(servers: str, topic: str) -> int:
+    """Make the companion topic of a topic where it is missing, with at least as many partitions.
+
+    It keeps an event for an hour. A companion that exists keeps its settings.
+
+    Args:
+        servers: Address of the broker, ``host:port[,host:port...]``.
+        topic: The topic with the data, which exists.
+
+    Returns:
+        The number of the companion's partitions.
+
+    Raises:
+        BrokerError: The broker cannot be reached or refuses, or the topic does not exist.
+    """
+    partitions = partition_counts(servers, [topic])[topic]
+    if partitions is None:
+        msg = (
+            f"topic {topic!r} does not exist at {servers} or has no leader: how many partitions its "
+            "companion needs cannot be told; create it first"
+        )
+        raise BrokerError(msg)
+    companion = KafkaTopic(topic).events
+    ensure_topics(servers, {companion: partitions}, COMPANION_CONFIGS)
+    grow_topic(servers, companion, partitions)
+    return partition_counts(servers, [companion])[companion] or partitions
+
+
+class MarkerSource:
+    """Writes latency markers beside a topic, from entering the context to leaving it.
+
+    >>> with MarkerSource("127.0.0.1:9092", "bids", "auctions/bids", timedelta(seconds=1)):  # doctest: +SKIP
+    ...     run_the_flow()
+
+    Args:
+        servers: Address of the broker, ``host:port[,host:port...]``.
+        topic: The topic with the data; its companion is made where it is missing.
+        operator_id: Names the source in the markers, such as ``auctions/bids``.
+        interval: Time between two markers of a partition, at least a millisecond. The partitions take
+            turns within it, so that what they cost is spread.
+
+    Raises:
+        ConfigurationError: The interval is too short.
+        ElementError: No marker can carry this operator id.
+        BrokerError: On entering: the broker cannot be reached, or the topic does not exist. Later a
+            broker that is away only counts in `failed`.
+    """
+
+    def __init__(self, servers: str, topic: str, operator_id: str, interval: timedelta) -> None:
+        if interval < MILLISECOND:
+            msg = (
+                f"interval={show_duration(interval)} of markers beside topic {topic!r} is under a "
+                "millisecond: marks could not be told apart; pass for instance timedelta(seconds=1)"
+            )
+            raise ConfigurationError(msg)
+        LatencyMarkerEvent(0, operator_id, 0)
+        self._servers = servers
+        self._topic = topic
+        self._companion = KafkaTopic(topic).events
+        self._operator_id = operator_id
+        self._interval_s = interval.total_seconds()
+        self._serializer = LatencyMarkerEventSerializer()
+        self._stop = threading.Event()
+        self._running: tuple[Producer, threading.Thread] | None = None
+        self._delivered = 0
+        self._failed = 0
+        self._last_error: str | None = None
+
+    @property
+    def delivered(self) -> int:
+        """Markers that the broker has taken."""
+        return self._delivered
+
+    @property
+    def failed(self) -> int:
+        """Markers that were dropped, because the broker did not take them in time or at all."""
+        return self._failed
+
+    @property
+    def last_error(self) -> str | None:
+        """Why the last of them was dropped."""
+        return self._last_error
+
+    def __enter__(self) -> Self:
+        partitions = ensure_companion(self._servers, self._topic)
+        producer = Producer({"bootstrap.servers": self._servers, **_SETTINGS})
+        self._stop.clear()
+        thread = threading.Thread(
+            target=self._run, args=(producer, partitions), name=f"markers-{self._topic}", daemon=True
+        )
+        thread.start()
+        self._running = producer, thread
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop; what is still on its way has a second to arrive. Closing again does nothing."""
+        if self._running is None:
+            return
+        (producer, thread), self._running = self._running, None
+        self._stop.set()
+        thread.join()
+        if producer.flush(_FLUSH_S):
+            producer.purge()
+            producer.poll(0)
+
+    def _run(self, producer: Producer, partitions: int) -> None:
+        # Partitions that could have no moment of their own share one.
+        beats = min(partitions, max(int(self._interval_s * 1_000) // _SHORTEST_BEAT_MS, 1))
+        beat_s = self._interval_s / beats
+        # Turns follow the clock that nobody sets, marks the one that the sinks read.
+        began_s = time.monotonic()
+        turn = 0
+        while self._wait_until(began_s + turn * beat_s, producer):
+            marked_ms = _turn_of_millisecond()
+            for partition in range(turn % beats, partitions, beats):
+                self._send(producer, marked_ms, partition)
+            producer.poll(0)
+            # Turns that a suspended process has missed are not made up for.
+            turn = max(turn + 1, int((time.monotonic() - began_s) / beat_s))
+
+    def _wait_until(self, due_s: float, producer: Producer) -> bool:
+        while not self._stop.is_set():
+            left_s = due_s - time.monotonic()
+            if left_s <= 0:
+                return True
+            self._stop.wait(min(left_s, _LOOK_S))
+            producer.poll(0)
+        return False
+
+    def _send(self, producer: Producer, marked_ms: int, partition: int) -> None:
+        event = LatencyMarkerEvent(marked_ms, self._operator_id, partition)
+        try:
+            producer.produce(
+                self._companion,
+                self._serializer.encode(event),
+                partition=partition,
+                timestamp=marked_ms,
+                on_delivery=self._sent,
+            )
+        except (KafkaException, BufferError) as error:
+            self._failed += 1
+            self._last_error = str(error)
+
+    def _sent(self, error: KafkaError | None, _message: Message) -> None:
+        if error is None:
+            self._delivered += 1
+        else:
+            self._failed += 1
+            self._last_error = error.str()
+
+
+def _turn_of_millisecond() -> int:
+    """Wait for the wall clock to turn to a whole millisecond, a millisecond at most; return it."""
+    for _ in range(_ATTEMPTS):
+        now_ns = time.time_ns()
+        turn_ns = (now_ns // _MS_NS + 1) * _MS_NS
+        if turn_ns - now_ns > _SPIN_NS:
+            time.sleep((turn_ns - now_ns - _SPIN_NS) / 1e9)
+        # A clock that is set back while we look at it would have us look for hours.
+        while 0 < turn_ns - (now_ns := time.time_ns()) <= _MS_NS:
+            pass
+        if 0 <= now_ns - turn_ns <= _LATE_NS:
+            return turn_ns // _MS_NS
+    return now_ns // _MS_NS  # a busy machine: less than a millisecond off
