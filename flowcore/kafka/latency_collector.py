@@ -1,6 +1,6 @@
 """How long do markers take to the sinks of a flow, wherever it runs?
 
-`LatencyCollector` reads the companion topics of the sinks' topics, from their end, in a thread. The moment
+`LatencyCollector` reads the companion topics of the sinks' topics, from their end on, in a thread. The moment
 at which a marker is received here is the moment at which any reader of the sink could have had a record, so
 the latency is that of the whole way: two hops through Kafka and the flow between them. What the figures
 mean is told in `flowcore.latency`.
@@ -13,7 +13,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from flowcore.errors import SerializationError
 from flowcore.graph.connectors import KafkaTopic
@@ -33,9 +33,8 @@ _SETTINGS: Final = {
     "enable.auto.commit": False,
     "fetch.min.bytes": 1,
     "fetch.wait.max.ms": 100,
-    "reconnect.backoff.max.ms": 1_000,
-    # What the broker has removed meanwhile, or a topic that was made anew: go on with what is there.
-    "auto.offset.reset": "earliest",
+    "reconnect.backoff.max.ms": 250,  # markers that wait for us look slow
+    "auto.offset.reset": "latest",  # of a topic that was made anew, or read too late
     "log_level": 0,  # a broker that is away is waited for
 }
 _POLL_S: Final = 0.1
@@ -94,8 +93,8 @@ class LatencyCollector:
     def wait_ready(self, timeout_s: float) -> bool:
         """Wait until the broker has answered once; True if it has.
 
-        From then on no marker is missed: those of topics that exist are read from where they ended at that
-        moment, those of others from their beginning.
+        From then on no marker in a topic that existed then is missed. Topics that come later are found
+        within a second or two, and read from where they end then.
         """
         return self._ready.wait(timeout_s)
 
@@ -139,10 +138,12 @@ class LatencyCollector:
         try:
             for topic in self._sinks:
                 found = len(consumer.list_topics(topic, timeout=_ANSWER_S).topics[topic].partitions)
-                new = [TopicPartition(topic, number) for number in range(known.get(topic, 0), found)]
-                for partition in new:
-                    # Asked for at once: "the end" would be wherever it is when the first fetch is sent.
-                    partition.offset = OFFSET_BEGINNING if topic in known else _end(consumer, partition)
+                new = [
+                    # Asked for at once: "the end" would be wherever it is when the first fetch is sent. What
+                    # was written before we looked has waited for us, and not for the flow.
+                    TopicPartition(topic, number, _end(consumer, topic, number))
+                    for number in range(known.get(topic, 0), found)
+                ]
                 if new:
                     consumer.incremental_assign(new)
                 known[topic] = max(found, known.get(topic, 0))
@@ -164,8 +165,8 @@ class LatencyCollector:
             self._tracker.record(event, self._sinks[topic], received_us)
 
 
-def _end(consumer: Consumer, partition: TopicPartition) -> int:
-    end: int = consumer.get_watermark_offsets(partition, timeout=_ANSWER_S)[1]
+def _end(consumer: Consumer, topic: str, partition: int) -> int:
+    end: int = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=_ANSWER_S)[1]
     return end
 
 
