@@ -13,6 +13,7 @@ from typing import Any, Literal, get_args
 
 from flowcore.errors import ConfigurationError
 from flowcore.graph.schema import Schema
+from flowcore.graph.value_formats import check_format
 from flowcore.watermarks.strategies import WatermarkStrategy
 
 __all__ = [
@@ -92,14 +93,14 @@ class Json:
 
 @dataclass(frozen=True, slots=True)
 class KafkaTopic:
-    """A Kafka topic of JSON values. Unbounded, unless ``until`` says where it ends.
+    """A Kafka topic. Unbounded, unless ``until`` says where it ends.
 
-    A record that does not fit the schema (not JSON, a field of another type, a ``NOT NULL`` field
-    without value) goes to the topic ``<name>.dead-letter`` with its bytes and coordinates.
+    A record that does not fit format and schema (not JSON, a field of another type, a ``NOT NULL``
+    field without value) goes to the topic ``<name>.dead-letter`` with its bytes and coordinates.
 
     Args:
         name: The topic.
-        schema: The fields of a value, as Spark DDL; needed to read, not to write.
+        schema: The fields of a value, as Spark DDL; needed to read, and to write other formats than JSON.
         start: Where a first run begins; later runs of a stream go on where it stopped.
         until: Where reading ends, which makes the topic a bounded source. ``"latest"`` is the end
             as it is when the stage starts.
@@ -119,10 +120,15 @@ class KafkaTopic:
             sinks only: tagged or value-only, as the plan finds that the flow needs timestamps or not.
         headers: Of tagged elements, put tag and timestamp into Kafka headers, so that readers that know
             nothing of them find the value as it is.
+        format: What a value looks like in bytes: ``json``, ``avro``, ``avro-confluent``, ``fixed``,
+            ``protobuf``, ``raw``, or one that you `flowcore.serializers.formats.register`.
+        format_options: What the format takes beside columns: ``schema`` and ``schema_id`` for Avro,
+            ``message`` for Protobuf.
 
     Raises:
         ConfigurationError: The name is empty, ``start`` is after the end, a time has no zone, the
             watermark is no strategy, or headers are asked for where there is nothing to put in them.
+        FormatError: The format is unknown, takes other options, or does not hold a column.
     """
 
     name: str
@@ -137,6 +143,8 @@ class KafkaTopic:
     watermark: WatermarkStrategy | None = field(default=None, metadata=ADDED_LATER)
     elements: Elements = field(default="plain", metadata=ADDED_LATER)
     headers: bool = field(default=False, metadata=ADDED_LATER)
+    format: str = field(default="json", metadata=ADDED_LATER)
+    format_options: Mapping[str, Any] = field(default_factory=dict, hash=False, metadata=ADDED_LATER)
 
     def __post_init__(self) -> None:
         if not self.name:
@@ -151,6 +159,7 @@ class KafkaTopic:
             msg = f"until='earliest' of topic {self.name!r} ends before its first record; pass 'latest'"
             raise ConfigurationError(msg)
         _check_elements(self)
+        check_format(self)
 
     @property
     def dead_letter(self) -> str:

@@ -28,6 +28,7 @@ from flowcore.graph.operators import (
     Write,
 )
 from flowcore.graph.schema import Schema
+from flowcore.graph.value_formats import check_written
 
 __all__ = ["Flow", "Stream"]
 
@@ -322,6 +323,8 @@ class Stream:
         known = {column.lower(): column for column in node.columns}
         keys = None if keys is None else tuple(known[column.lower()] for column in keys)
         checks.require_writable(node, name, sink, keys)
+        if isinstance(sink, KafkaTopic):
+            check_written(sink, node.columns, name, keys)
         self._flow.add(
             Write(
                 name=name, inputs=(node,), columns=node.columns, bounded=node.bounded,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import Field, fields, is_dataclass
+from dataclasses import MISSING, Field, fields, is_dataclass
 from functools import partial
 from types import CodeType, FunctionType, MethodType
 from typing import Any
@@ -72,7 +72,8 @@ def _made_of(value: Any) -> tuple[object, ...] | None:
 def _counting(value: Any) -> Iterator[Field[Any]]:
     """Fields that tell; one that was added later tells nothing where it has its default."""
     for field in fields(value):
-        if field.metadata != ADDED_LATER or getattr(value, field.name) != field.default:
+        default = field.default if field.default_factory is MISSING else field.default_factory()
+        if field.metadata != ADDED_LATER or getattr(value, field.name) != default:
             yield field
 
 

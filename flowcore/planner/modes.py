@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from flowcore.errors import PlanError
 from flowcore.graph.operators import Apply, Operator, Read, Union, Write, topic_of, upstream
+from flowcore.graph.value_formats import runs_in_python
 from flowcore.planner.plan import Decision, Mode
 
 __all__ = ["mode_of"]
@@ -46,6 +47,8 @@ def _obstacles(operators: tuple[Operator, ...]) -> Iterator[str]:
         match node:
             case Read() | Write() if topic_of(node) is None:
                 yield f"{node.name} is not a Kafka topic"
+            case Read() | Write() if (topic := topic_of(node)) and runs_in_python(topic):
+                yield f"format {topic.format!r} of {node.name} runs in Python"
             case Apply(realtime=False):
                 yield f"{node.name} is a DataFrame function that does not declare realtime=True"
             case Union() if _shared_source(node):
