@@ -84,11 +84,11 @@ def check_written(topic: Formatted, columns: Sequence[str], sink: str, key: Sequ
     keys = {column.lower() for column in key or ()}
     beside = [column for column in columns if column.lower() not in keys]
     schema = value_schema(topic)
-    if schema is None:  # raw, of the one column that is not the key
-        if len(beside) == 1:
+    if schema is None:  # raw
+        if len(columns) == 1:
             return
-        what = f"has the columns {', '.join(beside) or 'of the key only'}, and a raw value is one column"
-        wanted = "one column beside the key"
+        what = f"has the columns {', '.join(columns)}, and a raw value is one of them"
+        wanted = "one column (with schema='body BINARY' of the topic: that one and the key)"
     else:
         have, want = {column.lower() for column in columns}, {name.lower() for name in schema.names}
         missing = [name for name in schema.names if name.lower() not in have]

@@ -22,6 +22,12 @@ from flowcore.settings import Settings
 __all__ = ["live_session", "session", "session_config"]
 
 _GIB = 1 << 30
+_AVRO_LIMITS = {
+    "bytes.maxLength": 16 << 20,
+    "string.maxLength": 16 << 20,
+    "collectionItems.maxLength": 1 << 20,
+}
+"""A few bad bytes may claim to be a text of 2 GB, for which the reader would make room before it looks."""
 _LIVE = {
     # One record that cannot be divided or cast must not stop a stream; it gets a null.
     "spark.sql.ansi.enabled": "false",
@@ -52,9 +58,11 @@ def session_config(
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     heap_gib = max(1, min(4, memory // _GIB // 4))
     log = settings.state_dir.absolute() / "spark.log"
+    limits = [f"-Dorg.apache.avro.limits.{name}={limit}" for name, limit in _AVRO_LIMITS.items()]
     options = [
         *driver_options(short_lived=settings.short_lived, record_to=record_to),
         f'"-Dflowcore.log={log}"',
+        *limits,
         f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}",
     ]
     config = {
@@ -62,6 +70,7 @@ def session_config(
         "spark.driver.memory": f"{heap_gib}g",
         "spark.driver.extraClassPath": driver_class_path(),
         "spark.driver.extraJavaOptions": " ".join(options),
+        "spark.executor.extraJavaOptions": " ".join(limits),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.session.timeZone": "UTC",
