@@ -15,6 +15,7 @@ _COMMANDS = {
     "bench": "Measure flowcore against a rival in the same run.",
     "broker": "Run a real Kafka broker on this machine until Ctrl-C.",
     "doctor": "Check that this machine has what flowcore needs.",
+    "latency": "Show how long records take to the sinks of a running flow.",
     "plan": "Print in which stages and modes a flow would run, and why.",
     "run": "Run a flow: bounded stages as needed, then live.",
     "setup": "Fetch jars and prepare Spark's JVM for a fast start.",

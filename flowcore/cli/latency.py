@@ -1,0 +1,211 @@
+"""`flowcore latency`: how long records take to the sinks of a flow that runs in another process."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import signal
+import time
+from collections.abc import Iterable
+from contextlib import ExitStack
+
+import click
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from flowcore.cli.flow_argument import flow_and_settings
+from flowcore.errors import PlanError, RunError
+from flowcore.graph.flow import Flow
+from flowcore.graph.operators import topic_of
+from flowcore.kafka.latency_collector import LatencyCollector
+from flowcore.latency import LatencySummary
+from flowcore.settings import Settings
+from flowcore.spark.context import broker_of
+
+__all__ = ["latency"]
+
+_REFRESH_S = 0.5
+_LINES_S = 5.0
+_PATIENCE_S = 10.0
+_NO_MARKERS = (
+    "no latency marker has reached a sink of flow {flow!r} at {servers} in {seconds:.0f} s: is "
+    "metrics.latency.interval set for the run, for instance --set metrics.latency.interval='1 s'? is the "
+    "flow running?"
+)
+_NO_BROKER = (
+    "no broker has answered at {servers} in {seconds:.0f} s: latency markers of flow {flow!r} cannot be "
+    "read; start it there, for example with `flowcore broker --port N`, or pass the address of one that runs"
+)
+
+
+@click.command()
+@flow_and_settings
+@click.option("--seconds", type=click.FloatRange(min=0, min_open=True), help="Default: until Ctrl-C.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end, and nothing else.")
+def latency(flow: Flow, settings: Settings, seconds: float | None, *, as_json: bool) -> None:
+    """Show how long records take from the sources of a running flow to its sinks.
+
+    The flow runs in another process, with metrics.latency.interval set. The figures are those of the
+    markers that arrive while this command runs; the live table shows the last minute.
+
+    \b
+    Examples:
+      flowcore latency my_flows.sales:flow --set kafka.bootstrap.servers=127.0.0.1:9092
+      flowcore latency my_flows.sales:flow --seconds 60 --json
+    """
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    brokers = _sinks(flow, settings)
+    began_s = time.monotonic()
+    interrupted = False
+    with ExitStack() as opened:
+        collectors = [opened.enter_context(LatencyCollector(*broker)) for broker in brokers.items()]
+        view = _View(flow.name, collectors)
+        try:
+            if as_json:
+                _sleep(seconds)
+            else:
+                view.show(seconds)
+        except KeyboardInterrupt:
+            interrupted = True
+    took_s = time.monotonic() - began_s
+    if as_json:
+        click.echo(json.dumps(view.as_object(took_s)))
+    if not view.total():
+        silent = [
+            servers for servers, found in zip(brokers, collectors, strict=True) if not found.wait_ready(0)
+        ]
+        msg = (_NO_BROKER if silent else _NO_MARKERS).format(
+            flow=flow.name, seconds=took_s, servers=", ".join(silent or brokers)
+        )
+        if not interrupted:
+            raise RunError(msg)
+        click.echo(msg, err=True)
+
+
+def _sinks(flow: Flow, settings: Settings) -> dict[str, dict[str, str]]:
+    """By broker and topic the sinks that markers reach."""
+    found: dict[str, dict[str, str]] = {}
+    for sink in flow.sinks:
+        topic = topic_of(sink)
+        if topic is not None and not sink.bounded:
+            found.setdefault(broker_of(topic, settings), {})[topic.name] = sink.name
+    if not found:
+        msg = (
+            f"flow {flow.name!r} writes no stream to Kafka: latency markers leave only beside a Kafka topic; "
+            "write a live stream to a KafkaTopic"
+        )
+        raise PlanError(msg)
+    return found
+
+
+class _View:
+    """What is shown of what is collected."""
+
+    def __init__(self, flow: str, collectors: list[LatencyCollector]) -> None:
+        self._flow = flow
+        self._collectors = collectors
+        self._began_s = time.monotonic()
+
+    def total(self) -> list[LatencySummary]:
+        return [summary for collector in self._collectors for summary in collector.read()]
+
+    def as_object(self, seconds: float) -> dict[str, object]:
+        return {
+            "flow": self._flow,
+            "seconds": round(seconds, 3),
+            "latencies": [dataclasses.asdict(summary) for summary in self.total()],
+            "bad_events": self._bad(),
+        }
+
+    def show(self, seconds: float | None) -> None:
+        console = Console()
+        end_s = None if seconds is None else self._began_s + seconds
+        try:
+            if console.is_terminal:
+                self._show_table(console, end_s)
+            else:
+                self._show_lines(end_s)
+        finally:
+            if self.total():
+                console.print(_table("since the start", self.total()))
+                for note in self._notes():
+                    console.print(note)
+
+    def _show_table(self, console: Console, end_s: float | None) -> None:
+        with Live(console=console, auto_refresh=False, transient=True) as live:
+            while _goes_on(end_s, _REFRESH_S):
+                table = _table("last minute; Ctrl-C stops", self._recent())
+                live.update(Group(table, *self._notes()), refresh=True)
+
+    def _show_lines(self, end_s: float | None) -> None:
+        while _goes_on(end_s, _LINES_S):
+            for summary in self._recent():
+                click.echo(_line(summary))
+            for note in self._notes():
+                click.echo(note.plain)
+
+    def _recent(self) -> list[LatencySummary]:
+        return [summary for collector in self._collectors for summary in collector.recent()]
+
+    def _bad(self) -> int:
+        return sum(collector.bad for collector in self._collectors)
+
+    def _notes(self) -> list[Text]:
+        notes = []
+        total = self.total()
+        if not total and time.monotonic() - self._began_s > _PATIENCE_S:
+            notes.append("no markers yet: is metrics.latency.interval set for the run? is the flow running?")
+        if skewed := sum(summary.skewed for summary in total):
+            notes.append(f"{skewed:,} markers came before their mark and are left out: the clocks differ")
+        if implausible := sum(summary.implausible for summary in total):
+            notes.append(f"{implausible:,} markers are off by more than a day and are left out")
+        if bad := self._bad():
+            last = next(collector.last_bad for collector in self._collectors if collector.last_bad)
+            notes.append(f"{bad:,} messages are no events, the last: {last}")
+        return [Text(_plain(note)) for note in notes]
+
+
+def _goes_on(end_s: float | None, step_s: float) -> bool:
+    """Sleep a step, or what is left; False when nothing is left."""
+    left_s = step_s if end_s is None else min(end_s - time.monotonic(), step_s)
+    time.sleep(max(left_s, 0))
+    return end_s is None or time.monotonic() < end_s
+
+
+def _sleep(seconds: float | None) -> None:
+    end_s = None if seconds is None else time.monotonic() + seconds
+    while _goes_on(end_s, _LINES_S):
+        pass
+
+
+def _table(title: str, summaries: Iterable[LatencySummary]) -> Table:
+    table = Table("source", "sink", title=f"latency, {title}", title_justify="left")
+    for name in ("markers", "p50 ms", "p90 ms", "p99 ms", "max ms"):
+        table.add_column(name, justify="right")
+    for summary in summaries:
+        table.add_row(
+            Text(_plain(summary.source)), Text(summary.sink), f"{summary.count:,}", *_figures(summary)
+        )
+    return table
+
+
+def _line(summary: LatencySummary) -> str:
+    figures = ", ".join(
+        f"{name} {figure} ms"
+        for name, figure in zip(("p50", "p90", "p99", "max"), _figures(summary), strict=True)
+    )
+    return (
+        f"{_plain(summary.source)} -> {summary.sink}: {summary.count:,} markers in the last minute, {figures}"
+    )
+
+
+def _figures(summary: LatencySummary) -> list[str]:
+    found = (summary.p50_ms, summary.p90_ms, summary.p99_ms, summary.max_ms)
+    return ["-" if figure is None else f"{figure:,.1f}" for figure in found]
+
+
+def _plain(text: str) -> str:
+    """Names come from a topic: nothing in them shall move a terminal's cursor."""
+    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)

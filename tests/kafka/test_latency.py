@@ -1,0 +1,348 @@
+"""Markers are written on time, collected with their latency, and stopped by nothing."""
+
+import contextlib
+import itertools
+import json
+import os
+import re
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, ConfigResource
+
+from flowcore.elements import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS, LatencyMarkerEvent
+from flowcore.errors import BrokerError, ConfigurationError, ElementError
+from flowcore.kafka.broker import EmbeddedBroker, free_port
+from flowcore.kafka.latency_collector import LatencyCollector
+from flowcore.kafka.markers import MarkerSource, ensure_companion
+from flowcore.kafka.topics import end_offsets, ensure_topics, partition_counts
+from flowcore.latency import OTHER, LatencySummary
+from flowcore.serializers.events import LatencyMarkerEventSerializer
+
+pytestmark = pytest.mark.kafka
+
+INTERVAL = timedelta(milliseconds=100)
+INTERVAL_MS = 100
+encode = LatencyMarkerEventSerializer().encode
+decode = LatencyMarkerEventSerializer().decode
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[str]:
+    """A broker for the tests that leave it alone."""
+    with EmbeddedBroker() as broker:
+        yield broker.bootstrap_servers
+
+
+def wait_until(condition: Callable[[], object], timeout_s: float = 20) -> None:
+    """Return as soon as it is true."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "the condition did not come about in time"
+        time.sleep(0.02)
+
+
+def events(servers: str, topic: str) -> dict[int, list[tuple[LatencyMarkerEvent, int]]]:
+    """By partition the events of a companion topic, each with the time that Kafka keeps."""
+    consumer = Consumer({"bootstrap.servers": servers, "group.id": "test", "enable.auto.commit": False})
+    found: dict[int, list[tuple[LatencyMarkerEvent, int]]] = {}
+    for partition, end in end_offsets(servers, f"{topic}.events").items():
+        found[partition] = []
+        consumer.assign([TopicPartition(f"{topic}.events", partition, 0)])
+        while len(found[partition]) < end:
+            (message,) = consumer.consume(1, timeout=20)
+            found[partition].append((decode(message.value() or b""), message.timestamp()[1]))
+    consumer.close()
+    return found
+
+
+def send(servers: str, topic: str, *values: bytes | None) -> None:
+    """Send values to the companion of a topic."""
+    producer = Producer({"bootstrap.servers": servers, "message.max.bytes": 4_000_000, "log_level": 0})
+    for value in values:
+        producer.produce(f"{topic}.events", value, partition=0)
+    assert producer.flush(20) == 0
+
+
+def now(operator_id: str) -> bytes:
+    """A marker of this moment."""
+    return encode(LatencyMarkerEvent(int(time.time() * 1000), operator_id, 0))
+
+
+def only(found: tuple[LatencySummary, ...]) -> LatencySummary:
+    """The only one."""
+    (summary,) = found
+    return summary
+
+
+def only_of(source: str, collector: LatencyCollector) -> int:
+    """How many markers of this source were counted."""
+    return sum(found.count for found in collector.read() if found.source == source)
+
+
+def kill(data: Path) -> None:
+    """End the broker's Java at once."""
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            is_java = (process / "cmdline").read_bytes().split(b"\0")[0].endswith(b"java")
+            if is_java and (process / "cwd").readlink().is_relative_to(data):
+                os.kill(int(process.name), signal.SIGKILL)
+
+
+def test_companion_has_the_partitions_of_its_topic_and_keeps_an_hour(servers: str) -> None:
+    """It is made once; one that has fewer partitions than its topic is given more."""
+    ensure_topics(servers, {"made": 3, "grown": 3, "grown.events": 1})
+
+    assert [ensure_companion(servers, name) for name in ("made", "made", "grown")] == [3, 3, 3]
+
+    assert partition_counts(servers, ["made.events", "grown.events"]) == {
+        "made.events": 3,
+        "grown.events": 3,
+    }
+    client = AdminClient({"bootstrap.servers": servers})
+    (answer,) = client.describe_configs([ConfigResource("topic", "made.events")]).values()
+    assert answer.result(10)["retention.ms"].value == "3600000"
+
+
+def test_companion_of_a_missing_topic_is_refused(servers: str) -> None:
+    """Neither of the two is made."""
+    with pytest.raises(BrokerError, match="topic 'missing' does not exist"):
+        MarkerSource(servers, "missing", "flow/in", INTERVAL).__enter__()
+
+    assert partition_counts(servers, ["missing", "missing.events"]) == {
+        "missing": None,
+        "missing.events": None,
+    }
+
+
+def test_marker_source_that_cannot_work_is_refused() -> None:
+    """Before anything is asked of a broker."""
+    with pytest.raises(ConfigurationError, match=r"interval=0.5 ms .* under a millisecond"):
+        MarkerSource("", "bids", "flow/bids", timedelta(microseconds=500))
+    with pytest.raises(ElementError, match="operator_id=''"):
+        MarkerSource("", "bids", "", INTERVAL)
+
+
+def test_markers_are_written_to_every_partition_and_collected(servers: str) -> None:
+    """Marks rise by the interval, the partitions take turns, and each marker is counted once."""
+    ensure_topics(servers, {"bids": 2})
+    ensure_companion(servers, "bids")
+    with LatencyCollector(servers, {"bids": "sink"}) as collector:
+        assert collector.wait_ready(10)
+        with MarkerSource(servers, "bids", "flow/bids", INTERVAL) as source:
+            wait_until(lambda: source.delivered >= 40)
+        wait_until(lambda: sum(found.count for found in collector.read()) >= source.delivered)
+        total, recent = only(collector.read()), only(collector.recent())
+
+    written = events(servers, "bids")
+    assert source.failed == 0
+    assert sum(map(len, written.values())) == source.delivered
+    for partition, found in written.items():
+        marks = [event.marked_ms for event, _ in found]
+        steps = [later - earlier for earlier, later in itertools.pairwise(marks)]
+        assert {(event.operator_id, event.subtask) for event, _ in found} == {("flow/bids", partition)}
+        assert min(steps) > 0
+        assert statistics.mean(steps) == pytest.approx(INTERVAL_MS, rel=0.1)
+        assert [kept_ms for _, kept_ms in found] == marks
+    first, second = (found[0][0].marked_ms for found in written.values())
+    assert second - first == pytest.approx(INTERVAL_MS / 2, abs=25)
+    assert (total.source, total.sink, total.count, total.subtasks) == (
+        "flow/bids",
+        "sink",
+        source.delivered,
+        2,
+    )
+    assert (total.skewed, total.implausible, total.saturated, collector.bad) == (0, 0, 0, 0)
+    assert 0 < (total.p50_ms or 0) < 50
+    assert total == recent
+
+
+def test_collector_starts_at_the_end_and_waits_for_topics(servers: str) -> None:
+    """What was there before is not counted, what comes later is, and looking for a topic makes none."""
+    ensure_topics(servers, {"old.events": 1})
+    send(servers, "old", now("flow/too-early"))
+    with LatencyCollector(servers, {"old": "first", "young": "second"}) as collector:
+        assert collector.wait_ready(10)
+        send(servers, "old", now("flow/old"))
+        time.sleep(1.2)  # it has looked a second time
+        assert partition_counts(servers, ["young.events"]) == {"young.events": None}
+
+        ensure_topics(servers, {"young.events": 1})
+        while len(collector.read()) < 2:
+            send(servers, "young", now("flow/young"))
+            time.sleep(0.05)
+
+        found = [(each.sink, each.source) for each in collector.read()]
+        assert found == [("first", "flow/old"), ("second", "flow/young")]
+        assert collector.read()[0].count == 1
+        assert (collector.read()[1].max_ms or 0) < 500
+
+
+def test_hostile_events_are_counted_and_change_no_figure(servers: str) -> None:
+    """Bytes that are no event, and events that no source has made, leave the good one as it is."""
+    ensure_topics(servers, {"hostile": 1})
+    ensure_companion(servers, "hostile")
+    good = encode(LatencyMarkerEvent(1_000, "flow/in", 0))
+    bad = [None, b"", b"\0", good[:-1], good + b"x", b"\2" + good[1:], b"\1\2" + good[2:], b"x" * 900_000]
+    strange = [
+        encode(LatencyMarkerEvent(marked_ms, "strange", 2**31 - 1))
+        for marked_ms in (MIN_TIMESTAMP_MS, MAX_TIMESTAMP_MS, -1, 0, 10**15)
+    ]
+    with LatencyCollector(servers, {"hostile": "sink"}) as collector:
+        assert collector.wait_ready(10)
+        send(servers, "hostile", *bad, *strange)
+        now_ms = int(time.time() * 1000)
+        skewed = encode(LatencyMarkerEvent(now_ms + 60_000, "flow/in", 0))
+        send(servers, "hostile", skewed, encode(LatencyMarkerEvent(now_ms, "flow/in", 0)))
+        wait_until(lambda: any(found.count for found in collector.read()))
+
+        counts = {found.source: (found.count, found.skewed, found.implausible) for found in collector.read()}
+        assert counts == {"flow/in": (1, 1, 0), OTHER: (0, 0, len(strange))}
+        assert collector.bad == len(bad)
+        assert "hostile.events[0]@7 has 900000 bytes" in (collector.last_bad or "")
+
+
+def test_markers_go_on_after_the_broker_was_killed(tmp_path: Path) -> None:
+    """While it is away markers are dropped and counted, and closing does not wait for it."""
+    broker = EmbeddedBroker(tmp_path / "data").start()
+    servers = broker.bootstrap_servers
+    ensure_topics(servers, {"bids": 2})
+    with (
+        MarkerSource(servers, "bids", "flow/bids", INTERVAL) as source,
+        LatencyCollector(servers, {"bids": "sink"}) as collector,
+    ):
+        other = MarkerSource(servers, "bids", "flow/other", INTERVAL).__enter__()
+        assert collector.wait_ready(10)
+        wait_until(collector.read)
+
+        kill(tmp_path / "data")
+        killed_ms = int(time.time() * 1000)
+        wait_until(lambda: source.failed)
+        delivered, counted = source.delivered, only_of("flow/bids", collector)
+        began_s = time.monotonic()
+        other.close()
+        assert time.monotonic() - began_s < 2
+        broker.stop()
+        late = LatencyCollector(servers, {"bids": "sink"}).__enter__()
+        assert not late.wait_ready(0.5)
+        with broker:
+            back_ms = int(time.time() * 1000)
+            wait_until(lambda: source.delivered > delivered + 10)
+            wait_until(lambda: only_of("flow/bids", collector) > counted + 10)
+            assert late.wait_ready(10)
+            wait_until(late.read)
+            late.close()
+            marks = [event.marked_ms for found in events(servers, "bids").values() for event, _ in found]
+
+    lost_until_ms = back_ms - 2_500  # a marker is given up after a second, which is looked at each second
+    assert lost_until_ms > killed_ms + 100
+    assert not [mark for mark in marks if killed_ms + 100 < mark < lost_until_ms]
+    assert source.last_error
+
+
+def test_closing_without_a_broker_takes_no_time() -> None:
+    """A collector whose broker never was there ends within two seconds, and has counted nothing."""
+    collector = LatencyCollector(f"127.0.0.1:{free_port()}", {"bids": "sink"})
+    with collector:
+        assert not collector.wait_ready(0.3)
+        began_s = time.monotonic()
+    assert time.monotonic() - began_s < 2
+
+    assert (collector.read(), collector.recent(), collector.bad) == ((), (), 0)
+
+
+FLOW = """
+from flowcore import Flow, KafkaTopic
+
+flow = Flow("shop")
+sales = flow.read("sales", KafkaTopic("sales", schema="id BIGINT"))
+sales.write("copied", KafkaTopic("copies"))
+"""
+
+
+@pytest.fixture
+def command(servers: str, tmp_path: Path) -> Callable[..., "subprocess.Popen[str]"]:
+    """Starts `flowcore latency` beside a flow whose sink's companion topic gets markers."""
+    (tmp_path / "shop.py").write_text(FLOW)
+    ensure_topics(servers, {"copies": 2})
+    ensure_companion(servers, "copies")
+
+    def start(*options: str, broker: str = servers) -> "subprocess.Popen[str]":
+        words = ["latency", "shop:flow", "--set", f"kafka.bootstrap.servers={broker}", *options]
+        return subprocess.Popen(
+            [sys.executable, "-m", "flowcore.cli.main", *words],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    return start
+
+
+def test_latency_command_prints_one_object(
+    servers: str, command: Callable[..., "subprocess.Popen[str]"]
+) -> None:
+    """It names flow, source and sink, though the flow runs elsewhere."""
+    with MarkerSource(servers, "copies", "shop/sales", INTERVAL):
+        output, errors = command("--seconds", "3", "--json").communicate(timeout=60)
+
+    found = json.loads(output)
+    assert (found["flow"], found["bad_events"], errors) == ("shop", 0, "")
+    (latency,) = found["latencies"]
+    assert (latency["source"], latency["sink"], latency["subtasks"]) == ("shop/sales", "copied", 2)
+    assert latency["count"] > 10
+    assert 0 < latency["p50_ms"] < 100
+
+
+def test_latency_command_ends_with_ctrl_c(
+    servers: str, command: Callable[..., "subprocess.Popen[str]"]
+) -> None:
+    """Where there is no terminal it prints lines, and at the end a table; Ctrl-C is no failure."""
+    hostile = "\x1b[2J[bold]"
+    with (
+        MarkerSource(servers, "copies", "shop/sales", INTERVAL),
+        MarkerSource(servers, "copies", hostile, INTERVAL),
+        command() as program,
+    ):
+        assert program.stdout
+        first, second = program.stdout.readline(), program.stdout.readline()
+        os.killpg(program.pid, signal.SIGINT)
+        rest, errors = program.communicate(timeout=20)
+
+    assert first.startswith("\N{REPLACEMENT CHARACTER}[2J[bold] -> copied: ")
+    assert re.match(r"shop/sales -> copied: \d+ markers in the last minute, p50 \d+\.\d ms, p90", second)
+    assert "since the start" in rest
+    assert "\x1b" not in rest
+    assert (program.returncode, errors) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("is_there", "message"),
+    [
+        (True, "is metrics.latency.interval set for the run"),
+        (False, "no broker has answered at 127.0.0.1:1 "),
+    ],
+    ids=["no-markers", "no-broker"],
+)
+def test_latency_command_says_why_there_is_nothing(
+    command: Callable[..., "subprocess.Popen[str]"], servers: str, is_there: bool, message: str
+) -> None:
+    """One line, no traceback, and the exit code of a failure."""
+    program = command("--seconds", "2", broker=servers if is_there else "127.0.0.1:1")
+    output, errors = program.communicate(timeout=60)
+
+    assert (output, program.returncode) == ("", 1)
+    assert errors.startswith("error: ")
+    assert message in errors
+    assert errors.count("\n") == 1
