@@ -1,0 +1,52 @@
+"""A mark is the moment of sending, to a tenth of a millisecond."""
+
+import statistics
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from flowcore.kafka import markers
+
+MS_NS = 1_000_000
+
+
+def test_marks_are_made_at_the_turn_of_a_millisecond() -> None:
+    """Never before the moment that they name, hardly after it, and never twice the same."""
+    marks, late_ns = [], []
+    for _ in range(50):
+        began_ns = time.time_ns()
+        marks.append(markers._turn_of_millisecond())
+        late_ns.append(time.time_ns() - marks[-1] * MS_NS)
+        assert marks[-1] * MS_NS > began_ns
+
+    assert min(late_ns) >= 0
+    assert statistics.median(late_ns) < 100_000
+    assert len(set(marks)) == len(marks)
+
+
+def test_mark_on_a_busy_machine_is_less_than_a_millisecond_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where each look at the clock comes 0.7 ms after the last one, it does not try for ever."""
+    clock = _clock(step_ns=700_000)
+    monkeypatch.setattr("flowcore.kafka.markers.time.time_ns", lambda: next(clock))
+    monkeypatch.setattr("flowcore.kafka.markers.time.sleep", lambda _seconds: None)
+
+    marked_ms = markers._turn_of_millisecond()
+
+    assert 0 < next(clock) - marked_ms * MS_NS < 2 * MS_NS
+
+
+def test_clock_that_is_set_back_does_not_make_it_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It looks for the next turn of the new time, and not for that of the old one."""
+    times = iter([1_000 * MS_NS + 900_000, 5 * MS_NS, 5 * MS_NS + 900_000, 6 * MS_NS, 7 * MS_NS])
+    monkeypatch.setattr("flowcore.kafka.markers.time.time_ns", lambda: next(times))
+    monkeypatch.setattr("flowcore.kafka.markers.time.sleep", lambda _seconds: None)
+
+    assert markers._turn_of_millisecond() == 6
+
+
+def _clock(step_ns: int) -> Iterator[int]:
+    now_ns = 1_700_000_000 * 1_000 * MS_NS
+    while True:
+        now_ns += step_ns
+        yield now_ns
