@@ -32,6 +32,15 @@ def _joined_union(bids: Stream) -> Stream:
     return bids.join(shops, on="shop").union(_asks(bids).join(shops, on="shop"))
 
 
+def _avro(bids: Stream) -> Stream:
+    return bids._flow.read("asks", KafkaTopic("asks", schema="shop STRING, price DOUBLE", format="avro"))
+
+
+def _raw(bids: Stream) -> Stream:
+    shops = bids._flow.read("names", KafkaTopic("names", schema="shop STRING", format="raw"))
+    return shops.with_columns(price="0.0D")
+
+
 NATIVE: dict[str, Callable[[Stream], Stream]] = {
     "project": lambda bids: bids.where("price > 1").select("shop", "price * 2 as p").with_columns(q="p + 1"),
     "join": lambda bids: bids.join(_shops(bids), on="shop"),
@@ -39,6 +48,7 @@ NATIVE: dict[str, Callable[[Stream], Stream]] = {
     "union": lambda bids: bids.union(_asks(bids)),
     "two-branches": lambda bids: bids.where("price > 1").union(bids),
     "joined-union": _joined_union,
+    "formats": lambda bids: bids.union(_avro(bids)).union(_raw(bids)),
     "declared-function": lambda bids: bids.apply(lambda frame: frame, realtime=True),
 }
 
@@ -54,9 +64,20 @@ def _read_twice(bids: Stream) -> Stream:
     return bids.union(again, name="both")
 
 
+def _fixed(bids: Stream) -> Stream:
+    asks = KafkaTopic("asks", schema="price DOUBLE NOT NULL", format="fixed")
+    return bids.select("price").union(bids._flow.read("asks", asks))
+
+
 OBSTACLES: dict[str, tuple[Callable[[Stream], Stream], object, str]] = {
     "function": (lambda bids: bids.apply(lambda f: f, name="model"), None, "model is a DataFrame function"),
     "same-topic": (_read_twice, None, "both unites two reads of one topic"),
+    "format": (_fixed, None, "format 'fixed' of asks runs in Python"),
+    "sink-format": (
+        lambda bids: bids.select("price"),
+        KafkaTopic("out", schema="price DOUBLE NOT NULL", format="fixed"),
+        "format 'fixed' of out runs in Python",
+    ),
     "files": (lambda bids: bids, Parquet("out"), "out is not a Kafka topic"),
 }
 

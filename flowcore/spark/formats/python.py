@@ -36,12 +36,13 @@ def register(spark: SparkSession, topic: KafkaTopic) -> None:
     ddl = ", ".join(f"{quoted(column.name)} {column.type}" for column in schema.columns)
     rows = to_arrow_type(StructType.fromDDL(ddl), timezone="UTC")
     value_format = format_of(topic)
-    functions: dict[Literal["read", "write"], tuple[Callable[[Any], Any], str]] = {
+    functions: dict[Literal["read", "write"], tuple[Any, str]] = {
         "read": (_reader(value_format, rows), ddl),
         "write": (_writer(value_format, rows), "value BINARY, error STRING"),
     }
     for what, (function, returns) in functions.items():
-        spark.udf.register(_name(topic, schema, what), arrow_udf(function, returns))
+        made: Any = arrow_udf(function, returns)  # type: ignore[call-overload]  # hints tell its kind
+        spark.udf.register(_name(topic, schema, what), made)
 
 
 def parsed(topic: KafkaTopic, schema: Schema, payload: str) -> str:

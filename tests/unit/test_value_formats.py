@@ -1,0 +1,245 @@
+"""What a topic says of its values is checked when it is declared, and what is written to it in the flow."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from flowcore import Flow, KafkaTopic, Parquet
+from flowcore.errors import FormatError, PlanError
+from flowcore.graph.value_formats import runs_in_python, value_schema
+from flowcore.planner.fingerprint import _describe, fingerprint
+from flowcore.serializers.formats import format_names, register
+from flowcore.serializers.formats.json_text import JsonFormat
+
+
+def _avro(*fields: tuple[str, Any]) -> dict[str, Any]:
+    return {"type": "record", "name": "R", "fields": [{"name": name, "type": kind} for name, kind in fields]}
+
+
+GOOD: dict[str, dict[str, Any]] = {
+    "json-of-any-type": {"schema": "tags ARRAY<STRING>, at TIMESTAMP"},
+    "json-sink": {},
+    "raw-bytes": {"format": "raw", "schema": "body BINARY"},
+    "raw-text": {"format": "raw", "schema": "body STRING NOT NULL"},
+    "raw-sink": {"format": "raw"},
+    "fixed": {"format": "fixed", "schema": "id INT NOT NULL, at TIMESTAMP NOT NULL"},
+    "avro-of-columns": {"format": "avro", "schema": "id TINYINT, name STRING NOT NULL"},
+    "avro-of-a-schema": {"format": "avro", "format_options": {"schema": _avro(("id", "long"))}},
+    "avro-of-fewer-columns": {
+        "format": "avro",
+        "schema": "id BIGINT",
+        "format_options": {"schema": _avro(("name", "string"), ("id", ["null", "long"]))},
+    },
+    "confluent": {"format": "avro-confluent", "schema": "id BIGINT", "format_options": {"schema_id": 1}},
+    "protobuf": {"format": "protobuf", "format_options": {"message": Timestamp}},
+    "protobuf-of-fewer-columns": {
+        "format": "protobuf",
+        "schema": "name STRING, label STRING",
+        "format_options": {"message": FieldDescriptorProto},
+    },
+}
+
+
+@pytest.mark.parametrize("case", GOOD)
+def test_topic_takes_a_format_that_holds_its_columns(case: str) -> None:
+    """Its name and its options are kept."""
+    topic = KafkaTopic("t", **GOOD[case])
+
+    assert topic.format == GOOD[case].get("format", "json")
+    assert topic.format_options == GOOD[case].get("format_options", {})
+    assert hash(topic) == hash(KafkaTopic("t", **GOOD[case]))
+
+
+WRONG: dict[str, tuple[dict[str, Any], str]] = {
+    "unknown": ({"format": "afro"}, "'afro' is unknown.* did you mean 'avro'"),
+    "unknown-with-schema": ({"format": "afro", "schema": "a INT"}, "'afro' is unknown"),
+    "json-option": ({"format_options": {"schema": "{}"}}, "'json' has no option 'schema'"),
+    "raw-option": ({"format": "raw", "format_options": {"a": 1}}, "'raw' has no option 'a'"),
+    "raw-of-two": ({"format": "raw", "schema": "a BINARY, b BINARY"}, "a raw value is one column"),
+    "raw-of-a-number": ({"format": "raw", "schema": "a BIGINT"}, "a raw value is one column"),
+    "fixed-without-schema": ({"format": "fixed"}, "'fixed' needs columns"),
+    "fixed-null": ({"format": "fixed", "schema": "a INT"}, "`?a INT`?' may be null"),
+    "fixed-text": ({"format": "fixed", "schema": "a STRING NOT NULL"}, "type that the fixed format does not"),
+    "avro-without-schema": ({"format": "avro"}, "'avro' needs columns"),
+    "avro-decimal": ({"format": "avro", "schema": "a DECIMAL(9, 2)"}, "type that the avro format does not"),
+    "avro-broken": ({"format": "avro", "format_options": {"schema": "{"}}, "cannot be used"),
+    "avro-no-record": ({"format": "avro", "format_options": {"schema": '"long"'}}, "is no record"),
+    "avro-union": (
+        {"format": "avro", "format_options": {"schema": _avro(("a", ["string", "long"]))}},
+        "is no column of Spark",
+    ),
+    "avro-other-type": (
+        {"format": "avro", "schema": "a STRING", "format_options": {"schema": _avro(("a", "long"))}},
+        "'a' is declared STRING and its field is BIGINT",
+    ),
+    "avro-no-field": (
+        {"format": "avro", "schema": "b INT", "format_options": {"schema": _avro(("a", "int"))}},
+        "'b' is no field: .* the fields are a",
+    ),
+    "avro-option": ({"format": "avro", "schema": "a INT", "format_options": {"id": 1}}, "built from id"),
+    "confluent-without-id": ({"format": "avro-confluent", "schema": "a INT"}, "schema_id"),
+    "confluent-id": (
+        {"format": "avro-confluent", "schema": "a INT", "format_options": {"schema_id": -1}},
+        "no number of a schema registry",
+    ),
+    "protobuf-without-message": ({"format": "protobuf", "schema": "a INT"}, "needs the generated message"),
+    "protobuf-no-message": (
+        {"format": "protobuf", "schema": "a INT", "format_options": {"message": dict}},
+        "no generated Protobuf message class",
+    ),
+    "protobuf-other-type": (
+        {"format": "protobuf", "schema": "nanos BIGINT", "format_options": {"message": Timestamp}},
+        "'nanos' is declared BIGINT and its field is INT",
+    ),
+    "protobuf-nested-in-itself": (
+        {"format": "protobuf", "format_options": {"message": DescriptorProto}},
+        "holds itself",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_topic_refuses_what_its_format_cannot_hold(case: str) -> None:
+    """With the name of the topic, and what to do."""
+    settings, message = WRONG[case]
+
+    with pytest.raises(FormatError, match=f"topic 't': .*{message}"):
+        KafkaTopic("t", **settings)
+
+
+def test_topic_takes_the_columns_of_its_options_where_it_declares_none() -> None:
+    """Spelled as in a declared schema."""
+    point = {"type": "record", "name": "P", "fields": [{"name": "x", "type": ["int", "null"]}]}
+    avro = _avro(
+        ("id", "long"),
+        ("kind", {"type": "enum", "name": "E", "symbols": ["A"]}),
+        ("at", ["null", {"type": "long", "logicalType": "timestamp-millis"}]),
+        ("price", {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}),
+        ("path", {"type": "array", "items": point}),
+        ("named", {"type": "map", "values": "P"}),
+    )
+
+    found = value_schema(KafkaTopic("t", format="avro", format_options={"schema": avro}))
+
+    assert found
+    assert found.ddl == (
+        "`id` BIGINT NOT NULL, `kind` STRING NOT NULL, `at` TIMESTAMP, `price` DECIMAL(9, 2) NOT NULL, "
+        "`path` ARRAY<STRUCT<x: INT>> NOT NULL, `named` MAP<STRING, STRUCT<x: INT>> NOT NULL"
+    )
+
+
+def _write(topic: KafkaTopic, key: str | None = None) -> None:
+    flow = Flow("f")
+    flow.read("bids", Parquet("bids", "Id INT, price DOUBLE, body BINARY")).write("out", topic, key=key)
+
+
+SINKS: dict[str, tuple[KafkaTopic, str | None, str | None]] = {
+    "json": (KafkaTopic("t"), None, None),
+    "all": (KafkaTopic("t", "id INT, PRICE DOUBLE, body BINARY", format="avro"), None, None),
+    "key-beside": (KafkaTopic("t", "price DOUBLE, body BINARY", format="avro"), "Id", None),
+    "lacks": (KafkaTopic("t", "id INT, size INT", format="avro"), None, "lacks 'size': select exactly id, s"),
+    "lost": (KafkaTopic("t", "id INT, price DOUBLE", format="avro"), None, "has 'body', which would be lost"),
+    "raw-of-one": (KafkaTopic("t", "body BINARY", format="raw"), None, "has 'Id', which would be lost"),
+    "raw-of-many": (KafkaTopic("t", format="raw"), None, "has the columns Id, price, body, and a raw"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", SINKS)
+def test_sink_takes_exactly_the_columns_of_its_schema(case: str) -> None:
+    """Beside those of the key; nothing is lost without a word."""
+    topic, key, message = SINKS[case]
+
+    if message is None:
+        _write(topic, key)
+    else:
+        with pytest.raises(PlanError, match=f"sink 'out': .*topic 't' as {topic.format} {message}"):
+            _write(topic, key)
+
+
+def test_sink_of_raw_bytes_without_a_schema_takes_one_column() -> None:
+    """Whatever its name."""
+    flow = Flow("f")
+
+    flow.read("bids", Parquet("bids", "body BINARY")).write("out", KafkaTopic("t", format="raw"))
+
+    assert flow.sinks[0].columns == ("body",)
+
+
+def _fingerprint(**settings: Any) -> str:
+    flow = Flow("f")
+    flow.read("bids", KafkaTopic("bids", "id BIGINT NOT NULL", until="latest", **settings))
+    return fingerprint(flow.operators)
+
+
+def test_format_counts_in_a_fingerprint_unless_it_is_the_default() -> None:
+    """Results of older versions, which knew JSON alone, are still good."""
+    confluent = [_fingerprint(format="avro-confluent", format_options={"schema_id": n}) for n in (1, 2)]
+    flow = Flow("f")
+
+    assert _fingerprint() == _fingerprint(format="json", format_options={})
+    assert "format" not in _describe(flow.read("bids", KafkaTopic("bids", "id BIGINT")).operator)
+    assert len({_fingerprint(), _fingerprint(format="avro"), _fingerprint(format="fixed"), *confluent}) == 5
+
+
+def test_formats_that_run_in_python_are_all_but_those_that_spark_has() -> None:
+    """A user's format is one of them."""
+    native = {"json", "avro", "avro-confluent", "raw"}
+    settings: Mapping[str, dict[str, Any]] = {
+        "fixed": GOOD["fixed"],
+        "protobuf": GOOD["protobuf"],
+        "avro-confluent": GOOD["confluent"],
+        "avro": GOOD["avro-of-columns"],
+    }
+    topics = {name: KafkaTopic("t", **settings.get(name, {"format": name})) for name in _built_in()}
+
+    assert {name for name, topic in topics.items() if not runs_in_python(topic)} == native
+
+
+def _built_in() -> list[str]:
+    return [name for name in format_names() if not name.startswith("test-")]
+
+
+def test_registered_format_is_declared_as_the_others_are(registered: Callable[[str], str]) -> None:
+    """Its builder sees columns and options, and says what it does not take."""
+    name = registered("upper")
+
+    topic = KafkaTopic("t", "id BIGINT", format=name)
+
+    assert runs_in_python(topic)
+    with pytest.raises(FormatError, match=f"topic 't': value format '{name}' needs columns"):
+        KafkaTopic("t", format=name, format_options={})
+    with pytest.raises(FormatError, match="cannot be built from size"):
+        KafkaTopic("t", "id BIGINT", format=name, format_options={"size": 1})
+
+
+@pytest.fixture
+def registered() -> Callable[[str], str]:
+    """A format under a name of its own; there is no way to take one back."""
+
+    def add(name: str) -> str:
+        full = f"test-{name}"
+        if full not in format_names():
+            register(full, lambda columns: JsonFormat.of(columns or ()))
+        return full
+
+    return add
+
+
+def test_declaring_json_loads_no_other_format() -> None:
+    """A flow is declared in a moment."""
+    code = (
+        "import sys; from flowcore import *; flow = Flow('f');"
+        "flow.read('a', KafkaTopic('a', 'id BIGINT')).write('b', KafkaTopic('b'));"
+        "print({'fastavro', 'numpy', 'google.protobuf'} & {*sys.modules})"
+    )
+
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert found.stdout.strip() == "set()"
