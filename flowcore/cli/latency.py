@@ -90,7 +90,7 @@ def _sinks(flow: Flow, settings: Settings) -> dict[str, dict[str, str]]:
     for sink in flow.sinks:
         topic = topic_of(sink)
         if topic is not None and not sink.bounded:
-            found.setdefault(broker_of(topic, settings), {})[topic.name] = sink.name
+            found.setdefault(broker_of(topic, settings), {})[topic.name] = f"{flow.name}/{sink.name}"
     if not found:
         msg = (
             f"flow {flow.name!r} writes no stream to Kafka: latency markers leave only beside a Kafka topic; "

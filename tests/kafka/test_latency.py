@@ -9,6 +9,7 @@ import signal
 import statistics
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -77,6 +78,36 @@ def now(operator_id: str) -> bytes:
     return encode(LatencyMarkerEvent(int(time.time() * 1000), operator_id, 0))
 
 
+@contextlib.contextmanager
+def passing(servers: str, source: str, sink: str) -> Iterator[None]:
+    """Stands for a flow of two partitions: events pass from topic to topic, their bytes unchanged."""
+    ensure_topics(servers, {source: 2, sink: 2})
+    for topic in (source, sink):
+        ensure_companion(servers, topic)
+    ended = threading.Event()
+
+    def run() -> None:
+        group = {"group.id": "flow", "enable.auto.commit": False}
+        consumer = Consumer({"bootstrap.servers": servers, "log_level": 0, **group})
+        consumer.assign([TopicPartition(f"{source}.events", number, 0) for number in range(2)])
+        producer = Producer({"bootstrap.servers": servers, "log_level": 0, "linger.ms": 0})
+        while not ended.is_set():
+            message = consumer.poll(0.1)
+            if message is not None and message.error() is None:
+                producer.produce(f"{sink}.events", message.value(), partition=message.partition())
+            producer.poll(0)
+        producer.flush(5)
+        consumer.close()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
 def only(found: tuple[LatencySummary, ...]) -> LatencySummary:
     """The only one."""
     (summary,) = found
@@ -133,9 +164,7 @@ def test_marker_source_that_cannot_work_is_refused() -> None:
 
 def test_markers_are_written_to_every_partition_and_collected(servers: str) -> None:
     """Marks rise by the interval, the partitions take turns, and each marker is counted once."""
-    ensure_topics(servers, {"bids": 2})
-    ensure_companion(servers, "bids")
-    with LatencyCollector(servers, {"bids": "sink"}) as collector:
+    with passing(servers, "bids", "out"), LatencyCollector(servers, {"out": "sink"}) as collector:
         assert collector.wait_ready(10)
         with MarkerSource(servers, "bids", "flow/bids", INTERVAL) as source:
             wait_until(lambda: source.delivered >= 40)
@@ -214,10 +243,10 @@ def test_markers_go_on_after_the_broker_was_killed(tmp_path: Path) -> None:
     """While it is away markers are dropped and counted, and closing does not wait for it."""
     broker = EmbeddedBroker(tmp_path / "data").start()
     servers = broker.bootstrap_servers
-    ensure_topics(servers, {"bids": 2})
     with (
+        passing(servers, "bids", "out"),
         MarkerSource(servers, "bids", "flow/bids", INTERVAL) as source,
-        LatencyCollector(servers, {"bids": "sink"}) as collector,
+        LatencyCollector(servers, {"out": "sink"}) as collector,
     ):
         other = MarkerSource(servers, "bids", "flow/other", INTERVAL).__enter__()
         assert collector.wait_ready(10)
@@ -231,7 +260,7 @@ def test_markers_go_on_after_the_broker_was_killed(tmp_path: Path) -> None:
         other.close()
         assert time.monotonic() - began_s < 2
         broker.stop()
-        late = LatencyCollector(servers, {"bids": "sink"}).__enter__()
+        late = LatencyCollector(servers, {"out": "sink"}).__enter__()
         assert not late.wait_ready(0.5)
         with broker:
             back_ms = int(time.time() * 1000)
@@ -270,10 +299,8 @@ sales.write("copied", KafkaTopic("copies"))
 
 @pytest.fixture
 def command(servers: str, tmp_path: Path) -> Callable[..., "subprocess.Popen[str]"]:
-    """Starts `flowcore latency` beside a flow whose sink's companion topic gets markers."""
+    """Starts `flowcore latency` in a process of its own."""
     (tmp_path / "shop.py").write_text(FLOW)
-    ensure_topics(servers, {"copies": 2})
-    ensure_companion(servers, "copies")
 
     def start(*options: str, broker: str = servers) -> "subprocess.Popen[str]":
         words = ["latency", "shop:flow", "--set", f"kafka.bootstrap.servers={broker}", *options]
@@ -294,13 +321,13 @@ def test_latency_command_prints_one_object(
     servers: str, command: Callable[..., "subprocess.Popen[str]"]
 ) -> None:
     """It names flow, source and sink, though the flow runs elsewhere."""
-    with MarkerSource(servers, "copies", "shop/sales", INTERVAL):
+    with passing(servers, "sales", "copies"), MarkerSource(servers, "sales", "shop/sales", INTERVAL):
         output, errors = command("--seconds", "3", "--json").communicate(timeout=60)
 
     found = json.loads(output)
     assert (found["flow"], found["bad_events"], errors) == ("shop", 0, "")
     (latency,) = found["latencies"]
-    assert (latency["source"], latency["sink"], latency["subtasks"]) == ("shop/sales", "copied", 2)
+    assert (latency["source"], latency["sink"], latency["subtasks"]) == ("shop/sales", "shop/copied", 2)
     assert latency["count"] > 10
     assert 0 < latency["p50_ms"] < 100
 
@@ -311,8 +338,9 @@ def test_latency_command_ends_with_ctrl_c(
     """Where there is no terminal it prints lines, and at the end a table; Ctrl-C is no failure."""
     hostile = "\x1b[2J[bold]"
     with (
-        MarkerSource(servers, "copies", "shop/sales", INTERVAL),
-        MarkerSource(servers, "copies", hostile, INTERVAL),
+        passing(servers, "sales", "copies"),
+        MarkerSource(servers, "sales", "shop/sales", INTERVAL),
+        MarkerSource(servers, "sales", hostile, INTERVAL),
         command() as program,
     ):
         assert program.stdout
@@ -320,8 +348,8 @@ def test_latency_command_ends_with_ctrl_c(
         os.killpg(program.pid, signal.SIGINT)
         rest, errors = program.communicate(timeout=20)
 
-    assert first.startswith("\N{REPLACEMENT CHARACTER}[2J[bold] -> copied: ")
-    assert re.match(r"shop/sales -> copied: \d+ markers in the last minute, p50 \d+\.\d ms, p90", second)
+    assert first.startswith("\N{REPLACEMENT CHARACTER}[2J[bold] -> shop/copied: ")
+    assert re.match(r"shop/sales -> shop/copied: \d+ markers in the last minute, p50 \d+\.\d ms, p90", second)
     assert "since the start" in rest
     assert "\x1b" not in rest
     assert (program.returncode, errors) == (0, "")
