@@ -17,6 +17,7 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from flowcore.errors import SerializationError
 from flowcore.graph.connectors import KafkaTopic
+from flowcore.kafka.markers import AT_SOURCE_HEADER
 from flowcore.latency import LatencySummary, LatencyTracker
 from flowcore.serializers.events import LatencyMarkerEventSerializer
 
@@ -152,6 +153,8 @@ class LatencyCollector:
         self._ready.set()
 
     def _record(self, message: Message, received_us: int) -> None:
+        if AT_SOURCE_HEADER in dict(message.headers() or ()):
+            return  # it starts here, at the source of another flow
         topic = message.topic() or ""
         try:
             value = message.value()

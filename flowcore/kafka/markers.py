@@ -32,13 +32,17 @@ if TYPE_CHECKING:
 
     from confluent_kafka import KafkaError, Message
 
-__all__ = ["COMPANION_CONFIGS", "MarkerSource", "ensure_companion"]
+__all__ = ["AT_SOURCE_HEADER", "COMPANION_CONFIGS", "MarkerSource", "ensure_companion"]
 
 COMPANION_CONFIGS: Final = {
     "retention.ms": "3600000",
     # A file is only removed whole, and not before it is closed: markers would fill one in a month.
     "segment.ms": "900000",
 }
+
+AT_SOURCE_HEADER: Final = "flowcore-at-source"
+"""On a marker until a query has passed it on: where one flow writes what another reads, markers of the
+second start in the topic in which markers of the first end."""
 
 _GIVE_UP_MS: Final = 1_000
 _FLUSH_S: Final = 1.0
@@ -58,6 +62,7 @@ _MS_NS: Final = 1_000_000
 _SPIN_NS: Final = 150_000  # a short sleep may last this much longer than asked
 _LATE_NS: Final = 100_000
 _ATTEMPTS: Final = 5
+_AT_SOURCE: Final[list[tuple[str, str | bytes | None]]] = [(AT_SOURCE_HEADER, b"true")]
 
 
 def ensure_companion(servers: str, topic: str) -> int:
@@ -209,6 +214,7 @@ class MarkerSource:
                 self._serializer.encode(event),
                 partition=partition,
                 timestamp=marked_ms,
+                headers=_AT_SOURCE,
                 on_delivery=self._sent,
             )
         except (KafkaException, BufferError) as error:

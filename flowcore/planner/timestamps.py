@@ -21,7 +21,7 @@ from flowcore.planner.plan import Decision, Edge
 from flowcore.settings import Settings
 from flowcore.watermarks import WatermarkStrategy
 
-__all__ = ["element_edges", "element_format", "uses_timestamps"]
+__all__ = ["brings_watermarks", "element_edges", "element_format", "uses_timestamps"]
 
 
 def element_format(
@@ -87,6 +87,15 @@ def element_edges(sinks: Iterable[Write], settings: Settings) -> tuple[Edge, ...
         if isinstance(node, Write) and (topic := topic_of(node)):
             edges.append(Edge(node, topic, _written(node, topic, settings)))
     return tuple(edges)
+
+
+def brings_watermarks(operators: Iterable[Operator]) -> bool:
+    """Whether a source among these operators makes watermarks of its records, or reads some."""
+    topics = filter(None, (topic_of(node) for node in operators if isinstance(node, Read)))
+    return any(
+        topic.watermark.generates if topic.watermark is not None else topic.elements == "tagged"
+        for topic in topics
+    )
 
 
 def _decided(

@@ -20,11 +20,28 @@ from pyspark.sql import functions as F
 from flowcore.graph.expressions import Expression
 from flowcore.spark.sql import quoted
 
-__all__ = ["BAD", "LANE", "ORDINAL", "Lane", "Tracks", "unite"]
+__all__ = [
+    "BAD",
+    "EVENT",
+    "KAFKA_MS",
+    "LANE",
+    "ORDINAL",
+    "REASON",
+    "TIME",
+    "VALUE",
+    "Lane",
+    "Tracks",
+    "unite",
+]
 
 BAD = 0
+EVENT = -1
 LANE = "_lane"
 ORDINAL = "_ordinal"
+TIME = "_timestamp_ms"
+"""When a record happened; there only where a sink writes it."""
+VALUE, REASON, KAFKA_MS = "_value", "_reason", "_kafka_ms"
+"""Of rows outside the record lanes: their bytes, and of bad ones why, and the time that Kafka keeps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,17 +75,28 @@ class Tracks:
     """A frame and the lanes that its rows are in.
 
     Args:
-        frame: Rows; with the lane column if ``shared``.
+        frame: Rows; with the lane column if it is `shared`.
         names: Fresh physical column names, the same at every start of the query.
-        shared: Rows of other lanes may be among them.
         identified: Its rows still carry the coordinates of the record they came from.
+        bad: Bad records may be among them.
+        marked: Latency markers may be among them.
     """
 
-    def __init__(self, frame: DataFrame, names: Iterator[str], *, shared: bool, identified: bool) -> None:
+    def __init__(
+        self,
+        frame: DataFrame,
+        names: Iterator[str],
+        *,
+        identified: bool,
+        bad: bool = False,
+        marked: bool = False,
+    ) -> None:
         self.frame = frame
         self.names = names
-        self.shared = shared
         self.identified = identified
+        self.bad = bad
+        self.marked = marked
+        self.shared = bad or marked
 
     def mine(self, lane: Lane) -> str:
         """True for the rows of a lane."""
@@ -151,7 +179,10 @@ def unite(members: Sequence[tuple[Tracks, Lane]], columns: Sequence[str], number
     for tracks in frames[1:]:
         united = united.unionByName(tracks.frame, allowMissingColumns=True)
     identified = all(tracks.identified for tracks in frames)
-    return Tracks(united, first.names, shared=shared, identified=identified), Lane(number, names)
+    bad, marked = any(tracks.bad for tracks in frames), any(tracks.marked for tracks in frames)
+    together = Tracks(united, first.names, identified=identified, bad=bad, marked=marked)
+    together.shared = shared
+    return together, Lane(number, names)
 
 
 def _merged(tracks: Tracks, lanes: Sequence[Lane], names: Mapping[str, str], number: int) -> dict[str, str]:

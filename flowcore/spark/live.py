@@ -19,18 +19,24 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from flowcore.errors import RunError
 from flowcore.graph.operators import Operator, topic_of
+from flowcore.kafka.elements import ElementWriter
+from flowcore.kafka.latency_collector import LatencyCollector
 from flowcore.kafka.topics import ensure_topics, partition_counts
+from flowcore.latency.summary import LatencySummary
 from flowcore.planner.plan import LiveQuery, LiveStage, Plan
 from flowcore.settings import Settings
+from flowcore.spark.beside import Beside, tracks_latency
 from flowcore.spark.boundary import while_running
 from flowcore.spark.compile import compile_query
 from flowcore.spark.context import Context, broker_of
 from flowcore.spark.joined_results import joined_results
+from flowcore.spark.latency import track
 from flowcore.spark.lock import exclusive
 from flowcore.spark.progress import ProgressMeter, QueryProgress
 from flowcore.spark.session import live_session
 from flowcore.spark.sinks import start_files
 from flowcore.spark.stream_source import output_servers, sink_options
+from flowcore.spark.watermarks import WatermarkSender, watermarks_of
 
 __all__ = ["LiveRun", "prepare_topics", "slots_needed"]
 
@@ -59,6 +65,7 @@ class LiveRun:
         self.context = Context(live_session(context.spark, context.settings), context.settings, context.flow)
         self._running: dict[str, StreamingQuery] = {}
         self._meters: dict[str, ProgressMeter] = {}
+        self._collector: LatencyCollector | None = None
         self._closing = ExitStack()
 
     def __enter__(self) -> Self:
@@ -68,11 +75,19 @@ class LiveRun:
             for query in self.stage.queries:
                 self._closing.enter_context(_only_run(self._checkpoint(query), query.name))
             results = self._closing.enter_context(joined_results(self.plan, self.context))
+            beside = {
+                query: Beside.of(query, self.plan, self.context.settings, self._checkpoint(query))
+                for query in self.stage.queries
+            }
+            if any(each.tracked for each in beside.values()):
+                self._collector = self._closing.enter_context(track(self.plan, beside, self.context))
             for query in self.stage.queries:
                 self._meters[query.name] = ProgressMeter(query, self.context.settings)
                 with while_running(f"query {query.name!r}", self.context.log):
-                    self._running[query.name] = self._start(query, results)
+                    self._running[query.name] = self._start(query, results, beside[query])
                 self._closing.callback(self._running[query.name].stop)
+                if beside[query].watermarked:
+                    self._send_watermarks(query, beside[query])
         except BaseException:
             self.stop()
             raise
@@ -112,6 +127,10 @@ class LiveRun:
         """What each query has done; what a real-time query has read is known when its batch ends."""
         return tuple(self._meters[name].read(running) for name, running in self._running.items())
 
+    def latency(self) -> tuple[LatencySummary, ...]:
+        """Of the markers that reached each sink in the last minute; none unless latency is tracked."""
+        return self._collector.recent() if self._collector else ()
+
     def stop(self) -> None:
         """Stop every query at once; what was not committed is read again by the next start."""
         self._closing.close()
@@ -125,11 +144,28 @@ class LiveRun:
                     raise error
 
     def _checkpoint(self, query: LiveQuery) -> Path:
-        root = self.context.settings.state_dir.absolute()
-        return root / self.context.flow / "checkpoints" / query.name
+        return checkpoint_of(query, self.context.flow, self.context.settings)
 
-    def _start(self, query: LiveQuery, results: Mapping[Operator, DataFrame]) -> StreamingQuery:
-        frame = compile_query(query, self.context, results)
+    def _send_watermarks(self, query: LiveQuery, beside: Beside) -> None:
+        topics = {topic: beside.partitions[topic.name] for sink in beside.tagged if (topic := topic_of(sink))}
+        writer = ElementWriter(
+            output_servers(query, self.context.settings), topics, f"{self.plan.flow}/{query.name}"
+        )
+        sender = WatermarkSender(
+            query,
+            self._running[query.name],
+            watermarks=watermarks_of(query, beside.partitions),
+            writer=writer,
+            interval_s=self.context.settings.auto_watermark_interval.total_seconds(),
+            state=self._checkpoint(query).with_suffix(".watermarks.json"),
+        )
+        self._closing.enter_context(writer)
+        self._closing.enter_context(sender)
+
+    def _start(
+        self, query: LiveQuery, results: Mapping[Operator, DataFrame], beside: Beside
+    ) -> StreamingQuery:
+        frame = compile_query(query, self.context, results, beside)
         writer = (
             frame.writeStream.queryName(query.name)
             .option("checkpointLocation", str(self._checkpoint(query)))
@@ -194,12 +230,19 @@ def slots_needed(plan: Plan, settings: Settings) -> int:
             if topic is not None:
                 counts = partition_counts(broker_of(topic, settings), [topic.name])
                 partitions += counts[topic.name] or topic.partitions or 1
+        if tracks_latency(query, settings, checkpoint_of(query, plan.flow, settings)):
+            partitions *= 2  # their companion topics have as many
         if query.mode.value == "realtime":
             held += partitions + (settings.shuffle_partitions if query.updating else 0)
         else:
             shared += partitions
     slots = held + min(shared, 2 * (os.cpu_count() or 1))
     return slots + 1 if held else slots
+
+
+def checkpoint_of(query: LiveQuery, flow: str, settings: Settings) -> Path:
+    """The folder of a query's checkpoint."""
+    return settings.state_dir.absolute() / flow / "checkpoints" / query.name
 
 
 def _create_outputs(query: LiveQuery, partitions: int, settings: Settings) -> None:

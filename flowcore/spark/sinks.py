@@ -21,6 +21,7 @@ from flowcore.graph.operators import Read, Write
 from flowcore.kafka.topics import ensure_topics
 from flowcore.spark.context import Context
 from flowcore.spark.sql import literal, quoted, struct
+from flowcore.spark.values import written
 
 __all__ = [
     "bad_record_headers",
@@ -36,9 +37,9 @@ __all__ = [
 _DEFAULT_PARTITIONS = 1
 
 
-def kafka_value(topic: KafkaTopic, columns: Mapping[str, str]) -> str:  # noqa: ARG001
-    """The value of some columns, by name, as bytes; fields that are null are left out of JSON."""
-    return f"CAST(to_json({struct(columns)}) AS BINARY)"
+def kafka_value(topic: KafkaTopic, columns: Mapping[str, str], frame: DataFrame) -> str:
+    """The value of some columns of a frame, by name, as bytes; fields that are null are left out of JSON."""
+    return written(topic, columns, frame)
 
 
 def kafka_key(names: Sequence[str] | None, columns: Mapping[str, str]) -> str:
@@ -60,24 +61,32 @@ def headers(values: Mapping[str, str]) -> str:
     return f"array({', '.join(pairs)})"
 
 
-def bad_record_headers(node: Read) -> str:
-    """Where a bad record was, and why it is bad."""
-    return headers(
-        {
-            "flowcore-topic": "topic",
-            "flowcore-partition": "CAST(partition AS STRING)",
-            "flowcore-offset": "CAST(offset AS STRING)",
-            "flowcore-operator": literal(node.name),
-            "flowcore-reason": literal(f"the value is no JSON object of the schema {node.schema}"),
-        }
-    )
+def bad_record_headers(node: Read, reason: str, timestamp_ms: str | None = None) -> str:
+    """Where a bad message was, at which source, and why it is bad.
+
+    Args:
+        node: The source.
+        reason: SQL text of the reason.
+        timestamp_ms: SQL text of the time that Kafka keeps, where it is known.
+    """
+    found = {
+        "flowcore-topic": "topic",
+        "flowcore-partition": "CAST(partition AS STRING)",
+        "flowcore-offset": "CAST(offset AS STRING)",
+        "flowcore-operator": literal(node.name),
+        "flowcore-stage": "'read'",
+        "flowcore-reason": reason,
+    }
+    if timestamp_ms is not None:
+        found["flowcore-timestamp"] = f"CAST({timestamp_ms} AS STRING)"
+    return headers(found)
 
 
 def write_topic(sink: Write, topic: KafkaTopic, frame: DataFrame, context: Context) -> None:
     """Write a bounded frame to a topic, which is created if it does not exist."""
     columns = {column: quoted(column) for column in sink.columns}
     records = frame.selectExpr(
-        f"{kafka_key(sink.key, columns)} AS key", f"{kafka_value(topic, columns)} AS value"
+        f"{kafka_key(sink.key, columns)} AS key", f"{kafka_value(topic, columns, frame)} AS value"
     )
     _send(records, topic.name, topic, context)
 
@@ -87,7 +96,10 @@ def write_bad_records(node: Read, topic: KafkaTopic, bad: DataFrame, context: Co
     bad = bad.persist()
     count = bad.count()
     if count:
-        records = bad.selectExpr("value", f"{bad_record_headers(node)} AS headers")
+        reason = literal(f"does not fit the schema {node.schema}")
+        records = bad.selectExpr(
+            "value", f"{bad_record_headers(node, reason, 'unix_millis(timestamp)')} AS headers"
+        )
         _send(records, topic.dead_letter, topic, context)
     bad.unpersist()
     return count

@@ -29,19 +29,21 @@ _BULK_WRITE = {
 }
 
 
-def read_stream(topic: KafkaTopic, query: LiveQuery, context: Context) -> DataFrame:
-    """The records of a topic as Spark's Kafka source gives them.
+def read_stream(topic: KafkaTopic, query: LiveQuery, context: Context, *, events: bool) -> DataFrame:
+    """The messages of a topic, and of its companion topic where ``events``, as Spark's source gives them.
 
     The start position counts for a new checkpoint only; later runs go on where the last one stopped.
     """
     servers = context.servers(topic)
     options = {
         "kafka.bootstrap.servers": servers,
-        "subscribe": topic.name,
+        "subscribe": f"{topic.name},{topic.events}" if events else topic.name,
         "startingOffsets": topic.start
         if isinstance(topic.start, str)
         else offsets_json(topic, start_offsets(topic, servers)),
     }
+    if topic.elements == "tagged":
+        options["includeHeaders"] = "true"
     if query.mode.value != "realtime":
         options |= {**_BULK_READ, "maxOffsetsPerTrigger": str(context.settings.max_batch_records)}
     return context.spark.readStream.format("kafka").options(**options).load()

@@ -16,7 +16,7 @@ from flowcore.watermarks.idleness import IdleTimer
 from flowcore.watermarks.merge import Merged, PartitionId, Standing, merge
 from flowcore.watermarks.strategies import Punctuated, WatermarkStrategy
 
-__all__ = ["Told", "Tracking", "end_of_input", "look", "record", "start"]
+__all__ = ["Told", "Tracking", "difference", "end_of_input", "look", "record", "start"]
 
 Told = tuple[WatermarkStatus | Watermark, ...]
 """What goes downstream, in order."""
@@ -85,7 +85,7 @@ def end_of_input(tracking: Tracking) -> tuple[Tracking, Told]:
         for partition, standing in tracking.merged.partitions.items()
     }
     after = replace(tracking, merged=Merged(ended, MAX_TIMESTAMP_MS))
-    return after, _difference(tracking.merged, after.merged)
+    return after, difference(tracking.merged, after.merged)
 
 
 def _standing(strategy: WatermarkStrategy, seen: Seen, *, idle: bool) -> Standing:
@@ -95,10 +95,11 @@ def _standing(strategy: WatermarkStrategy, seen: Seen, *, idle: bool) -> Standin
 
 def _tell(tracking: Tracking, news: Mapping[PartitionId, Standing]) -> tuple[Tracking, Told]:
     merged = merge(tracking.merged, news)
-    return replace(tracking, merged=merged), _difference(tracking.merged, merged)
+    return replace(tracking, merged=merged), difference(tracking.merged, merged)
 
 
-def _difference(before: Merged, after: Merged) -> Told:
+def difference(before: Merged, after: Merged) -> Told:
+    """What is told downstream when one follows the other."""
     told: list[WatermarkStatus | Watermark] = []
     if after.idle != before.idle:
         told.append(WatermarkStatus(idle=after.idle))

@@ -1,0 +1,76 @@
+"""Elements in SQL: how are tagged elements and events read and written in the JVM?
+
+The same bytes as `flowcore.serializers.tagged` and `flowcore.serializers.events`, told there; here as SQL
+text over a column that holds them.
+"""
+
+from __future__ import annotations
+
+from flowcore.serializers.events import EVENT_VERSION, LATENCY_MARKER_EVENT, MAX_EVENT_BYTES
+from flowcore.serializers.tagged import TIMESTAMP_BYTES, Tag
+
+__all__ = ["is_control", "is_event", "is_record", "payload", "tagged_record", "timestamp_ms"]
+
+_EVENT_HEAD = f"X'{EVENT_VERSION:02x}{LATENCY_MARKER_EVENT:02x}'"
+_SUBTASK, _ID_SIZE, _ID = 11, 15, 16  # places in an event, counted from 1 as SQL does
+_TIMED = 1 + TIMESTAMP_BYTES
+
+
+def is_record(element: str) -> str:
+    """True if the bytes begin as a record does, with or without timestamp."""
+    timed = f"{_has(element, Tag.RECORD_WITH_TIMESTAMP)} AND length({element}) >= {_TIMED}"
+    return f"({timed} OR {_has(element, Tag.RECORD)})"
+
+
+def is_control(element: str) -> str:
+    """True if the bytes are a whole watermark, status, record attributes or end of input."""
+    flagged = f"substring({element}, 2) IN (X'00', X'01')"
+    return (
+        f"({_has(element, Tag.WATERMARK)} AND length({element}) = {_TIMED}"
+        f" OR {_has(element, Tag.WATERMARK_STATUS)} AND {flagged}"
+        f" OR {_has(element, Tag.RECORD_ATTRIBUTES)} AND {flagged}"
+        f" OR {element} = X'{Tag.END_OF_INPUT:02x}')"
+    )
+
+
+def timestamp_ms(element: str) -> str:
+    """The timestamp of a record or watermark, null if it has none."""
+    # conv() to a negative base reads all 64 bits as a signed number.
+    number = f"CAST(conv(hex(substring({element}, 2, {TIMESTAMP_BYTES})), 16, -10) AS BIGINT)"
+    timed = f"{_has(element, Tag.RECORD_WITH_TIMESTAMP)} OR {_has(element, Tag.WATERMARK)}"
+    return f"CASE WHEN {timed} THEN {number} END"
+
+
+def payload(element: str) -> str:
+    """The value's bytes of a record whose tag stands in front of it; null for anything else."""
+    timed = f"WHEN {_has(element, Tag.RECORD_WITH_TIMESTAMP)} THEN substring({element}, {_TIMED + 1})"
+    return f"CASE {timed} WHEN {_has(element, Tag.RECORD)} THEN substring({element}, 2) END"
+
+
+def tagged_record(time: str, value: str, *, ansi: bool = False) -> str:
+    """The bytes of a record: its tag, its timestamp if it has one, and its value.
+
+    Args:
+        time: Milliseconds as BIGINT, or null.
+        value: The value's bytes; ``X''`` where it stands elsewhere.
+        ansi: In Spark's ANSI mode, which refuses the cast to BINARY; seven times slower.
+    """
+    stamp = f"unhex(lpad(hex({time}), {2 * TIMESTAMP_BYTES}, '0'))" if ansi else f"CAST({time} AS BINARY)"
+    with_time = f"concat(X'{Tag.RECORD_WITH_TIMESTAMP:02x}', {stamp}, {value})"
+    return f"CASE WHEN {time} IS NULL THEN concat(X'{Tag.RECORD:02x}', {value}) ELSE {with_time} END"
+
+
+def is_event(event: str) -> str:
+    """True if the bytes are a whole latency marker event of the version that flowcore writes."""
+    id_size = f"CAST(conv(hex(substring({event}, {_ID_SIZE}, 1)), 16, 10) AS INT)"
+    return (
+        f"(length({event}) BETWEEN {_ID} AND {MAX_EVENT_BYTES}"
+        f" AND substring({event}, 1, 2) = {_EVENT_HEAD}"
+        f" AND substring({event}, {_SUBTASK}, 1) < X'80'"
+        f" AND length({event}) = {_ID_SIZE} + {id_size}"
+        f" AND is_valid_utf8(CAST(substring({event}, {_ID}) AS STRING)))"
+    )
+
+
+def _has(element: str, tag: Tag) -> str:
+    return f"substring({element}, 1, 1) = X'{tag:02x}'"

@@ -1,0 +1,132 @@
+"""Incoming: what does each message of a live source turn out to be?
+
+A record of a lane; a latency marker's event, from the companion topic; a control element, which tells
+of watermarks and is no record; or bad. A bad message keeps its bytes, where it was, and why it is bad.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame
+
+from flowcore.graph.connectors import KafkaTopic
+from flowcore.graph.event_time import event_time_of
+from flowcore.graph.operators import Read
+from flowcore.kafka.elements import CHANNEL_HEADER, ELEMENT_HEADER
+from flowcore.spark import elements
+from flowcore.spark.beside import Beside
+from flowcore.spark.lanes import BAD, EVENT, KAFKA_MS, LANE, ORDINAL, REASON, TIME, VALUE, Lane, Tracks
+from flowcore.spark.sql import literal, quoted
+from flowcore.spark.values import RECORD, bad_record, parsed, shown, use_format
+from flowcore.spark.watermarks import CHANNEL, ELEMENT, observations, observed_as
+
+__all__ = ["Incoming"]
+
+CONTROL = -2
+
+
+@dataclass(frozen=True, slots=True)
+class Incoming:
+    """How a source's messages are read.
+
+    Attributes:
+        node: The source.
+        topic: Its topic.
+        beside: What the query carries beside its records.
+        keeps_bad: Bad messages leave through this query; else they are dropped here, or stop it.
+        counted: Records carry an ordinal.
+    """
+
+    node: Read
+    topic: KafkaTopic
+    beside: Beside
+    keeps_bad: bool
+    counted: bool
+
+    def classified(self, messages: DataFrame, number: int) -> DataFrame:
+        """Messages as Spark's source gives them, each with its lane; ``number`` is that of records."""
+        tracked, tagged = self.beside.tracked, self._tagged
+        event = f"topic = {literal(self.topic.events)}"
+        if not tagged:
+            element, value = "value", "value"
+        elif self.topic.headers:
+            element = _header(ELEMENT_HEADER)
+            value = f"CASE WHEN {elements.is_record(ELEMENT)} THEN value END"
+        else:
+            element, value = "value", elements.payload("value")
+        if tracked:  # an event is not worth parsing
+            value = f"CASE WHEN NOT {event} THEN {value} END"
+        # Without events the topic is one constant instead of a string in every row.
+        origin = "topic" if tracked else f"{literal(self.topic.name)} AS topic"
+        given = []
+        if tagged:
+            given = [f"{element} AS {ELEMENT}", f"CAST({_header(CHANNEL_HEADER)} AS STRING) AS {CHANNEL}"]
+        rows = messages.selectExpr(origin, "partition", "offset", "timestamp", "value", *given)
+        use_format(self.topic, messages.sparkSession)
+        rows = rows.selectExpr("*", parsed(self.node, value))
+        rows = rows.selectExpr("*", f"{self._reason(event, value)} AS {REASON}")
+        cases = [f"WHEN {REASON} IS NOT NULL THEN {BAD}"]
+        cases += [f"WHEN {event} THEN {EVENT}"] if tracked else []
+        cases += [f"WHEN {elements.is_control(ELEMENT)} THEN {CONTROL}"] if tagged else []
+        return rows.selectExpr("*", f"CASE {' '.join(cases)} ELSE {number} END AS {LANE}")
+
+    def tracks(self, rows: DataFrame, lane: Lane, names: Iterator[str]) -> Tracks:
+        """The rows of a lane and those beside it; `classified` gave them their lanes."""
+        if not self.keeps_bad and self.topic.on_error == "fail":
+            rows = rows.where(f"CASE WHEN {LANE} = {BAD} THEN {self._stop()} ELSE true END")
+        columns = ["topic", "partition", "offset", LANE]
+        # Only what leaves with its bytes carries them along.
+        columns.append(f"CASE WHEN {LANE} IN ({BAD}, {EVENT}) THEN value END AS {VALUE}")
+        columns += [REASON, f"CASE WHEN {LANE} = {BAD} THEN unix_millis(timestamp) END AS {KAFKA_MS}"]
+        if self.counted:
+            columns.append(f"'0' AS {ORDINAL}")
+        if self.beside.watermarked and self._tagged:
+            columns += [ELEMENT, CHANNEL]
+        given = event_time_of(self.node)
+        if self.beside.timed and given is None:
+            stamp = elements.timestamp_ms(ELEMENT) if self._tagged else "unix_millis(timestamp)"
+            columns.append(f"{stamp} AS {TIME}")
+        fields = (f"{RECORD}.{quoted(name)} AS {physical}" for name, physical in lane.columns.items())
+        rows = rows.selectExpr(*columns, *fields)
+        if self.beside.timed and given is not None:
+            time = lane.expression(given)
+            ((_, kind),) = rows.selectExpr(f"{time} AS {TIME}").dtypes
+            milliseconds = f"unix_millis({time})" if kind == "timestamp" else time
+            rows = rows.selectExpr("*", f"{milliseconds} AS {TIME}")
+        if self.beside.watermarked:
+            partitions = self.beside.partitions[self.topic.name]
+            said = observations(self.node, lane, CONTROL, partitions)
+            rows = rows.observe(observed_as(self.node), *said)
+        others = ([BAD] if self.keeps_bad else []) + ([EVENT] if self.beside.tracked else [])
+        if not self.keeps_bad or self._tagged:
+            rows = rows.where(f"{LANE} IN ({', '.join(map(str, [*others, lane.number]))})")
+        return Tracks(rows, names, identified=True, bad=self.keeps_bad, marked=self.beside.tracked)
+
+    @property
+    def _tagged(self) -> bool:
+        return self.topic.elements == "tagged"
+
+    def _reason(self, event: str, value: str) -> str:
+        misfit = literal(f"does not fit the schema {self.node.schema} ({self.topic.format})")
+        cases = []
+        if self.beside.tracked:
+            broken = literal("is no event that this version of flowcore reads")
+            whole = f"coalesce({elements.is_event('value')}, false)"
+            cases.append(f"WHEN {event} THEN CASE WHEN NOT {whole} THEN {broken} END")
+        if self._tagged:
+            known = f"{elements.is_record(ELEMENT)} OR {elements.is_control(ELEMENT)}"
+            unknown = literal("is no tagged element: its tag is unknown, or bytes are missing or left over")
+            cases.append(f"WHEN NOT coalesce({known}, false) THEN {unknown}")
+            cases.append(f"WHEN {elements.is_control(ELEMENT)} THEN CAST(NULL AS STRING)")
+        return f"CASE {' '.join(cases)} WHEN {bad_record(self.node, value)} THEN {misfit} END"
+
+    def _stop(self) -> str:
+        text = literal("%s[%d]@%d %s and on_error='fail'; it holds: %s")
+        where = f"format_string({text}, topic, partition, offset, {REASON}, {shown('value')})"
+        return f"CAST(raise_error({where}) AS BOOLEAN)"
+
+
+def _header(name: str) -> str:
+    return f"filter(headers, h -> h.key = '{name}')[0].value"

@@ -1,0 +1,173 @@
+"""Stream elements cross Kafka between two flows, and what cannot be one is kept as a dead letter."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from flowcore import Flow, KafkaTopic, bounded_out_of_orderness
+from flowcore.elements import Record, Watermark
+from flowcore.serializers import TaggedSerializer
+from flowcore.serializers.formats import JsonFormat
+
+pytestmark = pytest.mark.kafka
+
+Live = Any
+SALE = "id BIGINT NOT NULL, at BIGINT, shop STRING"
+TAGGED = TaggedSerializer(JsonFormat.of([("id", "BIGINT"), ("at", "BIGINT"), ("shop", "STRING")]))
+LATEST, EARLIEST = 2**63 - 1, -(2**63)
+
+
+def _sale(number: int, at: int | None, shop: str = "ü") -> dict[str, Any]:
+    return {"id": number, "at": at, "shop": shop}
+
+
+def _elements(live: Live, topic: KafkaTopic) -> dict[int, list[Any]]:
+    """What a topic of tagged elements holds, by partition."""
+    found: dict[int, list[Any]] = {}
+    for record in live.records(topic):
+        data = (record.headers["flowcore-element"] + (record.value or b"")) if topic.headers else record.value
+        found.setdefault(record.partition, []).append(TAGGED.decode(data))
+    return found
+
+
+@pytest.mark.parametrize("headers", [False, True], ids=["in-front-of-the-value", "in-headers"])
+def test_timestamps_and_watermarks_survive_two_flows(live: Live, headers: bool) -> None:
+    """The first flow sets them, the second reads and writes them on; a reader finds both."""
+    sales = live.topic(
+        "sales", schema=SALE, event_time="at", watermark=bounded_out_of_orderness(timedelta(seconds=1))
+    )
+    middle = live.topic("middle", elements="tagged", headers=headers, partitions=2)
+    read = KafkaTopic(middle.name, schema=SALE, elements="tagged", headers=headers)
+    out = live.topic("out", elements="tagged", headers=headers, partitions=2)
+    live.send(sales, *(_sale(number, 10_000 + 1_000 * number) for number in range(4)), partitions=2)
+    live.send(sales, _sale(5, None), _sale(6, LATEST - 1), partitions=2)
+    first, second = Flow("first"), Flow("second")
+    first.read("sales", sales).write("middle", middle)
+    second.read("middle", read).where("id < 100").write("out", out)
+
+    live.run(first)
+    between = _elements(live, middle)
+    live.run(second)
+    after = _elements(live, out)
+
+    for found in (between, after):
+        records = [
+            element for partition in found.values() for element in partition if isinstance(element, Record)
+        ]
+        assert {(record.value["id"], record.timestamp_ms) for record in records} == {
+            (0, 10_000), (1, 11_000), (2, 12_000), (3, 13_000), (5, None), (6, LATEST - 1),
+        }  # fmt: skip
+        for partition in found.values():
+            # Partition 0 of the sales ends at 12 s: that is what all of them have reached.
+            assert partition[-1] == Watermark(10_999)
+    assert sorted(between) == sorted(after) == [0, 1]
+
+
+def test_watermarks_go_on_after_a_restart(live: Live) -> None:
+    """A second slice knows what the partitions showed in the first, and tells it again."""
+    sales = live.topic(
+        "sales", schema=SALE, event_time="at", watermark=bounded_out_of_orderness(timedelta(0))
+    )
+    out = live.topic("out", elements="tagged", partitions=1)
+    flow = Flow("f")
+    flow.read("sales", sales).write("out", out)
+
+    live.send(sales, _sale(1, 500), _sale(2, 700), partitions=2)
+    live.run(flow)
+    live.send(sales, _sale(3, 900), partitions=2)
+    live.run(flow)
+
+    watermarks = [element for element in _elements(live, out)[0] if isinstance(element, Watermark)]
+    assert watermarks == [Watermark(499), Watermark(499), Watermark(699)] or watermarks == [
+        Watermark(499),
+        Watermark(699),
+    ]
+
+
+def test_value_only_elements_are_the_plain_values(live: Live) -> None:
+    """Without a tag, without a timestamp: byte for byte what a plain topic holds."""
+    sales = live.topic("sales", schema=SALE)
+    plain, values = live.topic("plain"), live.topic("values", elements="value-only")
+    live.send(sales, _sale(1, 5), _sale(2, None, "\U0001f600"))
+    flow = Flow("f")
+    source = flow.read("sales", sales)
+    source.write("plain", plain)
+    source.write("values", values)
+
+    live.run(flow)
+
+    assert [r.value for r in live.records(values)] == [r.value for r in live.records(plain)]
+    assert [set(r.headers) for r in live.records(values)] == [{"flowcore-id"}] * 2
+
+
+def test_what_is_no_element_is_a_dead_letter_with_its_bytes(live: Live) -> None:
+    """Unknown tags, missing and left-over bytes, bad values; everything around them arrives."""
+    good = [
+        TAGGED.encode(Record(_sale(1, 1), EARLIEST)), TAGGED.encode(Record(_sale(2, 1))),
+        TAGGED.encode(Record(_sale(3, 1), LATEST)),
+    ]  # fmt: skip
+    bad = [
+        b"", None, b"\x00", good[0][:8], b"\x07" + good[0][1:], b"\xff", b"\x02" + bytes(7),
+        b"\x02" + bytes(9), b"\x03" + bytes(20), b"\x04", b"\x04\x02", b"\x05\x00\x00", b"\x06\x00",
+        good[0][:-1], b"\x01", b'{"id":1}', b"\x01" + b"x" * (1 << 20 >> 1),
+    ]  # fmt: skip
+    control = [TAGGED.encode(Watermark(7)), b"\x04\x01", b"\x05\x01", b"\x06"]
+    source = live.topic("source", schema=SALE, elements="tagged")
+    out = live.topic("out", elements="tagged")
+    live.send(source, *bad[:8], good[0], *control, good[1], *bad[8:], good[2])
+    flow = Flow("f")
+    flow.read("source", source).write("out", out)
+
+    live.run(flow)
+
+    (found,) = _elements(live, out).values()
+    assert [(e.value["id"], e.timestamp_ms) for e in found if isinstance(e, Record)] == [
+        (1, EARLIEST), (2, None), (3, LATEST),
+    ]  # fmt: skip
+    letters = live.records(source.dead_letter)
+    assert [letter.value for letter in letters] == bad
+    for letter in letters:
+        assert letter.headers["flowcore-topic"] == source.name.encode()
+        assert letter.headers["flowcore-stage"] == b"read"
+        assert int(letter.headers["flowcore-timestamp"]) > 0
+    reasons = [letter.headers["flowcore-reason"].decode().split(":")[0] for letter in letters]
+    assert reasons.count("is no tagged element") == len(bad) - 3  # the others hold a bad value
+    offsets = [int(letter.headers["flowcore-offset"]) for letter in letters]
+    assert offsets == [*range(8), *range(14, 14 + len(bad) - 8)]
+
+
+def test_aggregates_are_as_new_as_their_newest_record(live: Live) -> None:
+    """The timestamp of a group goes through the shuffle and the state with it."""
+    sales = live.topic("sales", schema=SALE, event_time="at")
+    out = live.topic("out", elements="tagged")
+    flow = Flow("f")
+    counted = flow.read("sales", sales).aggregate(by="shop", id="count(*)", at="max(at)", name="counted")
+    counted.write("out", out)
+
+    live.send(sales, _sale(1, 50, "a"), _sale(2, 30, "a"), _sale(3, None, "b"))
+    live.run(flow)
+    live.send(sales, _sale(4, 40, "a"))
+    live.run(flow)
+
+    (found,) = _elements(live, out).values()
+    assert [(e.value["shop"], e.value["id"], e.timestamp_ms) for e in found] == [
+        ("a", 2, 50), ("b", 1, None), ("a", 3, 50),
+    ] or [(e.value["shop"], e.value["id"], e.timestamp_ms) for e in found] == [
+        ("b", 1, None), ("a", 2, 50), ("a", 3, 50),
+    ]  # fmt: skip
+
+
+def test_foreign_messages_do_not_stop_a_query_that_fails_at_bad_ones(live: Live) -> None:
+    """Only bad ones do: the error names where it is."""
+    from flowcore.errors import RunError  # noqa: PLC0415
+
+    source = live.topic("source", schema=SALE, elements="tagged", on_error="fail")
+    live.send(source, TAGGED.encode(Record(_sale(1, 1), 5)), b"\x09")
+    flow = Flow("f")
+    flow.read("source", source).write("out", live.topic("out"))
+
+    with pytest.raises(RunError, match=rf"{source.name}\[0\]@1 is no tagged element"):
+        live.run(flow)
