@@ -36,6 +36,15 @@ def test_mark_on_a_busy_machine_is_less_than_a_millisecond_off(monkeypatch: pyte
     assert 0 < next(clock) - marked_ms * MS_NS < 2 * MS_NS
 
 
+def test_wake_up_that_comes_late_waits_for_the_next_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mark half a millisecond before the sending would be half a millisecond of latency."""
+    times = iter([900_000, 1_500_000, 1_600_000, 1_990_000, 2_050_000])
+    monkeypatch.setattr("flowcore.kafka.markers.time.time_ns", lambda: next(times))
+    monkeypatch.setattr("flowcore.kafka.markers.time.sleep", lambda _seconds: None)
+
+    assert markers._turn_of_millisecond() == 2
+
+
 def test_clock_that_is_set_back_does_not_make_it_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """It looks for the next turn of the new time, and not for that of the old one."""
     times = iter([1_000 * MS_NS + 900_000, 5 * MS_NS, 5 * MS_NS + 900_000, 6 * MS_NS, 7 * MS_NS])
