@@ -103,12 +103,14 @@ class _Terminal:
 
 
 def _short(run: LiveRun) -> str:
-    return ", ".join(f"{query.name}: {query.rows_out:,} out" for query in run.progress())
+    queries = [f"{query.name}: {query.rows_out:,} out" for query in run.progress()]
+    slowest = max((one.p99_ms for one in run.latency() if one.p99_ms is not None), default=None)
+    return ", ".join([*queries, *([f"p99 {slowest:.1f} ms"] if slowest is not None else [])])
 
 
 def _table(run: LiveRun) -> Table:
-    table = Table("query", "mode", "batches", "records in", "records out")
+    table = Table("query", "mode", "batches", "records in", "records out", "dead letters")
     for query in run.progress():
-        counts = query.batches, query.rows_in, query.rows_out
+        counts = query.batches, query.rows_in, query.rows_out, query.dead_letters
         table.add_row(query.name, query.mode, *(f"{count:,}" for count in counts))
     return table

@@ -12,6 +12,7 @@ from flowcore.errors import PlanError
 from flowcore.graph.operators import Apply, Operator, Read, Union, Write, topic_of, upstream
 from flowcore.graph.value_formats import runs_in_python
 from flowcore.planner.plan import Decision, Mode
+from flowcore.planner.timestamps import brings_watermarks
 
 __all__ = ["mode_of"]
 
@@ -43,12 +44,17 @@ def mode_of(operators: tuple[Operator, ...], requested: Mode | None) -> Decision
 
 
 def _obstacles(operators: tuple[Operator, ...]) -> Iterator[str]:
+    watermarked = brings_watermarks(operators)
     for node in operators:
         match node:
             case Read() | Write() if topic_of(node) is None:
                 yield f"{node.name} is not a Kafka topic"
             case Read() | Write() if (topic := topic_of(node)) and runs_in_python(topic):
                 yield f"format {topic.format!r} of {node.name} runs in Python"
+            case Write() if (
+                watermarked and (topic := topic_of(node)) and topic.elements in ("tagged", "auto")
+            ):
+                yield f"{node.name} writes watermarks, which leave between two batches"
             case Apply(realtime=False):
                 yield f"{node.name} is a DataFrame function that does not declare realtime=True"
             case Union() if _shared_source(node):

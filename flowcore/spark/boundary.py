@@ -5,6 +5,7 @@ A user never has to read a JVM stack trace; it stays in Spark's log.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -14,6 +15,9 @@ from pyspark.errors import AnalysisException, ParseException, PySparkException
 from flowcore.errors import FlowcoreError, PlanError, RunError
 
 __all__ = ["declared_by", "reason", "while_running"]
+
+# The last line of a Python worker's traceback.
+_RAISED = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n|\n)*([\w.]+): (.*)")
 
 
 @contextmanager
@@ -54,6 +58,11 @@ def reason(error: BaseException) -> str:
         java = None if cause is None or cause.equals(java) else cause
     text = text or (error.getMessage() if isinstance(error, PySparkException) else None) or str(error)
     text = text.partition("=== Streaming Query ===")[0]
+    raised = _RAISED.findall(text)
+    if raised:
+        kind, message = raised[-1]
+        # What flowcore says speaks for itself; of what a user's function says the kind is needed.
+        return message if kind.startswith("flowcore.") else f"a Python function raised {kind}: {message}"
     lines = [line.strip() for line in text.strip().splitlines()]
     kept = [
         line

@@ -6,6 +6,7 @@ come out is asked of the broker, so it can be seen at any time.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -33,6 +34,7 @@ class QueryProgress:
         rows_in: Records read in them.
         rows_per_second: Of the last one.
         rows_out: Records that came into its sinks' topics, whoever wrote them; dead letters not counted.
+        dead_letters: Bad messages that came into the dead-letter topics that it writes.
     """
 
     name: str
@@ -42,6 +44,7 @@ class QueryProgress:
     rows_in: int
     rows_per_second: float
     rows_out: int
+    dead_letters: int = 0
 
 
 class ProgressMeter:
@@ -57,14 +60,16 @@ class ProgressMeter:
         self._query = query
         topics = {topic.name: topic for sink in query.sinks if (topic := topic_of(sink))}
         self._topics = {name: broker_of(topic, settings) for name, topic in topics.items()}
-        self._before = self._records_now = self._records()
+        letters = [(topic.dead_letter, topic) for node in query.dead_letters if (topic := topic_of(node))]
+        self._letters = {name: broker_of(topic, settings) for name, topic in letters}
+        self._before = self._now = _records(self._topics), _records(self._letters)
         self._last_batch = -1
         self._batches = self._rows_in = 0
 
     def read(self, running: StreamingQuery) -> QueryProgress:
         """What the query has done so far; ``rows_out`` stands still while the broker does not answer."""
         with suppress(BrokerError):
-            self._records_now = self._records()
+            self._now = _records(self._topics), _records(self._letters)
         for batch in running.recentProgress:
             if batch["batchId"] > self._last_batch:
                 self._last_batch = batch["batchId"]
@@ -78,8 +83,10 @@ class ProgressMeter:
             batches=self._batches,
             rows_in=self._rows_in,
             rows_per_second=float(last["processedRowsPerSecond"] or 0.0) if last else 0.0,
-            rows_out=self._records_now - self._before,
+            rows_out=self._now[0] - self._before[0],
+            dead_letters=self._now[1] - self._before[1],
         )
 
-    def _records(self) -> int:
-        return sum(sum(end_offsets(servers, name).values()) for name, servers in self._topics.items())
+
+def _records(topics: Mapping[str, str]) -> int:
+    return sum(sum(end_offsets(servers, name).values()) for name, servers in topics.items())

@@ -127,7 +127,8 @@ class _Beats:
         self._context.log_event(AssetMaterialization(live_key(self._run.plan.flow), metadata=self.metadata()))
 
     def metadata(self) -> Metadata:
-        return progress_metadata(self._run.progress(), time.monotonic() - self._began, self._versions)
+        seconds = time.monotonic() - self._began
+        return progress_metadata(self._run.progress(), seconds, self._versions, self._run.latency())
 
 
 def _versions(plan: Plan, run: Context) -> dict[str, str]:

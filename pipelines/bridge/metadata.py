@@ -10,6 +10,7 @@ from pathlib import Path
 
 from dagster import MetadataValue, TableColumn, TableSchema
 
+from flowcore.latency import LatencySummary
 from flowcore.spark.manifest import Manifest, Table
 from flowcore.spark.progress import QueryProgress
 
@@ -48,7 +49,10 @@ def table_metadata(table: Table, folder: Path) -> Metadata:
 
 
 def progress_metadata(
-    queries: Iterable[QueryProgress], seconds: float, versions: Mapping[str, str]
+    queries: Iterable[QueryProgress],
+    seconds: float,
+    versions: Mapping[str, str],
+    latency: Iterable[LatencySummary] = (),
 ) -> Metadata:
     """How live queries are doing.
 
@@ -56,6 +60,7 @@ def progress_metadata(
         queries: Of one live stage.
         seconds: How long they have run.
         versions: The version of each bounded result that they join.
+        latency: Of the last minute, where it is tracked.
     """
     found: Metadata = {
         "seconds": MetadataValue.float(seconds),
@@ -66,8 +71,15 @@ def progress_metadata(
             f"{query.name}/batches": _count(query.batches),
             f"{query.name}/records": _count(query.rows_in),
             f"{query.name}/records_out": _count(query.rows_out),
+            f"{query.name}/dead_letters": _count(query.dead_letters),
             f"{query.name}/records_per_second": MetadataValue.float(query.rows_per_second),
         }
+    for one in latency:
+        path = f"latency/{one.source} -> {one.sink}"
+        found[f"{path}/markers"] = _count(one.count)
+        for name, value_ms in (("p50", one.p50_ms), ("p99", one.p99_ms), ("max", one.max_ms)):
+            if value_ms is not None:
+                found[f"{path}/{name}_ms"] = MetadataValue.float(value_ms)
     return found | {
         f"bounded_version/{stage}": MetadataValue.text(version) for stage, version in versions.items()
     }

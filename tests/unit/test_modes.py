@@ -8,6 +8,7 @@ from flowcore import Flow, KafkaTopic, Parquet, Stream
 from flowcore.errors import PlanError
 from flowcore.planner import plan_flow
 from flowcore.planner.plan import Decision
+from flowcore.watermarks import monotonous
 
 
 def _mode(build: Callable[[Stream], Stream], requested: str | None = None, sink: object = None) -> Decision:
@@ -69,6 +70,11 @@ def _fixed(bids: Stream) -> Stream:
     return bids.select("price").union(bids._flow.read("asks", asks))
 
 
+def _watermarked(bids: Stream) -> Stream:
+    asks = KafkaTopic("asks", schema="shop STRING, price DOUBLE", watermark=monotonous())
+    return bids.union(bids._flow.read("asks", asks))
+
+
 OBSTACLES: dict[str, tuple[Callable[[Stream], Stream], object, str]] = {
     "function": (lambda bids: bids.apply(lambda f: f, name="model"), None, "model is a DataFrame function"),
     "same-topic": (_read_twice, None, "both unites two reads of one topic"),
@@ -77,6 +83,11 @@ OBSTACLES: dict[str, tuple[Callable[[Stream], Stream], object, str]] = {
         lambda bids: bids.select("price"),
         KafkaTopic("out", schema="price DOUBLE NOT NULL", format="fixed"),
         "format 'fixed' of out runs in Python",
+    ),
+    "watermarks": (
+        _watermarked,
+        KafkaTopic("out", elements="tagged"),
+        "out writes watermarks, which leave between two batches",
     ),
     "files": (lambda bids: bids, Parquet("out"), "out is not a Kafka topic"),
 }
