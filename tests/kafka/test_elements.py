@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -171,3 +172,47 @@ def test_foreign_messages_do_not_stop_a_query_that_fails_at_bad_ones(live: Live)
 
     with pytest.raises(RunError, match=rf"{source.name}\[0\]@1 is no tagged element"):
         live.run(flow)
+
+
+def test_value_only_drops_the_timestamp_from_plan_and_shuffle(live: Live) -> None:
+    """The same flow under two settings: with timestamps its shuffle carries them, without it does not."""
+    sales = live.topic("sales", schema=SALE)
+    live.send(sales, *(_sale(number, number, f"shop {number}") for number in range(2_000)))
+    plans, bytes_ = {}, {}
+    for form, force in (("tagged", True), ("value-only", False)):
+        live.settings = replace(
+            live.settings, force_timestamp_support=force, auto_watermark_interval=timedelta(0)
+        )
+        flow, out = Flow(f"f-{form}"), live.topic(f"out-{form}", elements="auto")
+        flow.read("sales", sales).aggregate(by="shop", n="count(*)", name="counted").write("out", out)
+        before = _stages(live)
+
+        def look(run: Any, form: str = form) -> None:
+            assert run.wait(60)
+            plans[form] = run._running["out"]._jsq.explainInternal(False)
+
+        live.run(flow, "slice", look)
+
+        bytes_[form] = sum(
+            stage.shuffleWriteBytes() for number, stage in _stages(live).items() if number not in before
+        )
+        tags = {record.value[0] for record in live.records(out)}
+        assert tags == ({0} if form == "tagged" else {ord("{")})
+
+    assert "timestamp_ms" in _exchange(plans["tagged"])
+    assert "timestamp_ms" not in plans["value-only"]
+    assert 0 < bytes_["value-only"] < bytes_["tagged"]
+
+
+def _exchange(plan: str) -> str:
+    """The part of a plan below its shuffle."""
+    return plan[plan.index("Exchange hashpartitioning") :]
+
+
+def _stages(live: Live) -> dict[int, Any]:
+    """What Spark knows of every stage so far."""
+    context = live.spark.sparkContext
+    none = context._gateway.new_array(context._jvm.double, 0)
+    store = context._jsc.sc().statusStore()
+    stages = store.stageList(None, False, False, none, context._jvm.java.util.ArrayList())
+    return {stages.apply(number).stageId(): stages.apply(number) for number in range(stages.size())}
