@@ -1,0 +1,201 @@
+"""A topic's values are in the format that it declares: read, written, and dead-lettered with their bytes."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from flowcore import Flow, KafkaTopic
+from flowcore.errors import PlanError, RunError
+from flowcore.graph.value_schemas import format_of
+from flowcore.planner import plan_flow
+
+pytestmark = pytest.mark.kafka
+
+Live = Any
+BID = "id BIGINT NOT NULL, price DOUBLE NOT NULL"
+FORMATS: dict[str, dict[str, Any]] = {
+    "json": {"schema": BID},
+    "avro": {"schema": BID, "format": "avro"},
+    "avro-confluent": {"schema": BID, "format": "avro-confluent", "format_options": {"schema_id": 7}},
+    "fixed": {"schema": BID, "format": "fixed"},
+}
+_BIDS = [{"id": 2**63 - 1, "price": -0.5}, {"id": -1, "price": 1e300}, {"id": 0, "price": 0.0}]
+
+
+def _copy(source: KafkaTopic, *sinks: KafkaTopic, select: tuple[str, ...] = ("*",)) -> Flow:
+    flow = Flow("f")
+    read = flow.read("bids", source)
+    for number, sink in enumerate(sinks):
+        read.select(*select).write(f"out{number}", sink)
+    return flow
+
+
+def _bytes(live: Live, topic: KafkaTopic | str) -> list[bytes]:
+    return [record.value for record in live.records(topic)]
+
+
+def _until(condition: Callable[[], bool]) -> Callable[[Any], None]:
+    def wait(run: Any) -> None:
+        deadline = time.monotonic() + 60
+        while not condition():
+            assert not run.wait(0.05), "the queries have ended"
+            assert time.monotonic() < deadline, "the condition did not come about in time"
+
+    return wait
+
+
+def test_live_avro_passes_in_real_time(live: Live) -> None:
+    """From Avro to Avro with a header, to JSON and to raw bytes; what is no Avro keeps its bytes."""
+    bids = live.topic("bids", **FORMATS["avro"])
+    confluent, plain = live.topic("confluent", **FORMATS["avro-confluent"]), live.topic("json")
+    raw = live.topic("raw", schema="text STRING", format="raw")
+    flow = _copy(bids, confluent, plain)
+    flow.read("again", live.topic("again", **FORMATS["avro-confluent"])).select(
+        "CAST(id AS STRING) AS text"
+    ).write("raw", raw)
+    stage = plan_flow(flow).live
+    assert stage
+    assert {query.mode.value for query in stage.queries} == {"realtime"}
+    bad = [b"", b"\xff\x00", format_of(bids).encode(_BIDS[0])[:-1], None]
+    live.send(bids, *(format_of(bids).encode(bid) for bid in _BIDS), *bad)
+    again = [format_of(confluent).encode(bid) for bid in _BIDS]
+    live.send(live.topic("again"), *again)
+
+    live.run(
+        flow,
+        None,
+        _until(
+            lambda: (
+                len(_bytes(live, confluent)) == len(_bytes(live, plain)) == len(_bytes(live, raw)) == 3
+                and len(_bytes(live, bids.dead_letter)) == 4
+            )
+        ),
+    )
+
+    assert _bytes(live, confluent) == again
+    assert live.values(plain) == _BIDS
+    assert _bytes(live, raw) == [str(bid["id"]).encode() for bid in _BIDS]
+    assert _bytes(live, bids.dead_letter) == bad
+
+
+@pytest.mark.parametrize("mode", ["slice", "micro-batch"])
+def test_live_fixed_layout_passes_in_batches(mode: str, live: Live) -> None:
+    """From the fixed layout to Avro and back; the bytes are those of the Python format."""
+    fixed, avro, back = (
+        live.topic(name, **FORMATS[kind])
+        for name, kind in (("bids", "fixed"), ("avro", "avro"), ("back", "fixed"))
+    )
+    good = [format_of(fixed).encode(bid) for bid in _BIDS]
+    bad = [b"", good[0][:-1], good[0] + b"\0", None]
+    live.send(fixed, *good, *bad, partitions=2)
+    done = _until(lambda: len(_bytes(live, back)) == 3 and len(_bytes(live, fixed.dead_letter)) == 4)
+
+    live.run(_copy(fixed, avro, back), mode, done if mode == "micro-batch" else None)
+
+    assert sorted(_bytes(live, avro)) == sorted(format_of(avro).encode(bid) for bid in _BIDS)
+    assert sorted(_bytes(live, back)) == sorted(good)
+    letters = live.records(fixed.dead_letter)
+    assert sorted(str(letter.value) for letter in letters) == sorted(map(str, bad))
+    assert all(b"fixed" in letter.headers["flowcore-reason"] for letter in letters)
+    with pytest.raises(PlanError, match="format 'fixed' of bids runs in Python"):
+        plan_flow(_copy(fixed, avro), "realtime")
+
+
+def test_live_protobuf_passes_in_batches(live: Live) -> None:
+    """A message that lacks nothing is a row; a row is a message."""
+    settings: dict[str, Any] = {
+        "schema": "seconds BIGINT NOT NULL, nanos INT NOT NULL",
+        "format": "protobuf",
+        "format_options": {"message": Timestamp},
+    }
+    source, sink = live.topic("in", **settings), live.topic("out", **settings)
+    messages = [Timestamp(seconds=n, nanos=n).SerializeToString() for n in (-1, 0, 2**31 - 1)]
+    live.send(source, *messages, b"\xff", None)
+
+    live.run(_copy(source, sink))
+
+    assert _bytes(live, sink) == messages
+    assert _bytes(live, source.dead_letter) == [b"\xff", None]
+
+
+def _fuzz(good: bytes) -> list[bytes | None]:
+    chance = random.Random(3)  # noqa: S311 - bytes for a test
+    return [
+        None,
+        b"",
+        *(good[:end] for end in range(len(good))),
+        *(good + bytes([n]) for n in (1, 128, 255)),
+        *(chance.randbytes(chance.randrange(40)) for _ in range(200)),
+        *(b"\0" + chance.randbytes(15) for _ in range(50)),
+        bytes.fromhex("80e0c0cb0b"),
+        chance.randbytes(900_000),
+    ]
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_live_bad_bytes_never_stop_a_query(kind: str, live: Live) -> None:
+    """Each record is either read or a dead letter with its very bytes; none is lost."""
+    source, sink = live.topic("in", **FORMATS[kind]), live.topic("out", **FORMATS[kind])
+    one = format_of(source)
+    good = [one.encode(bid) for bid in _BIDS]
+    fuzz = _fuzz(good[0])
+    live.send(source, *fuzz[:100], *good, *fuzz[100:], partitions=2)
+
+    live.run(_copy(source, sink))
+
+    letters, passed = _bytes(live, source.dead_letter), _bytes(live, sink)
+    assert len(letters) + len(passed) == len(fuzz) + len(good)
+    assert {*map(str, letters)} <= {*map(str, fuzz)}
+    assert {*good} <= {*passed}
+    assert [one.encode(one.decode(data)) for data in passed] == passed
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize("until", [None, "latest"], ids=["live", "bounded"])
+def test_bad_bytes_stop_the_query_where_they_shall(kind: str, until: Any, live: Live) -> None:
+    """With one line that names the record."""
+    source = live.topic("in", **FORMATS[kind], on_error="fail", until=until)
+    sink = live.topic("out", **FORMATS[kind])
+    live.send(source, *(format_of(source).encode(bid) for bid in _BIDS), b"\xff\n")
+
+    with pytest.raises(RunError, match=rf"{source.name}\[0\]@3 does not fit the schema .*FF0A") as error:
+        live.run(_copy(source, sink))
+
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_bounded_topic_is_read_and_written_in_its_format(kind: str, live: Live) -> None:
+    """As a live one is."""
+    source = live.topic("in", **FORMATS[kind], until="latest")
+    sink = live.topic("out", **FORMATS[kind], key="id")
+    good = [format_of(source).encode(bid) for bid in _BIDS]
+    live.send(source, *good, b"\xff", None, partitions=1)
+
+    live.run(_copy(source, sink))
+
+    assert sorted(_bytes(live, sink)) == sorted(good)
+    assert {record.key for record in live.records(sink)} == {str(bid["id"]).encode() for bid in _BIDS}
+    assert _bytes(live, source.dead_letter) == [b"\xff", None]
+
+
+def test_live_row_that_its_format_cannot_hold_stops_the_query_with_its_column(live: Live) -> None:
+    """A bad record beside it does not: it is written nowhere but to its dead letters."""
+    source = live.topic("in", schema="id BIGINT NOT NULL, price DOUBLE")
+    sink = live.topic("out", **FORMATS["fixed"])
+    live.send(source, b"bad", {"id": 1, "price": 2.0})
+
+    live.run(_copy(source, sink))
+    live.send(source, {"id": 2})
+
+    assert _bytes(live, sink) == [format_of(sink).encode({"id": 1, "price": 2.0})]
+    with pytest.raises(
+        RunError, match=f"cannot be written to topic {sink.name} as fixed: column 'price' is null"
+    ):
+        live.run(_copy(source, sink))
