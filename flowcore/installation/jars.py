@@ -1,4 +1,4 @@
-"""Where are the jars that PySpark lacks: its Kafka connector, and the embedded broker?
+"""Where are the jars that PySpark lacks: its Kafka connector, its Avro functions, and the embedded broker?
 
 The Ivy that ships inside PySpark resolves them once, from `ivy.xml` beside this file, into a folder
 named after that file's digest. A folder that exists is whole: it appears by one rename.
@@ -32,8 +32,8 @@ def jars(configuration: Configuration) -> tuple[Path, ...]:
     """Return the jars of one configuration, downloading all of them first if they are not there.
 
     Args:
-        configuration: `connector` for Spark's Kafka source and sink, `broker` for a Kafka broker.
-            Their versions of the Kafka client differ: never put both on one class path.
+        configuration: `connector` for Spark's Kafka source and sink and its Avro functions, `broker` for
+            a Kafka broker. Their versions of the Kafka client differ: never put both on one class path.
 
     Raises:
         InstallationError: They are not there and cannot be downloaded, or there is no Java to do it.

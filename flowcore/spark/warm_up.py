@@ -26,6 +26,10 @@ _SLOTS = 4
 """A real-time query holds one for its Kafka partition and one for each of its two shuffle partitions."""
 
 _SCHEMA = "id long, category string, price double, at timestamp"
+_AVRO = (
+    '{"type":"record","name":"r","fields":[{"name":"id","type":["long","null"]},'
+    '{"name":"price","type":["double","null"]}]}'
+)
 
 
 def main(archive: Path) -> None:
@@ -59,6 +63,9 @@ def _bounded(spark: SparkSession, folder: Path) -> DataFrame:
     for kind in ("parquet", "json", "csv"):
         rows.write.format(kind).save(str(folder / kind))
     history = spark.read.schema(_SCHEMA).parquet(str(folder / "parquet"))
+    history.selectExpr("to_avro(struct(id, price)) AS value").selectExpr(
+        f"from_avro(value, '{_AVRO}', map('mode', 'PERMISSIVE'))"
+    ).toArrow()
     per_category = history.groupBy("category").agg(
         F.expr("count(distinct id) as sold"), F.expr("median(price) as median"), F.max("at").alias("last")
     )

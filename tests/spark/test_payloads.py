@@ -433,3 +433,21 @@ def test_failure_shows_the_value_on_one_line(value: bytes | None, said: str, liv
     with pytest.raises(Exception, match=r"bids\[3\]@12 does not fit the schema") as error:
         frame.where(fail_at("bids")).collect()
     assert said in str(error.value)
+
+
+@pytest.mark.parametrize("case", ["fixed", "protobuf"])
+def test_python_is_called_once_for_each_record(case: str, live: SparkSession) -> None:
+    """However many columns and conditions look at what it gives, on the way in and on the way out."""
+    topic, rows = TABLES[case]
+    read = Flow("f").read("r", topic).operator
+    assert isinstance(read, Read)
+    use_format(topic, live)
+    payloads = live.createDataFrame([(_encode(topic, row),) for row in rows], "value BINARY")
+    records = payloads.selectExpr("value", parsed(read)).selectExpr("*", f"{bad_record(read)} AS bad")
+    good = records.where("NOT bad").selectExpr(*(f"{RECORD}.{quoted(name)}" for name in read.columns))
+    text = written(topic, {name: quoted(name) for name in read.columns}, good)
+
+    plan = good.selectExpr(f"{text} AS value")._jdf.queryExecution().executedPlan().toString()
+
+    assert plan.count("ArrowEvalPython") == 2, plan
+    assert plan.count("flowcore_read_") == plan.count("flowcore_write_")
