@@ -50,7 +50,8 @@ def _value(value: Any, inside: tuple[FunctionType, ...]) -> str:
         case FunctionType():
             return _function(value, inside)
         case type():
-            return f"{value.__module__}.{value.__qualname__}{_value(_functions(value), inside)}"
+            name = f"{value.__module__}.{value.__qualname__}{_definition(value)}"
+            return f"{name}{_value(_functions(value), inside)}"
         case _:
             made_of = _made_of(value)
             return repr(value) if made_of is None else _value(made_of, inside)
@@ -103,6 +104,12 @@ def _names(code: CodeType) -> set[str]:
 
 def _functions(kind: type) -> dict[str, object]:
     return {name: value for name, value in vars(kind).items() if isinstance(value, FunctionType)}
+
+
+def _definition(kind: type) -> str:
+    """What a generated Protobuf class was generated from, which stands in none of its functions."""
+    file = getattr(getattr(kind, "DESCRIPTOR", None), "file", None)
+    return hashlib.sha256(file.serialized_pb).hexdigest()[:16] if file is not None else ""
 
 
 def _is_set(cell: Any) -> bool:

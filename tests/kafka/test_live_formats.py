@@ -199,3 +199,23 @@ def test_live_row_that_its_format_cannot_hold_stops_the_query_with_its_column(li
         RunError, match=f"cannot be written to topic {sink.name} as fixed: column 'price' is null"
     ):
         live.run(_copy(source, sink))
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize("headers", [False, True], ids=["in-front", "headers"])
+def test_tagged_elements_hold_values_of_each_format(kind: str, headers: bool, live: Live) -> None:
+    """Tag and timestamp in front of the value, or beside it; another flow reads what one wrote."""
+    source, out = live.topic("in", schema=BID), live.topic("out")
+    between = live.topic("between", **FORMATS[kind], elements="tagged", headers=headers)
+    live.send(source, *_BIDS)
+
+    live.run(_copy(source, between))
+    live.send(between, b"\xff\xff")
+    again = Flow("again")
+    again.read("bids", between).write("out", out)
+    live.run(again)
+
+    assert live.values(out) == _BIDS
+    assert _bytes(live, between.dead_letter) == [b"\xff\xff"]
+    values = [format_of(between).encode(bid) for bid in _BIDS]
+    assert [data[0 if headers else 9 :] for data in _bytes(live, between)[:3]] == values

@@ -8,7 +8,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
-from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto
+from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto, FileDescriptorProto
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message_factory import GetMessageClass
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from flowcore import Flow, KafkaTopic, Parquet
@@ -186,6 +188,25 @@ def test_format_counts_in_a_fingerprint_unless_it_is_the_default() -> None:
     assert _fingerprint() == _fingerprint(format="json", format_options={})
     assert "format" not in _describe(flow.read("bids", KafkaTopic("bids", "id BIGINT")).operator)
     assert len({_fingerprint(), _fingerprint(format="avro"), _fingerprint(format="fixed"), *confluent}) == 5
+
+
+def test_fingerprint_changes_with_the_definition_of_a_message() -> None:
+    """A field with another number is another value, though the class has the same name."""
+
+    def message(number: int) -> Any:
+        file = FileDescriptorProto(name="f.proto", package="p", syntax="proto2")
+        file.message_type.add(name="M").field.add(
+            name="id", number=number, type="TYPE_INT64", label="LABEL_OPTIONAL"
+        )
+        pool = DescriptorPool()
+        pool.Add(file)
+        return GetMessageClass(pool.FindMessageTypeByName("p.M"))
+
+    first, same, other = (
+        _fingerprint(format="protobuf", format_options={"message": message(number)}) for number in (1, 1, 2)
+    )
+
+    assert first == same != other
 
 
 def test_formats_that_run_in_python_are_all_but_those_that_spark_has() -> None:
