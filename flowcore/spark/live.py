@@ -34,7 +34,7 @@ from flowcore.spark.latency import track
 from flowcore.spark.lock import exclusive
 from flowcore.spark.progress import ProgressMeter, QueryProgress
 from flowcore.spark.session import live_session
-from flowcore.spark.sinks import start_files
+from flowcore.spark.sinks import DEAD_LETTER_CONFIGS, start_files
 from flowcore.spark.stream_source import output_servers, sink_options
 from flowcore.spark.watermarks import WatermarkSender, watermarks_of
 
@@ -212,7 +212,7 @@ def prepare_topics(stage: LiveStage, settings: Settings) -> None:
             if source in query.sources:
                 _create_outputs(query, partitions, settings)
             if source in query.dead_letters:
-                ensure_topics(output_servers(query, settings), {topic.dead_letter: 1})
+                ensure_topics(output_servers(query, settings), {topic.dead_letter: 1}, DEAD_LETTER_CONFIGS)
 
 
 def slots_needed(plan: Plan, settings: Settings) -> int:

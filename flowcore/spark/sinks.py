@@ -24,6 +24,8 @@ from flowcore.spark.sql import literal, quoted, struct
 from flowcore.spark.values import written
 
 __all__ = [
+    "DEAD_LETTER_CONFIGS",
+    "LARGE_WRITE",
     "bad_record_headers",
     "headers",
     "kafka_key",
@@ -35,6 +37,11 @@ __all__ = [
 ]
 
 _DEFAULT_PARTITIONS = 1
+_LARGEST_BYTES = 64 << 20
+
+# A dead letter is larger than the message that it was, which may have been as large as its topic takes.
+DEAD_LETTER_CONFIGS = {"max.message.bytes": str(_LARGEST_BYTES)}
+LARGE_WRITE = {"kafka.max.request.size": str(_LARGEST_BYTES), "kafka.buffer.memory": str(2 * _LARGEST_BYTES)}
 
 
 def kafka_value(topic: KafkaTopic, columns: Mapping[str, str], frame: DataFrame) -> str:
@@ -100,7 +107,7 @@ def write_bad_records(node: Read, topic: KafkaTopic, bad: DataFrame, context: Co
         records = bad.selectExpr(
             "value", f"{bad_record_headers(node, reason, 'unix_millis(timestamp)')} AS headers"
         )
-        _send(records, topic.dead_letter, topic, context)
+        _send(records, topic.dead_letter, topic, context, DEAD_LETTER_CONFIGS)
     bad.unpersist()
     return count
 
@@ -146,8 +153,14 @@ def start_files(sink: Sink, writer: DataStreamWriter, context: Context) -> Strea
             raise PlanError(msg)
 
 
-def _send(records: DataFrame, name: str, topic: KafkaTopic, context: Context) -> None:
+def _send(
+    records: DataFrame,
+    name: str,
+    topic: KafkaTopic,
+    context: Context,
+    configs: Mapping[str, str] | None = None,
+) -> None:
     servers = context.servers(topic)
-    ensure_topics(servers, {name: topic.partitions or _DEFAULT_PARTITIONS})
-    options = {"kafka.bootstrap.servers": servers, "topic": name}
+    ensure_topics(servers, {name: topic.partitions or _DEFAULT_PARTITIONS}, configs)
+    options = {"kafka.bootstrap.servers": servers, "topic": name, **LARGE_WRITE}
     records.write.format("kafka").options(**options).save()

@@ -15,6 +15,7 @@ from flowcore.planner.plan import LiveQuery
 from flowcore.settings import Settings
 from flowcore.spark.context import Context, broker_of
 from flowcore.spark.offsets import offsets_json, start_offsets
+from flowcore.spark.sinks import LARGE_WRITE
 
 __all__ = ["output_servers", "read_stream", "sink_options"]
 
@@ -22,11 +23,7 @@ _BULK_READ = {
     "kafka.max.poll.records": "5000",
     "kafka.max.partition.fetch.bytes": str(8 << 20),
 }
-_BULK_WRITE = {
-    "kafka.linger.ms": "50",
-    "kafka.batch.size": str(512 << 10),
-    "kafka.buffer.memory": str(128 << 20),
-}
+_BULK_WRITE = {"kafka.linger.ms": "50", "kafka.batch.size": str(512 << 10)}
 
 
 def read_stream(topic: KafkaTopic, query: LiveQuery, context: Context, *, events: bool) -> DataFrame:
@@ -51,7 +48,7 @@ def read_stream(topic: KafkaTopic, query: LiveQuery, context: Context, *, events
 
 def sink_options(query: LiveQuery) -> dict[str, str]:
     """Options of the Kafka sink."""
-    return {"kafka.linger.ms": "0"} if query.mode.value == "realtime" else _BULK_WRITE
+    return LARGE_WRITE | ({"kafka.linger.ms": "0"} if query.mode.value == "realtime" else _BULK_WRITE)
 
 
 def output_servers(query: LiveQuery, settings: Settings) -> str:

@@ -27,6 +27,8 @@ def misfits(record: str, payload: str) -> list[str]:
     return [
         f"{record}.{_CORRUPT} IS NOT NULL",
         f"(NOT endswith({text}, '}}') AND NOT endswith({trimmed}, '}}'))",
+        # It would read other characters where bytes are no UTF-8.
+        f"NOT is_valid_utf8({text})",
     ]
 
 
