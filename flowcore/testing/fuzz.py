@@ -40,6 +40,7 @@ _TYPES: Final[Mapping[str, Callable[[Any], bool]]] = {
 _TAGGED: Final = TaggedSerializer(RawFormat(), "fuzz")
 _EVENTS: Final = LatencyMarkerEventSerializer()
 _LARGEST_TAG: Final = max(Tag)
+_RECORD_TAGS: Final = tuple(bytes((tag,)) for tag in (Tag.RECORD, Tag.RECORD_WITH_TIMESTAMP))
 _RANDOM_BYTES: Final = 80
 
 
@@ -124,7 +125,9 @@ class Fuzzer:
     def _is_bad_element(self, element: bytes | None) -> bool:
         if is_tagged(self.schema, element):
             return False
-        return not element or not _is_misread(self.schema, element[_head_bytes(element) :])
+        if element is None or element[:1] not in _RECORD_TAGS:
+            return True
+        return not _is_misread(self.schema, element[_head_bytes(element) :])
 
 
 _Fault = Callable[[Fuzzer, bytes], bytes | None]
@@ -231,7 +234,7 @@ def _wrong_kind(fuzzer: Fuzzer, good: bytes) -> bytes:
     return good[:1] + bytes((fuzzer.random.choice([0, *range(2, 256)]),)) + good[2:]
 
 
-_BYTES: Final[Mapping[str, _Fault]] = {
+_BYTES: Final[dict[str, _Fault]] = {
     "null": _nothing,
     "empty": _empty,
     "random bytes": _noise,
@@ -240,19 +243,22 @@ _BYTES: Final[Mapping[str, _Fault]] = {
     "cut in front": _cut_in_front,
     "followed by something": _followed,
 }
-_VALUES: Final = _BYTES | {
+_VALUES: Final[dict[str, _Fault]] = _BYTES | {
     "wrong type": _wrong_type,
     "null where required": _null_where_required,
     "required field missing": _without_required,
     "no object": _no_object,
     "not UTF-8": _not_utf8,
 }
-_ELEMENTS: Final = (
+_ELEMENTS: Final[dict[str, _Fault]] = (
     _BYTES
     | {f"value: {kind}": _behind_head(fault) for kind, fault in _VALUES.items()}
     | {"wrong tag": _wrong_tag, "no tag": _untagged, "broken control element": _broken_control}
 )
-_EVENT_FAULTS: Final = _BYTES | {"wrong version": _wrong_version, "wrong kind": _wrong_kind}
+_EVENT_FAULTS: Final[dict[str, _Fault]] = _BYTES | {
+    "wrong version": _wrong_version,
+    "wrong kind": _wrong_kind,
+}
 
 KINDS: Final = (*_ELEMENTS, *(kind for kind in (*_VALUES, *_EVENT_FAULTS) if kind not in _ELEMENTS))
 """Everything that is done to messages."""
