@@ -24,7 +24,7 @@ from flowcore.errors import PlanError, SerializationError
 from flowcore.graph.operators import Read
 from flowcore.graph.value_formats import value_schema
 from flowcore.graph.value_schemas import format_of
-from flowcore.serializers.formats import JsonFormat, ProtobufFormat, build_format, format_names, register
+from flowcore.serializers.formats import JsonFormat, ProtobufFormat, build_format, registry
 from flowcore.serializers.formats.avro import avro_schema
 from flowcore.serializers.formats.protobuf_rows import message_of, row_of_message
 from flowcore.settings import Settings
@@ -338,10 +338,12 @@ def test_confluent_avro_is_read_by_the_schema_that_its_header_names(live: SparkS
     assert found == [first, second, None, None, None, None]
 
 
-def test_users_format_is_written_and_read_in_python(live: SparkSession) -> None:
+def test_users_format_is_written_and_read_in_python(
+    live: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Under the name it was registered with; its errors are of one record."""
-    if "test-lines" not in format_names():
-        register("test-lines", lambda columns, sep: Lines([column.name for column in columns], sep))
+    monkeypatch.setattr(registry, "_FORMATS", dict(registry._FORMATS))
+    registry.register("test-lines", lambda columns, sep: Lines([column.name for column in columns], sep))
     topic = KafkaTopic(
         "t", "a STRING, b STRING NOT NULL", format="test-lines", format_options={"sep": ";"}
     )  # fmt: skip
