@@ -92,11 +92,15 @@ class Report:
             return
         click.echo(f"{self.name}: {self.workload}\nmachine: {self.machine}\ncommit: {self.commit}")
         for f in self.figures:
-            rounds = ", ".join(f"{value:,.0f}" for value in f.rounds)
-            click.echo(f"  {f.name:<16} {f.median:>12,.0f} {f.unit}   (rounds: {rounds})")
+            rounds = ", ".join(map(_shown, f.rounds))
+            click.echo(f"  {f.name:<16} {_shown(f.median):>12} {f.unit}   (rounds: {rounds})")
         for name, value in self.ratios.items():
             click.echo(f"  {name} = {value:.3f}")
         click.echo(f"verified: {self.verified}")
+
+
+def _shown(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1_000 else f"{value:,.2f}"  # noqa: PLR2004 - what reads well
 
 
 def in_turn(rounds: int, *contenders: Callable[[int], float]) -> list[list[float]]:

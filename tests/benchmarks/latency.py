@@ -1,0 +1,269 @@
+"""Is the latency that markers tell the latency that records have, and what does it cost to tell it?
+
+The reference flow at a steady rate, in real time and in micro-batches. Outside: each bid carries the moment
+at which it was handed to the client, and a consumer of the output notes when it received it. Inside: what
+`LatencyCollector` makes of the markers of the same seconds. Bids that are sent before the stream is warm
+count for neither.
+
+The cost is that of a slice of bids which are there already, with markers each second and without, in turn.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import operator
+import shutil
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from functools import partial
+from pathlib import Path
+
+import click
+import numpy as np
+import pyarrow as pa
+from rich.console import Console
+from rich.progress import Progress
+
+from flowcore.errors import RunError
+from flowcore.kafka.broker import EmbeddedBroker
+from flowcore.kafka.latency_collector import LatencyCollector
+from flowcore.kafka.topics import end_offsets, ensure_topics
+from flowcore.planner import plan_flow
+from flowcore.planner.plan import Mode, Plan
+from flowcore.settings import Settings
+from flowcore.spark.context import Context
+from flowcore.spark.live import LiveRun
+from flowcore.spark.run import SilentListener, open_context, run_stages
+from flowcore.testing.benchmark import Figures, Report, in_turn
+from pipelines.auctions import feed, nexmark, verify
+from pipelines.auctions.collect import Collector, latencies_ms
+from pipelines.auctions.flow import flow
+
+MODES: tuple[Mode, Mode] = ("realtime", "micro-batch")
+PARTITIONS = 2
+BIDS, ENRICHED, HIGHEST = "bids", "enriched-bids", "highest-bids"
+CONFIG = nexmark.NexmarkConfig()
+TRACKED = timedelta(seconds=1)
+WARM_WINDOW_S = 5.0
+WARM_SPREAD = 1.25
+"""Warm is a stream whose p99 of the last seconds is this close to that of the seconds before."""
+SHORTEST_WARM_UP_S = 30.0
+LONGEST_WARM_UP_S = 90.0
+STEP_S = 0.5
+LONGEST_WAIT_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Latency of the same seconds, told by markers and measured outside."""
+
+    markers: int
+    bids: int
+    p50_ms: tuple[float, float]
+    p99_ms: tuple[float, float]
+
+    def ratios(self, mode: Mode) -> dict[str, float]:
+        """Told over measured, by percentile."""
+        name = mode.replace("-", "_")
+        return {
+            f"p50_ratio_{name}": self.p50_ms[0] / self.p50_ms[1],
+            f"p99_ratio_{name}": self.p99_ms[0] / self.p99_ms[1],
+        }
+
+    def figures(self, mode: Mode) -> list[Figures]:
+        """Each percentile of each."""
+        return [
+            Figures(f"{mode} {name}, {who}", "ms", [value])
+            for name, pair in (("p50", self.p50_ms), ("p99", self.p99_ms))
+            for who, value in zip(("markers", "outside"), pair, strict=True)
+        ]
+
+
+@click.command()
+@click.option("--seconds", default=60.0, show_default=True, help="How long each mode is measured.")
+@click.option("--rate", default=1_000.0, show_default=True, help="Bids a second.")
+@click.option("--interval-ms", default=50, show_default=True, help="Between two markers of a partition.")
+@click.option("--history-events", default=500_000, show_default=True, help="Events of history.")
+@click.option("--bids", default=1_000_000, show_default=True, help="Bids of a slice, for the cost.")
+@click.option("--rounds", default=6, show_default=True, help="Counted slices of each contender.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def command(
+    *,
+    seconds: float,
+    rate: float,
+    interval_ms: int,
+    history_events: int,
+    bids: int,
+    rounds: int,
+    as_json: bool,
+) -> None:
+    """Latency by markers against latency measured outside, and what tracking it costs."""
+    folder = Path(tempfile.mkdtemp(prefix="flowcore-bench-"))
+    with ExitStack() as stack:
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        progress = stack.enter_context(Progress(console=Console(stderr=True), transient=True))
+        nexmark.write_history(CONFIG, history_events, folder / "history")
+        found = {}
+        for mode in MODES:
+            with EmbeddedBroker() as broker:
+                settings = _settings(folder, broker.bootstrap_servers, timedelta(milliseconds=interval_ms))
+                found[mode] = _live(
+                    progress, mode, settings, seconds=seconds, rate=rate, events=history_events
+                )
+        with EmbeddedBroker() as broker:
+            settings = _settings(folder, broker.bootstrap_servers, timedelta(0))
+            slices = _slices(progress, settings, bids, history_events, rounds)
+    with_markers, without = (statistics.median(one) for one in slices)
+    timed = ", ".join(f"{mode}: {one.markers:,} markers, {one.bids:,} bids" for mode, one in found.items())
+    Report(
+        name="latency",
+        workload=f"{rate:,.0f} bids/s for {seconds:.0f} s in each mode, a marker each {interval_ms} ms and "
+        f"partition ({timed}); slices of {bids:,} bids with a marker each second and without",
+        figures=[
+            *(figure for mode in MODES for figure in found[mode].figures(mode)),
+            Figures("slice, tracked", "bids/s", slices[0]),
+            Figures("slice, not tracked", "bids/s", slices[1]),
+        ],
+        ratios={
+            **{name: ratio for mode in MODES for name, ratio in found[mode].ratios(mode).items()},
+            "tracking_cost": 1 - with_markers / without,
+            "tracking_cost_best": 1 - max(slices[0]) / max(slices[1]),
+        },
+        verified="every live bid after the join, against DuckDB; the number of bids of every slice",
+    ).show(as_json=as_json)
+
+
+def _settings(folder: Path, servers: str, interval: timedelta) -> Settings:
+    return replace(
+        Settings.of({"kafka.bootstrap.servers": servers, "data.dir": folder}),
+        state_dir=folder / f"state-{servers.rpartition(':')[2]}",
+        latency_interval=interval,
+    )
+
+
+def _live(
+    progress: Progress, mode: Mode, settings: Settings, *, seconds: float, rate: float, events: int
+) -> Found:
+    servers = settings.bootstrap_servers or ""
+    ensure_topics(servers, dict.fromkeys((BIDS, ENRICHED, HIGHEST), PARTITIONS))
+    plan = plan_flow(flow, mode, settings)
+    step = progress.add_task(f"{mode}: start", total=None)
+    with ExitStack() as live:
+        context = live.enter_context(open_context(plan, settings))
+        run_stages(plan, context, refresh=False, listener=SilentListener())
+        run = live.enter_context(LiveRun(plan, context))
+        outside = live.enter_context(Collector(servers, [ENRICHED]))
+        stop = threading.Event()
+        pool = live.enter_context(ThreadPoolExecutor(1))
+        live.callback(stop.set)  # before the pool waits for its thread
+        bids = nexmark.live_batches(CONFIG, events, sys.maxsize, max(int(rate), 1))
+        feeding = pool.submit(feed.feed, servers, BIDS, bids, rate, stop=stop)
+
+        def pause() -> None:
+            if run.wait(STEP_S) or feeding.done():
+                feeding.result()
+                msg = f"{mode}: the queries or the feed ended by themselves: nothing more would be measured"
+                raise RunError(msg)
+
+        progress.update(step, description=f"{mode}: warm up")
+        _warm_up(outside, pause)
+        with LatencyCollector(servers, {ENRICHED: "enriched"}) as inside:
+            inside.wait_ready(LONGEST_WAIT_S)
+            progress.update(step, description=f"{mode}: measure", total=seconds)
+            began_us, end = time.time_ns() // 1_000, time.monotonic() + seconds
+            while (left := end - time.monotonic()) > 0:
+                pause()
+                progress.update(step, completed=seconds - left)
+            told = next(one for one in inside.read() if one.source == f"{flow.name}/{BIDS}")
+        ended_us = time.time_ns() // 1_000
+        stop.set()
+        sent = feeding.result().sent
+        _check_live(outside, run, settings.data_dir / "history", events, sent)
+        measured = outside.since(ENRICHED, began_us)
+        latency = latencies_ms([one for one in measured if one[0] < ended_us])
+    progress.remove_task(step)
+    if told.p50_ms is None or told.p99_ms is None:
+        msg = (
+            f"{mode}: no marker came out in {seconds:.0f} s: there is nothing to compare; pass more --seconds"
+        )
+        raise RunError(msg)
+    p50, p99 = (float(value) for value in np.percentile(latency, [50, 99]))
+    return Found(told.count, len(latency), (told.p50_ms, p50), (told.p99_ms, p99))
+
+
+def _warm_up(outside: Collector, pause: Callable[[], None]) -> None:
+    """Until the tail of the last seconds is as long as that of the seconds before."""
+    began = time.monotonic()
+    before = math.inf
+    while time.monotonic() - began < LONGEST_WARM_UP_S:
+        for _ in range(int(WARM_WINDOW_S / STEP_S)):
+            pause()
+        recent = outside.since(ENRICHED, int((time.time() - WARM_WINDOW_S) * 1e6))
+        tail = float(np.percentile(latencies_ms(recent), 99)) if recent else math.inf
+        is_steady = max(tail, before) <= WARM_SPREAD * min(tail, before) < math.inf
+        if is_steady and time.monotonic() - began >= SHORTEST_WARM_UP_S:
+            return
+        before = tail
+
+
+def _check_live(outside: Collector, run: LiveRun, history: Path, events: int, sent: int) -> None:
+    end = time.monotonic() + LONGEST_WAIT_S
+    while outside.count(ENRICHED) < sent and time.monotonic() < end:
+        run.wait(STEP_S)
+    bids = pa.concat_tables(nexmark.live_batches(CONFIG, events, sent))
+    received = verify.rows_from_json(outside.values(ENRICHED), verify.ENRICHED)
+    found = verify.compare_enriched(verify.expected_enriched(history, bids), received)
+    if not found.nothing_lost_or_wrong:
+        msg = f"topic {ENRICHED!r}: {found}: the answer is wrong, so its latency means nothing"
+        raise RunError(msg)
+
+
+def _slices(progress: Progress, settings: Settings, bids: int, events: int, rounds: int) -> list[list[float]]:
+    """Bids a second of slices with markers, and of slices without."""
+    servers = settings.bootstrap_servers or ""
+    ensure_topics(servers, dict.fromkeys((BIDS, ENRICHED, HIGHEST), PARTITIONS))
+    step = progress.add_task("slices: feed", total=None)
+    feed.feed(servers, BIDS, nexmark.live_batches(CONFIG, events, bids))
+    tracked = replace(settings, latency_interval=TRACKED)
+    plan = plan_flow(flow, "slice", tracked)
+    states = (settings.state_dir / f"slice-{number}" for number in itertools.count())
+    with open_context(plan, tracked) as context:
+        progress.update(step, description="slices: with markers and without", total=2 * rounds + 2)
+        run_stages(plan, context, refresh=False, listener=SilentListener())
+
+        def run(_round: int, given: Settings) -> float:
+            state = next(states)
+            # The bounded result is shared, the checkpoint is new: every round reads all bids.
+            (state / flow.name).mkdir(parents=True)
+            (state / flow.name / "results").symlink_to(settings.state_dir / flow.name / "results")
+            before = sum(end_offsets(servers, ENRICHED).values())
+            seconds = _run(plan_flow(flow, "slice", given), context, replace(given, state_dir=state))
+            written = sum(end_offsets(servers, ENRICHED).values()) - before
+            if written != bids:
+                msg = f"topic {ENRICHED!r}: {written} of {bids} bids: a slice of others has another speed"
+                raise RunError(msg)
+            progress.advance(step)
+            return bids / seconds
+
+        contenders = partial(run, given=tracked), partial(run, given=settings)
+        in_turn(1, *contenders)  # warm up: code generation and class loading
+        return in_turn(rounds, *contenders)
+
+
+def _run(plan: Plan, context: Context, settings: Settings) -> float:
+    """Seconds from the begin of the first batch to the end of the last."""
+    with LiveRun(plan, Context(context.spark, settings, flow.name)) as run:
+        run.wait()
+        batches = [batch for query in run._running.values() for batch in query.recentProgress]
+    began = [datetime.fromisoformat(batch.timestamp) for batch in batches]
+    lasted = [timedelta(milliseconds=batch.durationMs["triggerExecution"]) for batch in batches]
+    return (max(map(operator.add, began, lasted)) - min(began)).total_seconds()

@@ -1,0 +1,368 @@
+"""Tagged elements against value-only ones: what do tag and timestamp cost, in bytes and in time?
+
+For values of several sizes, random bytes, each form in the same run and in turn:
+
+- Python, encode: an Arrow array of values (tagged: and one of timestamps) to the list of bytes that a
+  Kafka producer takes. Decode: such a list to an Arrow array of values (tagged: and timestamps). The
+  value-only form is the values, so its time is that of the lists, which both need.
+- Spark: a cached table of timestamps and values, or of elements, through the SQL of
+  `flowcore.spark.elements` and on to a sink that does nothing.
+- Kafka: one slice of a flow reads plain values and writes elements; another reads the elements, counts
+  equal ones with a native aggregate, and writes elements. Timed is Spark's batch, not its start. Bytes on
+  the wire are those of the messages' values in the topic between them; bytes through the shuffle are what
+  Spark's exchange of the second wrote, compressed as it is, and the size of its rows before that.
+"""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import statistics
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import click
+import numpy as np
+import pyarrow as pa
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from pyspark.sql import DataFrame, SparkSession
+from rich.console import Console
+from rich.progress import Progress
+
+from flowcore import Flow, KafkaTopic
+from flowcore.errors import RunError
+from flowcore.kafka.broker import EmbeddedBroker
+from flowcore.kafka.topics import end_offsets, ensure_topics
+from flowcore.planner import plan_flow
+from flowcore.serializers import bulk
+from flowcore.settings import Settings
+from flowcore.spark import elements
+from flowcore.spark.context import Context
+from flowcore.spark.live import LiveRun
+from flowcore.spark.run import open_context
+from flowcore.spark.session import live_session
+from flowcore.testing.benchmark import Figures, Report, in_turn
+
+Form = Literal["tagged", "value-only"]
+FORMS: tuple[Form, Form] = ("tagged", "value-only")
+SAVED_BYTES = 9
+PARTITIONS = 2
+# Dead letters would leave an aggregate's source through a query of their own, and be timed with it.
+VALUES: dict[str, Any] = {"schema": "body BINARY NOT NULL", "format": "raw", "on_error": "fail"}
+PIECE = 10_000
+WAIT_S = 30.0
+LARGEST_LOAD_BYTES = 100 << 20
+TIME_MS = 1_767_225_600_000
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One thing that both forms did: a figure of each round of each, in the order of `FORMS`."""
+
+    what: str
+    unit: str
+    rounds: list[list[float]]
+
+    @property
+    def figures(self) -> list[Figures]:
+        return [
+            Figures(f"{self.what}, {form}", self.unit, found)
+            for form, found in zip(FORMS, self.rounds, strict=True)
+        ]
+
+    @property
+    def ratio(self) -> float:
+        """Value-only over tagged."""
+        tagged, value_only = (statistics.median(found) for found in self.rounds)
+        return value_only / tagged
+
+
+@click.command()
+@click.option("--sizes", default="8,32,100,1000", show_default=True, help="Bytes of a value.")
+@click.option("--records", default=500_000, show_default=True, help="Values, in Python and in Spark.")
+@click.option("--kafka-records", default=300_000, show_default=True, help="Values that go through Kafka.")
+@click.option("--rounds", default=5, show_default=True, help="Counted runs of each form.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def command(sizes: str, records: int, kafka_records: int, rounds: int, *, as_json: bool) -> None:
+    """Tagged elements against value-only ones: bytes on the wire and in the shuffle, and records/s."""
+    folder = Path(tempfile.mkdtemp(prefix="flowcore-bench-"))
+    found: list[Measured] = []
+    with ExitStack() as stack:
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        progress = stack.enter_context(Progress(console=Console(stderr=True), transient=True))
+        step = progress.add_task("", total=None)
+        broker = stack.enter_context(EmbeddedBroker())
+        settings = Settings.of(
+            {
+                "kafka.bootstrap.servers": broker.bootstrap_servers,
+                "state.dir": folder / "state",
+                "pipeline.force-timestamp-support": "false",
+                "pipeline.auto-watermark-interval": "0",
+            }
+        )
+        context = stack.enter_context(open_context(_plan_of_two(settings), settings))
+        spark = live_session(context.spark, settings)
+        for size in map(int, sizes.split(",")):
+            for place, measure in (
+                ("Python", partial(_in_python, size, _most(records, size), rounds)),
+                ("Spark", partial(_in_spark, spark, size, _most(records, size), rounds)),
+                ("Kafka", partial(_through_kafka, context, size, _most(kafka_records, size), rounds)),
+            ):
+                progress.update(step, description=f"values of {size} bytes: {place}")
+                found += measure()
+    speeds = {one.what: one.ratio for one in found if one.unit == "records/s"}
+    Report(
+        name="serializer",
+        workload=f"{records:,} values of {sizes} bytes in Python and Spark, {kafka_records:,} through Kafka, "
+        f"at most {LARGEST_LOAD_BYTES >> 20} MiB of each size; {rounds} rounds of each form in turn",
+        figures=[figure for one in found for figure in one.figures],
+        ratios={
+            "worst_ratio": min(speeds.values()),
+            "saved_bytes_per_record": SAVED_BYTES,
+            **{f"ratio_{what.replace(', ', '_').replace(' ', '_')}": ratio for what, ratio in speeds.items()},
+        },
+        verified=f"value-only saves exactly {SAVED_BYTES} bytes a record on the wire; what was decoded is "
+        "what was encoded; every value came out of Kafka once",
+    ).show(as_json=as_json)
+
+
+def _in_python(size: int, records: int, rounds: int) -> list[Measured]:
+    values, times = _values(size, records), _times(records)
+    taken = {"tagged": bulk.tag(values, times).to_pylist(), "value-only": values.to_pylist()}
+    back = bulk.untag(pa.array(taken["tagged"], pa.binary()))
+    _check(back.values == values and back.timestamps_ms == times and not back.bad.true_count, "Python")
+    _check(_saved(taken["tagged"], taken["value-only"]) == SAVED_BYTES * records, "Python")
+
+    def encode(form: Form) -> object:
+        return (bulk.tag(values, times) if form == "tagged" else values).to_pylist()
+
+    def decode(form: Form) -> object:
+        array = pa.array(taken[form], pa.binary())
+        return bulk.untag(array) if form == "tagged" else array
+
+    return [
+        _timed(f"Python encode, {size} bytes", records, rounds, encode),
+        _timed(f"Python decode, {size} bytes", records, rounds, decode),
+    ]
+
+
+def _in_spark(spark: SparkSession, size: int, records: int, rounds: int) -> list[Measured]:
+    table = pa.table({"time": _times(records), "value": _values(size, records)})
+    encoded = {"tagged": elements.tagged_record("time", "value"), "value-only": "value"}
+    decoded = {
+        "tagged": (
+            f"CASE WHEN {elements.is_record('element')} THEN {elements.payload('element')} END AS value",
+            f"{elements.timestamp_ms('element')} AS time",
+        ),
+        "value-only": ("element AS value",),
+    }
+    plain = _cached(spark.createDataFrame(table))
+    wire = {form: _cached(plain.selectExpr(f"{encoded[form]} AS element")) for form in FORMS}
+    try:
+        _check(
+            wire["tagged"].selectExpr(*decoded["tagged"]).exceptAll(plain.select("value", "time")).isEmpty(),
+            "Spark",
+        )
+        return [
+            _timed(
+                f"Spark encode, {size} bytes",
+                records,
+                rounds,
+                lambda form: _consume(plain.selectExpr(f"{encoded[form]} AS element")),
+            ),
+            _timed(
+                f"Spark decode, {size} bytes",
+                records,
+                rounds,
+                lambda form: _consume(wire[form].selectExpr(*decoded[form])),
+            ),
+        ]
+    finally:
+        for frame in (plain, *wire.values()):
+            frame.unpersist()
+
+
+def _through_kafka(context: Context, size: int, records: int, rounds: int) -> list[Measured]:
+    servers = context.servers(KafkaTopic("any"))
+    values = _values(size, records)
+    source = f"plain-{size}"
+    ensure_topics(servers, {source: PARTITIONS})
+    _send(servers, source, values)
+    numbers = itertools.count()
+    shuffled: dict[Form, list[float]] = {form: [] for form in FORMS}
+    rows: dict[Form, list[float]] = {form: [] for form in FORMS}
+    wire: dict[Form, list[float]] = {form: [] for form in FORMS}
+    speeds: dict[str, dict[Form, list[float]]] = {
+        what: {form: [] for form in FORMS} for what in ("write", "aggregate")
+    }
+
+    def run(form: Form, *, counted: bool) -> float:
+        number = next(numbers)
+        between, out = f"elements-{size}-{number}", f"counts-{size}-{number}"
+        fresh = replace(context.settings, state_dir=context.settings.state_dir / f"{size}-{number}")
+        own = Context(context.spark, fresh, "serializer")
+        seconds, _ = _slice(_writing(source, between, form), own)
+        total = sum(len(value) for value, _ in _read(servers, between))
+        aggregating, exchanged = _slice(_aggregating(between, out, form), own)
+        _check(_counted(servers, out, form) == records, "Kafka")
+        if counted:
+            speeds["write"][form].append(records / seconds)
+            speeds["aggregate"][form].append(records / aggregating)
+            wire[form].append(total / records)
+            shuffled[form].append(exchanged["shuffleBytesWritten"] / records)
+            rows[form].append(exchanged["dataSize"] / records)
+        return 0.0
+
+    in_turn(1, *(lambda _, form=form: run(form, counted=False) for form in FORMS))  # warm up
+    in_turn(rounds, *(lambda _, form=form: run(form, counted=True) for form in FORMS))
+    saved = wire["tagged"][0] - wire["value-only"][0]
+    _check(saved == SAVED_BYTES and len({*wire["tagged"]}) == len({*wire["value-only"]}) == 1, "Kafka")
+    label = f"{size} bytes"
+    return [
+        Measured(f"on the wire, {label}", "bytes/record", [wire[form] for form in FORMS]),
+        Measured(f"through the shuffle, {label}", "bytes/record", [shuffled[form] for form in FORMS]),
+        Measured(f"in the shuffle's rows, {label}", "bytes/record", [rows[form] for form in FORMS]),
+        *(
+            Measured(f"Kafka {what}, {label}", "records/s", [found[form] for form in FORMS])
+            for what, found in speeds.items()
+        ),
+    ]
+
+
+def _writing(source: str, target: str, form: Form) -> Flow:
+    flow = Flow("write")
+    read = flow.read("values", KafkaTopic(source, **VALUES))
+    read.write("elements", KafkaTopic(target, elements=form, format="raw"))
+    return flow
+
+
+def _aggregating(source: str, target: str, form: Form) -> Flow:
+    flow = Flow("aggregate")
+    topic = KafkaTopic(source, **VALUES, elements=form)
+    counts = flow.read("elements", topic).aggregate(by="body", n="count(*)", name="counts")
+    counted = counts.select("body", "CAST(n AS STRING) AS n")
+    sink = KafkaTopic(target, schema="n STRING", format="raw", elements=form)
+    counted.write("counted", sink, key="body")
+    return flow
+
+
+def _plan_of_two(settings: Settings) -> Any:
+    """A plan that needs as many slots as those to come."""
+    ensure_topics(settings.bootstrap_servers or "", {"first": PARTITIONS})
+    return plan_flow(_aggregating("first", "first-out", "value-only"), "slice", settings)
+
+
+def _slice(flow: Flow, context: Context) -> tuple[float, Counter[str]]:
+    """Seconds that a slice's batch took from reading to writing, and the metrics of its exchange."""
+    plan = plan_flow(flow, "slice", context.settings)
+    own = Context(context.spark, context.settings, flow.name)
+    with LiveRun(plan, own) as run:
+        run.wait()
+        (query,) = run._running.values()
+        (batch,) = query.recentProgress
+        seconds = batch.durationMs["addBatch"] / 1_000
+        last = query._jsq.streamingQuery().lastExecution().executedPlan()  # type: ignore[attr-defined]
+        return seconds, sum(_exchanges(last), Counter())
+
+
+def _exchanges(plan: Any) -> Iterator[Counter[str]]:
+    if plan.nodeName() == "Exchange":
+        yield Counter(
+            {name: plan.metrics().apply(name).value() for name in ("shuffleBytesWritten", "dataSize")}
+        )
+    children = plan.children()
+    for number in range(children.size()):
+        yield from _exchanges(children.apply(number))
+
+
+def _most(records: int, size: int) -> int:
+    return min(records, LARGEST_LOAD_BYTES // size)
+
+
+def _timed(what: str, records: int, rounds: int, work: Callable[[Form], object]) -> Measured:
+    def run(form: Form) -> float:
+        began = time.perf_counter()
+        work(form)
+        return records / (time.perf_counter() - began)
+
+    contenders = [lambda _, form=form: run(form) for form in FORMS]
+    in_turn(2, *contenders)  # warm up: code generation, class loading, memory
+    return Measured(what, "records/s", in_turn(rounds, *contenders))
+
+
+def _values(size: int, records: int) -> pa.BinaryArray:
+    """Random bytes of one size: of 8 or more, no two of them will ever be the same."""
+    data = np.random.default_rng(size).bytes(records * size)
+    offsets = np.arange(records + 1, dtype=np.int32) * size
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
+    return pa.Array.from_buffers(pa.binary(), records, buffers)
+
+
+def _times(records: int) -> pa.Int64Array:
+    return pa.array(TIME_MS + np.arange(records) // 10)
+
+
+def _saved(tagged: list[bytes], values: list[bytes]) -> int:
+    return sum(map(len, tagged)) - sum(map(len, values))
+
+
+def _cached(frame: DataFrame) -> DataFrame:
+    frame.cache().count()
+    return frame
+
+
+def _consume(frame: DataFrame) -> None:
+    frame.write.format("noop").mode("overwrite").save()
+
+
+def _send(servers: str, topic: str, values: pa.BinaryArray) -> None:
+    producer = Producer(
+        {"bootstrap.servers": servers, "linger.ms": 50, "enable.idempotence": True, "log_level": 0}
+    )
+    for number, start in enumerate(range(0, len(values), PIECE)):
+        batch = [{"value": value} for value in values.slice(start, PIECE).to_pylist()]
+        if producer.produce_batch(topic, batch, number % PARTITIONS) < len(batch):
+            raise KafkaException(next(message["_error"] for message in batch if "_error" in message))
+        while len(producer) > 5 * PIECE:
+            producer.poll(0.01)
+    if producer.flush(WAIT_S):
+        msg = f"topic {topic!r}: the broker did not take all values"
+        raise RunError(msg)
+
+
+def _counted(servers: str, topic: str, form: Form) -> int:
+    """How many values came out, each of which must have been counted once."""
+    keys = set()
+    for value, key in _read(servers, topic):
+        _check(len(value) == 1 + (SAVED_BYTES if form == "tagged" else 0) and value[-1:] == b"1", "Kafka")
+        keys.add(key)
+    return len(keys)
+
+
+def _read(servers: str, topic: str) -> Iterator[tuple[bytes, bytes | None]]:
+    """Value and key of all messages of a topic."""
+    end = {partition: offset for partition, offset in end_offsets(servers, topic).items() if offset}
+    consumer = Consumer({"bootstrap.servers": servers, "group.id": "bench", "enable.auto.commit": False})
+    consumer.assign([TopicPartition(topic, partition, 0) for partition in end])
+    left = sum(end.values())
+    while left:
+        found = consumer.consume(min(left, 50_000), timeout=WAIT_S)
+        if not found:
+            msg = f"topic {topic!r}: {left} messages cannot be read back"
+            raise RunError(msg)
+        yield from ((message.value() or b"", message.key()) for message in found if not message.error())
+        left -= len(found)
+    consumer.close()
+
+
+def _check(is_right: bool, where: str) -> None:
+    if not is_right:
+        msg = f"{where}: the answer is wrong, so its speed means nothing"
+        raise RunError(msg)
