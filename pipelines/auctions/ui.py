@@ -49,8 +49,8 @@ def serve_ui(console: Console) -> Iterator[None]:
     )
     try:
         with console.status("start the Dagster UI"):
-            client = _client(port, server)
-            run = client.submit_job_execution("auctions_live")
+            client = DagsterGraphQLClient("127.0.0.1", port_number=port)
+            run = _launch(client, server)
         console.print(f"Dagster UI: http://127.0.0.1:{port}  (the stream is run {run[:8]}; Ctrl-C ends both)")
         try:
             yield
@@ -68,13 +68,14 @@ def serve_ui(console: Console) -> Iterator[None]:
             server.kill()
 
 
-def _client(port: int, server: subprocess.Popen[bytes]) -> DagsterGraphQLClient:
+def _launch(client: DagsterGraphQLClient, server: subprocess.Popen[bytes]) -> str:
+    """Launch the live run as soon as the webserver answers and has loaded the definitions."""
     end = time.monotonic() + LONGEST_START_S
     while True:
         try:
-            return DagsterGraphQLClient("127.0.0.1", port_number=port)
+            return client.submit_job_execution("auctions_live")
         except DagsterGraphQLClientError as error:
             if server.poll() is not None or time.monotonic() > end:
-                msg = f"the Dagster UI did not start on port {port}: {error}; see its output above"
+                msg = f"the Dagster UI did not start: {error}; see its output above"
                 raise RunError(msg) from error
             time.sleep(0.5)
