@@ -22,8 +22,11 @@ __all__ = ["track"]
 @contextmanager
 def track(
     plan: Plan, beside: Mapping[LiveQuery, Beside], context: Context
-) -> Iterator[LatencyCollector | None]:
+) -> Iterator[tuple[LatencyCollector, ...]]:
     """Companion topics for the tracked queries, and markers through them while the context lasts.
+
+    Yields:
+        A collector for each broker that sinks are on.
 
     Raises:
         BrokerError: A broker cannot be reached.
@@ -34,20 +37,17 @@ def track(
     for topic in (*sources, *sinks):
         ensure_companion(context.servers(topic), topic.name)
     interval = context.settings.latency_interval
+    if not interval:
+        yield ()
+        return
+    named: dict[str, dict[str, str]] = {}
+    for topic, node in sinks.items():
+        named.setdefault(context.servers(topic), {})[topic.name] = f"{plan.flow}/{node.name}"
     with ExitStack() as stack:
-        collector = None
-        if interval:
-            # The sinks of a flow are on one broker or on few; latency is shown for those of the first.
-            servers = context.servers(next(iter(sinks)))
-            named = {
-                topic.name: f"{plan.flow}/{node.name}"
-                for topic, node in sinks.items()
-                if context.servers(topic) == servers
-            }
-            collector = stack.enter_context(LatencyCollector(servers, named))
-            for topic, node in sources.items():
-                marker = MarkerSource(
-                    context.servers(topic), topic.name, f"{plan.flow}/{node.name}", interval
-                )
-                stack.enter_context(marker)
-        yield collector
+        collectors = [
+            stack.enter_context(LatencyCollector(servers, names)) for servers, names in named.items()
+        ]
+        for topic, source in sources.items():
+            sender = f"{plan.flow}/{source.name}"
+            stack.enter_context(MarkerSource(context.servers(topic), topic.name, sender, interval))
+        yield tuple(collectors)

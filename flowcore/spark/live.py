@@ -65,7 +65,7 @@ class LiveRun:
         self.context = Context(live_session(context.spark, context.settings), context.settings, context.flow)
         self._running: dict[str, StreamingQuery] = {}
         self._meters: dict[str, ProgressMeter] = {}
-        self._collector: LatencyCollector | None = None
+        self._collectors: tuple[LatencyCollector, ...] = ()
         self._closing = ExitStack()
 
     def __enter__(self) -> Self:
@@ -80,7 +80,7 @@ class LiveRun:
                 for query in self.stage.queries
             }
             if any(each.tracked for each in beside.values()):
-                self._collector = self._closing.enter_context(track(self.plan, beside, self.context))
+                self._collectors = self._closing.enter_context(track(self.plan, beside, self.context))
             for query in self.stage.queries:
                 self._meters[query.name] = ProgressMeter(query, self.context.settings)
                 with while_running(f"query {query.name!r}", self.context.log):
@@ -129,7 +129,7 @@ class LiveRun:
 
     def latency(self) -> tuple[LatencySummary, ...]:
         """Of the markers that reached each sink in the last minute; none unless latency is tracked."""
-        return self._collector.recent() if self._collector else ()
+        return tuple(one for collector in self._collectors for one in collector.recent())
 
     def stop(self) -> None:
         """Stop every query at once; what was not committed is read again by the next start."""
