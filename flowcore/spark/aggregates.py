@@ -1,8 +1,8 @@
 """Aggregates: how do grouped records, and what travels beside them, pass through Spark's native aggregate?
 
 A latency marker has to wait where the records wait, so it goes through the shuffle and the state with
-them: in a group of its own, of which only the latest marker is kept. There are a few such groups for a
-partition, however many operators claim to have sent markers.
+them: in a group of its own for each source partition that sends markers, of which only the latest is kept.
+Its time is a number, because Spark sorts all records to aggregate what has no fixed size.
 """
 
 from __future__ import annotations
@@ -11,14 +11,13 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from flowcore.graph.operators import Aggregate
-from flowcore.spark import batch
+from flowcore.spark import batch, elements
 from flowcore.spark.lanes import EVENT, LANE, TIME, VALUE, Lane, Tracks
 from flowcore.spark.sql import quoted
 
 __all__ = ["aggregated"]
 
-_GROUPS_OF_MARKERS = 16
-_SENDER = 11  # an event from here on names operator and subtask
+_SENDER, _MARKED = "sender", "marked"
 
 
 def aggregated(node: Aggregate, tracks: Tracks, lane: Lane, *, timed: bool) -> tuple[Tracks, Lane]:
@@ -43,15 +42,16 @@ def aggregated(node: Aggregate, tracks: Tracks, lane: Lane, *, timed: bool) -> t
         aggregates.append(F.max(_inner(TIME)).alias(_inner(TIME)))
         rest.append(f"{_inner(TIME)} AS {TIME}")
     if tracks.marked:
-        sender = f"pmod(hash(substring({VALUE}, {_SENDER})), {_GROUPS_OF_MARKERS})"
-        group = f"partition * {_GROUPS_OF_MARKERS} + {sender}"
-        columns.append(f"CASE WHEN {LANE} = {EVENT} THEN {group} END AS {_inner('tag')}")
-        columns += [f"{column} AS {_inner(column)}" for column in (VALUE, "partition", "offset")]
-        keys.append(F.col(_inner("tag")))
-        aggregates.append(F.max_by(_inner(VALUE), _inner("offset")).alias(_inner(VALUE)))
+        is_event = f"CASE WHEN {LANE} = {EVENT} THEN"
+        columns.append(f"{is_event} {elements.sender(VALUE)} END AS {_inner(_SENDER)}")
+        columns.append(f"{is_event} {elements.marked_ms(VALUE)} END AS {_inner(_MARKED)}")
+        columns.append(f"partition AS {_inner('partition')}")
+        keys.append(F.col(_inner(_SENDER)))
+        aggregates.append(F.max(_inner(_MARKED)).alias(_inner(_MARKED)))
         aggregates.append(F.max(_inner("partition")).alias(_inner("partition")))
-        rest += [f"{_inner(VALUE)} AS {VALUE}", f"{_inner('partition')} AS partition"]
-        rest.append(f"CASE WHEN {_inner('tag')} IS NULL THEN {lane.number} ELSE {EVENT} END AS {LANE}")
+        rest.append(f"{elements.event(_inner(_MARKED), _inner(_SENDER))} AS {VALUE}")
+        rest.append(f"{_inner('partition')} AS partition")
+        rest.append(f"CASE WHEN {_inner(_SENDER)} IS NULL THEN {lane.number} ELSE {EVENT} END AS {LANE}")
     frame = frame.selectExpr(*columns).groupBy(keys).agg(*aggregates)
     return _renamed(node, frame, tracks, lane, rest)
 

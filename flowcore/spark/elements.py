@@ -9,10 +9,20 @@ from __future__ import annotations
 from flowcore.serializers.events import EVENT_VERSION, LATENCY_MARKER_EVENT, MAX_EVENT_BYTES
 from flowcore.serializers.tagged import TIMESTAMP_BYTES, Tag
 
-__all__ = ["is_control", "is_event", "is_record", "payload", "tagged_record", "timestamp_ms"]
+__all__ = [
+    "event",
+    "is_control",
+    "is_event",
+    "is_record",
+    "marked_ms",
+    "payload",
+    "sender",
+    "tagged_record",
+    "timestamp_ms",
+]
 
 _EVENT_HEAD = f"X'{EVENT_VERSION:02x}{LATENCY_MARKER_EVENT:02x}'"
-_SUBTASK, _ID_SIZE, _ID = 11, 15, 16  # places in an event, counted from 1 as SQL does
+_MARKED, _SUBTASK, _ID_SIZE, _ID = 3, 11, 15, 16  # places in an event, counted from 1 as SQL does
 _TIMED = 1 + TIMESTAMP_BYTES
 
 
@@ -35,8 +45,7 @@ def is_control(element: str) -> str:
 
 def timestamp_ms(element: str) -> str:
     """The timestamp of a record or watermark, null if it has none."""
-    # conv() to a negative base reads all 64 bits as a signed number.
-    number = f"CAST(conv(hex(substring({element}, 2, {TIMESTAMP_BYTES})), 16, -10) AS BIGINT)"
+    number = _signed(element, 2)
     timed = f"{_has(element, Tag.RECORD_WITH_TIMESTAMP)} OR {_has(element, Tag.WATERMARK)}"
     return f"CASE WHEN {timed} THEN {number} END"
 
@@ -70,6 +79,26 @@ def is_event(event: str) -> str:
         f" AND length({event}) = {_ID_SIZE} + {id_size}"
         f" AND is_valid_utf8(CAST(substring({event}, {_ID}) AS STRING)))"
     )
+
+
+def marked_ms(event: str) -> str:
+    """When an event's marker was made."""
+    return _signed(event, _MARKED)
+
+
+def sender(event: str) -> str:
+    """The part of an event's bytes that names subtask and operator."""
+    return f"substring({event}, {_SUBTASK})"
+
+
+def event(marked_ms: str, sender: str) -> str:
+    """The bytes of the event with these parts."""
+    return f"concat({_EVENT_HEAD}, CAST({marked_ms} AS BINARY), {sender})"
+
+
+def _signed(data: str, place: int) -> str:
+    # conv() to a negative base reads all 64 bits as a signed number.
+    return f"CAST(conv(hex(substring({data}, {place}, {TIMESTAMP_BYTES})), 16, -10) AS BIGINT)"
 
 
 def _has(element: str, tag: Tag) -> str:

@@ -66,7 +66,9 @@ class Incoming:
         rows = messages.selectExpr(origin, "partition", "offset", "timestamp", "value", *given)
         use_format(self.topic, messages.sparkSession)
         rows = rows.selectExpr("*", parsed(self.node, value))
-        rows = rows.selectExpr("*", f"{self._reason(event, value)} AS {REASON}")
+        # Looked for once: what is not deterministic is not worked out again for each filter (see `parsed`).
+        reason = f"CASE WHEN spark_partition_id() >= 0 THEN {self._reason(event, value)} END"
+        rows = rows.selectExpr("*", f"{reason} AS {REASON}")
         cases = [f"WHEN {REASON} IS NOT NULL THEN {BAD}"]
         cases += [f"WHEN {event} THEN {EVENT}"] if tracked else []
         cases += [f"WHEN {elements.is_control(ELEMENT)} THEN {CONTROL}"] if tagged else []
