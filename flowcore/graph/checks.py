@@ -5,19 +5,22 @@ Each raises `PlanError` with the operator's name and the column's.
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Mapping, Sequence
 
 from flowcore.errors import PlanError
 from flowcore.graph.connectors import KafkaTopic, Sink, Source
 from flowcore.graph.expressions import Expression, resolve
-from flowcore.graph.operators import Operator
+from flowcore.graph.operators import Operator, Read, upstream
 
 __all__ = [
     "aggregate_expressions",
+    "columns_named",
     "join_columns",
     "key_after",
     "require_alike",
+    "require_attributes",
     "require_bounded",
     "require_distinct",
     "require_join_type",
@@ -29,6 +32,7 @@ __all__ = [
     "row_expressions",
 ]
 
+_log = logging.getLogger(__name__)
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 
 
@@ -223,6 +227,34 @@ def require_writable(node: Operator, name: str, sink: Sink, key: tuple[str, ...]
             f"record replaces which: readers would count both; pass key= one of {', '.join(node.columns)}"
         )
         raise PlanError(msg)
+
+
+def columns_named(node: Operator, name: str, uses: Sequence[str] | None) -> tuple[str, ...] | None:
+    """The columns of ``node`` that an operator says it uses, spelled as ``node`` spells them."""
+    if uses is None:
+        return None
+    uses = (uses,) if isinstance(uses, str) else tuple(uses)
+    resolve(uses, node.columns, name, f"uses={uses!r}")
+    lower = {column.lower() for column in uses}
+    return tuple(column for column in node.columns if column.lower() in lower)
+
+
+def require_attributes(node: Operator) -> None:
+    """Attributes that can be kept; those that nobody declared are logged."""
+    attributes = node.attributes()
+    if attributes.output_only_at_end and not node.bounded:
+        source = next(each for each in upstream(node) if isinstance(each, Read) and not each.bounded)
+        msg = (
+            f"operator {node.name!r} declares output_only_at_end=True, and its source {source.name!r} is "
+            "unbounded: it would wait for an end that never comes; give the topic until=, or drop the "
+            "attribute"
+        )
+        raise PlanError(msg)
+    for name in node.unknown():
+        _log.debug(
+            "operator %r does not declare %s: %s is taken, which is always safe",
+            node.name, name, getattr(attributes, name),
+        )  # fmt: skip
 
 
 def key_after(node: Operator, expressions: Sequence[tuple[str, Expression]]) -> tuple[str, ...] | None:

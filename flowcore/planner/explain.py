@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from flowcore.graph.functions import name_of
 from flowcore.graph.operators import (
     Aggregate,
     Apply,
+    Filter,
+    FlatMap,
     Join,
+    Map,
+    MapBatches,
     Operator,
+    PythonOperator,
     Read,
     Select,
+    Union,
     Where,
     WithColumns,
     Write,
@@ -19,6 +26,10 @@ from flowcore.graph.operators import (
 from flowcore.planner.plan import BoundedStage, Decision, Edge, LiveQuery, Plan
 
 __all__ = ["explain"]
+
+_FUNCTIONS: dict[type[Operator], str] = {
+    Apply: "apply", Map: "map", Filter: "filter", FlatMap: "flat map", MapBatches: "map batches",
+}  # fmt: skip
 
 
 def explain(plan: Plan) -> str:
@@ -99,10 +110,15 @@ def _what(node: Operator) -> str:
         case Join():
             pairs = (left if left == right else f"{left} = {right}" for left, right in node.on)
             return f"{node.how} join on {', '.join(pairs)}"
-        case Apply():
-            return f"apply {getattr(node.function, '__qualname__', node.function)}"
-        case _:
+        case Union():
             return "union"
+        case _:
+            return f"{_FUNCTIONS[type(node)]} {name_of(node.function)}{_uses(node)}"
+
+
+def _uses(node: Apply | PythonOperator) -> str:
+    columns = None if isinstance(node, Apply) else node.uses
+    return "" if columns is None else f", using {', '.join(columns) or 'no column'}"
 
 
 def _time(read: Read) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from flowcore.errors import PlanError
-from flowcore.graph.operators import Apply, Operator, Read, Union, Write, topic_of, upstream
+from flowcore.graph.operators import Apply, Operator, PythonOperator, Read, Union, Write, topic_of, upstream
 from flowcore.graph.value_formats import runs_in_python
 from flowcore.planner.plan import Decision, Mode
 from flowcore.planner.timestamps import brings_watermarks
@@ -57,6 +57,8 @@ def _obstacles(operators: tuple[Operator, ...]) -> Iterator[str]:
                 yield f"{node.name} writes watermarks, which leave between two batches"
             case Apply(realtime=False):
                 yield f"{node.name} is a DataFrame function that does not declare realtime=True"
+            case node if isinstance(node, PythonOperator):
+                yield f"{node.name} is a Python function"
             case Union() if _shared_source(node):
                 yield f"{node.name} unites two reads of one topic, which real-time mode refuses; read it once"
             case _:

@@ -92,6 +92,10 @@ class Settings:
         "pipeline.auto-watermark-interval", timedelta(milliseconds=200), parse_duration,
         "time between two looks for a new watermark, 0 for none",
     )  # fmt: skip
+    object_reuse: bool = _setting(
+        "pipeline.object-reuse", False, _flag,
+        "hand records from one Python function to the next without a copy, whatever they declare",
+    )  # fmt: skip
     latency_interval: timedelta = _setting(
         "metrics.latency.interval", timedelta(0), parse_duration,
         "time between two latency markers of a source partition, 0 for none",
