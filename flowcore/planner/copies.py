@@ -10,42 +10,12 @@ Source: FLIP-329, Add operator attribute to specify support for object-reuse.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from flowcore.graph.attributes import OperatorAttributes
 from flowcore.graph.operators import MapBatches, Operator, PythonOperator
-from flowcore.planner.plan import Decision
+from flowcore.planner.plan import Chain, Decision
 
-__all__ = ["Chain", "chains_of", "copy_between"]
-
-
-@dataclass(frozen=True, slots=True)
-class Chain:
-    """Python operators that run in one call of a Python worker: a tree, with one input.
-
-    Attributes:
-        operators: Inputs before readers; the first is the only one that reads from outside.
-        copies: Between two of them, ``(sender, receiver)``: ``"reuse"``, ``"shallow"`` or ``"deep"``.
-        outputs: Those whose records leave the chain, each with the copy that is made for the way out.
-    """
-
-    operators: tuple[PythonOperator, ...]
-    copies: Mapping[tuple[PythonOperator, PythonOperator], Decision]
-    outputs: Mapping[PythonOperator, Decision]
-
-    @property
-    def head(self) -> PythonOperator:
-        """The operator that reads from outside."""
-        return self.operators[0]
-
-    @property
-    def name(self) -> str:
-        """The names of its operators."""
-        return " > ".join(node.name for node in self.operators)
-
-    def receivers(self, sender: PythonOperator) -> tuple[PythonOperator, ...]:
-        """The operators of the chain that read what one of them puts out, in the order of the flow."""
-        return tuple(receiver for one, receiver in self.copies if one is sender)
+__all__ = ["chains_of", "copy_between"]
 
 
 def chains_of(operators: Sequence[Operator], object_reuse: bool = False) -> tuple[Chain, ...]:
@@ -91,9 +61,17 @@ def copy_between(
     if object_reuse:
         return Decision("reuse", ("pipeline.object-reuse is true",))
     if sender.output_value_stored:
-        return Decision("deep", (f"{names[0]} may use again what it has put out (output_value_stored)",))
+        return Decision(
+            "deep",
+            (f"{names[0]} may use again what it has put out",),
+            (f"declare is_output_value_stored = False on the function of {names[0]}, if it does not",),
+        )
     if receiver.input_record_stored:
-        return Decision("shallow", (f"{names[1]} may keep or change its record (input_record_stored)",))
+        return Decision(
+            "shallow",
+            (f"{names[1]} may keep or change its record",),
+            (f"declare input_record_stored=False on {names[1]}, if it does not",),
+        )
     return Decision(
         "reuse", (f"{names[0]} does not use again what it has put out, {names[1]} keeps no record",)
     )
