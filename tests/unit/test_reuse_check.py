@@ -224,7 +224,7 @@ def test_sample_runs_every_record_in_order() -> None:
 
     def note(record: Record) -> bool:
         found.append(record["n"])
-        return record["n"] % 2 == 0
+        return not record["n"] % 2
 
     (output,) = ChainTask(
         ChainSpec(SCHEMA, step("head", note, kind="filter")), check="sample", indexed=True
