@@ -17,6 +17,8 @@ from flowcore.chains.copiers import copier_of, deep_copy
 from flowcore.chains.records import MisfitError, batch_writer, records_of
 
 UTC = dt.UTC
+COLUMNS: list[Any] = [("a", pa.int64()), ("b", pa.string())]
+TWO_COLUMNS = pa.schema(COLUMNS)
 TYPES: dict[str, tuple[pa.DataType, Any]] = {
     "bool": (pa.bool_(), True),
     "int8": (pa.int8(), -128),
@@ -32,7 +34,10 @@ TYPES: dict[str, tuple[pa.DataType, Any]] = {
     "duration": (pa.duration("us"), dt.timedelta(days=-1, microseconds=1)),
     "list": (pa.list_(pa.int32()), [1, None, 3]),
     "list_of_lists": (pa.list_(pa.list_(pa.string())), [["a"], None, []]),
-    "struct": (pa.struct([pa.field("a", pa.int64()), pa.field("b", pa.list_(pa.string()))]), {"a": None, "b": ["x"]}),
+    "struct": (
+        pa.struct([pa.field("a", pa.int64()), pa.field("b", pa.list_(pa.string()))]),
+        {"a": None, "b": ["x"]},
+    ),
     "list_of_structs": (pa.list_(pa.struct([("a", pa.int64())])), [{"a": 1}, None]),
     "map": (pa.map_(pa.string(), pa.int64()), {"a": 1, "b": None}),
     "map_in_struct": (
@@ -99,10 +104,8 @@ def test_slice_of_a_batch_is_read_from_its_begin() -> None:
 
 def test_no_records_make_an_empty_batch() -> None:
     """Of the schema."""
-    schema = pa.schema([pa.field("a", pa.int64()), pa.field("b", pa.string())])
-
-    assert batch_writer(schema)([]).to_pydict() == {"a": [], "b": []}
-    assert batch_writer(schema.remove(1))([]).to_pydict() == {"a": []}
+    assert batch_writer(TWO_COLUMNS)([]).to_pydict() == {"a": [], "b": []}
+    assert batch_writer(TWO_COLUMNS.remove(1))([]).to_pydict() == {"a": []}
 
 
 def test_columns_beside_the_schema_are_left_out() -> None:
@@ -124,7 +127,7 @@ def test_columns_beside_the_schema_are_left_out() -> None:
 )
 def test_misfit_is_named_with_its_place(record: Any, says: str) -> None:
     """The first record that does not fit."""
-    write = batch_writer(pa.schema([pa.field("a", pa.int64()), pa.field("b", pa.string())]))
+    write = batch_writer(TWO_COLUMNS)
 
     with pytest.raises(MisfitError, match=says) as caught:
         write([{"a": 1, "b": "x"}, record, {}])
