@@ -355,6 +355,7 @@ class Stream:
         *,
         schema: Schema | str,
         uses: Sequence[str] | None = None,
+        passes: Sequence[str] = (),
         name: str | None = None,
         attributes: Attributes | None = None,
     ) -> Stream:
@@ -368,18 +369,23 @@ class Stream:
             schema: The columns of what it returns, as Spark DDL; checked when it runs.
             uses: The columns that it reads; no other column needs to reach the Python worker. Default:
                 all.
+            passes: The columns of its input that are, unchanged, in each record it puts out: a `where` that
+                reads no others is done before it, so that fewer records reach the Python worker.
             name: Name of the operator.
             attributes: What it promises, beside what the function declares.
 
         Raises:
-            PlanError: It is no function, or a column of ``uses`` is unknown.
+            PlanError: It is no function, or a column of ``uses`` or ``passes`` is unknown.
         """
         node, name = self.operator, self._python(function, "map", name)
         schema = Schema.parse(schema)
+        used = checks.columns_named(node, name, uses)
+        passed = checks.columns_passed(node, name, passes, schema, used)
         return self._flow.add(
             Map(
                 name=name, inputs=(node,), columns=schema.names, bounded=node.bounded, updating=node.updating,
-                function=function, schema=schema, uses=checks.columns_named(node, name, uses),
+                key=checks.key_passed(node, passed),
+                function=function, schema=schema, uses=used, passes=passed,
                 given=declared(attributes),
             )
         )  # fmt: skip
@@ -418,6 +424,7 @@ class Stream:
         *,
         schema: Schema | str,
         uses: Sequence[str] | None = None,
+        passes: Sequence[str] = (),
         name: str | None = None,
         attributes: Attributes | None = None,
     ) -> Stream:
@@ -427,18 +434,21 @@ class Stream:
             function: As for `map`; returns or yields records.
             schema: The columns of its records, as Spark DDL; checked when it runs.
             uses: The columns that it reads, as for `map`.
+            passes: The columns that it hands on unchanged, as for `map`.
             name: Name of the operator.
             attributes: What it promises, beside what the function declares.
 
         Raises:
-            PlanError: It is no function, or a column of ``uses`` is unknown.
+            PlanError: It is no function, or a column of ``uses`` or ``passes`` is unknown.
         """
         node, name = self.operator, self._python(function, "flat_map", name)
         schema = Schema.parse(schema)
+        used = checks.columns_named(node, name, uses)
+        passed = checks.columns_passed(node, name, passes, schema, used)
         return self._flow.add(
             FlatMap(
                 name=name, inputs=(node,), columns=schema.names, bounded=node.bounded, updating=node.updating,
-                function=function, schema=schema, uses=checks.columns_named(node, name, uses),
+                function=function, schema=schema, uses=used, passes=passed,
                 given=declared(attributes),
             )
         )  # fmt: skip
@@ -449,6 +459,7 @@ class Stream:
         *,
         schema: Schema | str,
         uses: Sequence[str] | None = None,
+        passes: Sequence[str] = (),
         name: str | None = None,
         attributes: Attributes | None = None,
     ) -> Stream:
@@ -458,18 +469,21 @@ class Stream:
             function: Gets a ``pyarrow.RecordBatch`` of any length and returns one of any length.
             schema: The columns of what it returns, as Spark DDL; checked when it runs.
             uses: The columns that it reads, as for `map`.
+            passes: The columns that it hands on unchanged, as for `map`.
             name: Name of the operator.
             attributes: What it promises, beside what the function declares.
 
         Raises:
-            PlanError: It is no function, or a column of ``uses`` is unknown.
+            PlanError: It is no function, or a column of ``uses`` or ``passes`` is unknown.
         """
         node, name = self.operator, self._python(function, "map_batches", name)
         schema = Schema.parse(schema)
+        used = checks.columns_named(node, name, uses)
+        passed = checks.columns_passed(node, name, passes, schema, used)
         return self._flow.add(
             MapBatches(
                 name=name, inputs=(node,), columns=schema.names, bounded=node.bounded, updating=node.updating,
-                function=function, schema=schema, uses=checks.columns_named(node, name, uses),
+                function=function, schema=schema, uses=used, passes=passed,
                 given=declared(attributes),
             )
         )  # fmt: skip

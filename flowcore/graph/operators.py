@@ -158,10 +158,12 @@ class _Python(_Node):
     Attributes:
         function: What is called.
         uses: The input columns that it reads, as the input spells them; None for all.
+        passes: The columns that each record it puts out has from the record it is made of, unchanged.
     """
 
     function: Callable[[Any], Any]
     uses: tuple[str, ...] | None = None
+    passes: tuple[str, ...] = ()
 
     def known(self) -> Mapping[str, bool]:
         """What the function declares; the operator itself keeps no record."""

@@ -56,12 +56,17 @@ class Chain:
 
     @property
     def name(self) -> str:
-        """The names of its operators."""
-        return " > ".join(node.name for node in self.operators)
+        """The names of its operators: ``a > b``, and ``a > {b, c}`` where it parts."""
+        return self._name(self.head)
 
     def receivers(self, sender: PythonOperator) -> tuple[PythonOperator, ...]:
         """The operators of the chain that read what one of them puts out, in the order of the flow."""
         return tuple(receiver for one, receiver in self.copies if one is sender)
+
+    def _name(self, node: PythonOperator) -> str:
+        names = [self._name(receiver) for receiver in self.receivers(node)]
+        behind = f"{{{', '.join(names)}}}" if len(names) > 1 else "".join(names)
+        return f"{node.name} > {behind}" if behind else node.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,12 +197,14 @@ class Plan:
         bounded: What runs as batch, first ones first.
         live: What runs without end, if anything does.
         edges: What stream elements cross, and in what form; blocking edges are not among them.
+        filters: Of each `where` behind a Python function: is it done before it?
     """
 
     flow: str
     bounded: tuple[BoundedStage, ...]
     live: LiveStage | None
     edges: tuple[Edge, ...] = ()
+    filters: tuple[tuple[str, Decision], ...] = ()
 
     def explain(self, *, verbose: bool = False) -> str:
         """The plan as text; with ``verbose``, each rule's outcome for each operator and edge."""
@@ -213,7 +220,7 @@ class Plan:
 
     def to_dict(self) -> dict[str, Any]:
         """The plan as what JSON can hold: every decision, its reasons, and what would change it."""
-        from flowcore.planner.details import document  # noqa: PLC0415 - it reads plans
+        from flowcore.planner.document import document  # noqa: PLC0415 - it reads plans
 
         return document(self)
 
