@@ -79,12 +79,12 @@ def require_function(function: object, operator: str) -> None:
     """Something that can be called with one record.
 
     Raises:
-        PlanError: It cannot, or it is a class, which would be called to make an object.
+        PlanError: It cannot, or it is a class of such things, which would be called to make one.
     """
-    if isinstance(function, type):
+    if isinstance(function, type) and any("__call__" in vars(base) for base in function.__mro__):
         msg = (
-            f"operator {operator!r}: {function.__name__} is a class: called with a record it would make an "
-            f"object of it; pass an object, for instance {function.__name__}()"
+            f"operator {operator!r}: {function.__name__} is a class: called with a record it would make a "
+            f"function of it; pass an object, for instance {function.__name__}()"
         )
         raise PlanError(msg)
     if not callable(function):
