@@ -31,9 +31,10 @@ class Step:
             batch (``map_batches``).
         function: The user's. One with ``open`` and ``close`` is opened before its first call in a task, and
             closed after the last.
-        schema: What it emits; columns that a record has beside these are dropped where it leaves the chain.
+        schema: What it emits; columns that a record has beside these are dropped where it becomes a row.
         receivers: The steps behind it, each with how it gets what this one emits.
         outlet: What it emits also leaves the chain here, None if it does not.
+        outlet_schema: The columns of it that leave the chain, None for all.
         outlet_copy: How it leaves; records wait there until their batch is complete.
         stores_output: It may keep or change what it has emitted.
         stores_input: It may keep what it has received.
@@ -45,6 +46,7 @@ class Step:
     schema: pa.Schema
     receivers: tuple[Receiver, ...] = ()
     outlet: int | None = None
+    outlet_schema: pa.Schema | None = None
     outlet_copy: Copy = "reuse"
     stores_output: bool = True
     stores_input: bool = True

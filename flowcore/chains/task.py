@@ -19,6 +19,7 @@ from flowcore.chains.steps import ChainSpec, Receiver, Record, Step
 
 __all__ = ["ChainTask", "Output"]
 
+_Write = Callable[[Sequence[Record]], pa.RecordBatch]
 _OBJECTS_BETWEEN_COLLECTIONS = 50_000
 
 
@@ -52,7 +53,7 @@ class ChainTask:
         self.indexed = indexed
         self.check = check
         self._where: Where = _nowhere
-        self._writers: dict[Step | None, Callable[[Sequence[Record]], pa.RecordBatch]] = {}
+        self._writers: dict[tuple[Step, bool], _Write] = {}
         self._parts: dict[Step | None, tuple[Part, Checked | None]] = {}
         for sender in (None, *(step for step in spec.steps if step.kind == "map_batches")):
             schema = spec.schema if sender is None else sender.schema
@@ -62,7 +63,8 @@ class ChainTask:
                 checked = None if check == "off" else Checked(part, sender, schema, receivers, check)
                 self._parts[sender] = part, checked
         for each in spec.steps:
-            self._writers[each] = batch_writer(each.schema)
+            self._writers[each, False] = batch_writer(each.schema)
+            self._writers[each, True] = batch_writer(each.outlet_schema or each.schema)
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -126,7 +128,7 @@ class ChainTask:
         if not records or step is None:
             return
         try:
-            batch = self._writers[step](records)
+            batch = self._writers[step, way.receiver is None](records)
         except MisfitError as error:
             found = error.misfit
             place = where(origins[found.position]) if origins else None
@@ -145,7 +147,8 @@ class ChainTask:
         if not made.num_rows:
             return
         if step.outlet is not None:
-            outputs.append(Output(step.outlet, made, None))
+            leaving = made if step.outlet_schema is None else made.select(step.outlet_schema.names)
+            outputs.append(Output(step.outlet, leaving, None))
         self._feed(step, made, outputs)
 
 

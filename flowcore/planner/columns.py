@@ -27,13 +27,18 @@ from flowcore.graph.operators import (
 __all__ = ["columns_read", "columns_used"]
 
 
-def columns_used(operators: Sequence[Operator]) -> Mapping[Operator, frozenset[str]]:
+def columns_used(
+    operators: Sequence[Operator], ends: Collection[Operator] = ()
+) -> Mapping[Operator, frozenset[str]]:
     """The output columns of each operator that its readers among the operators use.
 
     Args:
         operators: Inputs before readers.
+        ends: Those of which all is used, whoever reads them.
     """
     used: dict[Operator, set[str]] = {node: set() for node in operators}
+    for node in ends:
+        used[node] |= _lower(node.columns)
     for node in reversed(operators):
         for parent in dict.fromkeys(node.inputs):
             if parent in used:
