@@ -156,7 +156,8 @@ def _flush(node: Operator, attributes: OperatorAttributes) -> Decision:
 
 
 def _edges(plan: Plan, runs: BoundedStage | LiveQuery) -> Iterator[EdgeDetail]:
-    used = columns_used(runs.operators)
+    ends = [result.operator for result in runs.results] if isinstance(runs, BoundedStage) else []
+    used = columns_used(runs.operators, ends)
     elements = {(edge.sender, edge.receiver): edge.elements for edge in plan.edges}
     for node in runs.operators:
         topic = topic_of(node)

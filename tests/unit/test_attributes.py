@@ -93,6 +93,17 @@ class _Plainly:
         return record
 
 
+class _Bare:
+    """Says nothing of itself."""
+
+    def keep(self, record: Any) -> Any:
+        return record
+
+    @classmethod
+    def plain(cls, record: Any) -> Any:
+        return record
+
+
 class _Property(_Plainly):
     @property
     def is_output_idempotent(self) -> bool:
@@ -106,6 +117,8 @@ FUNCTIONS: dict[str, tuple[Any, bool, bool]] = {
     "partial": (partial(_same), False, False),
     "rich": (_Rich(), True, False),
     "bound-method": (_Rich().keep, True, False),
+    "bound-method-of-anything": (_Bare().keep, True, False),
+    "class-method": (_Bare.plain, False, False),
     "partial-of-rich": (partial(_Rich()), True, False),
     "rich-that-declares": (_Frugal(), False, True),
     "partial-of-one-that-declares": (partial(_Frugal()), False, True),

@@ -23,7 +23,10 @@ def _same(record: Any) -> Any:
 
 
 class _Rich(RichFunction):
-    pass
+    """May count what it has seen, even if it keeps no record."""
+
+    def is_output_value_stored(self) -> bool:
+        return False
 
 
 def _order(declare: Declare, bounded: bool = False) -> tuple[str, dict[str, Any]]:
