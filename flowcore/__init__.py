@@ -3,8 +3,10 @@
 Importing this package starts no JVM and imports no Spark.
 """
 
+from flowcore.graph.attributes import OperatorAttributes, OperatorAttributesBuilder
 from flowcore.graph.connectors import Csv, Json, KafkaTopic, Parquet, from_frame
 from flowcore.graph.flow import Flow, Stream
+from flowcore.graph.functions import RichFunction
 from flowcore.graph.schema import Schema
 from flowcore.watermarks import bounded_out_of_orderness, monotonous, no_watermarks, punctuated
 
@@ -13,7 +15,10 @@ __all__ = [
     "Flow",
     "Json",
     "KafkaTopic",
+    "OperatorAttributes",
+    "OperatorAttributesBuilder",
     "Parquet",
+    "RichFunction",
     "Schema",
     "Stream",
     "bounded_out_of_orderness",

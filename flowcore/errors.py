@@ -14,6 +14,8 @@ FlowcoreError
 |   +-- OnlyRecordsError                   anything but a record, handed to a value-only serializer
 +-- NoTimestampError                       a timestamp is asked of a record that cannot have one
 +-- RunError                               a stage or a live query failed while it ran
+    +-- FunctionError                      a user's function raised, or emitted what it may not
+    +-- ObjectReuseError                   a user's function broke what it promised of its records
 
 A message names the values as given, what is wrong with them, what would happen, and what to do
 instead. It is one string, so that it survives the way through Spark and through pickling.
@@ -27,8 +29,10 @@ __all__ = [
     "ElementError",
     "FlowcoreError",
     "FormatError",
+    "FunctionError",
     "InstallationError",
     "NoTimestampError",
+    "ObjectReuseError",
     "OnlyRecordsError",
     "PlanError",
     "ResultError",
@@ -93,3 +97,11 @@ class NoTimestampError(FlowcoreError):
 
 class RunError(FlowcoreError):
     """A stage or a live query that failed while it ran; the message names flow, stage and operator."""
+
+
+class FunctionError(RunError):
+    """A user's function that raised, or emitted no record of its schema; the message names the operator."""
+
+
+class ObjectReuseError(RunError):
+    """A user's function that changed or kept a record against its promise; the message names both."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from typing import Literal
+
 import click
 
 from flowcore.cli.flow_argument import flow_and_settings
 from flowcore.graph.flow import Flow
 from flowcore.planner import plan_flow
-from flowcore.planner.explain import explain
 from flowcore.planner.plan import Mode
 from flowcore.settings import Settings
 
@@ -17,11 +19,36 @@ __all__ = ["plan"]
 @click.command()
 @flow_and_settings
 @click.option("--mode", type=click.Choice(["realtime", "micro-batch", "slice"]), help="Default: the fastest.")
-def plan(flow: Flow, settings: Settings, mode: Mode | None) -> None:
+@click.option(
+    "--format",
+    "format_",
+    type=click.Choice(["text", "mermaid", "json"]),
+    default="text",
+    show_default=True,
+    help="text to read, a mermaid flowchart to draw, or json with every decision.",
+)
+@click.option("--verbose", is_flag=True, help="Text: every decision for every operator and edge, on or off.")
+def plan(
+    flow: Flow,
+    settings: Settings,
+    mode: Mode | None,
+    format_: Literal["text", "mermaid", "json"],
+    *,
+    verbose: bool,
+) -> None:
     """Print the stages and queries of a flow, with the reason of each decision. Starts no JVM.
 
     \b
-    Example:
+    Examples:
       flowcore plan pipelines.auctions.flow:flow
+      flowcore plan pipelines.auctions.flow:flow --format mermaid > plan.mmd
+      flowcore plan my_flows.sales:flow --set pipeline.object-reuse=true --verbose
     """
-    click.echo(explain(plan_flow(flow, mode, settings)))
+    if verbose and format_ != "text":
+        msg = f"--verbose adds to the text; --format {format_} has every decision, or draws them, anyway"
+        raise click.UsageError(msg)
+    planned = plan_flow(flow, mode, settings)
+    if format_ == "json":
+        click.echo(json.dumps(planned.to_dict(), indent=2))
+    else:
+        click.echo(planned.to_mermaid() if format_ == "mermaid" else planned.explain(verbose=verbose))

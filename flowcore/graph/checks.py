@@ -5,19 +5,25 @@ Each raises `PlanError` with the operator's name and the column's.
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Mapping, Sequence
 
 from flowcore.errors import PlanError
 from flowcore.graph.connectors import KafkaTopic, Sink, Source
 from flowcore.graph.expressions import Expression, resolve
-from flowcore.graph.operators import Operator
+from flowcore.graph.operators import FlatMap, Map, MapBatches, Operator, Read, upstream
+from flowcore.graph.schema import Schema
 
 __all__ = [
     "aggregate_expressions",
+    "columns_named",
+    "columns_passed",
     "join_columns",
     "key_after",
+    "key_passed",
     "require_alike",
+    "require_attributes",
     "require_bounded",
     "require_distinct",
     "require_join_type",
@@ -29,6 +35,7 @@ __all__ = [
     "row_expressions",
 ]
 
+_log = logging.getLogger(__name__)
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 
 
@@ -225,6 +232,57 @@ def require_writable(node: Operator, name: str, sink: Sink, key: tuple[str, ...]
         raise PlanError(msg)
 
 
+def columns_named(node: Operator, name: str, uses: Sequence[str] | None) -> tuple[str, ...] | None:
+    """The columns of ``node`` that an operator says it uses, spelled as ``node`` spells them."""
+    if uses is None:
+        return None
+    uses = (uses,) if isinstance(uses, str) else tuple(uses)
+    resolve(uses, node.columns, name, f"uses={uses!r}")
+    lower = {column.lower() for column in uses}
+    return tuple(column for column in node.columns if column.lower() in lower)
+
+
+def columns_passed(
+    node: Operator, name: str, passes: Sequence[str], schema: Schema, uses: Sequence[str] | None
+) -> tuple[str, ...]:
+    """The columns that a function hands on unchanged: it gets them, and puts them out."""
+    passes = (passes,) if isinstance(passes, str) else tuple(passes)
+    given = node.columns if uses is None else uses
+    resolve(passes, given, name, f"passes={passes!r}")
+    resolve(passes, schema.names, name, f"passes={passes!r} (of its schema)")
+    types = {column.name.lower(): column.type for column in schema.columns}
+    before = node.schema.columns if isinstance(node, (Read, Map, FlatMap, MapBatches)) else ()
+    for column in before:
+        after = types.get(column.name.lower())
+        if column.name.lower() in {each.lower() for each in passes} and column.type != after:
+            msg = (
+                f"operator {name!r}: passes={passes!r} says that {column.name!r} stays as it is, and it is "
+                f"{column.type} in {node.name!r} and {after} in its schema: a filter could find another "
+                "value; give both the same type, or drop it from passes"
+            )
+            raise PlanError(msg)
+    lower = {column.lower() for column in passes}
+    return tuple(column for column in schema.names if column.lower() in lower)
+
+
+def require_attributes(node: Operator) -> None:
+    """Attributes that can be kept; those that nobody declared are logged."""
+    attributes = node.attributes()
+    if attributes.output_only_at_end and not node.bounded:
+        source = next(each for each in upstream(node) if isinstance(each, Read) and not each.bounded)
+        msg = (
+            f"operator {node.name!r} declares output_only_at_end=True, and its source {source.name!r} is "
+            "unbounded: it would wait for an end that never comes; give the topic until=, or drop the "
+            "attribute"
+        )
+        raise PlanError(msg)
+    for name in node.unknown():
+        _log.debug(
+            "operator %r does not declare %s: %s is taken, which is always safe",
+            node.name, name, getattr(attributes, name),
+        )  # fmt: skip
+
+
 def key_after(node: Operator, expressions: Sequence[tuple[str, Expression]]) -> tuple[str, ...] | None:
     """The key of ``node`` under the names that a selection gives it, None if part of it is gone."""
     if node.key is None:
@@ -232,6 +290,13 @@ def key_after(node: Operator, expressions: Sequence[tuple[str, Expression]]) -> 
     names = {expression.text.strip("`").lower(): column for column, expression in reversed(expressions)}
     key = tuple(names[column.lower()] for column in node.key if column.lower() in names)
     return key if len(key) == len(node.key) else None
+
+
+def key_passed(node: Operator, passes: Sequence[str]) -> tuple[str, ...] | None:
+    """The key of ``node`` behind a function that makes one record of each, None if it is not handed on."""
+    passed = {column.lower(): column for column in passes}
+    key = tuple(passed[column.lower()] for column in node.key or () if column.lower() in passed)
+    return key if node.key is not None and len(key) == len(node.key) else None
 
 
 def _column(column: str, operator: str) -> Expression:

@@ -6,19 +6,25 @@ is an error here, with the name of the operator and the column.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from flowcore.errors import PlanError
 from flowcore.graph import checks
+from flowcore.graph.attributes import OperatorAttributes, OperatorAttributesBuilder, declared
 from flowcore.graph.connectors import KafkaTopic, Sink, Source
 from flowcore.graph.event_time import require_event_time
 from flowcore.graph.expressions import resolve
+from flowcore.graph.functions import require_function
 from flowcore.graph.operators import (
     Aggregate,
     Apply,
+    Filter,
+    FlatMap,
     Join,
     JoinType,
+    Map,
+    MapBatches,
     Operator,
     Read,
     Select,
@@ -30,7 +36,10 @@ from flowcore.graph.operators import (
 from flowcore.graph.schema import Schema
 from flowcore.graph.value_formats import check_written
 
-__all__ = ["Flow", "Stream"]
+__all__ = ["Attributes", "Flow", "Stream"]
+
+Attributes = OperatorAttributes | OperatorAttributesBuilder
+"""What any operator can be given; of a builder, only what was set counts."""
 
 
 class Flow:
@@ -62,7 +71,7 @@ class Flow:
         """The operators that write."""
         return tuple(node for node in self.operators if isinstance(node, Write))
 
-    def read(self, name: str, source: Source) -> Stream:
+    def read(self, name: str, source: Source, *, attributes: Attributes | None = None) -> Stream:
         """Read a source; bounded, unless it is a `KafkaTopic` without ``until``.
 
         Raises:
@@ -79,7 +88,8 @@ class Flow:
         bounded = not isinstance(source, KafkaTopic) or source.until is not None
         checks.require_readable(name, source)
         node = Read(
-            name=name, inputs=(), columns=schema.names, bounded=bounded, source=source, schema=schema
+            name=name, inputs=(), columns=schema.names, bounded=bounded, source=source, schema=schema,
+            given=declared(attributes),
         )  # fmt: skip
         require_event_time(node)
         return self.add(node)
@@ -88,7 +98,8 @@ class Flow:
         """Take a new operator into the flow; the methods of `Stream` call it.
 
         Raises:
-            PlanError: Its name is taken or cannot name a folder.
+            PlanError: Its name is taken or cannot name a folder, or it waits for the end of an input
+                that has none.
         """
         checks.require_name("operator", node.name)
         if node.name.lower() in self._operators:
@@ -97,6 +108,7 @@ class Flow:
                 "checkpoints could not be told apart; give one another name"
             )
             raise PlanError(msg)
+        checks.require_attributes(node)
         self._operators[node.name.lower()] = node
         return Stream(self, node)
 
@@ -112,7 +124,8 @@ class Stream:
     """The output of one operator; its methods add operators behind it.
 
     Expressions are Spark SQL text over this stream's columns. Every method takes a ``name``, which
-    errors, plans, results and checkpoints use; without one it gets a name such as ``select_1``.
+    errors, plans, results and checkpoints use; without one it gets a name such as ``select_1``. And it
+    takes ``attributes``, which win over what the operator says of itself; see `OperatorAttributes`.
     """
 
     def __init__(self, flow: Flow, operator: Operator) -> None:
@@ -129,7 +142,13 @@ class Stream:
         """True if it ends."""
         return self.operator.bounded
 
-    def select(self, *expressions: str, name: str | None = None) -> Stream:
+    def attributes(self) -> OperatorAttributes:
+        """What its operator promises."""
+        return self.operator.attributes()
+
+    def select(
+        self, *expressions: str, name: str | None = None, attributes: Attributes | None = None
+    ) -> Stream:
         """Keep or compute exactly these columns: ``"id"``, ``"price * 2 as twice"``, ``"*"``.
 
         Raises:
@@ -145,10 +164,13 @@ class Stream:
             Select(
                 name=name, inputs=(node,), columns=columns, bounded=node.bounded,
                 key=key, updating=node.updating, expressions=parsed,
+                given=declared(attributes),
             )
         )  # fmt: skip
 
-    def with_columns(self, *, name: str | None = None, **expressions: str) -> Stream:
+    def with_columns(
+        self, *, name: str | None = None, attributes: Attributes | None = None, **expressions: str
+    ) -> Stream:
         """Add columns, or replace those of the same name: ``with_columns(ratio="price / median")``.
 
         Raises:
@@ -166,10 +188,13 @@ class Stream:
             WithColumns(
                 name=name, inputs=(node,), columns=(*kept, *expressions), bounded=node.bounded,
                 key=key, updating=node.updating, expressions=parsed,
+                given=declared(attributes),
             )
         )  # fmt: skip
 
-    def where(self, condition: str, *, name: str | None = None) -> Stream:
+    def where(
+        self, condition: str, *, name: str | None = None, attributes: Attributes | None = None
+    ) -> Stream:
         """Keep the records for which the condition is true (not false, not null).
 
         Raises:
@@ -182,11 +207,17 @@ class Stream:
             Where(
                 name=name, inputs=(node,), columns=node.columns, bounded=node.bounded,
                 key=node.key, updating=node.updating, condition=parsed,
+                given=declared(attributes),
             )
         )  # fmt: skip
 
     def aggregate(
-        self, *, by: str | Sequence[str] = (), name: str | None = None, **aggregates: str
+        self,
+        *,
+        by: str | Sequence[str] = (),
+        name: str | None = None,
+        attributes: Attributes | None = None,
+        **aggregates: str,
     ) -> Stream:
         """One row per distinct ``by``, with ``column="max(price)"`` for each aggregate.
 
@@ -197,6 +228,7 @@ class Stream:
         Args:
             by: Column or columns to group by; none for one row over everything.
             name: Name of the operator.
+            attributes: What it promises beside what it says of itself.
             aggregates: Output column to Spark SQL aggregate.
 
         Raises:
@@ -217,6 +249,7 @@ class Stream:
             Aggregate(
                 name=name, inputs=(node,), columns=columns, bounded=node.bounded, key=keys,
                 updating=not node.bounded, by=keys, aggregates=parsed,
+                given=declared(attributes),
             )
         )  # fmt: skip
 
@@ -227,6 +260,7 @@ class Stream:
         on: str | Sequence[str] | Mapping[str, str],
         how: JoinType = "inner",
         name: str | None = None,
+        attributes: Attributes | None = None,
     ) -> Stream:
         """Join with a bounded stream on equal columns.
 
@@ -239,6 +273,7 @@ class Stream:
             on: Column, columns, or ``{left column: right column}`` that must be equal.
             how: ``inner``, ``left``, ``semi`` or ``anti``; with a bounded left also ``right``, ``full``.
             name: Name of the operator.
+            attributes: What it promises beside what it says of itself.
 
         Raises:
             PlanError: A column is unknown or on both sides, the right side is unbounded, or ``how``
@@ -262,10 +297,11 @@ class Stream:
             Join(
                 name=name, inputs=(left, right), columns=columns, bounded=left.bounded,
                 key=left.key if left.updating else None, updating=left.updating, on=pairs, how=how,
+                given=declared(attributes),
             )
         )  # fmt: skip
 
-    def union(self, *others: Stream, name: str | None = None) -> Stream:
+    def union(self, *others: Stream, name: str | None = None, attributes: Attributes | None = None) -> Stream:
         """All records of this and other streams with the same columns, which are matched by name.
 
         Raises:
@@ -276,7 +312,12 @@ class Stream:
         for other in others:
             self._require_same_flow(other, name)
         checks.require_alike(inputs, name)
-        return self._flow.add(Union(name=name, inputs=inputs, columns=self.columns, bounded=self.bounded))
+        return self._flow.add(
+            Union(
+                name=name, inputs=inputs, columns=self.columns, bounded=self.bounded,
+                given=declared(attributes),
+            )
+        )  # fmt: skip
 
     def apply(
         self,
@@ -285,6 +326,7 @@ class Stream:
         schema: Schema | str | None = None,
         realtime: bool = False,
         name: str | None = None,
+        attributes: Attributes | None = None,
     ) -> Stream:
         """Put any DataFrame function in the flow: ``frame -> frame``.
 
@@ -294,6 +336,7 @@ class Stream:
                 it really returns is checked against this when the stage runs.
             realtime: It uses only what Spark's real-time mode allows, so the query may run in it.
             name: Name of the operator.
+            attributes: What it promises; nothing is known of a function.
         """
         node = self.operator
         name = name or self._flow.free_name("apply")
@@ -302,16 +345,164 @@ class Stream:
             Apply(
                 name=name, inputs=(node,), columns=columns, bounded=node.bounded,
                 updating=node.updating, function=function, realtime=realtime,
+                given=declared(attributes),
             )
         )  # fmt: skip
 
-    def write(self, name: str, sink: Sink, *, key: str | Sequence[str] | None = None) -> None:
+    def map(
+        self,
+        function: Callable[[dict[str, Any]], Mapping[str, Any]],
+        *,
+        schema: Schema | str,
+        uses: Sequence[str] | None = None,
+        passes: Sequence[str] = (),
+        name: str | None = None,
+        attributes: Attributes | None = None,
+    ) -> Stream:
+        """Make one record of each with a Python function: ``record -> record``.
+
+        A record is a ``dict`` from column to value. Prefer `select` and `with_columns` where Spark SQL
+        can say it: a live query with a Python function cannot run in real-time mode.
+
+        Args:
+            function: A plain function, or an object with state (see `RichFunction`).
+            schema: The columns of what it returns, as Spark DDL; checked when it runs.
+            uses: The columns that it reads; no other column needs to reach the Python worker. Default:
+                all.
+            passes: The columns of its input that are, unchanged, in each record it puts out: a `where` that
+                reads no others is done before it, so that fewer records reach the Python worker.
+            name: Name of the operator.
+            attributes: What it promises, beside what the function declares.
+
+        Raises:
+            PlanError: It is no function, or a column of ``uses`` or ``passes`` is unknown.
+        """
+        node, name = self.operator, self._python(function, "map", name)
+        schema = Schema.parse(schema)
+        used = checks.columns_named(node, name, uses)
+        passed = checks.columns_passed(node, name, passes, schema, used)
+        return self._flow.add(
+            Map(
+                name=name, inputs=(node,), columns=schema.names, bounded=node.bounded, updating=node.updating,
+                key=checks.key_passed(node, passed),
+                function=function, schema=schema, uses=used, passes=passed,
+                given=declared(attributes),
+            )
+        )  # fmt: skip
+
+    def filter(
+        self,
+        function: Callable[[dict[str, Any]], bool],
+        *,
+        uses: Sequence[str] | None = None,
+        name: str | None = None,
+        attributes: Attributes | None = None,
+    ) -> Stream:
+        """Keep the records for which a Python function returns true: ``record -> bool``.
+
+        Args:
+            function: As for `map`.
+            uses: The columns that it reads, as for `map`.
+            name: Name of the operator.
+            attributes: What it promises, beside what the function declares.
+
+        Raises:
+            PlanError: It is no function, or a column of ``uses`` is unknown.
+        """
+        node, name = self.operator, self._python(function, "filter", name)
+        return self._flow.add(
+            Filter(
+                name=name, inputs=(node,), columns=node.columns, bounded=node.bounded, key=node.key,
+                updating=node.updating, function=function, uses=checks.columns_named(node, name, uses),
+                given=declared(attributes),
+            )
+        )  # fmt: skip
+
+    def flat_map(
+        self,
+        function: Callable[[dict[str, Any]], Iterable[Mapping[str, Any]]],
+        *,
+        schema: Schema | str,
+        uses: Sequence[str] | None = None,
+        passes: Sequence[str] = (),
+        name: str | None = None,
+        attributes: Attributes | None = None,
+    ) -> Stream:
+        """Make any number of records of each with a Python function: ``record -> records``.
+
+        Args:
+            function: As for `map`; returns or yields records.
+            schema: The columns of its records, as Spark DDL; checked when it runs.
+            uses: The columns that it reads, as for `map`.
+            passes: The columns that it hands on unchanged, as for `map`.
+            name: Name of the operator.
+            attributes: What it promises, beside what the function declares.
+
+        Raises:
+            PlanError: It is no function, or a column of ``uses`` or ``passes`` is unknown.
+        """
+        node, name = self.operator, self._python(function, "flat_map", name)
+        schema = Schema.parse(schema)
+        used = checks.columns_named(node, name, uses)
+        passed = checks.columns_passed(node, name, passes, schema, used)
+        return self._flow.add(
+            FlatMap(
+                name=name, inputs=(node,), columns=schema.names, bounded=node.bounded, updating=node.updating,
+                function=function, schema=schema, uses=used, passes=passed,
+                given=declared(attributes),
+            )
+        )  # fmt: skip
+
+    def map_batches(
+        self,
+        function: Callable[[Any], Any],
+        *,
+        schema: Schema | str,
+        uses: Sequence[str] | None = None,
+        passes: Sequence[str] = (),
+        name: str | None = None,
+        attributes: Attributes | None = None,
+    ) -> Stream:
+        """Hand Arrow record batches to a Python function: ``RecordBatch -> RecordBatch``.
+
+        Args:
+            function: Gets a ``pyarrow.RecordBatch`` of any length and returns one of any length.
+            schema: The columns of what it returns, as Spark DDL; checked when it runs.
+            uses: The columns that it reads, as for `map`.
+            passes: The columns that it hands on unchanged, as for `map`.
+            name: Name of the operator.
+            attributes: What it promises, beside what the function declares.
+
+        Raises:
+            PlanError: It is no function, or a column of ``uses`` or ``passes`` is unknown.
+        """
+        node, name = self.operator, self._python(function, "map_batches", name)
+        schema = Schema.parse(schema)
+        used = checks.columns_named(node, name, uses)
+        passed = checks.columns_passed(node, name, passes, schema, used)
+        return self._flow.add(
+            MapBatches(
+                name=name, inputs=(node,), columns=schema.names, bounded=node.bounded, updating=node.updating,
+                function=function, schema=schema, uses=used, passes=passed,
+                given=declared(attributes),
+            )
+        )  # fmt: skip
+
+    def write(
+        self,
+        name: str,
+        sink: Sink,
+        *,
+        key: str | Sequence[str] | None = None,
+        attributes: Attributes | None = None,
+    ) -> None:
         """Send this stream to a sink.
 
         Args:
             name: Name of the sink in plans and errors.
             sink: A `KafkaTopic`, or `Parquet`, `Csv`, `Json` files.
             key: Columns of the Kafka key; default: the sink's, else the stream's own key.
+            attributes: What it promises beside what it says of itself.
 
         Raises:
             PlanError: Later records replace earlier ones, and the sink has no key to say which.
@@ -328,9 +519,14 @@ class Stream:
         self._flow.add(
             Write(
                 name=name, inputs=(node,), columns=node.columns, bounded=node.bounded,
-                key=keys, updating=node.updating, sink=sink,
+                key=keys, updating=node.updating, sink=sink, given=declared(attributes),
             )
         )  # fmt: skip
+
+    def _python(self, function: object, kind: str, name: str | None) -> str:
+        name = name or self._flow.free_name(kind)
+        require_function(function, name)
+        return name
 
     def _require_same_flow(self, other: Stream, name: str) -> None:
         if other._flow is not self._flow:

@@ -6,20 +6,27 @@ What a node means to Spark is told in `flowcore.spark`; what it means to a plan 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
+from flowcore.graph.attributes import OperatorAttributes
 from flowcore.graph.connectors import KafkaTopic, Sink, Source
 from flowcore.graph.expressions import Expression
+from flowcore.graph.functions import promises
 from flowcore.graph.schema import Schema
 
 __all__ = [
     "Aggregate",
     "Apply",
+    "Filter",
+    "FlatMap",
     "Join",
     "JoinType",
+    "Map",
+    "MapBatches",
     "Operator",
+    "PythonOperator",
     "Read",
     "Select",
     "Union",
@@ -44,6 +51,7 @@ class _Node:
         bounded: Its input ends.
         key: The columns of which the latest record replaces earlier ones, None if there are none.
         updating: A later output with the same key replaces an earlier one.
+        given: The attributes that were declared with it, by name.
     """
 
     name: str
@@ -52,6 +60,29 @@ class _Node:
     bounded: bool
     key: tuple[str, ...] | None = None
     updating: bool = False
+    given: Mapping[str, bool] = field(default_factory=dict)
+
+    def attributes(self) -> OperatorAttributes:
+        """What it promises: what was declared with it, else what it knows of itself, else what is safe."""
+        known = {**self.known(), **self.given}
+        # Nobody can take back that there is nothing to put out before the end.
+        at_end = known.get("output_only_at_end", False) or self.known().get("output_only_at_end", False)
+        return OperatorAttributes(**{**known, "output_only_at_end": at_end})
+
+    def known(self) -> Mapping[str, bool]:
+        """What it knows of itself: for one made of Spark's own operators, everything."""
+        return {
+            "output_only_at_end": False,
+            "output_on_checkpoint": False,
+            "output_value_stored": False,
+            "input_record_stored": False,
+            "output_idempotent": self.updating and self.key is not None,
+        }
+
+    def unknown(self) -> tuple[str, ...]:
+        """The attributes for which the safe default is taken, because nobody has declared them."""
+        known = {*self.known(), *self.given}
+        return tuple(each.name for each in fields(OperatorAttributes) if each.name not in known)
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -90,6 +121,10 @@ class Aggregate(_Node):
     by: tuple[str, ...]
     aggregates: tuple[tuple[str, Expression], ...]
 
+    def known(self) -> Mapping[str, bool]:
+        """Over bounded input, it puts out at its end; each row replaces the earlier one of its group."""
+        return {**_Node.known(self), "output_only_at_end": self.bounded, "output_idempotent": True}
+
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Join(_Node):
@@ -111,6 +146,60 @@ class Apply(_Node):
     function: Callable[[Any], Any]
     realtime: bool
 
+    def known(self) -> Mapping[str, bool]:
+        """Nothing."""
+        return {}
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class _Python(_Node):
+    """A Python function.
+
+    Attributes:
+        function: What is called.
+        uses: The input columns that it reads, as the input spells them; None for all.
+        passes: The columns that each record it puts out has from the record it is made of, unchanged.
+    """
+
+    function: Callable[[Any], Any]
+    uses: tuple[str, ...] | None = None
+    passes: tuple[str, ...] = ()
+
+    def known(self) -> Mapping[str, bool]:
+        """What the function declares; the operator itself keeps no record."""
+        return {
+            "output_only_at_end": False,
+            "output_on_checkpoint": False,
+            "input_record_stored": False,
+            **promises(self.function, self.name),
+        }
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Map(_Python):
+    """One record from each: ``dict -> dict``."""
+
+    schema: Schema
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Filter(_Python):
+    """The records for which the function returns true, as they are: ``dict -> bool``."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class FlatMap(_Python):
+    """Any number of records from each: ``dict -> Iterable[dict]``."""
+
+    schema: Schema
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class MapBatches(_Python):
+    """Arrow record batches: ``RecordBatch -> RecordBatch``, with any number of rows."""
+
+    schema: Schema
+
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Write(_Node):
@@ -119,7 +208,10 @@ class Write(_Node):
     sink: Sink
 
 
-Operator = Read | Select | WithColumns | Where | Aggregate | Join | Union | Apply | Write
+PythonOperator = Map | Filter | FlatMap | MapBatches
+"""What runs in a Python worker, record by record or batch by batch."""
+
+Operator = Read | Select | WithColumns | Where | Aggregate | Join | Union | Apply | PythonOperator | Write
 
 
 def upstream(*ends: Operator) -> Iterator[Operator]:

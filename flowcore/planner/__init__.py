@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from flowcore.errors import PlanError
 from flowcore.graph.flow import Flow
-from flowcore.planner.plan import Mode, Plan
+from flowcore.graph.operators import Write
+from flowcore.planner.checkpoints import checkpoint_of
+from flowcore.planner.copies import chains_of
+from flowcore.planner.plan import LiveStage, Mode, Plan
+from flowcore.planner.pushdown import pushed
 from flowcore.planner.queries import live_stage
 from flowcore.planner.stages import bounded_stages
 from flowcore.planner.timestamps import element_edges
@@ -27,9 +33,19 @@ def plan_flow(flow: Flow, mode: Mode | None = None, settings: Settings | None = 
     if not flow.sinks:
         msg = f"flow {flow.name!r} has no sink: it would compute nothing; end it with .write(name, sink)"
         raise PlanError(msg)
+    settings = settings or Settings()
+    reuse = settings.object_reuse
+    operators, filters = pushed(flow.operators)
+    bounded = bounded_stages(operators)
+    live = live_stage(operators, mode)
+    queries = tuple(
+        replace(query, chains=chains_of(query.operators, reuse), checkpoint=checkpoint_of(query, settings))
+        for query in (live.queries if live else ())
+    )
     return Plan(
         flow=flow.name,
-        bounded=bounded_stages(flow.operators),
-        live=live_stage(flow.operators, mode),
-        edges=element_edges(flow.sinks, settings or Settings()),
+        bounded=tuple(replace(stage, chains=chains_of(stage.operators, reuse)) for stage in bounded),
+        live=LiveStage(queries) if live else None,
+        edges=element_edges(tuple(node for node in operators if isinstance(node, Write)), settings),
+        filters=filters,
     )

@@ -10,7 +10,11 @@ from collections.abc import Collection, Mapping, Sequence
 from flowcore.graph.operators import (
     Aggregate,
     Apply,
+    Filter,
+    FlatMap,
     Join,
+    Map,
+    MapBatches,
     Operator,
     Read,
     Select,
@@ -20,25 +24,34 @@ from flowcore.graph.operators import (
     Write,
 )
 
-__all__ = ["columns_used"]
+__all__ = ["columns_read", "columns_used"]
 
 
-def columns_used(operators: Sequence[Operator]) -> Mapping[Operator, frozenset[str]]:
+def columns_used(
+    operators: Sequence[Operator], ends: Collection[Operator] = ()
+) -> Mapping[Operator, frozenset[str]]:
     """The output columns of each operator that its readers among the operators use.
 
     Args:
         operators: Inputs before readers.
+        ends: Those of which all is used, whoever reads them.
     """
     used: dict[Operator, set[str]] = {node: set() for node in operators}
+    for node in ends:
+        used[node] |= _lower(node.columns)
     for node in reversed(operators):
         for parent in dict.fromkeys(node.inputs):
             if parent in used:
-                used[parent] |= _lower(parent.columns) & _lower(_reads(node, used[node]))
+                used[parent] |= _lower(parent.columns) & columns_read(node, used[node])
     return {node: frozenset(columns) for node, columns in used.items()}
 
 
+def columns_read(node: Operator, used: Collection[str]) -> frozenset[str]:
+    """What an operator reads of its inputs' columns, from what is used of its own (in lower case)."""
+    return frozenset(_lower(_reads(node, used)))
+
+
 def _reads(node: Operator, used: Collection[str]) -> Collection[str]:
-    """What an operator reads of its inputs' columns, from what is used of its own."""
     match node:
         case Select(expressions=expressions) | WithColumns(expressions=expressions):
             # A generator (explode) decides how many rows there are, whoever reads its column.
@@ -52,14 +65,13 @@ def _reads(node: Operator, used: Collection[str]) -> Collection[str]:
             return {*by, *(column for _, expression in aggregates for column in expression.columns)}
         case Join(on=on):
             return {*used, *(column for pair in on for column in pair)}
-        case Union():
+        case Filter() | Map() | FlatMap() | MapBatches():
+            read = node.inputs[0].columns if node.uses is None else node.uses
+            return {*used, *read} if isinstance(node, Filter) else read
+        case Apply() | Write():
+            return node.inputs[0].columns
+        case Read() | Union():
             return used
-        case Apply():
-            return {column for parent in node.inputs for column in parent.columns}
-        case Write():
-            return node.columns
-        case Read():
-            return ()
 
 
 def _lower(columns: Collection[str]) -> set[str]:

@@ -3,30 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import asdict
 
-from flowcore.graph.operators import (
-    Aggregate,
-    Apply,
-    Join,
-    Operator,
-    Read,
-    Select,
-    Where,
-    WithColumns,
-    Write,
-    topic_of,
-)
-from flowcore.planner.plan import BoundedStage, Decision, Edge, LiveQuery, Plan
+from flowcore.planner.describe import describe
+from flowcore.planner.details import EdgeDetail, OperatorDetail, Part, parts
+from flowcore.planner.plan import BoundedStage, Chain, Decision, Edge, LiveQuery, Plan
 
 __all__ = ["explain"]
 
 
-def explain(plan: Plan) -> str:
-    """Stages, edges and modes of a plan, each with its reasons."""
+def explain(plan: Plan, *, verbose: bool = False) -> str:
+    """Stages, edges and modes of a plan, each with its reasons.
+
+    Args:
+        plan: What was planned.
+        verbose: Add what every rule decided for every operator and edge, on or off.
+    """
     lines = [f"flow {plan.flow}: {len(plan.stages)} stage{'s' * (len(plan.stages) != 1)}"]
     for number, stage in enumerate(plan.stages, 1):
         if isinstance(stage, BoundedStage):
-            lines += ["", f"stage {number}: {stage.name} (batch)", *_bounded(stage)]
+            lines += ["", f"stage {number}: {stage.name} (batch)", *_bounded(stage, plan)]
             lines += _topics(plan.edges_of(stage.operators))
         else:
             needs = ", ".join(dict.fromkeys(r.name for q in stage.queries for r in q.results))
@@ -35,21 +31,27 @@ def explain(plan: Plan) -> str:
             for query in stage.queries:
                 lines += [
                     f"  query {query.name} ({query.mode.value})",
-                    *_query(query, plan.edges_of(query.operators)),
+                    *_query(query, plan),
                 ]
+    if verbose:
+        for part in parts(plan):
+            lines += ["", *_details(part)]
     return "\n".join(lines)
 
 
-def _bounded(stage: BoundedStage) -> Iterator[str]:
+def _bounded(stage: BoundedStage, plan: Plan) -> Iterator[str]:
     yield from (f"  because {reason}" for reason in stage.decision.reasons)
     yield from (f"    {describe(node)}" for node in stage.operators)
+    yield from (f"    {line}" for line in _python(stage, plan))
 
 
-def _query(query: LiveQuery, edges: tuple[Edge, ...]) -> Iterator[str]:
+def _query(query: LiveQuery, plan: Plan) -> Iterator[str]:
+    edges = plan.edges_of(query.operators)
     yield from (f"    {query.mode.value} because {reason}" for reason in query.mode.reasons)
     yield from (f"    {query.split.value} because {reason}" for reason in query.split.reasons)
     yield from _elements(edges)
     yield from (f"      {describe(node)}" for node in query.operators)
+    yield from (f"      {line}" for line in _python(query, plan))
     yield from _topics(edges)
     yield from (
         f"      bad records of {source.name} -> {source.name}.dead-letter" for source in query.dead_letters
@@ -75,44 +77,56 @@ def _topics(edges: tuple[Edge, ...]) -> Iterator[str]:
             yield f"      {edge}: {form} elements{how} {why}"
 
 
-def describe(node: Operator) -> str:
-    """One operator in one line."""
-    return f"{node.name} <- {', '.join(parent.name for parent in node.inputs) or '.'}: {_what(node)}"
+def _python(runs: BoundedStage | LiveQuery, plan: Plan) -> Iterator[str]:
+    """What differs because there are Python functions."""
+    for chain in runs.chains:
+        yield from _chain(chain)
+    places = dict(plan.filters)
+    yield from (f"{n.name} is done {_because(places[n.name])}" for n in runs.operators if n.name in places)
 
 
-def _what(node: Operator) -> str:
-    match node:
-        case Read():
-            return f"read {_end(node.source)}{_time(node)}"
-        case Write():
-            key = f", key {', '.join(node.key) or 'constant'}" if node.key is not None else ""
-            return f"write {_end(node.sink)}{key}"
-        case Select() | WithColumns():
-            pairs = (f"{e.text} as {name}" if e.text != name else name for name, e in node.expressions)
-            return f"{'select' if isinstance(node, Select) else 'with'} {', '.join(pairs)}"
-        case Where():
-            return f"where {node.condition.text}"
-        case Aggregate():
-            values = ", ".join(f"{e.text} as {name}" for name, e in node.aggregates)
-            when = "at the end of input" if node.bounded else "at each change"
-            return f"aggregate {values} by {', '.join(node.by) or 'nothing'}, out {when}"
-        case Join():
-            pairs = (left if left == right else f"{left} = {right}" for left, right in node.on)
-            return f"{node.how} join on {', '.join(pairs)}"
-        case Apply():
-            return f"apply {getattr(node.function, '__qualname__', node.function)}"
-        case _:
-            return "union"
+def _chain(chain: Chain) -> Iterator[str]:
+    yield f"python chain {chain.name}: one call of a worker"
+    for (sender, receiver), decision in chain.copies.items():
+        yield f"  {sender.name} -> {receiver.name}: {_because(decision)}"
+    for sender, decision in chain.outputs.items():
+        if decision.change:
+            yield f"  {sender.name} -> out of the chain: {_because(decision)}"
+    for sender in chain.operators:
+        same = [r.name for r in chain.receivers(sender) if chain.copies[sender, r].value == "reuse"]
+        if len(same) > 1:
+            yield f"  {', '.join(same)} are given the same objects, so none of them may change one"
 
 
-def _time(read: Read) -> str:
-    topic = topic_of(read)
-    if topic is None or (topic.event_time is None and topic.watermark is None):
-        return ""
-    watermarks = f", {topic.watermark}" if topic.watermark else ""
-    return f", event time {topic.event_time or 'as Kafka keeps it'}{watermarks}"
+def _details(part: Part) -> Iterator[str]:
+    yield f"every decision for {part.runs.name}"
+    for name, decision in (("mode", part.mode), ("checkpoint", part.runs.checkpoint)):
+        yield f"  {name}: {_because(decision)}"
+    for operator in part.operators:
+        yield from _operator(operator)
+    for edge in part.edges:
+        yield from _edge(edge)
 
 
-def _end(end: object) -> str:
-    name = getattr(end, "name", None) or getattr(end, "path", None) or getattr(end, "function", end)
-    return f"{type(end).__name__} {getattr(name, '__qualname__', name)}"
+def _operator(detail: OperatorDetail) -> Iterator[str]:
+    yield f"  {describe(detail.node)}"
+    outcomes = {
+        "compiled": detail.compiled, "filter": detail.place, "output": detail.output, "flush": detail.flush,
+    }  # fmt: skip
+    yield from (f"    {name}: {_because(each)}" for name, each in outcomes.items() if each)
+    promises = ", ".join(f"{name}={str(value).lower()}" for name, value in asdict(detail.attributes).items())
+    unknown = f"; safe defaults, as not declared: {', '.join(detail.unknown)}" if detail.unknown else ""
+    yield f"    attributes: {promises}{unknown}"
+
+
+def _edge(edge: EdgeDetail) -> Iterator[str]:
+    yield f"  {edge}"
+    for name, decision in (("edge", edge.kind), ("elements", edge.elements), ("copy", edge.copy)):
+        yield f"    {name}: {_because(decision)}"
+    if edge.columns is not None:
+        yield f"    columns: {', '.join(edge.columns) or 'none'}"
+
+
+def _because(decision: Decision) -> str:
+    change = f"; to change it, {' and '.join(decision.change)}" if decision.change else ""
+    return f"{decision.value} because {', '.join(decision.reasons)}{change}"

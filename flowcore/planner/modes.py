@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from flowcore.errors import PlanError
-from flowcore.graph.operators import Apply, Operator, Read, Union, Write, topic_of, upstream
+from flowcore.graph.operators import Apply, Operator, PythonOperator, Read, Union, Write, topic_of, upstream
 from flowcore.graph.value_formats import runs_in_python
 from flowcore.planner.plan import Decision, Mode
 from flowcore.planner.timestamps import brings_watermarks
@@ -27,7 +27,8 @@ def mode_of(operators: tuple[Operator, ...], requested: Mode | None) -> Decision
     Raises:
         PlanError: ``realtime`` was asked for and cannot be.
     """
-    obstacles = tuple(_obstacles(operators))
+    found = tuple(_obstacles(operators))
+    obstacles = tuple(what for what, _ in found)
     if requested == "slice":
         return Decision("slice", ("asked for: catch up, then stop",))
     if requested == "micro-batch":
@@ -40,27 +41,47 @@ def mode_of(operators: tuple[Operator, ...], requested: Mode | None) -> Decision
             "change that, or run it with --mode micro-batch"
         )
         raise PlanError(msg)
-    return Decision("micro-batch", obstacles)
+    return Decision("micro-batch", obstacles, tuple(dict.fromkeys(change for _, change in found)))
 
 
-def _obstacles(operators: tuple[Operator, ...]) -> Iterator[str]:
+def _obstacles(operators: tuple[Operator, ...]) -> Iterator[tuple[str, str]]:
+    """What stands in the way, and what to do about it."""
     watermarked = brings_watermarks(operators)
     for node in operators:
         match node:
             case Read() | Write() if topic_of(node) is None:
-                yield f"{node.name} is not a Kafka topic"
+                yield f"{node.name} is not a Kafka topic", f"let {node.name} be a KafkaTopic"
             case Read() | Write() if (topic := topic_of(node)) and runs_in_python(topic):
-                yield f"format {topic.format!r} of {node.name} runs in Python"
+                yield (
+                    f"format {topic.format!r} of {node.name} runs in Python",
+                    f"give {node.name} a format that Spark has itself, such as json, avro or raw",
+                )
             case Write() if (
                 watermarked and (topic := topic_of(node)) and topic.elements in ("tagged", "auto")
             ):
-                yield f"{node.name} writes watermarks, which leave between two batches"
+                yield (
+                    f"{node.name} writes watermarks, which leave between two batches",
+                    f"give the topic of {node.name} elements='plain', if nobody reads its watermarks",
+                )
             case Apply(realtime=False):
-                yield f"{node.name} is a DataFrame function that does not declare realtime=True"
+                yield (
+                    f"{node.name} is a DataFrame function that does not declare realtime=True",
+                    f"declare realtime=True on {node.name}, if Spark's real-time mode allows what it does",
+                )
             case Union() if _shared_source(node):
-                yield f"{node.name} unites two reads of one topic, which real-time mode refuses; read it once"
+                yield (
+                    f"{node.name} unites two reads of one topic, which real-time mode refuses; read it once",
+                    f"read the topic of {node.name} once",
+                )
             case _:
                 continue
+    python = [node.name for node in operators if isinstance(node, PythonOperator)]
+    if python:
+        names = ", ".join(python)
+        yield (
+            f"{names} {'are Python functions' if len(python) > 1 else 'is a Python function'}",
+            f"say {names} in Spark SQL (select, with_columns, where), or keep Python in another flow",
+        )
 
 
 def _shared_source(union: Union) -> bool:

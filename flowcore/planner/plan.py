@@ -5,24 +5,68 @@ A plan is a pure function of a flow and its settings. It knows no engine, no clo
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from flowcore.graph.connectors import KafkaTopic
-from flowcore.graph.operators import Operator, Read, Write, topic_of
+from flowcore.graph.operators import Operator, PythonOperator, Read, Write, topic_of
 
-__all__ = ["BoundedStage", "Decision", "Edge", "LiveQuery", "LiveStage", "Mode", "Plan", "Result"]
+__all__ = ["BoundedStage", "Chain", "Decision", "Edge", "LiveQuery", "LiveStage", "Mode", "Plan", "Result"]
 
 Mode = Literal["realtime", "micro-batch", "slice"]
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What was decided, and why."""
+    """What was decided, and why.
+
+    Attributes:
+        value: The outcome.
+        reasons: Why it is so.
+        change: What a user could change to get the faster one, if there is one.
+    """
 
     value: str
     reasons: tuple[str, ...]
+    change: tuple[str, ...] = ()
+
+
+_NO_CHECKPOINT = Decision("none", ("it is batch: what it leaves is committed as a whole, or not at all",))
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """Python operators that run in one call of a Python worker: a tree, with one input.
+
+    Attributes:
+        operators: Inputs before readers; the first is the only one that reads from outside.
+        copies: Between two of them, ``(sender, receiver)``: ``"reuse"``, ``"shallow"`` or ``"deep"``.
+        outputs: Those whose records leave the chain, each with the copy that is made for the way out.
+    """
+
+    operators: tuple[PythonOperator, ...]
+    copies: Mapping[tuple[PythonOperator, PythonOperator], Decision] = field(hash=False)
+    outputs: Mapping[PythonOperator, Decision] = field(hash=False)
+
+    @property
+    def head(self) -> PythonOperator:
+        """The operator that reads from outside."""
+        return self.operators[0]
+
+    @property
+    def name(self) -> str:
+        """The names of its operators: ``a > b``, and ``a > {b, c}`` where it parts."""
+        return self._name(self.head)
+
+    def receivers(self, sender: PythonOperator) -> tuple[PythonOperator, ...]:
+        """The operators of the chain that read what one of them puts out, in the order of the flow."""
+        return tuple(receiver for one, receiver in self.copies if one is sender)
+
+    def _name(self, node: PythonOperator) -> str:
+        names = [self._name(receiver) for receiver in self.receivers(node)]
+        behind = f"{{{', '.join(names)}}}" if len(names) > 1 else "".join(names)
+        return f"{node.name} > {behind}" if behind else node.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +121,8 @@ class BoundedStage:
         results: Tables for live queries; the edges behind them are blocking.
         sinks: Bounded sinks.
         decision: Why it is a stage of its own.
+        chains: Its Python operators, by call of a worker.
+        checkpoint: None is ever taken.
     """
 
     name: str
@@ -84,6 +130,8 @@ class BoundedStage:
     results: tuple[Result, ...]
     sinks: tuple[Write, ...]
     decision: Decision
+    chains: tuple[Chain, ...] = ()
+    checkpoint: Decision = _NO_CHECKPOINT
 
     @property
     def sources(self) -> tuple[Read, ...]:
@@ -103,6 +151,8 @@ class LiveQuery:
         dead_letters: The sources whose bad records leave through this query.
         mode: How it runs, and why.
         split: Why it is a query of its own.
+        chains: Its Python operators, by call of a worker.
+        checkpoint: When one is taken, and whether anything is flushed for it.
     """
 
     name: str
@@ -112,6 +162,8 @@ class LiveQuery:
     dead_letters: tuple[Read, ...]
     mode: Decision
     split: Decision
+    chains: tuple[Chain, ...] = ()
+    checkpoint: Decision = Decision("after each batch", ())
 
     @property
     def sources(self) -> tuple[Read, ...]:
@@ -145,12 +197,32 @@ class Plan:
         bounded: What runs as batch, first ones first.
         live: What runs without end, if anything does.
         edges: What stream elements cross, and in what form; blocking edges are not among them.
+        filters: Of each `where` behind a Python function: is it done before it?
     """
 
     flow: str
     bounded: tuple[BoundedStage, ...]
     live: LiveStage | None
     edges: tuple[Edge, ...] = ()
+    filters: tuple[tuple[str, Decision], ...] = ()
+
+    def explain(self, *, verbose: bool = False) -> str:
+        """The plan as text; with ``verbose``, each rule's outcome for each operator and edge."""
+        from flowcore.planner.explain import explain  # noqa: PLC0415 - it reads plans
+
+        return explain(self, verbose=verbose)
+
+    def to_mermaid(self) -> str:
+        """The plan as a Mermaid flowchart."""
+        from flowcore.planner.diagram import diagram  # noqa: PLC0415 - it reads plans
+
+        return diagram(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The plan as what JSON can hold: every decision, its reasons, and what would change it."""
+        from flowcore.planner.document import document  # noqa: PLC0415 - it reads plans
+
+        return document(self)
 
     def edges_of(self, operators: Iterable[Operator]) -> tuple[Edge, ...]:
         """The edges between some operators, those to and from their topics included."""

@@ -52,7 +52,11 @@ def element_format(
     if sources:
         return Decision("tagged", (*settings, *sources))
     if settings:
-        return Decision("tagged", (*settings, "nothing else stands in the way of value-only elements"))
+        return Decision(
+            "tagged",
+            (*settings, "nothing else stands in the way of value-only elements"),
+            ("set pipeline.force-timestamp-support=false and pipeline.auto-watermark-interval=0",),
+        )
     return Decision(
         "value-only",
         (

@@ -8,13 +8,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from flowcore.durations import parse_duration
 from flowcore.errors import SettingsError
 from flowcore.settings.sources import FILE_VARIABLE, from_environment, from_file, from_mapping
 
 __all__ = ["Settings", "keys"]
+
+CheckMode = Literal["off", "sample", "full"]
+_CHECK_MODES: dict[Any, CheckMode] = {"off": "off", "sample": "sample", "full": "full"}
 
 
 def _text(value: Any) -> str:
@@ -37,6 +40,15 @@ def _flag(value: str | bool) -> bool:
         msg = "it must be true or false"
         raise ValueError(msg)
     return str(value).lower() == "true"
+
+
+def _check_mode(value: Any) -> CheckMode:
+    # Some write a bare off, which their files' readers take for false.
+    found: CheckMode | None = _CHECK_MODES.get("off" if value is False else value)
+    if found is None:
+        msg = "it must be off, sample or full"
+        raise ValueError(msg)
+    return found
 
 
 def _batch_duration(value: str | timedelta) -> timedelta:
@@ -91,6 +103,14 @@ class Settings:
     auto_watermark_interval: timedelta = _setting(
         "pipeline.auto-watermark-interval", timedelta(milliseconds=200), parse_duration,
         "time between two looks for a new watermark, 0 for none",
+    )  # fmt: skip
+    object_reuse: bool = _setting(
+        "pipeline.object-reuse", False, _flag,
+        "hand records from one Python function to the next without a copy, whatever they declare",
+    )  # fmt: skip
+    object_reuse_check: CheckMode = _setting(
+        "pipeline.object-reuse-check", "off", _check_mode,
+        "find Python functions that break what they declare of their records: off, sample or full",
     )  # fmt: skip
     latency_interval: timedelta = _setting(
         "metrics.latency.interval", timedelta(0), parse_duration,

@@ -14,12 +14,10 @@ from flowcore.graph.operators import (
     Apply,
     Join,
     Operator,
-    Read,
     Select,
     Union,
     Where,
     WithColumns,
-    Write,
 )
 from flowcore.spark.boundary import declared_by
 
@@ -47,8 +45,8 @@ def output(node: Operator, inputs: Mapping[Operator, DataFrame]) -> DataFrame:
                 return _united(frames)
             case Apply():
                 return applied(node, frames[0])
-            case Read() | Write():
-                msg = f"operator {node.name!r} is no transformation"
+            case _:
+                msg = f"operator {node.name!r} is no transformation of one frame, or runs in a chain"
                 raise PlanError(msg)
 
 

@@ -10,13 +10,15 @@ from pathlib import Path
 from pyspark.sql import DataFrame
 
 from flowcore.graph.connectors import KafkaTopic
-from flowcore.graph.operators import Operator, Read, Write, upstream
+from flowcore.graph.operators import Operator, PythonOperator, Read, Write, upstream
+from flowcore.planner.columns import columns_used
 from flowcore.planner.fingerprint import fingerprint
-from flowcore.planner.plan import BoundedStage
+from flowcore.planner.plan import BoundedStage, Chain
 from flowcore.spark import batch
 from flowcore.spark.boundary import declared_by, while_running
 from flowcore.spark.context import Context
 from flowcore.spark.manifest import Manifest, Table
+from flowcore.spark.python_chain import outputs_of_bounded
 from flowcore.spark.sinks import write_bad_records, write_files, write_topic
 from flowcore.spark.sources import read_bounded, source_version
 
@@ -78,6 +80,7 @@ def _compile(
     frames: dict[Operator, DataFrame] = {}
     rejected: dict[str, int] = {}
     shared = _shared(stage)
+    chains = {chain.head: chain for chain in stage.chains}
     for node in stage.operators:
         match node:
             case Read():
@@ -88,13 +91,30 @@ def _compile(
                     rejected[node.name] = write_bad_records(node, node.source, source.bad, context)
             case Write():
                 continue
+            case _ if node in chains:
+                with declared_by(node.name):
+                    frames |= _chained(chains[node], stage, frames[node.inputs[0]], context, kept)
+            case _ if isinstance(node, PythonOperator):
+                pass  # it runs with the first of its chain
             case _:
                 frames[node] = batch.output(node, frames)
-        if node in shared:
+        if node in shared and node in frames:
             frames[node] = frames[node].persist()
             # Spark would answer a later run in this session from the old files.
             kept.callback(frames[node].unpersist)
     return frames, rejected
+
+
+def _chained(
+    chain: Chain, stage: BoundedStage, frame: DataFrame, context: Context, kept: ExitStack
+) -> Mapping[Operator, DataFrame]:
+    ends = [result.operator for result in stage.results]
+    used = columns_used(stage.operators, ends)
+    whole, parts = outputs_of_bounded(chain, frame, used, ends, context.settings.object_reuse_check)
+    if len(parts) > 1:  # each is written by a job of its own, and functions shall run once
+        whole.persist()
+        kept.callback(whole.unpersist)
+    return parts
 
 
 def _shared(stage: BoundedStage) -> set[Operator]:

@@ -9,7 +9,8 @@ drop repeats.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import count
 
 from pyspark.sql import DataFrame
@@ -19,8 +20,10 @@ from flowcore.graph.connectors import KafkaTopic
 from flowcore.graph.operators import (
     Aggregate,
     Apply,
+    FlatMap,
     Join,
     Operator,
+    PythonOperator,
     Read,
     Select,
     Union,
@@ -30,7 +33,7 @@ from flowcore.graph.operators import (
     topic_of,
 )
 from flowcore.planner.columns import columns_used
-from flowcore.planner.plan import LiveQuery
+from flowcore.planner.plan import Chain, LiveQuery
 from flowcore.spark import batch
 from flowcore.spark.aggregates import aggregated
 from flowcore.spark.beside import Beside
@@ -39,6 +42,7 @@ from flowcore.spark.context import Context
 from flowcore.spark.incoming import Incoming
 from flowcore.spark.lanes import BAD, ORDINAL, Lane, Tracks, unite
 from flowcore.spark.outgoing import Outgoing
+from flowcore.spark.python_chain import chained
 from flowcore.spark.stream_source import read_stream
 
 __all__ = ["compile_query"]
@@ -72,11 +76,12 @@ class _Compiler:
         self.names: Iterator[str] = (f"_c{number}" for number in count(1))
         self.numbers = count(BAD + 1)
         self.counted = any(ORDINAL in frame.columns for frame in results.values()) or any(
-            isinstance(node, Union) for node in query.operators
+            isinstance(node, (Union, FlatMap)) for node in query.operators
         )
         readers = Counter(parent for node in query.operators for parent in node.inputs)
         self.readers = {node: readers[node] for node in query.operators}
         self.used = columns_used(query.operators)
+        self.chains: dict[Operator, Chain] = {chain.head: chain for chain in query.chains}
         self.waiting: dict[Operator, list[tuple[Tracks, Lane]]] = {}
         self.ends: list[tuple[Tracks, Lane, Write]] = []
 
@@ -85,7 +90,9 @@ class _Compiler:
             with declared_by(node.name):
                 if isinstance(node, Write):
                     self.ends.append((*self._take(node.inputs[0]), node))
-                else:
+                elif node in self.chains:
+                    self._run_chain(self.chains[node])
+                elif not isinstance(node, PythonOperator):  # the others run with the first of their chain
                     self._put(node, *self._output(node))
         frames = [tracks for tracks, _, _ in self.ends]
         for waiting in self.waiting.values():
@@ -140,16 +147,33 @@ class _Compiler:
                     return tracks, lane
                 right = tracks.join(lane, result, node.on, node.how)
                 known = {**{name.lower(): c for name, c in right.items()}, **lane.lower}
-                return tracks, Lane(lane.number, {name: known[name.lower()] for name in self._used(node)})
+                return tracks, replace(lane, columns={name: known[name.lower()] for name in self._used(node)})
             case Apply():
                 tracks, lane = self._take(node.inputs[0])
                 return self._plain(batch.applied(node, tracks.only(lane)))
             case Aggregate():
                 tracks, lane = self._take(node.inputs[0])
                 return aggregated(node, tracks, lane, timed=self.beside.timed)
-            case Write():
-                msg = f"operator {node.name!r} has no output"
+            case _:
+                msg = f"operator {node.name!r} has no output of its own"
                 raise PlanError(msg)
+
+    def _run_chain(self, chain: Chain) -> None:
+        tracks, lane = self._take(chain.head.inputs[0])
+        others: list[tuple[Lane, Sequence[str]]] = [
+            (each, self._used(parent))
+            for parent, waiting in self.waiting.items()
+            for owner, each in waiting
+            if owner is tracks
+        ]
+        others += [(each, sink.columns) for owner, each, sink in self.ends if owner is tracks]
+        lanes = chained(
+            chain, tracks, lane, used=self.used, numbers=self.numbers,
+            kept=[each.lower[name.lower()] for each, names in others for name in names],
+            check=self.context.settings.object_reuse_check,
+        )  # fmt: skip
+        for node, each in lanes.items():
+            self._put(node, tracks, each)
 
     def _unite(self, node: Union) -> tuple[Tracks, Lane]:
         members = [self._take(parent) for parent in node.inputs]
@@ -176,7 +200,7 @@ class _Compiler:
                 computed[name] = lane.expression(expression)
         after = tracks.compute(lane, computed, list(computed)).lower if computed else {}
         names = {**known, **plain, **after}
-        return Lane(lane.number, {name: names[name.lower()] for name in self._used(node)})
+        return replace(lane, columns={name: names[name.lower()] for name in self._used(node)})
 
     def _changes_nothing(self, node: Join, result: DataFrame) -> bool:
         """A left join that gives each record at most one partner, of which nobody reads a column."""

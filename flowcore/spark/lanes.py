@@ -51,10 +51,12 @@ class Lane:
     Attributes:
         number: The value of the lane column in its rows.
         columns: Logical name to physical name, in order.
+        identified: Its rows still carry the coordinates of the record they came from, if any of its frame do.
     """
 
     number: int
     columns: Mapping[str, str]
+    identified: bool = True
 
     def column(self, name: str) -> str:
         """The column by its logical name, whatever its case."""
@@ -182,7 +184,7 @@ def unite(members: Sequence[tuple[Tracks, Lane]], columns: Sequence[str], number
     bad, marked = any(tracks.bad for tracks in frames), any(tracks.marked for tracks in frames)
     together = Tracks(united, first.names, identified=identified, bad=bad, marked=marked)
     together.shared = shared
-    return together, Lane(number, names)
+    return together, Lane(number, names, identified=all(lane.identified for _, lane in members))
 
 
 def _merged(tracks: Tracks, lanes: Sequence[Lane], names: Mapping[str, str], number: int) -> dict[str, str]:

@@ -69,7 +69,7 @@ class Outgoing:
         columns = {name: lane.column(name) for name in sink.columns}
         value = kafka_value(topic, columns, tracks.frame)
         found = {}
-        if tracks.identified:
+        if tracks.identified and lane.identified:
             ordinal = ORDINAL if self.counted else "'0'"
             if Counter(each.name for _, each in self.sinks)[topic.name] > 1:
                 ordinal += f" || {literal(f'.{sink.name}')}"  # branches of a record meet in the topic

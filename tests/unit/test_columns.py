@@ -66,3 +66,26 @@ def test_every_column_is_used_by_a_function_and_by_each_branch() -> None:
 
     sales.apply(lambda frame: frame, name="any").write("all", KafkaTopic("all"))
     assert _used(flow)["sales"] == {"id", "shop", "price", "tags"}
+
+
+def test_a_python_function_uses_all_columns_or_those_it_names() -> None:
+    """What it does not name is neither read nor sent to a worker; a filter hands the rest on beside it."""
+    flow = Flow("f")
+    cheap = _sales(flow).filter(bool, uses=["Price"], name="cheap")
+    cheap.map(dict.copy, schema="id BIGINT", uses=["id"], name="ids").write("out", KafkaTopic("out"))
+    assert _used(flow)["sales"] == {"id", "price"}
+    assert _used(flow)["cheap"] == {"id"}
+
+    cheap.flat_map(lambda sale: [sale], schema="x INT, y INT", name="all").select("x").write(
+        "more", KafkaTopic("more")
+    )
+    assert _used(flow)["sales"] == {"id", "shop", "price", "tags"}
+    assert _used(flow)["all"] == {"x"}
+
+
+def test_a_batch_function_that_uses_no_column_is_sent_none() -> None:
+    """It may only count."""
+    flow = Flow("f")
+    _sales(flow).map_batches(lambda batch: batch, schema="n INT", uses=[]).write("out", KafkaTopic("out"))
+
+    assert _used(flow)["sales"] == set()

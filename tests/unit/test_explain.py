@@ -1,17 +1,31 @@
 """What a plan says of itself: read these files to see how flows are planned, and why so.
 
-A change of the planner shows as a change of a file in ``golden``; to accept it, run
-``python tests/unit/test_explain.py``.
+A change of the planner shows as a change of a file in ``golden``: the text, the diagram, and every
+decision. To accept it, run ``python tests/unit/test_explain.py``.
 """
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from flowcore import Csv, Flow, KafkaTopic, Parquet, Stream
+from flowcore import (
+    Csv,
+    Flow,
+    KafkaTopic,
+    OperatorAttributes,
+    OperatorAttributesBuilder,
+    Parquet,
+    RichFunction,
+    Stream,
+    bounded_out_of_orderness,
+)
 from flowcore.planner import plan_flow
-from flowcore.planner.explain import explain
+from flowcore.planner.plan import Plan
+from flowcore.settings import Settings
 from pipelines.auctions.flow import flow as reference
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -114,29 +128,256 @@ def live_files() -> Flow:
     return flow
 
 
+def python_chain() -> Flow:
+    """Plain functions in a row: one call of a worker, and no copies."""
+    flow = Flow("python_chain")
+    ends = _bids(flow).map(_same, schema=SALE).filter(_keep).flat_map(_twice, schema=SALE)
+    ends.map_batches(_same, schema=SALE).write("out", KafkaTopic("out"))
+    return flow
+
+
+def rich_functions() -> Flow:
+    """What may be kept is copied, unless the function says that it keeps nothing."""
+    flow = Flow("rich_functions")
+    careful = _bids(flow).map(_Lookup(), schema=SALE, name="careful")
+    trusted = careful.map(_Trusted(), schema=SALE, name="trusted")
+    trusted.map(_same, schema=SALE, name="plain").write("out", KafkaTopic("out"))
+    return flow
+
+
+def kept_objects() -> Flow:
+    """The second function keeps what it puts out: it gets the first one's objects, the third gets none."""
+    flow = Flow("kept_objects")
+    op1 = _bids(flow).map(_same, schema=SALE, name="op1")
+    op2 = op1.map(_same, schema=SALE, name="op2", attributes=_builder().set_output_value_stored(True))
+    op2.map(_same, schema=SALE, name="op3").write("out", KafkaTopic("out"))
+    return flow
+
+
+def kept_objects_in_a_fan_out() -> Flow:
+    """Two functions get the same objects; the readers of one that keeps them get a copy each."""
+    flow = Flow("kept_objects_in_a_fan_out")
+    op1 = _bids(flow).map(_same, schema=SALE, name="op1")
+    op1.map(_same, schema=SALE, name="op2").write("out2", KafkaTopic("out2"))
+    op3 = op1.map(_same, schema=SALE, name="op3", attributes=_builder().set_output_value_stored(True))
+    op3.map(_same, schema=SALE, name="op4").write("out4", KafkaTopic("out4"))
+    op3.map(_same, schema=SALE, name="op5").write("out5", KafkaTopic("out5"))
+    return flow
+
+
+def nothing_declared() -> Flow:
+    """Operators that promise nothing: copies everywhere."""
+    flow = Flow("nothing_declared")
+    stream = _bids(flow)
+    for _ in range(3):
+        stream = stream.map(_same, schema=SALE, attributes=OperatorAttributes())
+    stream.write("out", KafkaTopic("out"))
+    return flow
+
+
+def object_reuse() -> Flow:
+    """The same with ``pipeline.object-reuse``: copies nowhere."""
+    return nothing_declared()
+
+
+def shallow_copies() -> Flow:
+    """A receiver that changes its record gets one of its own, with the same values."""
+    flow = Flow("shallow_copies")
+    bids = _bids(flow).map(_same, schema=SALE, name="made")
+    changing = _builder().set_input_record_stored(True)
+    bids.map(_same, schema=SALE, name="changing", attributes=changing).write("changed", KafkaTopic("changed"))
+    bids.filter(_keep, name="kept").write("kept_out", KafkaTopic("kept"))
+    return flow
+
+
+def python_beside_native() -> Flow:
+    """A chain ends where one of the readers is Spark's."""
+    flow = Flow("python_beside_native")
+    made = _bids(flow).map(_same, schema=SALE, name="made")
+    made.filter(_keep, name="kept").write("kept_out", KafkaTopic("kept"))
+    made.aggregate(by="shop", top="max(price)").write("top", KafkaTopic("top"))
+    made.select("shop").write("shops", KafkaTopic("shops"))
+    return flow
+
+
+def bounded_python() -> Flow:
+    """Functions over history; what they do not use never reaches them."""
+    flow = Flow("bounded_python")
+    sales = flow.read("sales", Parquet("sales", schema=f"{SALE}, note STRING, buyer STRING"))
+    rounded = sales.map(_same, schema=SALE, uses=["shop", "price"], name="rounded")
+    totals = rounded.aggregate(by="shop", total="sum(price)", name="totals")
+    _bids(flow).join(totals, on="shop").write("out", KafkaTopic("out"))
+    return flow
+
+
+def early_filters() -> Flow:
+    """A filter goes before the functions that hand its columns on; the other says what is missing."""
+    flow = Flow("early_filters")
+    made = _bids(flow).map(_same, schema=SALE, passes=["shop"], name="made").filter(_keep, name="kept")
+    made.where("shop <> 'x'", name="early").where("price > 1", name="late").write("out", KafkaTopic("out"))
+    return flow
+
+
+def declared_attributes() -> Flow:
+    """Promises that nobody could guess."""
+    flow = Flow("declared_attributes")
+    at_checkpoint = _builder().set_output_on_checkpoint(True)
+    latest = _builder().set_output_idempotent(True)
+    sales = flow.read("sales", Parquet("sales", schema=SALE))
+    at_end = _builder().set_output_only_at_end(True)
+    best = sales.map_batches(_same, schema=SALE, name="best", attributes=at_end)
+    bids = _bids(flow).select("shop", "price", attributes=at_checkpoint)
+    bids.join(best.select("shop", "price as best"), on="shop").aggregate(
+        by="shop", top="max(price - best)", attributes=latest
+    ).write("out", KafkaTopic("out"))
+    return flow
+
+
+def python_formats() -> Flow:
+    """A format that Spark does not have runs in Python; values travel alone."""
+    flow = Flow("python_formats")
+    bids = flow.read(
+        "bids", KafkaTopic("bids", schema="id BIGINT NOT NULL, price DOUBLE NOT NULL", format="fixed")
+    )
+    bids.where("price > 1").write("out", KafkaTopic("out", elements="auto"))
+    return flow
+
+
+def watermarked() -> Flow:
+    """Timestamps are needed, and no setting stands in the way of anything."""
+    flow = Flow("watermarked")
+    topic = KafkaTopic(
+        "bids",
+        schema="shop STRING, at TIMESTAMP",
+        event_time="at",
+        watermark=bounded_out_of_orderness(timedelta(seconds=4)),
+    )
+    flow.read("bids", topic).write("out", KafkaTopic("out", elements="tagged"))
+    return flow
+
+
 def _dearest(frame: object) -> object:
     return frame
 
 
+def _same(record: Any) -> Any:
+    return record
+
+
+def _keep(record: Any) -> bool:
+    return bool(record["price"])
+
+
+def _twice(record: Any) -> Iterator[Any]:
+    yield from (record, record)
+
+
+class _Lookup(RichFunction):
+    """Keeps what it likes."""
+
+
+class _Trusted(RichFunction):
+    """Keeps nothing that it puts out."""
+
+    def is_output_value_stored(self) -> bool:
+        return False
+
+
+def _builder() -> OperatorAttributesBuilder:
+    return OperatorAttributesBuilder()
+
+
 FLOWS: list[Callable[[], Flow]] = [
     auctions, all_bounded, all_live, diamond, shared_result, fan_out, stateful_and_stateless, only_stateful,
-    united, applied, live_files,
+    united, applied, live_files, python_chain, rich_functions, kept_objects, kept_objects_in_a_fan_out,
+    nothing_declared, object_reuse, shallow_copies, python_beside_native, bounded_python, early_filters,
+    declared_attributes, python_formats, watermarked,
 ]  # fmt: skip
+SETTINGS = {
+    "object_reuse": {"pipeline.object-reuse": True},
+    "python_formats": {"pipeline.force-timestamp-support": False, "pipeline.auto-watermark-interval": "0"},
+}
+FORMS: dict[str, Callable[[Plan], str]] = {
+    "txt": lambda plan: plan.explain(),
+    "mmd": lambda plan: plan.to_mermaid(),
+    "json": lambda plan: _one_line_each(plan.to_dict()),
+}
+
+
+def _plan(declare: Callable[[], Flow]) -> Plan:
+    return plan_flow(declare(), settings=Settings.of(SETTINGS.get(declare.__name__, {}), environment={}))
+
+
+def _one_line_each(document: dict[str, Any]) -> str:
+    """JSON with one operator, edge or chain a line: a change of one decision changes one line."""
+    lines = [json.dumps(document["flow"])]
+    for part in document["parts"]:
+        lists = ("operators", "edges", "chains")
+        lines.append(json.dumps({key: value for key, value in part.items() if key not in lists}))
+        lines += [f"  {key[:-1]} {json.dumps(each)}" for key in lists for each in part[key]]
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("declare", FLOWS, ids=lambda declare: declare.__name__)
+def test_plan_says_what_runs_and_why(declare: Callable[[], Flow], form: str) -> None:
+    """Text, diagram and decisions are the ones that were looked at and found right."""
+    expected = (GOLDEN / f"{declare.__name__}.{form}").read_text()
+
+    assert FORMS[form](_plan(declare)) + "\n" == expected
+
+
+def test_golden_files_all_belong_to_a_flow() -> None:
+    """No golden file outlives its flow."""
+    named = {f"{declare.__name__}.{form}" for declare in FLOWS for form in FORMS}
+
+    assert {path.name for path in GOLDEN.iterdir()} == named
 
 
 @pytest.mark.parametrize("declare", FLOWS, ids=lambda declare: declare.__name__)
-def test_explain_says_what_runs_and_why(declare: Callable[[], Flow]) -> None:
-    """The text is the one that was looked at and found right."""
-    expected = (GOLDEN / f"{declare.__name__}.txt").read_text()
+def test_plan_is_the_same_each_time(declare: Callable[[], Flow]) -> None:
+    """It depends on flow and settings alone."""
+    first, again = _plan(declare), _plan(declare)
 
-    assert explain(plan_flow(declare())) + "\n" == expected
+    assert first.explain(verbose=True) == again.explain(verbose=True)
+    assert json.loads(json.dumps(first.to_dict())) == again.to_dict()
 
 
-def test_explain_files_all_belong_to_a_flow() -> None:
-    """No golden file outlives its flow."""
-    assert {path.stem for path in GOLDEN.glob("*.txt")} == {declare.__name__ for declare in FLOWS}
+@pytest.mark.parametrize("declare", FLOWS, ids=lambda declare: declare.__name__)
+def test_verbose_text_begins_with_the_short_one_and_names_every_rule(declare: Callable[[], Flow]) -> None:
+    """Nothing is off without a reason."""
+    plan = _plan(declare)
+    text = plan.explain(verbose=True)
+
+    assert text.startswith(plan.explain())
+    for part in plan.to_dict()["parts"]:
+        for each in [*part["operators"], *part["edges"]]:
+            decisions = [value for value in each.values() if isinstance(value, dict) and "because" in value]
+            assert decisions
+            for decision in decisions:
+                assert decision["because"]
+                assert f": {decision['value']} because {', '.join(decision['because'])}" in text
+
+
+@pytest.mark.parametrize("declare", FLOWS, ids=lambda declare: declare.__name__)
+def test_diagram_has_every_operator_and_closes_every_box(declare: Callable[[], Flow]) -> None:
+    """Arrows join nodes that are declared, and no name ends a label early."""
+    plan = _plan(declare)
+    lines = [line.strip() for line in plan.to_mermaid().splitlines()]
+    nodes = {line.partition("[")[0] for line in lines if "[" in line and "--" not in line.partition("[")[0]}
+    arrows = [line for line in lines if any(arrow in line.split('"')[0] for arrow in ("-->", "==>", "-.->"))]
+
+    assert sum(line.startswith("subgraph") for line in lines) == lines.count("end")
+    for arrow in arrows:
+        sender, receiver = arrow.split()[0], arrow.split()[-1].partition("[")[0]
+        assert sender in nodes
+        assert receiver in nodes or "dead-letter" in arrow
+    assert all(line.count('"') % 2 == 0 and line.count('"') <= 2 for line in lines)
+    for stage in plan.bounded:
+        assert all(f"{node.name}: " in plan.to_mermaid() for node in stage.operators)
 
 
 if __name__ == "__main__":
     for declare in FLOWS:
-        (GOLDEN / f"{declare.__name__}.txt").write_text(explain(plan_flow(declare())) + "\n")
+        for form, show in FORMS.items():
+            (GOLDEN / f"{declare.__name__}.{form}").write_text(show(_plan(declare)) + "\n")

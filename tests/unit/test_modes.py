@@ -90,6 +90,11 @@ OBSTACLES: dict[str, tuple[Callable[[Stream], Stream], object, str]] = {
         "out writes watermarks, which leave between two batches",
     ),
     "files": (lambda bids: bids, Parquet("out"), "out is not a Kafka topic"),
+    "map": (lambda b: b.map(dict, schema="shop STRING", name="made"), None, "made is a Python function"),
+    "filter": (lambda bids: bids.filter(bool, name="kept"), None, "kept is a Python function"),
+    "flat-map": (lambda b: b.flat_map(dict, schema="a INT", name="made"), None, "made is a Python function"),
+    "batches": (lambda b: b.map_batches(dict, schema="a INT", name="m"), None, "m is a Python function"),
+    "chain": (lambda b: b.filter(bool, name="f").filter(bool, name="g"), None, "f, g are Python functions"),
 }
 
 
@@ -102,6 +107,7 @@ def test_mode_names_what_stands_in_the_way(case: str) -> None:
 
     assert decision.value == "micro-batch"
     assert any(obstacle in reason for reason in decision.reasons)
+    assert decision.change
     with pytest.raises(PlanError, match=f"mode 'realtime' is not possible: {obstacle}"):
         _mode(build, "realtime", sink)
 

@@ -1,0 +1,13 @@
+"""Chains: how do Python functions run one after another in one call of a Python worker?"""
+
+from __future__ import annotations
+
+from flowcore.chains.passing import PassingChain, Way
+from flowcore.chains.reuse_check import CheckMode
+from flowcore.chains.steps import ChainSpec, Copy, Kind, Receiver, Record, Step
+from flowcore.chains.task import ChainTask, Output
+
+__all__ = [
+    "ChainSpec", "ChainTask", "CheckMode", "Copy", "Kind", "Output", "PassingChain", "Receiver", "Record",
+    "Step", "Way",
+]  # fmt: skip

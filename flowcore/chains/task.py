@@ -1,0 +1,193 @@
+"""A task: one worker runs a chain over the Arrow batches that it is given."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from flowcore.chains.failures import Where, failed, failed_in_part, misfit
+from flowcore.chains.generated import Exit, Part, generate
+from flowcore.chains.lifecycle import opened
+from flowcore.chains.records import MisfitError, batch_writer, records_of
+from flowcore.chains.reuse_check import Checked, CheckMode
+from flowcore.chains.steps import ChainSpec, Receiver, Record, Step
+
+__all__ = ["ChainTask", "Output"]
+
+_Write = Callable[[Sequence[Record]], pa.RecordBatch]
+_OBJECTS_BETWEEN_COLLECTIONS = 50_000
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Output:
+    """What left a chain.
+
+    Attributes:
+        outlet: Where.
+        batch: The records.
+        origins: For each the number of the input record that it was made of, not falling; None where that is
+            not known, because a function took whole batches.
+    """
+
+    outlet: int
+    batch: pa.RecordBatch
+    origins: Sequence[int] | None
+
+
+class ChainTask:
+    """A chain in a worker: compiled once, for any number of batches.
+
+    Args:
+        spec: What runs.
+        indexed: Outputs tell which record they were made of.
+        check: Whether functions are watched; see `flowcore.chains.reuse_check`.
+    """
+
+    def __init__(self, spec: ChainSpec, *, indexed: bool = False, check: CheckMode = "off") -> None:
+        self.spec = spec
+        self.indexed = indexed
+        self.check = check
+        self._where: Where = _nowhere
+        self._writers: dict[tuple[Step, bool], _Write] = {}
+        self._parts: dict[Step | None, tuple[Part, Checked | None]] = {}
+        for sender in (None, *(step for step in spec.steps if step.kind == "map_batches")):
+            schema = spec.schema if sender is None else sender.schema
+            receivers = tuple(_per_record(self._receivers(sender)))
+            if receivers:
+                part = generate(sender, schema, receivers, indexed=indexed)
+                checked = None if check == "off" else Checked(part, sender, schema, receivers, check)
+                self._parts[sender] = part, checked
+        for each in spec.steps:
+            self._writers[each, False] = batch_writer(each.schema)
+            self._writers[each, True] = batch_writer(each.outlet_schema or each.schema)
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Users' functions are open, and garbage is collected less often.
+
+        Raises:
+            FunctionError: One cannot be opened or closed.
+        """
+        with _rare_collections(), opened(self.spec.steps):
+            yield
+
+    def run(self, batch: pa.RecordBatch, where: Where | None = None) -> list[Output]:
+        """All that comes out for a batch.
+
+        Args:
+            batch: Input, of the chain's schema.
+            where: The coordinates of a record by its place in the batch, for errors.
+
+        Raises:
+            FunctionError: A user's function raised, or emitted what is not of its schema.
+            ObjectReuseError: The check found one that breaks its promise.
+        """
+        self._where = where or _nowhere
+        outputs: list[Output] = []
+        if batch.num_rows:
+            self._feed(None, batch, outputs)
+        return outputs
+
+    def _receivers(self, sender: Step | None) -> tuple[Receiver, ...]:
+        return (Receiver(self.spec.head),) if sender is None else sender.receivers
+
+    def _feed(self, sender: Step | None, batch: pa.RecordBatch, outputs: list[Output]) -> None:
+        """Give a batch to the steps behind a sender."""
+        if sender in self._parts:
+            self._run_part(sender, records_of(batch), outputs)
+        for receiver in self._receivers(sender):
+            if receiver.step.kind == "map_batches":
+                self._run_batch(receiver.step, batch, outputs)
+
+    def _run_part(self, sender: Step | None, records: list[Record], outputs: list[Output]) -> None:
+        part, checked = self._parts[sender]
+        found: list[tuple[list[Record], list[int]]] = [([], []) for _ in part.exits]
+        where = self._where if sender is None else _nowhere
+        ways = [(taken.append, origins.append) for taken, origins in found]
+        if checked is not None:
+            checked.where = where
+            checked.run(records, 0, ways)
+        else:
+            try:
+                part.run(records, 0, ways)
+            except Exception as error:
+                raise failed_in_part(error, part, where) from error
+        for way, (taken, origins) in zip(part.exits, found, strict=True):
+            known = self.indexed and sender is None
+            self._leave(way, taken, origins if known else None, where, outputs)
+
+    def _leave(
+        self, way: Exit, records: list[Record], origins: list[int] | None, where: Where, outputs: list[Output]
+    ) -> None:
+        step = way.sender
+        if not records or step is None:
+            return
+        try:
+            batch = self._writers[step, way.receiver is None](records)
+        except MisfitError as error:
+            found = error.misfit
+            place = where(origins[found.position]) if origins else None
+            raise misfit(step, found.what, place) from None
+        if way.receiver is not None:
+            self._run_batch(way.receiver, batch, outputs)
+        elif step.outlet is not None:
+            outputs.append(Output(step.outlet, batch, origins))
+
+    def _run_batch(self, step: Step, batch: pa.RecordBatch, outputs: list[Output]) -> None:
+        try:
+            result = step.function(batch)
+        except Exception as error:
+            raise failed(step, error, None) from error
+        made = _fitting(step, result)
+        if not made.num_rows:
+            return
+        if step.outlet is not None:
+            leaving = made if step.outlet_schema is None else made.select(step.outlet_schema.names)
+            outputs.append(Output(step.outlet, leaving, None))
+        self._feed(step, made, outputs)
+
+
+def _per_record(receivers: Sequence[Receiver]) -> Iterator[Receiver]:
+    return (receiver for receiver in receivers if receiver.step.kind != "map_batches")
+
+
+def _fitting(step: Step, result: Any) -> pa.RecordBatch:
+    """The batch that a function returned, with the declared columns in their order and types."""
+    if isinstance(result, pa.Table):
+        result = result.combine_chunks()
+        batches = result.to_batches()
+        result = batches[0] if batches else pa.RecordBatch.from_pylist([], schema=result.schema)
+    if not isinstance(result, pa.RecordBatch):
+        raise misfit(step, f"emits a {type(result).__name__}, and no Arrow record batch", None)
+    columns = []
+    for field in step.schema:
+        position = result.schema.get_field_index(field.name)
+        if position < 0:
+            raise misfit(step, f"emits a batch without the column {field.name!r}", None)
+        column = result.column(position)
+        try:
+            columns.append(column if column.type == field.type else column.cast(field.type))
+        except pa.ArrowException as error:
+            what = f"emits {field.name} as {column.type}, which is no {field.type} ({error})"
+            raise misfit(step, what, None) from error
+    return pa.RecordBatch.from_arrays(columns, schema=step.schema)
+
+
+@contextmanager
+def _rare_collections() -> Iterator[None]:
+    """A batch is tens of thousands of dicts that live till its end: looking for garbage costs a quarter."""
+    before = gc.get_threshold()
+    gc.set_threshold(max(before[0], _OBJECTS_BETWEEN_COLLECTIONS) if before[0] else 0, *before[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+
+
+def _nowhere(_: int) -> None:
+    return None

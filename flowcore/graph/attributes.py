@@ -1,0 +1,119 @@
+"""Operator attributes: what an operator promises of its output, so that the plan may save work.
+
+Whatever is not declared is unknown, and the safe default is taken for it: nothing is saved by a
+promise that nobody made. What a plan makes of attributes is told in `flowcore.planner`.
+
+Source: FLIP-329 (operator attributes for object reuse), FLIP-331 (output at the end of input),
+FLIP-365 (idempotent output).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Self
+
+from flowcore.errors import PlanError
+
+__all__ = ["OperatorAttributes", "OperatorAttributesBuilder", "declared"]
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorAttributes:
+    """What an operator promises; the defaults promise nothing.
+
+    Attributes:
+        output_only_at_end: It puts out nothing before its input has ended.
+        output_on_checkpoint: It may put something out when a checkpoint is taken.
+        output_value_stored: It may still use a record that it has put out. False: what it has put out
+            may be handed on without a deep copy.
+        input_record_stored: It may keep or change the record object that it is given. False: it needs
+            no object of its own.
+        output_idempotent: A later output replaces the earlier ones of its key.
+    """
+
+    output_only_at_end: bool = False
+    output_on_checkpoint: bool = False
+    output_value_stored: bool = True
+    input_record_stored: bool = True
+    output_idempotent: bool = False
+
+
+class OperatorAttributesBuilder:
+    """Declares some attributes, and leaves the others unknown.
+
+    >>> OperatorAttributesBuilder().set_output_idempotent(True).build().output_idempotent
+    True
+    """
+
+    def __init__(self) -> None:
+        self._given: dict[str, bool] = {}
+
+    def set_output_only_at_end(self, value: bool) -> Self:
+        """Whether nothing is put out before the input has ended."""
+        return self._set("output_only_at_end", value)
+
+    def set_output_on_checkpoint(self, value: bool) -> Self:
+        """Whether something may be put out when a checkpoint is taken."""
+        return self._set("output_on_checkpoint", value)
+
+    def set_output_value_stored(self, value: bool) -> Self:
+        """Whether a record that was put out may still be used."""
+        return self._set("output_value_stored", value)
+
+    def set_input_record_stored(self, value: bool) -> Self:
+        """Whether the record object that was given may be kept or changed."""
+        return self._set("input_record_stored", value)
+
+    def set_output_idempotent(self, value: bool) -> Self:
+        """Whether a later output replaces the earlier ones of its key."""
+        return self._set("output_idempotent", value)
+
+    def build(self, operator: str = "") -> OperatorAttributes:
+        """The attributes; each one that was not set is logged at DEBUG with the default taken.
+
+        Args:
+            operator: Its name, for the log.
+        """
+        attributes = OperatorAttributes(**self._given)
+        for field in fields(attributes):
+            if field.name not in self._given:
+                _log.debug(
+                    "operator %r does not declare %s: %s is taken, which is always safe",
+                    operator, field.name, getattr(attributes, field.name),
+                )  # fmt: skip
+        return attributes
+
+    def _set(self, name: str, value: bool) -> Self:
+        self._given[name] = _truth(name, value)
+        return self
+
+
+def declared(attributes: OperatorAttributes | OperatorAttributesBuilder | None) -> Mapping[str, bool]:
+    """What was declared by name: all of built attributes, and of a builder what was set.
+
+    Raises:
+        PlanError: It is neither, or a value is not true or false.
+    """
+    match attributes:
+        case None:
+            return {}
+        case OperatorAttributesBuilder():
+            return dict(attributes._given)  # noqa: SLF001 - of this module
+        case OperatorAttributes():
+            return {name: _truth(name, value) for name, value in asdict(attributes).items()}
+    msg = (  # type: ignore[unreachable]
+        f"attributes={attributes!r} are no operator attributes: nothing could be read from them; pass "
+        "OperatorAttributesBuilder().set_output_idempotent(True), or OperatorAttributes(...)"
+    )
+    raise PlanError(msg)
+
+
+def _truth(name: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        msg = f"attribute {name}={value!r} is neither true nor false: it would promise nothing; pass a bool"
+        raise PlanError(msg)
+    return value

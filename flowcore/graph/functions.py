@@ -1,0 +1,120 @@
+"""Python functions of operators: what do they get, what do they promise, do they keep state?
+
+A plain function is given records one after the other and keeps none. A *rich* one is an object with
+state of its own; it may have ``open()`` and ``close()``, which are called around its records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from types import BuiltinFunctionType, FunctionType, MethodType
+from typing import Any
+
+from flowcore.errors import PlanError
+
+__all__ = ["RichFunction", "is_rich", "name_of", "promises", "require_function"]
+
+
+class RichFunction:
+    """A function with state: a base to inherit from, which nobody has to.
+
+    `open` is called in the worker before the first record, `close` after the last. Such a function may
+    keep what it puts out, so it is copied, unless the function says otherwise.
+    """
+
+    def open(self) -> None:
+        """Get what is needed: connections, models."""
+
+    def close(self) -> None:
+        """Give it back."""
+
+    def is_output_value_stored(self) -> bool:
+        """Whether it may still use a record that it has put out."""
+        return True
+
+    def is_output_idempotent(self) -> bool:
+        """Whether a later output replaces the earlier ones of its key."""
+        return False
+
+    def __call__(self, record: Any) -> Any:
+        """What it does with one record, or with one record batch."""
+        raise NotImplementedError
+
+
+def is_rich(function: object) -> bool:
+    """Whether it is an object with state, and no plain function.
+
+    >>> is_rich(len), is_rich({}.get), is_rich(RichFunction())
+    (False, False, True)
+    """
+    match function:
+        case partial():
+            return is_rich(function.func)
+        case MethodType():
+            return not isinstance(function.__self__, type)
+        case FunctionType() | BuiltinFunctionType() | type():
+            return False
+        case _:
+            return True
+
+
+def promises(function: object, operator: str) -> Mapping[str, bool]:
+    """The attributes that follow from a function and from what it declares.
+
+    It declares ``is_output_value_stored`` and ``is_output_idempotent`` as attributes, properties or
+    methods. Without that, what a plain function has put out is not used again, and what a rich one
+    has, is.
+
+    Raises:
+        PlanError: A declaration is neither true nor false.
+    """
+    return {
+        "output_value_stored": _declared(function, "is_output_value_stored", operator, is_rich(function)),
+        "output_idempotent": _declared(function, "is_output_idempotent", operator, default=False),
+    }
+
+
+def require_function(function: object, operator: str) -> None:
+    """Something that can be called with one record.
+
+    Raises:
+        PlanError: It cannot, or it is a class of such things, which would be called to make one.
+    """
+    if isinstance(function, type) and any("__call__" in vars(base) for base in function.__mro__):
+        msg = (
+            f"operator {operator!r}: {function.__name__} is a class: called with a record it would make a "
+            f"function of it; pass an object, for instance {function.__name__}()"
+        )
+        raise PlanError(msg)
+    if not callable(function):
+        msg = f"operator {operator!r}: {function!r} cannot be called with a record; pass a function"
+        raise PlanError(msg)
+
+
+def name_of(function: object) -> str:
+    """What a plan calls it: the same in every process.
+
+    >>> name_of(RichFunction())
+    'RichFunction'
+    """
+    if isinstance(function, partial):
+        return name_of(function.func)
+    return str(getattr(function, "__qualname__", type(function).__qualname__))
+
+
+def _declared(function: object, name: str, operator: str, default: bool) -> bool:
+    value = getattr(function, name, None)
+    if value is None and isinstance(function, partial):
+        return _declared(function.func, name, operator, default)
+    if value is None and isinstance(function, MethodType):
+        return _declared(function.__self__, name, operator, default)
+    if callable(value):
+        value = value()
+    if value is not None and not isinstance(value, bool):
+        msg = (
+            f"operator {operator!r}: {name}={value!r} of {name_of(function)} is neither true nor false: it "
+            "would promise nothing; set it to True or False"
+        )
+        raise PlanError(msg)
+    return default if value is None else value

@@ -1,0 +1,199 @@
+"""Details: what did each rule decide for each operator and each edge, why, and what would change it?
+
+The short text of a plan (`flowcore.planner.explain`) says what a reader needs; this says everything,
+what is off and at its default included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from flowcore.graph.attributes import OperatorAttributes
+from flowcore.graph.connectors import KafkaTopic
+from flowcore.graph.operators import Aggregate, Apply, Operator, PythonOperator, Read, Write, topic_of
+from flowcore.graph.value_formats import runs_in_python
+from flowcore.planner.columns import columns_read, columns_used
+from flowcore.planner.plan import BoundedStage, Chain, Decision, LiveQuery, Plan
+
+__all__ = ["EdgeDetail", "OperatorDetail", "Part", "end_name", "parts"]
+
+_BATCH = Decision("none", ("rows of a table are no stream elements",))
+_PIPELINED = Decision("pipelined", ("both ends run in the same job",))
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorDetail:
+    """What was decided for one operator.
+
+    Attributes:
+        node: The operator.
+        compiled: In which form it runs.
+        output: When it puts out.
+        flush: Whether its output is buffered.
+        place: Of a filter behind Python functions: whether it is done before them.
+        attributes: What it promises, or what is taken for it.
+        unknown: Those attributes that nobody declared.
+    """
+
+    node: Operator
+    compiled: Decision
+    output: Decision
+    flush: Decision
+    place: Decision | None
+    attributes: OperatorAttributes
+    unknown: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeDetail:
+    """What was decided for one edge.
+
+    Attributes:
+        sender: The operator or topic that it comes from.
+        receiver: The operator or topic that it goes to.
+        kind: ``"pipelined"`` or ``"blocking"``.
+        elements: What travels beside the values.
+        copy: What becomes of a record on its way.
+        columns: The columns that need to cross, None to and from a topic.
+    """
+
+    sender: Operator | KafkaTopic
+    receiver: Operator | KafkaTopic
+    kind: Decision
+    elements: Decision
+    copy: Decision
+    columns: tuple[str, ...] | None
+
+    def __str__(self) -> str:
+        return f"{end_name(self.sender)} -> {end_name(self.receiver)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A bounded stage or a live query, with everything that was decided for it."""
+
+    number: int
+    runs: BoundedStage | LiveQuery
+    operators: tuple[OperatorDetail, ...]
+    edges: tuple[EdgeDetail, ...]
+
+    @property
+    def mode(self) -> Decision:
+        """How it runs."""
+        return self.runs.decision if isinstance(self.runs, BoundedStage) else self.runs.mode
+
+
+def parts(plan: Plan) -> tuple[Part, ...]:
+    """Every bounded stage, then every live query."""
+    found: list[Part] = []
+    places = dict(plan.filters)
+    for number, stage in enumerate(plan.stages, 1):
+        for runs in (stage,) if isinstance(stage, BoundedStage) else stage.queries:
+            operators = tuple(_operator(node, runs, places.get(node.name)) for node in runs.operators)
+            found.append(Part(number, runs, operators, tuple(_edges(plan, runs))))
+    return tuple(found)
+
+
+def _operator(node: Operator, runs: BoundedStage | LiveQuery, place: Decision | None) -> OperatorDetail:
+    attributes = node.attributes()
+    return OperatorDetail(
+        node=node,
+        compiled=_compiled(node, runs.chains),
+        output=_output(node),
+        flush=_flush(node, attributes),
+        place=place,
+        attributes=attributes,
+        unknown=node.unknown(),
+    )
+
+
+def _compiled(node: Operator, chains: tuple[Chain, ...]) -> Decision:
+    topic = topic_of(node)
+    if isinstance(node, PythonOperator):
+        chain = next(chain for chain in chains if node in chain.operators)
+        return Decision(
+            "python chain",
+            (f"a Python function runs in a worker, in one call for {chain.name}",),
+            ("say it in Spark SQL: select, with_columns, where",),
+        )
+    if isinstance(node, Apply):
+        return Decision("dataframe function", ("it is called once, with the DataFrame",))
+    if topic is not None and runs_in_python(topic):
+        return Decision(
+            "python",
+            (f"Spark has no expression for the format {topic.format!r}",),
+            ("use a format that Spark has itself, such as json, avro or raw",),
+        )
+    return Decision("native", ("Spark has an expression for it",))
+
+
+def _output(node: Operator) -> Decision:
+    if isinstance(node, Write):
+        return Decision("none", ("it is a sink",))
+    if node.given.get("output_only_at_end"):
+        return Decision("at the end of input", ("it declares output_only_at_end",))
+    if isinstance(node, Aggregate) and node.bounded:
+        return Decision("at the end of input", ("a group is complete when its input has ended",))
+    if isinstance(node, Aggregate):
+        return Decision("at each change", ("its input has no end to wait for",))
+    return Decision("as input comes", ("it does not declare output_only_at_end",))
+
+
+def _flush(node: Operator, attributes: OperatorAttributes) -> Decision:
+    if isinstance(node, Write):
+        return Decision("off", ("it is a sink",))
+    reasons = ["no flush interval is set"]
+    if node.bounded:
+        reasons.append("its stage puts out once")
+    elif not attributes.output_idempotent:
+        reasons.append("its output does not replace earlier output (output_idempotent)")
+    elif node.key is None:
+        reasons.append("no key says which output replaces which")
+    elif isinstance(node, Aggregate):
+        reasons.append("the query's own trigger already gives one output for each key and batch")
+    return Decision("off", tuple(reasons))
+
+
+def _edges(plan: Plan, runs: BoundedStage | LiveQuery) -> Iterator[EdgeDetail]:
+    ends = [result.operator for result in runs.results] if isinstance(runs, BoundedStage) else []
+    used = columns_used(runs.operators, ends)
+    elements = {(edge.sender, edge.receiver): edge.elements for edge in plan.edges}
+    for node in runs.operators:
+        topic = topic_of(node)
+        if isinstance(node, Read) and topic is not None:
+            yield _outside(topic, node, elements[topic, node])
+        for parent in dict.fromkeys(node.inputs):
+            read = columns_read(node, used[node])
+            columns = tuple(column for column in parent.columns if column.lower() in read)
+            blocking = parent.bounded and not node.bounded
+            kind, form = _PIPELINED, _BATCH if parent.bounded else elements[parent, node]
+            if blocking:
+                kind = Decision("blocking", ("a live query reads bounded data only as a committed result",))
+            yield EdgeDetail(parent, node, kind, form, _copy(parent, node, runs), columns)
+        if isinstance(node, Write) and topic is not None:
+            yield _outside(node, topic, elements[node, topic])
+
+
+def _outside(sender: Operator | KafkaTopic, receiver: Operator | KafkaTopic, form: Decision) -> EdgeDetail:
+    written = Decision("none", ("what crosses is bytes",))
+    return EdgeDetail(sender, receiver, Decision("pipelined", ("it is a topic",)), form, written, None)
+
+
+def _copy(sender: Operator, receiver: Operator, runs: BoundedStage | LiveQuery) -> Decision:
+    for chain in runs.chains:
+        for (one, other), decision in chain.copies.items():
+            if one is sender and other is receiver:
+                return decision
+        for node, decision in chain.outputs.items():
+            if node is sender:
+                why = f"what leaves the chain {chain.name} is collected for Spark"
+                return Decision(decision.value, (why, *decision.reasons), decision.change)
+    if isinstance(receiver, PythonOperator):
+        return Decision("none", (f"its records are made for {receiver.name}",))
+    return Decision("none", ("neither end is a Python function",))
+
+
+def end_name(end: Operator | KafkaTopic) -> str:
+    """What an end of an edge is called."""
+    return f"topic {end.name}" if isinstance(end, KafkaTopic) else end.name

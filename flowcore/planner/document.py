@@ -1,0 +1,81 @@
+"""Document: a plan as what JSON can hold, for tools and dashboards."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from flowcore.planner.describe import describe
+from flowcore.planner.details import EdgeDetail, OperatorDetail, Part, end_name, parts
+from flowcore.planner.plan import BoundedStage, Chain, Decision, Plan
+
+__all__ = ["document"]
+
+
+def document(plan: Plan) -> dict[str, Any]:
+    """A plan as mappings, lists, text, numbers and truth values, the same whenever it is made."""
+    return {"flow": plan.flow, "parts": [_part(part) for part in parts(plan)]}
+
+
+def _part(part: Part) -> dict[str, Any]:
+    runs = part.runs
+    kind: dict[str, Any] = (
+        {"kind": "bounded stage", "results": [result.name for result in runs.results]}
+        if isinstance(runs, BoundedStage)
+        else {
+            "kind": "live query",
+            "starts_after": [node.name for node in runs.results],
+            "split": _decision(runs.split),
+            "dead_letters": [f"{source.name}.dead-letter" for source in runs.dead_letters],
+        }
+    )
+    return {
+        "stage": part.number,
+        "name": runs.name,
+        **kind,
+        "mode": _decision(part.mode),
+        "checkpoint": _decision(runs.checkpoint),
+        "operators": [_operator_document(each) for each in part.operators],
+        "edges": [_edge_document(each) for each in part.edges],
+        "chains": [
+            {"operators": [node.name for node in chain.operators], "columns": list(_entering(part, chain))}
+            for chain in runs.chains
+        ],
+    }
+
+
+def _entering(part: Part, chain: Chain) -> tuple[str, ...]:
+    return next(edge.columns or () for edge in part.edges if edge.receiver is chain.head)
+
+
+def _operator_document(detail: OperatorDetail) -> dict[str, Any]:
+    return {
+        "name": detail.node.name,
+        "what": describe(detail.node),
+        "columns": list(detail.node.columns),
+        "compiled": _decision(detail.compiled),
+        "output": _decision(detail.output),
+        "flush": _decision(detail.flush),
+        **({"filter": _decision(detail.place)} if detail.place else {}),
+        "attributes": asdict(detail.attributes),
+        "unknown_attributes": list(detail.unknown),
+    }
+
+
+def _edge_document(edge: EdgeDetail) -> dict[str, Any]:
+    return {
+        "from": end_name(edge.sender),
+        "to": end_name(edge.receiver),
+        "kind": _decision(edge.kind),
+        "elements": _decision(edge.elements),
+        "copy": _decision(edge.copy),
+        "columns": None if edge.columns is None else list(edge.columns),
+    }
+
+
+def _decision(decision: Decision) -> dict[str, Any]:
+    return {
+        "value": decision.value,
+        "because": list(decision.reasons),
+        "to_change_it": list(decision.change),
+    }

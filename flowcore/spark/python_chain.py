@@ -1,0 +1,225 @@
+"""Python chains: which frame comes out of the Python operators that run in one call of a worker?
+
+One ``mapInArrow`` for a chain, over its input columns and what must get past it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import DataType, IntegerType, StructField, StructType
+
+from flowcore.chains import ChainSpec, CheckMode, Copy, Kind, PassingChain, Receiver, Step, Way
+from flowcore.graph.operators import Filter, FlatMap, Map, MapBatches, Operator, PythonOperator
+from flowcore.graph.schema import Schema
+from flowcore.planner.columns import columns_read
+from flowcore.planner.plan import Chain
+from flowcore.spark.lanes import KAFKA_MS, LANE, ORDINAL, REASON, TIME, VALUE, Lane, Tracks
+from flowcore.spark.sql import quoted
+
+__all__ = ["chained", "outputs_of_bounded"]
+
+_COORDINATES = ("topic", "partition", "offset")
+_OF_A_RECORD = (*_COORDINATES, ORDINAL, TIME)
+_OF_OTHER_ROWS = (VALUE, REASON, KAFKA_MS)
+_ROW = "_row"
+_COPIES: Mapping[str, Copy] = {"reuse": "reuse", "shallow": "shallow", "deep": "deep"}
+
+
+def outputs_of_bounded(
+    chain: Chain, frame: DataFrame, used: Mapping[Operator, Collection[str]], ends: Collection[Operator],
+    check: CheckMode,
+) -> tuple[DataFrame, Mapping[Operator, DataFrame]]:  # fmt: skip
+    """What comes out of a chain in a batch: one frame, and of each operator whose output leaves it, its part.
+
+    Args:
+        chain: The operators.
+        frame: The input of the first.
+        used: The output columns of each operator that are used, in lower case.
+        ends: Operators whose whole output leaves the stage.
+        check: Whether functions are watched.
+    """
+    tracks = Tracks(frame, (f"_c{number}" for number in count(1)), identified=False)
+    lane = Lane(1, {column: column for column in frame.columns})
+    lanes = chained(chain, tracks, lane, used=used, ends=ends, numbers=count(2), check=check)
+    return tracks.frame, {node: tracks.only(each) for node, each in lanes.items()}
+
+
+def chained(
+    chain: Chain,
+    tracks: Tracks,
+    lane: Lane,
+    *,
+    used: Mapping[Operator, Collection[str]],
+    numbers: Iterator[int],
+    ends: Collection[Operator] = (),
+    kept: Collection[str] = (),
+    check: CheckMode = "off",
+) -> Mapping[PythonOperator, Lane]:
+    """Run a chain on the rows of a lane; the lane of each operator whose output leaves it.
+
+    Args:
+        chain: The operators.
+        tracks: Rows, the lane's among them.
+        lane: The chain's input.
+        used: The output columns of each operator that are used, in lower case.
+        numbers: Of new lanes.
+        ends: Operators whose whole output leaves, wherever they are in the chain.
+        kept: The columns of other lanes, which pass.
+        check: Whether functions are watched.
+    """
+    reads = columns_read(chain.head, used[chain.head])
+    inputs = {name: now for name, now in lane.columns.items() if name.lower() in reads}
+    there = set(tracks.frame.columns)
+    of_a_record = [name for name in _OF_A_RECORD if name in there]
+    of_other_rows = [name for name in _OF_OTHER_ROWS if name in there] if tracks.shared else []
+    passing = [*of_a_record, *of_other_rows, *dict.fromkeys(kept)] + ([LANE] if tracks.shared else [])
+    needed = list(map(quoted, dict.fromkeys([*passing, *inputs.values()])))
+    # Without a column Spark would not tell how many rows there are.
+    frame = tracks.frame.selectExpr(*(needed or [f"true AS {_ROW}"]))
+    types = {field.name: field.dataType for field in frame.schema.fields}
+    writer = _SpecWriter(chain, used, ends)
+    spec = writer.spec({name: types[now] for name, now in inputs.items()})
+
+    outlets = writer.outlets
+    parted = tracks.shared or len(outlets) > 1
+    lanes = {
+        outlet.node: Lane(
+            lane.number if len(outlets) == 1 else next(numbers),
+            {name: next(tracks.names) for name in outlet.types},
+            identified=lane.identified and not outlet.batched,
+        )
+        for outlet in outlets
+    }
+    columns = {name: types[name] for name in passing}
+    if parted:
+        columns[LANE] = types.get(LANE, IntegerType())
+    for outlet in outlets:
+        columns |= {lanes[outlet.node].columns[name]: kind for name, kind in outlet.types.items()}
+    result = _struct(columns)
+    run = PassingChain(
+        spec=spec,
+        check=check,
+        inputs=inputs,
+        lane=LANE if parted else None,
+        number=lane.number if tracks.shared else None,
+        carried=of_a_record,
+        ordinal=ORDINAL if ORDINAL in there else None,
+        coordinates=_COORDINATES if there.issuperset(_COORDINATES) else (),
+        ways=[
+            Way(
+                lane=lanes[outlet.node].number if parted else None,
+                columns=lanes[outlet.node].columns,
+                step=next(tracks.names) if outlet.multiplied else None,
+            )
+            for outlet in outlets
+        ],
+        schema=to_arrow_schema(result, timezone="UTC"),
+    )
+    tracks.frame = frame.mapInArrow(run.run, result)
+    tracks.shared = parted
+    return lanes
+
+
+@dataclass(frozen=True, slots=True)
+class _Outlet:
+    """What leaves a chain at an operator.
+
+    Attributes:
+        node: The operator.
+        types: Of its columns that are used.
+        multiplied: A record of the input may become several.
+        batched: It is not known of which record one was made.
+    """
+
+    node: PythonOperator
+    types: Mapping[str, DataType]
+    multiplied: bool
+    batched: bool
+
+
+class _SpecWriter:
+    def __init__(
+        self, chain: Chain, used: Mapping[Operator, Collection[str]], ends: Collection[Operator]
+    ) -> None:
+        self.chain = chain
+        self.used = used
+        self.ends = ends
+        self.outlets: list[_Outlet] = []
+
+    def spec(self, given: Mapping[str, DataType]) -> ChainSpec:
+        """The chain over an input of columns with their types."""
+        head = self._step(self.chain.head, given, multiplied=False, batched=False)
+        return ChainSpec(_arrow(given), head)
+
+    def _step(
+        self, node: PythonOperator, given: Mapping[str, DataType], *, multiplied: bool, batched: bool
+    ) -> Step:
+        types = given if isinstance(node, Filter) else _types(node.schema)
+        multiplied = multiplied or isinstance(node, FlatMap)
+        batched = batched or isinstance(node, MapBatches)
+        attributes = node.attributes()
+        outlet, leaving, outlet_copy = None, types, "reuse"
+        if node in self.chain.outputs or node in self.ends:
+            outlet = len(self.outlets)
+            if node not in self.ends:
+                leaving = {name: kind for name, kind in types.items() if name.lower() in self.used[node]}
+                leaving = leaving or dict(list(types.items())[:1])  # a row without columns would be none
+            self.outlets.append(_Outlet(node, leaving, multiplied, batched))
+            decided = self.chain.outputs.get(node)
+            # Of records that others receive too, the output keeps its own.
+            outlet_copy = (
+                decided.value if decided else "deep" if attributes.output_value_stored else "shallow"
+            )
+        receivers = tuple(
+            Receiver(
+                self._step(receiver, types, multiplied=multiplied, batched=batched),
+                _COPIES[self.chain.copies[node, receiver].value],
+            )
+            for receiver in self.chain.receivers(node)
+        )
+        return Step(
+            name=node.name,
+            kind=_kind(node),
+            function=node.function,
+            schema=_arrow(types),
+            receivers=receivers,
+            outlet=outlet,
+            outlet_schema=_arrow(leaving),
+            outlet_copy=_COPIES[outlet_copy],
+            stores_output=attributes.output_value_stored,
+            stores_input=attributes.input_record_stored,
+        )
+
+
+def _kind(node: PythonOperator) -> Kind:
+    match node:
+        case Map():
+            return "map"
+        case Filter():
+            return "filter"
+        case FlatMap():
+            return "flat_map"
+        case MapBatches():
+            return "map_batches"
+
+
+def _types(schema: Schema) -> dict[str, DataType]:
+    ddl = ", ".join(f"{quoted(column.name)} {column.type}" for column in schema.columns)
+    parsed: Any = StructType.fromDDL(ddl)
+    return {field.name: field.dataType for field in parsed.fields}
+
+
+def _struct(types: Mapping[str, DataType]) -> StructType:
+    return StructType([StructField(name, kind) for name, kind in types.items()])
+
+
+def _arrow(types: Mapping[str, DataType]) -> pa.Schema:
+    schema: pa.Schema = to_arrow_schema(_struct(types), timezone="UTC")
+    return schema

@@ -1,0 +1,368 @@
+"""Five Python operators on nested records: decided copies, deep copies everywhere, and one function by hand.
+
+All get the same Arrow batches and make Arrow batches, as a Python worker does, with the same conversions. The
+five functions declare nothing, so the plan hands the very objects on; the rival declares that everything
+may be kept, so the plan has to copy deeply everywhere. The function by hand does the five steps in one, as a
+careful engineer writes it. Ratios of records alone leave the conversions from and to Arrow out.
+"""
+
+from __future__ import annotations
+
+import copy
+import gc
+import math
+import random
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from flowcore import Flow, Parquet
+from flowcore.chains import ChainSpec, ChainTask, Receiver, Record, Step
+from flowcore.chains.records import batch_writer, records_of
+from flowcore.errors import RunError
+from flowcore.graph.attributes import OperatorAttributes
+from flowcore.planner import plan_flow
+from flowcore.settings import Settings
+from flowcore.testing.benchmark import Figures, Report, in_turn
+
+BATCH = 10_000
+"""Spark's own default for the rows of an Arrow batch."""
+ORDER: list[Any] = [
+    ("order_id", pa.int64()), ("customer_id", pa.int64()), ("created_ms", pa.int64()),
+    ("channel", pa.string()),
+    ("currency", pa.string()), ("country", pa.string()), ("status", pa.string()), ("priority", pa.bool_()),
+    ("weight", pa.float64()), ("discount", pa.float64()), ("tax_rate", pa.float64()),
+    ("shipping", pa.float64()), ("warehouse", pa.string()), ("carrier", pa.string()), ("note", pa.string()),
+    ("tags", pa.list_(pa.string())),
+    ("address", pa.struct([
+        pa.field("street", pa.string()), pa.field("city", pa.string()), pa.field("zip", pa.int64()),
+        pa.field("geo", pa.struct([("lat", pa.float64()), ("lon", pa.float64())])),
+    ])),
+    ("payment", pa.struct([
+        pa.field("method", pa.string()), pa.field("digits", pa.string()), pa.field("approved", pa.bool_())
+    ])),
+    ("items", pa.list_(pa.struct([
+        pa.field("sku", pa.string()), pa.field("quantity", pa.int64()), pa.field("price", pa.float64())
+    ]))),
+    ("history", pa.list_(pa.struct([pa.field("at_ms", pa.int64()), pa.field("event", pa.string())]))),
+]  # fmt: skip
+INPUT = pa.schema(ORDER)
+OUTPUT = pa.schema(
+    [*ORDER, ("net", pa.float64()), ("gross", pa.float64()), ("parcel", pa.int64()), ("zone", pa.string())]
+)
+DDL = (
+    "order_id BIGINT, customer_id BIGINT, created_ms BIGINT, channel STRING, currency STRING, "
+    "country STRING, status STRING, priority BOOLEAN, weight DOUBLE, discount DOUBLE, tax_rate DOUBLE, shipping DOUBLE, "
+    "warehouse STRING, carrier STRING, note STRING, tags ARRAY<STRING>, "
+    "address STRUCT<street: STRING, city: STRING, zip: BIGINT, geo: STRUCT<lat: DOUBLE, lon: DOUBLE>>, "
+    "payment STRUCT<method: STRING, digits: STRING, approved: BOOLEAN>, "
+    "items ARRAY<STRUCT<sku: STRING, quantity: BIGINT, price: DOUBLE>>, "
+    "history ARRAY<STRUCT<at_ms: BIGINT, event: STRING>>"
+)
+OUTPUT_DDL = f"{DDL}, net DOUBLE, gross DOUBLE, parcel BIGINT, zone STRING"
+ANSWER = """
+    WITH parcels AS (
+        SELECT order_id, address.zip // 1000 AS area, country, unnest(range(0, len(items), 2)) // 2 AS parcel,
+            list_sum(list_transform(items, lambda i: i.quantity * i.price)) * (1 - discount) * (1 + tax_rate)
+                + shipping AS gross
+        FROM orders WHERE status <> 'cancelled' AND payment.approved
+    )
+    SELECT count(*), sum(order_id), sum(parcel), sum(gross), count(DISTINCT country || '-' || area)
+    FROM parcels
+"""
+RESULT = "SELECT count(*), sum(order_id), sum(parcel), sum(gross), count(DISTINCT zone) FROM parcels"
+
+
+def priced(order: Record) -> Record:
+    """The net price."""
+    return {**order, "net": sum([item["quantity"] * item["price"] for item in order["items"]])}
+
+
+def paid(order: Record) -> bool:
+    """Orders that are paid and not cancelled."""
+    return order["status"] != "cancelled" and bool(order["payment"]["approved"])
+
+
+def taxed(order: Record) -> Record:
+    """The gross price."""
+    net = order["net"] * (1 - order["discount"])
+    return {**order, "gross": net * (1 + order["tax_rate"]) + order["shipping"]}
+
+
+def parcels(order: Record) -> Iterator[Record]:
+    """A record for each two items."""
+    items = order["items"]
+    for number in range(0, len(items), 2):
+        yield {**order, "items": items[number : number + 2], "parcel": number // 2}
+
+
+def routed(parcel: Record) -> Record:
+    """The zone, also among the tags."""
+    zone = f"{parcel['country']}-{parcel['address']['zip'] // 1000}"
+    return {**parcel, "zone": zone, "tags": [*parcel["tags"], zone]}
+
+
+def by_hand(order: Record) -> Iterator[Record]:
+    """The five steps in one."""
+    if order["status"] == "cancelled" or not order["payment"]["approved"]:
+        return
+    items = order["items"]
+    net = sum([item["quantity"] * item["price"] for item in items])
+    gross = net * (1 - order["discount"]) * (1 + order["tax_rate"]) + order["shipping"]
+    zone = f"{order['country']}-{order['address']['zip'] // 1000}"
+    tags = [*order["tags"], zone]
+    for number in range(0, len(items), 2):
+        yield {
+            **order, "net": net, "gross": gross, "items": items[number : number + 2],
+            "parcel": number // 2, "zone": zone, "tags": tags,
+        }  # fmt: skip
+
+
+def flow(attributes: OperatorAttributes | None = None) -> Flow:
+    """The five operators; ``attributes`` of each, or what follows from their functions."""
+    made = Flow("parcels")
+    orders = made.read("orders", Parquet("orders", schema=DDL))
+    net = orders.map(priced, schema=f"{DDL}, net DOUBLE", attributes=attributes)
+    gross = net.filter(paid, attributes=attributes).map(
+        taxed, schema=f"{DDL}, net DOUBLE, gross DOUBLE", attributes=attributes
+    )
+    split = gross.flat_map(
+        parcels, schema=f"{DDL}, net DOUBLE, gross DOUBLE, parcel BIGINT", attributes=attributes
+    )
+    split.map(routed, schema=OUTPUT_DDL, attributes=attributes).write("parcels", Parquet("parcels"))
+    return made
+
+
+@click.command()
+@click.option("--orders", default=100_000, show_default=True, help="Records that go in.")
+@click.option("--rounds", default=5, show_default=True, help="Counted runs of each contender.")
+@click.option("--spark", is_flag=True, help="Also through Spark, from Parquet to Parquet.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def command(orders: int, rounds: int, *, spark: bool, as_json: bool) -> None:
+    """Five Python operators without copies, with deep copies everywhere, and as one function by hand."""
+    table = pa.Table.from_pylist(list(_orders(orders)), schema=INPUT)
+    expected = _ask(ANSWER, orders=table)
+    figures, ratios = _in_process(table, rounds, expected)
+    if spark:
+        more, through = _through_spark(table, rounds, expected)
+        figures, ratios = [*figures, *more], {**ratios, **through}
+    Report(
+        name="chain",
+        workload=f"{orders:,} orders of {len(ORDER)} fields, nested lists and structs among them, through "
+        f"map, filter, map, flat_map and map; Arrow batches of {BATCH:,} in and out",
+        figures=figures,
+        ratios=ratios,
+        verified="answers of all against each other, value by value, and against DuckDB's count and sums",
+    ).show(as_json=as_json)
+
+
+def _in_process(
+    table: pa.Table, rounds: int, expected: tuple[Any, ...]
+) -> tuple[list[Figures], dict[str, float]]:
+    batches = table.to_batches(max_chunksize=BATCH)
+    specs = {
+        "decided copies": _spec(flow()),
+        "deep copies": _spec(flow(OperatorAttributes())),
+    }
+    answer = pa.Table.from_batches(_by_hand(batches))
+    _require(expected, _ask(RESULT, parcels=answer), "by hand")
+    work: dict[str, Callable[[], list[pa.RecordBatch]]] = {
+        **{name: partial(_chained, spec, batches) for name, spec in specs.items()},
+        "by hand": lambda: list(_by_hand(batches)),
+    }
+    for name, each in work.items():
+        made = pa.Table.from_batches(each())
+        if not made.equals(answer):
+            msg = f"{name}: the answer is not that of the function by hand, so its speed means nothing"
+            raise RunError(msg)
+    figures = _measured(work, rounds, table.num_rows, "")
+    whole, deep, hand = (figure.median for figure in figures)
+
+    records = [record for batch in batches for record in records_of(batch)]
+    few = records[: len(records) // 10 + 1]
+    parts: dict[str, Callable[[], object]] = {
+        **{name: partial(_records_chained, spec, records) for name, spec in specs.items()},
+        "by hand": partial(_records_by_hand, records),
+    }
+    bare = _measured(parts, rounds, len(records), ", records")
+    bare += _measured({"copy.deepcopy": partial(_copied_by_python, few)}, 1, len(few), ", records")
+    bare_whole, bare_deep, bare_hand, bare_python = (figure.median for figure in bare)
+    return [*figures, *bare], {
+        "ratio_to_deep_copies": whole / deep,
+        "ratio_to_fused": whole / hand,
+        "ratio_to_deep_copies_records": bare_whole / bare_deep,
+        "ratio_to_fused_records": bare_whole / bare_hand,
+        "ratio_to_python_deepcopy_records": bare_whole / bare_python,
+    }
+
+
+def _through_spark(
+    table: pa.Table, rounds: int, expected: tuple[Any, ...]
+) -> tuple[list[Figures], dict[str, float]]:
+    from flowcore.spark.context import Context  # noqa: PLC0415 - only this part needs a JVM
+    from flowcore.spark.run import SilentListener, open_context, run_stages  # noqa: PLC0415
+
+    folder = Path(tempfile.mkdtemp(prefix="flowcore-bench-"))
+    settings = Settings.of({"data.dir": folder, "state.dir": folder / "state"})
+    (folder / "orders").mkdir()
+    pq.write_table(table, folder / "orders" / "part-0.parquet", row_group_size=BATCH)
+    flows = {"decided copies": flow(), "deep copies": flow(OperatorAttributes())}
+    plans = {name: plan_flow(each, settings=settings) for name, each in flows.items()}
+
+    def ours(context: Context, name: str) -> None:
+        run_stages(plans[name], context, refresh=True, listener=SilentListener())
+
+    def theirs(context: Context) -> None:
+        read = context.spark.read.schema(DDL).parquet(str(folder / "orders"))
+        read.mapInArrow(_by_hand, OUTPUT_DDL).write.mode("overwrite").parquet(str(folder / "parcels"))
+
+    try:
+        with open_context(plans["decided copies"], settings) as context:
+            work = {
+                **{name: partial(ours, context, name) for name in plans},
+                "by hand": partial(theirs, context),
+            }
+            for name, each in work.items():  # warms up, too
+                each()
+                _require(expected, _ask(RESULT, parcels=pq.read_table(folder / "parcels")), f"{name}, Spark")
+            figures = _measured(work, rounds, table.num_rows, ", Spark")
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    whole, deep, hand = (figure.median for figure in figures)
+    return figures, {"ratio_to_deep_copies_spark": whole / deep, "ratio_to_fused_spark": whole / hand}
+
+
+def _measured(
+    work: Mapping[str, Callable[[], object]], rounds: int, records: int, beside: str
+) -> list[Figures]:
+    def speed(each: Callable[[], object], _round: int) -> float:
+        began = time.perf_counter()
+        each()
+        return records / (time.perf_counter() - began)
+
+    found = in_turn(rounds, *(partial(speed, each) for each in work.values()))
+    return [Figures(f"{name}{beside}", "orders/s", each) for name, each in zip(work, found, strict=True)]
+
+
+def _chained(spec: ChainSpec, batches: Iterable[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    task = ChainTask(spec)
+    with task.running():
+        return [output.batch for batch in batches for output in task.run(batch)]
+
+
+def _by_hand(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """What is given to Spark's ``mapInArrow``; with the same conversions and the same care for garbage."""
+    write = batch_writer(OUTPUT)
+    with _rare_collections():
+        for batch in batches:
+            yield write([parcel for order in records_of(batch) for parcel in by_hand(order)])
+
+
+def _records_by_hand(records: list[Record]) -> list[Record]:
+    with _rare_collections():
+        return [parcel for order in records for parcel in by_hand(order)]
+
+
+@contextmanager
+def _rare_collections() -> Iterator[None]:
+    before = gc.get_threshold()
+    gc.set_threshold(50_000, *before[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+
+
+def _records_chained(spec: ChainSpec, records: list[Record]) -> list[Record]:
+    task = ChainTask(spec)
+    part, _ = task._parts[None]
+    found: list[Record] = []
+    with task.running():
+        part.run(records, 0, [(found.append, found.append)])
+    return found
+
+
+def _copied_by_python(records: list[Record]) -> list[Record]:
+    found: list[Record] = []
+    for order in records:
+        one = copy.deepcopy(priced(order))
+        if paid(one):
+            made = parcels(copy.deepcopy(taxed(copy.deepcopy(one))))
+            found.extend(copy.deepcopy(routed(copy.deepcopy(parcel))) for parcel in made)
+    return found
+
+
+def _spec(made: Flow) -> ChainSpec:
+    """The chain of a flow as its plan decides it."""
+    (stage,) = plan_flow(made).bounded
+    (chain,) = stage.chains
+    following: Step | None = None
+    for node in reversed(chain.operators):
+        behind = chain.receivers(node)
+        names = {name.lower() for name in node.columns}
+        kind: Any = {"Map": "map", "Filter": "filter", "FlatMap": "flat_map"}[type(node).__name__]
+        last: Any = chain.outputs[node].value if following is None else "reuse"
+        between: Any = chain.copies[node, behind[0]].value if behind else None
+        following = Step(
+            name=node.name, kind=kind, function=node.function,
+            schema=pa.schema([field for field in OUTPUT if field.name in names]),
+            receivers=() if following is None else (Receiver(following, between),),
+            outlet=0 if following is None else None, outlet_copy=last,
+        )  # fmt: skip
+    assert following
+    return ChainSpec(INPUT, following)
+
+
+def _ask(query: str, **tables: pa.Table) -> tuple[Any, ...]:
+    with duckdb.connect() as connection:
+        for name, table in tables.items():
+            connection.register(name, table)
+        found: tuple[Any, ...] = connection.execute(query).fetchall()[0]
+        return found
+
+
+def _require(expected: tuple[Any, ...], found: tuple[Any, ...], name: str) -> None:
+    pairs = zip(expected, found, strict=True)
+    alike = [a == b or (isinstance(a, float) and math.isclose(a, b, rel_tol=1e-9)) for a, b in pairs]
+    if not all(alike):
+        msg = f"{name}: DuckDB finds {expected} and the answer has {found}, so its speed means nothing"
+        raise RunError(msg)
+
+
+def _orders(number: int) -> Iterator[Record]:
+    chance = random.Random(7)  # noqa: S311 - orders, no secrets
+    cities = ["Bern", "Basel", "Zürich", "Genève", "Lugano", "Chur"]
+    for order_id in range(number):
+        weight = chance.random() * 30
+        yield {
+            "order_id": order_id, "customer_id": chance.randrange(10_000),
+            "created_ms": 1_700_000_000_000 + order_id * 7, "channel": chance.choice(["web", "app", "shop"]),
+            "currency": "CHF", "country": chance.choice(["CH", "DE", "FR", "IT"]),
+            "status": chance.choice(["new", "packed", "sent", "sent", "sent", "cancelled"]),
+            "priority": weight < 2, "weight": weight, "discount": chance.choice([0.0, 0.05, 0.1]),
+            "tax_rate": 0.081, "shipping": round(weight * 0.4, 2), "warehouse": f"w{order_id % 7}",
+            "carrier": chance.choice(["post", "bike"]), "note": f"order {order_id} of the day",
+            "tags": chance.sample(["gift", "fragile", "cold", "bulky", "return"], 2),
+            "address": {
+                "street": f"Gasse {order_id % 97}", "city": chance.choice(cities),
+                "zip": chance.randrange(1000, 9999), "geo": {"lat": 46 + weight / 30, "lon": 7 + weight / 30},
+            },
+            "payment": {
+                "method": "card", "digits": f"{order_id % 10_000:04}", "approved": chance.random() < 0.95
+            },
+            "items": [
+                {"sku": f"s{item}-{order_id % 97}", "quantity": chance.randrange(1, 4), "price": item + 0.5}
+                for item in range(chance.randrange(1, 5))
+            ],
+            "history": [{"at_ms": order_id * 7 + step, "event": f"e{step}"} for step in range(2)],
+        }  # fmt: skip

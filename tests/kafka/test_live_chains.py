@@ -1,0 +1,212 @@
+"""Python operators in live queries: what is no record of theirs gets past them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from flowcore import Flow, KafkaTopic
+from flowcore.elements import LatencyMarkerEvent
+from flowcore.errors import RunError
+from flowcore.kafka.markers import ensure_companion
+from flowcore.planner import plan_flow
+from flowcore.serializers import LatencyMarkerEventSerializer
+
+pytestmark = pytest.mark.kafka
+
+Live = Any
+Record = dict[str, Any]
+BID = "id BIGINT NOT NULL, shop STRING, price DOUBLE"
+EVENTS = LatencyMarkerEventSerializer()
+
+
+def _bid(number: int, shop: str = "a", price: float | None = 1.0) -> Record:
+    return {"id": number, "shop": shop, "price": price}
+
+
+def _event(number: int) -> bytes:
+    return EVENTS.encode(LatencyMarkerEvent(1_000 + number, "test/source", 0))
+
+
+def _twice(record: Record) -> Record:
+    return {"id": record["id"], "twice": record["price"] * 2}
+
+
+def _copies(record: Record) -> Iterator[Record]:
+    for number in range(record["id"]):
+        yield {**record, "number": number}
+
+
+def _ids(live: Live, topic: KafkaTopic) -> dict[str, Record]:
+    """The values of a topic by the id that each has of its own."""
+    records = live.records(topic)
+    found = {record.headers["flowcore-id"].decode(): record.json for record in records}
+    assert len(found) == len(records)
+    return found
+
+
+@pytest.mark.parametrize("mode", ["slice", "micro-batch"])
+def test_live_chain_between_native_operators(live: Live, mode: Any) -> None:
+    """Bad records and markers pass beside it; a record keeps its id, and several of one get their own."""
+    bids, out = live.topic("bids", schema=BID), live.topic("out")
+    live.send(bids, _bid(1), b"bad", _bid(2, price=500.0), _bid(3), b"{")
+    ensure_companion(live.servers, bids.name)
+    live.send(KafkaTopic(bids.events), _event(1), b"no event", _event(2))
+    live.settings = replace(live.settings, latency_interval=timedelta(hours=1))
+    flow = Flow("f")
+    cheap = flow.read("bids", bids).where("price < 100")
+    doubled = cheap.map(_twice, schema="id BIGINT, twice DOUBLE").filter(lambda r: r["id"] > 0)
+    copies = doubled.flat_map(_copies, schema="number INT, id BIGINT, twice DOUBLE", name="copies")
+    copies.with_columns(more="twice + 1").write("out", out)
+    (query,) = plan_flow(flow, mode, live.settings).live.queries  # type: ignore[union-attr]
+    (chain,) = query.chains
+    assert [node.name for node in chain.operators] == ["map_1", "filter_1", "copies"]
+
+    if mode == "slice":
+        live.run(flow)
+    else:
+        live.run(flow, mode, until=lambda _: _wait_for(live, out, 4))
+
+    found = _ids(live, out)
+    place = f"{bids.name}:0"
+    assert {key: value["number"] for key, value in found.items() if value["id"] == 1} == {f"{place}:0:0": 0}
+    third = {key: value["number"] for key, value in found.items() if value["id"] == 3}
+    assert sorted(third.values()) == [0, 1, 2]
+    assert third[f"{place}:3:0"] == 0
+    assert all(key.startswith(f"{place}:3:0") for key in third)
+    assert all(value["twice"] == 2.0 and value["more"] == 3.0 for value in found.values())
+    letters = live.records(bids.dead_letter)
+    assert [letter.value for letter in letters] == [b"bad", b"{", b"no event"]
+    assert [int(letter.headers["flowcore-offset"]) for letter in letters] == [1, 4, 1]
+    markers = [record.value for record in live.records(out.events)]
+    assert [m for m in markers if EVENTS.decode(m).operator_id == "test/source"] == [_event(1), _event(2)]
+
+
+def _wait_for(live: Live, topic: KafkaTopic, records: int) -> None:
+    import time  # noqa: PLC0415 - of this function alone
+
+    end = time.monotonic() + 60
+    while len(live.records(topic)) < records:
+        assert time.monotonic() < end, "the records did not arrive"
+        time.sleep(0.2)
+
+
+def test_live_ids_are_the_same_in_a_second_run(live: Live) -> None:
+    """A reader can drop what a restart repeats."""
+    bids, out = live.topic("bids", schema=BID), live.topic("out")
+    live.send(bids, _bid(3), _bid(2))
+    flow = Flow("f")
+    flow.read("bids", bids).flat_map(_copies, schema=f"{BID}, number INT").write("out", out)
+    live.run(flow)
+    first = _ids(live, out)
+    live.settings = replace(live.settings, state_dir=live.settings.state_dir / "new")
+
+    live.run(flow)
+
+    records = live.records(out)
+    assert len(first) == 5
+    assert len(records) == 10
+    assert {record.headers["flowcore-id"].decode(): record.json for record in records} == first
+
+
+def test_live_fan_out_within_a_chain(live: Live, tmp_path: Any) -> None:
+    """One call of a worker, two sinks, and a native branch of the same source beside them."""
+    bids = live.topic("bids", schema=BID)
+    small, large, all_ = live.topic("small"), live.topic("large"), live.topic("all")
+    live.send(bids, _bid(1, price=5.0), b"bad", _bid(2, price=50.0), _bid(3, "b", 7.0))
+    calls = tmp_path / "calls"
+
+    def note(record: Record) -> Record:
+        with calls.open("a") as file:
+            file.write("x")
+        return record
+
+    flow = Flow("f")
+    source = flow.read("bids", bids)
+    noted = source.map(note, schema=BID)
+    noted.filter(lambda r: r["price"] < 10).write("small", small)
+    noted.map(_twice, schema="id BIGINT, twice DOUBLE").where("twice > 50").write("large", large)
+    source.select("id", "upper(shop) as shop").write("all", all_)
+    stage = plan_flow(flow, "slice", live.settings).live
+    assert stage
+    assert [len(query.chains) for query in stage.queries] == [1]
+
+    live.run(flow)
+
+    assert live.values(small) == [_bid(1, price=5.0), _bid(3, "b", 7.0)]
+    assert live.values(large) == [{"id": 2, "twice": 100.0}]
+    assert live.values(all_) == [{"id": 1, "shop": "A"}, {"id": 2, "shop": "A"}, {"id": 3, "shop": "B"}]
+    assert calls.read_text() == "xxx"
+    assert set(_ids(live, small)) == {f"{bids.name}:0:0:0", f"{bids.name}:0:3:0"}
+    assert set(_ids(live, all_)) == {f"{bids.name}:0:{offset}:0" for offset in (0, 2, 3)}
+    assert [letter.value for letter in live.records(bids.dead_letter)] == [b"bad"]
+
+
+def test_live_batch_function_gives_up_the_id_and_nothing_else(live: Live) -> None:
+    """It may return other rows; a branch beside it keeps its ids, and bad records their coordinates."""
+    bids, summed, all_ = live.topic("bids", schema=BID), live.topic("summed"), live.topic("all")
+    live.send(bids, _bid(1, price=5.0), b"bad", _bid(2, price=50.0))
+
+    def total(batch: pa.RecordBatch) -> pa.RecordBatch:
+        prices: list[Any] = batch["price"].to_pylist()
+        return pa.RecordBatch.from_pydict({"total": [sum(prices)], "rows": [len(prices)]})
+
+    flow = Flow("f")
+    source = flow.read("bids", bids)
+    source.map_batches(total, schema="total DOUBLE, rows BIGINT", uses=["price"]).write("summed", summed)
+    source.filter(lambda r: r["id"] > 1).write("all", all_)
+
+    live.run(flow)
+
+    (record,) = live.records(summed)
+    assert record.json == {"total": 55.0, "rows": 2}
+    assert "flowcore-id" not in record.headers
+    assert _ids(live, all_) == {f"{bids.name}:0:2:0": _bid(2, price=50.0)}
+    assert [letter.value for letter in live.records(bids.dead_letter)] == [b"bad"]
+
+
+def test_live_chain_before_state(live: Live) -> None:
+    """And behind a union of two topics."""
+    bids, asks, out = live.topic("bids", schema=BID), live.topic("asks", schema=BID), live.topic("out")
+    live.send(bids, _bid(1), _bid(2, "b"))
+    live.send(asks, _bid(3, price=7.0), b"bad")
+    flow = Flow("f")
+    both = flow.read("bids", bids).union(flow.read("asks", asks))
+    doubled = both.map(lambda r: {**r, "price": r["price"] * 2}, schema=BID)
+    doubled.aggregate(by="shop", best="max(price)").write("out", out)
+
+    live.run(flow)
+
+    assert {value["shop"]: value["best"] for value in live.values(out)} == {"a": 14.0, "b": 2.0}
+    assert [letter.value for letter in live.records(asks.dead_letter)] == [b"bad"]
+
+
+def test_live_tagged_elements_keep_their_timestamps(live: Live) -> None:
+    """Whatever functions make of the record."""
+    bids, out = live.topic("bids", schema=BID), live.topic("out", elements="tagged", headers=True)
+    live.send(bids, _bid(1), _bid(2), times_ms=[1_700_000_000_001, 1_700_000_000_002])
+    flow = Flow("f")
+    flow.read("bids", bids).flat_map(_copies, schema=f"{BID}, number INT").write("out", out)
+
+    live.run(flow)
+
+    times = [
+        (r.json["id"], int.from_bytes(r.headers["flowcore-element"][1:9], "big")) for r in live.records(out)
+    ]
+    assert times == [(1, 1_700_000_000_001), (2, 1_700_000_000_002), (2, 1_700_000_000_002)]
+
+
+def test_live_failure_names_operator_and_record(live: Live) -> None:
+    """The query stops; where the record is, is said."""
+    bids, out = live.topic("bids", schema=BID), live.topic("out")
+    live.send(bids, _bid(1), b"bad", _bid(2, price=None))
+    flow = Flow("f")
+    flow.read("bids", bids).map(_twice, schema="id BIGINT, twice DOUBLE", name="double").write("out", out)
+
+    with pytest.raises(RunError, match=rf"operator 'double': .*TypeError.*{bids.name}\[0\]@2"):
+        live.run(flow)

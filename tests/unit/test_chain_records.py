@@ -1,0 +1,197 @@
+"""Records come out of Arrow and go back as they were; copies share nothing that can be changed."""
+
+from __future__ import annotations
+
+import copy
+import datetime as dt
+import math
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flowcore.chains.copiers import copier_of, deep_copy
+from flowcore.chains.records import MisfitError, batch_writer, records_of
+
+UTC = dt.UTC
+COLUMNS: list[Any] = [("a", pa.int64()), ("b", pa.string())]
+TWO_COLUMNS = pa.schema(COLUMNS)
+TYPES: dict[str, tuple[pa.DataType, Any]] = {
+    "bool": (pa.bool_(), True),
+    "int8": (pa.int8(), -128),
+    "int64": (pa.int64(), 2**63 - 1),
+    "float": (pa.float32(), 0.5),
+    "double": (pa.float64(), 1e300),
+    "decimal": (pa.decimal128(38, 18), Decimal("1.000000000000000001")),
+    "string": (pa.string(), "ä\x00"),
+    "binary": (pa.binary(), b"\xff"),
+    "date": (pa.date32(), dt.date(1, 1, 1)),
+    "timestamp": (pa.timestamp("us", tz="UTC"), dt.datetime(2024, 2, 29, 1, 2, 3, 456789, tzinfo=UTC)),
+    "timestamp_ntz": (pa.timestamp("us"), dt.datetime(2024, 2, 29, 1, 2, 3, 456789)),  # noqa: DTZ001 - it has none
+    "duration": (pa.duration("us"), dt.timedelta(days=-1, microseconds=1)),
+    "list": (pa.list_(pa.int32()), [1, None, 3]),
+    "list_of_lists": (pa.list_(pa.list_(pa.string())), [["a"], None, []]),
+    "struct": (
+        pa.struct([pa.field("a", pa.int64()), pa.field("b", pa.list_(pa.string()))]),
+        {"a": None, "b": ["x"]},
+    ),
+    "list_of_structs": (pa.list_(pa.struct([("a", pa.int64())])), [{"a": 1}, None]),
+    "map": (pa.map_(pa.string(), pa.int64()), {"a": 1, "b": None}),
+    "map_in_struct": (
+        pa.struct([("m", pa.map_(pa.string(), pa.list_(pa.int64())))]), {"m": {"k": [1], "l": None}}
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_value_comes_back_as_it_was(name: str) -> None:
+    """And null beside it."""
+    kind, value = TYPES[name]
+    schema = pa.schema({"a": kind, "b": pa.int64()})
+    records = [{"a": value, "b": 1}, {"a": None, "b": 2}]
+
+    written = batch_writer(schema)(records)
+
+    assert records_of(written) == records
+    assert written.schema == schema
+
+
+TEXTS = st.sampled_from(["", "a", "ä", "\x00", "two words"])
+
+
+@given(
+    st.lists(
+        st.fixed_dictionaries(
+            {
+                "a": st.none() | st.integers(-(2**63), 2**63 - 1),
+                "b": st.none()
+                | st.lists(
+                    st.none() | st.fixed_dictionaries({"c": TEXTS, "d": st.floats(allow_nan=False)}),
+                    max_size=3,
+                ),
+                "e": st.none() | st.dictionaries(TEXTS, st.binary(max_size=2), max_size=2),
+            }
+        ),
+        max_size=5,
+    )
+)
+def test_records_come_back_as_they_were(rows: list[dict[str, Any]]) -> None:
+    """By property; and what Arrow itself reads of them is the same."""
+    inner = pa.struct([("c", pa.string()), ("d", pa.float64())])
+    schema = pa.schema(
+        [
+            pa.field("a", pa.int64()),
+            pa.field("b", pa.list_(inner)),
+            pa.field("e", pa.map_(pa.string(), pa.binary())),
+        ]
+    )
+
+    written = batch_writer(schema)(rows)
+
+    assert records_of(written) == rows
+    assert written.to_pylist(maps_as_pydicts="strict") == rows
+
+
+def test_slice_of_a_batch_is_read_from_its_begin() -> None:
+    """Nested values too."""
+    whole = pa.RecordBatch.from_pylist([{"a": [n], "b": {"c": n}} for n in range(5)])
+
+    assert records_of(whole.slice(3, 1)) == [{"a": [3], "b": {"c": 3}}]
+
+
+def test_no_records_make_an_empty_batch() -> None:
+    """Of the schema."""
+    assert batch_writer(TWO_COLUMNS)([]).to_pydict() == {"a": [], "b": []}
+    assert batch_writer(TWO_COLUMNS.remove(1))([]).to_pydict() == {"a": []}
+
+
+def test_columns_beside_the_schema_are_left_out() -> None:
+    """A function may carry something for the next."""
+    assert batch_writer(pa.schema({"a": pa.int64()}))([{"z": object(), "a": 1}]).to_pylist() == [{"a": 1}]
+
+
+@pytest.mark.parametrize(
+    ("record", "says"),
+    [
+        ({"b": "x"}, "without the column 'a'"),
+        ({"a": "1", "b": "x"}, "a='1', which is no int64"),
+        ({"a": 2**63, "b": "x"}, "a=9223372036854775808, which is no int64"),
+        ({"a": 1, "b": 1}, "b=1, which is no string"),
+        ([1, "x"], "emits a list"),
+        (None, "emits a NoneType"),
+    ],
+    ids=["missing", "text", "range", "number", "list", "none"],
+)
+def test_misfit_is_named_with_its_place(record: Any, says: str) -> None:
+    """The first record that does not fit."""
+    write = batch_writer(TWO_COLUMNS)
+
+    with pytest.raises(MisfitError, match=says) as caught:
+        write([{"a": 1, "b": "x"}, record, {}])
+
+    assert caught.value.misfit.position == 1
+
+
+ATOMS = st.none() | st.booleans() | st.integers() | st.text() | st.binary() | st.dates()
+VALUES = st.recursive(
+    ATOMS,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.tuples(inner, inner)
+        | st.dictionaries(st.sampled_from("abc"), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+NESTED = pa.schema(
+    [
+        pa.field("a", pa.int64()),
+        pa.field("b", pa.list_(pa.struct([("a", pa.string())]))),
+        pa.field("c", pa.struct([("a", pa.list_(pa.int64()))])),
+    ]
+)
+
+
+def _mutable(value: Any) -> dict[int, Any]:
+    """Everything in a value that can be changed."""
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
+    found = {} if isinstance(value, tuple) else {id(value): value} if isinstance(value, (dict, list)) else {}
+    return found | {key: each for part in inner for key, each in _mutable(part).items()}
+
+
+@given(record=st.dictionaries(st.sampled_from("abcd"), VALUES))
+def test_deep_copy_is_equal_and_shares_nothing(record: dict[str, Any]) -> None:
+    """Whether or not a record is of the schema that its copier was made for."""
+    for copied in (deep_copy(record), copier_of(NESTED)(record)):
+        assert repr(copied) == repr(record)
+        assert _mutable(copied).keys().isdisjoint(_mutable(record).keys())
+
+
+def test_copier_of_a_schema_copies_what_the_schema_says() -> None:
+    """Lists, structs, lists of structs."""
+    record = {"a": 1, "b": [{"a": "x"}, None], "c": {"a": [1]}}
+
+    copied = copier_of(NESTED)(record)
+
+    assert copied == record == copy.deepcopy(record)
+    assert _mutable(copied).keys().isdisjoint(_mutable(record).keys())
+    assert copier_of(NESTED)({"a": 1, "b": None, "c": None}) == {"a": 1, "b": None, "c": None}
+
+
+def test_deep_copy_of_what_is_no_record_is_pythons() -> None:
+    """Objects, sets, arrays of bytes."""
+
+    class Thing:
+        def __init__(self) -> None:
+            self.inner = [1]
+
+    thing = Thing()
+    value = {"a": {1, 2}, "b": bytearray(b"x"), "c": thing, "d": math.inf}
+
+    copied = deep_copy(value)
+
+    assert copied["a"] == {1, 2} and copied["a"] is not value["a"]  # noqa: PT018 - one fact
+    assert copied["b"] is not value["b"]
+    assert copied["c"].inner == [1] and copied["c"].inner is not thing.inner  # noqa: PT018 - one fact

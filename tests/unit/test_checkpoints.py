@@ -1,0 +1,45 @@
+"""A plan says when a live query takes a checkpoint, and whether anything is flushed for it."""
+
+import pytest
+
+from flowcore import Flow, KafkaTopic, OperatorAttributesBuilder
+from flowcore.planner import plan_flow
+from flowcore.planner.plan import Decision, Mode
+from flowcore.settings import Settings
+
+
+def _checkpoint(mode: Mode | None, *, flushing: bool = False, **settings: str) -> Decision:
+    flow = Flow("f")
+    attributes = OperatorAttributesBuilder().set_output_on_checkpoint(flushing)
+    bids = flow.read("bids", KafkaTopic("bids", schema="a INT"))
+    bids.where("a > 1", name="held", attributes=attributes).write("out", KafkaTopic("out"))
+    live = plan_flow(flow, mode, Settings.of(settings, environment={})).live
+    assert live
+    return live.queries[0].checkpoint
+
+
+@pytest.mark.parametrize(
+    ("mode", "value"),
+    [(None, "every 5 min"), ("micro-batch", "after each batch"), ("slice", "after each batch")],
+    ids=["realtime", "micro-batch", "slice"],
+)
+def test_checkpoint_follows_the_mode(mode: Mode | None, value: str) -> None:
+    """In real time by the clock, else with each batch."""
+    assert _checkpoint(mode).value == value
+
+
+def test_checkpoint_interval_is_the_setting() -> None:
+    """And the plan names it."""
+    decision = _checkpoint(None, **{"execution.realtime.batch-duration": "30 s"})
+
+    assert decision.value == "every 30 s"
+    assert decision.reasons[0] == "execution.realtime.batch-duration is 30 s"
+
+
+@pytest.mark.parametrize("flushing", [True, False])
+def test_nothing_is_flushed_for_a_checkpoint_unless_somebody_asks(flushing: bool) -> None:
+    """Who asks is named."""
+    reasons = " ".join(_checkpoint(None, flushing=flushing).reasons)
+
+    assert ("held puts out what it holds before it" in reasons) == flushing
+    assert ("nothing is flushed before it" in reasons) != flushing
