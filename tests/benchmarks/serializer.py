@@ -56,6 +56,8 @@ SAVED_BYTES = 9
 PARTITIONS = 2
 # Dead letters would leave an aggregate's source through a query of their own, and be timed with it.
 VALUES: dict[str, Any] = {"schema": "body BINARY NOT NULL", "format": "raw", "on_error": "fail"}
+PASSES = 5
+"""Over the values in Python and in Spark for one figure: a single one is too short to be told from noise."""
 PIECE = 10_000
 WAIT_S = 30.0
 LARGEST_LOAD_BYTES = 100 << 20
@@ -86,9 +88,9 @@ class Measured:
 
 @click.command()
 @click.option("--sizes", default="8,32,100,1000", show_default=True, help="Bytes of a value.")
-@click.option("--records", default=500_000, show_default=True, help="Values, in Python and in Spark.")
-@click.option("--kafka-records", default=300_000, show_default=True, help="Values that go through Kafka.")
-@click.option("--rounds", default=5, show_default=True, help="Counted runs of each form.")
+@click.option("--records", default=1_000_000, show_default=True, help="Values, in Python and in Spark.")
+@click.option("--kafka-records", default=1_000_000, show_default=True, help="Values that go through Kafka.")
+@click.option("--rounds", default=7, show_default=True, help="Counted runs of each form.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(sizes: str, records: int, kafka_records: int, rounds: int, *, as_json: bool) -> None:
     """Tagged elements against value-only ones: bytes on the wire and in the shuffle, and records/s."""
@@ -289,8 +291,9 @@ def _most(records: int, size: int) -> int:
 def _timed(what: str, records: int, rounds: int, work: Callable[[Form], object]) -> Measured:
     def run(form: Form) -> float:
         began = time.perf_counter()
-        work(form)
-        return records / (time.perf_counter() - began)
+        for _ in range(PASSES):
+            work(form)
+        return PASSES * records / (time.perf_counter() - began)
 
     contenders = [lambda _, form=form: run(form) for form in FORMS]
     in_turn(2, *contenders)  # warm up: code generation, class loading, memory

@@ -1,4 +1,7 @@
-"""JSON in SQL text. One gap is known: of several objects in one value Spark reads the first."""
+"""JSON in SQL text. Spark's reader takes some values that are not JSON: docs/flows.md names them.
+
+Above all, what follows a first object is not looked at, as long as the value ends as an object does.
+"""
 
 from __future__ import annotations
 
