@@ -275,7 +275,9 @@ def _by_hand(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     write = batch_writer(OUTPUT)
     with _rare_collections():
         for batch in batches:
-            yield write([parcel for order in records_of(batch) for parcel in by_hand(order)])
+            for first in range(0, batch.num_rows, 1000):
+                orders = records_of(batch.slice(first, 1000))
+                yield write([parcel for order in orders for parcel in by_hand(order)])
 
 
 def _records_by_hand(records: list[Record]) -> list[Record]:

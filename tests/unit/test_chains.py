@@ -264,6 +264,36 @@ def test_batch_function_forgets_the_record() -> None:
     assert output.origins is None
 
 
+def test_long_batch_is_one_batch_to_every_function_and_outlet() -> None:
+    """However many records are made of it at once; numbers and errors are those of the whole."""
+    size = 2_345
+    rows: list[Record] = [{"n": n, "tags": [], "at": None} for n in range(size)]
+    long = pa.RecordBatch.from_pylist(rows, schema=SCHEMA)
+    wide = plain("wide", kind="map_batches")
+    sizes: list[int] = []
+
+    def noted(batch: pa.RecordBatch) -> pa.RecordBatch:
+        sizes.append(batch.num_rows)
+        return batch
+
+    wide.function = noted
+    tree: Tree = (plain("a", lambda r: r), ((wide, ()), (plain("b", lambda r: r["n"] % 2, "filter"), ())))
+
+    odd, whole = sorted(
+        ChainTask(chain(tree, spied=False), indexed=True).run(long), key=lambda output: output.batch.num_rows
+    )
+
+    assert sizes == [size]
+    assert whole.batch.to_pylist() == rows
+    assert odd.origins == odd.batch.column("n").to_pylist() == list(range(1, size, 2))
+    for bad in (
+        lambda r: {**r, "n": "x" if r["n"] == 1500 else 1},
+        lambda r: {**r, "n": 1 // (r["n"] - 1500)},
+    ):
+        with pytest.raises(FunctionError, match="for the record t:1500"):
+            ChainTask(chain(line(plain("bad", bad)), spied=False), indexed=True).run(long, lambda n: f"t:{n}")
+
+
 def test_empty_batches_call_nobody() -> None:
     """Nor does a filter that leaves nothing."""
     wide = plain("wide", kind="map_batches")
