@@ -340,6 +340,21 @@ def test_error_names_operator_and_record(bad: Op, says: str, check: Any) -> None
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)  # noqa: S301 - our own
 
 
+@pytest.mark.parametrize("check", ["off", "full"])
+def test_error_shows_the_record_where_it_has_no_coordinates(check: Any) -> None:
+    """On one line, and not all of a long one."""
+    bad = plain("bad", lambda r: r["no such column"])
+    long = pa.RecordBatch.from_pylist(
+        [{"n": 7, "tags": ["two\nlines", "x" * 999], "at": None}], schema=SCHEMA
+    )
+
+    with pytest.raises(FunctionError, match=r"for the record \{'n': 7, 'tags': .*\.\.\.") as caught:
+        outputs(chain(line(bad), spied=False), long, check=check)
+
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 400
+
+
 def test_error_behind_others_is_not_theirs() -> None:
     """A generator is left where it stands when something behind it fails."""
     many = plain("many", lambda r: (r for _ in range(2)), "flat_map")
@@ -352,7 +367,7 @@ def test_error_when_a_copy_is_made_is_the_senders() -> None:
     """It has emitted what is no record."""
     two = Op("two", output_value_stored=False, input_record_stored=True)
 
-    with pytest.raises(FunctionError, match=r"operator 'one'.*something else than dicts"):
+    with pytest.raises(FunctionError, match=r"operator 'one'.*emits no dicts"):
         outputs(chain(line(plain("one", lambda r: r["n"]), two)))
 
 
