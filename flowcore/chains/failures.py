@@ -15,7 +15,7 @@ from flowcore.chains.generated import FILENAME, Part
 from flowcore.chains.steps import Step
 from flowcore.errors import FunctionError
 
-__all__ = ["Where", "failed", "failed_in_part"]
+__all__ = ["Where", "failed", "failed_in_part", "misfit", "show"]
 
 Where = Callable[[int], str | None]
 """The coordinates of an input record by its number, None if it has none."""
@@ -26,6 +26,7 @@ def failed_in_part(error: Exception, part: Part, where: Where) -> FunctionError:
     """What to raise for an error that came out of generated text."""
     step: Step | None = None
     number: int | None = None
+    record: Any = None
     emits = False
     trace: TracebackType | None = error.__traceback__
     while trace is not None:
@@ -33,18 +34,15 @@ def failed_in_part(error: Exception, part: Part, where: Where) -> FunctionError:
         if frame.f_code.co_filename == FILENAME:
             step = part.owners[trace.tb_lineno - 1] or step
             number = frame.f_locals.get("i", number)
+            record = frame.f_locals.get("r0", record)
             # Nothing called from this line, so no user's function failed: what it returned cannot be used.
             emits = trace.tb_next is None
         trace = trace.tb_next
-    if (
-        step is not None
-        and emits
-        and isinstance(error, (AttributeError, TypeError))
-        and step.kind != "filter"
-    ):
-        what = "it emits something else than dicts, or cannot be called with one record"
-        return failed(step, error, None if number is None else where(number), hint=what)
-    return failed(step, error, None if number is None else where(number))
+    place = (where(number) if number is not None else None) or show(record)
+    called = step is not None and step.kind != "filter"
+    if called and emits and isinstance(error, (AttributeError, TypeError)):
+        return failed(step, error, place, hint="it emits no dicts, or cannot be called with one record")
+    return failed(step, error, place)
 
 
 def failed(step: Step | None, error: Exception, place: str | None, hint: str = "") -> FunctionError:
@@ -83,6 +81,6 @@ def misfit(step: Step, what: str, place: str | None) -> FunctionError:
 
 
 def show(value: Any) -> str:
-    """The begin of a value."""
-    text = repr(value)
+    """The begin of a value, on one line."""
+    text = " ".join(repr(value).split())
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."

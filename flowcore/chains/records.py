@@ -5,6 +5,7 @@ Column by column, since Arrow converts a whole column many times faster than row
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -61,20 +62,18 @@ def batch_writer(schema: pa.Schema) -> Callable[[Sequence[Record]], pa.RecordBat
 
     The writer raises `MisfitError` for a record without a column, or with a value that is not of its type.
     """
-    names = schema.names
-    values_of = itemgetter(*names) if len(names) > 1 else None
-    kinds = [field.type for field in schema]
+    # Two names at least, since of one it would give the value and no tuple.
+    values_of = itemgetter(*schema.names, *schema.names[:1])
+    rows = pa.struct(list(schema))
 
     def written(records: Sequence[Record]) -> pa.RecordBatch:
         try:
-            if values_of is None:
-                columns: Any = [[record[name] for record in records] for name in names]
-            else:
-                columns = zip(*map(values_of, records), strict=True) if records else [[] for _ in names]
-            arrays = [pa.array(column, type=kind) for column, kind in zip(columns, kinds, strict=True)]
+            # Arrow takes a column that is missing for a null one.
+            deque(map(values_of, records), maxlen=0)
+            columns: Any = pa.array(records, type=rows)
         except (KeyError, TypeError, AttributeError, OverflowError, ValueError, pa.ArrowException) as error:
             raise MisfitError(_misfit(records, schema, error)) from None
-        return pa.RecordBatch.from_arrays(arrays, schema=schema)
+        return pa.RecordBatch.from_arrays(columns.flatten(), schema=schema)
 
     return written
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NoReturn
 
 from flowcore.chains.copiers import copier_of
-from flowcore.chains.failures import Where, failed, failed_in_part
+from flowcore.chains.failures import Where, failed, failed_in_part, show
 from flowcore.chains.fingerprints import changed_column, fingerprint
 from flowcore.chains.generated import Part
 from flowcore.chains.steps import Copy, Receiver, Step
@@ -69,6 +69,7 @@ class Checked:
     _copiers: dict[int, Callable[[Any], Any]] = field(default_factory=dict)
     _exits: Sequence[tuple[Callable[..., Any], Callable[..., Any]]] = ()
     _number: int = 0
+    _record: Any = None
 
     def run(self, records: Sequence[Any], start: int, exits: Sequence[Any]) -> None:
         """As the compiled part does it."""
@@ -96,8 +97,12 @@ class Checked:
 
     def _checked(self, records: Sequence[Any], start: int) -> None:
         for number, record in enumerate(records, start):
-            self._number = number
+            self._number, self._record = number, record
             self._emit(record, self.sender, self.schema, self.receivers, is_input=True)
+
+    def place(self) -> str:
+        """The input record that is being looked at."""
+        return self.where(self._number) or show(self._record)
 
     def _emit(
         self, record: Any, sender: Step | None, schema: Any, receivers: Sequence[Receiver], *, is_input: bool
@@ -128,7 +133,7 @@ class Checked:
                 self._copiers[id(schema)] = copier_of(schema)
             return self._copiers[id(schema)](record)
         except Exception as error:
-            raise failed(sender, error, self.where(self._number)) from error
+            raise failed(sender, error, self.place()) from error
 
     def _leave(self, sender: Step | None, receiver: Step | None, record: Any) -> None:
         for (take, count), way in zip(self._exits, self.part.exits, strict=True):
@@ -147,14 +152,8 @@ class Checked:
         references = sys.getrefcount(record)
         with watched:
             result = step.function(record)
-        if (
-            lent
-            and step.kind != "flat_map"
-            and sys.getrefcount(record) > references + _inside(result, record)
-        ):
-            gc.collect()  # a function of the user's that calls itself holds its arguments until then
-            if sys.getrefcount(record) > references + _inside(result, record):
-                _kept(step, sender)
+        if lent and step.kind != "flat_map" and _more(record, references + _inside(result, record)):
+            _kept(step, sender)
         match step.kind:
             case "map":
                 self._pass_on(step, result)
@@ -163,8 +162,14 @@ class Checked:
                     del result
                     self._pass_on(step, record)
             case "flat_map":
+                handed_on = False
                 for emitted in self._each(watched, result):
+                    handed_on = handed_on or _inside(emitted, record) > 0
                     self._pass_on(step, emitted)
+                    del emitted
+                del result
+                if lent and not handed_on and _more(record, references):
+                    _kept(step, sender)
 
     def _each(self, watched: _Watched, results: Any) -> Iterator[Any]:
         with watched:
@@ -208,7 +213,7 @@ class _Watched:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         check, step = self.check, self.step
         if isinstance(error, Exception):
-            raise failed(step, error, check.where(check._number)) from error  # noqa: SLF001
+            raise failed(step, error, check.place()) from error
         if error is not None:
             return
         for record, before in self.emitted:
@@ -224,6 +229,14 @@ class _Watched:
             if after != self.before:
                 _changed_lent(step, self.sender, changed_column(self.before, after))
         self.emitted = []
+
+
+def _more(record: Any, references: int) -> bool:
+    """Whether more than so many refer to a record; one more is this function's own."""
+    if sys.getrefcount(record) <= references + 1:
+        return False
+    gc.collect()  # a function of the user's that calls itself holds its arguments until then
+    return sys.getrefcount(record) > references + 1
 
 
 def _inside(result: Any, record: Any) -> int:

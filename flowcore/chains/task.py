@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -21,6 +21,8 @@ __all__ = ["ChainTask", "Output"]
 
 _Write = Callable[[Sequence[Record]], pa.RecordBatch]
 _OBJECTS_BETWEEN_COLLECTIONS = 50_000
+_RECORDS_AT_ONCE = 1000
+"""As many records are made of a batch at once: few enough for the processor's cache, enough for Arrow."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,6 +39,15 @@ class Output:
     outlet: int
     batch: pa.RecordBatch
     origins: Sequence[int] | None
+
+
+@dataclass(slots=True)
+class _Left:
+    """What has left a part by one of its exits."""
+
+    records: list[Record] = field(default_factory=list)
+    origins: list[int] = field(default_factory=list)
+    batches: list[pa.RecordBatch] = field(default_factory=list)
 
 
 class ChainTask:
@@ -99,44 +110,54 @@ class ChainTask:
     def _feed(self, sender: Step | None, batch: pa.RecordBatch, outputs: list[Output]) -> None:
         """Give a batch to the steps behind a sender."""
         if sender in self._parts:
-            self._run_part(sender, records_of(batch), outputs)
+            self._run_part(sender, batch, outputs)
         for receiver in self._receivers(sender):
             if receiver.step.kind == "map_batches":
                 self._run_batch(receiver.step, batch, outputs)
 
-    def _run_part(self, sender: Step | None, records: list[Record], outputs: list[Output]) -> None:
-        part, checked = self._parts[sender]
-        found: list[tuple[list[Record], list[int]]] = [([], []) for _ in part.exits]
+    def _run_part(self, sender: Step | None, batch: pa.RecordBatch, outputs: list[Output]) -> None:
+        part, _ = self._parts[sender]
         where = self._where if sender is None else _nowhere
-        ways = [(taken.append, origins.append) for taken, origins in found]
+        found: list[_Left] = [_Left() for _ in part.exits]
+        ways = [(left.records.append, left.origins.append) for left in found]
+        for first in range(0, batch.num_rows, _RECORDS_AT_ONCE):
+            records = records_of(batch.slice(first, _RECORDS_AT_ONCE))
+            self._run_records(sender, records, first, ways, where)
+            for way, left in zip(part.exits, found, strict=True):
+                self._write(way, left, where)
+        for way, left in zip(part.exits, found, strict=True):
+            if left.batches and way.sender is not None:
+                made = _joined(left.batches)
+                if way.receiver is not None:
+                    self._run_batch(way.receiver, made, outputs)
+                elif way.sender.outlet is not None:
+                    known = self.indexed and sender is None
+                    outputs.append(Output(way.sender.outlet, made, left.origins if known else None))
+
+    def _run_records(
+        self, sender: Step | None, records: list[Record], first: int, ways: Sequence[Any], where: Where
+    ) -> None:
+        part, checked = self._parts[sender]
         if checked is not None:
             checked.where = where
-            checked.run(records, 0, ways)
-        else:
-            try:
-                part.run(records, 0, ways)
-            except Exception as error:
-                raise failed_in_part(error, part, where) from error
-        for way, (taken, origins) in zip(part.exits, found, strict=True):
-            known = self.indexed and sender is None
-            self._leave(way, taken, origins if known else None, where, outputs)
-
-    def _leave(
-        self, way: Exit, records: list[Record], origins: list[int] | None, where: Where, outputs: list[Output]
-    ) -> None:
-        step = way.sender
-        if not records or step is None:
+            checked.run(records, first, ways)
             return
         try:
-            batch = self._writers[step, way.receiver is None](records)
+            part.run(records, first, ways)
+        except Exception as error:
+            raise failed_in_part(error, part, where) from error
+
+    def _write(self, way: Exit, left: _Left, where: Where) -> None:
+        step = way.sender
+        if not left.records or step is None:
+            return
+        try:
+            left.batches.append(self._writers[step, way.receiver is None](left.records))
         except MisfitError as error:
             found = error.misfit
-            place = where(origins[found.position]) if origins else None
-            raise misfit(step, found.what, place) from None
-        if way.receiver is not None:
-            self._run_batch(way.receiver, batch, outputs)
-        elif step.outlet is not None:
-            outputs.append(Output(step.outlet, batch, origins))
+            origins = left.origins[-len(left.records) :]
+            raise misfit(step, found.what, where(origins[found.position]) if origins else None) from None
+        left.records.clear()
 
     def _run_batch(self, step: Step, batch: pa.RecordBatch, outputs: list[Output]) -> None:
         try:
@@ -156,6 +177,13 @@ def _per_record(receivers: Sequence[Receiver]) -> Iterator[Receiver]:
     return (receiver for receiver in receivers if receiver.step.kind != "map_batches")
 
 
+def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    if len(batches) == 1:
+        return batches[0]
+    (whole,) = pa.Table.from_batches(batches).combine_chunks().to_batches()
+    return whole
+
+
 def _fitting(step: Step, result: Any) -> pa.RecordBatch:
     """The batch that a function returned, with the declared columns in their order and types."""
     if isinstance(result, pa.Table):
@@ -165,15 +193,15 @@ def _fitting(step: Step, result: Any) -> pa.RecordBatch:
     if not isinstance(result, pa.RecordBatch):
         raise misfit(step, f"emits a {type(result).__name__}, and no Arrow record batch", None)
     columns = []
-    for field in step.schema:
-        position = result.schema.get_field_index(field.name)
+    for declared in step.schema:
+        position = result.schema.get_field_index(declared.name)
         if position < 0:
-            raise misfit(step, f"emits a batch without the column {field.name!r}", None)
+            raise misfit(step, f"emits a batch without the column {declared.name!r}", None)
         column = result.column(position)
         try:
-            columns.append(column if column.type == field.type else column.cast(field.type))
+            columns.append(column if column.type == declared.type else column.cast(declared.type))
         except pa.ArrowException as error:
-            what = f"emits {field.name} as {column.type}, which is no {field.type} ({error})"
+            what = f"emits {declared.name} as {column.type}, which is no {declared.type} ({error})"
             raise misfit(step, what, None) from error
     return pa.RecordBatch.from_arrays(columns, schema=step.schema)
 

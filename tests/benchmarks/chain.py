@@ -13,6 +13,7 @@ import gc
 import math
 import random
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -35,6 +36,7 @@ from flowcore.planner import plan_flow
 from flowcore.settings import Settings
 from flowcore.testing.benchmark import Figures, Report, in_turn
 
+_SPARK = ", Spark"
 BATCH = 10_000
 """Spark's own default for the rows of an Arrow batch."""
 ORDER: list[Any] = [
@@ -62,8 +64,8 @@ OUTPUT = pa.schema(
 )
 DDL = (
     "order_id BIGINT, customer_id BIGINT, created_ms BIGINT, channel STRING, currency STRING, "
-    "country STRING, status STRING, priority BOOLEAN, weight DOUBLE, discount DOUBLE, tax_rate DOUBLE, shipping DOUBLE, "
-    "warehouse STRING, carrier STRING, note STRING, tags ARRAY<STRING>, "
+    "country STRING, status STRING, priority BOOLEAN, weight DOUBLE, discount DOUBLE, tax_rate DOUBLE, "
+    "shipping DOUBLE, warehouse STRING, carrier STRING, note STRING, tags ARRAY<STRING>, "
     "address STRUCT<street: STRING, city: STRING, zip: BIGINT, geo: STRUCT<lat: DOUBLE, lon: DOUBLE>>, "
     "payment STRUCT<method: STRING, digits: STRING, approved: BOOLEAN>, "
     "items ARRAY<STRUCT<sku: STRING, quantity: BIGINT, price: DOUBLE>>, "
@@ -209,9 +211,14 @@ def _in_process(
 def _through_spark(
     table: pa.Table, rounds: int, expected: tuple[Any, ...]
 ) -> tuple[list[Figures], dict[str, float]]:
+    from pyspark import cloudpickle  # noqa: PLC0415 - only this part needs a JVM
+
     from flowcore.spark.context import Context  # noqa: PLC0415 - only this part needs a JVM
     from flowcore.spark.run import SilentListener, open_context, run_stages  # noqa: PLC0415
 
+    # Workers cannot import a benchmark.
+    register: Any = cloudpickle.register_pickle_by_value
+    register(sys.modules[__name__])
     folder = Path(tempfile.mkdtemp(prefix="flowcore-bench-"))
     settings = Settings.of({"data.dir": folder, "state.dir": folder / "state"})
     (folder / "orders").mkdir()
@@ -235,7 +242,7 @@ def _through_spark(
             for name, each in work.items():  # warms up, too
                 each()
                 _require(expected, _ask(RESULT, parcels=pq.read_table(folder / "parcels")), f"{name}, Spark")
-            figures = _measured(work, rounds, table.num_rows, ", Spark")
+            figures = _measured(work, rounds, table.num_rows, _SPARK)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     whole, deep, hand = (figure.median for figure in figures)
@@ -245,13 +252,16 @@ def _through_spark(
 def _measured(
     work: Mapping[str, Callable[[], object]], rounds: int, records: int, beside: str
 ) -> list[Figures]:
+    # Alone in its process a contender is measured by the processor's time, which others cannot take from it.
+    clock, unit = (time.perf_counter, "orders/s") if beside == _SPARK else (time.process_time, "orders/CPU s")
+
     def speed(each: Callable[[], object], _round: int) -> float:
-        began = time.perf_counter()
+        began = clock()
         each()
-        return records / (time.perf_counter() - began)
+        return records / (clock() - began)
 
     found = in_turn(rounds, *(partial(speed, each) for each in work.values()))
-    return [Figures(f"{name}{beside}", "orders/s", each) for name, each in zip(work, found, strict=True)]
+    return [Figures(f"{name}{beside}", unit, each) for name, each in zip(work, found, strict=True)]
 
 
 def _chained(spec: ChainSpec, batches: Iterable[pa.RecordBatch]) -> list[pa.RecordBatch]:
@@ -265,7 +275,9 @@ def _by_hand(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     write = batch_writer(OUTPUT)
     with _rare_collections():
         for batch in batches:
-            yield write([parcel for order in records_of(batch) for parcel in by_hand(order)])
+            for first in range(0, batch.num_rows, 1000):
+                orders = records_of(batch.slice(first, 1000))
+                yield write([parcel for order in orders for parcel in by_hand(order)])
 
 
 def _records_by_hand(records: list[Record]) -> list[Record]:

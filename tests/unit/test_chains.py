@@ -264,6 +264,36 @@ def test_batch_function_forgets_the_record() -> None:
     assert output.origins is None
 
 
+def test_long_batch_is_one_batch_to_every_function_and_outlet() -> None:
+    """However many records are made of it at once; numbers and errors are those of the whole."""
+    size = 2_345
+    rows: list[Record] = [{"n": n, "tags": [], "at": None} for n in range(size)]
+    long = pa.RecordBatch.from_pylist(rows, schema=SCHEMA)
+    wide = plain("wide", kind="map_batches")
+    sizes: list[int] = []
+
+    def noted(batch: pa.RecordBatch) -> pa.RecordBatch:
+        sizes.append(batch.num_rows)
+        return batch
+
+    wide.function = noted
+    tree: Tree = (plain("a", lambda r: r), ((wide, ()), (plain("b", lambda r: r["n"] % 2, "filter"), ())))
+
+    odd, whole = sorted(
+        ChainTask(chain(tree, spied=False), indexed=True).run(long), key=lambda output: output.batch.num_rows
+    )
+
+    assert sizes == [size]
+    assert whole.batch.to_pylist() == rows
+    assert odd.origins == odd.batch.column("n").to_pylist() == list(range(1, size, 2))
+    for bad in (
+        lambda r: {**r, "n": "x" if r["n"] == 1500 else 1},
+        lambda r: {**r, "n": 1 // (r["n"] - 1500)},
+    ):
+        with pytest.raises(FunctionError, match="for the record t:1500"):
+            ChainTask(chain(line(plain("bad", bad)), spied=False), indexed=True).run(long, lambda n: f"t:{n}")
+
+
 def test_empty_batches_call_nobody() -> None:
     """Nor does a filter that leaves nothing."""
     wide = plain("wide", kind="map_batches")
@@ -310,6 +340,21 @@ def test_error_names_operator_and_record(bad: Op, says: str, check: Any) -> None
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)  # noqa: S301 - our own
 
 
+@pytest.mark.parametrize("check", ["off", "full"])
+def test_error_shows_the_record_where_it_has_no_coordinates(check: Any) -> None:
+    """On one line, and not all of a long one."""
+    bad = plain("bad", lambda r: r["no such column"])
+    long = pa.RecordBatch.from_pylist(
+        [{"n": 7, "tags": ["two\nlines", "x" * 999], "at": None}], schema=SCHEMA
+    )
+
+    with pytest.raises(FunctionError, match=r"for the record \{'n': 7, 'tags': .*\.\.\.") as caught:
+        outputs(chain(line(bad), spied=False), long, check=check)
+
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 400
+
+
 def test_error_behind_others_is_not_theirs() -> None:
     """A generator is left where it stands when something behind it fails."""
     many = plain("many", lambda r: (r for _ in range(2)), "flat_map")
@@ -322,7 +367,7 @@ def test_error_when_a_copy_is_made_is_the_senders() -> None:
     """It has emitted what is no record."""
     two = Op("two", output_value_stored=False, input_record_stored=True)
 
-    with pytest.raises(FunctionError, match=r"operator 'one'.*something else than dicts"):
+    with pytest.raises(FunctionError, match=r"operator 'one'.*emits no dicts"):
         outputs(chain(line(plain("one", lambda r: r["n"]), two)))
 
 

@@ -86,6 +86,10 @@ class Keeping:
         self.last = [record]
         return record
 
+    def several(self, record: Record) -> Iterable[Record]:
+        self.last = record
+        yield {**record}
+
     def where(self, record: Record) -> bool:
         self.last = record
         return True
@@ -150,6 +154,10 @@ LIES: dict[str, tuple[Callable[[], Step], str]] = {
         lambda: step("head", same, ("reuse", step("bad", Keeping().inside))),
         "operator 'bad'.*keeps the record"
     ),
+    "flat-map-keeps": (
+        lambda: step("head", same, ("reuse", step("bad", Keeping().several, kind="flat_map"))),
+        "operator 'bad'.*keeps the record",
+    ),
     "filter-keeps": (
         lambda: step("head", same, ("reuse", step("bad", Keeping().where, kind="filter"))),
         "operator 'bad'.*keeps the record",
@@ -185,6 +193,9 @@ TRUTHS: dict[str, Callable[[], Step]] = {
     "recursive": lambda: step("head", same, ("reuse", step("next", _recursive))),
     "generator": lambda: step(
         "head", same, ("reuse", step("g", lambda r: (r for _ in "ab"), kind="flat_map"))
+    ),
+    "new-records": lambda: step(
+        "head", same, ("reuse", step("g", lambda r: iter([{**r}, {**r}]), kind="flat_map"))
     ),
     "nan": lambda: step("head", lambda r: {**r, "x": float("nan")}, ("reuse", step("next", same))),
 }  # fmt: skip
