@@ -108,7 +108,7 @@ def restore(written: Mapping[str, Any]) -> Bundle[Any, Any]:
         case _:
             msg = (
                 f"a snapshot of format {written.get('format')!r} and version {written.get('version')!r} is "
-                f"not one of {FORMAT!r} and version {VERSION}: elements in it would be lost; restore it with the "
-                f"flowcore that wrote it"
+                f"not one of {FORMAT!r} and version {VERSION}: elements in it would be lost; restore it "
+                f"with the flowcore that wrote it"
             )
             raise SerializationError(msg)

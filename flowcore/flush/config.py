@@ -54,8 +54,8 @@ class BufferOutput:
         if 0 < backlog_ms < interval_ms:
             msg = (
                 f"backlog_interval_ms={backlog_ms} is shorter than interval_ms={interval_ms}: history would "
-                f"be sent on more often than news; pass backlog_interval_ms >= {interval_ms}, or 0 to wait for "
-                f"the end of the backlog"
+                f"be sent on more often than news; pass backlog_interval_ms >= {interval_ms}, or 0 to wait "
+                f"for the end of the backlog"
             )
             raise ConfigurationError(msg)
         if self.max_entries is not None and self.max_entries < 1:

@@ -67,7 +67,8 @@ def restore(written: Mapping[str, Any], decode: Callable[[Any], V] = check_value
     if found != (FORMAT, VERSION):
         msg = (
             f"a snapshot of format {found[0]!r} and version {found[1]!r} is not one of {FORMAT!r} and "
-            f"version {VERSION}: records held back in it would be lost; restore it with the flowcore that wrote it"
+            f"version {VERSION}: records held back in it would be lost; restore it with the "
+            f"flowcore that wrote it"
         )
         raise SerializationError(msg)
     try:

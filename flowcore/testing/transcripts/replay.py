@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ NOTHING_WHEN_MISSING = ("out", "late", "dropped", "emits", "triggers", "into")
 """Expectations that mean "nothing" where a step does not name them; all others are then not checked."""
 
 _ROWS = ("out", "late")
-_REMARKS = ("error", "note")
+_REMARKS = ("error", "note", "out_any_order")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +96,8 @@ def _step(where: str, kind: Kind, runner: Runner, step: Mapping[str, Any]) -> st
     expectations = dict.fromkeys(NOTHING_WHEN_MISSING) | {
         name: expected for name, expected in step.items() if name != action and name not in _REMARKS
     }
+    if step.get("out_any_order") and step.get("out") and kind.in_order:
+        expectations["out"] = [{"any_order": step["out"]}]
     for name, expected in expectations.items():
         if not _agrees(kind, name, expected, seen):
             return f"{where}: {name} should be {expected!r}, was {seen.get(name, 'not shown')!r}"
@@ -109,7 +111,7 @@ def _agrees(kind: Kind, name: str, expected: Any, seen: Mapping[str, Any]) -> bo
     if name in NOTHING_WHEN_MISSING:
         expected, found = expected or None, seen.get(name) or None
         if name in _ROWS and expected and found:
-            return _same_rows(expected, found)
+            return (_same_in_order if kind.in_order else _same_rows)(expected, found)
         return same(expected, found)
     return name in seen and same(expected, seen[name])
 
@@ -138,6 +140,28 @@ def _same_rows(expected: Sequence[Sequence[Any]], seen: Sequence[Sequence[Any]])
         else:
             return False
     return not left
+
+
+def _same_in_order(expected: Sequence[Any], seen: Sequence[Any]) -> bool:
+    """Equal as lists, where a group stands for as many as it holds, in any order."""
+    rest = list(seen)
+    for item in expected:
+        group = list(_flat(item))
+        head, rest = rest[: len(group)], rest[len(group) :]
+        for member in group:
+            found = next((index for index, one in enumerate(head) if same(member, one)), None)
+            if found is None:
+                return False
+            del head[found]
+    return not rest
+
+
+def _flat(item: Any) -> Iterator[Any]:
+    if isinstance(item, Mapping) and item.keys() == {"any_order"}:
+        for member in item["any_order"]:
+            yield from _flat(member)
+    else:
+        yield item
 
 
 def _compared(where: str, expected: str | None, refused: str | None) -> str | None:
