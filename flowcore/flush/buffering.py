@@ -81,9 +81,9 @@ def control(config: BufferOutput, buffer: Buffer[K, V], element: Control, now_ms
 
 
 def look(config: BufferOutput, buffer: Buffer[K, V], now_ms: int) -> Released[V]:
-    """Look at the clock: is a flush due?"""
+    """Look at the clock: is a flush due? One that was put back is not waited for."""
     interval_ms = config.interval_ms_in(backlog=buffer.backlog)
-    if interval_ms is None or now_ms - buffer.last_flush_ms < interval_ms:
+    if interval_ms is None or 0 <= now_ms - buffer.last_flush_ms < interval_ms:
         return ()
     return flush(buffer, now_ms)
 
