@@ -473,7 +473,7 @@ def test_restart_anywhere_changes_nothing(
 
 @given(configs, happenings)
 def test_nothing_waits_longer_than_allowed(config: BufferOutput, happened: list[tuple[Any, ...]]) -> None:
-    """After whatever happens the buffer is neither overdue nor overfull, and only records make others wait."""
+    """After whatever happens the buffer is neither overdue nor overfull; only records make others wait."""
     run, watermark_ms = _Run(config), -10
     for position, happening in enumerate(happened):
         watermark_ms = _happens(run, position, happening, watermark_ms)
