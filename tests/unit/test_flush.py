@@ -215,6 +215,15 @@ def test_flush_sends_the_latest_watermark_and_status_between_records(
     assert released[-2:] == (Record("after", 11), Record("none"))
 
 
+def test_flush_sends_records_in_the_order_in_which_they_came() -> None:
+    """In that of the records that are sent: an updated key goes behind one that was not."""
+    run = _each_second()
+    for key, value in (("a", 1), ("b", 2), ("a", 3)):
+        run.put(key, value)
+
+    assert run.idle() == (Record(2), Record(3))
+
+
 def test_flush_without_watermark_covers_no_record() -> None:
     """A status that was held goes ahead of them."""
     run = _each_second()
