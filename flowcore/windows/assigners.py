@@ -166,7 +166,10 @@ def require_positive(name: str, value: int) -> None:
         InvalidWindowError: It is not positive.
     """
     if value <= 0:
-        msg = f"{name}={value} is not a positive number of milliseconds: time would stand still; pass {name} > 0"
+        msg = (
+            f"{name}={value} is not a positive number of milliseconds: time would not be divided; "
+            f"pass {name} > 0"
+        )
         raise InvalidWindowError(msg)
 
 

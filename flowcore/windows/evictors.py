@@ -75,7 +75,7 @@ class TimeEvictor:
 
     def __post_init__(self) -> None:
         if self.window_ms < 0:
-            msg = f"window_ms={self.window_ms} is negative: no record is newer than the newest; pass zero or more"
+            msg = f"window_ms={self.window_ms} is negative: no record would stay; pass zero or more"
             raise InvalidWindowError(msg)
 
     def keep(self, records: Sequence[HeldRecord], /) -> list[HeldRecord]:

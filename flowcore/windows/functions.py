@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from flowcore.errors import StateError
 from flowcore.windows.window import TimeWindow
 
 __all__ = [
@@ -45,9 +46,11 @@ class AggregateFunction(Protocol):
         ...
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessContext:
     """What a process function sees besides the values.
+
+    Its own state is in two mappings that it changes in place; keys are text, values plain data.
 
     Attributes:
         key: The window's key; None where windows are not keyed.
@@ -56,10 +59,9 @@ class ProcessContext:
         clock_ms: The clock.
         firing: The how-many-th emission of the window this is, from 1.
         is_late: A record that came after the window was complete made it emit.
-        window_state: The function's own state of this window, plain data; gone with the window. Windows
-            that merge have none.
-        key_state: The function's own state of this key, plain data, shared by its windows. It stays until
-            the function empties it.
+        key_state: The function's own state of this key, shared by its windows. It stays until the
+            function empties it.
+        own: What `window_state` gives; None where windows merge.
     """
 
     key: Any
@@ -68,8 +70,23 @@ class ProcessContext:
     clock_ms: int
     firing: int
     is_late: bool
-    window_state: dict[str, Any] = field(default_factory=dict)
     key_state: dict[str, Any] = field(default_factory=dict)
+    own: dict[str, Any] | None = None
+
+    @property
+    def window_state(self) -> dict[str, Any]:
+        """The function's own state of this window; gone with the window.
+
+        Raises:
+            StateError: Windows merge, and nobody could say how their states do.
+        """
+        if self.own is None:
+            msg = (
+                f"window_state of {self.window} of key {self.key!r}: windows that merge have no state of "
+                "their own, since it could not be merged; use key_state, or windows that do not merge"
+            )
+            raise StateError(msg)
+        return self.own
 
 
 class ProcessFunction(Protocol):

@@ -27,7 +27,9 @@ CLAIMED = {
     "checkpoint-interval": 3,
     "flush": 18,
     "serializer": 6,
+    "session-merge": 6,
     "watermarks": 13,
+    "window": 44,
 }
 """Kinds that flowcore says it replays, and how many transcripts of each there are at least."""
 

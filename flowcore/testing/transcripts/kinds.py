@@ -10,7 +10,9 @@ from flowcore.testing.transcripts import (
     checkpoint_interval,
     flush,
     serializer,
+    session_merge,
     watermarks,
+    window,
 )
 from flowcore.testing.transcripts.runner import Kind
 
@@ -22,7 +24,9 @@ _ALL: tuple[Kind, ...] = (
     checkpoint_interval.KIND,
     flush.KIND,
     serializer.KIND,
+    session_merge.KIND,
     watermarks.KIND,
+    window.KIND,
 )
 
 KINDS: Mapping[str, Kind] = {kind.name: kind for kind in _ALL}

@@ -15,7 +15,7 @@ from flowcore.elements import MAX_TIMESTAMP_MS
 from flowcore.windows.assigners import require_positive
 from flowcore.windows.triggers.silent import Never
 from flowcore.windows.triggers.trigger import TriggerContext, Verdict
-from flowcore.windows.window import TimeWindow
+from flowcore.windows.window import ALL_TIME, TimeWindow
 
 __all__ = ["ContinuousEventTime", "ContinuousProcessingTime"]
 
@@ -46,9 +46,7 @@ class ContinuousEventTime(Never):
 
     def on_event_time(self, time_ms: int, context: TriggerContext) -> Verdict:
         """An interval or the window has ended."""
-        return _at(
-            time_ms, context.watermark_ms, self.interval_ms, context, context.register_event_timer
-        )
+        return _at(time_ms, context.watermark_ms, self.interval_ms, context, context.register_event_timer)
 
     def on_merge(self, states: Sequence[Any], context: TriggerContext) -> None:
         """Go on at the earliest of the multiples."""
@@ -82,9 +80,7 @@ class ContinuousProcessingTime(Never):
 
     def on_processing_time(self, time_ms: int, context: TriggerContext) -> Verdict:
         """An interval or the window has ended."""
-        return _at(
-            time_ms, context.clock_ms, self.interval_ms, context, context.register_processing_timer
-        )
+        return _at(time_ms, context.clock_ms, self.interval_ms, context, context.register_processing_timer)
 
     def on_merge(self, states: Sequence[Any], context: TriggerContext) -> None:
         """Go on at the earliest of the multiples."""
@@ -96,9 +92,7 @@ class ContinuousProcessingTime(Never):
 _Register = Callable[[int], None]
 
 
-def _at(
-    time_ms: int, now_ms: int, interval_ms: int, context: TriggerContext, register: _Register
-) -> Verdict:
+def _at(time_ms: int, now_ms: int, interval_ms: int, context: TriggerContext, register: _Register) -> Verdict:
     if time_ms == context.window.last_ms:
         return Verdict.FIRE
     if time_ms != context.state or _all_at_once(now_ms, context.window):
@@ -125,4 +119,4 @@ def _multiple_after(time_ms: int, interval_ms: int) -> int:
 
 
 def _all_at_once(now_ms: int, window: TimeWindow) -> bool:
-    return now_ms == MAX_TIMESTAMP_MS == window.last_ms
+    return now_ms == MAX_TIMESTAMP_MS and window == ALL_TIME
