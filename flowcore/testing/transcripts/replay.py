@@ -12,7 +12,7 @@ from flowcore.testing.transcripts.kinds import KINDS
 from flowcore.testing.transcripts.load import Transcript, load
 from flowcore.testing.transcripts.runner import COMMON_ACTIONS, Kind, Refused, Runner
 
-__all__ = ["NOTHING_WHEN_MISSING", "Outcome", "replay", "same"]
+__all__ = ["NOTHING_WHEN_MISSING", "Difference", "Outcome", "replay", "same"]
 
 NOTHING_WHEN_MISSING = ("out", "late", "dropped", "emits", "triggers", "into")
 """Expectations that mean "nothing" where a step does not name them; all others are then not checked."""
@@ -22,24 +22,56 @@ _REMARKS = ("error", "note", "out_any_order")
 
 
 @dataclass(frozen=True, slots=True)
+class Difference:
+    """Where something else was seen than expected.
+
+    Attributes:
+        step: The step's number from 1; 0 for building the operator.
+        action: What was done.
+        name: The expectation, ``error`` where it is about being refused.
+        expected: What it asks for.
+        seen: What was seen.
+    """
+
+    step: int
+    action: str
+    name: str
+    expected: Any
+    seen: Any
+
+
+@dataclass(frozen=True, slots=True)
 class Outcome:
     """How one transcript went.
 
     Attributes:
         transcript: What was replayed.
         steps: Steps that agreed.
-        disagreement: What the first step that did not agree expected and what was seen; None if all
+        difference: What the first step that did not agree expected and what was seen; None if all
             agreed.
     """
 
     transcript: Transcript
     steps: int
-    disagreement: str | None = None
+    difference: Difference | None = None
 
     @property
     def passed(self) -> bool:
         """Every step agreed."""
-        return self.disagreement is None
+        return self.difference is None
+
+    @property
+    def disagreement(self) -> str | None:
+        """The difference as a sentence, None if there is none."""
+        if self.difference is None:
+            return None
+        found = self.difference
+        where = (
+            f"{self.transcript.path.name} step {found.step} ({found.action})" if found.step else "building"
+        )
+        if found.name == "error":
+            return f"{where}: should be refused with {found.expected!r}, was refused with {found.seen!r}"
+        return f"{where}: {found.name} should be {found.expected!r}, was {found.seen!r}"
 
 
 def replay(transcript: Transcript | Path, kinds: Mapping[str, Kind] = KINDS) -> Outcome:
@@ -65,34 +97,33 @@ def replay(transcript: Transcript | Path, kinds: Mapping[str, Kind] = KINDS) -> 
     try:
         runner = kind.build(transcript.operator)
     except Refused as refused:
-        return Outcome(transcript, 0, _compared("building", transcript.error, refused.word))
+        return Outcome(transcript, 0, _compared(0, "build", transcript.error, refused.word))
     if transcript.error is not None:
-        return Outcome(transcript, 0, _compared("building", transcript.error, None))
+        return Outcome(transcript, 0, _compared(0, "build", transcript.error, None))
     for number, step in enumerate(transcript.steps, 1):
-        disagreement = _step(f"{transcript.path.name} step {number}", kind, runner, step)
-        if disagreement is not None:
-            return Outcome(transcript, number - 1, disagreement)
+        difference = _step(transcript.path, number, kind, runner, step)
+        if difference is not None:
+            return Outcome(transcript, number - 1, difference)
     return Outcome(transcript, len(transcript.steps))
 
 
-def _step(where: str, kind: Kind, runner: Runner, step: Mapping[str, Any]) -> str | None:
+def _step(path: Path, number: int, kind: Kind, runner: Runner, step: Mapping[str, Any]) -> Difference | None:
     actions = [name for name in step if name in COMMON_ACTIONS | kind.actions]
     if len(actions) != 1:
         msg = (
-            f"{where} has {len(actions)} actions ({', '.join(actions) or 'none'}): it would not be known "
-            f"what to do; write one of {', '.join(sorted(COMMON_ACTIONS | kind.actions))}"
+            f"{path.name} step {number} has {len(actions)} actions ({', '.join(actions) or 'none'}): it would "
+            f"not be known what to do; write one of {', '.join(sorted(COMMON_ACTIONS | kind.actions))}"
         )
         raise ConfigurationError(msg)
     (action,) = actions
-    where = f"{where} ({action})"
     try:
         seen = runner.act(action, step[action])
     except Refused as refused:
-        return _compared(where, step.get("error"), refused.word)
+        return _compared(number, action, step.get("error"), refused.word)
     except FlowcoreError as error:
-        return f"{where} failed: {error}"
+        return Difference(number, action, "success", expected=True, seen=str(error))
     if "error" in step:
-        return _compared(where, step["error"], None)
+        return _compared(number, action, step["error"], None)
     expectations = dict.fromkeys(NOTHING_WHEN_MISSING) | {
         name: expected for name, expected in step.items() if name != action and name not in _REMARKS
     }
@@ -100,7 +131,7 @@ def _step(where: str, kind: Kind, runner: Runner, step: Mapping[str, Any]) -> st
         expectations["out"] = [{"any_order": step["out"]}]
     for name, expected in expectations.items():
         if not _agrees(kind, name, expected, seen):
-            return f"{where}: {name} should be {expected!r}, was {seen.get(name, 'not shown')!r}"
+            return Difference(number, action, name, expected, seen.get(name, "not shown"))
     return None
 
 
@@ -164,7 +195,5 @@ def _flat(item: Any) -> Iterator[Any]:
         yield item
 
 
-def _compared(where: str, expected: str | None, refused: str | None) -> str | None:
-    if expected == refused:
-        return None
-    return f"{where}: should be refused with {expected!r}, was refused with {refused!r}"
+def _compared(number: int, action: str, expected: str | None, refused: str | None) -> Difference | None:
+    return None if expected == refused else Difference(number, action, "error", expected, refused)
