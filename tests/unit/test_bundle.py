@@ -74,13 +74,14 @@ def test_bundle_snapshot_is_this_json() -> None:
     """It changes only on purpose, and with a new version."""
     bundle: Bundle[tuple[str, int], str] = Bundle(finished=4)
     add(CountBundle(3), bundle, ("a", 1), "x")
-    written = snapshot(bundle)
     add(CountBundle(3), bundle, ("a", 1), "y")
+    written = snapshot(bundle)
+    add(CountBundle(3), bundle, ("a", 1), "z")
 
     assert written == {
-        "format": "flowcore.flush.bundle", "version": 1, "values": [[["a", 1], ["x"]]], "finished": 4,
+        "format": "flowcore.flush.bundle", "version": 1, "values": [[["a", 1], ["x", "y"]]], "finished": 4,
     }  # fmt: skip
-    assert restore(written) == Bundle({("a", 1): ["x"]}, 1, 4)
+    assert restore(written) == Bundle({("a", 1): ["x", "y"]}, 2, 4)
 
 
 @pytest.mark.parametrize(

@@ -21,13 +21,13 @@ values = st.recursive(
     max_leaves=5,
 )
 parts = st.none() | st.integers() | st.text()
-keys = parts | st.lists(parts, max_size=3).map(tuple)
+keys = st.recursive(parts, lambda inner: st.lists(inner, max_size=3).map(tuple), max_leaves=4)
 milliseconds = st.integers(-(2**63), 2**63 - 1)
 
 
 def _filled() -> Buffer[Any, Any]:
     buffer: Buffer[Any, Any] = Buffer(last_flush_ms=7, backlog=True)
-    hold_record(buffer, ("a", 1), Record({"n": 1}, 2**63 - 1), 9)
+    hold_record(buffer, ("a", (1,)), Record({"n": 1}, 2**63 - 1), 9)
     hold_record(buffer, None, Record(None), 10)
     hold(buffer, WatermarkStatus(idle=True))
     hold(buffer, Watermark(-(2**63)))
@@ -41,7 +41,7 @@ WRITTEN = {
     "last_flush_ms": 7,
     "waiting_since_ms": 9,
     "backlog": True,
-    "records": [[["a", 1], {"n": 1}, 2**63 - 1], [None, None, None]],
+    "records": [[["a", [1]], {"n": 1}, 2**63 - 1], [None, None, None]],
     "held": [{"idle": True}, {"watermark": -(2**63)}],
     "markers": [["op", 3, 100]],
 }
@@ -80,7 +80,7 @@ def test_snapshot_is_not_changed_by_what_follows() -> None:
     """It is of one moment, values included."""
     buffer = _filled()
     written = snapshot(buffer)
-    buffer.records["a", 1].value["n"] = 2
+    buffer.records["a", (1,)].value["n"] = 2
     hold_record(buffer, "b", Record(3), 11)
     buffer.markers.clear()
 
