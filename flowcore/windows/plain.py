@@ -61,13 +61,23 @@ def from_plain(written: Any) -> Any:
             raise StateError(msg)
 
 
+def _written_time(value: dt.datetime) -> list[Any]:
+    if value.tzinfo is not None and type(value.tzinfo) is not dt.timezone:
+        msg = (
+            f"{value!r} is in a time zone that is a set of rules: it would come back with a fixed offset; "
+            "keep it in UTC"
+        )
+        raise StateError(msg)
+    return [value.isoformat(), value.fold]
+
+
 _WRITERS: Mapping[type, Callable[[Any], Any]] = {
     float: repr,
     tuple: lambda value: [to_plain(item) for item in value],
     dict: lambda value: [[to_plain(key), to_plain(item)] for key, item in value.items()],
     bytes: lambda value: base64.b64encode(value).decode("ascii"),
     Decimal: str,
-    dt.datetime: dt.datetime.isoformat,
+    dt.datetime: _written_time,
     dt.date: dt.date.isoformat,
 }
 _READERS: Mapping[str, Callable[[Any], Any]] = {
@@ -76,6 +86,6 @@ _READERS: Mapping[str, Callable[[Any], Any]] = {
     "dict": lambda items: {from_plain(key): from_plain(item) for key, item in items},
     "bytes": base64.b64decode,
     "Decimal": Decimal,
-    "datetime": dt.datetime.fromisoformat,
+    "datetime": lambda written: dt.datetime.fromisoformat(written[0]).replace(fold=written[1]),
     "date": dt.date.fromisoformat,
 }

@@ -111,8 +111,8 @@ def _step(path: Path, number: int, kind: Kind, runner: Runner, step: Mapping[str
     actions = [name for name in step if name in COMMON_ACTIONS | kind.actions]
     if len(actions) != 1:
         msg = (
-            f"{path.name} step {number} has {len(actions)} actions ({', '.join(actions) or 'none'}): it would "
-            f"not be known what to do; write one of {', '.join(sorted(COMMON_ACTIONS | kind.actions))}"
+            f"{path.name} step {number} has {len(actions)} actions ({', '.join(actions) or 'none'}): it "
+            f"would not be known what to do; write one of {', '.join(sorted(COMMON_ACTIONS | kind.actions))}"
         )
         raise ConfigurationError(msg)
     (action,) = actions
