@@ -167,6 +167,18 @@ def test_two_sessions_that_emitted_are_joined_late() -> None:
     assert harness.snapshot()["keys"] == []
 
 
+def test_merged_session_goes_on_from_its_highest_firing() -> None:
+    """One part has emitted twice, the other not yet."""
+    harness = _harness(SessionWindows(100), allowed_lateness_ms=1000)
+
+    harness.feed(("a", 1, 0))
+    harness.watermark(120)
+    harness.feed(("a", 2, 5), ("a", 3, 200))
+    harness.feed(("a", 4, 100))
+
+    assert [(r.value, r.firing) for r in harness.watermark(299).results] == [([1, 2, 3, 4], 3)]
+
+
 def test_merged_counts_emit_with_the_next_record_only() -> None:
     """Two and two records make four, and the one that joined them the fifth."""
     harness = _harness(SessionWindows(10), Count(4))
@@ -206,6 +218,16 @@ def test_continuous_trigger_knows_multiples_below_zero() -> None:
 
     assert len(harness.watermark(-2001).results) == 0
     assert len(harness.watermark(-2000).results) == 1
+
+
+def test_continuous_trigger_makes_up_for_multiples_when_the_watermark_moves_on() -> None:
+    """A first record behind the watermark does not emit at once, nor does the same watermark again."""
+    harness = _harness(TumblingWindows(100), ContinuousEventTime(20))
+
+    harness.watermark(45)
+    assert _values(harness.feed(("a", 1, 10))) == []
+    assert _values(harness.watermark(45)) == []
+    assert _values(harness.watermark(46)) == [[1], [1]]
 
 
 def test_continuous_trigger_goes_by_the_record_that_came_first() -> None:
@@ -270,8 +292,16 @@ def test_continuous_clock_trigger_emits_at_multiples_of_the_clock() -> None:
 
     harness.move_clock(10)
     harness.feed(("a", 1))
-    harness.restart()
-    counts = [len(harness.move_clock(clock_ms).results) for clock_ms in (39, 40, 79, 98, 99, 100)]
+    counts = []
+    for clock_ms in (39, 40, 79, 98, 99, 100):
+        counts.append(len(harness.move_clock(clock_ms).results))
+        assert all(
+            due_ms > clock_ms
+            for key in harness.snapshot()["keys"]
+            for window in key["windows"]
+            for due_ms in window["processing_timers"]
+        )
+        harness.restart()
 
     assert counts == [0, 1, 0, 1, 1, 0]
 
@@ -431,6 +461,7 @@ class _AtThousands:
         raise AssertionError
 
     def on_merge(self, states: Sequence[Any], context: TriggerContext) -> None:
+        assert context.state is None
         context.state = max(states)
         context.register_event_timer(context.state)
 
