@@ -264,6 +264,16 @@ def test_continuous_trigger_of_a_session_keeps_to_multiples_when_it_grows() -> N
     assert times == [80, 160, 189]
 
 
+def test_continuous_trigger_of_merged_sessions_goes_on_at_the_earlier_multiple() -> None:
+    """Whichever of them came first."""
+    harness = _harness(SessionWindows(100), ContinuousEventTime(30))
+
+    harness.feed(("a", 1, 150), ("a", 2, 0), ("a", 3, 80))
+
+    assert _values(harness.watermark(29)) == []
+    assert _values(harness.watermark(30)) == [[1, 2, 3]]
+
+
 def test_continuous_purging_trigger_emits_what_is_new() -> None:
     """An interval without records emits nothing."""
     harness = _harness(TumblingWindows(100), Purging(ContinuousEventTime(20)))
