@@ -187,6 +187,15 @@ def test_timers_that_were_cancelled_take_no_memory() -> None:
     assert len(queue._heap) < 100
 
 
+def test_timers_that_are_asked_for_again_take_no_memory() -> None:
+    """A window has one end, however many records it has."""
+    harness = WindowHarness(WindowConfig(assigner=TumblingWindows(10_000), function=Aggregate(Sum())))
+
+    harness.feed(*(("a", 1, time_ms) for time_ms in range(5000)))
+
+    assert len(harness._state.event_timers._heap) == 2
+
+
 @pytest.mark.parametrize(
     "name",
     ["flowcore.testing.harness", "flowcore.testing.clock", "flowcore.windows", "flowcore.windows.plain",
