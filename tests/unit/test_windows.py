@@ -316,6 +316,19 @@ def test_continuous_clock_trigger_emits_at_multiples_of_the_clock() -> None:
     assert counts == [0, 1, 0, 1, 1, 0]
 
 
+def test_continuous_clock_trigger_goes_on_when_a_session_grows() -> None:
+    """Its next multiple stays, and its end moves."""
+    harness = _harness(SessionWindows(100), ContinuousProcessingTime(40), time="processing")
+
+    harness.move_clock(10)
+    harness.feed(("a", 1))
+    harness.move_clock(30)
+    harness.feed(("a", 2))
+    counts = [len(harness.move_clock(clock_ms).results) for clock_ms in (39, 40, 80, 109, 120, 128, 129)]
+
+    assert counts == [0, 1, 1, 0, 1, 0, 1]
+
+
 def test_clock_window_emits_at_once_in_its_last_millisecond() -> None:
     """A record that comes when the clock is there already does not wait, and is not emitted again."""
     harness = _harness(TumblingWindows(100), time="processing")
