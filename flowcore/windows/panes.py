@@ -144,9 +144,8 @@ def merge_panes(
     if not merge.merged:
         return open_pane(state, key, key_state, merge.window)
     for window in merge.merged:
-        OpenPane(state, key, key_state, window, key_state.panes[key_state.windows[window]]).cancel_timers(
-            config
-        )
+        part = key_state.panes[key_state.windows[window]]
+        OpenPane(state, key, key_state, window, part).cancel_timers(config)
     panes = [key_state.panes[merge.state], *(key_state.panes.pop(other) for other in merge.merged_states)]
     apply_merge(key_state.windows, merge)
     merged = panes[0]
