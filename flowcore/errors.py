@@ -7,12 +7,14 @@ FlowcoreError
 |   +-- SettingsError                      an unknown setting, or a value it cannot take
 |   +-- ElementError                       a stream element whose values are out of range
 |   +-- FormatError                        a value format that is unknown, or does not fit its schema
+|   +-- InvalidWindowError                 windows, triggers or evictors that cannot work
 +-- InstallationError                      something this machine needs is missing
 +-- ResultError                            a bounded result is missing, half-written or changed
 +-- BrokerError                            Kafka cannot be started or reached
 +-- SerializationError                     bytes or a value that a serializer refuses
 |   +-- OnlyRecordsError                   anything but a record, handed to a value-only serializer
 +-- NoTimestampError                       a timestamp is asked of a record that cannot have one
++-- StateError                             kept state that this operator cannot go on from
 +-- RunError                               a stage or a live query failed while it ran
     +-- FunctionError                      a user's function raised, or emitted what it may not
     +-- ObjectReuseError                   a user's function broke what it promised of its records
@@ -31,6 +33,7 @@ __all__ = [
     "FormatError",
     "FunctionError",
     "InstallationError",
+    "InvalidWindowError",
     "NoTimestampError",
     "ObjectReuseError",
     "OnlyRecordsError",
@@ -40,6 +43,7 @@ __all__ = [
     "SchemaError",
     "SerializationError",
     "SettingsError",
+    "StateError",
 ]
 
 
@@ -71,6 +75,10 @@ class FormatError(ConfigurationError):
     """A value format that is unknown, cannot hold its schema, or is not the one that was written with."""
 
 
+class InvalidWindowError(ConfigurationError):
+    """Windows, triggers or evictors whose parameters contradict what they promise."""
+
+
 class InstallationError(FlowcoreError):
     """Something flowcore needs is not on this machine; the message holds the command that mends it."""
 
@@ -93,6 +101,10 @@ class OnlyRecordsError(SerializationError):
 
 class NoTimestampError(FlowcoreError):
     """The timestamp was asked of a record that was read without one."""
+
+
+class StateError(FlowcoreError):
+    """Kept state of another version or of another operator; going on from it would be wrong."""
 
 
 class RunError(FlowcoreError):

@@ -21,7 +21,16 @@ FOLDER = SHARED if SHARED.is_dir() else COPY
 
 ALL = [load(path) for path in sorted(FOLDER.glob("*.yaml"))]
 REPLAYED = [transcript for transcript in ALL if transcript.kind in KINDS]
-CLAIMED = {"serializer": 6, "watermarks": 13}
+CLAIMED = {
+    "backlog": 1,
+    "bundle": 1,
+    "checkpoint-interval": 3,
+    "flush": 18,
+    "serializer": 6,
+    "session-merge": 6,
+    "watermarks": 13,
+    "window": 44,
+}
 """Kinds that flowcore says it replays, and how many transcripts of each there are at least."""
 
 

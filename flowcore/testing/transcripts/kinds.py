@@ -4,11 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from flowcore.testing.transcripts import serializer, watermarks
+from flowcore.testing.transcripts import (
+    backlog,
+    bundle,
+    checkpoint_interval,
+    flush,
+    serializer,
+    session_merge,
+    watermarks,
+    window,
+)
 from flowcore.testing.transcripts.runner import Kind
 
 __all__ = ["KINDS"]
 
-_ALL: tuple[Kind, ...] = (serializer.KIND, watermarks.KIND)
+_ALL: tuple[Kind, ...] = (
+    backlog.KIND,
+    bundle.KIND,
+    checkpoint_interval.KIND,
+    flush.KIND,
+    serializer.KIND,
+    session_merge.KIND,
+    watermarks.KIND,
+    window.KIND,
+)
 
 KINDS: Mapping[str, Kind] = {kind.name: kind for kind in _ALL}

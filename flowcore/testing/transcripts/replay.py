@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,13 +12,32 @@ from flowcore.testing.transcripts.kinds import KINDS
 from flowcore.testing.transcripts.load import Transcript, load
 from flowcore.testing.transcripts.runner import COMMON_ACTIONS, Kind, Refused, Runner
 
-__all__ = ["NOTHING_WHEN_MISSING", "Outcome", "replay", "same"]
+__all__ = ["NOTHING_WHEN_MISSING", "Difference", "Outcome", "replay", "same"]
 
 NOTHING_WHEN_MISSING = ("out", "late", "dropped", "emits", "triggers", "into")
 """Expectations that mean "nothing" where a step does not name them; all others are then not checked."""
 
 _ROWS = ("out", "late")
-_REMARKS = ("error", "note")
+_REMARKS = ("error", "note", "out_any_order")
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Where something else was seen than expected.
+
+    Attributes:
+        step: The step's number from 1; 0 for building the operator.
+        action: What was done.
+        name: The expectation, ``error`` where it is about being refused.
+        expected: What it asks for.
+        seen: What was seen.
+    """
+
+    step: int
+    action: str
+    name: str
+    expected: Any
+    seen: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,18 +47,31 @@ class Outcome:
     Attributes:
         transcript: What was replayed.
         steps: Steps that agreed.
-        disagreement: What the first step that did not agree expected and what was seen; None if all
+        difference: What the first step that did not agree expected and what was seen; None if all
             agreed.
     """
 
     transcript: Transcript
     steps: int
-    disagreement: str | None = None
+    difference: Difference | None = None
 
     @property
     def passed(self) -> bool:
         """Every step agreed."""
-        return self.disagreement is None
+        return self.difference is None
+
+    @property
+    def disagreement(self) -> str | None:
+        """The difference as a sentence, None if there is none."""
+        if self.difference is None:
+            return None
+        found = self.difference
+        where = (
+            f"{self.transcript.path.name} step {found.step} ({found.action})" if found.step else "building"
+        )
+        if found.name == "error":
+            return f"{where}: should be refused with {found.expected!r}, was refused with {found.seen!r}"
+        return f"{where}: {found.name} should be {found.expected!r}, was {found.seen!r}"
 
 
 def replay(transcript: Transcript | Path, kinds: Mapping[str, Kind] = KINDS) -> Outcome:
@@ -65,40 +97,41 @@ def replay(transcript: Transcript | Path, kinds: Mapping[str, Kind] = KINDS) -> 
     try:
         runner = kind.build(transcript.operator)
     except Refused as refused:
-        return Outcome(transcript, 0, _compared("building", transcript.error, refused.word))
+        return Outcome(transcript, 0, _compared(0, "build", transcript.error, refused.word))
     if transcript.error is not None:
-        return Outcome(transcript, 0, _compared("building", transcript.error, None))
+        return Outcome(transcript, 0, _compared(0, "build", transcript.error, None))
     for number, step in enumerate(transcript.steps, 1):
-        disagreement = _step(f"{transcript.path.name} step {number}", kind, runner, step)
-        if disagreement is not None:
-            return Outcome(transcript, number - 1, disagreement)
+        difference = _step(transcript.path, number, kind, runner, step)
+        if difference is not None:
+            return Outcome(transcript, number - 1, difference)
     return Outcome(transcript, len(transcript.steps))
 
 
-def _step(where: str, kind: Kind, runner: Runner, step: Mapping[str, Any]) -> str | None:
+def _step(path: Path, number: int, kind: Kind, runner: Runner, step: Mapping[str, Any]) -> Difference | None:
     actions = [name for name in step if name in COMMON_ACTIONS | kind.actions]
     if len(actions) != 1:
         msg = (
-            f"{where} has {len(actions)} actions ({', '.join(actions) or 'none'}): it would not be known "
-            f"what to do; write one of {', '.join(sorted(COMMON_ACTIONS | kind.actions))}"
+            f"{path.name} step {number} has {len(actions)} actions ({', '.join(actions) or 'none'}): it "
+            f"would not be known what to do; write one of {', '.join(sorted(COMMON_ACTIONS | kind.actions))}"
         )
         raise ConfigurationError(msg)
     (action,) = actions
-    where = f"{where} ({action})"
     try:
         seen = runner.act(action, step[action])
     except Refused as refused:
-        return _compared(where, step.get("error"), refused.word)
+        return _compared(number, action, step.get("error"), refused.word)
     except FlowcoreError as error:
-        return f"{where} failed: {error}"
+        return Difference(number, action, "success", expected=True, seen=str(error))
     if "error" in step:
-        return _compared(where, step["error"], None)
+        return _compared(number, action, step["error"], None)
     expectations = dict.fromkeys(NOTHING_WHEN_MISSING) | {
         name: expected for name, expected in step.items() if name != action and name not in _REMARKS
     }
+    if step.get("out_any_order") and step.get("out") and kind.in_order:
+        expectations["out"] = [{"any_order": step["out"]}]
     for name, expected in expectations.items():
         if not _agrees(kind, name, expected, seen):
-            return f"{where}: {name} should be {expected!r}, was {seen.get(name, 'not shown')!r}"
+            return Difference(number, action, name, expected, seen.get(name, "not shown"))
     return None
 
 
@@ -109,7 +142,7 @@ def _agrees(kind: Kind, name: str, expected: Any, seen: Mapping[str, Any]) -> bo
     if name in NOTHING_WHEN_MISSING:
         expected, found = expected or None, seen.get(name) or None
         if name in _ROWS and expected and found:
-            return _same_rows(expected, found)
+            return (_same_in_order if kind.in_order else _same_rows)(expected, found)
         return same(expected, found)
     return name in seen and same(expected, seen[name])
 
@@ -140,7 +173,27 @@ def _same_rows(expected: Sequence[Sequence[Any]], seen: Sequence[Sequence[Any]])
     return not left
 
 
-def _compared(where: str, expected: str | None, refused: str | None) -> str | None:
-    if expected == refused:
-        return None
-    return f"{where}: should be refused with {expected!r}, was refused with {refused!r}"
+def _same_in_order(expected: Sequence[Any], seen: Sequence[Any]) -> bool:
+    """Equal as lists, where a group stands for as many as it holds, in any order."""
+    rest = list(seen)
+    for item in expected:
+        group = list(_flat(item))
+        head, rest = rest[: len(group)], rest[len(group) :]
+        for member in group:
+            found = next((index for index, one in enumerate(head) if same(member, one)), None)
+            if found is None:
+                return False
+            del head[found]
+    return not rest
+
+
+def _flat(item: Any) -> Iterator[Any]:
+    if isinstance(item, Mapping) and item.keys() == {"any_order"}:
+        for member in item["any_order"]:
+            yield from _flat(member)
+    else:
+        yield item
+
+
+def _compared(number: int, action: str, expected: str | None, refused: str | None) -> Difference | None:
+    return None if expected == refused else Difference(number, action, "error", expected, refused)

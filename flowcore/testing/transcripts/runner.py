@@ -50,6 +50,8 @@ class Kind:
         name: The file's ``operator.kind``.
         actions: Names of actions that this kind has beyond `COMMON_ACTIONS`.
         build: A runner from the file's ``operator`` section; raises `Refused` where building fails.
+        in_order: What ``out`` shows is a list in order, in which ``{any_order: [...]}`` stands for the next
+            few in any order; if not, it is a multiset.
         agrees: Whether what was seen meets one expectation: its name, what is expected, all that was
             seen in this step. None stands for "compare as usual".
     """
@@ -57,4 +59,5 @@ class Kind:
     name: str
     build: Callable[[Mapping[str, Any]], Runner]
     actions: frozenset[str] = frozenset()
+    in_order: bool = False
     agrees: Callable[[str, Any, Mapping[str, Any]], bool | None] = lambda *_: None

@@ -1,0 +1,72 @@
+"""Windows: how are records grouped by time, and when does each group emit?
+
+Configuration (`WindowConfig`, made of an assigner, a trigger, an evictor and a function), logic
+(`WindowOperator`) and state (`WindowState`) are three types. The operator is pure: records, watermarks
+and the clock's time are passed in, what windows emit is returned, and `snapshot` and `restore` carry the
+state over a restart. What it means in the field's words is told in docs/windows.md.
+
+Times are integer milliseconds since the epoch, UTC, in signed 64 bits.
+
+>>> from flowcore.windows.aggregates import Sum
+>>> operator = WindowOperator(WindowConfig(assigner=TumblingWindows(1000), function=Aggregate(Sum())))
+>>> state = WindowState()
+>>> operator.process(state, [KeyedRecord("a", 2, 100), KeyedRecord("a", 3, 900)]).results
+[]
+>>> [(result.key, result.value) for result in operator.advance_watermark(state, 999).results]
+[('a', 5)]
+"""
+
+from __future__ import annotations
+
+from flowcore.windows.assigners import (
+    EndOfStreamWindows,
+    GlobalWindows,
+    SlidingWindows,
+    TumblingWindows,
+    WindowAssigner,
+)
+from flowcore.windows.codec import restore, snapshot
+from flowcore.windows.config import WindowConfig
+from flowcore.windows.evictors import CountEvictor, DeltaEvictor, Evictor, TimeEvictor
+from flowcore.windows.functions import (
+    Aggregate,
+    AggregateFunction,
+    Process,
+    ProcessContext,
+    ProcessFunction,
+    Reduce,
+)
+from flowcore.windows.operator import WindowOperator
+from flowcore.windows.rows import Emissions, KeyedRecord, WindowResult
+from flowcore.windows.sessions import DynamicSessionWindows, SessionWindows
+from flowcore.windows.state import WindowState
+from flowcore.windows.window import TimeWindow
+
+__all__ = [
+    "Aggregate",
+    "AggregateFunction",
+    "CountEvictor",
+    "DeltaEvictor",
+    "DynamicSessionWindows",
+    "Emissions",
+    "EndOfStreamWindows",
+    "Evictor",
+    "GlobalWindows",
+    "KeyedRecord",
+    "Process",
+    "ProcessContext",
+    "ProcessFunction",
+    "Reduce",
+    "SessionWindows",
+    "SlidingWindows",
+    "TimeEvictor",
+    "TimeWindow",
+    "TumblingWindows",
+    "WindowAssigner",
+    "WindowConfig",
+    "WindowOperator",
+    "WindowResult",
+    "WindowState",
+    "restore",
+    "snapshot",
+]

@@ -1,0 +1,106 @@
+"""Configuration: everything that says what a window operator does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from flowcore.elements import MAX_TIMESTAMP_MS
+from flowcore.errors import InvalidWindowError
+from flowcore.windows.assigners import EndOfStreamWindows, WindowAssigner
+from flowcore.windows.contents import Accumulating, Buffering, ContentLogic
+from flowcore.windows.evictors import Evictor
+from flowcore.windows.functions import Process, WindowFunction
+from flowcore.windows.triggers import EndOfStream, EventTime, Never, ProcessingTime, Trigger
+from flowcore.windows.window import TimeWindow
+
+__all__ = ["LateRecords", "WindowConfig", "WindowTime"]
+
+WindowTime = Literal["event", "processing"]
+"""Whose time puts records into windows: their own, or the clock's."""
+
+LateRecords = Literal["drop", "side-output"]
+"""What becomes of a record that came too late for all its windows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowConfig:
+    """What a window operator does.
+
+    Args:
+        assigner: To which windows a record belongs.
+        function: What a window emits.
+        time: Whose time counts.
+        trigger: When a window emits; if not given, at its end. A global window has no end that a trigger
+            would wait for: it emits nothing without one.
+        evictor: Which records are let go when it emits; all are kept until then.
+        allowed_lateness_ms: How long after a window is complete records still count in it, each emitting
+            anew.
+        late: What becomes of later ones.
+
+    Raises:
+        InvalidWindowError: The parameters contradict each other.
+    """
+
+    assigner: WindowAssigner
+    function: WindowFunction
+    time: WindowTime = "event"
+    trigger: Trigger | None = None
+    evictor: Evictor | None = None
+    allowed_lateness_ms: int = 0
+    late: LateRecords = "drop"
+
+    def __post_init__(self) -> None:
+        if self.time not in ("event", "processing"):
+            msg = f"time={self.time!r} is neither of two: pass 'event' or 'processing'"
+            raise InvalidWindowError(msg)
+        if self.late not in ("drop", "side-output"):
+            msg = f"late={self.late!r} is neither of two: pass 'drop' or 'side-output'"
+            raise InvalidWindowError(msg)
+        if self.allowed_lateness_ms < 0:
+            msg = (
+                f"allowed_lateness_ms={self.allowed_lateness_ms} is negative: windows would be forgotten "
+                "before they are complete; pass zero or more"
+            )
+            raise InvalidWindowError(msg)
+        if self.assigner.merging and not self.effective_trigger.mergeable:
+            msg = (
+                f"{self.effective_trigger!r} with {self.assigner!r}: the trigger cannot go on when windows "
+                "merge; use another trigger, or windows that do not merge"
+            )
+            raise InvalidWindowError(msg)
+
+    @property
+    def effective_trigger(self) -> Trigger:
+        """The trigger, or the one that the windows have by themselves."""
+        if self.trigger is not None:
+            return self.trigger
+        if isinstance(self.assigner, EndOfStreamWindows):
+            return EndOfStream()
+        if not self.assigner.bounded:
+            return Never()
+        return EventTime() if self.time == "event" else ProcessingTime()
+
+    @property
+    def content_logic(self) -> ContentLogic:
+        """Accumulators where that is enough, records where they have to be seen."""
+        if self.evictor is not None or isinstance(self.function, Process):
+            return Buffering(self.function)
+        return Accumulating(self.function)
+
+    @property
+    def has_lateness(self) -> bool:
+        """Windows, and records, can be late."""
+        return self.time == "event" and self.assigner.bounded
+
+    def end_ms(self, window: TimeWindow) -> int | None:
+        """When a window is forgotten, by the watermark or the clock; None for never."""
+        if not self.assigner.bounded:
+            return None
+        if self.time == "processing":
+            return window.last_ms
+        return self.after_lateness_ms(window.last_ms)
+
+    def after_lateness_ms(self, time_ms: int) -> int:
+        """A time plus the allowed lateness, at most the end of time."""
+        return min(time_ms + self.allowed_lateness_ms, MAX_TIMESTAMP_MS)

@@ -1,0 +1,91 @@
+"""Plain data: how are a user's keys, values and accumulators written as JSON, and read back the same?
+
+None, booleans, numbers and text stand for themselves and lists for lists; everything else that is plain
+is an object with one field, which names its kind. What is not plain is refused: nothing is pickled.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+import math
+from collections.abc import Callable, Mapping
+from decimal import Decimal
+from typing import Any
+
+from flowcore.errors import StateError
+
+__all__ = ["from_plain", "to_plain"]
+
+
+def to_plain(value: Any) -> Any:
+    """What JSON can hold and `from_plain` reads back.
+
+    Raises:
+        StateError: The value, or one inside it, is not plain.
+
+    >>> to_plain((1, {"a": b"x"}))
+    {'tuple': [1, {'dict': [['a', {'bytes': 'eA=='}]]}]}
+    """
+    # Exact types: a subclass would come back as something else.
+    kind = type(value)
+    if value is None or kind in (bool, int, str) or (kind is float and math.isfinite(value)):
+        return value
+    if kind is list:
+        return [to_plain(item) for item in value]
+    write = _WRITERS.get(kind)
+    if write is None:
+        msg = (
+            f"{value!r} is {kind.__module__}.{kind.__qualname__}, which is not plain data: it could not be "
+            "kept over a restart; keep numbers, text, bytes, dates and lists, tuples and dicts of them"
+        )
+        raise StateError(msg)
+    return {kind.__name__: write(value)}
+
+
+def from_plain(written: Any) -> Any:
+    """What `to_plain` was given.
+
+    Raises:
+        StateError: It was not written by `to_plain`.
+    """
+    if isinstance(written, list):
+        return [from_plain(item) for item in written]
+    if not isinstance(written, dict):
+        return written
+    match list(written.items()):
+        case [(str() as kind, content)] if kind in _READERS:
+            return _READERS[kind](content)
+        case _:
+            msg = f"{written!r} is not how plain data is written: it cannot be read back; was it changed?"
+            raise StateError(msg)
+
+
+def _written_time(value: dt.datetime) -> list[Any]:
+    if value.tzinfo is not None and type(value.tzinfo) is not dt.timezone:
+        msg = (
+            f"{value!r} is in a time zone that is a set of rules: it would come back with a fixed offset; "
+            "keep it in UTC"
+        )
+        raise StateError(msg)
+    return [value.isoformat(), value.fold]
+
+
+_WRITERS: Mapping[type, Callable[[Any], Any]] = {
+    float: repr,
+    tuple: lambda value: [to_plain(item) for item in value],
+    dict: lambda value: [[to_plain(key), to_plain(item)] for key, item in value.items()],
+    bytes: lambda value: base64.b64encode(value).decode("ascii"),
+    Decimal: str,
+    dt.datetime: _written_time,
+    dt.date: dt.date.isoformat,
+}
+_READERS: Mapping[str, Callable[[Any], Any]] = {
+    "float": float,
+    "tuple": lambda items: tuple(from_plain(item) for item in items),
+    "dict": lambda items: {from_plain(key): from_plain(item) for key, item in items},
+    "bytes": base64.b64decode,
+    "Decimal": Decimal,
+    "datetime": lambda written: dt.datetime.fromisoformat(written[0]).replace(fold=written[1]),
+    "date": dt.date.fromisoformat,
+}

@@ -1,0 +1,210 @@
+"""What windows keep is written as plain data with a version, and read back the same or refused."""
+
+from __future__ import annotations
+
+import datetime as dt
+import doctest
+import importlib
+import json
+from decimal import Decimal
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flowcore.errors import StateError
+from flowcore.testing.harness import WindowHarness
+from flowcore.windows import (
+    Aggregate,
+    Process,
+    Reduce,
+    SessionWindows,
+    TimeWindow,
+    TumblingWindows,
+    WindowConfig,
+    restore,
+    snapshot,
+)
+from flowcore.windows.aggregates import CollectList, Sum
+from flowcore.windows.plain import from_plain, to_plain
+from flowcore.windows.timers import Timer, TimerQueue
+
+SUMS = WindowConfig(assigner=TumblingWindows(10), function=Aggregate(Sum()))
+
+scalars = (
+    st.none() | st.booleans() | st.integers() | st.text() | st.binary() | st.floats(allow_nan=False)
+    | st.decimals(allow_nan=False) | st.datetimes(timezones=st.none() | st.just(dt.UTC)) | st.dates()
+)  # fmt: skip
+keys = scalars | st.tuples(scalars, scalars)
+plain = st.recursive(
+    scalars, lambda inner: st.lists(inner) | st.tuples(inner, inner) | st.dictionaries(keys, inner)
+)
+
+
+@given(plain)
+def test_plain_data_comes_back_the_same(value: Any) -> None:
+    """With its types, through text."""
+    back = from_plain(json.loads(json.dumps(to_plain(value), allow_nan=False)))
+
+    assert back == value
+    assert repr(back) == repr(value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        object(), {1, 2}, [lambda: 1], type("Text", (str,), {})("x"),
+        dt.datetime(2024, 7, 1, tzinfo=ZoneInfo("UTC")),
+    ],
+    ids=["object", "set", "inside", "subclass", "zone"],
+)  # fmt: skip
+def test_plain_data_refuses_what_would_come_back_as_something_else(value: Any) -> None:
+    """The message says what may be kept."""
+    with pytest.raises(StateError, match=r"not plain data|keep it in UTC"):
+        to_plain(value)
+
+
+@pytest.mark.parametrize(
+    "written", [{}, {"set": [1]}, {"dict": [], "tuple": []}], ids=["none", "unknown", "two"]
+)
+def test_plain_data_refuses_what_it_has_not_written(written: Any) -> None:
+    """Nothing is guessed."""
+    with pytest.raises(StateError, match="is not how plain data is written"):
+        from_plain(written)
+
+
+def test_keys_and_values_of_any_plain_kind_survive_a_restart() -> None:
+    """A composite key is still found by the records that follow."""
+    harness = WindowHarness(WindowConfig(assigner=TumblingWindows(10), function=Process(CollectList())))
+    key = ("shop", 7, b"\x00", dt.date(2024, 2, 29))
+
+    harness.feed((key, {"price": Decimal("1.50")}, 3))
+    harness.restart()
+    harness.feed((key, {"price": float("inf")}, 4))
+    harness.restart()
+    (result,) = harness.watermark(9).results
+
+    assert (result.key, result.value) == (key, [{"price": Decimal("1.50")}, {"price": float("inf")}])
+
+
+def test_snapshot_does_not_change_with_the_state_it_was_taken_of() -> None:
+    """What was written stays as it was."""
+    harness = WindowHarness(WindowConfig(assigner=TumblingWindows(10), function=Process(CollectList())))
+    harness.feed(("a", [1], 3))
+    written = harness.snapshot()
+    text = json.dumps(written)
+
+    harness.feed(("a", [2], 3))
+
+    assert json.dumps(written) == text
+
+
+def test_snapshot_reads_as_written() -> None:
+    """The format of version 1: what it is made of changes only with its version."""
+    harness = WindowHarness(WindowConfig(assigner=SessionWindows(10), function=Reduce(max), late="drop"))
+    harness.feed(("a", 4, 0), ("a", 3, 5))
+    harness.watermark(2)
+
+    assert harness.snapshot() == {
+        "version": 1,
+        "form": "event-time sessions of reduced",
+        "watermark_ms": 2,
+        "clock_ms": 0,
+        "dropped_records": 0,
+        "keys": [
+            {
+                "key": "a",
+                "arrivals": 2,
+                "own": {"dict": []},
+                "windows": [
+                    {
+                        "window": [0, 15],
+                        "state_window": [0, 10],
+                        "content": [[0, None, 4]],
+                        "trigger": None,
+                        "event_timers": [14],
+                        "processing_timers": [],
+                        "firings": 0,
+                        "own": {"dict": []},
+                    }
+                ],
+            }
+        ],
+    }
+
+
+@pytest.mark.parametrize(
+    ("changed", "config", "said"),
+    [
+        ({"version": 2}, SUMS, "state of version 2, this flowcore reads 1"),
+        ({"version": None}, SUMS, "state of version None"),
+        ({}, WindowConfig(assigner=TumblingWindows(10), function=Reduce(max)), "these keep '.*reduced'"),
+        ({}, WindowConfig(assigner=SessionWindows(10), function=Aggregate(Sum())), "these keep '.*sessions"),
+    ],
+    ids=["newer", "none", "other-function", "other-windows"],
+)
+def test_restore_refuses_what_it_cannot_go_on_from(
+    changed: dict[str, Any], config: WindowConfig, said: str
+) -> None:
+    """Another version, or windows that keep something else."""
+    written = snapshot(restore(WindowHarness(SUMS).snapshot(), SUMS), SUMS)
+
+    with pytest.raises(StateError, match=said):
+        restore({**written, **changed}, config)
+
+
+@given(
+    st.lists(st.tuples(st.booleans(), st.integers(0, 30), st.booleans(), st.sampled_from("ab"))),
+    st.integers(0, 30),
+)
+def test_timers_come_out_by_time_and_each_once(asked: list[tuple[bool, int, bool, str]], now_ms: int) -> None:
+    """Whatever was cancelled and asked for again before."""
+    queue, wanted = TimerQueue(), set[Timer]()
+
+    for add, time_ms, ends, key in asked:
+        timer = Timer(time_ms, ends, key, TimeWindow(0, 1))
+        (queue.add if add else queue.discard)(timer)
+        (wanted.add if add else wanted.discard)(timer)
+    due = list(iter(lambda: queue.next_due(now_ms), None))
+
+    assert sorted(due) == sorted(timer for timer in wanted if timer.time_ms <= now_ms)
+    assert [(timer.time_ms, timer.ends_window) for timer in due] == sorted(
+        (t.time_ms, t.ends_window) for t in due
+    )
+    assert set(queue) == {timer for timer in wanted if timer.time_ms > now_ms}
+
+
+def test_timers_that_were_cancelled_take_no_memory() -> None:
+    """A session that grows with each of many records has one end, not one for each."""
+    harness = WindowHarness(WindowConfig(assigner=SessionWindows(1000), function=Aggregate(Sum())))
+
+    harness.feed(*(("a", 1, time_ms) for time_ms in range(5000)))
+    queue = harness._state.event_timers
+
+    assert len(queue) == 2
+    assert len(queue._heap) < 100
+
+
+def test_timers_that_are_asked_for_again_take_no_memory() -> None:
+    """A window has one end, however many records it has."""
+    harness = WindowHarness(WindowConfig(assigner=TumblingWindows(10_000), function=Aggregate(Sum())))
+
+    harness.feed(*(("a", 1, time_ms) for time_ms in range(5000)))
+
+    assert len(harness._state.event_timers._heap) == 2
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["flowcore.testing.harness", "flowcore.testing.clock", "flowcore.windows", "flowcore.windows.plain",
+     "flowcore.windows.window", "flowcore.windows.assigners", "flowcore.windows.sessions",
+     "flowcore.windows.merging"],
+)  # fmt: skip
+def test_examples_in_docstrings_run(name: str) -> None:
+    """They print what they say."""
+    result = doctest.testmod(importlib.import_module(name))
+
+    assert result.attempted > 0
+    assert result.failed == 0

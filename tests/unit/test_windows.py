@@ -1,0 +1,567 @@
+"""Window operators at the boundaries: ends of time, triggers, evictors, functions, what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pytest
+
+from flowcore.elements import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
+from flowcore.errors import ElementError, InvalidWindowError, NoTimestampError, StateError
+from flowcore.testing.harness import WindowHarness
+from flowcore.windows import (
+    Aggregate,
+    CountEvictor,
+    DeltaEvictor,
+    DynamicSessionWindows,
+    Emissions,
+    EndOfStreamWindows,
+    Evictor,
+    GlobalWindows,
+    Process,
+    ProcessContext,
+    Reduce,
+    SessionWindows,
+    SlidingWindows,
+    TimeEvictor,
+    TumblingWindows,
+    WindowConfig,
+)
+from flowcore.windows.aggregates import CollectList, Sum
+from flowcore.windows.triggers import (
+    ContinuousEventTime,
+    ContinuousProcessingTime,
+    Count,
+    Delta,
+    EventTime,
+    Never,
+    ProcessingTime,
+    Purging,
+    Trigger,
+    TriggerContext,
+    Verdict,
+)
+
+LISTS = Process(CollectList())
+MAX = MAX_TIMESTAMP_MS
+
+
+def _harness(assigner: Any, trigger: Trigger | None = None, **others: Any) -> WindowHarness:
+    return WindowHarness(WindowConfig(assigner=assigner, trigger=trigger, **{"function": LISTS, **others}))
+
+
+def _values(seen: Emissions) -> list[Any]:
+    return [result.value for result in seen.results]
+
+
+def test_windows_at_the_end_of_time_emit_when_the_input_ends() -> None:
+    """Their last millisecond is the last there is; no sum of times goes beyond."""
+    harness = _harness(TumblingWindows(1000), allowed_lateness_ms=5000)
+
+    harness.feed(("a", 1, MAX), ("a", 2, MAX - 1))
+    assert _values(harness.watermark(MAX - 1)) == []
+    (result,) = harness.end_of_input().results
+
+    assert (result.value, result.timestamp_ms, result.window_end_ms) == ([1, 2], MAX, MAX)
+    assert harness.snapshot()["keys"] == []
+
+
+def test_sessions_at_the_end_of_time_merge() -> None:
+    """Two that both reach over the end are one."""
+    harness = _harness(SessionWindows(1000))
+
+    harness.feed(("a", 1, MAX - 1500), ("a", 2, MAX - 700), ("a", 3, MAX))
+
+    assert _values(harness.end_of_input()) == [[1, 2, 3]]
+
+
+def test_lateness_that_overflows_keeps_windows_until_the_input_ends() -> None:
+    """A cleanup time at the end of time is no cleanup time in the past."""
+    harness = _harness(TumblingWindows(1000), allowed_lateness_ms=2000, late="side-output")
+
+    harness.feed(("a", 1, MAX - 1750))
+    assert _values(harness.watermark(MAX - 1500)) == []
+    assert _values(harness.watermark(MAX - 808)) == [[1]]
+    assert _values(harness.feed(("a", 2, MAX - 1700))) == [[1, 2]]
+    assert harness.watermark(MAX).results == []
+    assert harness.feed(("a", 3, MAX - 1700)).late == [("a", 3, MAX - 1700)]
+
+
+def test_windows_at_the_beginning_of_time_are_in_order() -> None:
+    """The first millisecond there is belongs to a window like any other."""
+    harness = _harness(SlidingWindows(4, 2))
+
+    harness.feed(("a", 1, MIN_TIMESTAMP_MS))
+    results = harness.watermark(MIN_TIMESTAMP_MS + 10).results
+
+    assert [r.timestamp_ms - MIN_TIMESTAMP_MS for r in results] == [1, 3]
+    assert all(r.window_start_ms == MIN_TIMESTAMP_MS for r in results)
+
+
+def test_sliding_record_counts_only_in_its_windows_that_are_not_late() -> None:
+    """A record late for some windows is no late record."""
+    harness = _harness(SlidingWindows(3000, 1000), late="side-output")
+
+    harness.feed(("a", 1, 2500))
+    harness.watermark(3000)
+    seen = harness.feed(("a", 2, 2500))
+    ended = harness.end_of_input()
+
+    assert (seen.results, seen.late) == ([], [])
+    assert [(r.window_start_ms, r.value) for r in ended.results] == [(1000, [1, 2]), (2000, [1, 2])]
+
+
+def test_record_that_is_not_late_itself_leaves_no_trace_where_its_windows_are() -> None:
+    """A session of gap zero ends one millisecond before its record: it is neither counted nor dropped."""
+    harness = _harness(DynamicSessionWindows(lambda *_: 0), late="side-output")
+
+    harness.watermark(4)
+
+    assert harness.feed(("a", 1, 5)) == Emissions()
+    assert harness.feed(("a", 2, 4)).late == [("a", 2, 4)]
+    assert harness.snapshot()["keys"] == []
+
+
+def test_late_session_that_merges_into_a_live_one_counts() -> None:
+    """Alone it would be late; merged first, it is judged by the end of all."""
+    harness = _harness(SessionWindows(100), late="side-output")
+
+    harness.feed(("a", 1, 50))
+    harness.watermark(120)
+    merged, late = harness.feed(("a", 2, 0)), harness.feed(("a", 3, -101))
+    ended = harness.end_of_input().results
+
+    assert (merged, late.late) == (Emissions(), [("a", 3, -101)])
+    assert [(r.window_start_ms, r.window_end_ms, r.value) for r in ended] == [(0, 150, [1, 2])]
+
+
+def test_session_that_has_emitted_goes_on_within_its_lateness() -> None:
+    """A record that makes it end after the watermark waits for that; any other emits at once."""
+    harness = _harness(SessionWindows(100), allowed_lateness_ms=1000)
+
+    harness.feed(("a", 1, 0))
+    on_time = harness.watermark(150).results
+    at_once = harness.feed(("a", 2, 40)).results
+    grown = harness.feed(("a", 3, 90)).results
+    ended = harness.watermark(189).results
+
+    assert [(r.value, r.firing, r.is_late, r.window_end_ms) for r in on_time] == [([1], 1, False, 100)]
+    assert [(r.value, r.firing, r.is_late, r.window_end_ms) for r in at_once] == [([1, 2], 2, True, 140)]
+    assert grown == []
+    assert [(r.value, r.firing, r.is_late, r.window_end_ms) for r in ended] == [([1, 2, 3], 3, False, 190)]
+
+
+def test_two_sessions_that_emitted_are_joined_late() -> None:
+    """The record between them emits all at once, in order of arrival, and no old timer emits again."""
+    harness = _harness(SessionWindows(100), allowed_lateness_ms=1000)
+
+    harness.feed(("a", 1, 150), ("a", 2, 0))
+    assert sorted(_values(harness.watermark(400))) == [[1], [2]]
+    joined = harness.feed(("a", 3, 80)).results
+
+    assert [(r.value, r.firing, r.is_late) for r in joined] == [([1, 2, 3], 2, True)]
+    assert harness.watermark(1248).results == []
+    assert len(harness.snapshot()["keys"]) == 1
+    assert harness.end_of_input() == Emissions()
+    assert harness.snapshot()["keys"] == []
+
+
+def test_merged_session_goes_on_from_its_highest_firing() -> None:
+    """One part has emitted twice, the other not yet."""
+    harness = _harness(SessionWindows(100), allowed_lateness_ms=1000)
+
+    harness.feed(("a", 1, 0))
+    harness.watermark(120)
+    harness.feed(("a", 2, 5), ("a", 3, 200))
+    harness.feed(("a", 4, 100))
+
+    assert [(r.value, r.firing) for r in harness.watermark(299).results] == [([1, 2, 3, 4], 3)]
+
+
+def test_merged_counts_emit_with_the_next_record_only() -> None:
+    """Two and two records make four, and the one that joined them the fifth."""
+    harness = _harness(SessionWindows(10), Count(4))
+
+    harness.feed(("a", 1, 0), ("a", 2, 0), ("a", 3, 15), ("a", 4, 15))
+    harness.restart()
+    assert _values(harness.feed(("a", 5, 8))) == [[1, 2, 3, 4, 5]]
+    assert _values(harness.feed(("a", 6, 8), ("a", 7, 8), ("a", 8, 8))) == []
+    assert _values(harness.feed(("a", 9, 8))) == [[1, 2, 3, 4, 5, 6, 7, 8, 9]]
+
+
+@pytest.mark.parametrize(
+    ("first_ms", "reached"),
+    [(3000, [6000, 9000, 9999]), (2999, [3000, 6000, 9000, 9999]), (9500, [9999])],
+    ids=["on-a-multiple", "before-a-multiple", "after-the-last"],
+)
+def test_continuous_trigger_emits_once_for_each_multiple(first_ms: int, reached: list[int]) -> None:
+    """Whether the watermark stops at each of them or jumps over all."""
+    stepwise, at_once = (_harness(TumblingWindows(10_000), ContinuousEventTime(3000)) for _ in range(2))
+    seen = []
+
+    for harness in (stepwise, at_once):
+        harness.feed(("a", 1, first_ms))
+    for watermark_ms in range(2000, 11_000, 1):
+        stepwise.watermark(watermark_ms)
+        seen += [watermark_ms] * (len(stepwise.results) - len(seen))
+
+    assert seen == reached
+    assert [r.firing for r in at_once.watermark(MAX).results] == list(range(1, len(reached) + 1))
+
+
+def test_continuous_trigger_knows_multiples_below_zero() -> None:
+    """The first multiple after -2500 is -2000."""
+    harness = _harness(TumblingWindows(10_000), ContinuousEventTime(1000))
+
+    harness.feed(("a", 1, -2500))
+
+    assert len(harness.watermark(-2001).results) == 0
+    assert len(harness.watermark(-2000).results) == 1
+
+
+def test_continuous_trigger_makes_up_for_multiples_when_the_watermark_moves_on() -> None:
+    """A first record behind the watermark does not emit at once, nor does the same watermark again."""
+    harness = _harness(TumblingWindows(100), ContinuousEventTime(20))
+
+    harness.watermark(45)
+    assert _values(harness.feed(("a", 1, 10))) == []
+    assert _values(harness.watermark(45)) == []
+    assert _values(harness.watermark(46)) == [[1], [1]]
+
+
+def test_continuous_trigger_goes_by_the_record_that_came_first() -> None:
+    """An older record does not bring the next multiple forward."""
+    harness = _harness(GlobalWindows(), ContinuousEventTime(3000))
+
+    harness.feed(("a", 1, 3000), ("a", 2, 1000), ("b", 3, 20))
+
+    assert _values(harness.watermark(3000)) == [[3]]
+    assert _values(harness.watermark(5999)) == []
+    assert _values(harness.watermark(6000)) == [[1, 2], [3]]
+
+
+def test_continuous_trigger_of_a_window_without_end_emits_once_at_the_end_of_input() -> None:
+    """It does not count out all the intervals there could have been."""
+    harness = _harness(GlobalWindows(), ContinuousEventTime(10))
+
+    harness.feed(("a", 1, 5))
+
+    assert _values(harness.watermark(30)) == [[1], [1], [1]]
+    assert _values(harness.end_of_input()) == [[1]]
+
+
+def test_continuous_trigger_of_a_session_keeps_to_multiples_when_it_grows() -> None:
+    """The end that a session had is no time to emit once it has another."""
+    harness = _harness(SessionWindows(100), ContinuousEventTime(80))
+
+    harness.feed(("a", 1, 10), ("a", 2, 90))
+    harness.restart()
+    times = []
+    for watermark_ms in range(300):
+        times += [watermark_ms] * len(harness.watermark(watermark_ms).results)
+
+    assert times == [80, 160, 189]
+
+
+def test_continuous_trigger_of_merged_sessions_goes_on_at_the_earlier_multiple() -> None:
+    """Whichever of them came first."""
+    harness = _harness(SessionWindows(100), ContinuousEventTime(30))
+
+    harness.feed(("a", 1, 150), ("a", 2, 0), ("a", 3, 80))
+
+    assert _values(harness.watermark(29)) == []
+    assert _values(harness.watermark(30)) == [[1, 2, 3]]
+
+
+def test_continuous_purging_trigger_emits_what_is_new() -> None:
+    """An interval without records emits nothing."""
+    harness = _harness(TumblingWindows(100), Purging(ContinuousEventTime(20)))
+
+    harness.feed(("a", 1, 5))
+    assert _values(harness.watermark(45)) == [[1]]
+    harness.feed(("a", 2, 50))
+    assert _values(harness.watermark(60)) == [[2]]
+    assert _values(harness.watermark(200)) == []
+
+
+def test_continuous_trigger_after_the_end_emits_with_each_record() -> None:
+    """As the event-time trigger does."""
+    harness = _harness(TumblingWindows(100), ContinuousEventTime(60), allowed_lateness_ms=50)
+
+    harness.feed(("a", 1, 5))
+    harness.watermark(120)
+
+    assert [(r.value, r.is_late, r.firing) for r in harness.feed(("a", 2, 5)).results] == [([1, 2], True, 3)]
+    assert harness.watermark(200).results == []
+
+
+def test_continuous_clock_trigger_emits_at_multiples_of_the_clock() -> None:
+    """And when the clock reaches the window's end."""
+    harness = _harness(TumblingWindows(100), ContinuousProcessingTime(40), time="processing")
+
+    harness.move_clock(10)
+    harness.feed(("a", 1))
+    counts = []
+    for clock_ms in (39, 40, 79, 98, 99, 100):
+        counts.append(len(harness.move_clock(clock_ms).results))
+        assert all(
+            due_ms > clock_ms
+            for key in harness.snapshot()["keys"]
+            for window in key["windows"]
+            for due_ms in window["processing_timers"]
+        )
+        harness.restart()
+
+    assert counts == [0, 1, 0, 1, 1, 0]
+
+
+def test_continuous_clock_trigger_goes_on_when_a_session_grows() -> None:
+    """Its next multiple stays, and its end moves."""
+    harness = _harness(SessionWindows(100), ContinuousProcessingTime(40), time="processing")
+
+    harness.move_clock(10)
+    harness.feed(("a", 1))
+    harness.move_clock(30)
+    harness.feed(("a", 2))
+    counts = [len(harness.move_clock(clock_ms).results) for clock_ms in (39, 40, 80, 109, 120, 128, 129)]
+
+    assert counts == [0, 1, 1, 0, 1, 0, 1]
+
+
+def test_clock_window_emits_at_once_in_its_last_millisecond() -> None:
+    """A record that comes when the clock is there already does not wait, and is not emitted again."""
+    harness = _harness(TumblingWindows(100), time="processing")
+
+    harness.move_clock(99)
+
+    assert _values(harness.feed(("a", 1))) == [[1]]
+    assert _values(harness.move_clock(500)) == []
+    assert harness.snapshot()["keys"] == []
+
+
+def test_windows_of_the_clock_are_never_late() -> None:
+    """No watermark counts there, nor does a record's timestamp."""
+    harness = _harness(TumblingWindows(100), time="processing")
+
+    harness.watermark(MAX)
+    harness.feed(("a", 1, 5), ("a", 2, None))
+
+    assert _values(harness.move_clock(99)) == [[1, 2]]
+
+
+def test_event_window_with_a_clock_trigger_is_over_by_the_watermark() -> None:
+    """Its records are forgotten then, and its timer with them."""
+    harness = _harness(TumblingWindows(100), ProcessingTime())
+
+    harness.feed(("a", 1, 5), ("b", 2, 150))
+    harness.watermark(99)
+
+    assert _values(harness.move_clock(1000)) == [[2]]
+
+
+def test_delta_trigger_emits_above_its_threshold() -> None:
+    """Not at it, and always compared with the record that emitted last."""
+    harness = _harness(GlobalWindows(), Purging(Delta(5, lambda old, new: abs(new - old))))
+
+    assert _values(harness.feed(("a", 0, 1), ("a", 5, 2), ("a", -5, 3))) == []
+    harness.restart()
+    assert _values(harness.feed(("a", 6, 4))) == [[0, 5, -5, 6]]
+    assert _values(harness.feed(("a", 1, 5), ("a", 12, 6))) == [[1, 12]]
+
+
+def test_global_window_without_trigger_emits_nothing() -> None:
+    """Nor does it forget anything."""
+    harness = _harness(GlobalWindows())
+
+    harness.feed(("a", 1, 5))
+
+    assert harness.end_of_input() == Emissions()
+    assert harness.snapshot()["keys"] != []
+
+
+def test_end_of_stream_windows_emit_when_the_input_has_ended() -> None:
+    """By themselves; records need no timestamp."""
+    harness = _harness(EndOfStreamWindows())
+
+    harness.feed(("a", 1), ("a", 2, 7))
+
+    assert harness.watermark(MAX - 1).results == []
+    assert _values(harness.end_of_input()) == [[1, 2]]
+
+
+@pytest.mark.parametrize(
+    ("evictor", "first", "second"),
+    [
+        (CountEvictor(2), [3, 4], [4, 5]),
+        (CountEvictor(2, after=True), [1, 2, 3, 4], [3, 4, 5]),
+        (CountEvictor(0, after=True), [1, 2, 3, 4], [5]),
+        (TimeEvictor(10), [3, 4], [3, 4, 5]),
+        (TimeEvictor(10, after=True), [1, 2, 3, 4], [3, 4, 5]),
+        (DeltaEvictor(3), [2, 3, 4], [3, 4, 5]),
+        (DeltaEvictor(3, after=True), [1, 2, 3, 4], [2, 3, 4, 5]),
+    ],
+    ids=["count", "count-after", "count-none-after", "time", "time-after", "delta", "delta-after"],
+)  # fmt: skip
+def test_evictors_let_records_go_for_good(evictor: Evictor, first: list[int], second: list[int]) -> None:
+    """Before the function it does not see them; after it, later emissions do not."""
+    harness = _harness(TumblingWindows(1000), evictor=evictor, allowed_lateness_ms=1000)
+
+    harness.feed(("a", 1, 10), ("a", 2, 5), ("a", 3, 20), ("a", 4, 11))
+    assert _values(harness.watermark(999)) == [first]
+    harness.restart()
+    assert _values(harness.feed(("a", 5, 15))) == [second]
+
+
+def test_window_that_an_evictor_has_emptied_emits_nothing() -> None:
+    """As if it had been purged."""
+    harness = _harness(TumblingWindows(10), evictor=CountEvictor(0))
+
+    harness.feed(("a", 1, 1))
+
+    assert harness.watermark(9) == Emissions()
+
+
+class _Totals:
+    """A process function that numbers a key's results and remembers what a window gave before."""
+
+    def process(self, context: ProcessContext, values: Sequence[Any], /) -> Iterable[Any]:
+        before = context.window_state.get("total")
+        context.window_state["total"] = sum(values)
+        context.key_state["number"] = context.key_state.get("number", 0) + 1
+        yield (context.key_state["number"], before, sum(values), context.firing, context.is_late)
+
+    def clear(self, context: ProcessContext, /) -> None:
+        if context.window.start_ms >= 100:
+            context.key_state.clear()
+
+
+def test_process_function_keeps_state_of_window_and_key() -> None:
+    """The window's ends with it; the key's stays until the function empties it."""
+    harness = _harness(
+        TumblingWindows(100), function=Aggregate(Sum(), then=_Totals()), allowed_lateness_ms=50
+    )
+
+    harness.feed(("a", 1, 5), ("a", 10, 105))
+    seen = _values(harness.watermark(99))
+    harness.restart()
+    seen += _values(harness.feed(("a", 2, 6)))
+    harness.watermark(149)
+    assert harness.snapshot()["keys"][0]["own"] == {"dict": [["number", 2]]}
+    seen += _values(harness.watermark(220))
+
+    assert seen == [(1, None, 1, 1, False), (2, 1, 3, 2, True), (3, None, 10, 1, False)]
+    assert harness.end_of_input() == Emissions()
+    assert harness.snapshot()["keys"] == []
+
+
+def test_process_function_has_no_window_state_where_windows_merge() -> None:
+    """It would not be known how to merge it."""
+    harness = _harness(SessionWindows(100), function=Process(_Totals()))
+
+    harness.feed(("a", 1, 5))
+
+    with pytest.raises(StateError, match="windows that merge have no state of their own"):
+        harness.end_of_input()
+
+
+class _AtThousands:
+    """A trigger of one's own: at each full thousand of the watermark, and never at the end."""
+
+    mergeable = True
+
+    def on_element(self, value: Any, timestamp_ms: int | None, context: TriggerContext) -> Verdict:  # noqa: ARG002
+        if context.state:
+            context.delete_event_timer(context.state)
+        context.state = context.watermark_ms // 1000 * 1000 + 1000
+        context.register_event_timer(context.state)
+        return Verdict.PURGE if value == "purge" else Verdict.CONTINUE
+
+    def on_event_time(self, time_ms: int, context: TriggerContext) -> Verdict:  # noqa: ARG002
+        return Verdict.FIRE
+
+    def on_processing_time(self, time_ms: int, context: TriggerContext) -> Verdict:  # noqa: ARG002
+        raise AssertionError
+
+    def on_merge(self, states: Sequence[Any], context: TriggerContext) -> None:
+        assert context.state is None
+        context.state = max(states)
+        context.register_event_timer(context.state)
+
+
+def test_custom_trigger_decides_by_its_own_timers() -> None:
+    """Deleted timers do not come, purging without emitting empties, and merging asks it."""
+    harness = _harness(SessionWindows(10_000), _AtThousands())
+
+    harness.watermark(100)
+    harness.feed(("a", 1, 500), ("a", "purge", 500))
+    assert _values(harness.watermark(1000)) == []
+    harness.feed(("a", 2, 9000))
+    harness.restart()
+    assert _values(harness.watermark(3000)) == [[2]]
+    assert _values(harness.end_of_input()) == []
+
+
+def test_step_with_one_bad_record_changes_nothing() -> None:
+    """The good records before it are not counted either."""
+    harness = _harness(TumblingWindows(10))
+    before = harness.snapshot()
+
+    with pytest.raises(NoTimestampError, match="record 2 of key 'a' has no timestamp"):
+        harness.feed(("a", 1, 5), ("a", 2, None))
+    with pytest.raises(ElementError, match="out of range"):
+        harness.feed(("a", 1, 5), ("a", 2, 2**63))
+
+    assert harness.snapshot() == before
+
+
+def test_windows_need_no_key() -> None:
+    """Where they are not keyed, all records share the key None."""
+    harness = _harness(TumblingWindows(10), function=Reduce(max))
+
+    harness.feed((None, 4, 5), (None, 7, 6))
+    harness.restart()
+
+    assert [(r.key, r.value) for r in harness.watermark(9).results] == [(None, 7)]
+
+
+@pytest.mark.parametrize(
+    ("others", "said"),
+    [
+        ({"time": "wall"}, "time='wall'"),
+        ({"late": "keep"}, "late='keep'"),
+        ({"allowed_lateness_ms": -1}, "allowed_lateness_ms=-1 is negative"),
+        ({"assigner": SessionWindows(5), "trigger": Delta(1, max)}, "cannot go on when windows merge"),
+        ({"assigner": SessionWindows(5), "trigger": Purging(Delta(1, max))}, "when windows merge"),
+    ],
+    ids=["time", "late", "lateness", "delta-sessions", "purging-delta-sessions"],
+)  # fmt: skip
+def test_config_refuses_contradictions(others: dict[str, Any], said: str) -> None:
+    """Before the first record."""
+    with pytest.raises(InvalidWindowError, match=said):
+        WindowConfig(**{"assigner": TumblingWindows(5), "function": LISTS, **others})
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: Count(0), lambda: ContinuousEventTime(0), lambda: ContinuousProcessingTime(-1),
+        lambda: CountEvictor(-1), lambda: TimeEvictor(-1),
+    ],
+    ids=["count", "continuous", "continuous-clock", "count-evictor", "time-evictor"],
+)  # fmt: skip
+def test_triggers_and_evictors_refuse_what_cannot_be(build: Any) -> None:
+    """Before the first record too."""
+    with pytest.raises(InvalidWindowError):
+        build()
+
+
+def test_config_takes_the_trigger_of_its_windows() -> None:
+    """By the watermark, by the clock, at the end of the stream, or never."""
+    triggers = [
+        WindowConfig(assigner=TumblingWindows(5), function=LISTS).effective_trigger,
+        WindowConfig(assigner=TumblingWindows(5), function=LISTS, time="processing").effective_trigger,
+        WindowConfig(assigner=GlobalWindows(), function=LISTS).effective_trigger,
+    ]
+
+    assert triggers == [EventTime(), ProcessingTime(), Never()]
