@@ -197,16 +197,17 @@ def ui(auctions: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ui]:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     servers: list[subprocess.Popen[bytes]] = []
     try:
+        ui = Ui(port, state)
+        # One after the other: both would make the tables of an empty DAGSTER_HOME, and spoil them.
         for name, command in commands.items():
             with (home / f"{name}.log").open("wb") as log:
-                servers.append(
-                    subprocess.Popen(
-                        command, cwd=PROJECT, env=environment, stdout=log, stderr=subprocess.STDOUT
-                    )
+                server = subprocess.Popen(
+                    command, cwd=PROJECT, env=environment, stdout=log, stderr=subprocess.STDOUT
                 )
-        ui = Ui(port, state)
-        wait_until(lambda: _answers(port) and all(s.poll() is None for s in servers), "the webserver answers")
-        wait_until(ui.loaded, "the definitions are loaded")
+            servers.append(server)
+            wait_until(lambda: _answers(port), "the webserver answers")
+            wait_until(ui.loaded, "the definitions are loaded")
+        assert all(server.poll() is None for server in servers)
         yield ui
     finally:
         for server in servers:

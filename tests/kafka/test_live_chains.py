@@ -81,8 +81,10 @@ def test_live_chain_between_native_operators(live: Live, mode: Any) -> None:
     assert all(key.startswith(f"{place}:3:0") for key in third)
     assert all(value["twice"] == 2.0 and value["more"] == 3.0 for value in found.values())
     letters = live.records(bids.dead_letter)
-    assert [letter.value for letter in letters] == [b"bad", b"{", b"no event"]
-    assert [int(letter.headers["flowcore-offset"]) for letter in letters] == [1, 4, 1]
+    # Data and companion topic are two partitions: their bad messages may leave in any order.
+    found = {(letter.value, int(letter.headers["flowcore-offset"])) for letter in letters}
+    assert found == {(b"bad", 1), (b"{", 4), (b"no event", 1)}
+    assert len(letters) == len(found)
     markers = [record.value for record in live.records(out.events)]
     assert [m for m in markers if EVENTS.decode(m).operator_id == "test/source"] == [_event(1), _event(2)]
 
