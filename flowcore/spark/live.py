@@ -74,6 +74,7 @@ class LiveRun:
             # Locks first: a start that is refused must not pin another version for the run that lives.
             for query in self.stage.queries:
                 self._closing.enter_context(_only_run(self._checkpoint(query), query.name))
+                _clear_unborn(self._checkpoint(query))
             results = self._closing.enter_context(joined_results(self.plan, self.context))
             beside = {
                 query: Beside.of(query, self.plan, self.context.settings, self._checkpoint(query))
@@ -250,6 +251,18 @@ def _create_outputs(query: LiveQuery, partitions: int, settings: Settings) -> No
         topic = topic_of(sink)
         if topic is not None:
             ensure_topics(broker_of(topic, settings), {topic.name: topic.partitions or partitions})
+
+
+def _clear_unborn(checkpoint: Path) -> None:
+    """Remove what a run left that was ended before its first batch was planned.
+
+    Half a file in the log of offsets is enough for Spark to refuse the checkpoint for ever.
+    """
+    offsets = checkpoint / "offsets"
+    found = list(offsets.iterdir()) if offsets.exists() else []
+    if not any(file.name.isdigit() for file in found):
+        for file in found:
+            file.unlink()
 
 
 def _only_run(checkpoint: Path, name: str) -> AbstractContextManager[None]:

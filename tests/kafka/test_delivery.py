@@ -209,6 +209,20 @@ def test_second_run_on_a_checkpoint_is_refused(live: Live) -> None:
     assert live.values(out) == [{"id": 1}]
 
 
+def test_run_goes_on_after_one_that_was_ended_while_it_wrote_its_first_offsets(live: Live) -> None:
+    """Half a file is left then, and no batch; Spark alone would refuse the checkpoint for ever."""
+    bids, out = live.topic("bids", schema=BID), live.topic("out")
+    live.send(bids, {"id": 1})
+    offsets = live.settings.state_dir / "f" / "checkpoints" / "bids" / "offsets"
+    offsets.mkdir(parents=True)
+    (offsets / ".0.4f7c.tmp").write_text("v1")
+    (offsets / "..0.4f7c.tmp.crc").write_text("?")
+
+    live.run(_copy(bids, out))
+
+    assert live.values(out) == [{"id": 1}]
+
+
 def test_source_topic_that_does_not_exist_is_an_error(live: Live) -> None:
     """Before Spark is asked; partitions= creates it."""
     out = live.topic("out")
