@@ -377,18 +377,9 @@ class Stream:
         Raises:
             PlanError: It is no function, or a column of ``uses`` or ``passes`` is unknown.
         """
-        node, name = self.operator, self._python(function, "map", name)
-        schema = Schema.parse(schema)
-        used = checks.columns_named(node, name, uses)
-        passed = checks.columns_passed(node, name, passes, schema, used)
-        return self._flow.add(
-            Map(
-                name=name, inputs=(node,), columns=schema.names, bounded=node.bounded, updating=node.updating,
-                key=checks.key_passed(node, passed),
-                function=function, schema=schema, uses=used, passes=passed,
-                given=declared(attributes),
-            )
-        )  # fmt: skip
+        fields = self._converted("map", function, schema, uses, passes, name=name)
+        key = checks.key_passed(self.operator, fields["passes"])
+        return self._flow.add(Map(**fields, key=key, given=declared(attributes)))
 
     def filter(
         self,
@@ -441,17 +432,8 @@ class Stream:
         Raises:
             PlanError: It is no function, or a column of ``uses`` or ``passes`` is unknown.
         """
-        node, name = self.operator, self._python(function, "flat_map", name)
-        schema = Schema.parse(schema)
-        used = checks.columns_named(node, name, uses)
-        passed = checks.columns_passed(node, name, passes, schema, used)
-        return self._flow.add(
-            FlatMap(
-                name=name, inputs=(node,), columns=schema.names, bounded=node.bounded, updating=node.updating,
-                function=function, schema=schema, uses=used, passes=passed,
-                given=declared(attributes),
-            )
-        )  # fmt: skip
+        fields = self._converted("flat_map", function, schema, uses, passes, name=name)
+        return self._flow.add(FlatMap(**fields, given=declared(attributes)))
 
     def map_batches(
         self,
@@ -476,17 +458,8 @@ class Stream:
         Raises:
             PlanError: It is no function, or a column of ``uses`` or ``passes`` is unknown.
         """
-        node, name = self.operator, self._python(function, "map_batches", name)
-        schema = Schema.parse(schema)
-        used = checks.columns_named(node, name, uses)
-        passed = checks.columns_passed(node, name, passes, schema, used)
-        return self._flow.add(
-            MapBatches(
-                name=name, inputs=(node,), columns=schema.names, bounded=node.bounded, updating=node.updating,
-                function=function, schema=schema, uses=used, passes=passed,
-                given=declared(attributes),
-            )
-        )  # fmt: skip
+        fields = self._converted("map_batches", function, schema, uses, passes, name=name)
+        return self._flow.add(MapBatches(**fields, given=declared(attributes)))
 
     def write(
         self,
@@ -522,6 +495,32 @@ class Stream:
                 key=keys, updating=node.updating, sink=sink, given=declared(attributes),
             )
         )  # fmt: skip
+
+    def _converted(
+        self,
+        kind: str,
+        function: object,
+        schema: Schema | str,
+        uses: Sequence[str] | None,
+        passes: Sequence[str],
+        *,
+        name: str | None,
+    ) -> dict[str, Any]:
+        """What the operators have in common that make records of another schema."""
+        node, name = self.operator, self._python(function, kind, name)
+        schema = Schema.parse(schema)
+        used = checks.columns_named(node, name, uses)
+        return {
+            "name": name,
+            "inputs": (node,),
+            "columns": schema.names,
+            "bounded": node.bounded,
+            "updating": node.updating,
+            "function": function,
+            "schema": schema,
+            "uses": used,
+            "passes": checks.columns_passed(node, name, passes, schema, used),
+        }
 
     def _python(self, function: object, kind: str, name: str | None) -> str:
         name = name or self._flow.free_name(kind)

@@ -223,7 +223,7 @@ class _Compiler:
         )
         lane = Lane(next(self.numbers), {name: next(self.names) for name in node.columns})
         messages = read_stream(topic, self.query, self.context, events=self.beside.tracked)
-        return incoming.tracks(incoming.classified(messages, lane.number), lane, self.names), lane
+        return incoming.read(messages, lane, self.names), lane
 
 
 def _topic(node: Read | Write) -> KafkaTopic:

@@ -45,8 +45,12 @@ class Incoming:
     keeps_bad: bool
     counted: bool
 
-    def classified(self, messages: DataFrame, number: int) -> DataFrame:
-        """Messages as Spark's source gives them, each with its lane; ``number`` is that of records."""
+    def read(self, messages: DataFrame, lane: Lane, names: Iterator[str]) -> Tracks:
+        """The records among messages as Spark's source gives them, and what travels beside them."""
+        return self._tracks(self._classified(messages, lane.number), lane, names)
+
+    def _classified(self, messages: DataFrame, number: int) -> DataFrame:
+        """Messages, each with its lane; ``number`` is that of records."""
         tracked, tagged = self.beside.tracked, self._tagged
         event = f"topic = {literal(self.topic.events)}"
         if not tagged:
@@ -74,8 +78,8 @@ class Incoming:
         cases += [f"WHEN {elements.is_control(ELEMENT)} THEN {CONTROL}"] if tagged else []
         return rows.selectExpr("*", f"CASE {' '.join(cases)} ELSE {number} END AS {LANE}")
 
-    def tracks(self, rows: DataFrame, lane: Lane, names: Iterator[str]) -> Tracks:
-        """The rows of a lane and those beside it; `classified` gave them their lanes."""
+    def _tracks(self, rows: DataFrame, lane: Lane, names: Iterator[str]) -> Tracks:
+        """The rows of a lane and those beside it, with no more columns than they need."""
         if not self.keeps_bad and self.topic.on_error == "fail":
             rows = rows.where(f"CASE WHEN {LANE} = {BAD} THEN {self._stop()} ELSE true END")
         columns = ["topic", "partition", "offset", LANE]

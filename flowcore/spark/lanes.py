@@ -132,7 +132,7 @@ class Tracks:
         copies = f"array({', '.join(map(str, numbers))})"
         if self.shared:
             copies = f"CASE WHEN {self.mine(lane)} THEN {copies} ELSE array({LANE}) END"
-        self._set({LANE: f"explode({copies})"})
+        self.set({LANE: f"explode({copies})"})
         self.shared = True
         return [replace(lane, number=number) for number in numbers]
 
@@ -158,10 +158,10 @@ class Tracks:
         if ORDINAL in names and self.identified:
             # The first partner leaves the number as it is, so an id does not depend on there being others.
             step = names[ORDINAL]
-            self._set({ORDINAL: f"{ORDINAL} || CASE WHEN {step} > 0 THEN '.{step}-' || {step} ELSE '' END"})
+            self.set({ORDINAL: f"{ORDINAL} || CASE WHEN {step} > 0 THEN '.{step}-' || {step} ELSE '' END"})
         return {column: name for column, name in names.items() if column != ORDINAL}
 
-    def _set(self, columns: Mapping[str, str]) -> None:
+    def set(self, columns: Mapping[str, str]) -> None:
         """Replace columns, or add them."""
         self.frame = self.frame.withColumns({name: F.expr(text) for name, text in columns.items()})
 
@@ -174,9 +174,9 @@ def unite(members: Sequence[tuple[Tracks, Lane]], columns: Sequence[str], number
     shared = any(tracks.shared for tracks in frames)
     for tracks in frames:
         lanes = [lane for owner, lane in members if owner is tracks]
-        tracks._set(_merged(tracks, lanes, names, number))  # noqa: SLF001
+        tracks.set(_merged(tracks, lanes, names, number))
         if shared and not tracks.shared:
-            tracks._set({LANE: str(number)})  # noqa: SLF001
+            tracks.set({LANE: str(number)})
     united = first.frame
     for tracks in frames[1:]:
         united = united.unionByName(tracks.frame, allowMissingColumns=True)

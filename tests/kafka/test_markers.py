@@ -67,7 +67,7 @@ def test_markers_reach_the_companion_of_every_sink(live: Live) -> None:
 
 
 def test_markers_pass_through_state(live: Live) -> None:
-    """The newest of each batch and partition, beside the groups and in none of them."""
+    """The newest of each batch and sender, beside the groups and in none of them."""
     bids, out = live.topic("bids", schema=BID, partitions=2), live.topic("out")
     live.send(bids, _bid(1), _bid(2), _bid(3, "b"), partitions=2)
     _send_events(live, bids, _event(1), _event(2, 1), _event(3), partitions=2)
