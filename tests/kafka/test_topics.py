@@ -3,7 +3,6 @@
 import contextlib
 import gc
 import logging
-import os
 import socket
 import threading
 import time
@@ -126,7 +125,7 @@ def _open_now() -> tuple[set[threading.Thread], set[str]]:
     sockets = set()
     for link in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):
-            sockets.add(os.readlink(link))
+            sockets.add(str(link.readlink()))
     return set(threading.enumerate()), {name for name in sockets if name.startswith("socket:")}
 
 
