@@ -23,6 +23,8 @@ from flowcore.watermarks import WatermarkStrategy
 
 __all__ = ["brings_watermarks", "element_edges", "element_format", "uses_timestamps"]
 
+_TABLE = Decision("value-only", ("rows of a table have no timestamps",))
+
 
 def element_format(
     force: bool,
@@ -140,6 +142,8 @@ def _declared(topic: KafkaTopic) -> Decision:
 
 
 def _written(sink: Write, topic: KafkaTopic, settings: Settings) -> Decision:
+    if sink.bounded:
+        return _TABLE if topic.elements == "auto" else _declared(topic)
     strategies, tagged = _sources(sink)
     asking = _asking(strategies, tagged)
     if topic.elements == "value-only" and asking:

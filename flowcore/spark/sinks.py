@@ -18,8 +18,11 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from flowcore.errors import PlanError
 from flowcore.graph.connectors import Csv, Json, KafkaTopic, Parquet, Sink
 from flowcore.graph.operators import Read, Write
+from flowcore.kafka.elements import ELEMENT_HEADER
 from flowcore.kafka.topics import ensure_topics
+from flowcore.spark import elements
 from flowcore.spark.context import Context
+from flowcore.spark.lanes import REASON
 from flowcore.spark.sql import literal, quoted, struct
 from flowcore.spark.values import written
 
@@ -90,10 +93,18 @@ def bad_record_headers(node: Read, reason: str, timestamp_ms: str | None = None)
 
 
 def write_topic(sink: Write, topic: KafkaTopic, frame: DataFrame, context: Context) -> None:
-    """Write a bounded frame to a topic, which is created if it does not exist."""
+    """Write a bounded frame to a topic, which is created if it does not exist.
+
+    Rows of a table have no timestamp: as tagged elements they are records without one.
+    """
     columns = {column: quoted(column) for column in sink.columns}
+    value, found = kafka_value(topic, columns, frame), {}
+    if topic.elements == "tagged" and topic.headers:
+        found[ELEMENT_HEADER] = elements.tagged_record(None, "X''")
+    elif topic.elements == "tagged":
+        value = elements.tagged_record(None, value)
     records = frame.selectExpr(
-        f"{kafka_key(sink.key, columns)} AS key", f"{kafka_value(topic, columns, frame)} AS value"
+        f"{kafka_key(sink.key, columns)} AS key", f"{value} AS value", f"{headers(found)} AS headers"
     )
     _send(records, topic.name, topic, context)
 
@@ -103,9 +114,8 @@ def write_bad_records(node: Read, topic: KafkaTopic, bad: DataFrame, context: Co
     bad = bad.persist()
     count = bad.count()
     if count:
-        reason = literal(f"does not fit the schema {node.schema}")
         records = bad.selectExpr(
-            "value", f"{bad_record_headers(node, reason, 'unix_millis(timestamp)')} AS headers"
+            "value", f"{bad_record_headers(node, REASON, 'unix_millis(timestamp)')} AS headers"
         )
         _send(records, topic.dead_letter, topic, context, DEAD_LETTER_CONFIGS)
     bad.unpersist()

@@ -11,6 +11,7 @@ import pytest
 
 from flowcore import Flow, KafkaTopic
 from flowcore.elements import LatencyMarkerEvent
+from flowcore.errors import RunError
 from flowcore.kafka.markers import ensure_companion
 from flowcore.kafka.topics import partition_counts
 from flowcore.serializers import LatencyMarkerEventSerializer
@@ -107,6 +108,20 @@ def test_bad_events_are_dead_letters(live: Live) -> None:
     assert all(b"no event" in letter.headers["flowcore-reason"] for letter in letters)
     assert _mine(live, out) == [(0, good)]
     assert live.values(out) == [{"id": 1}]
+
+
+def test_bad_event_stops_the_query_where_it_shall(live: Live) -> None:
+    """With on_error='fail': one line that names the companion topic's message."""
+    bids = live.topic("bids", schema=BID, on_error="fail")
+    live.send(bids, _bid(1))
+    _send_events(live, bids, _event(1), b"\x02\x01")
+    flow = Flow("f")
+    flow.read("bids", bids).write("out", live.topic("out"))
+
+    with pytest.raises(RunError, match=rf"{bids.events}\[0\]@1 is no event that") as caught:
+        _tracked(live).run(flow)
+
+    assert "\n" not in str(caught.value)
 
 
 def test_without_an_interval_there_is_no_companion_topic(live: Live) -> None:
