@@ -35,7 +35,8 @@ def is_record(element: str) -> str:
 
 def is_head(element: str) -> str:
     """True if the bytes are a record's tag and, if it has one, its timestamp, and nothing else."""
-    return f"({is_record(element)} AND length({element}) IN (1, {_TIMED}))"
+    timed = f"{_has(element, Tag.RECORD_WITH_TIMESTAMP)} AND length({element}) = {_TIMED}"
+    return f"({timed} OR {element} = X'{Tag.RECORD:02x}')"
 
 
 def is_control(element: str) -> str:

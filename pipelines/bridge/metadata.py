@@ -77,7 +77,8 @@ def progress_metadata(
     for one in latency:
         path = f"latency/{one.source} -> {one.sink}"
         found[f"{path}/markers"] = _count(one.count)
-        for name, value_ms in (("p50", one.p50_ms), ("p99", one.p99_ms), ("max", one.max_ms)):
+        figures = ("p50", one.p50_ms), ("p90", one.p90_ms), ("p99", one.p99_ms), ("max", one.max_ms)
+        for name, value_ms in figures:
             if value_ms is not None:
                 found[f"{path}/{name}_ms"] = MetadataValue.float(value_ms)
     return found | {
