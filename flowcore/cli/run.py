@@ -11,15 +11,17 @@ from rich.table import Table
 
 from flowcore.cli.flow_argument import flow_and_settings
 from flowcore.graph.flow import Flow
-from flowcore.planner.plan import BoundedStage, Mode, Plan
+from flowcore.planner.plan import Mode, Plan
 from flowcore.settings import Settings
 from flowcore.spark.live import LiveRun
 from flowcore.spark.manifest import Manifest
 from flowcore.spark.run import run_flow
+from flowcore.spark.stages import StageProgress, StageState
 
 __all__ = ["run"]
 
 _REFRESH_S = 1.0
+_BUSY = (StageState.WAITING, StageState.RUNNING, StageState.FINISHING)
 
 
 @click.command()
@@ -59,6 +61,7 @@ class _Terminal:
     def __init__(self, console: Console) -> None:
         self._console = console
         self._status = console.status("")
+        self._states: dict[str, StageState] = {}
 
     def planned(self, plan: Plan) -> None:
         stages = ", ".join(stage.name for stage in plan.bounded)
@@ -70,15 +73,25 @@ class _Terminal:
         )
         self._wait("starting Spark")
 
-    def stage_started(self, stage: BoundedStage) -> None:
-        self._wait(f"stage {stage.name}")
+    def stage_changed(self, progress: StageProgress) -> None:
+        name = progress.stage.name
+        self._states[name] = progress.state
+        match progress.state:
+            case StageState.FINISHING:
+                self._console.print(f"stage {name}: finishing, its output is being committed")
+            case StageState.COMMITTED if progress.manifest is not None:
+                self._committed(name, progress.manifest, fresh=progress.fresh)
+            case StageState.FAILED:
+                self._console.print(f"[red]stage {name}: failed[/]")
+        busy = (f"{each} {state}" for each, state in self._states.items() if state in _BUSY)
+        self._wait(f"stages: {', '.join(busy)}")
 
-    def stage_done(self, stage: BoundedStage, manifest: Manifest, *, fresh: bool) -> None:
+    def _committed(self, stage: str, manifest: Manifest, *, fresh: bool) -> None:
         rows = ", ".join(f"{name}: {table.rows:,} rows" for name, table in manifest.tables.items())
         how = (
             f"in {manifest.duration_ms / 1000:.1f} s" if fresh else f"up to date, version {manifest.version}"
         )
-        self._console.print(f"stage {stage.name}: {rows or 'written'} ({how})")
+        self._console.print(f"stage {stage}: {rows or 'written'} ({how})")
         for source, count in manifest.rejected.items():
             if count:
                 self._console.print(

@@ -20,7 +20,11 @@ def document(plan: Plan) -> dict[str, Any]:
 def _part(part: Part) -> dict[str, Any]:
     runs = part.runs
     kind: dict[str, Any] = (
-        {"kind": "bounded stage", "results": [result.name for result in runs.results]}
+        {
+            "kind": "bounded stage",
+            "results": [result.name for result in runs.results],
+            "start": _decision(runs.start),
+        }
         if isinstance(runs, BoundedStage)
         else {
             "kind": "live query",

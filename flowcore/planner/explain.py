@@ -22,7 +22,8 @@ def explain(plan: Plan, *, verbose: bool = False) -> str:
     lines = [f"flow {plan.flow}: {len(plan.stages)} stage{'s' * (len(plan.stages) != 1)}"]
     for number, stage in enumerate(plan.stages, 1):
         if isinstance(stage, BoundedStage):
-            lines += ["", f"stage {number}: {stage.name} (batch)", *_bounded(stage, plan)]
+            lines += ["", f"stage {number}: {stage.name} (batch, starts {stage.start.value})"]
+            lines += _bounded(stage, plan)
             lines += _topics(plan.edges_of(stage.operators))
         else:
             needs = ", ".join(dict.fromkeys(r.name for q in stage.queries for r in q.results))
@@ -41,6 +42,8 @@ def explain(plan: Plan, *, verbose: bool = False) -> str:
 
 def _bounded(stage: BoundedStage, plan: Plan) -> Iterator[str]:
     yield from (f"  because {reason}" for reason in stage.decision.reasons)
+    if stage.after:
+        yield from (f"  starts {stage.start.value} because {reason}" for reason in stage.start.reasons)
     yield from (f"    {describe(node)}" for node in stage.operators)
     yield from (f"    {line}" for line in _python(stage, plan))
 

@@ -32,6 +32,7 @@ class Decision:
     change: tuple[str, ...] = ()
 
 
+_AT_ONCE = Decision("at once", ("it touches nothing that another stage writes",))
 _NO_CHECKPOINT = Decision("none", ("it is batch: what it leaves is committed as a whole, or not at all",))
 
 
@@ -123,6 +124,8 @@ class BoundedStage:
         decision: Why it is a stage of its own.
         chains: Its Python operators, by call of a worker.
         checkpoint: None is ever taken.
+        after: Names of the stages that have to be committed before it may start.
+        start: When it starts, and why.
     """
 
     name: str
@@ -132,6 +135,8 @@ class BoundedStage:
     decision: Decision
     chains: tuple[Chain, ...] = ()
     checkpoint: Decision = _NO_CHECKPOINT
+    after: tuple[str, ...] = ()
+    start: Decision = _AT_ONCE
 
     @property
     def sources(self) -> tuple[Read, ...]:

@@ -88,6 +88,10 @@ class Settings:
         "execution.max-records-per-batch", 5_000_000, _positive,
         "micro-batch and slice: most records of a source taken into one batch",
     )  # fmt: skip
+    stages_at_once: int = _setting(
+        "execution.stages-at-once", 4, _positive,
+        "most bounded stages that run side by side; 1 for one after another, as declared",
+    )  # fmt: skip
     shuffle_partitions: int = _setting(
         "execution.shuffle-partitions", 2, _positive,
         "partitions of a live query's state, fixed when its checkpoint is born",

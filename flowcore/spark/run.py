@@ -7,18 +7,17 @@ started for the plan, since real-time queries need a fixed number of task slots.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Protocol
 
 from flowcore.graph.flow import Flow
 from flowcore.planner import plan_flow
-from flowcore.planner.plan import BoundedStage, Mode, Plan
+from flowcore.planner.plan import Mode, Plan
 from flowcore.settings import Settings
-from flowcore.spark.bounded import run_bounded, up_to_date
 from flowcore.spark.context import Context
 from flowcore.spark.live import LiveRun, prepare_topics, slots_needed
-from flowcore.spark.manifest import Manifest
 from flowcore.spark.session import session
+from flowcore.spark.stages import StageProgress, stages_side_by_side
 
 __all__ = ["Listener", "SilentListener", "open_context", "run_flow", "run_stages"]
 
@@ -29,11 +28,8 @@ class Listener(Protocol):
     def planned(self, plan: Plan) -> None:
         """The plan is made; Spark is about to start."""
 
-    def stage_started(self, stage: BoundedStage) -> None:
-        """A bounded stage begins."""
-
-    def stage_done(self, stage: BoundedStage, manifest: Manifest, *, fresh: bool) -> None:
-        """A bounded stage is committed; ``fresh`` if it ran, false if it was up to date."""
+    def stage_changed(self, progress: StageProgress) -> None:
+        """A bounded stage came into another state."""
 
     def live(self, run: LiveRun) -> None:
         """The live queries run; return when the run shall end."""
@@ -45,10 +41,7 @@ class SilentListener:
     def planned(self, plan: Plan) -> None:
         """Nothing."""
 
-    def stage_started(self, stage: BoundedStage) -> None:
-        """Nothing."""
-
-    def stage_done(self, stage: BoundedStage, manifest: Manifest, *, fresh: bool) -> None:
+    def stage_changed(self, progress: StageProgress) -> None:
         """Nothing."""
 
     def live(self, run: LiveRun) -> None:
@@ -97,11 +90,11 @@ def open_context(plan: Plan, settings: Settings, listener: Listener | None = Non
 
 
 def run_stages(plan: Plan, context: Context, *, refresh: bool, listener: Listener) -> None:
-    """Run the bounded stages whose result is not up to date."""
-    for stage in plan.bounded:
-        committed = None if refresh else up_to_date(stage, context)
-        if committed is None:
-            listener.stage_started(stage)
-            listener.stage_done(stage, run_bounded(stage, context), fresh=True)
-        else:
-            listener.stage_done(stage, committed, fresh=False)
+    """Run the bounded stages whose result is not up to date, side by side where they may.
+
+    Raises:
+        FlowcoreError: A stage failed; the others were cancelled, if they had not been committed.
+    """
+    with closing(stages_side_by_side(plan.bounded, context, refresh=refresh)) as changes:
+        for progress in changes:
+            listener.stage_changed(progress)
