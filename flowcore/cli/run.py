@@ -15,6 +15,7 @@ from flowcore.planner.plan import Mode, Plan
 from flowcore.settings import Settings
 from flowcore.spark.live import LiveRun
 from flowcore.spark.manifest import Manifest
+from flowcore.spark.progress import QueryProgress, waiting_queries
 from flowcore.spark.run import run_flow
 from flowcore.spark.stages import StageProgress, StageState
 
@@ -62,8 +63,10 @@ class _Terminal:
         self._console = console
         self._status = console.status("")
         self._states: dict[str, StageState] = {}
+        self._plan: Plan | None = None
 
     def planned(self, plan: Plan) -> None:
+        self._plan = plan
         stages = ", ".join(stage.name for stage in plan.bounded)
         queries = ", ".join(
             f"{query.name} ({query.mode.value})" for query in (plan.live.queries if plan.live else ())
@@ -83,8 +86,13 @@ class _Terminal:
                 self._committed(name, progress.manifest, fresh=progress.fresh)
             case StageState.FAILED:
                 self._console.print(f"[red]stage {name}: failed[/]")
-        busy = (f"{each} {state}" for each, state in self._states.items() if state in _BUSY)
-        self._wait(f"stages: {', '.join(busy)}")
+        committed = {each for each, state in self._states.items() if state is StageState.COMMITTED}
+        busy = [f"stage {each} {state}" for each, state in self._states.items() if state in _BUSY]
+        waiting = [f"query {query.name} waiting" for query in self._waiting(committed)]
+        self._wait(", ".join([*busy, *waiting]) or "starting the live queries")
+
+    def _waiting(self, committed: set[str]) -> tuple[QueryProgress, ...]:
+        return waiting_queries(self._plan, committed) if self._plan else ()
 
     def _committed(self, stage: str, manifest: Manifest, *, fresh: bool) -> None:
         rows = ", ".join(f"{name}: {table.rows:,} rows" for name, table in manifest.tables.items())
@@ -116,7 +124,10 @@ class _Terminal:
 
 
 def _short(run: LiveRun) -> str:
-    queries = [f"{query.name}: {query.rows_out:,} out" for query in run.progress()]
+    queries = [
+        f"{query.name}: {query.rows_out:,} out{' (catching up)' if query.backlog else ''}"
+        for query in run.progress()
+    ]
     slowest = max((one.p99_ms for one in run.latency() if one.p99_ms is not None), default=None)
     return ", ".join([*queries, *([f"p99 {slowest:.1f} ms"] if slowest is not None else [])])
 

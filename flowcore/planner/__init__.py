@@ -7,6 +7,7 @@ from dataclasses import replace
 from flowcore.errors import PlanError
 from flowcore.graph.flow import Flow
 from flowcore.graph.operators import Write
+from flowcore.planner.backlog import backlog_of
 from flowcore.planner.checkpoints import checkpoint_of
 from flowcore.planner.copies import chains_of
 from flowcore.planner.plan import LiveStage, Mode, Plan
@@ -39,7 +40,12 @@ def plan_flow(flow: Flow, mode: Mode | None = None, settings: Settings | None = 
     bounded = bounded_stages(operators)
     live = live_stage(operators, mode)
     queries = tuple(
-        replace(query, chains=chains_of(query.operators, reuse), checkpoint=checkpoint_of(query, settings))
+        replace(
+            query,
+            chains=chains_of(query.operators, reuse),
+            checkpoint=checkpoint_of(query, settings),
+            backlog=backlog_of(query),
+        )
         for query in (live.queries if live else ())
     )
     return Plan(

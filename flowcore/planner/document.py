@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+from flowcore.planner.compatibility import needs_of
 from flowcore.planner.describe import describe
 from flowcore.planner.details import EdgeDetail, OperatorDetail, Part, end_name, parts
-from flowcore.planner.plan import BoundedStage, Chain, Decision, Plan
+from flowcore.planner.plan import BoundedStage, Chain, Decision, LiveQuery, Plan
 
 __all__ = ["document"]
 
@@ -30,6 +31,8 @@ def _part(part: Part) -> dict[str, Any]:
             "kind": "live query",
             "starts_after": [node.name for node in runs.results],
             "split": _decision(runs.split),
+            "backlog": _decision(runs.backlog),
+            "checkpoint_needs": _needs(runs),
             "dead_letters": [f"{source.name}.dead-letter" for source in runs.dead_letters],
         }
     )
@@ -46,6 +49,11 @@ def _part(part: Part) -> dict[str, Any]:
             for chain in runs.chains
         ],
     }
+
+
+def _needs(query: LiveQuery) -> dict[str, Any]:
+    needs = needs_of(query)
+    return {"fingerprint": needs.fingerprint, **asdict(needs)}
 
 
 def _entering(part: Part, chain: Chain) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict
 
+from flowcore.planner.compatibility import needs_of
 from flowcore.planner.describe import describe
 from flowcore.planner.details import EdgeDetail, OperatorDetail, Part, parts
 from flowcore.planner.plan import BoundedStage, Chain, Decision, Edge, LiveQuery, Plan
@@ -52,6 +53,8 @@ def _query(query: LiveQuery, plan: Plan) -> Iterator[str]:
     edges = plan.edges_of(query.operators)
     yield from (f"    {query.mode.value} because {reason}" for reason in query.mode.reasons)
     yield from (f"    {query.split.value} because {reason}" for reason in query.split.reasons)
+    if query.results:
+        yield f"    backlog {query.backlog.value}"
     yield from _elements(edges)
     yield from (f"      {describe(node)}" for node in query.operators)
     yield from (f"      {line}" for line in _python(query, plan))
@@ -103,8 +106,12 @@ def _chain(chain: Chain) -> Iterator[str]:
 
 def _details(part: Part) -> Iterator[str]:
     yield f"every decision for {part.runs.name}"
-    for name, decision in (("mode", part.mode), ("checkpoint", part.runs.checkpoint)):
+    runs = part.runs
+    started = {"start": runs.start} if isinstance(runs, BoundedStage) else {"backlog": runs.backlog}
+    for name, decision in {"mode": part.mode, "checkpoint": runs.checkpoint, **started}.items():
         yield f"  {name}: {_because(decision)}"
+    if isinstance(runs, LiveQuery):
+        yield f"  goes on from checkpoints with the fingerprint {needs_of(runs).fingerprint[:12]}"
     for operator in part.operators:
         yield from _operator(operator)
     for edge in part.edges:

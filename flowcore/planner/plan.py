@@ -158,6 +158,7 @@ class LiveQuery:
         split: Why it is a query of its own.
         chains: Its Python operators, by call of a worker.
         checkpoint: When one is taken, and whether anything is flushed for it.
+        backlog: When what it reads counts as history.
     """
 
     name: str
@@ -169,6 +170,7 @@ class LiveQuery:
     split: Decision
     chains: tuple[Chain, ...] = ()
     checkpoint: Decision = Decision("after each batch", ())
+    backlog: Decision = Decision("while a source lags", ())
 
     @property
     def sources(self) -> tuple[Read, ...]:

@@ -14,6 +14,7 @@ from flowcore.graph.flow import Flow
 from flowcore.planner import plan_flow
 from flowcore.planner.plan import Mode, Plan
 from flowcore.settings import Settings
+from flowcore.spark.checkpoints import check_plan
 from flowcore.spark.context import Context
 from flowcore.spark.live import LiveRun, prepare_topics, slots_needed
 from flowcore.spark.session import session
@@ -80,7 +81,8 @@ def run_flow(
 
 @contextmanager
 def open_context(plan: Plan, settings: Settings, listener: Listener | None = None) -> Iterator[Context]:
-    """A session with the slots that a plan needs; brokers and topics are checked before it starts."""
+    """A session with the slots that a plan needs; checkpoints and topics are checked before it starts."""
+    check_plan(plan, settings)
     if plan.live is not None:
         prepare_topics(plan.live, settings)
     if listener is not None:

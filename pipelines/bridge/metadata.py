@@ -74,6 +74,8 @@ def progress_metadata(
             f"{query.name}/dead_letters": _count(query.dead_letters),
             f"{query.name}/records_per_second": MetadataValue.float(query.rows_per_second),
         }
+        if query.backlog is not None:
+            found[f"{query.name}/backlog"] = MetadataValue.bool(query.backlog)
     for one in latency:
         path = f"latency/{one.source} -> {one.sink}"
         found[f"{path}/markers"] = _count(one.count)

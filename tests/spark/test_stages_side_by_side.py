@@ -74,7 +74,11 @@ def test_stages_that_share_nothing_run_at_once(tmp_path: Path, context: Context,
 def test_stages_run_one_after_another_where_a_setting_says_so(tmp_path: Path, context: Context) -> None:
     """For instance because they read through functions what others write, which no plan can see."""
     alone = replace(context, settings=replace(context.settings, stages_at_once=1))
-    flow = _two(tmp_path, lambda spark: spark.range(0, 1, 1, 1).toDF("a"), lambda spark: spark.range(0, 1, 1, 1).toDF("a"))
+    flow = _two(
+        tmp_path,
+        lambda spark: spark.range(0, 1, 1, 1).toDF("a"),
+        lambda spark: spark.range(0, 1, 1, 1).toDF("a"),
+    )
 
     assert _changes(flow, alone)[2:] == [
         (name, state) for name in ("x", "y") for state in (RUNNING, FINISHING, COMMITTED)
@@ -154,7 +158,11 @@ def test_stages_end_when_nobody_listens_any_more(tmp_path: Path, context: Contex
 
 def test_stage_finishes_before_anything_of_it_is_visible(tmp_path: Path, context: Context) -> None:
     """In the state finishing the output is complete, beside its place; committed, it is there."""
-    flow = _two(tmp_path, lambda spark: spark.range(0, 1, 1, 1).toDF("a"), lambda spark: spark.range(0, 1, 1, 1).toDF("a"))
+    flow = _two(
+        tmp_path,
+        lambda spark: spark.range(0, 1, 1, 1).toDF("a"),
+        lambda spark: spark.range(0, 1, 1, 1).toDF("a"),
+    )
     alone = replace(context, settings=replace(context.settings, stages_at_once=1))
     held = []
 
