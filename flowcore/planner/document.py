@@ -53,7 +53,10 @@ def _part(part: Part) -> dict[str, Any]:
 
 def _needs(query: LiveQuery) -> dict[str, Any]:
     needs = needs_of(query)
-    return {"fingerprint": needs.fingerprint, **asdict(needs)}
+    states = [
+        {**asdict(state), "keys": list(state.keys), "values": list(state.values)} for state in needs.states
+    ]
+    return {"fingerprint": needs.fingerprint, "sources": list(needs.sources), "states": states}
 
 
 def _entering(part: Part, chain: Chain) -> tuple[str, ...]:
