@@ -225,6 +225,12 @@ class Plan:
 
         return diagram(self)
 
+    def to_svg(self) -> str:
+        """The plan as a picture, for places that draw no Mermaid."""
+        from flowcore.planner.drawing import drawing  # noqa: PLC0415 - it reads plans
+
+        return drawing(self)
+
     def to_dict(self) -> dict[str, Any]:
         """The plan as what JSON can hold: every decision, its reasons, and what would change it."""
         from flowcore.planner.document import document  # noqa: PLC0415 - it reads plans

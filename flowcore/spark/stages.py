@@ -88,6 +88,7 @@ def stages_side_by_side(
 class _SideBySide:
     def __init__(self, stages: Sequence[BoundedStage], context: Context, *, refresh: bool) -> None:
         self._waiting = list(stages)
+        self._names = {stage.name for stage in stages}
         self._context = context
         self._refresh = refresh
         self._threads: dict[str, threading.Thread] = {}
@@ -95,10 +96,9 @@ class _SideBySide:
         self._stopping = threading.Event()
 
     def changes(self) -> Iterator[StageProgress]:
-        names = {stage.name for stage in self._waiting}
         yield from (self._seen(StageProgress(stage, StageState.WAITING)) for stage in self._waiting)
         committed: set[str] = set()
-        while committed != names:
+        while committed != self._names:
             self._start_ready(committed)
             progress = self._told.get()
             if progress.state is StageState.COMMITTED:
@@ -122,9 +122,9 @@ class _SideBySide:
 
     def _start_ready(self, committed: set[str]) -> None:
         for stage in tuple(self._waiting):
-            if len(self._threads) < self._context.settings.stages_at_once and committed.issuperset(
-                stage.after
-            ):
+            # Of a part of a plan, what is not there is not waited for.
+            ready = committed.issuperset(self._names.intersection(stage.after))
+            if ready and len(self._threads) < self._context.settings.stages_at_once:
                 self._waiting.remove(stage)
                 # A daemon: a second Ctrl-C must not wait for a user's function.
                 thread = threading.Thread(target=self._run, args=(stage,), name=stage.name, daemon=True)
