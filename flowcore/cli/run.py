@@ -13,7 +13,7 @@ from flowcore.cli.flow_argument import flow_and_settings
 from flowcore.graph.flow import Flow
 from flowcore.planner.plan import Mode, Plan
 from flowcore.settings import Settings
-from flowcore.spark.live import LiveRun
+from flowcore.spark.live_runs import LiveRuns
 from flowcore.spark.manifest import Manifest
 from flowcore.spark.progress import QueryProgress, waiting_queries
 from flowcore.spark.run import run_flow
@@ -106,7 +106,7 @@ class _Terminal:
                     f"[yellow]{count:,} bad records of {source} are in its dead-letter topic[/]"
                 )
 
-    def live(self, run: LiveRun) -> None:
+    def live(self, run: LiveRuns) -> None:
         began = time.monotonic()
         self._wait("live")
         try:
@@ -123,7 +123,7 @@ class _Terminal:
         self._status.start()
 
 
-def _short(run: LiveRun) -> str:
+def _short(run: LiveRuns) -> str:
     queries = [
         f"{query.name}: {query.rows_out:,} out{' (catching up)' if query.backlog else ''}"
         for query in run.progress()
@@ -132,7 +132,7 @@ def _short(run: LiveRun) -> str:
     return ", ".join([*queries, *([f"p99 {slowest:.1f} ms"] if slowest is not None else [])])
 
 
-def _table(run: LiveRun) -> Table:
+def _table(run: LiveRuns) -> Table:
     table = Table("query", "mode", "batches", "records in", "records out", "dead letters")
     for query in run.progress():
         counts = query.batches, query.rows_in, query.rows_out, query.dead_letters

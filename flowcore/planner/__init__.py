@@ -10,6 +10,7 @@ from flowcore.graph.operators import Write
 from flowcore.planner.backlog import backlog_of
 from flowcore.planner.checkpoints import checkpoint_of
 from flowcore.planner.copies import chains_of
+from flowcore.planner.hand_over import handed_over
 from flowcore.planner.plan import LiveStage, Mode, Plan
 from flowcore.planner.pushdown import pushed
 from flowcore.planner.queries import live_stage
@@ -41,7 +42,7 @@ def plan_flow(flow: Flow, mode: Mode | None = None, settings: Settings | None = 
     live = live_stage(operators, mode)
     queries = tuple(
         replace(
-            query,
+            handed_over(query, bounded, settings),
             chains=chains_of(query.operators, reuse),
             checkpoint=checkpoint_of(query, settings),
             backlog=backlog_of(query),

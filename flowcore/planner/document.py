@@ -24,12 +24,11 @@ def _part(part: Part) -> dict[str, Any]:
         {
             "kind": "bounded stage",
             "results": [result.name for result in runs.results],
-            "start": _decision(runs.start),
         }
         if isinstance(runs, BoundedStage)
         else {
             "kind": "live query",
-            "starts_after": [node.name for node in runs.results],
+            "joins": [node.name for node in runs.results],
             "split": _decision(runs.split),
             "backlog": _decision(runs.backlog),
             "checkpoint_needs": _needs(runs),
@@ -41,6 +40,7 @@ def _part(part: Part) -> dict[str, Any]:
         "name": runs.name,
         **kind,
         "mode": _decision(part.mode),
+        "start": _decision(runs.start),
         "checkpoint": _decision(runs.checkpoint),
         "operators": [_operator_document(each) for each in part.operators],
         "edges": [_edge_document(each) for each in part.edges],

@@ -27,12 +27,13 @@ def explain(plan: Plan, *, verbose: bool = False) -> str:
             lines += _bounded(stage, plan)
             lines += _topics(plan.edges_of(stage.operators))
         else:
-            needs = ", ".join(dict.fromkeys(r.name for q in stage.queries for r in q.results))
-            after = f", starts when {needs} is committed" if needs else ""
+            starts = dict.fromkeys(query.start.value for query in stage.queries)
+            after = f", starts {', '.join(starts)}" if len(starts) == 1 else ""
             lines += ["", f"stage {number}: live{after}"]
             for query in stage.queries:
+                start = f", starts {query.start.value}" if len(starts) > 1 else ""
                 lines += [
-                    f"  query {query.name} ({query.mode.value})",
+                    f"  query {query.name} ({query.mode.value}{start})",
                     *_query(query, plan),
                 ]
     if verbose:
@@ -107,8 +108,10 @@ def _chain(chain: Chain) -> Iterator[str]:
 def _details(part: Part) -> Iterator[str]:
     yield f"every decision for {part.runs.name}"
     runs = part.runs
-    started = {"start": runs.start} if isinstance(runs, BoundedStage) else {"backlog": runs.backlog}
-    for name, decision in {"mode": part.mode, "checkpoint": runs.checkpoint, **started}.items():
+    outcomes = {"mode": part.mode, "checkpoint": runs.checkpoint, "start": runs.start}
+    if isinstance(runs, LiveQuery):
+        outcomes["backlog"] = runs.backlog
+    for name, decision in outcomes.items():
         yield f"  {name}: {_because(decision)}"
     if isinstance(runs, LiveQuery):
         yield f"  goes on from checkpoints with the fingerprint {needs_of(runs).fingerprint[:12]}"

@@ -159,6 +159,8 @@ class LiveQuery:
         chains: Its Python operators, by call of a worker.
         checkpoint: When one is taken, and whether anything is flushed for it.
         backlog: When what it reads counts as history.
+        after: Names of the bounded stages that have to be committed before it may start.
+        start: When it starts, and why.
     """
 
     name: str
@@ -171,6 +173,8 @@ class LiveQuery:
     chains: tuple[Chain, ...] = ()
     checkpoint: Decision = Decision("after each batch", ())
     backlog: Decision = Decision("while a source lags", ())
+    after: tuple[str, ...] = ()
+    start: Decision = _AT_ONCE
 
     @property
     def sources(self) -> tuple[Read, ...]:
@@ -185,7 +189,7 @@ class LiveQuery:
 
 @dataclass(frozen=True, slots=True)
 class LiveStage:
-    """The unbounded part of the flow; starts when every result it needs is committed."""
+    """The unbounded part of the flow; each query starts when the stages it waits for are committed."""
 
     queries: tuple[LiveQuery, ...]
 

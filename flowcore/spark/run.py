@@ -16,11 +16,12 @@ from flowcore.planner.plan import Mode, Plan
 from flowcore.settings import Settings
 from flowcore.spark.checkpoints import check_plan
 from flowcore.spark.context import Context
-from flowcore.spark.live import LiveRun, prepare_topics, slots_needed
+from flowcore.spark.live import prepare_topics, slots_needed
+from flowcore.spark.live_runs import LiveRuns
 from flowcore.spark.session import session
 from flowcore.spark.stages import StageProgress, stages_side_by_side
 
-__all__ = ["Listener", "SilentListener", "open_context", "run_flow", "run_stages"]
+__all__ = ["Listener", "SilentListener", "open_context", "run_flow", "run_plan", "run_stages"]
 
 
 class Listener(Protocol):
@@ -32,7 +33,7 @@ class Listener(Protocol):
     def stage_changed(self, progress: StageProgress) -> None:
         """A bounded stage came into another state."""
 
-    def live(self, run: LiveRun) -> None:
+    def live(self, run: LiveRuns) -> None:
         """The live queries run; return when the run shall end."""
 
 
@@ -45,7 +46,7 @@ class SilentListener:
     def stage_changed(self, progress: StageProgress) -> None:
         """Nothing."""
 
-    def live(self, run: LiveRun) -> None:
+    def live(self, run: LiveRuns) -> None:
         """Wait for the end of the queries."""
         run.wait()
 
@@ -73,10 +74,7 @@ def run_flow(
     listener = listener or SilentListener()
     plan = plan_flow(flow, mode, settings)
     with open_context(plan, settings, listener) as context:
-        run_stages(plan, context, refresh=refresh, listener=listener)
-        if plan.live is not None:
-            with LiveRun(plan, context) as run:
-                listener.live(run)
+        run_plan(plan, context, refresh=refresh, listener=listener)
 
 
 @contextmanager
@@ -89,6 +87,26 @@ def open_context(plan: Plan, settings: Settings, listener: Listener | None = Non
         listener.planned(plan)
     with session(settings, plan.flow, slots=slots_needed(plan, settings)) as spark:
         yield Context(spark, settings, plan.flow)
+
+
+def run_plan(plan: Plan, context: Context, *, refresh: bool, listener: Listener) -> None:
+    """Run the bounded stages as needed, and each live query when what it waits for is committed.
+
+    Raises:
+        FlowcoreError: A stage or a query failed; all others have ended.
+    """
+    committed: set[str] = set()
+    with LiveRuns(plan, context) as runs:
+        changes = stages_side_by_side(plan.bounded, context, refresh=refresh, meanwhile=runs.check)
+        with closing(changes):
+            runs.start(committed)
+            for progress in changes:
+                listener.stage_changed(progress)
+                if progress.manifest is not None:
+                    committed.add(progress.stage.name)
+                    runs.start(committed)
+        if plan.live is not None:
+            listener.live(runs)
 
 
 def run_stages(plan: Plan, context: Context, *, refresh: bool, listener: Listener) -> None:

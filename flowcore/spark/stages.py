@@ -11,10 +11,10 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 
 from flowcore.errors import RunError
 from flowcore.planner.plan import BoundedStage
@@ -66,7 +66,11 @@ class StageProgress:
 
 
 def stages_side_by_side(
-    stages: Sequence[BoundedStage], context: Context, *, refresh: bool
+    stages: Sequence[BoundedStage],
+    context: Context,
+    *,
+    refresh: bool,
+    meanwhile: Callable[[], None] = lambda: None,
 ) -> Generator[StageProgress]:
     """Run the stages whose result is not up to date; whatever happens to one is yielded as it happens.
 
@@ -74,13 +78,14 @@ def stages_side_by_side(
         stages: Of one plan, in its order.
         context: Session and settings.
         refresh: Run them even where nothing has changed.
+        meanwhile: Called again and again while they run; what it raises ends them.
 
     Raises:
         FlowcoreError: A stage failed; by then the others have ended.
     """
     run = _SideBySide(stages, context, refresh=refresh)
     try:
-        yield from run.changes()
+        yield from run.changes(meanwhile)
     finally:
         run.stop()
 
@@ -95,12 +100,12 @@ class _SideBySide:
         self._told: SimpleQueue[StageProgress] = SimpleQueue()
         self._stopping = threading.Event()
 
-    def changes(self) -> Iterator[StageProgress]:
+    def changes(self, meanwhile: Callable[[], None]) -> Iterator[StageProgress]:
         yield from (self._seen(StageProgress(stage, StageState.WAITING)) for stage in self._waiting)
         committed: set[str] = set()
         while committed != self._names:
             self._start_ready(committed)
-            progress = self._told.get()
+            progress = self._next(meanwhile)
             if progress.state is StageState.COMMITTED:
                 self._threads.pop(progress.stage.name).join()
                 committed.add(progress.stage.name)
@@ -110,6 +115,13 @@ class _SideBySide:
                 while not self._told.empty():
                     yield self._seen(self._told.get())
                 raise progress.error
+
+    def _next(self, meanwhile: Callable[[], None]) -> StageProgress:
+        while True:
+            try:
+                return self._told.get(timeout=_LOOK_S)
+            except Empty:
+                meanwhile()
 
     def stop(self) -> None:
         """Cancel what runs and wait for its end; a stage between two jobs starts no other."""

@@ -28,7 +28,7 @@ from flowcore.errors import RunError
 from flowcore.kafka.broker import EmbeddedBroker
 from flowcore.kafka.topics import end_offsets, ensure_topics
 from flowcore.settings import Settings
-from flowcore.spark.live import LiveRun
+from flowcore.spark.live_runs import LiveRuns
 from flowcore.spark.run import SilentListener, run_flow
 from flowcore.spark.stages import StageProgress, StageState
 from flowcore.testing.benchmark import this_commit, this_machine
@@ -148,7 +148,7 @@ class _Looker(SilentListener):
         if progress.state is StageState.FINISHING:
             self.found = self._look()
 
-    def live(self, run: LiveRun) -> None:
+    def live(self, run: LiveRuns) -> None:
         # What is looked at has to be there when the stream runs, or a look at it would prove nothing.
         while run.active and not all(query.batches for query in run.progress()):
             run.wait(0.05)
@@ -176,15 +176,24 @@ class _Looker(SilentListener):
 def _live_objects(gateway: Any) -> dict[str, int]:
     """Bytes of the objects of each class, after a garbage collection."""
     jvm = gateway.jvm
+    kinds = "javax.management.ObjectName", "java.lang.String", "[Ljava.lang.Object;", "[Ljava.lang.String;"
+    signature = _array(gateway, jvm.java.lang.Class, *map(jvm.java.lang.Class.forName, kinds))
+    # The server's own class is not public, so its method is found at the interface.
+    invoke = jvm.java.lang.Class.forName("javax.management.MBeanServer").getMethod("invoke", signature)
+    command = jvm.javax.management.ObjectName("com.sun.management:type=DiagnosticCommand")
+    options = _array(gateway, jvm.java.lang.Object, _array(gateway, jvm.java.lang.String))
+    types = _array(gateway, jvm.java.lang.String, "[Ljava.lang.String;")
+    arguments = _array(gateway, jvm.java.lang.Object, command, "gcClassHistogram", options, types)
     server = jvm.java.lang.management.ManagementFactory.getPlatformMBeanServer()
-    name = jvm.javax.management.ObjectName("com.sun.management:type=DiagnosticCommand")
-    arguments = gateway.new_array(jvm.java.lang.Object, 1)
-    arguments[0] = gateway.new_array(jvm.java.lang.String, 0)
-    types = gateway.new_array(jvm.java.lang.String, 1)
-    types[0] = "[Ljava.lang.String;"
-    text = server.invoke(name, "gcClassHistogram", arguments, types)
-    rows = re.findall(r"^\s*\d+:\s+\d+\s+(\d+)\s+(\S+)", text, re.MULTILINE)
+    rows = re.findall(r"^\s*\d+:\s+\d+\s+(\d+)\s+(\S+)", invoke.invoke(server, arguments), re.MULTILINE)
     return {kind: int(size) for size, kind in rows}
+
+
+def _array(gateway: Any, kind: Any, *values: Any) -> Any:
+    made = gateway.new_array(kind, len(values))
+    for number, value in enumerate(values):
+        made[number] = value
+    return made
 
 
 def _streaming_files(local: Path) -> Iterator[Path]:
