@@ -29,7 +29,7 @@ def stateful_parts(frame: DataFrame) -> tuple[str, ...]:
     """The parts of a streaming frame that keep state, as Spark describes them, without running numbers."""
     plan: Any = frame._jdf.queryExecution().analyzed()  # noqa: SLF001 - PySpark shows no plan
     return tuple(
-        _NUMBER.sub("", node.simpleString(1000))
+        _NUMBER.sub("", node.simpleString(1000)).lstrip("~")
         for node in _nodes(plan)
         if node.isStreaming() and _STATEFUL.fullmatch(node.nodeName())
         and all(child.isStreaming() for child in _children(node))

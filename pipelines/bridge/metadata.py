@@ -41,10 +41,10 @@ def stage_metadata(progress: StageProgress, manifest: Manifest) -> Metadata:
     """
     return {
         "version": MetadataValue.text(manifest.version),
-        "state": MetadataValue.text(progress.state),
+        "state": MetadataValue.text(progress.state.value),
         "fresh": MetadataValue.bool(progress.fresh),
         "duration_s": MetadataValue.float(manifest.duration_ms / 1000),
-        **{f"{state}_s": MetadataValue.float(seconds) for state, seconds in progress.seconds},
+        **{f"{state.value}_s": MetadataValue.float(seconds) for state, seconds in progress.seconds},
         "sources": MetadataValue.json(dict(manifest.sources)),
         "rejected": MetadataValue.int(sum(manifest.rejected.values())),
     }
