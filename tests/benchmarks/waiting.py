@@ -33,7 +33,7 @@ from flowcore.spark.run import SilentListener, run_flow
 from flowcore.spark.stages import StageProgress, StageState
 from flowcore.testing.benchmark import this_commit, this_machine
 
-KEYS = 1_000
+KEYS = 1 << 10
 STREAMING = re.compile(
     r"org\.apache\.(kafka\.|spark\.sql\.kafka010\.)|org\.rocksdb\."
     r"|org\.apache\.spark\.sql\.execution\.streaming\..*(Execution|Query|StateStore|MetadataLog)"

@@ -219,3 +219,21 @@ def test_stages_are_stopped_by_a_signal(number: signal.Signals, tmp_path: Path) 
     left = {path.name for path in tmp_path.iterdir()} - {"1", "2", "slow_flow.py", "__pycache__"}
     assert left == {".flowcore"}
     assert not list(tmp_path.rglob("*.parquet"))
+
+
+def test_command_tells_each_stage_and_its_states(tmp_path: Path) -> None:
+    """On the terminal each stage is named as it is finishing and as it is committed."""
+    text = INTERRUPTED.replace("time.sleep(60)", "pass")
+    (tmp_path / "quick_flow.py").write_text(text)
+    command = [sys.executable, "-m", "flowcore.cli.main", "run", "quick_flow:flow"]
+    environment = {**os.environ, "PYTHONPATH": f"{Path.cwd()}:{tmp_path}"}
+
+    done = subprocess.run(
+        [*command, "--set", "execution.short-lived=true"],
+        cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+
+    assert done.returncode == 0, done.stderr
+    for name in ("x", "y"):
+        assert f"stage {name}: finishing, its output is being committed" in done.stderr
+        assert f"stage {name}: written (in " in done.stderr
