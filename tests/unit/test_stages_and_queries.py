@@ -229,3 +229,15 @@ def test_stages_may_read_the_same_at_once() -> None:
     flow.read("two", Parquet("in", schema="shop STRING")).write("y", Parquet("y"))
 
     assert [stage.start.value for stage in plan_flow(flow).bounded] == ["at once", "at once"]
+
+
+def test_stages_are_in_the_order_in_which_they_were_declared() -> None:
+    """Whether they end in a sink or in a result: a result may be read from what an earlier sink wrote."""
+    flow = Flow("f")
+    _bounded(flow, "a").write("report", Parquet("out"))
+    again = flow.read("again", Parquet("out", schema="shop STRING"))
+    _live(flow).join(again, on="shop").write("out", KafkaTopic("out"))
+
+    assert [(stage.name, stage.after) for stage in plan_flow(flow).bounded] == [
+        ("report", ()), ("again", ("report",)),
+    ]  # fmt: skip
