@@ -54,7 +54,7 @@ class QueryProgress:
 
 
 def waiting_queries(plan: Plan, committed: Collection[str]) -> tuple[QueryProgress, ...]:
-    """The live queries of a plan that wait for bounded results: they hold nothing, and are in backlog.
+    """The live queries of a plan that wait for bounded stages, and hold nothing.
 
     Args:
         plan: What runs.
@@ -64,7 +64,7 @@ def waiting_queries(plan: Plan, committed: Collection[str]) -> tuple[QueryProgre
     return tuple(
         QueryProgress(query.name, "waiting", False, 0, 0, 0.0, 0, backlog=inputs_of(query, pending).backlog)
         for query in (plan.live.queries if plan.live else ())
-        if not pending.isdisjoint(query.results)
+        if not set(query.after) <= {*committed}
     )
 
 
@@ -125,10 +125,10 @@ class ProgressMeter:
         for source in self._query.sources:
             topic = topic_of(source)
             for each in batch["sources"]:
-                read, there = _offsets(each["endOffset"]), _offsets(each["latestOffset"])
+                read, there = _offsets(each.get("endOffset")), _offsets(each.get("latestOffset"))
                 if topic is not None and topic.name in read and topic.name in there:
                     unread = sum(there[topic.name].values()) - sum(read[topic.name].values())
-                    rate = float(each["processedRowsPerSecond"] or 0.0)
+                    rate = float(each.get("processedRowsPerSecond") or 0.0)
                     self._inputs.tell(source.name, backlog=lags(unread, rate))
 
 

@@ -99,6 +99,7 @@ class _SideBySide:
         self._threads: dict[str, threading.Thread] = {}
         self._told: SimpleQueue[StageProgress] = SimpleQueue()
         self._stopping = threading.Event()
+        self._began = time.monotonic()
 
     def changes(self, meanwhile: Callable[[], None]) -> Iterator[StageProgress]:
         yield from (self._seen(StageProgress(stage, StageState.WAITING)) for stage in self._waiting)
@@ -144,7 +145,7 @@ class _SideBySide:
                 thread.start()
 
     def _run(self, stage: BoundedStage) -> None:
-        clock = _Clock()
+        clock = _Clock(self._began)
         try:
             manifest = None if self._refresh else up_to_date(stage, self._context)
             fresh = manifest is None
@@ -193,9 +194,9 @@ class _SideBySide:
 class _Clock:
     """How long a stage is in each of its states."""
 
-    def __init__(self) -> None:
+    def __init__(self, began: float) -> None:
         self._state = StageState.WAITING
-        self._since = time.monotonic()
+        self._since = began
         self._seconds: list[tuple[StageState, float]] = []
 
     def enter(self, state: StageState) -> tuple[tuple[StageState, float], ...]:
