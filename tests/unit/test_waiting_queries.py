@@ -17,7 +17,7 @@ def _plan() -> Plan:
 
 
 def test_query_waits_until_every_stage_is_committed() -> None:
-    """Backlog is what it joins and is not there; what else it waits for is none."""
+    """What it joins is its backlog until its source has said that there is none there either."""
     plan = _plan()
 
     told = [
@@ -25,4 +25,4 @@ def test_query_waits_until_every_stage_is_committed() -> None:
         for committed in ([], ["shops"], ["shops", "copy"])
     ]
 
-    assert told == [[("bids", "waiting", True)], [("bids", "waiting", None)], []]
+    assert told == [[("bids", "waiting", True)], [("bids", "waiting", True)], []]
