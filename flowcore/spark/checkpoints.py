@@ -78,11 +78,10 @@ def check(query: LiveQuery, flow: str, checkpoint: Path, types: Types | None = N
         _unlike(_read(path), query, flow, types) if path.exists() else _unlike_offsets(query, checkpoint)
     )
     if found:
-        names = ", ".join(repr(sink.name) for sink in query.sinks[:1]) or "its source"
         msg = (
             f"query {query.name!r} of flow {flow!r} cannot go on from its checkpoint {checkpoint}: "
             f"{'; '.join(found)}: what it has kept would be taken for something else; go back to the flow "
-            f"that made it, or start anew: with another state.dir, with another name for {names}, or "
+            f"that made it, or start anew: with another state.dir, with another name for {query.name!r}, or "
             f"after you have deleted {checkpoint} and {path.name}"
         )
         raise StateError(msg)
