@@ -1,9 +1,9 @@
 """What a stream costs while it waits for its bounded stage: memory, disk, connections; it shall be nothing.
 
 The bounded stage runs twice, each time in a process of its own: alone, and as the first stage of a flow
-whose topic is full of records. When its input has ended and its output is being committed, each process
-collects garbage and looks at itself. What the whole flow has more than the stage alone is the waiting
-stream's. Then the flow runs to its end, and its answer is checked.
+whose topic is full of records. While the stage runs and when its output is being committed, each process
+collects garbage and looks at itself; the higher figure counts. What the whole flow has more than the stage
+alone is the waiting stream's. Then the flow runs to its end, and its answer is checked.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def _measure(folder: Path, servers: str, records: int, pending: int) -> dict[str
         "machine": this_machine(),
         "commit": this_commit(),
         "verified": f"{found:,} records joined by the same run afterwards",
-        **{f"waiting_{name}": whole[name] - alone[name] for name in ("streaming_heap_bytes", "disk_bytes")},
+        **{f"waiting_{name}": whole[name] - alone[name] for name in ("memory_bytes", "disk_bytes")},
         **{f"waiting_{name}": whole[name] for name in ("queries", "connections", "checkpoint_files")},
         "alone": alone,
         "whole": whole,
@@ -136,7 +136,7 @@ def _flow(*, alone: bool) -> Flow:
 
 
 class _Looker(SilentListener):
-    """Looks at its own process when the stage is finishing; while it looks, nothing can start."""
+    """Looks at its own process while the stage runs and when it finishes; while it looks, nothing can start."""
 
     def __init__(self, settings: Settings, local: Path, port: int) -> None:
         self._settings = settings
@@ -145,8 +145,9 @@ class _Looker(SilentListener):
         self.found: dict[str, int] = {}
 
     def stage_changed(self, progress: StageProgress) -> None:
-        if progress.state is StageState.FINISHING:
-            self.found = self._look()
+        if progress.state in (StageState.RUNNING, StageState.FINISHING):
+            now = self._look()
+            self.found = {name: max(value, self.found.get(name, 0)) for name, value in now.items()}
 
     def live(self, run: LiveRuns) -> None:
         # What is looked at has to be there when the stream runs, or a look at it would prove nothing.
@@ -163,7 +164,7 @@ class _Looker(SilentListener):
         flow = self._settings.state_dir / "waiting"
         beside = [path for path in flow.rglob("*") if path.is_file() and "results" not in path.parts]
         return {
-            "streaming_heap_bytes": sum(size for name, size in histogram.items() if STREAMING.match(name)),
+            "memory_bytes": sum(size for name, size in histogram.items() if STREAMING.match(name)),
             "heap_bytes": sum(histogram.values()),
             "peak_resident_bytes": _peak_resident(gateway.proc.pid),
             "disk_bytes": sum(path.stat().st_size for path in (*beside, *_streaming_files(self._local))),
