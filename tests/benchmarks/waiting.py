@@ -136,7 +136,7 @@ def _flow(*, alone: bool) -> Flow:
 
 
 class _Looker(SilentListener):
-    """Looks at its own process while the stage runs and when it finishes; while it looks, nothing can start."""
+    """Looks at its own process while the stage runs and finishes; while it looks, nothing else can start."""
 
     def __init__(self, settings: Settings, local: Path, port: int) -> None:
         self._settings = settings
