@@ -17,10 +17,12 @@ from typing import Self
 import pyarrow.parquet as pq
 
 from flowcore.errors import ResultError
+from flowcore.spark.swaps import Swap
 
 __all__ = ["DataFile", "Manifest", "Table"]
 
-_FORMAT = 1
+_FORMAT = 2
+_FORMATS = (1, _FORMAT)  # the first knew no swaps
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,7 @@ class Manifest:
         sources: Version of each source that was read (files, offsets); empty text if unknown.
         tables: The tables by name.
         rejected: Number of bad records by source; they are in its dead-letter topic.
+        swaps: Folders of its sinks that the commit puts in the place of the old ones.
     """
 
     flow: str
@@ -83,6 +86,7 @@ class Manifest:
     sources: Mapping[str, str]
     tables: Mapping[str, Table]
     rejected: Mapping[str, int]
+    swaps: tuple[Swap, ...] = ()
 
     def write(self, path: Path) -> None:
         """Make the result visible: all of it at once, and durably."""
@@ -103,14 +107,15 @@ class Manifest:
         try:
             found = json.loads(path.read_text())
             written = found.pop("format")
-            if written != _FORMAT:
+            if written not in _FORMATS:
                 msg = (
-                    f"manifest {path} has format {written}, this flowcore reads {_FORMAT}: its files would "
-                    "be misread; run the stage again, or use the flowcore that wrote it"
+                    f"manifest {path} has format {written}, this flowcore reads up to {_FORMAT}: its files "
+                    "would be misread; run the stage again, or use the flowcore that wrote it"
                 )
                 raise ResultError(msg)
             tables = {name: _table(table) for name, table in found.pop("tables").items()}
-            return cls(tables=tables, **found)
+            swaps = tuple(Swap(**swap) for swap in found.pop("swaps", ()))
+            return cls(tables=tables, swaps=swaps, **found)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             msg = (
                 f"manifest {path} cannot be read ({error}): its result is unusable; delete it and run the "

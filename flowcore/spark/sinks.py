@@ -6,10 +6,7 @@ several. A bad record leaves with its own bytes, and its coordinates and the rea
 
 from __future__ import annotations
 
-import secrets
-import shutil
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
@@ -122,30 +119,17 @@ def write_bad_records(node: Read, topic: KafkaTopic, bad: DataFrame, context: Co
     return count
 
 
-def write_files(sink: Parquet | Csv | Json, frame: DataFrame, context: Context) -> None:
-    """Write a bounded frame to a folder, which holds the old files until the new ones are complete."""
-    target = context.path(sink.path)
-    part = (
-        target
-        if "://" in target
-        else str(Path(target).with_name(f".{Path(target).name}.{secrets.token_hex(4)}"))
-    )
+def write_files(sink: Parquet | Csv | Json, frame: DataFrame, folder: str) -> None:
+    """Write a bounded frame to the files of a folder."""
     writer = frame.write.mode("overwrite")
-    try:
-        match sink:
-            case Parquet():
-                writer.parquet(part)
-            case Csv():
-                options = {"header": str(sink.header).lower(), "sep": sink.delimiter, **sink.options}
-                writer.options(**options).csv(part)
-            case Json():
-                writer.options(**sink.options).json(part)
-        if part != target:
-            shutil.rmtree(target, ignore_errors=True)
-            Path(part).replace(target)
-    finally:
-        if part != target:
-            shutil.rmtree(part, ignore_errors=True)
+    match sink:
+        case Parquet():
+            writer.parquet(folder)
+        case Csv():
+            options = {"header": str(sink.header).lower(), "sep": sink.delimiter, **sink.options}
+            writer.options(**options).csv(folder)
+        case Json():
+            writer.options(**sink.options).json(folder)
 
 
 def start_files(sink: Sink, writer: DataStreamWriter, context: Context) -> StreamingQuery:
