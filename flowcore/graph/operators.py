@@ -14,11 +14,13 @@ from flowcore.graph.attributes import OperatorAttributes
 from flowcore.graph.connectors import KafkaTopic, Sink, Source
 from flowcore.graph.expressions import Expression
 from flowcore.graph.functions import promises
+from flowcore.graph.grouping import SideAggregate
 from flowcore.graph.schema import Schema
 
 __all__ = [
     "Aggregate",
     "Apply",
+    "CoGroup",
     "Filter",
     "FlatMap",
     "Join",
@@ -135,6 +137,23 @@ class Join(_Node):
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class CoGroup(_Node):
+    """One row per distinct key of two bounded inputs, null a key like others.
+
+    Attributes:
+        on: Pairs of a left column, which gives the output its name, and the right one.
+        aggregates: Of the records that either side has for the key; one may have none.
+    """
+
+    on: tuple[tuple[str, str], ...]
+    aggregates: tuple[tuple[str, SideAggregate], ...]
+
+    def known(self) -> Mapping[str, bool]:
+        """A key has all its records when both inputs have ended."""
+        return {**_Node.known(self), "output_only_at_end": True, "output_idempotent": True}
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Union(_Node):
     """All records of all inputs, columns matched by name."""
 
@@ -211,7 +230,9 @@ class Write(_Node):
 PythonOperator = Map | Filter | FlatMap | MapBatches
 """What runs in a Python worker, record by record or batch by batch."""
 
-Operator = Read | Select | WithColumns | Where | Aggregate | Join | Union | Apply | PythonOperator | Write
+Operator = (
+    Read | Select | WithColumns | Where | Aggregate | Join | CoGroup | Union | Apply | PythonOperator | Write
+)
 
 
 def upstream(*ends: Operator) -> Iterator[Operator]:

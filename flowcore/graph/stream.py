@@ -15,9 +15,11 @@ from flowcore.graph.attributes import Attributes, OperatorAttributes, declared
 from flowcore.graph.connectors import KafkaTopic, Sink
 from flowcore.graph.expressions import resolve
 from flowcore.graph.functions import require_function
+from flowcore.graph.grouping import GROUPED, OfBatches, OfRecords, require_ends, side_aggregates
 from flowcore.graph.operators import (
     Aggregate,
     Apply,
+    CoGroup,
     Filter,
     FlatMap,
     Join,
@@ -415,6 +417,69 @@ class Stream:
                 key=keys, updating=node.updating, sink=sink, given=declared(attributes),
             )
         )  # fmt: skip
+
+    def co_group(
+        self,
+        right: Stream,
+        function: Callable[[Any, Any, Any], Any] | None = None,
+        *,
+        on: str | Sequence[str] | Mapping[str, str],
+        schema: Schema | str | None = None,
+        batches: bool = False,
+        name: str | None = None,
+        attributes: Attributes | None = None,
+        **aggregates: str,
+    ) -> Stream:
+        """Group this bounded stream and another by a key; what follows from each group is put out at the end.
+
+        Either aggregates, ``total="sum(left.price)", bids="count(right)"``, which Spark computes: a row for
+        each key, also where one side has no record for it. An aggregate is over the records of one side.
+        Or a Python function, called once for each key: ``function(key, left, right)`` with a list of records
+        for each side, which returns or yields records. Null is a key like others.
+
+        Args:
+            right: The other side.
+            function: As for `flat_map`; the key is a value, or a tuple where ``on`` names several columns.
+            on: Column, columns, or ``{left column: right column}`` that make the key.
+            schema: The columns of what the function returns, as Spark DDL.
+            batches: The function gets a ``pyarrow.RecordBatch`` for each side and returns one: for large
+                groups. All records of a key must fit in memory either way.
+            name: Name of the operator.
+            attributes: What it promises beside what it says of itself.
+            aggregates: Output column to Spark SQL aggregate, columns called ``left.price``, ``right.price``.
+
+        Raises:
+            PlanError: A side is unbounded, a column is unknown, or it is neither aggregates nor a function
+                with its schema.
+        """
+        name = name or self._flow.free_name("co_group")
+        self._require_same_flow(right, name)
+        require_ends({each.operator.name: each.bounded for each in (self, right)}, name)
+        pairs = checks.join_columns(self.operator, right.operator, name, on)
+        if (function is None) == (not aggregates) or (function is None) != (schema is None):
+            msg = (
+                f"operator {name!r} needs either aggregates or a function with its schema: what it puts out "
+                "is not known; pass for instance total='sum(left.price)', or a function and schema='id BIGINT'"
+            )
+            raise PlanError(msg)
+        keys = tuple(mine for mine, _ in pairs)
+        lists = {column: f"collect_list({column[1:]})" for column in GROUPED}
+        parsed = side_aggregates(aggregates or lists, {"left": self.columns, "right": right.columns}, name)
+        columns = (*keys, *(column for column, _ in parsed))
+        checks.require_distinct(name, columns)
+        groups = CoGroup(
+            name=name if function is None else f"{name}_groups",
+            inputs=(self.operator, right.operator), columns=columns, bounded=True, key=keys,
+            on=pairs, aggregates=parsed, given={} if function else declared(attributes),
+        )  # fmt: skip
+        stream = self._flow.add(groups)
+        if function is None or schema is None:
+            return stream
+        require_function(function, name)
+        if batches:
+            of_batches = OfBatches(function, on=keys)
+            return stream.map_batches(of_batches, schema=schema, name=name, attributes=attributes)
+        return stream.flat_map(OfRecords(function, on=keys), schema=schema, name=name, attributes=attributes)
 
     def _converted(
         self,

@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from flowcore.graph.operators import (
     Aggregate,
     Apply,
+    CoGroup,
     Filter,
     FlatMap,
     Join,
@@ -65,6 +66,9 @@ def _reads(node: Operator, used: Collection[str]) -> Collection[str]:
             return {*by, *(column for _, expression in aggregates for column in expression.columns)}
         case Join(on=on):
             return {*used, *(column for pair in on for column in pair)}
+        case CoGroup(on=on, aggregates=aggregates):
+            keys = (column for pair in on for column in pair)
+            return {*keys, *(column for _, aggregate in aggregates for column in aggregate.columns)}
         case Filter() | Map() | FlatMap() | MapBatches():
             read = node.inputs[0].columns if node.uses is None else node.uses
             return {*used, *read} if isinstance(node, Filter) else read

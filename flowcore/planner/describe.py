@@ -6,6 +6,7 @@ from flowcore.graph.functions import name_of
 from flowcore.graph.operators import (
     Aggregate,
     Apply,
+    CoGroup,
     Filter,
     FlatMap,
     Join,
@@ -54,6 +55,10 @@ def what(node: Operator) -> str:
         case Join():
             pairs = (left if left == right else f"{left} = {right}" for left, right in node.on)
             return f"{node.how} join on {', '.join(pairs)}"
+        case CoGroup():
+            pairs = (left if left == right else f"{left} = {right}" for left, right in node.on)
+            values = ", ".join(f"{e.expression.text} as {name}" for name, e in node.aggregates)
+            return f"co-group on {', '.join(pairs)}, {values}, out at the end of input"
         case Union():
             return "union"
         case _:

@@ -11,7 +11,16 @@ from dataclasses import dataclass
 
 from flowcore.graph.attributes import OperatorAttributes
 from flowcore.graph.connectors import KafkaTopic
-from flowcore.graph.operators import Aggregate, Apply, Operator, PythonOperator, Read, Write, topic_of
+from flowcore.graph.operators import (
+    Aggregate,
+    Apply,
+    CoGroup,
+    Operator,
+    PythonOperator,
+    Read,
+    Write,
+    topic_of,
+)
 from flowcore.graph.value_formats import runs_in_python
 from flowcore.planner.columns import columns_read, columns_used
 from flowcore.planner.plan import BoundedStage, Chain, Decision, LiveQuery, Plan
@@ -133,6 +142,8 @@ def _output(node: Operator) -> Decision:
         return Decision("none", ("it is a sink",))
     if node.given.get("output_only_at_end"):
         return Decision("at the end of input", ("it declares output_only_at_end",))
+    if isinstance(node, CoGroup):
+        return Decision("at the end of input", ("a key has all its records when both inputs have ended",))
     if isinstance(node, Aggregate) and node.bounded:
         return Decision("at the end of input", ("a group is complete when its input has ended",))
     if isinstance(node, Aggregate):

@@ -12,6 +12,7 @@ from flowcore.graph.expressions import Expression
 from flowcore.graph.operators import (
     Aggregate,
     Apply,
+    CoGroup,
     Join,
     Operator,
     Select,
@@ -20,6 +21,7 @@ from flowcore.graph.operators import (
     WithColumns,
 )
 from flowcore.spark.boundary import declared_by
+from flowcore.spark.co_groups import co_grouped
 
 __all__ = ["applied", "named", "output"]
 
@@ -41,6 +43,8 @@ def output(node: Operator, inputs: Mapping[Operator, DataFrame]) -> DataFrame:
                 return grouped(frames[0], by, aggregates)
             case Join():
                 return _joined(node, *frames)
+            case CoGroup():
+                return co_grouped(node, *frames)
             case Union():
                 return _united(frames)
             case Apply():
