@@ -459,7 +459,7 @@ class Stream:
         if (function is None) == (not aggregates) or (function is None) != (schema is None):
             msg = (
                 f"operator {name!r} needs either aggregates or a function with its schema: what it puts out "
-                "is not known; pass for instance total='sum(left.price)', or a function and schema='id BIGINT'"
+                "is unknown; pass for instance total='sum(left.price)', or a function and schema='id BIGINT'"
             )
             raise PlanError(msg)
         keys = tuple(mine for mine, _ in pairs)
