@@ -18,7 +18,7 @@ from flowcore.spark.sql import quoted, struct
 
 __all__ = ["co_grouped"]
 
-_SIDE = "_side"
+_IS_LEFT = "_is_left"
 
 
 def co_grouped(node: CoGroup, left: DataFrame, right: DataFrame) -> DataFrame:
@@ -44,6 +44,7 @@ class _OneSide:
     def __init__(self, node: CoGroup, side: Side, frame: DataFrame, names: Iterator[str]) -> None:
         self.given = frame
         self.side = side
+        self.mine = _IS_LEFT if side == "left" else f"NOT {_IS_LEFT}"
         own = [(name, aggregate) for name, aggregate in node.aggregates if aggregate.side == side]
         read = dict.fromkeys(column for _, aggregate in own for column in aggregate.columns)
         self.columns = {column: next(names) for column in read}
@@ -54,12 +55,12 @@ class _OneSide:
             record = (
                 struct({column: self.columns[column] for column in aggregate.columns})
                 if aggregate.columns
-                else _SIDE
+                else _IS_LEFT
             )
-            self.aggregates[name] = f"{aggregate.renamed(record, lower)} FILTER (WHERE {_SIDE} = '{side}')"
+            self.aggregates[name] = f"{aggregate.renamed(record, lower)} FILTER (WHERE {self.mine})"
 
     def frame(self, on: list[str], keys: list[str]) -> DataFrame:
         pairs = [*zip(on, keys, strict=True), *self.columns.items()]
         return self.given.selectExpr(
-            *(f"{quoted(column)} AS {now}" for column, now in pairs), f"'{self.side}' AS {_SIDE}"
+            *(f"{quoted(column)} AS {now}" for column, now in pairs), f"{self.side == 'left'} AS {_IS_LEFT}"
         )

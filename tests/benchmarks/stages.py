@@ -2,9 +2,9 @@
 
 The workload of FLIP-331: as many keys as records on each side, and nothing comes out before the end. flowcore
 plans, runs and commits its stage. The stream is the same co-group as Structured Streaming over the same kind
-of files, with flowcore's own tuning of state stores: each record updates its key's state, and what has changed
-is put out. It gets smaller inputs, of two sizes to see how its time grows. Batch by hand is written in the two
-ways that suggest themselves: one aggregate over both sides, and a join of two.
+of files, with flowcore's own tuning of state stores: records update the state of their key, and what has
+changed is put out. It gets smaller inputs, of two sizes to see how its time grows. Batch by hand is written
+in the two ways that suggest themselves: one aggregate over both sides, and a join of two.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ def command(records: int, streaming_records: int, batch_records: int, rounds: in
     Report(
         name="stages",
         workload=f"co-group of two bounded inputs, {records:,} records, as many keys as records on each "
-        f"side; the stream over {streaming_records // 2:,} and {streaming_records:,} records, in micro-batches of "
-        f"{batch_records:,}",
+        f"side; the stream over {streaming_records // 2:,} and {streaming_records:,} records, in "
+        f"micro-batches of {batch_records:,}",
         figures=[
             *figures,
             Figures("stream, half", "records/s", [half]),
