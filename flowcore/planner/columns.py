@@ -13,13 +13,16 @@ from flowcore.graph.operators import (
     Filter,
     FlatMap,
     Join,
+    KeyedProcess,
     Map,
     MapBatches,
     Operator,
     Read,
     Select,
+    SideOutput,
     Union,
     Where,
+    Window,
     WithColumns,
     Write,
 )
@@ -42,7 +45,11 @@ def columns_used(
     for node in reversed(operators):
         for parent in dict.fromkeys(node.inputs):
             if parent in used:
-                used[parent] |= _lower(parent.columns) & columns_read(node, used[node])
+                # Late records have the columns of the window's input and not of its results.
+                here = _lower(
+                    (*parent.columns, *node.columns) if isinstance(node, SideOutput) else parent.columns
+                )
+                used[parent] |= here & columns_read(node, used[node])
     return {node: frozenset(columns) for node, columns in used.items()}
 
 
@@ -68,9 +75,15 @@ def _reads(node: Operator, used: Collection[str]) -> Collection[str]:
         case Filter() | Map() | FlatMap() | MapBatches():
             read = node.inputs[0].columns if node.uses is None else node.uses
             return {*used, *read} if isinstance(node, Filter) else read
+        case Window(by=by, uses=uses, computed=computed, timestamp=time):
+            texts = [each for _, each in computed] + [each for each in (time,) if each is not None]
+            late = used if node.config.late == "side-output" else ()
+            return {*by, *uses, *late, *(column for each in texts for column in each.columns)}
+        case KeyedProcess(by=by, uses=uses, timestamp=time):
+            return {*by, *uses, *(() if time is None else time.columns)}
         case Apply() | Write():
             return node.inputs[0].columns
-        case Read() | Union():
+        case Read() | Union() | SideOutput():
             return used
 
 

@@ -9,18 +9,22 @@ from flowcore.graph.operators import (
     Filter,
     FlatMap,
     Join,
+    KeyedProcess,
     Map,
     MapBatches,
     Operator,
     PythonOperator,
     Read,
     Select,
+    SideOutput,
     Union,
     Where,
+    Window,
     WithColumns,
     Write,
     topic_of,
 )
+from flowcore.planner.describe_windows import what_by_key
 
 __all__ = ["describe", "what"]
 
@@ -56,6 +60,8 @@ def what(node: Operator) -> str:
             return f"{node.how} join on {', '.join(pairs)}"
         case Union():
             return "union"
+        case Window() | KeyedProcess() | SideOutput():
+            return what_by_key(node)
         case _:
             return f"{_FUNCTIONS[type(node)]} {name_of(node.function)}{_uses(node)}"
 
