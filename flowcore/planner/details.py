@@ -14,14 +14,15 @@ from flowcore.graph.connectors import KafkaTopic
 from flowcore.graph.operators import (
     Aggregate,
     Apply,
-    CoGroup,
     Operator,
     PythonOperator,
     Read,
+    Window,
     Write,
     topic_of,
 )
 from flowcore.graph.value_formats import runs_in_python
+from flowcore.planner.at_end import is_grouped_aggregate, output_time
 from flowcore.planner.columns import columns_read, columns_used
 from flowcore.planner.plan import BoundedStage, Chain, Decision, LiveQuery, Plan
 
@@ -109,7 +110,7 @@ def _operator(node: Operator, runs: BoundedStage | LiveQuery, place: Decision | 
     return OperatorDetail(
         node=node,
         compiled=_compiled(node, runs.chains),
-        output=_output(node),
+        output=output_time(node),
         flush=_flush(node, attributes),
         place=place,
         attributes=attributes,
@@ -134,21 +135,9 @@ def _compiled(node: Operator, chains: tuple[Chain, ...]) -> Decision:
             (f"Spark has no expression for the format {topic.format!r}",),
             ("use a format that Spark has itself, such as json, avro or raw",),
         )
+    if isinstance(node, Window) and is_grouped_aggregate(node):
+        return Decision("native", ("one window up to the end of a bounded input is a grouped aggregate",))
     return Decision("native", ("Spark has an expression for it",))
-
-
-def _output(node: Operator) -> Decision:
-    if isinstance(node, Write):
-        return Decision("none", ("it is a sink",))
-    if node.given.get("output_only_at_end"):
-        return Decision("at the end of input", ("it declares output_only_at_end",))
-    if isinstance(node, CoGroup):
-        return Decision("at the end of input", ("a key has all its records when both inputs have ended",))
-    if isinstance(node, Aggregate) and node.bounded:
-        return Decision("at the end of input", ("a group is complete when its input has ended",))
-    if isinstance(node, Aggregate):
-        return Decision("at each change", ("its input has no end to wait for",))
-    return Decision("as input comes", ("it does not declare output_only_at_end",))
 
 
 def _flush(node: Operator, attributes: OperatorAttributes) -> Decision:
