@@ -24,6 +24,7 @@ from flowcore.graph.operators import (
 from flowcore.graph.value_formats import runs_in_python
 from flowcore.planner.at_end import is_grouped_aggregate, output_time
 from flowcore.planner.columns import columns_read, columns_used
+from flowcore.planner.failures import failure_of
 from flowcore.planner.plan import BoundedStage, Chain, Decision, LiveQuery, Plan
 
 __all__ = ["EdgeDetail", "OperatorDetail", "Part", "end_name", "parts"]
@@ -41,6 +42,7 @@ class OperatorDetail:
         compiled: In which form it runs.
         output: When it puts out.
         flush: Whether its output is buffered.
+        failure: What becomes of a record for which its function fails; None without a function.
         place: Of a filter behind Python functions: whether it is done before them.
         attributes: What it promises, or what is taken for it.
         unknown: Those attributes that nobody declared.
@@ -50,6 +52,7 @@ class OperatorDetail:
     compiled: Decision
     output: Decision
     flush: Decision
+    failure: Decision | None
     place: Decision | None
     attributes: OperatorAttributes
     unknown: tuple[str, ...]
@@ -112,6 +115,7 @@ def _operator(node: Operator, runs: BoundedStage | LiveQuery, place: Decision | 
         compiled=_compiled(node, runs.chains),
         output=output_time(node),
         flush=_flush(node, attributes),
+        failure=failure_of(node, runs),
         place=place,
         attributes=attributes,
         unknown=node.unknown(),

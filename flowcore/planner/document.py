@@ -56,6 +56,7 @@ def _operator_document(detail: OperatorDetail) -> dict[str, Any]:
         "compiled": _decision(detail.compiled),
         "output": _decision(detail.output),
         "flush": _decision(detail.flush),
+        **({"failure": _decision(detail.failure)} if detail.failure else {}),
         **({"filter": _decision(detail.place)} if detail.place else {}),
         "attributes": asdict(detail.attributes),
         "unknown_attributes": list(detail.unknown),
