@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from flowcore.chains.batches import fitting, joined
 from flowcore.chains.failures import Where, failed, failed_in_part, misfit
 from flowcore.chains.generated import Exit, Part, generate
 from flowcore.chains.lifecycle import opened
@@ -147,7 +148,7 @@ class ChainTask:
                 self._write(part, found, where)
         for way, left in zip(part.exits, found, strict=True):
             if left.batches and way.sender is not None:
-                made = _joined(left.batches)
+                made = joined(left.batches)
                 if way.receiver is not None:
                     self._run_batch(way.receiver, made, outputs)
                 elif way.sender.outlet is not None:
@@ -232,7 +233,7 @@ class ChainTask:
             result = step.function(batch)
         except Exception as error:
             raise failed(step, error, None) from error
-        made = _fitting(step, result)
+        made = fitting(step, result)
         if not made.num_rows:
             return
         if step.outlet is not None:
@@ -247,35 +248,6 @@ def _schema(step: Step, *, leaves: bool) -> pa.Schema:
 
 def _per_record(receivers: Sequence[Receiver]) -> Iterator[Receiver]:
     return (receiver for receiver in receivers if receiver.step.kind != "map_batches")
-
-
-def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-    if len(batches) == 1:
-        return batches[0]
-    (whole,) = pa.Table.from_batches(batches).combine_chunks().to_batches()
-    return whole
-
-
-def _fitting(step: Step, result: Any) -> pa.RecordBatch:
-    """The batch that a function returned, with the declared columns in their order and types."""
-    if isinstance(result, pa.Table):
-        result = result.combine_chunks()
-        batches = result.to_batches()
-        result = batches[0] if batches else pa.RecordBatch.from_pylist([], schema=result.schema)
-    if not isinstance(result, pa.RecordBatch):
-        raise misfit(step, f"emits a {type(result).__name__}, and no Arrow record batch", None)
-    columns = []
-    for declared in step.schema:
-        position = result.schema.get_field_index(declared.name)
-        if position < 0:
-            raise misfit(step, f"emits a batch without the column {declared.name!r}", None)
-        column = result.column(position)
-        try:
-            columns.append(column if column.type == declared.type else column.cast(declared.type))
-        except pa.ArrowException as error:
-            what = f"emits {declared.name} as {column.type}, which is no {declared.type} ({error})"
-            raise misfit(step, what, None) from error
-    return pa.RecordBatch.from_arrays(columns, schema=step.schema)
 
 
 @contextmanager

@@ -19,8 +19,7 @@ def is_grouped_aggregate(node: Window) -> bool:
     """Whether windows are no more than the groups of a bounded input."""
     config = node.config
     return (
-        node.bounded
-        and isinstance(config.assigner, EndOfStreamWindows)
+        isinstance(config.assigner, EndOfStreamWindows)
         and type(config.effective_trigger) is EndOfStream
         and config.evictor is None
         and bool(node.built_in)

@@ -12,6 +12,7 @@ from flowcore.planner.at_end import is_grouped_aggregate, output_time
 from flowcore.planner.details import parts
 from flowcore.windows import CountEvictor
 from flowcore.windows.triggers import Count
+from flowcore.windows.triggers import EndOfStream as AtEnd
 
 SALE = "shop STRING, price DOUBLE, at TIMESTAMP"
 
@@ -106,6 +107,12 @@ WINDOWS: dict[str, tuple[Callable[[Flow], Stream], bool]] = {
     ),
     "a-python-fold": (
         lambda f: _bounded(f).window(EndOfStream(), by="shop").reduce(lambda kept, _: kept), False,
+    ),
+    "other-windows-with-its-trigger": (
+        lambda f: _bounded(f).window(Tumbling(10), by="shop", timestamp="at", trigger=AtEnd()).aggregate(
+            n="count(*)"
+        ),
+        False,
     ),
     "other-windows": (
         lambda f: _bounded(f).window(Tumbling(10), by="shop", timestamp="at").aggregate(n="count(*)"), False,

@@ -240,3 +240,25 @@ def _fails_twice(number: int) -> bool:
     except ZeroDivisionError:
         return True
     return False
+
+
+def test_record_that_failed_is_bad_in_its_own_batch_alone() -> None:
+    """A worker runs many batches."""
+    rows = _rows(_lenient(_step(_seventh, "map")), _messages(1, 1), _messages(2), _messages(2, 1))
+
+    assert [(row["_lane"], row["offset"]) for row in rows] == [(1, 1), (0, 0), (2, 0), (1, 1), (2, 0)]
+
+
+def test_check_forgets_the_records_that_failed() -> None:
+    """A function that hands on the one object that it keeps may go on to change it."""
+    kept: Record = {}
+
+    def same_object(record: Record) -> Record:
+        kept.update(record)
+        return kept
+
+    sender = replace(_step(same_object, "map", _step(_seventh, "map"), outlet=None), stores_output=True)
+
+    rows = _rows(replace(_lenient(sender), check="full"), _messages(1, 1))
+
+    assert sorted((row["_lane"], row["offset"]) for row in rows) == [(0, 0), (1, 1)]
