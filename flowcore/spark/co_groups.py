@@ -6,6 +6,7 @@ same time, and give null instead of 0 for the number of records of a side that h
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from itertools import count
 
@@ -19,6 +20,8 @@ from flowcore.spark.sql import quoted, struct
 __all__ = ["co_grouped"]
 
 _IS_LEFT = "_is_left"
+_SKIPS_NULLS = re.compile(r"(sum|avg|min|max|count)\(\s*(left|right)\.\w+\s*\)", re.IGNORECASE)
+"""Aggregates of one column, to which the other side's rows are nothing."""
 
 
 def co_grouped(node: CoGroup, left: DataFrame, right: DataFrame) -> DataFrame:
@@ -49,15 +52,13 @@ class _OneSide:
         read = dict.fromkeys(column for _, aggregate in own for column in aggregate.columns)
         self.columns = {column: next(names) for column in read}
         lower = {column.lower(): now for column, now in self.columns.items()}
-        # Of the other side's rows, first(), count(*) and coalesce() would see nulls.
         self.aggregates = {}
         for name, aggregate in own:
-            record = (
-                struct({column: self.columns[column] for column in aggregate.columns})
-                if aggregate.columns
-                else _IS_LEFT
-            )
-            self.aggregates[name] = f"{aggregate.renamed(record, lower)} FILTER (WHERE {self.mine})"
+            fields = {column: self.columns[column] for column in aggregate.columns}
+            text = aggregate.renamed(struct(fields) if fields else _IS_LEFT, lower)
+            # Of the other side's rows, first() and coalesce() would see nulls.
+            skips = _SKIPS_NULLS.fullmatch(aggregate.expression.text) is not None
+            self.aggregates[name] = text if skips else f"{text} FILTER (WHERE {self.mine})"
 
     def frame(self, on: list[str], keys: list[str]) -> DataFrame:
         pairs = [*zip(on, keys, strict=True), *self.columns.items()]
