@@ -13,14 +13,13 @@ from flowcore.errors import PlanError
 from flowcore.graph import checks
 from flowcore.graph import windowed as declare
 from flowcore.graph.attributes import Attributes, OperatorAttributes, declared
+from flowcore.graph.co_grouping import co_group
 from flowcore.graph.connectors import KafkaTopic, Sink
 from flowcore.graph.expressions import resolve
 from flowcore.graph.functions import require_function
-from flowcore.graph.grouping import GROUPED, OfBatches, OfRecords, require_ends, side_aggregates
 from flowcore.graph.operators import (
     Aggregate,
     Apply,
-    CoGroup,
     Filter,
     FlatMap,
     Join,
@@ -569,32 +568,11 @@ class Stream:
         """
         name = name or self._flow.free_name("co_group")
         self._require_same_flow(right, name)
-        require_ends({each.operator.name: each.bounded for each in (self, right)}, name)
-        pairs = checks.join_columns(self.operator, right.operator, name, on)
-        if (function is None) == (not aggregates) or (function is None) != (schema is None):
-            msg = (
-                f"operator {name!r} needs either aggregates or a function with its schema: what it puts out "
-                "is unknown; pass for instance total='sum(left.price)', or a function and schema='id BIGINT'"
-            )
-            raise PlanError(msg)
-        keys = tuple(mine for mine, _ in pairs)
-        lists = {column: f"collect_list({column[1:]})" for column in GROUPED}
-        parsed = side_aggregates(aggregates or lists, {"left": self.columns, "right": right.columns}, name)
-        columns = (*keys, *(column for column, _ in parsed))
-        checks.require_distinct(name, columns)
-        groups = CoGroup(
-            name=name if function is None else f"{name}_groups",
-            inputs=(self.operator, right.operator), columns=columns, bounded=True, key=keys,
-            on=pairs, aggregates=parsed, given={} if function else declared(attributes),
+        return co_group(
+            self._flow, self.operator, right.operator, name,
+            on=on, function=function, schema=schema, batches=batches, aggregates=aggregates,
+            attributes=attributes,
         )  # fmt: skip
-        stream = self._flow.add(groups)
-        if function is None or schema is None:
-            return stream
-        require_function(function, name)
-        if batches:
-            of_batches = OfBatches(function, on=keys)
-            return stream.map_batches(of_batches, schema=schema, name=name, attributes=attributes)
-        return stream.flat_map(OfRecords(function, on=keys), schema=schema, name=name, attributes=attributes)
 
     def _converted(
         self,
