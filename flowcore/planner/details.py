@@ -11,9 +11,21 @@ from dataclasses import dataclass
 
 from flowcore.graph.attributes import OperatorAttributes
 from flowcore.graph.connectors import KafkaTopic
-from flowcore.graph.operators import Aggregate, Apply, Operator, PythonOperator, Read, Write, topic_of
+from flowcore.graph.operators import (
+    Aggregate,
+    Apply,
+    KeyGroupOperator,
+    Operator,
+    PythonOperator,
+    Read,
+    SideOutput,
+    Window,
+    Write,
+    topic_of,
+)
 from flowcore.graph.value_formats import runs_in_python
 from flowcore.planner.columns import columns_read, columns_used
+from flowcore.planner.forms import form_of, late_of, output_of, state_of
 from flowcore.planner.plan import BoundedStage, Chain, Decision, LiveQuery, Plan
 
 __all__ = ["EdgeDetail", "OperatorDetail", "Part", "end_name", "parts"]
@@ -32,6 +44,8 @@ class OperatorDetail:
         output: When it puts out.
         flush: Whether its output is buffered.
         place: Of a filter behind Python functions: whether it is done before them.
+        state: Of windows and process functions in a live query: what is kept by key group.
+        late: Of windows in a live query: what becomes of late records.
         attributes: What it promises, or what is taken for it.
         unknown: Those attributes that nobody declared.
     """
@@ -41,6 +55,8 @@ class OperatorDetail:
     output: Decision
     flush: Decision
     place: Decision | None
+    state: Decision | None
+    late: Decision | None
     attributes: OperatorAttributes
     unknown: tuple[str, ...]
 
@@ -90,12 +106,14 @@ def parts(plan: Plan) -> tuple[Part, ...]:
     places = dict(plan.filters)
     for number, stage in enumerate(plan.stages, 1):
         for runs in (stage,) if isinstance(stage, BoundedStage) else stage.queries:
-            operators = tuple(_operator(node, runs, places.get(node.name)) for node in runs.operators)
+            operators = tuple(_operator(node, runs, plan, places.get(node.name)) for node in runs.operators)
             found.append(Part(number, runs, operators, tuple(_edges(plan, runs))))
     return tuple(found)
 
 
-def _operator(node: Operator, runs: BoundedStage | LiveQuery, place: Decision | None) -> OperatorDetail:
+def _operator(
+    node: Operator, runs: BoundedStage | LiveQuery, plan: Plan, place: Decision | None
+) -> OperatorDetail:
     attributes = node.attributes()
     return OperatorDetail(
         node=node,
@@ -103,6 +121,8 @@ def _operator(node: Operator, runs: BoundedStage | LiveQuery, place: Decision | 
         output=_output(node),
         flush=_flush(node, attributes),
         place=place,
+        state=state_of(node, plan.key_groups) if isinstance(node, KeyGroupOperator) else None,
+        late=late_of(node) if isinstance(node, Window) else None,
         attributes=attributes,
         unknown=node.unknown(),
     )
@@ -117,6 +137,10 @@ def _compiled(node: Operator, chains: tuple[Chain, ...]) -> Decision:
             (f"a Python function runs in a worker, in one call for {chain.name}",),
             ("say it in Spark SQL: select, with_columns, where",),
         )
+    if isinstance(node, KeyGroupOperator):
+        return form_of(node)
+    if isinstance(node, SideOutput):
+        return Decision("with its operator", (f"it leaves {node.inputs[0].name} beside its results",))
     if isinstance(node, Apply):
         return Decision("dataframe function", ("it is called once, with the DataFrame",))
     if topic is not None and runs_in_python(topic):
@@ -133,6 +157,8 @@ def _output(node: Operator) -> Decision:
         return Decision("none", ("it is a sink",))
     if node.given.get("output_only_at_end"):
         return Decision("at the end of input", ("it declares output_only_at_end",))
+    if isinstance(node, KeyGroupOperator):
+        return output_of(node)
     if isinstance(node, Aggregate) and node.bounded:
         return Decision("at the end of input", ("a group is complete when its input has ended",))
     if isinstance(node, Aggregate):
@@ -165,7 +191,8 @@ def _edges(plan: Plan, runs: BoundedStage | LiveQuery) -> Iterator[EdgeDetail]:
             yield _outside(topic, node, elements[topic, node])
         for parent in dict.fromkeys(node.inputs):
             read = columns_read(node, used[node])
-            columns = tuple(column for column in parent.columns if column.lower() in read)
+            crossing = node.columns if isinstance(node, SideOutput) else parent.columns
+            columns = tuple(column for column in crossing if column.lower() in read)
             blocking = parent.bounded and not node.bounded
             kind, form = _PIPELINED, _BATCH if parent.bounded else elements[parent, node]
             if blocking:
@@ -191,6 +218,8 @@ def _copy(sender: Operator, receiver: Operator, runs: BoundedStage | LiveQuery) 
                 return Decision(decision.value, (why, *decision.reasons), decision.change)
     if isinstance(receiver, PythonOperator):
         return Decision("none", (f"its records are made for {receiver.name}",))
+    if isinstance(sender, KeyGroupOperator) or isinstance(receiver, KeyGroupOperator):
+        return Decision("none", ("what crosses is columns",))
     return Decision("none", ("neither end is a Python function",))
 
 
