@@ -234,22 +234,26 @@ def test_aggregate_that_cannot_be_read_says_why(text: str, message: str) -> None
         _one(text)
 
 
-def test_built_in_aggregates_need_no_whole_records() -> None:
+@pytest.mark.parametrize(
+    ("windows", "settings", "whole"),
+    [
+        (Tumbling(10), {}, False),
+        (Tumbling(10), {"trigger": Purging(Count(3)), "evictor": CountEvictor(2)}, False),
+        (Session(gap="10"), {}, False),
+        (Tumbling(10), {"trigger": Delta(1, lambda a, b: b - a)}, True),
+        (Tumbling(10), {"trigger": Purging(Delta(1, lambda a, b: b - a))}, True),
+        (Tumbling(10), {"trigger": type("Mine", (Never,), {"mergeable": True})()}, True),
+        (Tumbling(10), {"evictor": DeltaEvictor(1)}, True),
+        (Session(gap=lambda *_: 1), {}, True),
+        (type("Mine", (GlobalWindows,), {"bounded": True})(), {}, True),
+    ],
+    ids=["plain", "count", "gap in sql", "delta", "inner delta", "trigger", "evictor", "gap", "assigner"],
+)
+def test_built_in_aggregates_need_no_whole_records(windows: Any, settings: Any, whole: bool) -> None:
     """Unless something else is handed them."""
-    windows = [
-        _bids().window(Tumbling(10), trigger=trigger, evictor=evictor)
-        for trigger, evictor in [
-            (None, None),
-            (Purging(Count(3)), CountEvictor(2)),
-            (Delta(1, lambda a, b: b - a), None),
-            (Purging(Delta(1, lambda a, b: b - a)), None),
-            (None, DeltaEvictor(1)),
-        ]
-    ]
-    uses = [_window(each.aggregate(n="count(*)", top="max(price)")).uses for each in windows]
-    every = ("category", "price", "gap_ms", "tags", "at")
+    uses = _window(_bids().window(windows, **settings).aggregate(n="count(*)", top="max(price)")).uses
 
-    assert [set(each) for each in uses] == [{"price"}, {"price"}, set(every), set(every), set(every)]
+    assert set(uses) == ({"category", "price", "gap_ms", "tags", "at"} if whole else {"price"})
 
 
 def test_python_functions_get_the_columns_that_they_use() -> None:
@@ -258,6 +262,13 @@ def test_python_functions_get_the_columns_that_they_use() -> None:
     assert _window(windows.process(lambda _, records: records, schema="n INT")).uses == ("price",)
     assert windows.reduce(max).columns == ("category", "price", *BEHIND)
     assert windows.aggregate_with(Sum(), schema="n INT").columns == ("category", "n", *BEHIND)
+
+
+def test_reduced_records_have_the_columns_of_the_input_once_each() -> None:
+    reduced = _bids().window(Tumbling(10), by="price").reduce(max)
+
+    assert reduced.columns == ("price", "category", "gap_ms", "tags", "at", *BEHIND)
+    assert _window(reduced).values == ("category", "gap_ms", "tags", "at")
 
 
 def test_declared_windows_run_in_the_harness() -> None:
@@ -341,6 +352,7 @@ def test_process_function_with_both_methods_is_taken_as_it_is() -> None:
         (lambda: _history().window(Tumbling(10)), "rows of the bounded 'history' have no timestamp"),
         (lambda: _bids(watermark=None).window(Tumbling(10)), "'bids' sets no watermarks: .* pass watermark="),
         (lambda: _bids(watermark=no_watermarks()).window(Session(5)), "'bids' sets no watermarks"),
+        (lambda: _bids(watermark=None).window(Tumbling(10), trigger=Count(5)), "'bids' sets no watermarks"),
         (lambda: _bids(watermark=None).window(Global(), trigger=EventTime()), "'bids' sets no watermarks"),
         (
             lambda: _bids(watermark=None).window(Global(), trigger=Purging(ContinuousEventTime(5))),
@@ -366,6 +378,7 @@ def test_process_function_with_both_methods_is_taken_as_it_is() -> None:
         "table without",
         "no strategy",
         "no watermarks",
+        "counted",
         "event trigger",
         "inner trigger",
         "behind batches",
@@ -413,10 +426,10 @@ def test_windows_that_can_emit_are_taken(declare: Callable[[], Any]) -> None:
 def test_join_with_a_table_keeps_timestamps() -> None:
     flow = Flow("f")
     shops = flow.read("shops", Parquet("shops", schema="category STRING, city STRING"))
+    cities = shops.aggregate(by=["category", "city"], shops="count(*)")
+    windows = _bids(flow).join(cities, on="category").window(Tumbling(10), by="city")
 
-    assert (
-        _bids(flow).join(shops, on="category").window(Tumbling(10), by="city").aggregate(n="count(*)").columns
-    )
+    assert windows.aggregate(n="count(*)").columns == ("city", "n", *BEHIND)
 
 
 @pytest.mark.parametrize(
@@ -446,8 +459,9 @@ def test_window_replaces_its_output_where_later_ones_have_all_of_it(settings: An
         (lambda w: w.process(lambda _, r: r, schema="n INT"), (False, False)),
         (lambda w: w.process(CollectList(), schema="n INT"), (True, False)),
         (lambda w: w.process(_Latest(), schema="n INT"), (False, True)),
+        (lambda w: w.aggregate_with(Sum(), schema="n INT", then=lambda _, r: r), (True, False)),
     ],
-    ids=["built in", "reduce", "plain process", "rich process", "declared"],
+    ids=["built in", "reduce", "plain process", "rich process", "declared", "rich fold"],
 )
 def test_window_promises_what_its_functions_do(
     emit: Callable[[Any], Stream], promised: tuple[bool, bool]
