@@ -46,6 +46,7 @@ class OperatorDetail:
         place: Of a filter behind Python functions: whether it is done before them.
         state: Of windows and process functions in a live query: what is kept by key group.
         late: Of windows in a live query: what becomes of late records.
+        alignment: Of a source with partitions that are to be aligned: whether they are.
         attributes: What it promises, or what is taken for it.
         unknown: Those attributes that nobody declared.
     """
@@ -57,6 +58,7 @@ class OperatorDetail:
     place: Decision | None
     state: Decision | None
     late: Decision | None
+    alignment: Decision | None
     attributes: OperatorAttributes
     unknown: tuple[str, ...]
 
@@ -123,6 +125,7 @@ def _operator(
         place=place,
         state=state_of(node, plan.key_groups) if isinstance(node, KeyGroupOperator) else None,
         late=late_of(node) if isinstance(node, Window) else None,
+        alignment=_alignment(node),
         attributes=attributes,
         unknown=node.unknown(),
     )
@@ -150,6 +153,21 @@ def _compiled(node: Operator, chains: tuple[Chain, ...]) -> Decision:
             ("use a format that Spark has itself, such as json, avro or raw",),
         )
     return Decision("native", ("Spark has an expression for it",))
+
+
+def _alignment(node: Operator) -> Decision | None:
+    topic = topic_of(node)
+    strategy = topic.watermark if topic is not None else None
+    if not isinstance(node, Read) or strategy is None or strategy.max_drift_ms is None:
+        return None
+    return Decision(
+        "in proportion",
+        (
+            "Spark's Kafka source cannot hold single partitions back",
+            "a batch takes of each as much as its share of all that is unread",
+        ),
+        ("set execution.max-records-per-batch, so that a backlog is read in small steps",),
+    )
 
 
 def _output(node: Operator) -> Decision:

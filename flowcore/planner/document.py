@@ -63,7 +63,7 @@ def _operator_document(detail: OperatorDetail) -> dict[str, Any]:
 
 
 def _some_have(detail: OperatorDetail) -> dict[str, Decision | None]:
-    return {"filter": detail.place, "state": detail.state, "late": detail.late}
+    return {"filter": detail.place, "state": detail.state, "late": detail.late, "alignment": detail.alignment}
 
 
 def _edge_document(edge: EdgeDetail) -> dict[str, Any]:

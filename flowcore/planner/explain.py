@@ -118,7 +118,7 @@ def _operator(detail: OperatorDetail) -> Iterator[str]:
     yield f"  {describe(detail.node)}"
     outcomes = {
         "compiled": detail.compiled, "filter": detail.place, "state": detail.state, "late": detail.late,
-        "output": detail.output, "flush": detail.flush,
+        "alignment": detail.alignment, "output": detail.output, "flush": detail.flush,
     }  # fmt: skip
     yield from (f"    {name}: {_because(each)}" for name, each in outcomes.items() if each)
     promises = ", ".join(f"{name}={str(value).lower()}" for name, value in asdict(detail.attributes).items())

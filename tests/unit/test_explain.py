@@ -255,7 +255,7 @@ def watermarked() -> Flow:
         "bids",
         schema="shop STRING, at TIMESTAMP",
         event_time="at",
-        watermark=bounded_out_of_orderness(timedelta(seconds=4)),
+        watermark=bounded_out_of_orderness(timedelta(seconds=4)).with_alignment(timedelta(hours=1)),
     )
     flow.read("bids", topic).write("out", KafkaTopic("out", elements="tagged"))
     return flow
