@@ -429,7 +429,7 @@ class Stream:
             InvalidWindowError: The parameters contradict each other.
         """
         return declare.window(
-            self._flow, self.operator, name or self._flow.free_name("window"), windows,
+            self._flow, self.operator, name, windows,
             by=by, trigger=trigger, evictor=evictor, allowed_lateness=allowed_lateness, late=late, time=time,
             timestamp=timestamp, uses=uses, given=declared(attributes),
         )  # fmt: skip

@@ -48,4 +48,5 @@ def plan_flow(flow: Flow, mode: Mode | None = None, settings: Settings | None = 
         live=LiveStage(queries) if live else None,
         edges=element_edges(tuple(node for node in operators if isinstance(node, Write)), settings),
         filters=filters,
+        key_groups=settings.key_groups,
     )

@@ -7,24 +7,18 @@ evictor of one's own) stays a window.
 
 from __future__ import annotations
 
-from flowcore.graph.operators import Aggregate, CoGroup, Operator, Window, Write
+from flowcore.graph.operators import Aggregate, CoGroup, KeyedProcess, Operator, Window, Write
+from flowcore.planner.forms import form_of, output_of
 from flowcore.planner.plan import Decision
 from flowcore.windows import EndOfStreamWindows
-from flowcore.windows.triggers import EndOfStream
 
 __all__ = ["is_grouped_aggregate", "output_time"]
 
 
 def is_grouped_aggregate(node: Window) -> bool:
     """Whether windows are no more than the groups of a bounded input."""
-    config = node.config
-    return (
-        isinstance(config.assigner, EndOfStreamWindows)
-        and type(config.effective_trigger) is EndOfStream
-        and config.evictor is None
-        and bool(node.built_in)
-        and config.function.then is None
-    )
+    at_end = isinstance(node.config.assigner, EndOfStreamWindows)
+    return at_end and form_of(node).value == "native"
 
 
 def output_time(node: Operator) -> Decision:
@@ -34,6 +28,8 @@ def output_time(node: Operator) -> Decision:
             return Decision("none", ("it is a sink",))
         case _ if node.given.get("output_only_at_end"):
             return Decision("at the end of input", ("it declares output_only_at_end",))
+        case Window() | KeyedProcess():
+            return output_of(node)
         case _ if node.attributes().output_only_at_end:
             return Decision("at the end of input", (_complete(node),))
         case Aggregate():
@@ -46,7 +42,5 @@ def _complete(node: Operator) -> str:
     match node:
         case CoGroup():
             return "a key has all its records when both inputs have ended"
-        case Window():
-            return "its input is bounded, and every window is complete when that has ended"
         case _:
             return "a group is complete when its input has ended"

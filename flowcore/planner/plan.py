@@ -198,6 +198,7 @@ class Plan:
         live: What runs without end, if anything does.
         edges: What stream elements cross, and in what form; blocking edges are not among them.
         filters: Of each `where` behind a Python function: is it done before it?
+        key_groups: In how many parts windows and process functions keep their state.
     """
 
     flow: str
@@ -205,6 +206,7 @@ class Plan:
     live: LiveStage | None
     edges: tuple[Edge, ...] = ()
     filters: tuple[tuple[str, Decision], ...] = ()
+    key_groups: int = 16
 
     def explain(self, *, verbose: bool = False) -> str:
         """The plan as text; with ``verbose``, each rule's outcome for each operator and edge."""

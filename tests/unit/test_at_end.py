@@ -12,7 +12,6 @@ from flowcore.planner.at_end import is_grouped_aggregate, output_time
 from flowcore.planner.details import parts
 from flowcore.windows import CountEvictor
 from flowcore.windows.triggers import Count
-from flowcore.windows.triggers import EndOfStream as AtEnd
 
 SALE = "shop STRING, price DOUBLE, at TIMESTAMP"
 
@@ -31,10 +30,10 @@ def _at_end(stream: Stream, **settings: Any) -> Stream:
 
 AT_END: dict[str, tuple[Callable[[Flow], Stream], str]] = {
     "grouped-aggregate": (lambda f: _bounded(f).aggregate(by="shop", n="count(*)"), "group is complete"),
-    "window-at-the-end": (lambda f: _at_end(_bounded(f)), "every window is complete"),
+    "window-at-the-end": (lambda f: _at_end(_bounded(f)), "windows are complete"),
     "window": (
         lambda f: _bounded(f).window(Tumbling(10), by="shop", timestamp="at").aggregate(n="count(*)"),
-        "every window is complete",
+        "windows are complete",
     ),
     "co-group": (
         lambda f: _bounded(f).co_group(_bounded_2(f), on="shop", n="count(left)"), "both inputs have ended",
@@ -108,12 +107,6 @@ WINDOWS: dict[str, tuple[Callable[[Flow], Stream], bool]] = {
     "a-python-fold": (
         lambda f: _bounded(f).window(EndOfStream(), by="shop").reduce(lambda kept, _: kept), False,
     ),
-    "other-windows-with-its-trigger": (
-        lambda f: _bounded(f).window(Tumbling(10), by="shop", timestamp="at", trigger=AtEnd()).aggregate(
-            n="count(*)"
-        ),
-        False,
-    ),
     "other-windows": (
         lambda f: _bounded(f).window(Tumbling(10), by="shop", timestamp="at").aggregate(n="count(*)"), False,
     ),
@@ -137,7 +130,7 @@ def test_window_is_a_grouped_aggregate_only_where_nothing_sees_single_records(ca
 
 
 def test_window_at_the_end_is_native_in_the_plan() -> None:
-    """And the plan says why."""
+    """No state, no Python."""
     flow = Flow("f")
     _at_end(_bounded(flow), name="tops").write("out", Parquet("out"))
 
@@ -146,4 +139,3 @@ def test_window_at_the_end_is_native_in_the_plan() -> None:
     )
 
     assert tops.compiled.value == "native"
-    assert tops.compiled.reasons == ("one window up to the end of a bounded input is a grouped aggregate",)

@@ -183,6 +183,38 @@ def test_entries_of_lists_and_maps_expire_one_by_one() -> None:
     assert _do(harness, "a", _all) == EMPTY
 
 
+@pytest.mark.parametrize("restarted", [False, True], ids=["running", "restarted"])
+def test_list_goes_on_behind_what_is_left_of_it(restarted: bool) -> None:
+    harness = ProcessHarness(Scripted(ttl=SECOND))
+    _do(harness, "a", lambda f, _: f.list.add("first"))
+    harness.move_clock(500)
+    _do(harness, "a", lambda f, _: f.list.add("second"))
+    if restarted:
+        harness.restart()
+    harness.move_clock(1000)
+    _do(harness, "a", lambda f, _: f.list.add("third"))
+
+    assert _do(harness, "a", lambda f, _: f.list.get()) == ["second", "third"]
+
+
+def test_entries_that_live_need_one_look_and_not_one_each() -> None:
+    harness = ProcessHarness(Scripted(ttl=SECOND))
+    for now_ms in range(100):
+        harness.move_clock(now_ms)
+        _do(harness, "a", lambda f, _, n=now_ms: (f.value.set(n), f.map.update({str(n): n})))
+
+    assert len(harness._state.expiries) == 2
+
+
+def test_key_that_is_not_in_a_map_cannot_be_removed() -> None:
+    harness = ProcessHarness(Scripted())
+    _do(harness, "a", _fill)
+    with pytest.raises(KeyError):
+        _do(harness, "a", lambda f, _: f.map.__delitem__("y"))
+
+    assert _do(harness, "a", _all) == FULL
+
+
 def test_timers_are_due_at_their_time_by_the_watermark_or_by_the_clock() -> None:
     harness = ProcessHarness(Scripted())
     _do(harness, "a", lambda _, c: (c.register_event_timer(10), c.register_processing_timer(20)))
@@ -441,6 +473,14 @@ def test_look_at_timers_costs_what_is_due_however_many_are_pending() -> None:
     assert (none, looks_at_none) == (None, 0)
     assert [found and found[1] for found in due] == [1000, 1001, 1002, None]
     assert CountedKey.looks <= 3 * 2  # found, and no longer pending
+
+
+def test_timers_that_were_asked_for_again_take_no_memory() -> None:
+    timers = KeyTimers()
+    for _ in range(100):
+        timers.add("a", 5)
+
+    assert (len(timers), len(timers._heap)) == (1, 1)
 
 
 def test_timers_that_were_cancelled_take_no_memory() -> None:
