@@ -46,6 +46,7 @@ def plan_flow(flow: Flow, mode: Mode | None = None, settings: Settings | None = 
             chains=chains_of(query.operators, reuse),
             checkpoint=checkpoint_of(query, settings),
             backlog=backlog_of(query),
+            key_groups=settings.key_groups,
         )
         for query in (live.queries if live else ())
     )

@@ -17,20 +17,25 @@ from typing import assert_never
 from flowcore.graph.operators import (
     Aggregate,
     Apply,
+    CoGroup,
     Filter,
     FlatMap,
     Join,
+    KeyedProcess,
     Map,
     MapBatches,
     Operator,
     Read,
     Select,
+    SideOutput,
     Union,
     Where,
+    Window,
     WithColumns,
     Write,
     topic_of,
 )
+from flowcore.planner.describe_windows import kept_by_key
 from flowcore.planner.plan import LiveQuery
 
 __all__ = ["Needs", "State", "differences", "needs_of"]
@@ -81,7 +86,7 @@ class Needs:
 def needs_of(query: LiveQuery) -> Needs:
     """What a query needs its checkpoint to be of."""
     topics = (topic_of(source) for source in query.sources)
-    states = (_state(node) for node in query.operators)
+    states = (_state(node, query) for node in query.operators)
     return Needs(
         tuple(topic.name for topic in topics if topic is not None),
         tuple(state for state in states if state is not None),
@@ -107,16 +112,19 @@ def _names(topics: tuple[str, ...]) -> str:
     return f"topic{'s' * (len(topics) != 1)} {', '.join(topics) or 'none'}"
 
 
-def _state(node: Operator) -> State | None:
+def _state(node: Operator, query: LiveQuery) -> State | None:
     match node:
         case Aggregate():
             values = tuple(expression.text for _, expression in node.aggregates)
             return State(node.name, "aggregate", node.by, values)
+        case Window() | KeyedProcess():
+            kind = "window" if isinstance(node, Window) else "process"
+            return State(node.name, kind, node.by, (kept_by_key(node),), query.key_groups)
         case Apply():
             return None  # only Spark can tell; see flowcore.spark.kept_state
         case (
             Read() | Select() | WithColumns() | Where() | Join() | Union() | Write()
-            | Map() | Filter() | FlatMap() | MapBatches()
+            | Map() | Filter() | FlatMap() | MapBatches() | CoGroup() | SideOutput()
         ):  # fmt: skip
             return None
         case _:

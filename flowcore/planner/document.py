@@ -71,10 +71,17 @@ def _operator_document(detail: OperatorDetail) -> dict[str, Any]:
         "compiled": _decision(detail.compiled),
         "output": _decision(detail.output),
         "flush": _decision(detail.flush),
-        **({"filter": _decision(detail.place)} if detail.place else {}),
+        **{name: _decision(each) for name, each in _some_have(detail).items() if each},
         "attributes": asdict(detail.attributes),
         "unknown_attributes": list(detail.unknown),
     }
+
+
+def _some_have(detail: OperatorDetail) -> dict[str, Decision | None]:
+    return {
+        "failure": detail.failure, "filter": detail.place, "state": detail.state, "late": detail.late,
+        "alignment": detail.alignment,
+    }  # fmt: skip
 
 
 def _edge_document(edge: EdgeDetail) -> dict[str, Any]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict
 
+from flowcore.graph.operators import KeyGroupOperator
 from flowcore.planner.compatibility import needs_of
 from flowcore.planner.describe import describe
 from flowcore.planner.details import EdgeDetail, OperatorDetail, Part, parts
+from flowcore.planner.forms import form_of, state_of
 from flowcore.planner.plan import BoundedStage, Chain, Decision, Edge, LiveQuery, Plan
 
 __all__ = ["explain"]
@@ -88,6 +90,10 @@ def _python(runs: BoundedStage | LiveQuery, plan: Plan) -> Iterator[str]:
     """What differs because there are Python functions."""
     for chain in runs.chains:
         yield from _chain(chain)
+    for node in runs.operators:
+        if isinstance(node, KeyGroupOperator):
+            form, state = form_of(node), state_of(node, runs)
+            yield f"{node.name} is {form.value}{f' in {state.value}' if state else ''} {_why(form)}"
     places = dict(plan.filters)
     yield from (f"{n.name} is done {_because(places[n.name])}" for n in runs.operators if n.name in places)
 
@@ -124,7 +130,9 @@ def _details(part: Part) -> Iterator[str]:
 def _operator(detail: OperatorDetail) -> Iterator[str]:
     yield f"  {describe(detail.node)}"
     outcomes = {
-        "compiled": detail.compiled, "filter": detail.place, "output": detail.output, "flush": detail.flush,
+        "compiled": detail.compiled, "filter": detail.place, "state": detail.state, "late": detail.late,
+        "alignment": detail.alignment, "output": detail.output, "flush": detail.flush,
+        "failure": detail.failure,
     }  # fmt: skip
     yield from (f"    {name}: {_because(each)}" for name, each in outcomes.items() if each)
     promises = ", ".join(f"{name}={str(value).lower()}" for name, value in asdict(detail.attributes).items())
@@ -141,5 +149,9 @@ def _edge(edge: EdgeDetail) -> Iterator[str]:
 
 
 def _because(decision: Decision) -> str:
+    return f"{decision.value} {_why(decision)}"
+
+
+def _why(decision: Decision) -> str:
     change = f"; to change it, {' and '.join(decision.change)}" if decision.change else ""
-    return f"{decision.value} because {', '.join(decision.reasons)}{change}"
+    return f"because {', '.join(decision.reasons)}{change}"

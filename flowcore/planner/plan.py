@@ -161,6 +161,7 @@ class LiveQuery:
         backlog: When what it reads counts as history.
         after: Names of the bounded stages that have to be committed before it may start.
         start: When it starts, and why.
+        key_groups: In how many parts windows and process functions keep their state.
     """
 
     name: str
@@ -175,6 +176,7 @@ class LiveQuery:
     backlog: Decision = Decision("while a source lags", ())
     after: tuple[str, ...] = ()
     start: Decision = _AT_ONCE
+    key_groups: int = 16
 
     @property
     def sources(self) -> tuple[Read, ...]:

@@ -110,6 +110,10 @@ class Settings:
         "execution.shuffle-partitions", 2, _positive,
         "partitions of a live query's state, fixed when its checkpoint is born",
     )  # fmt: skip
+    key_groups: int = _setting(
+        "state.key-groups", 16, _positive,
+        "hash buckets of keys in which windows and process functions keep state, fixed with the checkpoint",
+    )  # fmt: skip
     short_lived: bool = _setting(
         "execution.short-lived", False, _flag,
         "Spark's JVM compiles quickly instead of well: right for tests, wrong for a stream",

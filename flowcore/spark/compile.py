@@ -191,7 +191,7 @@ class _Compiler:
         lanes = chained(
             chain, tracks, lane, used=self.used, numbers=self.numbers,
             kept=[each.lower[name.lower()] for each, names in others for name in names],
-            check=self.context.settings.object_reuse_check,
+            check=self.context.settings.object_reuse_check, last=len(self.chains) == 1,
         )  # fmt: skip
         for node, each in lanes.items():
             self._put(node, tracks, each)
@@ -241,6 +241,7 @@ class _Compiler:
             beside=self.beside,
             keeps_bad=node in self.query.dead_letters,
             counted=self.counted,
+            may_fail=bool(self.chains),
         )
         lane = Lane(next(self.numbers), {name: next(self.names) for name in node.columns})
         messages = read_stream(topic, self.query, self.context, events=self.beside.tracked)

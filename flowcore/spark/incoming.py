@@ -17,7 +17,19 @@ from flowcore.graph.operators import Read
 from flowcore.kafka.elements import CHANNEL_HEADER, ELEMENT_HEADER
 from flowcore.spark import elements
 from flowcore.spark.beside import Beside
-from flowcore.spark.lanes import BAD, EVENT, KAFKA_MS, LANE, ORDINAL, REASON, TIME, VALUE, Lane, Tracks
+from flowcore.spark.lanes import (
+    BAD,
+    EVENT,
+    FAILED,
+    KAFKA_MS,
+    LANE,
+    ORDINAL,
+    REASON,
+    TIME,
+    VALUE,
+    Lane,
+    Tracks,
+)
 from flowcore.spark.sql import literal, quoted
 from flowcore.spark.values import RECORD, bad_record, fail_at, parsed, use_format
 from flowcore.spark.watermarks import CHANNEL, ELEMENT, observations, observed_as
@@ -38,6 +50,7 @@ class Incoming:
         beside: What the query carries beside its records.
         keeps_bad: Bad messages leave through this query; else they are dropped here, or stop it.
         counted: Records carry an ordinal.
+        may_fail: Records become bad where a function fails for them, so they keep their bytes.
     """
 
     node: Read
@@ -45,6 +58,7 @@ class Incoming:
     beside: Beside
     keeps_bad: bool
     counted: bool
+    may_fail: bool = False
 
     @classmethod
     def bounded(cls, node: Read, topic: KafkaTopic) -> Incoming:
@@ -100,9 +114,7 @@ class Incoming:
         if not self.keeps_bad and self.topic.on_error == "fail":
             rows = rows.where(_unless_bad("true"))
         columns = ["topic", "partition", "offset", LANE]
-        # Only what leaves with its bytes carries them along.
-        columns.append(f"CASE WHEN {LANE} IN ({BAD}, {EVENT}) THEN value END AS {VALUE}")
-        columns += [REASON, f"CASE WHEN {LANE} = {BAD} THEN unix_millis(timestamp) END AS {KAFKA_MS}"]
+        columns += [REASON, *self._of_messages()]
         if self.counted:
             columns.append(f"'0' AS {ORDINAL}")
         if self.beside.watermarked and self._tagged:
@@ -126,6 +138,14 @@ class Incoming:
         if not self.keeps_bad or self._tagged:
             rows = rows.where(f"{LANE} IN ({', '.join(map(str, [*others, lane.number]))})")
         return Tracks(rows, names, identified=True, bad=self.keeps_bad, marked=self.beside.tracked)
+
+    def _of_messages(self) -> list[str]:
+        """Only what may leave with its bytes carries them along."""
+        if self.may_fail and self.keeps_bad:
+            none = "CAST(NULL AS STRING)"
+            return [f"value AS {VALUE}", f"unix_millis(timestamp) AS {KAFKA_MS}", f"{none} AS {FAILED}"]
+        value = f"CASE WHEN {LANE} IN ({BAD}, {EVENT}) THEN value END AS {VALUE}"
+        return [value, f"CASE WHEN {LANE} = {BAD} THEN unix_millis(timestamp) END AS {KAFKA_MS}"]
 
     @property
     def _tagged(self) -> bool:

@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Self
@@ -51,11 +52,13 @@ class Table:
     @classmethod
     def scan(cls, folder: Path, schema: tuple[tuple[str, str], ...], root: Path) -> Self:
         """Describe the Parquet files of a folder as they are now."""
+        paths = sorted(folder.glob("*.parquet"))
+        with ThreadPoolExecutor(os.cpu_count()) as threads:  # the whole stage waits for the digests
+            digests = tuple(threads.map(sha256_of, paths))
         files = []
-        for path in sorted(folder.glob("*.parquet")):
+        for path, sha256 in zip(paths, digests, strict=True):
             rows = pq.ParquetFile(path).metadata.num_rows
-            name = path.relative_to(root).as_posix()
-            files.append(DataFile(name, path.stat().st_size, rows, sha256_of(path)))
+            files.append(DataFile(path.relative_to(root).as_posix(), path.stat().st_size, rows, sha256))
         digest = hashlib.sha256("".join(file.sha256 for file in files).encode()).hexdigest()
         return cls(tuple(files), sum(file.rows for file in files), schema, digest)
 

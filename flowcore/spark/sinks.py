@@ -38,6 +38,7 @@ __all__ = [
 
 _DEFAULT_PARTITIONS = 1
 _LARGEST_BYTES = 64 << 20
+_NULL = "CAST(NULL AS STRING)"
 
 # A dead letter is larger than the message that it was, which may have been as large as its topic takes.
 DEAD_LETTER_CONFIGS = {"max.message.bytes": str(_LARGEST_BYTES)}
@@ -68,20 +69,21 @@ def headers(values: Mapping[str, str]) -> str:
     return f"array({', '.join(pairs)})"
 
 
-def bad_record_headers(node: Read, reason: str, timestamp_ms: str | None = None) -> str:
-    """Where a bad message was, at which source, and why it is bad.
+def bad_record_headers(node: Read, reason: str, timestamp_ms: str | None = None, failed: str = _NULL) -> str:
+    """Where a bad message was, at which operator it was found to be bad, and why.
 
     Args:
         node: The source.
         reason: SQL text of the reason.
         timestamp_ms: SQL text of the time that Kafka keeps, where it is known.
+        failed: SQL text of the operator whose function failed for it, null where it could not be read.
     """
     found = {
         "flowcore-topic": "topic",
         "flowcore-partition": "CAST(partition AS STRING)",
         "flowcore-offset": "CAST(offset AS STRING)",
-        "flowcore-operator": literal(node.name),
-        "flowcore-stage": "'read'",
+        "flowcore-operator": f"coalesce({failed}, {literal(node.name)})",
+        "flowcore-stage": f"CASE WHEN {failed} IS NULL THEN 'read' ELSE 'function' END",
         "flowcore-reason": reason,
     }
     if timestamp_ms is not None:

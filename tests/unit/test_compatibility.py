@@ -1,11 +1,12 @@
 """What a checkpoint has to be of is told by a plan, and by nothing that may change."""
 
 import json
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
-from flowcore import Flow, KafkaTopic, Parquet, Stream
+from flowcore import Flow, KafkaTopic, Parquet, Stream, Tumbling, bounded_out_of_orderness
 from flowcore.errors import StateError
 from flowcore.planner import plan_flow
 from flowcore.planner.compatibility import Needs, State, differences, needs_of
@@ -52,6 +53,31 @@ def test_fingerprint_is_of_needs_alone() -> None:
     same = fingerprint()
     assert {fingerprint(name="other"), fingerprint(where="price > 1")} == {same}
     assert len({same, fingerprint("asks"), fingerprint(function="min")}) == 3
+
+
+def test_windows_are_kept_by_key_group() -> None:
+    """Their length, what they fold and the number of groups decide; how late a record may come does not."""
+
+    def fingerprint(*, size_s: int = 10, total: str = "sum(price)", late_s: int = 0, groups: int = 16) -> str:
+        flow = Flow("f")
+        topic = KafkaTopic(
+            "bids",
+            schema=f"{SALE}, sold TIMESTAMP",
+            event_time="sold",
+            watermark=bounded_out_of_orderness(timedelta(seconds=4)),
+        )
+        windows = flow.read("bids", topic).window(
+            Tumbling(seconds=size_s), by="shop", allowed_lateness=timedelta(seconds=late_s)
+        )
+        windows.aggregate(total=total).write("out", KafkaTopic("out"))
+        plan = plan_flow(flow, settings=Settings.of({"state.key-groups": groups}, environment={}))
+        assert plan.live is not None
+        return needs_of(next(query for query in plan.live.queries if query.sinks)).fingerprint
+
+    same = fingerprint()
+    assert fingerprint(late_s=30) == same
+    others = {fingerprint(size_s=20), fingerprint(total="max(price)"), fingerprint(groups=8)}
+    assert len({same} | others) == 4
 
 
 @pytest.mark.parametrize(
