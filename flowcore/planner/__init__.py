@@ -14,6 +14,7 @@ from flowcore.planner.pushdown import pushed
 from flowcore.planner.queries import live_stage
 from flowcore.planner.stages import bounded_stages
 from flowcore.planner.timestamps import element_edges
+from flowcore.planner.tracking import tracking_of
 from flowcore.settings import Settings
 
 __all__ = ["plan_flow"]
@@ -39,7 +40,12 @@ def plan_flow(flow: Flow, mode: Mode | None = None, settings: Settings | None = 
     bounded = bounded_stages(operators)
     live = live_stage(operators, mode)
     queries = tuple(
-        replace(query, chains=chains_of(query.operators, reuse), checkpoint=checkpoint_of(query, settings))
+        replace(
+            query,
+            chains=chains_of(query.operators, reuse),
+            checkpoint=checkpoint_of(query, settings),
+            latency=tracking_of(query, settings),
+        )
         for query in (live.queries if live else ())
     )
     return Plan(

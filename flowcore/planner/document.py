@@ -26,6 +26,7 @@ def _part(part: Part) -> dict[str, Any]:
             "kind": "live query",
             "starts_after": [node.name for node in runs.results],
             "split": _decision(runs.split),
+            "latency": _decision(runs.latency),
             "dead_letters": [f"{source.name}.dead-letter" for source in runs.dead_letters],
         }
     )

@@ -50,6 +50,7 @@ def _query(query: LiveQuery, plan: Plan) -> Iterator[str]:
     yield from (f"    {query.mode.value} because {reason}" for reason in query.mode.reasons)
     yield from (f"    {query.split.value} because {reason}" for reason in query.split.reasons)
     yield from _elements(edges)
+    yield from _latency(query)
     yield from (f"      {describe(node)}" for node in query.operators)
     yield from (f"      {line}" for line in _python(query, plan))
     yield from _topics(edges)
@@ -66,6 +67,11 @@ def _elements(edges: tuple[Edge, ...]) -> Iterator[str]:
     for decision, names in decisions.items():
         where = f" on {', '.join(names)}" if len(decisions) > 1 else ""
         yield f"    {decision.value} elements{where} because {', '.join(decision.reasons)}"
+
+
+def _latency(query: LiveQuery) -> Iterator[str]:
+    if query.latency.value != "off" and query.sinks:
+        yield f"    latency markers {_because(query.latency)}"
 
 
 def _topics(edges: tuple[Edge, ...]) -> Iterator[str]:
@@ -100,8 +106,10 @@ def _chain(chain: Chain) -> Iterator[str]:
 
 def _details(part: Part) -> Iterator[str]:
     yield f"every decision for {part.runs.name}"
-    for name, decision in (("mode", part.mode), ("checkpoint", part.runs.checkpoint)):
-        yield f"  {name}: {_because(decision)}"
+    rules = {"mode": part.mode, "checkpoint": part.runs.checkpoint}
+    if isinstance(part.runs, LiveQuery):
+        rules["latency"] = part.runs.latency
+    yield from (f"  {name}: {_because(decision)}" for name, decision in rules.items())
     for operator in part.operators:
         yield from _operator(operator)
     for edge in part.edges:

@@ -153,6 +153,7 @@ class LiveQuery:
         split: Why it is a query of its own.
         chains: Its Python operators, by call of a worker.
         checkpoint: When one is taken, and whether anything is flushed for it.
+        latency: How often latency markers are sent through it.
     """
 
     name: str
@@ -164,6 +165,7 @@ class LiveQuery:
     split: Decision
     chains: tuple[Chain, ...] = ()
     checkpoint: Decision = Decision("after each batch", ())
+    latency: Decision = Decision("off", ())
 
     @property
     def sources(self) -> tuple[Read, ...]:

@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flowcore.graph.connectors import KafkaTopic
-from flowcore.graph.operators import Aggregate, Apply, Read, Write, topic_of
+from flowcore.graph.operators import Aggregate, Read, Write, topic_of
 from flowcore.kafka.topics import partition_counts
 from flowcore.planner.plan import LiveQuery, Plan
 from flowcore.planner.timestamps import brings_watermarks
+from flowcore.planner.tracking import can_be_tracked
 from flowcore.settings import Settings
 from flowcore.spark.context import broker_of
 
@@ -69,7 +70,7 @@ class Beside:
 
 def tracks_latency(query: LiveQuery, settings: Settings, checkpoint: Path) -> bool:
     """Whether latency markers pass through a query."""
-    if not query.sinks or None in _topics(query) or any(isinstance(node, Apply) for node in query.operators):
+    if not can_be_tracked(query):
         return False
     wanted = settings.latency_interval.total_seconds() > 0
     before = _topics_of(checkpoint)
