@@ -15,6 +15,7 @@ from pathlib import Path
 
 from flowcore.graph.connectors import KafkaTopic
 from flowcore.graph.operators import Aggregate, Read, Write, topic_of
+from flowcore.kafka.limits import TopicLimits, topic_limits
 from flowcore.kafka.topics import partition_counts
 from flowcore.planner.plan import LiveQuery, Plan
 from flowcore.planner.timestamps import brings_watermarks
@@ -36,12 +37,14 @@ class Beside:
         tagged: The sinks that write tagged elements; their records' timestamps are carried.
         watermarked: Its sources bring watermarks, and those sinks write them.
         partitions: How many partitions the topics of the query have.
+        limits: What the topics that it writes to take.
     """
 
     tracked: bool
     tagged: frozenset[Write]
     watermarked: bool
     partitions: Mapping[str, int]
+    limits: Mapping[str, TopicLimits]
 
     @property
     def timed(self) -> bool:
@@ -64,8 +67,16 @@ class Beside:
         for topic in filter(None, _topics(query)):
             counts = partition_counts(broker_of(topic, settings), [topic.name])
             partitions[topic.name] = counts[topic.name] or 1
-        tracked = tracks_latency(query, settings, checkpoint)
-        return cls(tracked, tagged, bool(tagged) and brings_watermarks(query.operators), partitions)
+        limits: dict[str, TopicLimits] = {}
+        for topic in filter(None, map(topic_of, query.sinks)):
+            limits |= topic_limits(broker_of(topic, settings), [topic.name])
+        return cls(
+            tracked=tracks_latency(query, settings, checkpoint),
+            tagged=tagged,
+            watermarked=bool(tagged) and brings_watermarks(query.operators),
+            partitions=partitions,
+            limits=limits,
+        )
 
 
 def tracks_latency(query: LiveQuery, settings: Settings, checkpoint: Path) -> bool:
