@@ -16,6 +16,7 @@ from flowcore.planner.pushdown import pushed
 from flowcore.planner.queries import live_stage
 from flowcore.planner.stages import bounded_stages
 from flowcore.planner.timestamps import element_edges
+from flowcore.planner.tracking import tracking_of
 from flowcore.settings import Settings
 
 __all__ = ["plan_flow"]
@@ -47,6 +48,7 @@ def plan_flow(flow: Flow, mode: Mode | None = None, settings: Settings | None = 
             checkpoint=checkpoint_of(query, settings),
             backlog=backlog_of(query),
             key_groups=settings.key_groups,
+            latency=tracking_of(query, settings),
         )
         for query in (live.queries if live else ())
     )

@@ -32,6 +32,7 @@ def _part(part: Part) -> dict[str, Any]:
             "split": _decision(runs.split),
             "backlog": _decision(runs.backlog),
             "checkpoint_needs": _needs(runs),
+            "latency": _decision(runs.latency),
             "dead_letters": [f"{source.name}.dead-letter" for source in runs.dead_letters],
         }
     )

@@ -59,6 +59,7 @@ def _query(query: LiveQuery, plan: Plan) -> Iterator[str]:
     if query.results:
         yield f"    backlog {query.backlog.value}"
     yield from _elements(edges)
+    yield from _latency(query)
     yield from (f"      {describe(node)}" for node in query.operators)
     yield from (f"      {line}" for line in _python(query, plan))
     yield from _topics(edges)
@@ -75,6 +76,11 @@ def _elements(edges: tuple[Edge, ...]) -> Iterator[str]:
     for decision, names in decisions.items():
         where = f" on {', '.join(names)}" if len(decisions) > 1 else ""
         yield f"    {decision.value} elements{where} because {', '.join(decision.reasons)}"
+
+
+def _latency(query: LiveQuery) -> Iterator[str]:
+    if query.latency.value != "off" and query.sinks:
+        yield f"    latency markers {_because(query.latency)}"
 
 
 def _topics(edges: tuple[Edge, ...]) -> Iterator[str]:
@@ -117,6 +123,7 @@ def _details(part: Part) -> Iterator[str]:
     outcomes = {"mode": part.mode, "checkpoint": runs.checkpoint, "start": runs.start}
     if isinstance(runs, LiveQuery):
         outcomes["backlog"] = runs.backlog
+        outcomes["latency"] = runs.latency
     for name, decision in outcomes.items():
         yield f"  {name}: {_because(decision)}"
     if isinstance(runs, LiveQuery):

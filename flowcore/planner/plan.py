@@ -162,6 +162,7 @@ class LiveQuery:
         after: Names of the bounded stages that have to be committed before it may start.
         start: When it starts, and why.
         key_groups: In how many parts windows and process functions keep their state.
+        latency: How often latency markers are sent through it.
     """
 
     name: str
@@ -177,6 +178,7 @@ class LiveQuery:
     after: tuple[str, ...] = ()
     start: Decision = _AT_ONCE
     key_groups: int = 16
+    latency: Decision = Decision("off", ())
 
     @property
     def sources(self) -> tuple[Read, ...]:

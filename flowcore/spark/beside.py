@@ -13,10 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flowcore.graph.connectors import KafkaTopic
-from flowcore.graph.operators import Aggregate, Apply, Read, Write, topic_of
+from flowcore.graph.operators import Aggregate, Read, Write, topic_of
+from flowcore.kafka.limits import TopicLimits, topic_limits
 from flowcore.kafka.topics import partition_counts
 from flowcore.planner.plan import LiveQuery, Plan
 from flowcore.planner.timestamps import brings_watermarks
+from flowcore.planner.tracking import can_be_tracked
 from flowcore.settings import Settings
 from flowcore.spark.checkpoints import topics_in
 from flowcore.spark.context import broker_of
@@ -35,12 +37,14 @@ class Beside:
         tagged: The sinks that write tagged elements; their records' timestamps are carried.
         watermarked: Its sources bring watermarks, and those sinks write them.
         partitions: How many partitions the topics of the query have.
+        limits: What the topics that it writes to take.
     """
 
     tracked: bool
     tagged: frozenset[Write]
     watermarked: bool
     partitions: Mapping[str, int]
+    limits: Mapping[str, TopicLimits]
 
     @property
     def timed(self) -> bool:
@@ -63,13 +67,21 @@ class Beside:
         for topic in filter(None, _topics(query)):
             counts = partition_counts(broker_of(topic, settings), [topic.name])
             partitions[topic.name] = counts[topic.name] or 1
-        tracked = tracks_latency(query, settings, checkpoint)
-        return cls(tracked, tagged, bool(tagged) and brings_watermarks(query.operators), partitions)
+        limits: dict[str, TopicLimits] = {}
+        for topic in filter(None, map(topic_of, query.sinks)):
+            limits |= topic_limits(broker_of(topic, settings), [topic.name])
+        return cls(
+            tracked=tracks_latency(query, settings, checkpoint),
+            tagged=tagged,
+            watermarked=bool(tagged) and brings_watermarks(query.operators),
+            partitions=partitions,
+            limits=limits,
+        )
 
 
 def tracks_latency(query: LiveQuery, settings: Settings, checkpoint: Path) -> bool:
     """Whether latency markers pass through a query."""
-    if not query.sinks or None in _topics(query) or any(isinstance(node, Apply) for node in query.operators):
+    if not can_be_tracked(query):
         return False
     wanted = settings.latency_interval.total_seconds() > 0
     before = topics_in(checkpoint)

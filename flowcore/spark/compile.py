@@ -122,6 +122,7 @@ class _Compiler:
             sinks=[(sink, _topic(sink)) for sink in self.query.sinks],
             dead_letters=[(node, _topic(node)) for node in self.query.dead_letters],
             beside=self.beside,
+            sources=[_topic(node) for node in self.query.sources],
             counted=self.counted,
         )
         outputs = [

@@ -63,7 +63,7 @@ class Incoming:
     @classmethod
     def bounded(cls, node: Read, topic: KafkaTopic) -> Incoming:
         """Of a topic that is read as a table: records alone."""
-        beside = Beside(tracked=False, tagged=frozenset(), watermarked=False, partitions={})
+        beside = Beside(tracked=False, tagged=frozenset(), watermarked=False, partitions={}, limits={})
         return cls(node, topic, beside, keeps_bad=topic.on_error != "fail", counted=False)
 
     def rows(self, messages: DataFrame) -> tuple[DataFrame, DataFrame | None]:

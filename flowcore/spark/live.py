@@ -224,8 +224,9 @@ def prepare_topics(stage: LiveStage, settings: Settings) -> None:
         for query in stage.queries:
             if source in query.sources:
                 _create_outputs(query, partitions, settings)
-            if source in query.dead_letters:
-                ensure_topics(output_servers(query, settings), {topic.dead_letter: 1}, DEAD_LETTER_CONFIGS)
+                if topic.on_error == "dead-letter":
+                    letters = {topic.dead_letter: 1}
+                    ensure_topics(output_servers(query, settings), letters, DEAD_LETTER_CONFIGS)
 
 
 def slots_needed(plan: Plan, settings: Settings) -> int:

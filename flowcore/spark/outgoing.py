@@ -30,6 +30,7 @@ from flowcore.spark.lanes import (
     Lane,
     Tracks,
 )
+from flowcore.spark.refused import held_back
 from flowcore.spark.sinks import bad_record_headers, headers, kafka_key, kafka_value
 from flowcore.spark.sql import literal
 
@@ -49,12 +50,14 @@ class Outgoing:
         sinks: All that the query writes to.
         dead_letters: The sources whose bad messages leave through it.
         beside: What it carries beside its records.
+        sources: The topics that it reads.
         counted: Its records carry an ordinal.
     """
 
     sinks: Sequence[tuple[Write, KafkaTopic]]
     dead_letters: Sequence[tuple[Read, KafkaTopic]]
     beside: Beside
+    sources: Sequence[KafkaTopic]
     counted: bool
 
     def messages(self, tracks: Tracks, ends: Sequence[tuple[Lane, Write, KafkaTopic]]) -> DataFrame:
@@ -76,7 +79,9 @@ class Outgoing:
             cases.append((f"{LANE} = {EVENT}", self._marker(target)))
         cases += [(tracks.mine(lane), self._record(tracks, lane, sink, topic)) for lane, sink, topic in ends]
         columns = ["topic", "key", "value", "headers", *(["partition"] if tracks.marked else [])]
-        return frame.selectExpr(*(f"{_case(cases, column)} AS {column}" for column in columns))
+        frame = frame.selectExpr(*(f"{_case(cases, column)} AS {column}" for column in columns))
+        written = [(sink, topic) for _, sink, topic in ends]
+        return held_back(frame, written, self.sources, self.beside.limits) if written else frame
 
     def _record(self, tracks: Tracks, lane: Lane, sink: Write, topic: KafkaTopic) -> _Message:
         columns = {name: lane.column(name) for name in sink.columns}

@@ -5,6 +5,7 @@ The JVM is started by the first session of a process and keeps the options it wa
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Iterator
@@ -106,6 +107,8 @@ def prepare(settings: Settings) -> None:
     # They would print a JVM stack trace for every error that flowcore.spark.boundary puts into words.
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         PySparkLogger.getLogger(name).disabled = True
+    # It prints a stack trace for a call that Ctrl-C has cut short; what fails is raised as well.
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
     settings.state_dir.mkdir(parents=True, exist_ok=True)
 
 

@@ -133,6 +133,16 @@ def live_files() -> Flow:
     return flow
 
 
+def tracked() -> Flow:
+    """Latency markers leave beside topics only, and pass through no DataFrame function."""
+    flow = Flow("tracked")
+    bids = _bids(flow)
+    bids.write("copy", KafkaTopic("copy"))
+    bids.write("archive", Parquet("archive"))
+    bids.apply(_dearest, schema="shop STRING").write("dear", KafkaTopic("dear"))
+    return flow
+
+
 def python_chain() -> Flow:
     """Plain functions in a row: one call of a worker, and no copies."""
     flow = Flow("python_chain")
@@ -391,11 +401,12 @@ FLOWS: list[Callable[[], Flow]] = [
     auctions, all_bounded, all_live, diamond, shared_result, fan_out, stateful_and_stateless, only_stateful,
     united, applied, live_files, python_chain, rich_functions, kept_objects, kept_objects_in_a_fan_out,
     nothing_declared, object_reuse, shallow_copies, python_beside_native, bounded_python, early_filters,
-    declared_attributes, python_formats, watermarked, co_grouped, co_grouped_by_a_function, windows_by_key,
-    sessions, windows_by_the_clock, keyed_process, bounded_windows,
+    declared_attributes, python_formats, watermarked, tracked, co_grouped, co_grouped_by_a_function,
+    windows_by_key, sessions, windows_by_the_clock, keyed_process, bounded_windows,
 ]  # fmt: skip
 SETTINGS = {
     "keyed_process": {"state.key-groups": 4},
+    "tracked": {"metrics.latency.interval": "1 s"},
     "object_reuse": {"pipeline.object-reuse": True},
     "python_formats": {"pipeline.force-timestamp-support": False, "pipeline.auto-watermark-interval": "0"},
 }
