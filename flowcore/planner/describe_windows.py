@@ -20,7 +20,7 @@ from flowcore.windows import (
     TumblingWindows,
 )
 
-__all__ = ["what_by_key"]
+__all__ = ["kept_by_key", "what_by_key"]
 
 
 def what_by_key(node: Window | KeyedProcess | SideOutput) -> str:
@@ -32,6 +32,15 @@ def what_by_key(node: Window | KeyedProcess | SideOutput) -> str:
             return _process(node)
         case SideOutput():
             return f"side output {node.output}"
+
+
+def kept_by_key(node: Window | KeyedProcess) -> str:
+    """What of an operator's declaration says what it keeps."""
+    match node:
+        case Window():
+            return f"{_windows(node)}, {_function(node)}"
+        case KeyedProcess():
+            return f"process {name_of(node.function)}"
 
 
 def _window(node: Window) -> str:

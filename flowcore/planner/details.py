@@ -24,8 +24,10 @@ from flowcore.graph.operators import (
     topic_of,
 )
 from flowcore.graph.value_formats import runs_in_python
+from flowcore.planner.at_end import output_time
 from flowcore.planner.columns import columns_read, columns_used
-from flowcore.planner.forms import form_of, late_of, output_of, state_of
+from flowcore.planner.failures import failure_of
+from flowcore.planner.forms import form_of, late_of, state_of
 from flowcore.planner.plan import BoundedStage, Chain, Decision, LiveQuery, Plan
 
 __all__ = ["EdgeDetail", "OperatorDetail", "Part", "end_name", "parts"]
@@ -43,6 +45,7 @@ class OperatorDetail:
         compiled: In which form it runs.
         output: When it puts out.
         flush: Whether its output is buffered.
+        failure: What becomes of a record for which its function fails; None without a function.
         place: Of a filter behind Python functions: whether it is done before them.
         state: Of windows and process functions in a live query: what is kept by key group.
         late: Of windows in a live query: what becomes of late records.
@@ -55,6 +58,7 @@ class OperatorDetail:
     compiled: Decision
     output: Decision
     flush: Decision
+    failure: Decision | None
     place: Decision | None
     state: Decision | None
     late: Decision | None
@@ -108,22 +112,21 @@ def parts(plan: Plan) -> tuple[Part, ...]:
     places = dict(plan.filters)
     for number, stage in enumerate(plan.stages, 1):
         for runs in (stage,) if isinstance(stage, BoundedStage) else stage.queries:
-            operators = tuple(_operator(node, runs, plan, places.get(node.name)) for node in runs.operators)
+            operators = tuple(_operator(node, runs, places.get(node.name)) for node in runs.operators)
             found.append(Part(number, runs, operators, tuple(_edges(plan, runs))))
     return tuple(found)
 
 
-def _operator(
-    node: Operator, runs: BoundedStage | LiveQuery, plan: Plan, place: Decision | None
-) -> OperatorDetail:
+def _operator(node: Operator, runs: BoundedStage | LiveQuery, place: Decision | None) -> OperatorDetail:
     attributes = node.attributes()
     return OperatorDetail(
         node=node,
         compiled=_compiled(node, runs.chains),
-        output=_output(node),
+        output=output_time(node),
         flush=_flush(node, attributes),
+        failure=failure_of(node, runs),
         place=place,
-        state=state_of(node, plan.key_groups) if isinstance(node, KeyGroupOperator) else None,
+        state=state_of(node, runs) if isinstance(node, KeyGroupOperator) else None,
         late=late_of(node) if isinstance(node, Window) else None,
         alignment=_alignment(node),
         attributes=attributes,
@@ -168,20 +171,6 @@ def _alignment(node: Operator) -> Decision | None:
         ),
         ("set execution.max-records-per-batch, so that a backlog is read in small steps",),
     )
-
-
-def _output(node: Operator) -> Decision:
-    if isinstance(node, Write):
-        return Decision("none", ("it is a sink",))
-    if node.given.get("output_only_at_end"):
-        return Decision("at the end of input", ("it declares output_only_at_end",))
-    if isinstance(node, KeyGroupOperator):
-        return output_of(node)
-    if isinstance(node, Aggregate) and node.bounded:
-        return Decision("at the end of input", ("a group is complete when its input has ended",))
-    if isinstance(node, Aggregate):
-        return Decision("at each change", ("its input has no end to wait for",))
-    return Decision("as input comes", ("it does not declare output_only_at_end",))
 
 
 def _flush(node: Operator, attributes: OperatorAttributes) -> Decision:

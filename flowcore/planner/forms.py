@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from flowcore.graph.stateful import KeyedProcess, Window
-from flowcore.planner.plan import Decision
+from flowcore.planner.plan import BoundedStage, Decision, LiveQuery
 from flowcore.windows import EndOfStreamWindows, SlidingWindows, TumblingWindows
 
 __all__ = ["form_of", "late_of", "output_of", "state_of"]
@@ -28,12 +28,12 @@ def form_of(node: Window | KeyedProcess) -> Decision:
     )
 
 
-def state_of(node: Window | KeyedProcess, key_groups: int) -> Decision | None:
+def state_of(node: Window | KeyedProcess, runs: BoundedStage | LiveQuery) -> Decision | None:
     """What it keeps over batches, None if it is batch itself."""
-    if node.bounded:
+    if isinstance(runs, BoundedStage):
         return None
-    groups = f"{key_groups} key group{'s' * (key_groups != 1)}"
-    why = f"state.key-groups is {key_groups}, and its checkpoint keeps to the number it was born with"
+    groups = f"{runs.key_groups} key group{'s' * (runs.key_groups != 1)}"
+    why = f"state.key-groups is {runs.key_groups}, and its checkpoint keeps to the number it was born with"
     keys = () if node.by else ("it has no key, so that one of them has everything",)
     return Decision(groups, (why, *keys))
 

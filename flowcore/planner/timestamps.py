@@ -24,6 +24,8 @@ from flowcore.watermarks.strategies import PeriodicFunction
 
 __all__ = ["brings_watermarks", "element_edges", "element_format", "uses_timestamps"]
 
+_TABLE = Decision("value-only", ("rows of a table have no timestamps",))
+
 
 def element_format(
     force: bool,
@@ -141,6 +143,8 @@ def _declared(topic: KafkaTopic) -> Decision:
 
 
 def _written(sink: Write, topic: KafkaTopic, settings: Settings) -> Decision:
+    if sink.bounded:
+        return _TABLE if topic.elements == "auto" else _declared(topic)
     strategies, tagged = _sources(sink)
     asking = _asking(strategies, tagged)
     if topic.elements == "value-only" and asking:

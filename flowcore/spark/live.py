@@ -27,7 +27,8 @@ from flowcore.planner.plan import LiveQuery, LiveStage, Plan
 from flowcore.settings import Settings
 from flowcore.spark.beside import Beside, tracks_latency
 from flowcore.spark.boundary import while_running
-from flowcore.spark.compile import compile_query
+from flowcore.spark.checkpoints import check, check_plan, checkpoint_of, clear_unborn, record
+from flowcore.spark.compile import CompiledQuery, compile_query
 from flowcore.spark.context import Context, broker_of
 from flowcore.spark.joined_results import joined_results
 from flowcore.spark.latency import track
@@ -52,6 +53,7 @@ class LiveRun:
 
     Raises:
         RunError: A checkpoint is in use by another run, or a broker or topic is missing.
+        StateError: A checkpoint was made by a plan that this one cannot go on from.
         ResultError: A bounded result is missing or damaged.
         PlanError: Spark refuses an operator.
     """
@@ -70,22 +72,27 @@ class LiveRun:
 
     def __enter__(self) -> Self:
         try:
-            prepare_topics(self.stage, self.context.settings)
-            # Locks first: a start that is refused must not pin another version for the run that lives.
+            # Locks first: a start that is refused must change nothing for the run that lives.
             for query in self.stage.queries:
                 self._closing.enter_context(_only_run(self._checkpoint(query), query.name))
-                _clear_unborn(self._checkpoint(query))
-            results = self._closing.enter_context(joined_results(self.plan, self.context))
+            check_plan(self.plan, self.context.settings)
+            results, pin = self._closing.enter_context(joined_results(self.plan, self.context))
+            prepare_topics(self.stage, self.context.settings)
             beside = {
                 query: Beside.of(query, self.plan, self.context.settings, self._checkpoint(query))
                 for query in self.stage.queries
             }
+            compiled = {query: self._compile(query, results, beside[query]) for query in self.stage.queries}
+            pin()
+            for query, each in compiled.items():
+                clear_unborn(self._checkpoint(query))
+                record(query, self.plan.flow, self._checkpoint(query), each.types)
             if any(each.tracked for each in beside.values()):
                 self._collectors = self._closing.enter_context(track(self.plan, beside, self.context))
             for query in self.stage.queries:
                 self._meters[query.name] = ProgressMeter(query, self.context.settings)
                 with while_running(f"query {query.name!r}", self.context.log):
-                    self._running[query.name] = self._start(query, results, beside[query])
+                    self._running[query.name] = self._start(query, compiled[query].frame)
                 self._closing.callback(self._running[query.name].stop)
                 if beside[query].watermarked:
                     self._send_watermarks(query, beside[query])
@@ -163,10 +170,15 @@ class LiveRun:
         self._closing.enter_context(writer)
         self._closing.enter_context(sender)
 
-    def _start(
+    def _compile(
         self, query: LiveQuery, results: Mapping[Operator, DataFrame], beside: Beside
-    ) -> StreamingQuery:
-        frame = compile_query(query, self.context, results, beside)
+    ) -> CompiledQuery:
+        with while_running(f"query {query.name!r}", self.context.log):
+            compiled = compile_query(query, self.context, results, beside)
+        check(query, self.plan.flow, self._checkpoint(query), compiled.types)
+        return compiled
+
+    def _start(self, query: LiveQuery, frame: DataFrame) -> StreamingQuery:
         writer = (
             frame.writeStream.queryName(query.name)
             .option("checkpointLocation", str(self._checkpoint(query)))
@@ -241,28 +253,11 @@ def slots_needed(plan: Plan, settings: Settings) -> int:
     return slots + 1 if held else slots
 
 
-def checkpoint_of(query: LiveQuery, flow: str, settings: Settings) -> Path:
-    """The folder of a query's checkpoint."""
-    return settings.state_dir.absolute() / flow / "checkpoints" / query.name
-
-
 def _create_outputs(query: LiveQuery, partitions: int, settings: Settings) -> None:
     for sink in query.sinks:
         topic = topic_of(sink)
         if topic is not None:
             ensure_topics(broker_of(topic, settings), {topic.name: topic.partitions or partitions})
-
-
-def _clear_unborn(checkpoint: Path) -> None:
-    """Remove what a run left that was ended before its first batch was planned.
-
-    Half a file in the log of offsets is enough for Spark to refuse the checkpoint for ever.
-    """
-    offsets = checkpoint / "offsets"
-    found = list(offsets.iterdir()) if offsets.exists() else []
-    if not any(file.name.isdigit() for file in found):
-        for file in found:
-            file.unlink()
 
 
 def _only_run(checkpoint: Path, name: str) -> AbstractContextManager[None]:

@@ -6,20 +6,23 @@ come out is asked of the broker, so it can be seen at any time.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 from pyspark.sql.streaming.query import StreamingQuery
 
+from flowcore.backlog.inputs import Inputs, lags
 from flowcore.errors import BrokerError
-from flowcore.graph.operators import topic_of
+from flowcore.graph.operators import Operator, topic_of
 from flowcore.kafka.topics import end_offsets
-from flowcore.planner.plan import LiveQuery
+from flowcore.planner.plan import LiveQuery, Plan
 from flowcore.settings import Settings
 from flowcore.spark.context import broker_of
 
-__all__ = ["ProgressMeter", "QueryProgress"]
+__all__ = ["ProgressMeter", "QueryProgress", "inputs_of", "waiting_queries"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +38,8 @@ class QueryProgress:
         rows_per_second: Of the last one.
         rows_out: Records that came into its sinks' topics, whoever wrote them; dead letters not counted.
         dead_letters: Bad messages that came into the dead-letter topics that it writes.
+        backlog: What it reads is history: a bounded result that it joins is pending, or a source lags by
+            over `flowcore.backlog.inputs.CATCH_UP_S`, as its last batch told; None if that is not known.
     """
 
     name: str
@@ -45,6 +50,31 @@ class QueryProgress:
     rows_per_second: float
     rows_out: int
     dead_letters: int = 0
+    backlog: bool | None = None
+
+
+def waiting_queries(plan: Plan, committed: Collection[str]) -> tuple[QueryProgress, ...]:
+    """The live queries of a plan that wait for bounded stages, and hold nothing.
+
+    Args:
+        plan: What runs.
+        committed: Names of the bounded stages that are committed.
+    """
+    pending = {r.operator for stage in plan.bounded if stage.name not in committed for r in stage.results}
+    return tuple(
+        QueryProgress(query.name, "waiting", False, 0, 0, 0.0, 0, backlog=inputs_of(query, pending).backlog)
+        for query in (plan.live.queries if plan.live else ())
+        if not set(query.after) <= {*committed}
+    )
+
+
+def inputs_of(query: LiveQuery, pending: Collection[Operator] = ()) -> Inputs:
+    """What a query reads, with those of its bounded results that are pending; the others are no backlog."""
+    inputs = Inputs((node.name for node in query.results), (node.name for node in query.sources))
+    for node in query.results:
+        if node not in pending:
+            inputs.tell(node.name, backlog=False)
+    return inputs
 
 
 class ProgressMeter:
@@ -65,6 +95,7 @@ class ProgressMeter:
         self._before = self._now = _records(self._topics), _records(self._letters)
         self._last_batch = -1
         self._batches = self._rows_in = 0
+        self._inputs = inputs_of(query)
 
     def read(self, running: StreamingQuery) -> QueryProgress:
         """What the query has done so far; ``rows_out`` stands still while the broker does not answer."""
@@ -76,6 +107,8 @@ class ProgressMeter:
                 self._batches += 1
                 self._rows_in += batch["numInputRows"]
         last = running.lastProgress
+        if last:
+            self._hear(last)
         return QueryProgress(
             name=self._query.name,
             mode=self._query.mode.value,
@@ -85,8 +118,25 @@ class ProgressMeter:
             rows_per_second=float(last["processedRowsPerSecond"] or 0.0) if last else 0.0,
             rows_out=self._now[0] - self._before[0],
             dead_letters=self._now[1] - self._before[1],
+            backlog=self._inputs.backlog,
         )
+
+    def _hear(self, batch: Mapping[str, Any]) -> None:
+        for source in self._query.sources:
+            topic = topic_of(source)
+            for each in batch["sources"]:
+                read, there = _offsets(each.get("endOffset")), _offsets(each.get("latestOffset"))
+                if topic is not None and topic.name in read and topic.name in there:
+                    unread = sum(there[topic.name].values()) - sum(read[topic.name].values())
+                    rate = float(each.get("processedRowsPerSecond") or 0.0)
+                    self._inputs.tell(source.name, backlog=lags(unread, rate))
 
 
 def _records(topics: Mapping[str, str]) -> int:
     return sum(sum(end_offsets(servers, name).values()) for name, servers in topics.items())
+
+
+def _offsets(found: Any) -> dict[str, dict[str, int]]:
+    """Offsets by topic and partition, as a batch tells them; nothing if it does not."""
+    offsets = json.loads(found) if isinstance(found, str) else found
+    return offsets if isinstance(offsets, dict) else {}

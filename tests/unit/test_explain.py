@@ -215,6 +215,26 @@ def bounded_python() -> Flow:
     return flow
 
 
+def co_grouped() -> Flow:
+    """Both sides end before a key is complete, and the stream starts after that."""
+    flow = Flow("co_grouped")
+    sales = flow.read("sales", Parquet("sales", schema=f"{SALE}, note STRING"))
+    shops = _shops(flow).co_group(
+        sales, on="shop", city="max(left.city)", sold="count(right)", total="sum(right.price)", name="summed"
+    )
+    _bids(flow).join(shops, on="shop").write("out", KafkaTopic("out"))
+    return flow
+
+
+def co_grouped_by_a_function() -> Flow:
+    """Groups are made by Spark, and handed to the first function of a chain."""
+    flow = Flow("co_grouped_by_a_function")
+    sales = flow.read("sales", Parquet("sales", schema=SALE))
+    best = _shops(flow).co_group(sales, _best, on="shop", schema=SALE, name="best")
+    best.filter(_keep, name="kept").write("out", Parquet("out"))
+    return flow
+
+
 def early_filters() -> Flow:
     """A filter goes before the functions that hand its columns on; the other says what is missing."""
     flow = Flow("early_filters")
@@ -343,6 +363,11 @@ def _twice(record: Any) -> Iterator[Any]:
     yield from (record, record)
 
 
+def _best(key: Any, left: Any, right: Any) -> Iterator[Any]:
+    del key, left
+    yield from right
+
+
 class _Lookup(RichFunction):
     """Keeps what it likes."""
 
@@ -366,8 +391,8 @@ FLOWS: list[Callable[[], Flow]] = [
     auctions, all_bounded, all_live, diamond, shared_result, fan_out, stateful_and_stateless, only_stateful,
     united, applied, live_files, python_chain, rich_functions, kept_objects, kept_objects_in_a_fan_out,
     nothing_declared, object_reuse, shallow_copies, python_beside_native, bounded_python, early_filters,
-    declared_attributes, python_formats, watermarked, windows_by_key, sessions, windows_by_the_clock,
-    keyed_process, bounded_windows,
+    declared_attributes, python_formats, watermarked, co_grouped, co_grouped_by_a_function, windows_by_key,
+    sessions, windows_by_the_clock, keyed_process, bounded_windows,
 ]  # fmt: skip
 SETTINGS = {
     "keyed_process": {"state.key-groups": 4},
