@@ -105,12 +105,12 @@ def _append(kept: list[Any], value: Any) -> list[Any]:
 
 
 def _nearest(better: Callable[[Any, Any], bool]) -> Fold:
-    """The value where another one is least or greatest; the first of equals."""
+    """The value where another one is least or greatest; the last of equals, as in Spark."""
 
     def merged(kept: list[Any] | None, new: list[Any] | None) -> list[Any] | None:
         if kept is None or new is None:
             return new if kept is None else kept
-        return new if better(new[1], kept[1]) else kept
+        return kept if better(kept[1], new[1]) else new
 
     return Fold(
         create=_nothing,

@@ -56,9 +56,9 @@ EXPECTED: dict[BuiltIn, Callable[[Values], Any]] = {
 
 
 def _by(every: Values, best: Any) -> Any:
-    """Where the first of the best values is."""
+    """Where the last of the best values is."""
     there = _there(every)
-    return every.index(best(there)) if there else None
+    return len(every) - 1 - every[::-1].index(best(there)) if there else None
 
 
 def test_every_function_is_compared() -> None:
