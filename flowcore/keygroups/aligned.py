@@ -1,0 +1,356 @@
+"""Aligned windows by column: tumbling and sliding windows whose aggregates are folded with NumPy.
+
+The same results as `flowcore.windows.WindowOperator` with the default trigger, without a look at single
+records: those that count are folded into panes, a window that becomes complete is made of its panes, and
+records that come later make it emit again, each one, with running values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+
+from flowcore.elements import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS, LatencyMarker, WatermarkStatus
+from flowcore.errors import NoTimestampError
+from flowcore.keygroups import segments
+from flowcore.keygroups.columns import KeyColumns, joined, taken
+from flowcore.keygroups.emission import LATE, RESULTS, WINDOW_FIELDS, Emission
+from flowcore.keygroups.folding import Columns, Field, Folding
+from flowcore.keygroups.grid import EVERY_WINDOW, Grid
+from flowcore.keygroups.operator import Outputs
+from flowcore.keygroups.refirings import Refirings
+from flowcore.keygroups.slots import Ints, coded, first_rows, python_keys
+from flowcore.keygroups.table import Table
+from flowcore.windows.assigners import SlidingWindows, TumblingWindows
+from flowcore.windows.built_in import BuiltIns
+from flowcore.windows.config import WindowConfig
+from flowcore.windows.functions import Aggregate
+from flowcore.windows.triggers import EventTime
+
+__all__ = ["AlignedWindows"]
+
+_ROWS_PER_PIECE = 1 << 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlignedWindows:
+    """Configuration of aligned windows that are folded by column.
+
+    Attributes:
+        config: What the windows do.
+        keys: The key's columns; none for one key for all.
+        timestamp: The column of the records' timestamps, a 64-bit integer.
+        rows: The columns of records.
+        late: Those of late records.
+    """
+
+    config: WindowConfig
+    keys: tuple[str, ...]
+    timestamp: str
+    rows: pa.Schema
+    late: tuple[str, ...] = ()
+
+    @staticmethod
+    def refusal(config: WindowConfig, types: Mapping[str, pa.DataType]) -> str | None:
+        """Why windows cannot be folded by column, None if they can."""
+        if not isinstance(config.assigner, (TumblingWindows, SlidingWindows)):
+            return f"{type(config.assigner).__name__} are not cut into panes"
+        if (
+            isinstance(config.assigner, SlidingWindows)
+            and config.assigner.slide_ms == 1 < config.assigner.size_ms
+        ):
+            return "they slide by 1 ms, so that at the ends of time their numbers do not fit 64 bits"
+        if config.time != "event":
+            return "they follow the clock"
+        if config.trigger not in (None, EventTime()):
+            return f"they have the trigger {config.trigger!r}"
+        if config.evictor is not None:
+            return f"they have the evictor {config.evictor!r}"
+        function = config.function
+        if (
+            not isinstance(function, Aggregate)
+            or not isinstance(function.function, BuiltIns)
+            or function.then
+        ):
+            return "their function is Python"
+        return Folding.refusal(function.function.columns, types)
+
+    @property
+    def folding(self) -> Folding:
+        """Their aggregates."""
+        function = self.config.function
+        built_in = function.function if isinstance(function, Aggregate) else None
+        columns = built_in.columns if isinstance(built_in, BuiltIns) else ()
+        return Folding(columns, {field.name: field.type for field in self.rows})
+
+    @property
+    def form(self) -> str:
+        """Panes of another length, and other fields, cannot be gone on from."""
+        fields = ", ".join(f"{field.name}:{field.dtype.__name__}" for field in self.folding.fields)
+        keys, pane_ms = ", ".join(self.keys), self.grid.pane_ms
+        return f"panes of {pane_ms} ms at {self.grid.offset_ms % pane_ms} by {keys}: {fields}"
+
+    @property
+    def outputs(self) -> Mapping[str, pa.Schema]:
+        """Results and late records."""
+        keys = [(name, self.rows.field(name).type) for name in self.keys]
+        results = [*keys, *self.folding.result_types().items(), *WINDOW_FIELDS]
+        return {RESULTS: pa.schema(results), LATE: pa.schema([self.rows.field(name) for name in self.late])}
+
+    def open(self) -> _Group:
+        """A key group without state."""
+        return _Group(self)
+
+    @property
+    def grid(self) -> Grid:
+        """Their panes."""
+        assigner = self.config.assigner
+        if not isinstance(assigner, (TumblingWindows, SlidingWindows)):
+            msg = f"{assigner!r} cannot be cut into panes: ask AlignedWindows.refusal first"
+            raise TypeError(msg)
+        return Grid.of(assigner)
+
+
+class _Group:
+    wake_ms: int | None = None
+
+    def __init__(self, of: AlignedWindows) -> None:
+        self._of = of
+        self._grid = of.grid
+        self._folding = of.folding
+        self._fields: tuple[Field, ...] = self._folding.fields
+        self._results = of.outputs[RESULTS]
+        self._watermark_ms = MIN_TIMESTAMP_MS
+        self._complete, self._ended = self._grid.complete_by(MIN_TIMESTAMP_MS), self._end(MIN_TIMESTAMP_MS)
+        self._panes: dict[int, Table] = {}
+        self._refirings = Refirings()
+
+    def advance_clock(self, clock_ms: int, out: Outputs) -> None:
+        """Windows of event time do not look at it."""
+
+    @np.errstate(invalid="ignore", over="ignore")  # not-a-number and wrapped sums are results like others
+    def rows(self, rows: pa.RecordBatch, out: Outputs) -> None:
+        """Fold records into their panes."""
+        times = rows.column(self._of.timestamp)
+        if times.null_count:
+            row = rows.slice(int(np.argmin(times.is_valid().to_numpy(zero_copy_only=False))), 1).to_pylist()[
+                0
+            ]
+            msg = (
+                f"the record {row!r} has no timestamp: it belongs to no window of event time; set event_time "
+                "on its source so that it always has a value, or use windows of processing time"
+            )
+            raise NoTimestampError(msg)
+        times_ms = times.to_numpy()
+        panes = self._grid.panes(times_ms)
+        ended = self._grid.below(panes, self._grid.panes_within(self._ended))
+        if ended.any():
+            self._too_late(rows.filter(pa.array(ended)), times_ms[ended], out)
+            rows, panes = rows.filter(pa.array(~ended)), panes[~ended]
+        if not rows.num_rows:
+            return
+        again = self._grid.below(panes, self._grid.panes_reaching(self._complete))
+        if again.any():
+            self._emit_again(rows.filter(pa.array(again)), panes[again], out)
+        self._fold(rows, panes)
+
+    @np.errstate(invalid="ignore", over="ignore")
+    def advance_watermark(self, watermark_ms: int, out: Outputs) -> None:
+        """Complete windows emit, and forget what is not needed any more."""
+        complete, self._complete = self._complete, self._grid.complete_by(watermark_ms)
+        emission = Emission(self._results, self._folding, out)
+        for window in self._windows_with_records(complete, self._complete):
+            parts = [self._panes[pane] for pane in self._existing(window)]
+            keys, kept, count = self._together(parts)
+            emission.first(self._grid.window(window), keys, kept, count)
+        emission.close()
+        self._forget(watermark_ms)
+
+    def status(self, status: WatermarkStatus, out: Outputs) -> None:
+        """Nothing changes for windows."""
+
+    def marker(self, marker: LatencyMarker, out: Outputs) -> None:
+        """It follows what is out."""
+        out.markers.append(marker)
+
+    def finish(self, out: Outputs, *, idle: bool) -> None:
+        """Nothing is held back."""
+
+    def header(self) -> Mapping[str, Any]:
+        """How far event time has come."""
+        return {"watermark_ms": self._watermark_ms}
+
+    def delta(self) -> bytes | None:
+        """The slots that have changed, of panes that are still there."""
+        changed = []
+        for pane, table in self._panes.items():
+            slots = table.touched()
+            if len(slots):
+                changed.append(self._written(pane, table, slots))
+        tables = {"panes": joined(changed)} if changed else {}
+        tables |= self._refirings.changed()
+        return segments.encode(tables) if tables else None
+
+    def snapshot(self) -> Iterator[bytes]:
+        """All panes."""
+        for pane, table in self._panes.items():
+            table.touched()
+            for start in range(0, len(table), _ROWS_PER_PIECE):
+                slots = np.arange(start, min(start + _ROWS_PER_PIECE, len(table)))
+                yield segments.encode({"panes": self._written(pane, table, slots)})
+        self._refirings.changed()
+        tables = self._refirings.everything()
+        if tables:
+            yield segments.encode(tables)
+
+    def restore(self, header: Mapping[str, Any], pieces: Iterator[bytes]) -> None:
+        """Take what was written."""
+        self._forget(header.get("watermark_ms", MIN_TIMESTAMP_MS))
+        self._complete = self._grid.complete_by(self._watermark_ms)
+        for piece in pieces:
+            for name, table in segments.decode(piece):
+                if name == "panes":
+                    self._take(table)
+                else:
+                    self._refirings.take(name, table, self._ended)
+
+    def _end(self, watermark_ms: int) -> int:
+        """The last window that has ended."""
+        if watermark_ms == MAX_TIMESTAMP_MS:
+            return EVERY_WINDOW
+        return self._grid.complete_by(watermark_ms - self._of.config.allowed_lateness_ms)
+
+    def _too_late(self, rows: pa.RecordBatch, times_ms: Ints, out: Outputs) -> None:
+        after_ms = self._watermark_ms - self._of.config.allowed_lateness_ms
+        late = times_ms <= (self._watermark_ms if self._watermark_ms == MAX_TIMESTAMP_MS else after_ms)
+        if self._of.config.late == "drop":
+            out.count("dropped_records", int(late.sum()))
+            return
+        out.count("late_records", int(late.sum()))
+        out.rows(LATE, rows.filter(pa.array(late)).select(list(self._of.late)))
+
+    def _fold(self, rows: pa.RecordBatch, panes: Ints) -> None:
+        columns = [rows.column(name) for name in self._of.keys]
+        keys = coded(columns, rows.num_rows)
+        numbers, found = pd.factorize(panes)
+        codes, first = keys.codes, keys.first
+        if len(found) > 1:
+            codes, pairs = pd.factorize(codes * len(found) + numbers)
+            first = first_rows(codes, len(pairs))
+        of_pane = numbers[first]
+        slots = np.empty(len(first), np.int64)
+        for number, pane in enumerate(found.tolist()):
+            which = np.flatnonzero(of_pane == number) if len(found) > 1 else np.arange(len(first))
+            mine = taken(columns, first[which])
+            table = self._panes.setdefault(pane, Table(self._fields))
+            slots[which] = table.slots(python_keys(mine, len(which)), mine)
+        where = slots[codes]
+        values = {field: field.of(rows) for field in self._fields}
+        record_panes = numbers if len(found) > 1 else None
+        for number, pane in enumerate(found.tolist()):
+            mine_only = slice(None) if record_panes is None else record_panes == number
+            for field, each in values.items():
+                self._panes[pane].combine(field, where[mine_only], each[mine_only])
+
+    def _emit_again(self, rows: pa.RecordBatch, panes: Ints, out: Outputs) -> None:
+        """Each record makes every complete window that it is in emit, the earliest first."""
+        numbers, found = pd.factorize(panes)
+        spans = [self._grid.windows_of(pane) for pane in found.tolist()]
+        lows = np.array([max(first, self._ended + 1) for first, _ in spans], np.int64)
+        highs = np.array([min(last, self._complete) for _, last in spans], np.int64)
+        counts = (highs - lows + 1)[numbers]
+        record = np.repeat(np.arange(rows.num_rows), counts)
+        if not len(record):
+            return
+        step = np.arange(len(record)) - np.repeat(np.cumsum(counts) - counts, counts)
+        window = lows[numbers][record] + step
+        columns = [rows.column(name) for name in self._of.keys]
+        keys = coded(columns, rows.num_rows)
+        which, windows = pd.factorize(window)
+        groups, pairs = pd.factorize(keys.codes[record] * len(windows) + which)
+        first = first_rows(groups, len(pairs))
+        of_window = which[first]
+        before: Columns = {field: np.full(len(pairs), field.nothing, field.dtype) for field in self._fields}
+        firings = np.zeros(len(pairs), np.int64)
+        times = pd.Series(groups).groupby(groups, sort=False).cumcount().to_numpy() + 1
+        last = np.bincount(groups)
+        for number, each in enumerate(windows.tolist()):
+            mine = np.flatnonzero(of_window == number)
+            key_columns = taken(columns, record[first[mine]])
+            key_values = python_keys(key_columns, len(mine))
+            for pane in self._existing(each):
+                slots = self._panes[pane].find(key_values)
+                known = slots >= 0
+                kept = self._panes[pane].values(slots[known])
+                for field in self._fields:
+                    before[field][mine[known]] = field.combine(before[field][mine[known]], kept[field])
+            emitted = (before[self._fields[0]][mine] > 0).astype(np.int64)
+            firings[mine] = self._refirings.after(each, key_values, key_columns, emitted, last[mine])
+        kept = {}
+        for field in self._fields:
+            running = field.running(field.of(rows)[record], groups)
+            kept[field] = field.combine(before[field][groups], running)
+        Emission(self._results, self._folding, out).put(
+            [self._grid.window(each) for each in windows.tolist()], which,
+            taken(columns, record), kept,
+            firings=(firings[groups] + times).astype(np.int32), is_late=True,
+        )  # fmt: skip
+
+    def _windows_with_records(self, after: int, through: int) -> list[int]:
+        """The windows with records, after one and through another."""
+        found: set[int] = set()
+        for pane in self._panes:
+            first, last = self._grid.windows_of(pane)
+            found.update(range(max(first, after + 1), min(last, through) + 1))
+        return sorted(found)
+
+    def _existing(self, window: int) -> list[int]:
+        panes = self._grid.panes_of(window)
+        if len(panes) <= len(self._panes):
+            return [pane for pane in panes if pane in self._panes]
+        return [pane for pane in self._panes if pane in panes]
+
+    def _together(self, parts: list[Table]) -> tuple[KeyColumns, Columns, int]:
+        """What some panes keep, as one."""
+        if len(parts) == 1:
+            return parts[0].keys(), parts[0].values(), len(parts[0])
+        columns = [pa.concat_arrays(each) for each in zip(*(part.keys() for part in parts), strict=True)]
+        keys = coded(columns, sum(map(len, parts)))
+        values = [part.values() for part in parts]
+        kept: Columns = {}
+        for field in self._fields:
+            kept[field] = np.full(len(keys.first), field.nothing, field.dtype)
+            field.combine.at(kept[field], keys.codes, np.concatenate([each[field] for each in values]))
+        return taken(columns, keys.first), kept, len(keys.first)
+
+    def _forget(self, watermark_ms: int) -> None:
+        self._watermark_ms, self._ended = watermark_ms, self._end(watermark_ms)
+        bound = self._grid.panes_within(self._ended)
+        for pane in [pane for pane in self._panes if pane < bound]:
+            del self._panes[pane]
+        self._refirings.forget(self._ended)
+
+    def _written(self, pane: int, table: Table, slots: Ints) -> pa.RecordBatch:
+        columns = {"pane": pa.array(np.full(len(slots), pane))}
+        columns |= {f"key{number}": each for number, each in enumerate(table.keys(slots))}
+        columns |= {field.name: pa.array(values) for field, values in table.values(slots).items()}
+        return pa.record_batch(columns)
+
+    def _take(self, written: pa.RecordBatch) -> None:
+        panes = written.column("pane").to_numpy()
+        bounds = [0, *(np.flatnonzero(np.diff(panes)) + 1).tolist(), len(panes)]
+        bound = self._grid.panes_within(self._ended)
+        for start, end in pairwise(bounds):
+            pane = int(panes[start])
+            if pane < bound:
+                continue
+            part = written.slice(start, end - start)
+            keys = [part.column(f"key{number}") for number in range(len(self._of.keys))]
+            values = {field: part.column(field.name).to_numpy() for field in self._fields}
+            self._panes.setdefault(pane, Table(self._fields)).restore(keys, values, end - start)

@@ -1,0 +1,91 @@
+"""Emissions: the rows that windows put out, gathered until they are worth a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from flowcore.keygroups.columns import KeyColumns
+from flowcore.keygroups.folding import Columns, Folding
+from flowcore.keygroups.operator import Outputs
+from flowcore.keygroups.slots import Ints
+from flowcore.windows.window import TimeWindow, saturated
+
+__all__ = ["LATE", "RESULTS", "WINDOW_FIELDS", "Emission"]
+
+RESULTS = "results"
+LATE = "late"
+"""The outputs of windows."""
+
+WINDOW_FIELDS: Sequence[tuple[str, pa.DataType]] = (
+    ("window_start_ms", pa.int64()),
+    ("window_end_ms", pa.int64()),
+    ("timestamp_ms", pa.int64()),
+    ("firing", pa.int32()),
+    ("is_late", pa.bool_()),
+)
+_ROWS_PER_BATCH = 1 << 16
+
+
+@dataclass(slots=True)
+class Emission:
+    """Rows on their way out.
+
+    Attributes:
+        schema: Of the rows: the key's columns, the aggregates', `WINDOW_FIELDS`.
+        folding: Makes the aggregates.
+        out: Where they go.
+    """
+
+    schema: pa.Schema
+    folding: Folding
+    out: Outputs
+    _keys: list[KeyColumns] = field(default_factory=list)
+    _kept: list[Columns] = field(default_factory=list)
+    _windows: list[tuple[TimeWindow, int]] = field(default_factory=list)
+    _rows: int = 0
+
+    def first(self, window: TimeWindow, keys: KeyColumns, kept: Columns, rows: int) -> None:
+        """A window is complete: it emits for each of its keys for the first time."""
+        self._keys.append(keys)
+        self._kept.append(kept)
+        self._windows.append((window, rows))
+        self._rows += rows
+        if self._rows >= _ROWS_PER_BATCH:
+            self.close()
+
+    def close(self) -> None:
+        """Put out what is left."""
+        if not self._rows:
+            return
+        keys = [pa.concat_arrays(parts) for parts in zip(*self._keys, strict=True)]
+        kept = {field: np.concatenate([each[field] for each in self._kept]) for field in self._kept[0]}
+        counts = [rows for _, rows in self._windows]
+        windows = np.repeat(np.arange(len(counts)), counts)
+        self.put(
+            [window for window, _ in self._windows], windows, keys, kept,
+            firings=np.ones(self._rows, np.int32), is_late=False,
+        )  # fmt: skip
+        self._keys, self._kept, self._windows, self._rows = [], [], [], 0
+
+    def put(
+        self, windows: Sequence[TimeWindow], which: Ints, keys: KeyColumns, kept: Columns, *,
+        firings: np.ndarray[Any, np.dtype[np.int32]], is_late: bool,
+    ) -> None:  # fmt: skip
+        """Put out rows, each of one of the windows."""
+        bounds = np.array(
+            [(each.start_ms, saturated(each.end_ms), each.last_ms) for each in windows], np.int64
+        ).reshape(-1, 3)[which]
+        results = self.folding.results(kept)
+        columns = [
+            *keys,
+            *results.values(),
+            *(pa.array(bounds[:, position]) for position in range(3)),
+            pa.array(firings.astype(np.int32, copy=False)),
+            pa.array(np.full(len(which), is_late)),
+        ]
+        self.out.rows(RESULTS, pa.record_batch(columns, schema=self.schema))

@@ -1,0 +1,117 @@
+"""Packed rows: how do records and what travels among them get from the tasks that read to the key groups?
+
+Spark's Python state operators take rows apart one by one, so a row is made to carry many records: those of
+one key group in a part of a task's input, as an Arrow record batch. Between them go control rows, to every
+key group. Columns: ``key_group``, ``kind``, ``channel`` (as JSON: source, partition, and sender of arriving
+elements), ``at`` (the order within a partition) and ``payload``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import IntEnum
+from struct import Struct
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from flowcore.elements import LatencyMarker, StreamElement
+from flowcore.serializers.formats.raw import RawFormat
+from flowcore.serializers.tagged import TaggedSerializer
+
+__all__ = ["PACKED", "Channel", "Kind", "Packed", "in_order"]
+
+PACKED: pa.Schema = pa.schema(
+    [
+        pa.field("key_group", pa.int32()),
+        pa.field("kind", pa.int8()),
+        pa.field("channel", pa.string()),
+        pa.field("at", pa.int64()),
+        pa.field("payload", pa.binary()),
+    ]
+)
+_TIME = Struct(">q")
+_ELEMENTS: TaggedSerializer[bytes] = TaggedSerializer(RawFormat())
+
+
+class Kind(IntEnum):
+    """What the payload is. Those in front of `SEEN` keep the order they came in."""
+
+    ROWS = 0
+    """A record batch."""
+    ELEMENT = 1
+    """A control element that stood among the records."""
+    SEEN = 2
+    """That a partition had records, and the newest timestamp that counts; after all rows of the step."""
+    MARKER = 3
+    """A latency marker; after all else."""
+
+
+@dataclass(frozen=True, slots=True)
+class Channel:
+    """Where something came from.
+
+    Attributes:
+        source: The source's name.
+        partition: The input partition.
+        sender: Whose watermarks these are, where several send into one partition.
+    """
+
+    source: str
+    partition: str
+    sender: str = ""
+
+    def encode(self) -> str:
+        """As text."""
+        return json.dumps([self.source, self.partition, self.sender])
+
+    @classmethod
+    def decode(cls, written: str) -> Channel:
+        """From text."""
+        return cls(*json.loads(written))
+
+
+class Packed(NamedTuple):
+    """One packed row, without its key group."""
+
+    kind: int
+    channel: str
+    at: int
+    payload: bytes
+
+    @property
+    def newest_ms(self) -> int | None:
+        """Of `Kind.SEEN`: the newest timestamp that counts."""
+        return _TIME.unpack(self.payload)[0] if self.payload else None
+
+    @property
+    def element(self) -> StreamElement[Any]:
+        """Of `Kind.ELEMENT` and `Kind.MARKER`: the element."""
+        return _ELEMENTS.decode(self.payload)
+
+    def rows(self, schema: pa.Schema) -> pa.RecordBatch:
+        """Of `Kind.ROWS`: the records."""
+        return pa.ipc.read_record_batch(pa.py_buffer(self.payload), schema)
+
+    @classmethod
+    def of_rows(cls, channel: Channel, at: int, rows: pa.RecordBatch) -> Packed:
+        """Records; their schema is known at both ends."""
+        return cls(Kind.ROWS, channel.encode(), at, rows.serialize().to_pybytes())
+
+    @classmethod
+    def of_seen(cls, channel: Channel, newest_ms: int | None) -> Packed:
+        """A partition had records."""
+        return cls(Kind.SEEN, channel.encode(), 0, b"" if newest_ms is None else _TIME.pack(newest_ms))
+
+    @classmethod
+    def of_element(cls, channel: Channel, at: int, element: StreamElement[Any]) -> Packed:
+        """A control element, or a marker."""
+        kind = Kind.MARKER if isinstance(element, LatencyMarker) else Kind.ELEMENT
+        return cls(kind, channel.encode(), at, _ELEMENTS.encode(element))
+
+
+def in_order(items: Iterable[Packed]) -> list[Packed]:
+    """The rows of one step in the order in which a key group takes them."""
+    return sorted(items, key=lambda item: (max(item.kind, Kind.ELEMENT), item.channel, item.at, item.kind))

@@ -1,0 +1,200 @@
+"""Windows folded by column give what the windows that look at each record give, however the input is cut."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import islice
+from typing import Any
+
+import pyarrow as pa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flowcore.elements import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
+from flowcore.keygroups.aligned import AlignedWindows
+from flowcore.keygroups.operator import KeyGroup, Outputs
+from flowcore.testing.harness import WindowHarness
+from flowcore.windows import (
+    Aggregate,
+    SlidingWindows,
+    TumblingWindows,
+    WindowConfig,
+)
+from flowcore.windows.built_in import BuiltIn, BuiltIns
+
+ROWS = pa.schema(
+    [
+        ("user", pa.string()),
+        ("site", pa.int32()),
+        ("t", pa.int64()),
+        ("v", pa.int64()),
+        ("x", pa.float64()),
+        ("ok", pa.bool_()),
+    ]
+)
+AGGREGATES = (
+    ("records", BuiltIn("count")),
+    ("known", BuiltIn("count", ("v",))),
+    ("total", BuiltIn("sum", ("v",))),
+    ("least", BuiltIn("min", ("v",))),
+    ("most", BuiltIn("max", ("v",))),
+    ("mean", BuiltIn("avg", ("v",))),
+    ("least_x", BuiltIn("min", ("x",))),
+    ("most_x", BuiltIn("max", ("x",))),
+    ("sum_x", BuiltIn("sum", ("x",))),
+    ("good", BuiltIn("count_if", ("ok",))),
+    ("all_good", BuiltIn("bool_and", ("ok",))),
+    ("any_good", BuiltIn("bool_or", ("ok",))),
+)
+INFINITY, NAN = float("inf"), float("nan")
+
+Row = tuple[str | None, int, int, int | None, float | None, bool | None]
+Step = tuple[str, Any]
+
+ends_of_time = st.sampled_from(
+    [MIN_TIMESTAMP_MS, MIN_TIMESTAMP_MS + 1, MAX_TIMESTAMP_MS - 1, MAX_TIMESTAMP_MS]
+)
+times = st.one_of(st.integers(-25, 45), st.integers(-25, 45), st.integers(-25, 45), ends_of_time)
+rows = st.tuples(
+    st.sampled_from(["a", "b", None]),
+    st.integers(0, 1),
+    times,
+    st.none() | st.integers(-3, 3),
+    st.none() | st.sampled_from([-1.5, 0.0, 2.0, INFINITY, NAN]),
+    st.none() | st.booleans(),
+)
+steps: st.SearchStrategy[list[Step]] = st.lists(
+    st.one_of(
+        st.tuples(st.just("in"), st.lists(rows, min_size=1, max_size=6)),
+        st.tuples(st.just("in"), st.lists(rows, min_size=1, max_size=6)),
+        st.tuples(st.just("watermark"), st.integers(-25, 60) | ends_of_time),
+        st.tuples(st.sampled_from(["delta", "snapshot", "elsewhere"]), st.none()),
+    ),
+    max_size=16,
+)
+
+
+@st.composite
+def configs(draw: st.DrawFn) -> WindowConfig:
+    """Tumbling or sliding windows small enough for records to meet."""
+    size = draw(st.integers(1, 12))
+    offset = draw(st.integers(-15, 15))
+    assigner = draw(
+        st.sampled_from(
+            [
+                TumblingWindows(size, offset),
+                SlidingWindows(size, draw(st.integers(min(2, size), size)), offset),
+            ]
+        )
+    )
+    return WindowConfig(
+        assigner=assigner,
+        function=Aggregate(BuiltIns(AGGREGATES)),
+        allowed_lateness_ms=draw(st.sampled_from([0, 0, 1, 7, 30])),
+        late=draw(st.sampled_from(["side-output", "drop"])),
+    )
+
+
+class ByColumn:
+    """A key group that is written and read again when a step says so."""
+
+    def __init__(self, config: WindowConfig) -> None:
+        assert AlignedWindows.refusal(config, {field.name: field.type for field in ROWS}) is None
+        self.operator = AlignedWindows(
+            config=config, keys=("user", "site"), timestamp="t", rows=ROWS, late=("user", "site", "v", "t")
+        )
+        self.group: KeyGroup = self.operator.open()
+        self.other: KeyGroup = self.operator.open()  # a worker that hears of deltas only
+        self.pieces: list[bytes] = []
+        self.heard = 0
+
+    def step(self, action: str, argument: Any) -> Outputs:
+        out = Outputs()
+        match action:
+            case "in":
+                self.group.rows(batch(argument), out)
+            case "watermark":
+                if argument > self.group.header()["watermark_ms"]:
+                    self.group.advance_watermark(argument, out)
+            case "delta":
+                self._write()
+                self.group = self.operator.open()
+                self.group.restore(self._header, iter(self.pieces))
+            case "snapshot":
+                self.pieces, self.heard = list(self.group.snapshot()), 0
+                self.other = self.operator.open()
+            case "elsewhere":
+                self._write()
+                self.other.restore(self._header, islice(self.pieces, self.heard, None))
+                self.heard = len(self.pieces)
+                self.group, self.other = self.other, self.group
+                self.other = self.operator.open()
+                self.heard = 0
+        return out
+
+    def _write(self) -> None:
+        delta = self.group.delta()
+        self.pieces += [delta] if delta is not None else []
+        self._header = self.group.header()
+
+
+def batch(given: list[Row]) -> pa.RecordBatch:
+    columns = list(zip(*given, strict=True))
+    return pa.record_batch(
+        [pa.array(values, field.type) for values, field in zip(columns, ROWS, strict=True)], schema=ROWS
+    )
+
+
+def shown(value: Any) -> str:
+    return repr(value)
+
+
+def by_column(out: Outputs) -> tuple[Counter[str], Counter[str], int]:
+    results, late = Counter[str](), Counter[str]()
+    for output, rows in out.batches:
+        for row in rows.to_pylist():
+            (results if output == "results" else late)[shown(list(row.values()))] += 1
+    return results, late, out.counters.get("dropped_records", 0)
+
+
+def by_record(harness: WindowHarness, action: str, argument: Any) -> tuple[Counter[str], Counter[str], int]:
+    match action:
+        case "in":
+            seen = harness.feed(
+                *(
+                    ((user, site), dict(zip(ROWS.names, (user, site, t, *rest), strict=True)), t)
+                    for user, site, t, *rest in argument
+                )
+            )
+        case "watermark":
+            seen = harness.watermark(argument)
+        case _:
+            return Counter(), Counter(), 0
+    results = Counter(
+        shown(
+            [
+                *result.key,
+                *result.value.values(),
+                result.window_start_ms,
+                result.window_end_ms,
+                result.timestamp_ms,
+                result.firing,
+                result.is_late,
+            ]
+        )
+        for result in seen.results
+    )
+    late = Counter(shown([record.value[name] for name in ("user", "site", "v", "t")]) for record in seen.late)
+    return results, late, seen.dropped_records
+
+
+@settings(max_examples=300, deadline=None)
+@given(configs(), steps)
+def test_windows_by_column_are_windows_by_record(config: WindowConfig, taken: list[Step]) -> None:
+    """The same results, late and dropped records in each step, also after the state was read again."""
+    columns, records = ByColumn(config), WindowHarness(config)
+
+    for action, argument in taken:
+        expected = by_record(records, action, argument)
+
+        assert by_column(columns.step(action, argument)) == expected
