@@ -15,19 +15,21 @@ from flowcore.keygroups.operator import Outputs
 from flowcore.keygroups.slots import Ints
 from flowcore.windows.window import TimeWindow, saturated
 
-__all__ = ["LATE", "RESULTS", "WINDOW_FIELDS", "Emission"]
+__all__ = ["END", "FIRING", "IS_LATE", "LATE", "RESULTS", "START", "TIMESTAMP", "WINDOW_FIELDS", "Emission"]
 
 RESULTS = "results"
 LATE = "late"
 """The outputs of windows."""
 
+START, END, TIMESTAMP, FIRING, IS_LATE = "@start_ms", "@end_ms", "@timestamp_ms", "@firing", "@is_late"
 WINDOW_FIELDS: Sequence[tuple[str, pa.DataType]] = (
-    ("window_start_ms", pa.int64()),
-    ("window_end_ms", pa.int64()),
-    ("timestamp_ms", pa.int64()),
-    ("firing", pa.int32()),
-    ("is_late", pa.bool_()),
+    (START, pa.int64()),
+    (END, pa.int64()),
+    (TIMESTAMP, pa.int64()),
+    (FIRING, pa.int32()),
+    (IS_LATE, pa.bool_()),
 )
+"""What results have behind key and values, under names that no column of a user has."""
 _ROWS_PER_BATCH = 1 << 16
 
 

@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 
+from flowcore.keygroups.result_types import result_type
 from flowcore.keygroups.slots import Ints
 from flowcore.windows.built_in import BuiltIn
 
@@ -139,7 +140,7 @@ class Folding:
 
     def result_types(self) -> dict[str, pa.DataType]:
         """Of each output column its type."""
-        return {name: self._result_type(each) for name, each in self.aggregates}
+        return {name: result_type(each, self.types) for name, each in self.aggregates}
 
     def results(self, kept: Columns) -> dict[str, pa.Array[Any]]:
         """What comes out, for each slot."""
@@ -163,17 +164,6 @@ class Folding:
             case _:
                 return (known, Field("max", column, floating))
 
-    def _result_type(self, each: BuiltIn) -> pa.DataType:
-        match each.function:
-            case "count" | "count_if":
-                return pa.int64()
-            case "sum":
-                return pa.float64() if pa.types.is_floating(self.types[each.columns[0]]) else pa.int64()
-            case "avg":
-                return pa.float64()
-            case _:
-                return self.types[each.columns[0]]
-
     def _result(self, each: BuiltIn, kept: Columns) -> pa.Array[Any]:
         *_, field = self._fields(each)
         values = kept[field]
@@ -185,7 +175,7 @@ class Folding:
             with np.errstate(divide="ignore", invalid="ignore"):
                 return pa.array(values / records, mask=nothing)
         found: pa.Array[Any] = pa.array(values, mask=nothing)
-        kind = self._result_type(each)
+        kind = result_type(each, self.types)
         return (found.cast(pa.int32()) if pa.types.is_date32(kind) else found).cast(kind)
 
 

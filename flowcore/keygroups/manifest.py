@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from flowcore.elements import MIN_TIMESTAMP_MS
 from flowcore.errors import StateError
 
 __all__ = ["VERSION", "Manifest", "Position", "Written"]
@@ -94,6 +95,11 @@ class Manifest:
         """Size of what followed it."""
         return sum(delta.size_bytes for delta in self.deltas)
 
+    def sizes(self) -> dict[str, int]:
+        """What can be watched of it: bytes in the store and how far event time has come."""
+        watermark_ms = self.event_time.get("merged", {}).get("watermark_ms", MIN_TIMESTAMP_MS)
+        return {"state_bytes": self.snapshot_bytes + self.delta_bytes, "watermark_ms": watermark_ms}
+
     def encode(self) -> bytes:
         """As JSON."""
         return json.dumps({"version": VERSION, **asdict(self)}, separators=(",", ":")).encode()
@@ -116,8 +122,8 @@ class Manifest:
         for name, now in (("form", form), ("key_groups", key_groups)):
             if fields[name] != now:
                 msg = (
-                    f"the checkpoint keeps state with {name}={fields[name]!r}, the flow asks for {now!r}: "
-                    "keys would not be found again; change it back, or start a new checkpoint (another state.dir)"
+                    f"the checkpoint's state has {name}={fields[name]!r}, the flow asks for {now!r}: "
+                    "its keys would not be found again; change it back, or start a new checkpoint "
                 )
                 raise StateError(msg)
         for name in ("snapshot", "deltas"):

@@ -18,21 +18,22 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from flowcore.elements import LatencyMarker, StreamElement
+from flowcore.serializers.events import LatencyMarkerEventSerializer
 from flowcore.serializers.formats.raw import RawFormat
 from flowcore.serializers.tagged import TaggedSerializer
 
 __all__ = ["PACKED", "Channel", "Kind", "Packed", "in_order"]
 
-PACKED: pa.Schema = pa.schema(
-    [
-        pa.field("key_group", pa.int32()),
-        pa.field("kind", pa.int8()),
-        pa.field("channel", pa.string()),
-        pa.field("at", pa.int64()),
-        pa.field("payload", pa.binary()),
-    ]
-)
+_COLUMNS: dict[str, pa.DataType] = {
+    "key_group": pa.int32(),
+    "kind": pa.int8(),
+    "channel": pa.string(),
+    "at": pa.int64(),
+    "payload": pa.binary(),
+}
+PACKED: pa.Schema = pa.schema(_COLUMNS)
 _TIME = Struct(">q")
+_EVENTS = LatencyMarkerEventSerializer()
 _ELEMENTS: TaggedSerializer[bytes] = TaggedSerializer(RawFormat())
 
 
@@ -88,8 +89,13 @@ class Packed(NamedTuple):
 
     @property
     def element(self) -> StreamElement[Any]:
-        """Of `Kind.ELEMENT` and `Kind.MARKER`: the element."""
+        """Of `Kind.ELEMENT`: the element."""
         return _ELEMENTS.decode(self.payload)
+
+    @property
+    def marker(self) -> LatencyMarker:
+        """Of `Kind.MARKER`: the marker."""
+        return _EVENTS.decode(self.payload).to_marker()
 
     def rows(self, schema: pa.Schema) -> pa.RecordBatch:
         """Of `Kind.ROWS`: the records."""
@@ -107,9 +113,13 @@ class Packed(NamedTuple):
 
     @classmethod
     def of_element(cls, channel: Channel, at: int, element: StreamElement[Any]) -> Packed:
-        """A control element, or a marker."""
-        kind = Kind.MARKER if isinstance(element, LatencyMarker) else Kind.ELEMENT
-        return cls(kind, channel.encode(), at, _ELEMENTS.encode(element))
+        """A control element."""
+        return cls(Kind.ELEMENT, channel.encode(), at, _ELEMENTS.encode(element))
+
+    @classmethod
+    def of_event(cls, channel: Channel, event: bytes) -> Packed:
+        """A latency marker, as the event that carried it."""
+        return cls(Kind.MARKER, channel.encode(), 0, event)
 
 
 def in_order(items: Iterable[Packed]) -> list[Packed]:

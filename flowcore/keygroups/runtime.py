@@ -156,8 +156,8 @@ class Runtime:
                 case Kind.SEEN:
                     channel = Channel.decode(item.channel)
                     event_time.seen(channel.source, channel.partition, item.newest_ms)
-                case Kind.MARKER if isinstance(marker := item.element, LatencyMarker):
-                    markers.append(marker)
+                case Kind.MARKER:
+                    markers.append(item.marker)
         release()
         _tell(state, event_time.look(clock_ms), out)
         for marker in markers:

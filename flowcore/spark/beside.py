@@ -14,7 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flowcore.graph.connectors import KafkaTopic
-from flowcore.graph.operators import Aggregate, Apply, Read, Write, topic_of
+from flowcore.graph.operators import (
+    Aggregate,
+    Apply,
+    KeyGroupOperator,
+    Read,
+    Write,
+    topic_of,
+)
 from flowcore.kafka.topics import partition_counts
 from flowcore.planner.plan import LiveQuery, Plan
 from flowcore.planner.timestamps import brings_watermarks
@@ -35,17 +42,24 @@ class Beside:
         tagged: The sinks that write tagged elements; their records' timestamps are carried.
         watermarked: Its sources bring watermarks, and those sinks write them.
         partitions: How many partitions the topics of the query have.
+        windowed: Windows or timers in it go by what its sources tell of time.
     """
 
     tracked: bool
     tagged: frozenset[Write]
     watermarked: bool
     partitions: Mapping[str, int]
+    windowed: bool = False
 
     @property
     def timed(self) -> bool:
         """Records carry their timestamps."""
-        return bool(self.tagged)
+        return bool(self.tagged) or self.windowed
+
+    @property
+    def tells(self) -> bool:
+        """Control elements that arrive among records are looked at."""
+        return self.watermarked or self.windowed
 
     @classmethod
     def of(cls, query: LiveQuery, plan: Plan, settings: Settings, checkpoint: Path) -> Beside:
@@ -64,7 +78,9 @@ class Beside:
             counts = partition_counts(broker_of(topic, settings), [topic.name])
             partitions[topic.name] = counts[topic.name] or 1
         tracked = tracks_latency(query, settings, checkpoint)
-        return cls(tracked, tagged, bool(tagged) and brings_watermarks(query.operators), partitions)
+        windowed = any(isinstance(node, KeyGroupOperator) for node in query.operators)
+        watermarked = bool(tagged) and brings_watermarks(query.operators)
+        return cls(tracked, tagged, watermarked, partitions, windowed)
 
 
 def tracks_latency(query: LiveQuery, settings: Settings, checkpoint: Path) -> bool:
@@ -76,7 +92,11 @@ def tracks_latency(query: LiveQuery, settings: Settings, checkpoint: Path) -> bo
     if not before:
         return wanted
     tracked = any(topic.events in before for node in query.sources if (topic := topic_of(node)))
-    if wanted and not tracked and any(isinstance(node, Aggregate) for node in query.operators):
+    if (
+        wanted
+        and not tracked
+        and any(isinstance(node, Aggregate | KeyGroupOperator) for node in query.operators)
+    ):
         _log.warning(
             "query %r keeps state that was made with metrics.latency.interval=0: its latency is not "
             "measured; to measure it, start it once on a new state.dir",

@@ -26,24 +26,28 @@ from flowcore.graph.operators import (
     PythonOperator,
     Read,
     Select,
+    SideOutput,
     Union,
     Where,
+    Window,
     WithColumns,
     Write,
     topic_of,
 )
+from flowcore.keygroups.emission import RESULTS
 from flowcore.planner.columns import columns_used
 from flowcore.planner.plan import Chain, LiveQuery
 from flowcore.spark import batch
 from flowcore.spark.aggregates import aggregated
 from flowcore.spark.beside import Beside
 from flowcore.spark.boundary import declared_by
-from flowcore.spark.context import Context
+from flowcore.spark.context import Context, checkpoint_of
 from flowcore.spark.incoming import Incoming
 from flowcore.spark.lanes import BAD, ORDINAL, Lane, Tracks, unite
 from flowcore.spark.outgoing import Outgoing
 from flowcore.spark.python_chain import chained
 from flowcore.spark.stream_source import read_stream
+from flowcore.spark.windows import Windowed, windowed
 
 __all__ = ["compile_query"]
 
@@ -84,6 +88,7 @@ class _Compiler:
         self.chains: dict[Operator, Chain] = {chain.head: chain for chain in query.chains}
         self.waiting: dict[Operator, list[tuple[Tracks, Lane]]] = {}
         self.ends: list[tuple[Tracks, Lane, Write]] = []
+        self.beside_results: dict[Operator, tuple[Tracks, Mapping[str, Lane]]] = {}
 
     def sink_frame(self) -> DataFrame:
         for node in self.query.operators:
@@ -92,6 +97,8 @@ class _Compiler:
                     self.ends.append((*self._take(node.inputs[0]), node))
                 elif node in self.chains:
                     self._run_chain(self.chains[node])
+                elif isinstance(node, SideOutput):
+                    self._put(node, *self._side(node))
                 elif not isinstance(node, PythonOperator):  # the others run with the first of their chain
                     self._put(node, *self._output(node))
         frames = [tracks for tracks, _, _ in self.ends]
@@ -154,6 +161,8 @@ class _Compiler:
             case Aggregate():
                 tracks, lane = self._take(node.inputs[0])
                 return aggregated(node, tracks, lane, timed=self.beside.timed)
+            case Window():
+                return self._windowed(node)
             case _:
                 msg = f"operator {node.name!r} has no output of its own"
                 raise PlanError(msg)
@@ -174,6 +183,31 @@ class _Compiler:
         )  # fmt: skip
         for node, each in lanes.items():
             self._put(node, tracks, each)
+
+    def _windowed(self, node: Window) -> tuple[Tracks, Lane]:
+        """The results; late records wait for `_side`."""
+        tracks, lane = self._take(node.inputs[0])
+        of = Windowed(
+            query=self.query,
+            checkpoint=str(checkpoint_of(self.query, self.context.flow, self.context.settings)),
+            beside=self.beside,
+            key_groups=self.context.settings.key_groups,
+            counted=self.counted,
+            numbers=self.numbers,
+        )
+        used = {
+            column.lower()
+            for each in self.query.operators
+            if isinstance(each, SideOutput) and node in each.inputs
+            for column in self.used[each]
+        }
+        tracks, lanes = windowed(node, tracks, lane, used, of)
+        self.beside_results[node] = tracks, lanes
+        return tracks, lanes[RESULTS]
+
+    def _side(self, node: SideOutput) -> tuple[Tracks, Lane]:
+        tracks, lanes = self.beside_results[node.inputs[0]]
+        return tracks, lanes[node.output]
 
     def _unite(self, node: Union) -> tuple[Tracks, Lane]:
         members = [self._take(parent) for parent in node.inputs]
@@ -220,6 +254,7 @@ class _Compiler:
             beside=self.beside,
             keeps_bad=node in self.query.dead_letters,
             counted=self.counted,
+            number=self.query.sources.index(node),
         )
         lane = Lane(next(self.numbers), {name: next(self.names) for name in node.columns})
         messages = read_stream(topic, self.query, self.context, events=self.beside.tracked)

@@ -12,12 +12,25 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame
 
 from flowcore.graph.connectors import KafkaTopic
-from flowcore.graph.event_time import event_time_of
+from flowcore.graph.event_time import event_time_of, marker_of
 from flowcore.graph.operators import Read
 from flowcore.kafka.elements import CHANNEL_HEADER, ELEMENT_HEADER
 from flowcore.spark import elements
 from flowcore.spark.beside import Beside
-from flowcore.spark.lanes import BAD, EVENT, KAFKA_MS, LANE, ORDINAL, REASON, TIME, VALUE, Lane, Tracks
+from flowcore.spark.lanes import (
+    BAD,
+    EVENT,
+    KAFKA_MS,
+    LANE,
+    NEWEST,
+    ORDINAL,
+    REASON,
+    SOURCE,
+    TIME,
+    VALUE,
+    Lane,
+    Tracks,
+)
 from flowcore.spark.sql import literal, quoted
 from flowcore.spark.values import RECORD, bad_record, parsed, shown, use_format
 from flowcore.spark.watermarks import CHANNEL, ELEMENT, observations, observed_as
@@ -37,6 +50,7 @@ class Incoming:
         beside: What the query carries beside its records.
         keeps_bad: Bad messages leave through this query; else they are dropped here, or stop it.
         counted: Records carry an ordinal.
+        number: The source's number in the query.
     """
 
     node: Read
@@ -44,6 +58,7 @@ class Incoming:
     beside: Beside
     keeps_bad: bool
     counted: bool
+    number: int = 0
 
     def read(self, messages: DataFrame, lane: Lane, names: Iterator[str]) -> Tracks:
         """The records among messages as Spark's source gives them, and what travels beside them."""
@@ -88,7 +103,7 @@ class Incoming:
         columns += [REASON, f"CASE WHEN {LANE} = {BAD} THEN unix_millis(timestamp) END AS {KAFKA_MS}"]
         if self.counted:
             columns.append(f"'0' AS {ORDINAL}")
-        if self.beside.watermarked and self._tagged:
+        if self.beside.tells and self._tagged:
             columns += [ELEMENT, CHANNEL]
         given = event_time_of(self.node)
         if self.beside.timed and given is None:
@@ -101,14 +116,28 @@ class Incoming:
             ((_, kind),) = rows.selectExpr(f"{time} AS {TIME}").dtypes
             milliseconds = f"unix_millis({time})" if kind == "timestamp" else time
             rows = rows.selectExpr("*", f"{milliseconds} AS {TIME}")
+        if self.beside.windowed:
+            rows = rows.selectExpr("*", f"{self.number} AS {SOURCE}", f"{self._newest(lane)} AS {NEWEST}")
         if self.beside.watermarked:
             partitions = self.beside.partitions[self.topic.name]
             said = observations(self.node, lane, CONTROL, partitions)
             rows = rows.observe(observed_as(self.node), *said)
         others = ([BAD] if self.keeps_bad else []) + ([EVENT] if self.beside.tracked else [])
+        others += [CONTROL] if self.beside.windowed and self._tagged else []
         if not self.keeps_bad or self._tagged:
             rows = rows.where(f"{LANE} IN ({', '.join(map(str, [*others, lane.number]))})")
-        return Tracks(rows, names, identified=True, bad=self.keeps_bad, marked=self.beside.tracked)
+        return Tracks(
+            rows, names, identified=True, bad=self.keeps_bad, marked=self.beside.tracked,
+            telling=self.beside.windowed,
+        )  # fmt: skip
+
+    def _newest(self, lane: Lane) -> str:
+        """The timestamp of a record that counts for watermarks, null for others."""
+        if self.topic.watermark is None or not self.topic.watermark.generates:
+            return "CAST(NULL AS BIGINT)"
+        marker = marker_of(self.node)
+        counts = f" AND {lane.expression(marker)}" if marker else ""
+        return f"CASE WHEN {LANE} = {lane.number}{counts} THEN {TIME} END"
 
     @property
     def _tagged(self) -> bool:

@@ -28,7 +28,7 @@ from flowcore.settings import Settings
 from flowcore.spark.beside import Beside, tracks_latency
 from flowcore.spark.boundary import while_running
 from flowcore.spark.compile import compile_query
-from flowcore.spark.context import Context, broker_of
+from flowcore.spark.context import Context, broker_of, checkpoint_of
 from flowcore.spark.joined_results import joined_results
 from flowcore.spark.latency import track
 from flowcore.spark.lock import exclusive
@@ -166,6 +166,12 @@ class LiveRun:
     def _start(
         self, query: LiveQuery, results: Mapping[Operator, DataFrame], beside: Beside
     ) -> StreamingQuery:
+        if beside.windowed:
+            # A query keeps what is set when it starts; without input the clock may still make windows emit.
+            conf = self.context.spark.conf
+            conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(1 << 17))
+            by_clock = query.mode.value != "slice"
+            conf.set("spark.sql.streaming.noDataMicroBatches.enabled", str(by_clock).lower())
         frame = compile_query(query, self.context, results, beside)
         writer = (
             frame.writeStream.queryName(query.name)
@@ -239,11 +245,6 @@ def slots_needed(plan: Plan, settings: Settings) -> int:
             shared += partitions
     slots = held + min(shared, 2 * (os.cpu_count() or 1))
     return slots + 1 if held else slots
-
-
-def checkpoint_of(query: LiveQuery, flow: str, settings: Settings) -> Path:
-    """The folder of a query's checkpoint."""
-    return settings.state_dir.absolute() / flow / "checkpoints" / query.name
 
 
 def _create_outputs(query: LiveQuery, partitions: int, settings: Settings) -> None:

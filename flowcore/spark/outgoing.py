@@ -17,7 +17,19 @@ from flowcore.graph.operators import Read, Write
 from flowcore.kafka.elements import ELEMENT_HEADER
 from flowcore.spark import elements
 from flowcore.spark.beside import Beside
-from flowcore.spark.lanes import BAD, EVENT, KAFKA_MS, LANE, ORDINAL, REASON, TIME, VALUE, Lane, Tracks
+from flowcore.spark.lanes import (
+    BAD,
+    EVENT,
+    IDENTITY,
+    KAFKA_MS,
+    LANE,
+    ORDINAL,
+    REASON,
+    TIME,
+    VALUE,
+    Lane,
+    Tracks,
+)
 from flowcore.spark.sinks import bad_record_headers, headers, kafka_key, kafka_value
 from flowcore.spark.sql import literal
 
@@ -69,7 +81,10 @@ class Outgoing:
         columns = {name: lane.column(name) for name in sink.columns}
         value = kafka_value(topic, columns, tracks.frame)
         found = {}
-        if tracks.identified and lane.identified:
+        if lane.named:
+            ordinal = f" || ':' || {ORDINAL}" if self.counted else ""
+            found["flowcore-id"] = f"({IDENTITY}{ordinal})"
+        elif tracks.identified and lane.identified:
             ordinal = ORDINAL if self.counted else "'0'"
             if Counter(each.name for _, each in self.sinks)[topic.name] > 1:
                 ordinal += f" || {literal(f'.{sink.name}')}"  # branches of a record meet in the topic
