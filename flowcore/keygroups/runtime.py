@@ -30,7 +30,6 @@ from flowcore.watermarks.tracking import Told
 
 __all__ = ["Remembered", "Runtime", "Stepped"]
 
-_SMALLEST_LOG_BYTES = 256 << 10
 _MOST_DELTAS = 200
 
 Remembered = dict[tuple[str, int], tuple[Position, KeyGroup]]
@@ -62,6 +61,7 @@ class Runtime:
         key_groups: How many groups there are, as long as the checkpoint lives.
         sources: The inputs that say how far event time has come.
         rows: The columns of packed records.
+        smallest_log_bytes: Deltas of less than this are not worth a snapshot.
     """
 
     operator: KeyGroupOperator
@@ -69,6 +69,7 @@ class Runtime:
     key_groups: int
     sources: Mapping[str, Source]
     rows: pa.Schema
+    smallest_log_bytes: int = 256 << 10
 
     def step(
         self, group: int, items: Iterable[Packed], clock_ms: int, store: Store, remembered: Remembered
@@ -170,7 +171,7 @@ class Runtime:
         if delta is None:
             return
         number = manifest.position.number
-        full = manifest.delta_bytes + len(delta) > max(manifest.snapshot_bytes, _SMALLEST_LOG_BYTES)
+        full = manifest.delta_bytes + len(delta) > max(manifest.snapshot_bytes, self.smallest_log_bytes)
         if not full and len(manifest.deltas) < _MOST_DELTAS:
             manifest.deltas.append(_put(manifest, store, delta, number))
             return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -82,13 +83,18 @@ def histories(draw: st.DrawFn) -> list[tuple[list[tuple[str, int, int]], int, st
 
 @pytest.mark.parametrize("operator", [by_column, by_record], ids=["by column", "by record"])
 @settings(max_examples=150, deadline=None)
-@given(histories(), st.sampled_from([0, 12]), st.sampled_from([TumblingWindows(10), SlidingWindows(12, 4)]))
+@given(
+    histories(),
+    st.sampled_from([0, 12]),
+    st.sampled_from([TumblingWindows(10), SlidingWindows(12, 4)]),
+    st.sampled_from([0, 3000, 1 << 20]),
+)
 def test_state_is_right_whichever_workers_take_the_batches(
-    operator: Any, history: Any, lateness: int, assigner: Any
+    operator: Any, history: Any, lateness: int, assigner: Any, smallest_log: int
 ) -> None:
     """Three workers, tasks that fail after they have stepped, and batches run again, against one worker."""
     config = windows(assigner=assigner, allowed_lateness_ms=lateness, late="side-output")
-    runtime = runtime_of(operator(config))
+    runtime = replace(runtime_of(operator(config)), smallest_log_bytes=smallest_log)
     plain, store = MemoryStore(), MemoryStore()
     alone: Remembered = {}
     workers: list[Remembered] = [{}, {}, {}]
