@@ -33,7 +33,7 @@ from flowcore.windows.config import WindowConfig
 from flowcore.windows.functions import Aggregate
 from flowcore.windows.triggers import EventTime
 
-__all__ = ["AlignedWindows"]
+__all__ = ["AlignedWindows", "folding_of", "refuse_missing"]
 
 _ROWS_PER_PIECE = 1 << 16
 
@@ -84,10 +84,7 @@ class AlignedWindows:
     @property
     def folding(self) -> Folding:
         """Their aggregates."""
-        function = self.config.function
-        built_in = function.function if isinstance(function, Aggregate) else None
-        columns = built_in.columns if isinstance(built_in, BuiltIns) else ()
-        return Folding(columns, {field.name: field.type for field in self.rows})
+        return folding_of(self.config, self.rows)
 
     @property
     def form(self) -> str:
@@ -117,6 +114,29 @@ class AlignedWindows:
         return Grid.of(assigner)
 
 
+def folding_of(config: WindowConfig, rows: pa.Schema) -> Folding:
+    """The built-in aggregates of windows over these columns."""
+    function = config.function
+    built_in = function.function if isinstance(function, Aggregate) else None
+    columns = built_in.columns if isinstance(built_in, BuiltIns) else ()
+    return Folding(columns, {field.name: field.type for field in rows})
+
+
+def refuse_missing(times: pa.Array[Any], rows: pa.RecordBatch) -> None:
+    """Records of event time have timestamps.
+
+    Raises:
+        NoTimestampError: One has none.
+    """
+    if times.null_count:
+        row = rows.slice(int(np.argmin(times.is_valid().to_numpy(zero_copy_only=False))), 1).to_pylist()[0]
+        msg = (
+            f"the record {row!r} has no timestamp: it belongs to no window of event time; set event_time "
+            "on its source so that it always has a value, or use windows of processing time"
+        )
+        raise NoTimestampError(msg)
+
+
 class _Group:
     wake_ms: int | None = None
 
@@ -138,15 +158,7 @@ class _Group:
     def rows(self, rows: pa.RecordBatch, out: Outputs) -> None:
         """Fold records into their panes."""
         times = rows.column(self._of.timestamp)
-        if times.null_count:
-            row = rows.slice(int(np.argmin(times.is_valid().to_numpy(zero_copy_only=False))), 1).to_pylist()[
-                0
-            ]
-            msg = (
-                f"the record {row!r} has no timestamp: it belongs to no window of event time; set event_time "
-                "on its source so that it always has a value, or use windows of processing time"
-            )
-            raise NoTimestampError(msg)
+        refuse_missing(times, rows)
         times_ms = times.to_numpy()
         panes = self._grid.panes(times_ms)
         ended = self._grid.below(panes, self._grid.panes_within(self._ended))

@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from flowcore.elements import MAX_TIMESTAMP_MS
 from flowcore.keygroups.columns import KeyColumns
 from flowcore.keygroups.folding import Columns, Folding
 from flowcore.keygroups.operator import Outputs
 from flowcore.keygroups.slots import Ints
-from flowcore.windows.window import TimeWindow, saturated
+from flowcore.windows.window import TimeWindow
 
 __all__ = ["END", "FIRING", "IS_LATE", "LATE", "RESULTS", "START", "TIMESTAMP", "WINDOW_FIELDS", "Emission"]
 
@@ -79,15 +80,19 @@ class Emission:
         firings: np.ndarray[Any, np.dtype[np.int32]], is_late: bool,
     ) -> None:  # fmt: skip
         """Put out rows, each of one of the windows."""
-        bounds = np.array(
-            [(each.start_ms, saturated(each.end_ms), each.last_ms) for each in windows], np.int64
-        ).reshape(-1, 3)[which]
+        bounds = np.array([(each.start_ms, each.last_ms) for each in windows], np.int64).reshape(-1, 2)[which]
+        self.rows(keys, kept, starts=bounds[:, 0], lasts=bounds[:, 1], firings=firings, is_late=is_late)
+
+    def rows(
+        self, keys: KeyColumns, kept: Columns, *, starts: Ints, lasts: Ints,
+        firings: np.ndarray[Any, np.dtype[np.int32]], is_late: bool,
+    ) -> None:  # fmt: skip
+        """Put out rows of windows with these first and last milliseconds."""
         results = self.folding.results(kept)
+        ends = np.where(lasts == MAX_TIMESTAMP_MS, lasts, lasts + 1)
         columns = [
             *keys,
             *results.values(),
-            *(pa.array(bounds[:, position]) for position in range(3)),
-            pa.array(firings.astype(np.int32, copy=False)),
-            pa.array(np.full(len(which), is_late)),
+            *map(pa.array, (starts, ends, lasts, firings, np.full(len(starts), is_late))),
         ]
         self.out.rows(RESULTS, pa.record_batch(columns, schema=self.schema))

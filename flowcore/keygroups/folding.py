@@ -6,7 +6,8 @@ meaning is that of `flowcore.windows.folds`, which folds record by record.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -27,6 +28,7 @@ Columns = dict["Field", Numbers]
 
 _What = Literal["count", "sum", "min", "max"]
 _INT64 = np.iinfo(np.int64)
+_SIGN, _BITS = 1 << 63, (1 << 64) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,23 @@ class Field:
                 return np.fmin if self.floating else np.minimum
             case "max":
                 return np.maximum
+
+    @property
+    def combine_two(self) -> Callable[[Any, Any], Any]:
+        """How two Python numbers are combined; sums may leave 64 bits until `array` wraps them."""
+        match self.what:
+            case "count" | "sum":
+                return operator.add
+            case "min":
+                return _fmin if self.floating else min
+            case "max":
+                return _maximum if self.floating else max
+
+    def array(self, values: Sequence[Any]) -> Numbers:
+        """Python numbers as a column; integers wrap around as they do in NumPy."""
+        if not self.floating and self.what == "sum":
+            values = [(value + _SIGN & _BITS) - _SIGN for value in values]
+        return np.array(values, self.dtype)
 
     def of(self, rows: pa.RecordBatch) -> Numbers:
         """Its value for each record."""
@@ -180,6 +199,14 @@ class Folding:
 
 
 _RESULTS = frozenset({"count", "count_if", "sum", "avg", "min", "max", "bool_and", "bool_or"})
+
+
+def _fmin(one: float, other: float) -> float:
+    return other if one != one or other < one else one  # noqa: PLR0124 - not-a-number is above all numbers
+
+
+def _maximum(one: float, other: float) -> float:
+    return other if other != other or other > one else one  # noqa: PLR0124
 
 
 def _is_number(kind: pa.DataType, function: str) -> bool:

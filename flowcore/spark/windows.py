@@ -22,6 +22,7 @@ from flowcore.keygroups.records import ORDINAL as OUTPUT
 from flowcore.keygroups.records import RecordWindows
 from flowcore.keygroups.result_types import result_type
 from flowcore.keygroups.runtime import Runtime
+from flowcore.keygroups.sessions import Sessions
 from flowcore.planner.plan import LiveQuery
 from flowcore.spark.beside import Beside
 from flowcore.spark.keygroups import (
@@ -119,6 +120,8 @@ def _operator(node: Window, rows: pa.Schema, late: tuple[str, ...]) -> KeyGroupO
     types = {field.name: field.type for field in rows}
     if AlignedWindows.refusal(node.config, types) is None:
         return AlignedWindows(config=node.config, keys=node.by, timestamp=_time(), rows=rows, late=late)
+    if Sessions.refusal(node.config, types) is None:
+        return Sessions(config=node.config, keys=node.by, timestamp=_time(), rows=rows, late=late)
     return RecordWindows(
         name=node.name,
         config=node.config,
