@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections import Counter
 from itertools import islice
 from typing import Any
@@ -12,18 +13,30 @@ from hypothesis import strategies as st
 
 from flowcore.elements import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
 from flowcore.keygroups.aligned import AlignedWindows
-from flowcore.keygroups.operator import KeyGroup, Outputs
+from flowcore.keygroups.operator import KeyGroup, KeyGroupOperator, Outputs
+from flowcore.keygroups.records import RecordWindows
 from flowcore.keygroups.sessions import Sessions
 from flowcore.testing.harness import WindowHarness
 from flowcore.windows import (
     Aggregate,
+    CountEvictor,
+    DynamicSessionWindows,
+    Process,
+    ProcessContext,
     SessionWindows,
     SlidingWindows,
+    TimeEvictor,
     TumblingWindows,
     WindowAssigner,
     WindowConfig,
 )
 from flowcore.windows.built_in import BuiltIn, BuiltIns
+from flowcore.windows.triggers import (
+    ContinuousEventTime,
+    ContinuousProcessingTime,
+    Count,
+    Purging,
+)
 
 ROWS = pa.schema(
     [
@@ -67,11 +80,23 @@ rows = st.tuples(
     st.none() | st.sampled_from([-1.5, 0.0, 2.0, INFINITY, NAN]),
     st.none() | st.booleans(),
 )
+finite_rows = st.tuples(
+    st.sampled_from(["a", None]), st.just(0), near, st.none() | st.integers(1, 3), st.just(1.0), st.none()
+)
 steps: st.SearchStrategy[list[Step]] = st.lists(
     st.one_of(
         st.tuples(st.just("in"), st.lists(rows, min_size=1, max_size=6)),
         st.tuples(st.just("in"), st.lists(rows, min_size=1, max_size=6)),
         st.tuples(st.just("watermark"), st.one_of(near, near, near, ends_of_time)),
+        st.tuples(st.sampled_from(["delta", "snapshot", "elsewhere"]), st.none()),
+    ),
+    max_size=16,
+)
+steps_of_both_clocks: st.SearchStrategy[list[Step]] = st.lists(
+    st.one_of(
+        st.tuples(st.just("in"), st.lists(finite_rows, min_size=1, max_size=4)),
+        st.tuples(st.just("watermark"), near | st.just(MAX_TIMESTAMP_MS)),
+        st.tuples(st.just("clock"), st.integers(0, 20)),
         st.tuples(st.sampled_from(["delta", "snapshot", "elsewhere"]), st.none()),
     ),
     max_size=16,
@@ -100,15 +125,11 @@ def configs(draw: st.DrawFn) -> WindowConfig:
     )
 
 
-class ByColumn:
+class Restarted:
     """A key group that is written and read again when a step says so."""
 
-    def __init__(self, config: WindowConfig) -> None:
-        kind = Sessions if isinstance(config.assigner, SessionWindows) else AlignedWindows
-        assert kind.refusal(config, {field.name: field.type for field in ROWS}) is None
-        self.operator = kind(
-            config=config, keys=("user", "site"), timestamp="t", rows=ROWS, late=("user", "site", "v", "t")
-        )
+    def __init__(self, operator: KeyGroupOperator) -> None:
+        self.operator = operator
         self.group: KeyGroup = self.operator.open()
         self.other: KeyGroup = self.operator.open()  # a worker that hears of deltas only
         self.pieces: list[bytes] = []
@@ -122,6 +143,8 @@ class ByColumn:
             case "watermark":
                 if argument > self.group.header()["watermark_ms"]:
                     self.group.advance_watermark(argument, out)
+            case "clock":
+                self.group.advance_clock(argument, out)
             case "delta":
                 self._write()
                 self.group = self.operator.open()
@@ -174,6 +197,8 @@ def by_record(harness: WindowHarness, action: str, argument: Any) -> tuple[Count
             )
         case "watermark":
             seen = harness.watermark(argument)
+        case "clock":
+            seen = harness.move_clock(argument)
         case _:
             return Counter(), Counter(), 0
     results = Counter(
@@ -198,9 +223,66 @@ def by_record(harness: WindowHarness, action: str, argument: Any) -> tuple[Count
 @given(configs(), steps)
 def test_windows_by_column_are_windows_by_record(config: WindowConfig, taken: list[Step]) -> None:
     """The same results, late and dropped records in each step, also after the state was read again."""
-    columns, records = ByColumn(config), WindowHarness(config)
+    kind = Sessions if isinstance(config.assigner, SessionWindows) else AlignedWindows
+    assert kind.refusal(config, {field.name: field.type for field in ROWS}) is None
+    operator = kind(
+        config=config, keys=("user", "site"), timestamp="t", rows=ROWS, late=("user", "site", "v", "t")
+    )
+    columns, records = Restarted(operator), WindowHarness(config)
 
     for action, argument in taken:
         expected = by_record(records, action, argument)
 
         assert by_column(columns.step(action, argument)) == expected
+
+
+class Values:
+    """Every value, and how often the key's windows have emitted."""
+
+    def process(self, context: ProcessContext, values: Any, /) -> list[dict[str, Any]]:
+        seen = context.key_state["seen"] = context.key_state.get("seen", 0) + 1
+        return [{"values": [value["v"] for value in values], "seen": seen}, {"values": None, "seen": seen}]
+
+    def clear(self, context: ProcessContext, /) -> None:
+        if context.key_state.get("seen", 0) > 3:
+            context.key_state.clear()
+
+
+@st.composite
+def configs_by_record(draw: st.DrawFn) -> WindowConfig:
+    """Windows of any kind, by both clocks."""
+    size = draw(st.integers(2, 6))
+    sessions = DynamicSessionWindows(lambda _key, value: abs(value["v"] or size))
+    assigner: WindowAssigner = draw(
+        st.sampled_from([TumblingWindows(size), SlidingWindows(size, 1), SessionWindows(size), sessions])
+    )
+    triggers = [None, Count(2), Purging(Count(3)), ContinuousEventTime(3), ContinuousProcessingTime(3)]
+    evictors = [None, CountEvictor(2), TimeEvictor(3, after=True)]
+    return WindowConfig(
+        assigner=assigner,
+        function=Process(Values()),
+        time=draw(st.sampled_from(["event", "event", "processing"])),
+        trigger=draw(st.sampled_from(triggers)),
+        evictor=draw(st.sampled_from(evictors)),
+        allowed_lateness_ms=draw(st.sampled_from([0, 3])),
+        late="side-output",
+    )
+
+
+@settings(max_examples=200, deadline=None)
+@given(configs_by_record(), steps_of_both_clocks)
+def test_windows_by_record_go_on_in_another_worker(config: WindowConfig, taken: list[Step]) -> None:
+    """Triggers, evictors and a function with state, written and read again at any point."""
+    results = pa.schema([pa.field("values", pa.list_(pa.int64())), pa.field("seen", pa.int64())])
+    operator = RecordWindows(
+        name="windows", config=config, keys=("user", "site"), key_of=lambda key: key,
+        values=tuple(ROWS.names), timestamp="t", rows=ROWS, results=results, late=("user", "site", "v", "t"),
+    )  # fmt: skip
+    group, records = Restarted(operator), WindowHarness(config)
+
+    for action, argument in taken:
+        expected = by_record(records, action, argument)
+        found, late, dropped = by_column(group.step(action, argument))
+
+        without_place = Counter(repr(ast.literal_eval(row)[:-1]) for row in found.elements())
+        assert (without_place, late, dropped) == expected
