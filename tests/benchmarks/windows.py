@@ -126,7 +126,8 @@ def _measure(  # noqa: PLR0917 - what was asked for
     figures: list[Figures] = []
     to_native: dict[str, float] = {}
     to_per_key: dict[str, float] = {}
-    plan = plan_flow(_flow(cases[0], "none", "none"), "slice", settings)
+    ensure_topics(servers, {"first": PARTITIONS})
+    plan = plan_flow(_flow(cases[0], "first", "out"), "slice", settings)
     with open_context(plan, settings) as context:
         bench = _Bench(servers, context, folder)
         bench.warm_up()
