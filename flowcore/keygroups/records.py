@@ -32,6 +32,10 @@ ORDINAL = "@ordinal"
 _KEYS_PER_PIECE = 4096
 
 
+def _unchanged(value: Any) -> Any:
+    return value
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordWindows:
     """Configuration of windows that look at each record.
@@ -42,6 +46,8 @@ class RecordWindows:
         keys: The key's columns; none for one key for all.
         key_of: Makes the key of their values.
         values: The columns of a record's mapping.
+        value_of: Makes what the windows see of the mapping.
+        record_of: Makes a mapping of what comes out.
         timestamp: The column of the records' timestamps, a 64-bit integer.
         rows: The columns of records.
         results: Those of the mappings that come out.
@@ -57,6 +63,8 @@ class RecordWindows:
     rows: pa.Schema
     results: pa.Schema
     late: tuple[str, ...] = ()
+    value_of: Callable[[dict[str, Any]], Any] = _unchanged
+    record_of: Callable[[Any], Mapping[str, Any]] = _unchanged
 
     @property
     def form(self) -> str:
@@ -172,9 +180,9 @@ class _Group:
         whole = zip(*keys, strict=True) if keys else ((),) * rows.num_rows
         values = rows.select(list(self._of.values)).to_pylist()
         times = rows.column(self._of.timestamp).to_pylist()
-        key_of = self._of.key_of
+        key_of, value_of = self._of.key_of, self._of.value_of
         found = zip(whole, values or ({},) * rows.num_rows, times, strict=True)
-        return [KeyedRecord(key_of(key), value, time_ms) for key, value, time_ms in found]
+        return [KeyedRecord(key_of(key), value_of(value), time_ms) for key, value, time_ms in found]
 
     def _called(self, work: Callable[[], Emissions]) -> Emissions:
         try:
@@ -197,7 +205,6 @@ class _Group:
             [result.key[place] if many else result.key for result in results]
             for place in range(len(self._of.keys))
         ]
-        columns += [[result.value[name] for result in results] for name in self._of.results.names]
         columns += [
             [result.window_start_ms for result in results],
             [result.window_end_ms for result in results],
@@ -207,6 +214,10 @@ class _Group:
             _ordinals(results),
         ]
         try:
+            found = [self._of.record_of(result.value) for result in results]
+            columns[len(self._of.keys) : len(self._of.keys)] = [
+                [each[name] for each in found] for name in self._of.results.names
+            ]
             arrays = [
                 pa.array(values, field.type) for values, field in zip(columns, self._results, strict=True)
             ]
