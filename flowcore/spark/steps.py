@@ -17,6 +17,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import LongType, StringType
 
 from flowcore.elements import StreamElement
 from flowcore.errors import RunError
@@ -116,7 +117,7 @@ class Steps:
         )
 
     def _stepped(self) -> DataFrame:
-        fields = from_arrow_schema(self.rows).add("_offset", "bigint").add("_element", "string")
+        fields = from_arrow_schema(self.rows).add("_offset", LongType()).add("_element", StringType())
         frame = self.spark.readStream.schema(fields).option("maxFilesPerTrigger", 1).json(str(self._files))
         keys = ", ".join(f"`{key}`" for key in self.keys)
         frame = frame.select(
