@@ -37,6 +37,7 @@ from flowcore.spark.session import live_session
 from flowcore.spark.sinks import DEAD_LETTER_CONFIGS, start_files
 from flowcore.spark.stream_source import output_servers, sink_options
 from flowcore.spark.watermarks import WatermarkSender, watermarks_of
+from flowcore.spark.windows import goes_by_clock
 
 __all__ = ["LiveRun", "prepare_topics", "slots_needed"]
 
@@ -166,11 +167,12 @@ class LiveRun:
     def _start(
         self, query: LiveQuery, results: Mapping[Operator, DataFrame], beside: Beside
     ) -> StreamingQuery:
+        by_clock = False
         if beside.windowed:
             # A query keeps what is set when it starts; without input the clock may still make windows emit.
             conf = self.context.spark.conf
             conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(1 << 17))
-            by_clock = query.mode.value != "slice"
+            by_clock = query.mode.value != "slice" and goes_by_clock(query)
             conf.set("spark.sql.streaming.noDataMicroBatches.enabled", str(by_clock).lower())
         frame = compile_query(query, self.context, results, beside)
         writer = (
@@ -185,7 +187,10 @@ class LiveRun:
             case "slice":
                 writer = writer.trigger(availableNow=True)
             case _:
-                milliseconds = int(self.context.settings.trigger_interval.total_seconds() * 1000)
+                interval = self.context.settings.trigger_interval
+                if by_clock:  # batches without input, one after the other, would keep the machine busy
+                    interval = interval or self.context.settings.auto_watermark_interval
+                milliseconds = int(interval.total_seconds() * 1000)
                 writer = writer.trigger(processingTime=f"{milliseconds} milliseconds")
         files = [sink.sink for sink in query.sinks if topic_of(sink) is None]
         if files:

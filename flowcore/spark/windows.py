@@ -40,7 +40,7 @@ from flowcore.spark.sql import literal, quoted
 from flowcore.spark.watermarks import CHANNEL, ELEMENT
 from flowcore.watermarks import no_watermarks
 
-__all__ = ["Windowed", "counted_as", "windowed"]
+__all__ = ["Windowed", "counted_as", "goes_by_clock", "windowed"]
 
 _COUNTED = -4
 _COUNTERS = "_counters"
@@ -76,6 +76,14 @@ class Windowed:
 def counted_as(node: Operator) -> str:
     """The name of an operator's counters in a batch's progress."""
     return f"flowcore-keygroups-{node.name}"
+
+
+def goes_by_clock(query: LiveQuery) -> bool:
+    """Whether windows may emit because time has passed, without any input."""
+    topics = [topic_of(source) for source in query.sources]
+    idle = any(topic and topic.watermark and topic.watermark.idle_after_ms for topic in topics)
+    windows = [node.config for node in query.operators if isinstance(node, Window)]
+    return idle or any(config.time == "processing" or config.trigger is not None for config in windows)
 
 
 def windowed(

@@ -44,7 +44,7 @@ from pipelines.auctions import feed
 PARTITIONS = 2
 BATCH = 500_000
 BEGIN_MS = 1_700_000_000_000
-DELAY_MS, RECORDS_PER_MS = 2000, 20
+DELAY_MS, SPAN_MS = 2000, 100_000
 SCHEMA = "auction_id BIGINT, price BIGINT, at BIGINT"
 TUNED_READ = {"kafka.max.poll.records": "5000", "kafka.max.partition.fetch.bytes": str(8 << 20)}
 TUNED_WRITE = {
@@ -187,7 +187,7 @@ class _Bench:
         """A topic with records of a case."""
         random = np.random.default_rng(7)
         late_ms = np.where(random.random(records) < 0.05, random.integers(0, 20_000, records), 0)
-        at = BEGIN_MS + np.arange(records) // RECORDS_PER_MS - random.integers(0, DELAY_MS, records)
+        at = BEGIN_MS + np.arange(records) * SPAN_MS // records - random.integers(0, DELAY_MS, records)
         table = pa.table(
             {
                 "auction_id": random.integers(0, case.keys, records),

@@ -252,3 +252,38 @@ def test_packing_sends_records_to_their_group_and_time_to_all() -> None:
     assert sorted(sent) == [(0, four, ["b"]), (2, four, ["a"]), (2, five, ["c"])]
     told = sorted((group, item.channel, item.newest_ms) for group, item in items if item.kind == Kind.SEEN)
     assert told == sorted([(g, four, 99) for g in range(3)] + [(g, five, 3) for g in range(3)])
+
+
+def test_a_partition_that_was_added_since_is_waited_for() -> None:
+    """A restart with one more partition holds event time until it has records too."""
+    store = MemoryStore()
+    runtime_of(by_column(windows())).step(0, rows(("a", 5, 1)), 0, store, Remembered())
+    runtime = runtime_of(by_column(windows()), partitions=2)
+
+    assert results(runtime.step(0, rows(("a", 50, 1)), 1, store, Remembered())) == []
+    stepped = runtime.step(0, rows(("a", 20, 1), partition=1), 2, store, Remembered())
+
+    assert results(stepped) == [("a", 1, 1, 0, 1, False)]
+
+
+def test_a_segment_that_is_gone_is_an_error() -> None:
+    """Not a state with something missing."""
+    store = MemoryStore()
+    runtime = runtime_of(by_column(windows()))
+    runtime.step(0, rows(("a", 5, 1)), 0, store, Remembered())
+    store.segments.clear()
+
+    with pytest.raises(StateError, match="segment 0"):
+        runtime.step(0, rows(("a", 6, 1)), 1, store, Remembered())
+
+
+@pytest.mark.parametrize("operator", [by_column, by_record], ids=["by column", "by record"])
+def test_segments_of_another_version_are_refused(operator: Any) -> None:
+    """The first byte tells."""
+    store = MemoryStore()
+    runtime = runtime_of(operator(windows()))
+    runtime.step(0, rows(("a", 5, 1)), 0, store, Remembered())
+    store.segments[0] = b"\x63" + store.segments[0][1:]
+
+    with pytest.raises(StateError, match="version 99"):
+        runtime.read(store)
