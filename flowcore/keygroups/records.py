@@ -19,6 +19,7 @@ from flowcore.elements import LatencyMarker, WatermarkStatus
 from flowcore.errors import FlowcoreError, FunctionError, StateError
 from flowcore.keygroups.emission import LATE, RESULTS, WINDOW_FIELDS
 from flowcore.keygroups.operator import Outputs
+from flowcore.keygroups.slots import python_values
 from flowcore.windows import Emissions, KeyedRecord, WindowConfig, WindowOperator, WindowResult, WindowState
 from flowcore.windows.codec import VERSION, decode_key, encode_key, form_of
 from flowcore.windows.panes import OpenPane
@@ -176,9 +177,11 @@ class _Group:
         return bytes([VERSION]) + json.dumps({"keys": entries, "gone": gone}).encode()
 
     def _records(self, rows: pa.RecordBatch) -> list[KeyedRecord]:
-        keys = [rows.column(name).to_pylist() for name in self._of.keys]
+        keys = [python_values(rows.column(name)) for name in self._of.keys]
         whole = zip(*keys, strict=True) if keys else ((),) * rows.num_rows
-        values = rows.select(list(self._of.values)).to_pylist()
+        names = self._of.values
+        lists = [python_values(rows.column(name)) for name in names]
+        values = [dict(zip(names, each, strict=True)) for each in zip(*lists, strict=True)]
         times = rows.column(self._of.timestamp).to_pylist()
         key_of, value_of = self._of.key_of, self._of.value_of
         found = zip(whole, values or ({},) * rows.num_rows, times, strict=True)

@@ -5,6 +5,7 @@ Keys are looked up once for each that occurs in a batch, not once for each recor
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import repeat
@@ -16,7 +17,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["Coded", "Index", "Ints", "coded", "first_rows", "python_keys"]
+__all__ = ["Coded", "Index", "Ints", "coded", "first_rows", "python_keys", "python_values"]
 
 Ints = npt.NDArray[np.int64]
 
@@ -60,7 +61,7 @@ def first_rows(codes: Ints, count: int) -> Ints:
 
 def python_keys(columns: Sequence[pa.Array[Any]], rows: int) -> list[Any]:
     """Keys as Python values that are equal where Spark holds them to be: not-a-number equals itself."""
-    lists = [_values(column) for column in columns]
+    lists = [_key_values(column) for column in columns]
     match lists:
         case []:
             return [None] * rows
@@ -94,8 +95,16 @@ class Index:
 _NAN = float("nan")
 
 
-def _values(column: pa.Array[Any]) -> list[Any]:
+def python_values(column: pa.Array[Any]) -> list[Any]:
+    """A column as Python values; times are in `datetime.timezone.utc`, which plain data may hold."""
     values: list[Any] = column.to_pylist()
+    if pa.types.is_timestamp(column.type) and column.type.tz is not None:
+        return [None if value is None else value.replace(tzinfo=dt.UTC) for value in values]
+    return values
+
+
+def _key_values(column: pa.Array[Any]) -> list[Any]:
+    values = python_values(column)
     if pa.types.is_floating(column.type) and pc.any(pc.is_nan(column)).as_py():
         return [_NAN if value is not None and value != value else value for value in values]  # noqa: PLR0124
     return values

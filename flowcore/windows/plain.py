@@ -62,7 +62,7 @@ def from_plain(written: Any) -> Any:
 
 
 def _written_time(value: dt.datetime) -> list[Any]:
-    if value.tzinfo is not None and type(value.tzinfo) is not dt.timezone and str(value.tzinfo) != "UTC":
+    if value.tzinfo is not None and type(value.tzinfo) is not dt.timezone:
         msg = (
             f"{value!r} is in a time zone that is a set of rules: it would come back with a fixed offset; "
             "keep it in UTC"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections import Counter
 from dataclasses import replace
 from typing import Any
@@ -287,3 +288,23 @@ def test_segments_of_another_version_are_refused(operator: Any) -> None:
 
     with pytest.raises(StateError, match="version 99"):
         runtime.read(store)
+
+
+def test_times_as_keys_and_values_survive_a_restart() -> None:
+    """Spark's times are in a zone that plain data does not hold."""
+    kind = pa.timestamp("us", tz="UTC")
+    schema = pa.schema([pa.field("user", kind), pa.field("t", pa.int64()), pa.field("v", kind)])
+    latest = Aggregate(BuiltIns((("latest", BuiltIn("last_value", ("v",))),)))
+    operator = replace(
+        by_record(windows(function=latest)), rows=schema, results=pa.schema([pa.field("latest", kind)])
+    )
+    runtime = replace(runtime_of(operator), rows=schema)
+    now = dt.datetime(2024, 1, 1, tzinfo=dt.UTC)
+    batch = pa.record_batch([[now], [5], [now]], schema=schema)
+    channel, store = Channel("in", "0"), MemoryStore()
+
+    runtime.step(0, [Packed.of_rows(channel, 0, batch)], 0, store, Remembered())
+    stepped = runtime.step(0, [Packed.of_seen(channel, 100)], 1, store, Remembered())
+
+    ((_, found),) = stepped.outputs.batches
+    assert [(row["user"], row["latest"]) for row in found.to_pylist()] == [(now, now)]
