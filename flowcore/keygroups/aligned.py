@@ -1,14 +1,12 @@
 """Aligned windows by column: tumbling and sliding windows whose aggregates are folded with NumPy.
 
-The same results as `flowcore.windows.WindowOperator` with the default trigger, without a look at single
-records: those that count are folded into panes, a window that becomes complete is made of its panes, and
-records that come later make it emit again, each one, with running values.
+Records that count are folded into panes, a window that becomes complete is made of its panes, and records
+that come later make it emit again, each one, with running values.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -16,133 +14,34 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from flowcore.elements import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS, LatencyMarker, WatermarkStatus
-from flowcore.errors import NoTimestampError
+from flowcore.elements import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
 from flowcore.keygroups import segments
 from flowcore.keygroups.columns import KeyColumns, joined, taken
-from flowcore.keygroups.emission import LATE, RESULTS, WINDOW_FIELDS, Emission
-from flowcore.keygroups.folding import Columns, Field, Folding
+from flowcore.keygroups.emission import RESULTS, Emission
+from flowcore.keygroups.event_time_group import EventTimeGroup, Folded
+from flowcore.keygroups.folding import Columns, Field
 from flowcore.keygroups.grid import EVERY_WINDOW, Grid
 from flowcore.keygroups.operator import Outputs
 from flowcore.keygroups.refirings import Refirings
 from flowcore.keygroups.slots import Ints, coded, first_rows, python_keys
 from flowcore.keygroups.table import Table
-from flowcore.windows.assigners import SlidingWindows, TumblingWindows
-from flowcore.windows.built_in import BuiltIns
-from flowcore.windows.config import WindowConfig
-from flowcore.windows.functions import Aggregate
-from flowcore.windows.triggers import EventTime
 
-__all__ = ["AlignedWindows", "folding_of", "refuse_missing"]
+__all__ = ["AlignedGroup"]
 
 _ROWS_PER_PIECE = 1 << 16
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AlignedWindows:
-    """Configuration of aligned windows that are folded by column.
+class AlignedGroup(EventTimeGroup):
+    """A key group of aligned windows.
 
-    Attributes:
-        config: What the windows do.
-        keys: The key's columns; none for one key for all.
-        timestamp: The column of the records' timestamps, a 64-bit integer.
-        rows: The columns of records.
-        late: Those of late records.
+    Args:
+        of: What the windows do.
+        grid: Their panes.
     """
 
-    config: WindowConfig
-    keys: tuple[str, ...]
-    timestamp: str
-    rows: pa.Schema
-    late: tuple[str, ...] = ()
-
-    @staticmethod
-    def refusal(config: WindowConfig, types: Mapping[str, pa.DataType]) -> str | None:
-        """Why windows cannot be folded by column, None if they can."""
-        if not isinstance(config.assigner, (TumblingWindows, SlidingWindows)):
-            return f"{type(config.assigner).__name__} are not cut into panes"
-        if (
-            isinstance(config.assigner, SlidingWindows)
-            and config.assigner.slide_ms == 1 < config.assigner.size_ms
-        ):
-            return "they slide by 1 ms, so that at the ends of time their numbers do not fit 64 bits"
-        if config.time != "event":
-            return "they follow the clock"
-        if config.trigger not in (None, EventTime()):
-            return f"they have the trigger {config.trigger!r}"
-        if config.evictor is not None:
-            return f"they have the evictor {config.evictor!r}"
-        function = config.function
-        if (
-            not isinstance(function, Aggregate)
-            or not isinstance(function.function, BuiltIns)
-            or function.then
-        ):
-            return "their function is Python"
-        return Folding.refusal(function.function.columns, types)
-
-    @property
-    def folding(self) -> Folding:
-        """Their aggregates."""
-        return folding_of(self.config, self.rows)
-
-    @property
-    def form(self) -> str:
-        """Panes of another length, and other fields, cannot be gone on from."""
-        fields = ", ".join(f"{field.name}:{field.dtype.__name__}" for field in self.folding.fields)
-        keys, pane_ms = ", ".join(self.keys), self.grid.pane_ms
-        return f"panes of {pane_ms} ms at {self.grid.offset_ms % pane_ms} by {keys}: {fields}"
-
-    @property
-    def outputs(self) -> Mapping[str, pa.Schema]:
-        """Results and late records."""
-        keys = [(name, self.rows.field(name).type) for name in self.keys]
-        results = [*keys, *self.folding.result_types().items(), *WINDOW_FIELDS]
-        return {RESULTS: pa.schema(results), LATE: pa.schema([self.rows.field(name) for name in self.late])}
-
-    def open(self) -> _Group:
-        """A key group without state."""
-        return _Group(self)
-
-    @property
-    def grid(self) -> Grid:
-        """Their panes."""
-        assigner = self.config.assigner
-        if not isinstance(assigner, (TumblingWindows, SlidingWindows)):
-            msg = f"{assigner!r} cannot be cut into panes: ask AlignedWindows.refusal first"
-            raise TypeError(msg)
-        return Grid.of(assigner)
-
-
-def folding_of(config: WindowConfig, rows: pa.Schema) -> Folding:
-    """The built-in aggregates of windows over these columns."""
-    function = config.function
-    built_in = function.function if isinstance(function, Aggregate) else None
-    columns = built_in.columns if isinstance(built_in, BuiltIns) else ()
-    return Folding(columns, {field.name: field.type for field in rows})
-
-
-def refuse_missing(times: pa.Array[Any], rows: pa.RecordBatch) -> None:
-    """Records of event time have timestamps.
-
-    Raises:
-        NoTimestampError: One has none.
-    """
-    if times.null_count:
-        row = rows.slice(int(np.argmin(times.is_valid().to_numpy(zero_copy_only=False))), 1).to_pylist()[0]
-        msg = (
-            f"the record {row!r} has no timestamp: it belongs to no window of event time; set event_time "
-            "on its source so that it always has a value, or use windows of processing time"
-        )
-        raise NoTimestampError(msg)
-
-
-class _Group:
-    wake_ms: int | None = None
-
-    def __init__(self, of: AlignedWindows) -> None:
-        self._of = of
-        self._grid = of.grid
+    def __init__(self, of: Folded, grid: Grid) -> None:
+        super().__init__(of)
+        self._grid = grid
         self._folding = of.folding
         self._fields: tuple[Field, ...] = self._folding.fields
         self._results = of.outputs[RESULTS]
@@ -151,19 +50,14 @@ class _Group:
         self._panes: dict[int, Table] = {}
         self._refirings = Refirings()
 
-    def advance_clock(self, clock_ms: int, out: Outputs) -> None:
-        """Windows of event time do not look at it."""
-
     @np.errstate(invalid="ignore", over="ignore")  # not-a-number and wrapped sums are results like others
     def rows(self, rows: pa.RecordBatch, out: Outputs) -> None:
         """Fold records into their panes."""
-        times = rows.column(self._of.timestamp)
-        refuse_missing(times, rows)
-        times_ms = times.to_numpy()
+        times_ms = self._times(rows)
         panes = self._grid.panes(times_ms)
         ended = self._grid.below(panes, self._grid.panes_within(self._ended))
         if ended.any():
-            self._too_late(rows.filter(pa.array(ended)), times_ms[ended], out)
+            self._too_late(rows.filter(pa.array(ended)), times_ms[ended] <= self._late_ms, out)
             rows, panes = rows.filter(pa.array(~ended)), panes[~ended]
         if not rows.num_rows:
             return
@@ -183,16 +77,6 @@ class _Group:
             emission.first(self._grid.window(window), keys, kept, count)
         emission.close()
         self._forget(watermark_ms)
-
-    def status(self, status: WatermarkStatus, out: Outputs) -> None:
-        """Nothing changes for windows."""
-
-    def marker(self, marker: LatencyMarker, out: Outputs) -> None:
-        """It follows what is out."""
-        out.markers.append(marker)
-
-    def finish(self, out: Outputs, *, idle: bool) -> None:
-        """Nothing is held back."""
 
     def header(self) -> Mapping[str, Any]:
         """How far event time has come."""
@@ -232,20 +116,18 @@ class _Group:
                 else:
                     self._refirings.take(name, table, self._ended)
 
+    @property
+    def _late_ms(self) -> int:
+        """Up to this time records are late."""
+        if self._watermark_ms == MAX_TIMESTAMP_MS:
+            return MAX_TIMESTAMP_MS
+        return self._watermark_ms - self._of.config.allowed_lateness_ms
+
     def _end(self, watermark_ms: int) -> int:
         """The last window that has ended."""
         if watermark_ms == MAX_TIMESTAMP_MS:
             return EVERY_WINDOW
         return self._grid.complete_by(watermark_ms - self._of.config.allowed_lateness_ms)
-
-    def _too_late(self, rows: pa.RecordBatch, times_ms: Ints, out: Outputs) -> None:
-        after_ms = self._watermark_ms - self._of.config.allowed_lateness_ms
-        late = times_ms <= (self._watermark_ms if self._watermark_ms == MAX_TIMESTAMP_MS else after_ms)
-        if self._of.config.late == "drop":
-            out.count("dropped_records", int(late.sum()))
-            return
-        out.count("late_records", int(late.sum()))
-        out.rows(LATE, rows.filter(pa.array(late)).select(list(self._of.late)))
 
     def _fold(self, rows: pa.RecordBatch, panes: Ints) -> None:
         columns = [rows.column(name) for name in self._of.keys]

@@ -1,6 +1,6 @@
 """Sessions by column: session windows of one gap whose aggregates are folded with NumPy.
 
-The same results as `flowcore.windows.WindowOperator` with the default trigger. Records of a batch are first
+Records of a batch are first
 merged among themselves, by column, into *stretches*; what meets the sessions that are held is one stretch and
 not one record. A record that could already be late stays alone and in its place, since it matters then what
 came before it.
@@ -10,102 +10,43 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from flowcore.elements import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS, LatencyMarker, WatermarkStatus
+from flowcore.elements import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
 from flowcore.keygroups import segments
-from flowcore.keygroups.aligned import folding_of, refuse_missing
 from flowcore.keygroups.columns import taken
-from flowcore.keygroups.emission import LATE, RESULTS, WINDOW_FIELDS, Emission
-from flowcore.keygroups.folding import Columns, Folding
+from flowcore.keygroups.emission import RESULTS, Emission
+from flowcore.keygroups.event_time_group import EventTimeGroup, Folded
+from flowcore.keygroups.folding import Columns
 from flowcore.keygroups.operator import Outputs
 from flowcore.keygroups.slots import Ints, coded, python_keys
-from flowcore.windows.built_in import BuiltIns
-from flowcore.windows.config import WindowConfig
-from flowcore.windows.functions import Aggregate
-from flowcore.windows.sessions import SessionWindows
-from flowcore.windows.triggers import EventTime
 
-__all__ = ["Sessions"]
+__all__ = ["SessionGroup"]
 
 _ROWS_PER_PIECE = 1 << 16
 _START, _END, _FIRINGS, _FIELDS = 0, 1, 2, 3
 _NO_END = MAX_TIMESTAMP_MS + 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sessions:
-    """Configuration of sessions that are folded by column; the attributes are those of `AlignedWindows`."""
-
-    config: WindowConfig
-    keys: tuple[str, ...]
-    timestamp: str
-    rows: pa.Schema
-    late: tuple[str, ...] = ()
-
-    @staticmethod
-    def refusal(config: WindowConfig, types: Mapping[str, pa.DataType]) -> str | None:
-        """Why sessions cannot be folded by column, None if they can."""
-        if not isinstance(config.assigner, SessionWindows):
-            return f"{type(config.assigner).__name__} are no sessions of one gap"
-        if config.time != "event":
-            return "they follow the clock"
-        if config.trigger not in (None, EventTime()):
-            return f"they have the trigger {config.trigger!r}"
-        if config.evictor is not None:
-            return f"they have the evictor {config.evictor!r}"
-        function = config.function
-        if (
-            not isinstance(function, Aggregate)
-            or not isinstance(function.function, BuiltIns)
-            or function.then
-        ):
-            return "their function is Python"
-        return Folding.refusal(function.function.columns, types)
-
-    @property
-    def gap_ms(self) -> int:
-        """How long a pause ends a session."""
-        return self.config.assigner.gap_ms if isinstance(self.config.assigner, SessionWindows) else 0
-
-    @property
-    def form(self) -> str:
-        """Other fields cannot be gone on from; another gap can."""
-        fields = ", ".join(f"{field.name}:{field.dtype.__name__}" for field in self.folding.fields)
-        return f"sessions by {', '.join(self.keys)}: {fields}"
-
-    @property
-    def folding(self) -> Folding:
-        """Their aggregates."""
-        return folding_of(self.config, self.rows)
-
-    @property
-    def outputs(self) -> Mapping[str, pa.Schema]:
-        """Results and late records."""
-        keys = [(name, self.rows.field(name).type) for name in self.keys]
-        results = [*keys, *self.folding.result_types().items(), *WINDOW_FIELDS]
-        return {RESULTS: pa.schema(results), LATE: pa.schema([self.rows.field(name) for name in self.late])}
-
-    def open(self) -> _Group:
-        """A key group without state."""
-        return _Group(self)
-
-
 _Session = list[Any]
 """Start, end, firings, then the fields."""
 
 
-class _Group:
-    wake_ms: int | None = None
+class SessionGroup(EventTimeGroup):
+    """A key group of sessions.
 
-    def __init__(self, of: Sessions) -> None:
-        self._of = of
-        self._gap_ms, self._lateness_ms = of.gap_ms, of.config.allowed_lateness_ms
+    Args:
+        of: What the windows do.
+        gap_ms: How long a pause ends a session.
+    """
+
+    def __init__(self, of: Folded, gap_ms: int) -> None:
+        super().__init__(of)
+        self._gap_ms = gap_ms
         self._folding = of.folding
         self._fields = self._folding.fields
         self._combines = [field.combine_two for field in self._fields]
@@ -116,15 +57,10 @@ class _Group:
         self._asked = count()
         self._touched: set[Any] = set()
 
-    def advance_clock(self, clock_ms: int, out: Outputs) -> None:
-        """Sessions of event time do not look at it."""
-
     @np.errstate(invalid="ignore", over="ignore")
     def rows(self, rows: pa.RecordBatch, out: Outputs) -> None:
         """Merge records into their sessions."""
-        times = rows.column(self._of.timestamp)
-        refuse_missing(times, rows)
-        times_ms = times.to_numpy()
+        times_ms = self._times(rows)
         columns = [rows.column(name) for name in self._of.keys]
         keys = coded(columns, rows.num_rows)
         values = python_keys(taken(columns, keys.first), len(keys.first))
@@ -146,7 +82,9 @@ class _Group:
             elif self._came_late(key, stretch, fired):
                 late.append(place)
         self._emit(fired, out, is_late=True)
-        self._too_late(rows.take(order[starts[late]]) if late else None, first, late, out)
+        if late:
+            too_late = [self._after_lateness(first[place]) <= self._watermark_ms for place in late]
+            self._too_late(rows.take(order[starts[late]]), np.array(too_late), out)
 
     def advance_watermark(self, watermark_ms: int, out: Outputs) -> None:
         """Sessions that are complete emit; those that have ended are forgotten."""
@@ -160,16 +98,6 @@ class _Group:
                     self._touched.add(key)
             self._forget(key)
         self._emit(fired, out, is_late=False)
-
-    def status(self, status: WatermarkStatus, out: Outputs) -> None:
-        """Nothing changes for sessions."""
-
-    def marker(self, marker: LatencyMarker, out: Outputs) -> None:
-        """It follows what is out."""
-        out.markers.append(marker)
-
-    def finish(self, out: Outputs, *, idle: bool) -> None:
-        """Nothing is held back."""
 
     def header(self) -> Mapping[str, Any]:
         """How far event time has come."""
@@ -266,19 +194,6 @@ class _Group:
             fired.append((key, list(record)))
             self._ask(self._after_lateness(end_ms - 1), key)
         return False
-
-    def _too_late(self, rows: pa.RecordBatch | None, first: list[int], late: list[int], out: Outputs) -> None:
-        if rows is None:
-            return
-        mask = np.array([self._after_lateness(first[place]) <= self._watermark_ms for place in late])
-        if self._of.config.late == "drop":
-            out.count("dropped_records", int(mask.sum()))
-            return
-        out.count("late_records", int(mask.sum()))
-        out.rows(LATE, rows.filter(pa.array(mask)).select(list(self._of.late)))
-
-    def _after_lateness(self, time_ms: int) -> int:
-        return min(time_ms + self._lateness_ms, MAX_TIMESTAMP_MS)
 
     def _ask(self, time_ms: int, key: Any) -> None:
         heapq.heappush(self._due, (time_ms, next(self._asked), key))

@@ -172,6 +172,7 @@ class LiveRun:
             # A query keeps what is set when it starts; without input the clock may still make windows emit.
             conf = self.context.spark.conf
             conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(1 << 17))
+            conf.set("spark.sql.execution.arrow.maxBytesPerBatch", str(64 << 20))  # of packed rows, too
             by_clock = query.mode.value != "slice" and goes_by_clock(query)
             conf.set("spark.sql.streaming.noDataMicroBatches.enabled", str(by_clock).lower())
         frame = compile_query(query, self.context, results, beside)

@@ -14,15 +14,14 @@ from pyspark.sql.types import StructType
 from flowcore.graph.operators import Operator, Read, SideOutput, Window, topic_of
 from flowcore.graph.stateful import LATE, WINDOW_COLUMNS
 from flowcore.keygroups import emission
-from flowcore.keygroups.aligned import AlignedWindows
 from flowcore.keygroups.event_time import Source
+from flowcore.keygroups.folded import FoldedWindows
 from flowcore.keygroups.operator import KeyGroupOperator
 from flowcore.keygroups.packing import Inputs, Packing
 from flowcore.keygroups.records import ORDINAL as OUTPUT
 from flowcore.keygroups.records import RecordWindows
 from flowcore.keygroups.result_types import result_type
 from flowcore.keygroups.runtime import Runtime
-from flowcore.keygroups.sessions import Sessions
 from flowcore.planner.plan import LiveQuery
 from flowcore.spark.beside import Beside
 from flowcore.spark.keygroups import (
@@ -126,10 +125,8 @@ def windowed(
 
 def _operator(node: Window, rows: pa.Schema, late: tuple[str, ...]) -> KeyGroupOperator:
     types = {field.name: field.type for field in rows}
-    if AlignedWindows.refusal(node.config, types) is None:
-        return AlignedWindows(config=node.config, keys=node.by, timestamp=_time(), rows=rows, late=late)
-    if Sessions.refusal(node.config, types) is None:
-        return Sessions(config=node.config, keys=node.by, timestamp=_time(), rows=rows, late=late)
+    if FoldedWindows.refusal(node.config, types) is None:
+        return FoldedWindows(config=node.config, keys=node.by, timestamp=_time(), rows=rows, late=late)
     return RecordWindows(
         name=node.name,
         config=node.config,

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from flowcore.elements import EndOfInput, LatencyMarker, LatencyMarkerEvent, Watermark
 from flowcore.errors import StateError
-from flowcore.keygroups.aligned import AlignedWindows
 from flowcore.keygroups.event_time import Source
+from flowcore.keygroups.folded import FoldedWindows
 from flowcore.keygroups.packed import Channel, Kind, Packed, in_order
 from flowcore.keygroups.packing import Inputs, Packing
 from flowcore.keygroups.records import RecordWindows
@@ -31,8 +31,8 @@ TOTALS = (("n", BuiltIn("count")), ("total", BuiltIn("sum", ("v",))))
 STRATEGY = WatermarkStrategy(BoundedOutOfOrderness(0))
 
 
-def by_column(config: WindowConfig) -> AlignedWindows:
-    return AlignedWindows(config=config, keys=("user",), timestamp="t", rows=ROWS, late=("user", "t"))
+def by_column(config: WindowConfig) -> FoldedWindows:
+    return FoldedWindows(config=config, keys=("user",), timestamp="t", rows=ROWS, late=("user", "t"))
 
 
 def by_record(config: WindowConfig) -> RecordWindows:

@@ -12,10 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flowcore.elements import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
-from flowcore.keygroups.aligned import AlignedWindows
+from flowcore.keygroups.folded import FoldedWindows
 from flowcore.keygroups.operator import KeyGroup, KeyGroupOperator, Outputs
 from flowcore.keygroups.records import RecordWindows
-from flowcore.keygroups.sessions import Sessions
 from flowcore.testing.harness import WindowHarness
 from flowcore.windows import (
     Aggregate,
@@ -223,9 +222,8 @@ def by_record(harness: WindowHarness, action: str, argument: Any) -> tuple[Count
 @given(configs(), steps)
 def test_windows_by_column_are_windows_by_record(config: WindowConfig, taken: list[Step]) -> None:
     """The same results, late and dropped records in each step, also after the state was read again."""
-    kind = Sessions if isinstance(config.assigner, SessionWindows) else AlignedWindows
-    assert kind.refusal(config, {field.name: field.type for field in ROWS}) is None
-    operator = kind(
+    assert FoldedWindows.refusal(config, {field.name: field.type for field in ROWS}) is None
+    operator = FoldedWindows(
         config=config, keys=("user", "site"), timestamp="t", rows=ROWS, late=("user", "site", "v", "t")
     )
     columns, records = Restarted(operator), WindowHarness(config)

@@ -14,11 +14,10 @@ import pyarrow as pa
 
 from flowcore.elements import MAX_TIMESTAMP_MS, Watermark
 from flowcore.errors import InvalidWindowError, NoTimestampError, RunError
-from flowcore.keygroups.aligned import AlignedWindows
 from flowcore.keygroups.emission import END, RESULTS, START, TIMESTAMP
+from flowcore.keygroups.folded import FoldedWindows
 from flowcore.keygroups.operator import KeyGroupOperator, Outputs
 from flowcore.keygroups.records import RecordWindows
-from flowcore.keygroups.sessions import Sessions
 from flowcore.settings import Settings
 from flowcore.spark.session import live_session, session
 from flowcore.spark.steps import Steps
@@ -117,9 +116,10 @@ def _operator(config: WindowConfig, *, listing: bool) -> KeyGroupOperator:
     folded = config
     if isinstance(config.function, Aggregate) and isinstance(config.function.function, Sum):
         folded = replace(config, function=_TOTAL)
-    for kind in (AlignedWindows, Sessions):
-        if kind.refusal(folded, types) is None:
-            return kind(config=folded, keys=("key",), timestamp="timestamp_ms", rows=_ROWS, late=tuple(types))
+    if FoldedWindows.refusal(folded, types) is None:
+        return FoldedWindows(
+            config=folded, keys=("key",), timestamp="timestamp_ms", rows=_ROWS, late=tuple(types)
+        )
     value = pa.list_(pa.int64()) if listing else pa.int64()
     return RecordWindows(
         name="windows",
