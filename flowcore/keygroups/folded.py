@@ -1,7 +1,7 @@
 """Windows folded by column: which can be, and what are they configured with?
 
 Tumbling and sliding windows and sessions of one gap, by event time, whose function is made of built-in
-aggregates of numbers: the same results as `flowcore.windows.WindowOperator`, without a look at single records.
+aggregates of numbers: the same results as `flowcore.windows.WindowOperator`, without a look at each record.
 """
 
 from __future__ import annotations
