@@ -11,7 +11,7 @@ from flowcore.graph.schema import Schema
 from flowcore.graph.stream import Stream
 from flowcore.graph.window_assigners import EndOfStream, Global, Session, Sliding, Tumbling
 from flowcore.process import KeyedProcessFunction
-from flowcore.watermarks import bounded_out_of_orderness, monotonous, no_watermarks, punctuated
+from flowcore.watermarks import bounded_out_of_orderness, monotonous, no_watermarks, periodic, punctuated
 
 __all__ = [
     "Csv",
@@ -34,5 +34,6 @@ __all__ = [
     "from_frame",
     "monotonous",
     "no_watermarks",
+    "periodic",
     "punctuated",
 ]

@@ -13,6 +13,7 @@ from typing import Any, Literal
 from flowcore.graph.connectors import KafkaTopic, Sink, Source
 from flowcore.graph.expressions import Expression
 from flowcore.graph.functions import promises
+from flowcore.graph.grouping import SideAggregate
 from flowcore.graph.node import Node
 from flowcore.graph.schema import Schema
 from flowcore.graph.stateful import KeyedProcess, SideOutput, Window
@@ -20,6 +21,7 @@ from flowcore.graph.stateful import KeyedProcess, SideOutput, Window
 __all__ = [
     "Aggregate",
     "Apply",
+    "CoGroup",
     "Filter",
     "FlatMap",
     "Join",
@@ -92,6 +94,23 @@ class Join(Node):
 
     on: tuple[tuple[str, str], ...]
     how: JoinType
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class CoGroup(Node):
+    """One row per distinct key of two bounded inputs, null a key like others.
+
+    Attributes:
+        on: Pairs of a left column, which gives the output its name, and the right one.
+        aggregates: Of the records that either side has for the key; one may have none.
+    """
+
+    on: tuple[tuple[str, str], ...]
+    aggregates: tuple[tuple[str, SideAggregate], ...]
+
+    def known(self) -> Mapping[str, bool]:
+        """A key has all its records when both inputs have ended."""
+        return {**Node.known(self), "output_only_at_end": True, "output_idempotent": True}
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -175,7 +194,7 @@ KeyGroupOperator = Window | KeyedProcess
 """What keeps state by key group."""
 
 Operator = (
-    Read | Select | WithColumns | Where | Aggregate | Join | Union | Apply | PythonOperator
+    Read | Select | WithColumns | Where | Aggregate | Join | CoGroup | Union | Apply | PythonOperator
     | KeyGroupOperator | SideOutput | Write
 )  # fmt: skip
 

@@ -13,6 +13,7 @@ from flowcore.errors import PlanError
 from flowcore.graph import checks
 from flowcore.graph import windowed as declare
 from flowcore.graph.attributes import Attributes, OperatorAttributes, declared
+from flowcore.graph.co_grouping import co_group
 from flowcore.graph.connectors import KafkaTopic, Sink
 from flowcore.graph.expressions import resolve
 from flowcore.graph.functions import require_function
@@ -428,7 +429,7 @@ class Stream:
             InvalidWindowError: The parameters contradict each other.
         """
         return declare.window(
-            self._flow, self.operator, name or self._flow.free_name("window"), windows,
+            self._flow, self.operator, name, windows,
             by=by, trigger=trigger, evictor=evictor, allowed_lateness=allowed_lateness, late=late, time=time,
             timestamp=timestamp, uses=uses, given=declared(attributes),
         )  # fmt: skip
@@ -529,6 +530,48 @@ class Stream:
                 name=name, inputs=(node,), columns=node.columns, bounded=node.bounded,
                 key=keys, updating=node.updating, sink=sink, given=declared(attributes),
             )
+        )  # fmt: skip
+
+    def co_group(
+        self,
+        right: Stream,
+        function: Callable[[Any, Any, Any], Any] | None = None,
+        *,
+        on: str | Sequence[str] | Mapping[str, str],
+        schema: Schema | str | None = None,
+        batches: bool = False,
+        name: str | None = None,
+        attributes: Attributes | None = None,
+        **aggregates: str,
+    ) -> Stream:
+        """Group this bounded stream and another by a key; what follows from each group is put out at the end.
+
+        Either aggregates, ``total="sum(left.price)", bids="count(right)"``, which Spark computes: a row for
+        each key, also where one side has no record for it. An aggregate is over the records of one side.
+        Or a Python function, called once for each key: ``function(key, left, right)`` with a list of records
+        for each side, which returns or yields records. Null is a key like others.
+
+        Args:
+            right: The other side.
+            function: As for `flat_map`; the key is a value, or a tuple where ``on`` names several columns.
+            on: Column, columns, or ``{left column: right column}`` that make the key.
+            schema: The columns of what the function returns, as Spark DDL.
+            batches: The function gets a ``pyarrow.RecordBatch`` for each side and returns one: for large
+                groups. All records of a key must fit in memory either way.
+            name: Name of the operator.
+            attributes: What it promises beside what it says of itself.
+            aggregates: Output column to Spark SQL aggregate, columns called ``left.price``, ``right.price``.
+
+        Raises:
+            PlanError: A side is unbounded, a column is unknown, or it is neither aggregates nor a function
+                with its schema.
+        """
+        name = name or self._flow.free_name("co_group")
+        self._require_same_flow(right, name)
+        return co_group(
+            self._flow, self.operator, right.operator, name,
+            on=on, function=function, schema=schema, batches=batches, aggregates=aggregates,
+            attributes=attributes,
         )  # fmt: skip
 
     def _converted(

@@ -60,13 +60,18 @@ class WindowedStream:
 
     flow: Flow
     node: Operator
-    name: str
+    given_name: str | None
     by: tuple[str, ...]
     windows: WindowConfig
     computed: tuple[tuple[str, Expression], ...]
     uses: tuple[str, ...]
     timestamp: Expression | None
     given: Mapping[str, bool]
+
+    @property
+    def name(self) -> str:
+        """What the operator will be called."""
+        return self.given_name or self.flow.free_name("window")
 
     def aggregate(
         self, *, then: Then | None = None, schema: Schema | str | None = None, **aggregates: str
@@ -192,7 +197,7 @@ class WindowedStream:
 def window(
     flow: Flow,
     node: Operator,
-    name: str,
+    given_name: str | None,
     windows: WindowDeclaration,
     *,
     by: str | Sequence[str],
@@ -206,6 +211,7 @@ def window(
     given: Mapping[str, bool],
 ) -> WindowedStream:
     """Windows over ``node``; the arguments are those of `Stream.window`."""
+    name = given_name or flow.free_name("window")
     config = WindowConfig(
         assigner=assigner_of(windows, name),
         function=_NOTHING_YET,
@@ -223,8 +229,8 @@ def window(
     gap = windows.gap if isinstance(windows, Session) and isinstance(windows.gap, str) else None
     computed = () if gap is None else ((GAP_COLUMN, checks.row_expression(node, name, gap)),)
     return WindowedStream(
-        flow=flow, node=node, name=name, by=_keys(node, name, by), windows=config, computed=computed,
-        uses=_used(node, name, uses), timestamp=time_of_row, given=given,
+        flow=flow, node=node, given_name=given_name, by=_keys(node, name, by), windows=config,
+        computed=computed, uses=_used(node, name, uses), timestamp=time_of_row, given=given,
     )  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from flowcore.elements import MAX_TIMESTAMP_MS, EndOfInput, StreamElement, Watermark, WatermarkStatus
 from flowcore.watermarks import tracking
 from flowcore.watermarks.generators import Seen
-from flowcore.watermarks.idleness import IdleTimer
+from flowcore.watermarks.idleness import IdleTimer, Silence
 from flowcore.watermarks.merge import Merged, PartitionId, Standing, merge
 from flowcore.watermarks.strategies import Punctuated, WatermarkStrategy
 from flowcore.watermarks.tracking import Told, Tracking, difference
@@ -67,13 +67,17 @@ class EventTime:
             return
         before = self._tracking[source]
         if partition not in before.seen:
-            before = Tracking(
-                {**before.seen, partition: Seen()},
-                {**before.timers, partition: IdleTimer()},
-                Merged({**before.merged.partitions, partition: Standing()}, before.merged.watermark_ms),
+            known = replace(before.merged, partitions={**before.merged.partitions, partition: Standing()})
+            before = replace(
+                before,
+                seen={**before.seen, partition: Seen()},
+                timers={**before.timers, partition: IdleTimer()},
+                merged=known,
             )
         marker = isinstance(strategy.generator, Punctuated) and newest_ms is not None
-        self._tracking[source], _ = tracking.record(strategy, before, partition, newest_ms, marker=marker)
+        self._tracking[source], _ = tracking.record(
+            strategy, before, partition, newest_ms, marker=marker, said_ms=newest_ms
+        )
 
     def arrive(self, source: str, partition: str, channel: str, element: StreamElement[Any]) -> Told:
         """A control element came among the records of a partition; what changes at once."""
@@ -102,7 +106,8 @@ class EventTime:
             strategy = self._sources[name].strategy
             if strategy is not None:
                 self._tracking[name], _ = tracking.look(strategy, before, now_ms)
-            news[name] = _standing(self._tracking[name].merged)
+            now = self._tracking[name]
+            news[name] = Standing(now.merged.watermark_ms, now.idle)
         return self._tell(news)
 
     def wake_ms(self, now_ms: int) -> int | None:
@@ -112,6 +117,8 @@ class EventTime:
             strategy = self._sources[name].strategy
             if strategy is None or strategy.idle_after_ms is None:
                 continue
+            if known.silence is not None:  # event time goes on as the clock does
+                times.append(now_ms + 1)
             for partition, timer in known.timers.items():
                 standing = known.merged.partitions[partition]
                 if not standing.idle:
@@ -129,6 +136,7 @@ class EventTime:
                     "seen": {partition: seen.newest_ms for partition, seen in each.seen.items()},
                     "timers": {partition: asdict(timer) for partition, timer in each.timers.items()},
                     "merged": _written(each.merged),
+                    "silence": None if each.silence is None else asdict(each.silence),
                 }
                 for name, each in self._tracking.items()
             },
@@ -156,6 +164,7 @@ class EventTime:
                 {**fresh.seen, **seen},
                 {**fresh.timers, **timers},
                 _with_new(_read(each["merged"]), fresh.merged),
+                None if each["silence"] is None else Silence(**each["silence"]),
             )
 
     def _tell(self, news: Mapping[PartitionId, Standing]) -> Told:

@@ -81,8 +81,8 @@ class EventTimeGroup:
             first = int(np.argmin(times.is_valid().to_numpy(zero_copy_only=False)))
             msg = (
                 f"the record {rows.slice(first, 1).to_pylist()[0]!r} has no timestamp: it belongs to no "
-                "window of event time; set event_time on its source so that it always has one, or use windows "
-                "of processing time"
+                "window of event time; set event_time on its source so that it always has one, or use "
+                "windows of processing time"
             )
             raise NoTimestampError(msg)
         found: Ints = times.to_numpy()

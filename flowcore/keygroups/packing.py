@@ -7,8 +7,8 @@ what was seen of time.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
@@ -63,12 +63,14 @@ class Packing:
         sources: The names of the sources, by number.
         key_groups: How many there are.
         rows: The columns of records.
+        functions: Of sources whose watermarks a user's function makes: from the timestamps of a batch.
     """
 
     inputs: Inputs
     sources: tuple[str, ...]
     key_groups: int
     rows: pa.Schema
+    functions: Mapping[str, Callable[[pa.Array[Any]], int | None]] = field(default_factory=dict)
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Pack what one task reads."""
@@ -133,7 +135,9 @@ class Packing:
     ) -> Iterator[tuple[int, Packed]]:
         if not batch.num_rows:
             return
-        newest_ms = [seen.get(channel), pc.max(batch.column(self.inputs.newest)).as_py()]
+        times = batch.column(self.inputs.newest)
+        function = self.functions.get(channel.source)
+        newest_ms = [seen.get(channel), function(times) if function else pc.max(times).as_py()]
         seen[channel] = max((each for each in newest_ms if each is not None), default=None)
         at: int = batch.column(self.inputs.offset)[0].as_py()
         if self.inputs.record is not None:

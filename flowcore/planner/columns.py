@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from flowcore.graph.operators import (
     Aggregate,
     Apply,
+    CoGroup,
     Filter,
     FlatMap,
     Join,
@@ -70,21 +71,29 @@ def _reads(node: Operator, used: Collection[str]) -> Collection[str]:
             return {*used, *condition.columns}
         case Aggregate(by=by, aggregates=aggregates):
             return {*by, *(column for _, expression in aggregates for column in expression.columns)}
-        case Join(on=on):
-            return {*used, *(column for pair in on for column in pair)}
+        case Join(on=on) | CoGroup(on=on):
+            keys = {column for pair in on for column in pair}
+            mine = node.aggregates if isinstance(node, CoGroup) else ()
+            return keys.union(() if mine else used, *(aggregate.columns for _, aggregate in mine))
         case Filter() | Map() | FlatMap() | MapBatches():
             read = node.inputs[0].columns if node.uses is None else node.uses
             return {*used, *read} if isinstance(node, Filter) else read
-        case Window(by=by, uses=uses, computed=computed, timestamp=time):
-            texts = [each for _, each in computed] + [each for each in (time,) if each is not None]
-            late = used if node.config.late == "side-output" else ()
-            return {*by, *uses, *late, *(column for each in texts for column in each.columns)}
-        case KeyedProcess(by=by, uses=uses, timestamp=time):
-            return {*by, *uses, *(() if time is None else time.columns)}
+        case Window() | KeyedProcess():
+            return _reads_by_key(node, used)
         case Apply() | Write():
             return node.inputs[0].columns
         case Read() | Union() | SideOutput():
             return used
+
+
+def _reads_by_key(node: Window | KeyedProcess, used: Collection[str]) -> Collection[str]:
+    expressions = [] if node.timestamp is None else [node.timestamp]
+    late: Collection[str] = ()
+    if isinstance(node, Window):
+        expressions += [expression for _, expression in node.computed]
+        late = used if node.config.late == "side-output" else ()
+    read = {column for expression in expressions for column in expression.columns}
+    return {*node.by, *node.uses, *read, *late}
 
 
 def _lower(columns: Collection[str]) -> set[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import fields, is_dataclass
+
 from flowcore.durations import MILLISECOND, show_duration
 from flowcore.graph.functions import name_of
 from flowcore.graph.stateful import KeyedProcess, SideOutput, Window
@@ -18,7 +20,7 @@ from flowcore.windows import (
     TumblingWindows,
 )
 
-__all__ = ["what_by_key"]
+__all__ = ["kept_by_key", "what_by_key"]
 
 
 def what_by_key(node: Window | KeyedProcess | SideOutput) -> str:
@@ -32,17 +34,27 @@ def what_by_key(node: Window | KeyedProcess | SideOutput) -> str:
             return f"side output {node.output}"
 
 
+def kept_by_key(node: Window | KeyedProcess) -> str:
+    """What of an operator's declaration says what it keeps."""
+    match node:
+        case Window():
+            return f"{_windows(node)}, {_function(node)}"
+        case KeyedProcess():
+            return f"process {name_of(node.function)}"
+
+
 def _window(node: Window) -> str:
     """The windows, what they emit, when, and what becomes of late records."""
     config = node.config
     named = (("trigger", config.trigger), ("evictor", config.evictor))
-    extra = [f"{what} {name_of(each)}" for what, each in named if each is not None]
+    extra = [f"{what} {_shown(each)}" for what, each in named if each is not None]
     if config.allowed_lateness_ms:
         extra.append(f"late by up to {_length(config.allowed_lateness_ms)}")
     if config.late == "side-output":
         extra.append("later records to the side output")
     by = ", ".join(node.by) or "nothing"
-    return ", ".join([f"{_windows(node)} of {config.time} time, {_function(node)} by {by}", *extra])
+    of_time = f" of {config.time} time" if config.assigner.bounded else ""
+    return ", ".join([f"{_windows(node)}{of_time}, {_function(node)} by {by}", *extra])
 
 
 def _process(node: KeyedProcess) -> str:
@@ -68,7 +80,7 @@ def _windows(node: Window) -> str:
         case GlobalWindows():
             return "one window without end"
         case other:
-            return f"windows of {name_of(other)}"
+            return f"windows of {_shown(other)}"
 
 
 def _function(node: Window) -> str:
@@ -83,6 +95,14 @@ def _function(node: Window) -> str:
             f"{'reduce' if isinstance(function, Reduce) else 'aggregate with'} {name_of(function.function)}"
         )
     return f"{what}, then {then}" if then else what
+
+
+def _shown(value: object) -> str:
+    """A trigger or an evictor with what it was given; the same in every process."""
+    if is_dataclass(value):
+        inside = (_shown(getattr(value, each.name)) for each in fields(value))
+        return f"{type(value).__name__}({', '.join(inside)})"
+    return repr(value) if isinstance(value, (bool, int, float, str)) else name_of(value)
 
 
 def _plain(function: object) -> object:

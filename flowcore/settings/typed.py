@@ -19,6 +19,9 @@ __all__ = ["Settings", "keys"]
 CheckMode = Literal["off", "sample", "full"]
 _CHECK_MODES: dict[Any, CheckMode] = {"off": "off", "sample": "sample", "full": "full"}
 
+HandOver = Literal["whole", "pipelined"]
+_HAND_OVERS: dict[Any, HandOver] = {"whole": "whole", "pipelined": "pipelined"}
+
 
 def _text(value: Any) -> str:
     if not isinstance(value, str):
@@ -49,6 +52,13 @@ def _check_mode(value: Any) -> CheckMode:
         msg = "it must be off, sample or full"
         raise ValueError(msg)
     return found
+
+
+def _hand_over(value: Any) -> HandOver:
+    if value not in _HAND_OVERS:
+        msg = "it must be whole or pipelined"
+        raise ValueError(msg)
+    return _HAND_OVERS[value]
 
 
 def _batch_duration(value: str | timedelta) -> timedelta:
@@ -87,6 +97,14 @@ class Settings:
     max_batch_records: int = _setting(
         "execution.max-records-per-batch", 5_000_000, _positive,
         "micro-batch and slice: most records of a source taken into one batch",
+    )  # fmt: skip
+    stages_at_once: int = _setting(
+        "execution.stages-at-once", 4, _positive,
+        "most bounded stages that run side by side; 1 for one after another, as declared",
+    )  # fmt: skip
+    hand_over: HandOver = _setting(
+        "execution.hand-over", "whole", _hand_over,
+        "whole: live queries start after all bounded stages; pipelined: each after those that it joins",
     )  # fmt: skip
     shuffle_partitions: int = _setting(
         "execution.shuffle-partitions", 2, _positive,

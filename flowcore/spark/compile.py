@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import count
 
 from pyspark.sql import DataFrame
@@ -41,20 +41,35 @@ from flowcore.spark import batch
 from flowcore.spark.aggregates import aggregated
 from flowcore.spark.beside import Beside
 from flowcore.spark.boundary import declared_by
-from flowcore.spark.context import Context, checkpoint_of
+from flowcore.spark.checkpoints import checkpoint_of
+from flowcore.spark.context import Context
 from flowcore.spark.incoming import Incoming
+from flowcore.spark.kept_state import column_types, stateful_parts
 from flowcore.spark.lanes import BAD, ORDINAL, Lane, Tracks, unite
 from flowcore.spark.outgoing import Outgoing
 from flowcore.spark.python_chain import chained
 from flowcore.spark.stream_source import read_stream
 from flowcore.spark.windows import Windowed, windowed
 
-__all__ = ["compile_query"]
+__all__ = ["CompiledQuery", "compile_query"]
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledQuery:
+    """A live query, ready to be started.
+
+    Attributes:
+        frame: For its sink.
+        types: Of each operator with state, the types of what Spark keeps.
+    """
+
+    frame: DataFrame
+    types: Mapping[str, tuple[str, ...]]
 
 
 def compile_query(
     query: LiveQuery, context: Context, results: Mapping[Operator, DataFrame], beside: Beside
-) -> DataFrame:
+) -> CompiledQuery:
     """Compile one live query.
 
     Args:
@@ -66,7 +81,8 @@ def compile_query(
     Raises:
         PlanError: Spark refuses an operator; the message names it.
     """
-    return _Compiler(query, context, results, beside).sink_frame()
+    compiler = _Compiler(query, context, results, beside)
+    return CompiledQuery(compiler.sink_frame(), compiler.types)
 
 
 class _Compiler:
@@ -89,6 +105,7 @@ class _Compiler:
         self.waiting: dict[Operator, list[tuple[Tracks, Lane]]] = {}
         self.ends: list[tuple[Tracks, Lane, Write]] = []
         self.beside_results: dict[Operator, tuple[Tracks, Mapping[str, Lane]]] = {}
+        self.types: dict[str, tuple[str, ...]] = {}
 
     def sink_frame(self) -> DataFrame:
         for node in self.query.operators:
@@ -134,7 +151,7 @@ class _Compiler:
         lanes = [lane] if readers <= 1 else tracks.split(lane, [next(self.numbers) for _ in range(readers)])
         self.waiting[node] = [(tracks, each) for each in lanes]
 
-    def _output(self, node: Operator) -> tuple[Tracks, Lane]:
+    def _output(self, node: Operator) -> tuple[Tracks, Lane]:  # noqa: C901 - a case for each kind
         match node:
             case Read():
                 return self._read(node)
@@ -157,10 +174,15 @@ class _Compiler:
                 return tracks, replace(lane, columns={name: known[name.lower()] for name in self._used(node)})
             case Apply():
                 tracks, lane = self._take(node.inputs[0])
-                return self._plain(batch.applied(node, tracks.only(lane)))
+                frame = batch.applied(node, tracks.only(lane))
+                if kept := stateful_parts(frame):
+                    self.types[node.name] = kept
+                return self._plain(frame)
             case Aggregate():
                 tracks, lane = self._take(node.inputs[0])
-                return aggregated(node, tracks, lane, timed=self.beside.timed)
+                tracks, lane = aggregated(node, tracks, lane, timed=self.beside.timed)
+                self.types[node.name] = column_types(tracks.frame)
+                return tracks, lane
             case Window():
                 return self._windowed(node)
             case _:
@@ -179,7 +201,7 @@ class _Compiler:
         lanes = chained(
             chain, tracks, lane, used=self.used, numbers=self.numbers,
             kept=[each.lower[name.lower()] for each, names in others for name in names],
-            check=self.context.settings.object_reuse_check,
+            check=self.context.settings.object_reuse_check, last=len(self.chains) == 1,
         )  # fmt: skip
         for node, each in lanes.items():
             self._put(node, tracks, each)
@@ -255,6 +277,7 @@ class _Compiler:
             keeps_bad=node in self.query.dead_letters,
             counted=self.counted,
             number=self.query.sources.index(node),
+            may_fail=bool(self.chains),
         )
         lane = Lane(next(self.numbers), {name: next(self.names) for name in node.columns})
         messages = read_stream(topic, self.query, self.context, events=self.beside.tracked)

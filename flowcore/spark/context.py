@@ -9,11 +9,10 @@ from pyspark.sql import SparkSession
 
 from flowcore.errors import RunError
 from flowcore.graph.connectors import KafkaTopic
-from flowcore.planner.plan import LiveQuery
 from flowcore.settings import Settings
 from flowcore.spark.results import ResultStore
 
-__all__ = ["Context", "broker_of", "checkpoint_of"]
+__all__ = ["Context", "broker_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +44,6 @@ class Context:
             RunError: Neither the topic nor the settings name one.
         """
         return broker_of(topic, self.settings)
-
-
-def checkpoint_of(query: LiveQuery, flow: str, settings: Settings) -> Path:
-    """The folder of a query's checkpoint."""
-    return settings.state_dir.absolute() / flow / "checkpoints" / query.name
 
 
 def broker_of(topic: KafkaTopic, settings: Settings) -> str:

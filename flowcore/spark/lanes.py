@@ -23,6 +23,7 @@ from flowcore.spark.sql import quoted
 __all__ = [
     "BAD",
     "EVENT",
+    "FAILED",
     "GONE",
     "IDENTITY",
     "KAFKA_MS",
@@ -52,6 +53,9 @@ SOURCE, NEWEST = "_source", "_newest_ms"
 """The number of a record's source, and its timestamp if that counts for watermarks; only before windows."""
 VALUE, REASON, KAFKA_MS = "_value", "_reason", "_kafka_ms"
 """Of rows outside the record lanes: their bytes, and of bad ones why, and the time that Kafka keeps."""
+FAILED = "_failed"
+"""Of bad rows: the operator whose function failed, null if the message could not be read. There only where
+functions run; then record lanes have the bytes and the time, too."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,8 +27,9 @@ from flowcore.planner.plan import LiveQuery, LiveStage, Plan
 from flowcore.settings import Settings
 from flowcore.spark.beside import Beside, tracks_latency
 from flowcore.spark.boundary import while_running
-from flowcore.spark.compile import compile_query
-from flowcore.spark.context import Context, broker_of, checkpoint_of
+from flowcore.spark.checkpoints import check, check_plan, checkpoint_of, clear_unborn, record
+from flowcore.spark.compile import CompiledQuery, compile_query
+from flowcore.spark.context import Context, broker_of
 from flowcore.spark.joined_results import joined_results
 from flowcore.spark.latency import track
 from flowcore.spark.lock import exclusive
@@ -53,6 +54,7 @@ class LiveRun:
 
     Raises:
         RunError: A checkpoint is in use by another run, or a broker or topic is missing.
+        StateError: A checkpoint was made by a plan that this one cannot go on from.
         ResultError: A bounded result is missing or damaged.
         PlanError: Spark refuses an operator.
     """
@@ -71,22 +73,29 @@ class LiveRun:
 
     def __enter__(self) -> Self:
         try:
-            prepare_topics(self.stage, self.context.settings)
-            # Locks first: a start that is refused must not pin another version for the run that lives.
+            # Locks first: a start that is refused must change nothing for the run that lives.
             for query in self.stage.queries:
                 self._closing.enter_context(_only_run(self._checkpoint(query), query.name))
-                _clear_unborn(self._checkpoint(query))
-            results = self._closing.enter_context(joined_results(self.plan, self.context))
+            check_plan(self.plan, self.context.settings)
+            results, pin = self._closing.enter_context(joined_results(self.plan, self.context))
+            prepare_topics(self.stage, self.context.settings)
             beside = {
                 query: Beside.of(query, self.plan, self.context.settings, self._checkpoint(query))
                 for query in self.stage.queries
             }
+            compiled = {query: self._compile(query, results, beside[query]) for query in self.stage.queries}
+            pin()
+            for query, each in compiled.items():
+                clear_unborn(self._checkpoint(query))
+                record(query, self.plan.flow, self._checkpoint(query), each.types)
             if any(each.tracked for each in beside.values()):
                 self._collectors = self._closing.enter_context(track(self.plan, beside, self.context))
             for query in self.stage.queries:
                 self._meters[query.name] = ProgressMeter(query, self.context.settings)
                 with while_running(f"query {query.name!r}", self.context.log):
-                    self._running[query.name] = self._start(query, results, beside[query])
+                    self._running[query.name] = self._start(
+                        query, compiled[query].frame, windowed=beside[query].windowed
+                    )
                 self._closing.callback(self._running[query.name].stop)
                 if beside[query].watermarked:
                     self._send_watermarks(query, beside[query])
@@ -164,18 +173,23 @@ class LiveRun:
         self._closing.enter_context(writer)
         self._closing.enter_context(sender)
 
-    def _start(
+    def _compile(
         self, query: LiveQuery, results: Mapping[Operator, DataFrame], beside: Beside
-    ) -> StreamingQuery:
+    ) -> CompiledQuery:
+        with while_running(f"query {query.name!r}", self.context.log):
+            compiled = compile_query(query, self.context, results, beside)
+        check(query, self.plan.flow, self._checkpoint(query), compiled.types)
+        return compiled
+
+    def _start(self, query: LiveQuery, frame: DataFrame, *, windowed: bool) -> StreamingQuery:
         by_clock = False
-        if beside.windowed:
+        if windowed:
             # A query keeps what is set when it starts; without input the clock may still make windows emit.
             conf = self.context.spark.conf
             conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(1 << 17))
             conf.set("spark.sql.execution.arrow.maxBytesPerBatch", str(64 << 20))  # of packed rows, too
             by_clock = query.mode.value != "slice" and goes_by_clock(query)
             conf.set("spark.sql.streaming.noDataMicroBatches.enabled", str(by_clock).lower())
-        frame = compile_query(query, self.context, results, beside)
         writer = (
             frame.writeStream.queryName(query.name)
             .option("checkpointLocation", str(self._checkpoint(query)))
@@ -258,18 +272,6 @@ def _create_outputs(query: LiveQuery, partitions: int, settings: Settings) -> No
         topic = topic_of(sink)
         if topic is not None:
             ensure_topics(broker_of(topic, settings), {topic.name: topic.partitions or partitions})
-
-
-def _clear_unborn(checkpoint: Path) -> None:
-    """Remove what a run left that was ended before its first batch was planned.
-
-    Half a file in the log of offsets is enough for Spark to refuse the checkpoint for ever.
-    """
-    offsets = checkpoint / "offsets"
-    found = list(offsets.iterdir()) if offsets.exists() else []
-    if not any(file.name.isdigit() for file in found):
-        for file in found:
-            file.unlink()
 
 
 def _only_run(checkpoint: Path, name: str) -> AbstractContextManager[None]:

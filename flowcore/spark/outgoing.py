@@ -20,6 +20,7 @@ from flowcore.spark.beside import Beside
 from flowcore.spark.lanes import (
     BAD,
     EVENT,
+    FAILED,
     IDENTITY,
     KAFKA_MS,
     LANE,
@@ -64,7 +65,8 @@ class Outgoing:
         if tracks.bad:
             for node, topic in self.dead_letters:
                 mine = f"topic IN ({literal(topic.name)}, {literal(topic.events)})"
-                cases.append((f"{LANE} = {BAD} AND {mine}", _dead_letter(node, topic)))
+                failed = FAILED if FAILED in frame.columns else _NOTHING
+                cases.append((f"{LANE} = {BAD} AND {mine}", _dead_letter(node, topic, failed)))
         if tracks.marked:
             companions = sorted({topic.events for _, topic in self.sinks})
             target = literal(companions[0])
@@ -114,12 +116,12 @@ class Outgoing:
         }
 
 
-def _dead_letter(node: Read, topic: KafkaTopic) -> _Message:
+def _dead_letter(node: Read, topic: KafkaTopic, failed: str) -> _Message:
     return {
         "topic": literal(topic.dead_letter),
         "key": _NOTHING,
         "value": VALUE,
-        "headers": bad_record_headers(node, REASON, KAFKA_MS),
+        "headers": bad_record_headers(node, REASON, KAFKA_MS, failed),
         "partition": "CAST(NULL AS INT)",
     }
 

@@ -6,23 +6,25 @@ come out is asked of the broker, so it can be seen at any time.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from pyspark.sql.streaming.query import StreamingQuery
 
+from flowcore.backlog.inputs import Inputs, lags
 from flowcore.elements import MIN_TIMESTAMP_MS
 from flowcore.errors import BrokerError
-from flowcore.graph.operators import KeyGroupOperator, topic_of
+from flowcore.graph.operators import KeyGroupOperator, Operator, topic_of
 from flowcore.kafka.topics import end_offsets
-from flowcore.planner.plan import LiveQuery
+from flowcore.planner.plan import LiveQuery, Plan
 from flowcore.settings import Settings
 from flowcore.spark.context import broker_of
 from flowcore.spark.windows import counted_as
 
-__all__ = ["ProgressMeter", "QueryProgress"]
+__all__ = ["ProgressMeter", "QueryProgress", "inputs_of", "waiting_queries"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,8 @@ class QueryProgress:
         dropped: Records that its windows dropped as late.
         state_bytes: What its windows keep, as of the last batch that all key groups had part in.
         watermark_ms: How far event time has come in its windows; None where there are none, or none yet.
+        backlog: What it reads is history: a bounded result that it joins is pending, or a source lags by
+            over `flowcore.backlog.inputs.CATCH_UP_S`, as its last batch told; None if that is not known.
     """
 
     name: str
@@ -56,6 +60,31 @@ class QueryProgress:
     dropped: int = 0
     state_bytes: int = 0
     watermark_ms: int | None = None
+    backlog: bool | None = None
+
+
+def waiting_queries(plan: Plan, committed: Collection[str]) -> tuple[QueryProgress, ...]:
+    """The live queries of a plan that wait for bounded stages, and hold nothing.
+
+    Args:
+        plan: What runs.
+        committed: Names of the bounded stages that are committed.
+    """
+    pending = {r.operator for stage in plan.bounded if stage.name not in committed for r in stage.results}
+    return tuple(
+        QueryProgress(query.name, "waiting", False, 0, 0, 0.0, 0, backlog=inputs_of(query, pending).backlog)
+        for query in (plan.live.queries if plan.live else ())
+        if not set(query.after) <= {*committed}
+    )
+
+
+def inputs_of(query: LiveQuery, pending: Collection[Operator] = ()) -> Inputs:
+    """What a query reads, with those of its bounded results that are pending; the others are no backlog."""
+    inputs = Inputs((node.name for node in query.results), (node.name for node in query.sources))
+    for node in query.results:
+        if node not in pending:
+            inputs.tell(node.name, backlog=False)
+    return inputs
 
 
 class ProgressMeter:
@@ -79,6 +108,7 @@ class ProgressMeter:
         self._windows = [counted_as(node) for node in query.operators if isinstance(node, KeyGroupOperator)]
         self._late = self._dropped = self._state_bytes = 0
         self._watermark_ms: int | None = None
+        self._inputs = inputs_of(query)
 
     def read(self, running: StreamingQuery) -> QueryProgress:
         """What the query has done so far; ``rows_out`` stands still while the broker does not answer."""
@@ -91,6 +121,8 @@ class ProgressMeter:
                 self._rows_in += batch["numInputRows"]
                 self._take(batch["observedMetrics"])
         last = running.lastProgress
+        if last:
+            self._hear(last)
         return QueryProgress(
             name=self._query.name,
             mode=self._query.mode.value,
@@ -104,6 +136,7 @@ class ProgressMeter:
             dropped=self._dropped,
             state_bytes=self._state_bytes,
             watermark_ms=self._watermark_ms,
+            backlog=self._inputs.backlog,
         )
 
     def _take(self, metrics: Mapping[str, Any]) -> None:
@@ -117,6 +150,22 @@ class ProgressMeter:
             if row["watermark_ms"] != MIN_TIMESTAMP_MS:
                 self._watermark_ms = row["watermark_ms"]
 
+    def _hear(self, batch: Mapping[str, Any]) -> None:
+        for source in self._query.sources:
+            topic = topic_of(source)
+            for each in batch["sources"]:
+                read, there = _offsets(each.get("endOffset")), _offsets(each.get("latestOffset"))
+                if topic is not None and topic.name in read and topic.name in there:
+                    unread = sum(there[topic.name].values()) - sum(read[topic.name].values())
+                    rate = float(each.get("processedRowsPerSecond") or 0.0)
+                    self._inputs.tell(source.name, backlog=lags(unread, rate))
+
 
 def _records(topics: Mapping[str, str]) -> int:
     return sum(sum(end_offsets(servers, name).values()) for name, servers in topics.items())
+
+
+def _offsets(found: Any) -> dict[str, dict[str, int]]:
+    """Offsets by topic and partition, as a batch tells them; nothing if it does not."""
+    offsets = json.loads(found) if isinstance(found, str) else found
+    return offsets if isinstance(offsets, dict) else {}

@@ -73,6 +73,8 @@ def session_config(
         "spark.executor.extraJavaOptions": " ".join(limits),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
+        # Between pools: each bounded stage has its own. Within one it is first come, first served.
+        "spark.scheduler.mode": "FAIR",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": str(max(2 * cores, 4)),
         "spark.sql.files.minPartitionNum": str(cores),

@@ -38,6 +38,7 @@ from flowcore.spark.python_chain import arrow_schema, types_of
 from flowcore.spark.sql import literal, quoted
 from flowcore.spark.watermarks import CHANNEL, ELEMENT
 from flowcore.watermarks import no_watermarks
+from flowcore.watermarks.strategies import PeriodicFunction
 
 __all__ = ["Windowed", "counted_as", "goes_by_clock", "windowed"]
 
@@ -111,6 +112,13 @@ def windowed(
         sources=tuple(source.name for source in of.query.sources),
         key_groups=of.key_groups,
         rows=rows,
+        functions={
+            source.name: topic.watermark.generator.function
+            for source in of.query.sources
+            if (topic := topic_of(source))
+            and topic.watermark
+            and isinstance(topic.watermark.generator, PeriodicFunction)
+        },
     )
     runtime = Runtime(
         operator=operator,

@@ -60,7 +60,7 @@ class BuiltIn:
 
     def merge(self, first: Any, second: Any) -> Any:
         """Both."""
-        return {**second, **first} if self.distinct else self.fold.merge(first, second)
+        return {**first, **second} if self.distinct else self.fold.merge(first, second)
 
     def result(self, accumulator: Any) -> Any:
         """What comes out."""

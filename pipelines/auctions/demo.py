@@ -40,7 +40,7 @@ from flowcore.settings import Settings
 from flowcore.spark.live import LiveRun
 from flowcore.spark.run import open_context
 from flowcore.testing.benchmark import this_commit, this_machine
-from pipelines.auctions import feed, nexmark, verify
+from pipelines.auctions import feed, history, nexmark, verify
 from pipelines.auctions.collect import Collector, latencies_ms
 from pipelines.auctions.flow import flow
 from pipelines.auctions.ui import serve_ui
@@ -153,7 +153,7 @@ def _history(progress: Progress, folder: Path, events: int) -> None:
             steps[table] = progress.add_task(f"generate history: {table}", total=total)
         progress.update(steps[table], completed=done)
 
-    nexmark.write_history(CONFIG, events, folder / "history", show)
+    history.write_history(CONFIG, events, folder / "history", show)
 
 
 def _bounded_stage(progress: Progress) -> float:

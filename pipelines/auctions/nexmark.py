@@ -6,7 +6,8 @@ holds depends on the configuration and on ``n`` alone: its number is hashed wher
 from a stateful random source. So any range can be made at any time, in pieces of any size, and
 the pieces fit together.
 
-It knows nothing of Kafka or Spark: see ``feed`` for the way to a broker. Times are integer
+It knows nothing of Kafka, Spark or files: see ``feed`` for the way to a broker and ``history`` for that
+to Parquet. Times are integer
 milliseconds since the epoch, UTC; ranges are half-open; prices are dollars in whole cents.
 
 Where it differs from Nexmark: persons and auctions are named only once they exist (Nexmark also
@@ -21,39 +22,31 @@ Source:
 from __future__ import annotations
 
 import hashlib
-import json
-import shutil
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, fields
-from functools import partial
-from pathlib import Path
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from flowcore.errors import ConfigurationError
 
 __all__ = [
+    "Kind",
     "NexmarkConfig",
     "auctions",
     "bids",
+    "kinds",
     "live_batches",
     "live_bids",
     "persons",
-    "write_history",
 ]
 
 FIRST_PERSON_ID: Final = 1_000
 FIRST_AUCTION_ID: Final = 1_000
 FIRST_CATEGORY_ID: Final = 10
 HOT_STRIDE: Final = 100  # of each hundred persons or auctions, one can be hot
-ROWS_PER_FILE: Final = 500_000
-ROWS_PER_GROUP: Final = 125_000
-GENERATOR_VERSION: Final = 1  # raise it when the same configuration begins to give other rows
-MARKER: Final = "_generated_from.json"  # Spark and Arrow skip names that begin with _
 
 FIRST_NAMES: Final = ("Ada", "Ben", "Cleo", "Dan", "Eve", "Finn", "Gus", "Hana", "Ivo", "June")
 LAST_NAMES: Final = ("Ash", "Birch", "Cedar", "Elm", "Fir", "Hazel", "Maple", "Oak", "Pine", "Yew")
@@ -65,7 +58,6 @@ NAMES: Final = tuple(f"{first} {last}" for first in FIRST_NAMES for last in LAST
 PRICES: Final = np.round(10 ** (np.arange(1 << 16) * (6 / (1 << 16))), 2)
 
 Integers = npt.NDArray[np.int64]
-Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,8 +189,8 @@ def live_bids(config: NexmarkConfig, history_events: int, first: int, count: int
     that it does not know. Columns as in ``bids``.
 
     Args:
-        config: As given to ``write_history``.
-        history_events: As given to ``write_history``; at least one cycle.
+        config: That of the history.
+        history_events: Events that the history holds; at least one cycle.
         first: Ordinal of the first live bid wanted, from 0.
         count: Number of bids.
     """
@@ -229,55 +221,22 @@ def live_batches(
         yield live_bids(config, history_events, first, min(batch_rows, count - first))
 
 
-def write_history(
-    config: NexmarkConfig,
-    events: int,
-    folder: Path,
-    on_progress: Progress = lambda _table, _done, _total: None,
-) -> dict[str, int]:
-    """Write events 0 to ``events - 1`` as Parquet: ``persons``, ``auctions``, ``bids``.
-
-    Each table is a folder that appears whole or not at all. One that holds just these rows
-    already is left as it is.
-
-    Args:
-        config: What to generate.
-        events: Number of events of all kinds.
-        folder: Where the three folders go; created if missing.
-        on_progress: Called with a table's name, its rows written so far, and its rows in all.
-
-    Returns:
-        Rows of each table.
-
-    Raises:
-        ConfigurationError: A folder of that name holds something else, which would be deleted.
-    """
-    origin = {"version": GENERATOR_VERSION, "events": events, "config": asdict(config)}
-    kinds = {
-        "persons": (_persons(config), persons),
-        "auctions": (_auctions(config), auctions),
-        "bids": (_bids(config), bids),
-    }
-    for name, (kind, generate) in kinds.items():
-        rows = kind.before(events)
-        if not _holds(folder / name, origin):
-            step = max(ROWS_PER_FILE // kind.proportion, 1) * kind.cycle
-            tables = (
-                generate(config, start, min(start + step, events)) for start in range(0, max(events, 1), step)
-            )
-            _write_table(folder / name, tables, origin, partial(on_progress, name), rows)
-    return {name: kind.before(events) for name, (kind, _) in kinds.items()}
-
-
 @dataclass(frozen=True, slots=True)
-class _Kind:
-    """Where one kind of event lies in each cycle, and so which event is the k-th of its kind."""
+class Kind:
+    """Where one kind of event lies in each cycle, and so which event is the k-th of its kind.
+
+    Attributes:
+        cycle: Number of events after which the kinds repeat.
+        offset: Place of the first of this kind in a cycle.
+        proportion: How many there are in each cycle.
+    """
 
     cycle: int
     offset: int
     proportion: int
 
     def before(self, event: int) -> int:
+        """Return how many of the kind precede an event."""
         cycles, place = divmod(event, self.cycle)
         return cycles * self.proportion + min(max(place - self.offset, 0), self.proportion)
 
@@ -288,25 +247,32 @@ class _Kind:
         return cycles * self.proportion + past - 1
 
     def numbers(self, ordinals: Integers) -> Integers:
+        """Return the number of each event, given its ordinal among its kind."""
         cycles, place = np.divmod(ordinals, self.proportion)
         return cycles * self.cycle + self.offset + place
 
     def between(self, first: int, last: int) -> tuple[Integers, Integers]:
+        """Return the ordinals and the numbers of those among events ``first`` to ``last - 1``."""
         ordinals = np.arange(self.before(first), self.before(last), dtype=np.int64)
         return ordinals, self.numbers(ordinals)
 
 
-def _persons(config: NexmarkConfig) -> _Kind:
-    return _Kind(config.cycle, 0, config.person_proportion)
+def kinds(config: NexmarkConfig) -> dict[str, Kind]:
+    """Return the kind of event that each table of the history holds."""
+    return {"persons": _persons(config), "auctions": _auctions(config), "bids": _bids(config)}
 
 
-def _auctions(config: NexmarkConfig) -> _Kind:
-    return _Kind(config.cycle, config.person_proportion, config.auction_proportion)
+def _persons(config: NexmarkConfig) -> Kind:
+    return Kind(config.cycle, 0, config.person_proportion)
 
 
-def _bids(config: NexmarkConfig) -> _Kind:
+def _auctions(config: NexmarkConfig) -> Kind:
+    return Kind(config.cycle, config.person_proportion, config.auction_proportion)
+
+
+def _bids(config: NexmarkConfig) -> Kind:
     offset = config.person_proportion + config.auction_proportion
-    return _Kind(config.cycle, offset, config.bid_proportion)
+    return Kind(config.cycle, offset, config.bid_proportion)
 
 
 def _made_at(config: NexmarkConfig, events: Integers) -> Integers:
@@ -377,37 +343,3 @@ def _draw(config: NexmarkConfig, purpose: str, events: Integers) -> npt.NDArray[
     draw: npt.NDArray[np.float64] = bits.astype(np.float64)
     draw *= 2.0**-53
     return draw
-
-
-def _holds(folder: Path, origin: dict[str, Any]) -> bool:
-    marker = folder / MARKER
-    if marker.is_file():
-        return bool(json.loads(marker.read_text()) == origin)
-    if folder.exists() and any(folder.iterdir()):
-        msg = (
-            f"{folder} holds something that this generator did not write: it would be deleted; "
-            "pass another folder, or remove it yourself"
-        )
-        raise ConfigurationError(msg)
-    return False
-
-
-def _write_table(
-    folder: Path,
-    tables: Iterator[pa.Table],
-    origin: dict[str, Any],
-    on_rows: Callable[[int, int], None],
-    rows: int,
-) -> None:
-    unfinished = folder.with_name(f".{folder.name}.unfinished")
-    shutil.rmtree(unfinished, ignore_errors=True)
-    unfinished.mkdir(parents=True)
-    written = 0
-    for number, table in enumerate(tables):
-        path = unfinished / f"part-{number:05}.parquet"
-        pq.write_table(table, path, compression="zstd", row_group_size=ROWS_PER_GROUP)
-        written += table.num_rows
-        on_rows(written, rows)
-    (unfinished / MARKER).write_text(json.dumps(origin, indent=2) + "\n")
-    shutil.rmtree(folder, ignore_errors=True)
-    unfinished.replace(folder)

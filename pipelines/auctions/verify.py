@@ -125,7 +125,7 @@ def expected_enriched(history: Path, bids: pa.Table) -> pa.Table:
     """Compute what the flow writes for each live bid, in the columns of ``ENRICHED``.
 
     Args:
-        history: Folder that ``nexmark.write_history`` filled.
+        history: Folder that ``history.write_history`` filled.
         bids: The live bids that were sent.
     """
     return _query(

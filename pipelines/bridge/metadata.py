@@ -5,31 +5,46 @@ Numbers keep their keys from one event to the next, since Dagster plots them ove
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from dagster import MetadataValue, TableColumn, TableSchema
 
 from flowcore.latency import LatencySummary
+from flowcore.planner.plan import Plan
 from flowcore.spark.manifest import Manifest, Table
 from flowcore.spark.progress import QueryProgress
+from flowcore.spark.stages import StageProgress
 
-__all__ = ["Metadata", "progress_metadata", "stage_metadata", "table_metadata"]
+__all__ = ["Metadata", "plan_metadata", "progress_metadata", "stage_metadata", "table_metadata"]
 
 Metadata = dict[str, MetadataValue]
 
 
-def stage_metadata(manifest: Manifest, *, fresh: bool) -> Metadata:
+def plan_metadata(plan: Plan) -> Metadata:
+    """The plan of an asset's flow, drawn and in words.
+
+    Dagster's UI draws no Mermaid, but shows a picture that stands in Markdown.
+    """
+    picture = base64.b64encode(plan.to_svg().encode()).decode()
+    drawn = f"![plan of flow {plan.flow}](data:image/svg+xml;base64,{picture})"
+    return {"plan": MetadataValue.md(f"{drawn}\n\n```\n{plan.explain()}\n```")}
+
+
+def stage_metadata(progress: StageProgress, manifest: Manifest) -> Metadata:
     """What is true of all that a stage leaves.
 
     Args:
+        progress: That it is committed.
         manifest: The committed result.
-        fresh: It was computed now, not found up to date.
     """
     return {
         "version": MetadataValue.text(manifest.version),
-        "fresh": MetadataValue.bool(fresh),
+        "state": MetadataValue.text(progress.state.value),
+        "fresh": MetadataValue.bool(progress.fresh),
         "duration_s": MetadataValue.float(manifest.duration_ms / 1000),
+        **{f"{state.value}_s": MetadataValue.float(seconds) for state, seconds in progress.seconds},
         "sources": MetadataValue.json(dict(manifest.sources)),
         "rejected": MetadataValue.int(sum(manifest.rejected.values())),
     }
@@ -74,10 +89,13 @@ def progress_metadata(
             f"{query.name}/dead_letters": _count(query.dead_letters),
             f"{query.name}/records_per_second": MetadataValue.float(query.rows_per_second),
         }
+        if query.backlog is not None:
+            found[f"{query.name}/backlog"] = MetadataValue.bool(query.backlog)
     for one in latency:
         path = f"latency/{one.source} -> {one.sink}"
         found[f"{path}/markers"] = _count(one.count)
-        for name, value_ms in (("p50", one.p50_ms), ("p99", one.p99_ms), ("max", one.max_ms)):
+        figures = ("p50", one.p50_ms), ("p90", one.p90_ms), ("p99", one.p99_ms), ("max", one.max_ms)
+        for name, value_ms in figures:
             if value_ms is not None:
                 found[f"{path}/{name}_ms"] = MetadataValue.float(value_ms)
     return found | {

@@ -33,7 +33,7 @@ from flowcore.spark.live import LiveRun
 from flowcore.spark.run import SilentListener, open_context, run_stages
 from flowcore.spark.session import live_session
 from flowcore.testing.benchmark import Figures, Report, in_turn
-from pipelines.auctions import feed, nexmark, verify
+from pipelines.auctions import feed, history, nexmark, verify
 from pipelines.auctions.flow import LIVE_BID, flow
 
 PARTITIONS = 2
@@ -64,7 +64,7 @@ def command(bids: int, history_events: int, rounds: int, *, as_json: bool) -> No
 
 def _measure(folder: Path, servers: str, bids: int, history_events: int, rounds: int) -> Report:
     config = nexmark.NexmarkConfig()
-    nexmark.write_history(config, history_events, folder / "history")
+    history.write_history(config, history_events, folder / "history")
     outputs = ["enriched-bids", "highest-bids", "rival-enriched", "rival-highest"]
     ensure_topics(servers, {"bids": PARTITIONS, **dict.fromkeys(outputs, PARTITIONS)})
     batches = list(nexmark.live_batches(config, history_events, bids))

@@ -44,7 +44,7 @@ from flowcore.spark.context import Context
 from flowcore.spark.live import LiveRun
 from flowcore.spark.run import SilentListener, open_context, run_stages
 from flowcore.testing.benchmark import Figures, Report, in_turn
-from pipelines.auctions import feed, nexmark, verify
+from pipelines.auctions import feed, history, nexmark, verify
 from pipelines.auctions.collect import Collector, latencies_ms
 from pipelines.auctions.flow import flow
 
@@ -111,7 +111,7 @@ def command(
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
         progress = stack.enter_context(Progress(console=Console(stderr=True), transient=True))
-        nexmark.write_history(CONFIG, history_events, folder / "history")
+        history.write_history(CONFIG, history_events, folder / "history")
         found = {}
         for mode in MODES:
             with EmbeddedBroker() as broker:

@@ -10,7 +10,8 @@ import pytest
 from flowcore.kafka.broker import EmbeddedBroker
 from flowcore.kafka.topics import ensure_topics
 from pipelines.auctions.feed import feed
-from pipelines.auctions.nexmark import NexmarkConfig, live_batches, write_history
+from pipelines.auctions.history import write_history
+from pipelines.auctions.nexmark import NexmarkConfig, live_batches
 
 EVENTS = 20_000
 BIDS = 2_000

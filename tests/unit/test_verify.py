@@ -13,7 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipelines.auctions.feed import encode
-from pipelines.auctions.nexmark import NexmarkConfig, auctions, bids, live_bids, write_history
+from pipelines.auctions.history import write_history
+from pipelines.auctions.nexmark import NexmarkConfig, auctions, bids, live_bids
 from pipelines.auctions.verify import (
     ENRICHED,
     HIGHEST,

@@ -9,8 +9,9 @@ import pyarrow.dataset as ds
 import pytest
 
 from flowcore.errors import ConfigurationError
-from pipelines.auctions import nexmark
-from pipelines.auctions.nexmark import NexmarkConfig, auctions, bids, persons, write_history
+from pipelines.auctions import history
+from pipelines.auctions.history import write_history
+from pipelines.auctions.nexmark import NexmarkConfig, auctions, bids, persons
 
 CONFIG = NexmarkConfig()
 GENERATORS = {"persons": persons, "auctions": auctions, "bids": bids}
@@ -18,7 +19,7 @@ GENERATORS = {"persons": persons, "auctions": auctions, "bids": bids}
 
 @pytest.fixture(autouse=True)
 def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nexmark, "ROWS_PER_FILE", 1_000)
+    monkeypatch.setattr(history, "ROWS_PER_FILE", 1_000)
 
 
 @pytest.mark.parametrize("events", [0, 49, 12_345], ids=["none", "part-of-a-cycle", "many-files"])
