@@ -308,3 +308,37 @@ def test_times_as_keys_and_values_survive_a_restart() -> None:
 
     ((_, found),) = stepped.outputs.batches
     assert [(row["user"], row["latest"]) for row in found.to_pylist()] == [(now, now)]
+
+
+def test_event_time_goes_on_with_the_clock_while_all_are_idle() -> None:
+    """A window that waits for records that do not come emits when the clock has gone on far enough."""
+    strategy = WatermarkStrategy(BoundedOutOfOrderness(0), idle_after_ms=100, all_idle="advance")
+    runtime = runtime_of(by_column(windows()), strategy=strategy)
+    store = MemoryStore()
+    stepped = runtime.step(0, rows(("a", 5, 1)), 0, store, Remembered())
+    clocks = []
+    while stepped.manifest.wake_ms is not None and stepped.manifest.wake_ms < 300:
+        clocks.append(stepped.manifest.wake_ms)
+        stepped = runtime.step(0, [], clocks[-1], store, Remembered())
+        if results(stepped):
+            break
+
+    # Quiet since 1, idle from 102 on at the watermark 4; 9 is the window's last millisecond.
+    assert (clocks[-1], results(stepped)) == (107, [("a", 1, 1, 0, 1, False)])
+
+
+def test_a_users_function_says_how_far_event_time_has_come() -> None:
+    """It sees the timestamps of one partition's batch."""
+    packing = Packing(
+        inputs=Inputs(key_group="g", source="s", partition="p", offset="o", newest="t"),
+        sources=("in",), key_groups=1, rows=ROWS, functions={"in": lambda times: len(times) * 100},
+    )  # fmt: skip
+    zeros = pa.array([0, 0], pa.int32())
+    batch = pa.record_batch(
+        {"g": zeros, "s": zeros, "p": zeros, "o": [0, 1], "user": ["a", "b"], "t": [1, 2], "v": [1, 1]}
+    )
+
+    packed = [row for part in packing.run([batch]) for row in part.to_pylist()]
+
+    items = [Packed(row["kind"], row["channel"], row["at"], row["payload"]) for row in packed]
+    assert [item.newest_ms for item in items if item.kind == Kind.SEEN] == [200]
