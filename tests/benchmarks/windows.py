@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import json
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -24,6 +25,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 from confluent_kafka import Consumer, TopicPartition
+from pyspark import cloudpickle
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
@@ -224,6 +226,7 @@ class _Bench:
 
     def per_key(self, case: Case, sent: Sent, _round: int) -> float:
         """Records a second of the same logic, a key at a time."""
+        cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import a benchmark
         frame = self._records(sent).withWatermark("time", f"{DELAY_MS} milliseconds")
         found = frame.groupBy("auction_id").transformWithState(
             PerKey(case.windows, 30_000 if case.late else 0),
