@@ -15,12 +15,14 @@ from typing import Any
 from pyspark.sql.streaming.query import StreamingQuery
 
 from flowcore.backlog.inputs import Inputs, lags
+from flowcore.elements import MIN_TIMESTAMP_MS
 from flowcore.errors import BrokerError
-from flowcore.graph.operators import Operator, topic_of
+from flowcore.graph.operators import KeyGroupOperator, Operator, topic_of
 from flowcore.kafka.topics import end_offsets
 from flowcore.planner.plan import LiveQuery, Plan
 from flowcore.settings import Settings
 from flowcore.spark.context import broker_of
+from flowcore.spark.windows import counted_as
 
 __all__ = ["ProgressMeter", "QueryProgress", "inputs_of", "waiting_queries"]
 
@@ -38,6 +40,10 @@ class QueryProgress:
         rows_per_second: Of the last one.
         rows_out: Records that came into its sinks' topics, whoever wrote them; dead letters not counted.
         dead_letters: Bad messages that came into the dead-letter topics that it writes.
+        late: Records that left through the side outputs of its windows.
+        dropped: Records that its windows dropped as late.
+        state_bytes: What its windows keep, as of the last batch that all key groups had part in.
+        watermark_ms: How far event time has come in its windows; None where there are none, or none yet.
         backlog: What it reads is history: a bounded result that it joins is pending, or a source lags by
             over `flowcore.backlog.inputs.CATCH_UP_S`, as its last batch told; None if that is not known.
     """
@@ -50,6 +56,10 @@ class QueryProgress:
     rows_per_second: float
     rows_out: int
     dead_letters: int = 0
+    late: int = 0
+    dropped: int = 0
+    state_bytes: int = 0
+    watermark_ms: int | None = None
     backlog: bool | None = None
 
 
@@ -95,6 +105,9 @@ class ProgressMeter:
         self._before = self._now = _records(self._topics), _records(self._letters)
         self._last_batch = -1
         self._batches = self._rows_in = 0
+        self._windows = [counted_as(node) for node in query.operators if isinstance(node, KeyGroupOperator)]
+        self._late = self._dropped = self._state_bytes = 0
+        self._watermark_ms: int | None = None
         self._inputs = inputs_of(query)
 
     def read(self, running: StreamingQuery) -> QueryProgress:
@@ -106,6 +119,7 @@ class ProgressMeter:
                 self._last_batch = batch["batchId"]
                 self._batches += 1
                 self._rows_in += batch["numInputRows"]
+                self._take(batch["observedMetrics"])
         last = running.lastProgress
         if last:
             self._hear(last)
@@ -118,8 +132,23 @@ class ProgressMeter:
             rows_per_second=float(last["processedRowsPerSecond"] or 0.0) if last else 0.0,
             rows_out=self._now[0] - self._before[0],
             dead_letters=self._now[1] - self._before[1],
+            late=self._late,
+            dropped=self._dropped,
+            state_bytes=self._state_bytes,
+            watermark_ms=self._watermark_ms,
             backlog=self._inputs.backlog,
         )
+
+    def _take(self, metrics: Mapping[str, Any]) -> None:
+        for name in self._windows:
+            row = metrics.get(name)
+            if row is None or row["watermark_ms"] is None:  # a batch that no key group had part in
+                continue
+            self._late += row["late_records"]
+            self._dropped += row["dropped_records"]
+            self._state_bytes = row["state_bytes"]
+            if row["watermark_ms"] != MIN_TIMESTAMP_MS:
+                self._watermark_ms = row["watermark_ms"]
 
     def _hear(self, batch: Mapping[str, Any]) -> None:
         for source in self._query.sources:
