@@ -93,9 +93,7 @@ class LiveRun:
             for query in self.stage.queries:
                 self._meters[query.name] = ProgressMeter(query, self.context.settings)
                 with while_running(f"query {query.name!r}", self.context.log):
-                    self._running[query.name] = self._start(
-                        query, compiled[query].frame, windowed=beside[query].windowed
-                    )
+                    self._running[query.name] = self._start(query, compiled[query].frame, beside[query])
                 self._closing.callback(self._running[query.name].stop)
                 if beside[query].watermarked:
                     self._send_watermarks(query, beside[query])
@@ -181,9 +179,9 @@ class LiveRun:
         check(query, self.plan.flow, self._checkpoint(query), compiled.types)
         return compiled
 
-    def _start(self, query: LiveQuery, frame: DataFrame, *, windowed: bool) -> StreamingQuery:
+    def _start(self, query: LiveQuery, frame: DataFrame, beside: Beside) -> StreamingQuery:
         by_clock = False
-        if windowed:
+        if beside.windowed:
             # A query keeps what is set when it starts; without input the clock may still make windows emit.
             conf = self.context.spark.conf
             conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(1 << 17))
@@ -211,7 +209,9 @@ class LiveRun:
         if files:
             return start_files(files[0], writer.outputMode("append"), self.context)
         options = {"kafka.bootstrap.servers": output_servers(query, self.context.settings)}
-        return writer.format("kafka").options(**options, **sink_options(query)).start()
+        return (
+            writer.format("kafka").options(**options, **sink_options(query, beside.limits.values())).start()
+        )
 
 
 def prepare_topics(stage: LiveStage, settings: Settings) -> None:

@@ -6,7 +6,7 @@ several. A bad record leaves with its own bytes, and its coordinates and the rea
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
@@ -16,6 +16,7 @@ from flowcore.errors import PlanError
 from flowcore.graph.connectors import Csv, Json, KafkaTopic, Parquet, Sink
 from flowcore.graph.operators import Read, Write
 from flowcore.kafka.elements import ELEMENT_HEADER
+from flowcore.kafka.limits import TopicLimits, topic_limits
 from flowcore.kafka.topics import ensure_topics
 from flowcore.spark import elements
 from flowcore.spark.context import Context
@@ -25,7 +26,6 @@ from flowcore.spark.values import written
 
 __all__ = [
     "DEAD_LETTER_CONFIGS",
-    "LARGE_WRITE",
     "bad_record_headers",
     "headers",
     "kafka_key",
@@ -33,6 +33,7 @@ __all__ = [
     "start_files",
     "write_bad_records",
     "write_files",
+    "write_options",
     "write_topic",
 ]
 
@@ -42,7 +43,19 @@ _NULL = "CAST(NULL AS STRING)"
 
 # A dead letter is larger than the message that it was, which may have been as large as its topic takes.
 DEAD_LETTER_CONFIGS = {"max.message.bytes": str(_LARGEST_BYTES)}
-LARGE_WRITE = {"kafka.max.request.size": str(_LARGEST_BYTES), "kafka.buffer.memory": str(2 * _LARGEST_BYTES)}
+
+
+def write_options(limits: Iterable[TopicLimits], batch_bytes: int = 16 << 10) -> dict[str, str]:
+    """Options of a Kafka client that writes messages as large as its topics take.
+
+    No batch is larger than the smallest topic takes: the client would split a batch that is refused into
+    batches of the same size, and wait for minutes for them to be taken.
+    """
+    return {
+        "kafka.max.request.size": str(_LARGEST_BYTES),
+        "kafka.buffer.memory": str(2 * _LARGEST_BYTES),
+        "kafka.batch.size": str(min([batch_bytes, *(one.max_message_bytes for one in limits)])),
+    }
 
 
 def kafka_value(topic: KafkaTopic, columns: Mapping[str, str], frame: DataFrame) -> str:
@@ -158,5 +171,6 @@ def _send(
 ) -> None:
     servers = context.servers(topic)
     ensure_topics(servers, {name: topic.partitions or _DEFAULT_PARTITIONS}, configs)
-    options = {"kafka.bootstrap.servers": servers, "topic": name, **LARGE_WRITE}
+    limits = topic_limits(servers, [name]).values()
+    options = {"kafka.bootstrap.servers": servers, "topic": name, **write_options(limits)}
     records.write.format("kafka").options(**options).save()

@@ -6,16 +6,19 @@ record shall pass in a millisecond.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from pyspark.sql import DataFrame
 
 from flowcore.errors import PlanError
 from flowcore.graph.connectors import KafkaTopic
 from flowcore.graph.operators import topic_of
+from flowcore.kafka.limits import TopicLimits
 from flowcore.planner.plan import LiveQuery
 from flowcore.settings import Settings
 from flowcore.spark.context import Context, broker_of
 from flowcore.spark.offsets import offsets_json, start_offsets
-from flowcore.spark.sinks import LARGE_WRITE
+from flowcore.spark.sinks import write_options
 
 __all__ = ["output_servers", "read_stream", "sink_options"]
 
@@ -26,7 +29,7 @@ _BULK_READ = {
     # the broker gives that up (after 500 ms by default) Spark's question for the end of the partition waits.
     "kafka.fetch.max.wait.ms": "10",
 }
-_BULK_WRITE = {"kafka.linger.ms": "50", "kafka.batch.size": str(512 << 10)}
+_BULK_BATCH_BYTES = 512 << 10
 
 
 def read_stream(topic: KafkaTopic, query: LiveQuery, context: Context, *, events: bool) -> DataFrame:
@@ -49,9 +52,11 @@ def read_stream(topic: KafkaTopic, query: LiveQuery, context: Context, *, events
     return context.spark.readStream.format("kafka").options(**options).load()
 
 
-def sink_options(query: LiveQuery) -> dict[str, str]:
-    """Options of the Kafka sink."""
-    return LARGE_WRITE | ({"kafka.linger.ms": "0"} if query.mode.value == "realtime" else _BULK_WRITE)
+def sink_options(query: LiveQuery, limits: Iterable[TopicLimits]) -> dict[str, str]:
+    """Options of the Kafka sink, by what the topics take that a query writes to."""
+    if query.mode.value == "realtime":
+        return {**write_options(limits), "kafka.linger.ms": "0"}
+    return {**write_options(limits, _BULK_BATCH_BYTES), "kafka.linger.ms": "50"}
 
 
 def output_servers(query: LiveQuery, settings: Settings) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -81,6 +82,21 @@ def test_record_nearly_as_large_as_its_topic_takes_is_written(live: Live) -> Non
 
     assert [len(record.value or b"") for record in live.records(out)] == [LIMIT - 512]
     assert len(live.records(bids.dead_letter)) == 1
+
+
+@pytest.mark.parametrize("mode", ["slice", "table"])
+def test_records_that_are_small_alone_are_not_too_large_together(live: Live, mode: str) -> None:
+    """A client that sent them in one batch would have it refused, again and again."""
+    bids, out = live.topic("bids", schema=BID), _sink(live, max_message_bytes=str(LIMIT))
+    if mode == "table":
+        bids = replace(bids, until="latest")
+    flow = Flow("f")
+    flow.read("bids", bids).write("out", out)
+    live.send(bids, *({"id": number, "name": "x" * (LIMIT // 4)} for number in range(20)))
+
+    live.run(flow)
+
+    assert sorted(value["id"] for value in live.values(out)) == list(range(20))
 
 
 def test_aggregate_that_grew_too_large_is_a_dead_letter_with_its_key(live: Live) -> None:
