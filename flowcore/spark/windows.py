@@ -35,7 +35,7 @@ from flowcore.spark.keygroups import (
 )
 from flowcore.spark.lanes import EVENT, IDENTITY, LANE, NEWEST, ORDINAL, SOURCE, TIME, VALUE, Lane, Tracks
 from flowcore.spark.python_chain import arrow_schema, types_of
-from flowcore.spark.sql import literal, quoted
+from flowcore.spark.sql import literal, quoted, shown_time
 from flowcore.spark.watermarks import CHANNEL, ELEMENT
 from flowcore.watermarks import no_watermarks
 from flowcore.watermarks.strategies import PeriodicFunction
@@ -48,8 +48,6 @@ _OWN = "_flowcore_"
 """In front of names beside the user's."""
 _OF = f"{_OWN}of_"
 """In front of what says where a late record was."""
-_TIMES_SHOWN = (-62_135_596_800_000, 253_402_300_799_999)
-"""The years 1 to 9999, in which Spark shows times; the ends of 64-bit time are far out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -267,8 +265,8 @@ def _lanes(  # noqa: PLR0917 - what was made on the way
     found = physical[emission.RESULTS]
     columns = {name: found[name] for name in node.columns if name in found}
     shown = {
-        "window_start": _shown(found[emission.START]),
-        "window_end": _shown(found[emission.END]),
+        "window_start": shown_time(found[emission.START]),
+        "window_end": shown_time(found[emission.END]),
         "firing": found[emission.FIRING],
         "is_late": found[emission.IS_LATE],
     }
@@ -329,11 +327,6 @@ def _observed(node: Window, frame: DataFrame) -> DataFrame:
         F.expr(f"coalesce(sum({total('state_bytes')}), 0)").alias("state_bytes"),
         F.expr(f"min({total('watermark_ms')})").alias("watermark_ms"),
     )
-
-
-def _shown(time_ms: str) -> str:
-    least, most = _TIMES_SHOWN
-    return f"CASE WHEN {time_ms} BETWEEN {least} AND {most} THEN timestamp_millis({time_ms}) END"
 
 
 def _with(lane: Lane, columns: Mapping[str, str]) -> Lane:
