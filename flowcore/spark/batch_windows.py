@@ -13,11 +13,12 @@ from pyspark.sql import functions as F
 from flowcore.graph.operators import KeyedProcess, Window
 from flowcore.graph.stateful import WINDOW_COLUMNS
 from flowcore.spark.sql import literal, quoted, shown_time, struct
+from flowcore.spark.windows import time_column
 from flowcore.windows import SlidingWindows, TumblingWindows
 
 __all__ = ["TIME", "timed", "windowed"]
 
-TIME = "_flowcore_time_ms"
+TIME = time_column()
 """The column of a row's time, BIGINT milliseconds, null if it has none."""
 
 _BEHIND, _START, _LAST = "_flowcore_behind_ms", "_flowcore_start_ms", "_flowcore_last_ms"

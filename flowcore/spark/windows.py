@@ -40,7 +40,7 @@ from flowcore.spark.watermarks import CHANNEL, ELEMENT
 from flowcore.watermarks import no_watermarks
 from flowcore.watermarks.strategies import PeriodicFunction
 
-__all__ = ["Windowed", "counted_as", "goes_by_clock", "windowed"]
+__all__ = ["Windowed", "counted_as", "goes_by_clock", "operator_of", "time_column", "windowed"]
 
 _COUNTED = -4
 _COUNTERS = "_counters"
@@ -102,9 +102,9 @@ def windowed(
     late = _late_columns(node, lane, used, of)
     columns = _record_columns(node, lane, late)
     frame = _input(node, tracks, lane, columns, of)
-    names = [_time(), *columns]
+    names = [time_column(), *columns]
     rows = to_arrow_schema(StructType([frame.schema[name] for name in names]), timezone="UTC")
-    operator = _operator(node, rows, tuple(late))
+    operator = operator_of(node, rows, tuple(late))
     packing = Packing(
         inputs=_inputs(frame),
         sources=tuple(source.name for source in of.query.sources),
@@ -129,17 +129,24 @@ def windowed(
     return _lanes(node, stepped, operator, tracks, late, of)
 
 
-def _operator(node: Window, rows: pa.Schema, late: tuple[str, ...]) -> KeyGroupOperator:
+def operator_of(node: Window, rows: pa.Schema, late: tuple[str, ...]) -> KeyGroupOperator:
+    """What is done in a key group: by column where that gives the same, else record by record.
+
+    Args:
+        node: The windows.
+        rows: The columns of records, `time_column` among them.
+        late: Those of late records.
+    """
     types = {field.name: field.type for field in rows}
     if FoldedWindows.refusal(node.config, types) is None:
-        return FoldedWindows(config=node.config, keys=node.by, timestamp=_time(), rows=rows, late=late)
+        return FoldedWindows(config=node.config, keys=node.by, timestamp=time_column(), rows=rows, late=late)
     return RecordWindows(
         name=node.name,
         config=node.config,
         keys=node.by,
         key_of=node.key_of,
         values=tuple(_values(node)),
-        timestamp=_time(),
+        timestamp=time_column(),
         rows=rows,
         results=_results(node, types),
         late=late,
@@ -333,5 +340,6 @@ def _with(lane: Lane, columns: Mapping[str, str]) -> Lane:
     return Lane(lane.number, columns, identified=lane.identified, named=lane.named)
 
 
-def _time() -> str:
+def time_column() -> str:
+    """The column of the records' timestamps in front of the windows."""
     return f"{_OWN}timestamp_ms"
