@@ -16,6 +16,7 @@ from flowcore.graph.operators import (
     Join,
     Operator,
     Select,
+    SideOutput,
     Union,
     Where,
     Window,
@@ -50,6 +51,8 @@ def output(node: Operator, inputs: Mapping[Operator, DataFrame]) -> DataFrame:
                 return co_grouped(node, *frames)
             case Window() if form_of(node).value == "native":
                 return windowed(node, frames[0])
+            case SideOutput(inputs=(Window() as windows,)):  # nothing is late
+                return inputs[windows.inputs[0]].where("false")
             case Union():
                 return _united(frames)
             case Apply():

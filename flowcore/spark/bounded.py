@@ -131,13 +131,11 @@ def _compile(
             case _ if node in chains:
                 with declared_by(node.name):
                     frames |= _chained(chains[node], stage, frames[node.inputs[0]], context, kept)
-            case _ if isinstance(node, PythonOperator):
-                pass  # it runs with the first of its chain
+            case _ if isinstance(node, PythonOperator) or node in frames:
+                pass  # it runs with the first of its chain, or came with its process
             case Window() | KeyedProcess() if form_of(node).value == "key-group":
                 with declared_by(node.name):
                     frames |= _by_key_group(node, stage, frames[node.inputs[0]], context, kept)
-            case SideOutput():
-                pass  # it comes with its operator
             case _:
                 frames[node] = batch.output(node, frames)
         if node in shared and node in frames:
@@ -162,14 +160,14 @@ def _chained(
 def _by_key_group(
     node: Window | KeyedProcess, stage: BoundedStage, frame: DataFrame, context: Context, kept: ExitStack
 ) -> Mapping[Operator, DataFrame]:
-    """The results of an operator and its side outputs; over bounded input nothing is late."""
+    """The results of an operator and the side outputs of a process."""
     now_ms = time.time_ns() // 1_000_000
     found = by_key_group(node, frame, key_groups=context.settings.key_groups, clock_ms=now_ms)
     parts: dict[Operator, DataFrame] = {node: found.results}
     for side in stage.operators:
-        if isinstance(side, SideOutput) and node in side.inputs:
-            parts[side] = found.sides.get(side.output, frame.where("false"))
-    if found.sides and len(parts) > 1:  # each is written by a job of its own, and functions shall run once
+        if isinstance(side, SideOutput) and node in side.inputs and side.output in found.sides:
+            parts[side] = found.sides[side.output]
+    if len(parts) > 1:  # each is written by a job of its own, and functions shall run once
         found.whole.persist()
         kept.callback(found.whole.unpersist)
     return parts

@@ -208,11 +208,14 @@ def test_process_of_batches_sees_rows_in_order_of_time(run: Run, rows: Rows, vis
     assert [row[1:] for row in rows(with_places)] == [(v["at"], 2 * v["number"]) for v in visits]
 
 
-def test_late_output_of_bounded_windows_is_empty(run: Run, rows: Rows, visits: list[Visit]) -> None:
+@pytest.mark.parametrize("windows", [Session(gap=1), Tumbling(1)], ids=["key-group", "native"])
+def test_late_output_of_bounded_windows_is_empty(
+    windows: Any, run: Run, rows: Rows, visits: list[Visit]
+) -> None:
     """Event time stands still until the input has ended."""
     flow = Flow("f")
     stream = flow.read("in", Parquet("visits", schema=VISITS)).window(
-        Session(gap=1), by="key", timestamp="at", late="side-output"
+        windows, by="key", timestamp="at", late="side-output"
     )
     results = stream.aggregate(n="count(*)")
     results.write("out", Parquet("out"))
