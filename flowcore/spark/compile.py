@@ -214,7 +214,7 @@ class _Compiler:
             query=self.query,
             checkpoint=str(checkpoint_of(self.query, self.context.flow, self.context.settings)),
             beside=self.beside,
-            key_groups=self.context.settings.key_groups,
+            key_groups=self.query.key_groups,
             counted=self.counted,
             numbers=self.numbers,
         )
