@@ -68,6 +68,11 @@ def test_without_records_no_function_is_opened() -> None:
     assert life == []
 
 
+def test_function_that_fails_is_named() -> None:
+    with pytest.raises(FunctionError, match=r"operator 'noted': its function raised TypeError"):
+        _run([], [{"user": "a", "at": 1, "n": None}])
+
+
 def test_record_of_other_columns_is_refused_by_name() -> None:
     with pytest.raises(
         FunctionError, match=r"operator 'noted': its function put out \{'m': 1\}, no record of"
