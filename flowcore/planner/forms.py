@@ -14,6 +14,8 @@ from flowcore.windows import EndOfStreamWindows, SlidingWindows, TumblingWindows
 
 __all__ = ["form_of", "late_of", "output_of", "state_of"]
 
+_IN_ORDER = frozenset({"first_value", "last_value", "collect_list"})
+
 
 def form_of(node: Window | KeyedProcess) -> Decision:
     """``"native"`` or ``"key-group"``."""
@@ -50,6 +52,9 @@ def late_of(node: Window) -> Decision | None:
 def output_of(node: Window | KeyedProcess) -> Decision:
     """When it puts out."""
     if isinstance(node, KeyedProcess):
+        if node.bounded:
+            why = "its function sees the rows in order of time, and event time goes on when they have ended"
+            return Decision("as rows come and, at their end, timers are due", (why,))
         return Decision("as input comes and timers are due", ("its function decides",))
     if node.bounded:
         return Decision("at the end of input", ("its windows are complete when their input has ended",))
@@ -76,3 +81,6 @@ def _obstacles(node: Window) -> Iterator[tuple[str, str]]:
         yield "it has a trigger", "leave the trigger out"
     if config.evictor is not None:
         yield "it has an evictor", "leave the evictor out"
+    ordered = [name for name, each in node.built_in if each.function in _IN_ORDER]
+    if ordered and node.timestamp is not None:
+        yield f"{', '.join(ordered)} go by the order of time, which Spark's aggregate does not keep", ""

@@ -16,13 +16,14 @@ from flowcore.graph.operators import (
     Join,
     Operator,
     Select,
+    SideOutput,
     Union,
     Where,
     Window,
     WithColumns,
 )
-from flowcore.graph.stateful import WINDOW_COLUMNS
-from flowcore.planner.at_end import is_grouped_aggregate
+from flowcore.planner.forms import form_of
+from flowcore.spark.batch_windows import windowed
 from flowcore.spark.boundary import declared_by
 from flowcore.spark.co_groups import co_grouped
 
@@ -48,8 +49,10 @@ def output(node: Operator, inputs: Mapping[Operator, DataFrame]) -> DataFrame:
                 return _joined(node, *frames)
             case CoGroup():
                 return co_grouped(node, *frames)
-            case Window() if is_grouped_aggregate(node):
-                return _grouped_at_end(node, frames[0])
+            case Window() if form_of(node).value == "native":
+                return windowed(node, frames[0])
+            case SideOutput(inputs=(Window() as windows,)):  # nothing is late
+                return inputs[windows.inputs[0]].where("false")
             case Union():
                 return _united(frames)
             case Apply():
@@ -92,15 +95,6 @@ def applied(node: Apply, frame: DataFrame) -> DataFrame:
         raise PlanError(msg)
     checked: DataFrame = result.select([named(column) for column in node.columns])
     return checked
-
-
-def _grouped_at_end(node: Window, frame: DataFrame) -> DataFrame:
-    # By a constant where there is no key: of no records there is no window.
-    keys = [named(column) for column in node.by] or [F.lit(0).alias("_all")]
-    groups = frame.groupBy(keys).agg(*(F.expr(text).alias(column) for column, text in node.sql))
-    start, end = (F.lit(None).cast("timestamp").alias(name) for name in WINDOW_COLUMNS[:2])
-    firing, late = F.lit(1).alias(WINDOW_COLUMNS[2]), F.lit(False).alias(WINDOW_COLUMNS[3])
-    return groups.select(*map(named, (*node.by, *node.values)), start, end, firing, late)
 
 
 def _projected(node: Select | WithColumns, frame: DataFrame) -> DataFrame:

@@ -16,6 +16,8 @@ from flowcore.errors import FlowcoreError, PlanError, RunError
 
 __all__ = ["declared_by", "reason", "while_running"]
 
+# What flowcore says with raise_error(...) inside of Spark.
+_SAID = re.compile(r"\[USER_RAISED_EXCEPTION\] (operator '.*?) SQLSTATE: \w+", re.DOTALL)
 # The last line of a Python worker's traceback.
 _RAISED = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n|\n)*([\w.]+): (.*)")
 
@@ -58,6 +60,8 @@ def reason(error: BaseException) -> str:
         java = None if cause is None or cause.equals(java) else cause
     text = text or (error.getMessage() if isinstance(error, PySparkException) else None) or str(error)
     text = text.partition("=== Streaming Query ===")[0]
+    if said := _SAID.search(text):
+        return said[1]
     raised = _RAISED.findall(text)
     if raised:
         kind, message = raised[-1]

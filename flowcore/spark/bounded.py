@@ -10,11 +10,22 @@ from pathlib import Path
 from pyspark.sql import DataFrame
 
 from flowcore.graph.connectors import KafkaTopic
-from flowcore.graph.operators import Operator, PythonOperator, Read, Write, upstream
+from flowcore.graph.operators import (
+    KeyedProcess,
+    Operator,
+    PythonOperator,
+    Read,
+    SideOutput,
+    Window,
+    Write,
+    upstream,
+)
 from flowcore.planner.columns import columns_used
 from flowcore.planner.fingerprint import fingerprint
+from flowcore.planner.forms import form_of
 from flowcore.planner.plan import BoundedStage, Chain
 from flowcore.spark import batch
+from flowcore.spark.batch_key_groups import by_key_group
 from flowcore.spark.boundary import declared_by, while_running
 from flowcore.spark.context import Context
 from flowcore.spark.manifest import Manifest, Table
@@ -120,8 +131,11 @@ def _compile(
             case _ if node in chains:
                 with declared_by(node.name):
                     frames |= _chained(chains[node], stage, frames[node.inputs[0]], context, kept)
-            case _ if isinstance(node, PythonOperator):
-                pass  # it runs with the first of its chain
+            case _ if isinstance(node, PythonOperator) or node in frames:
+                pass  # it runs with the first of its chain, or came with its process
+            case Window() | KeyedProcess() if form_of(node).value == "key-group":
+                with declared_by(node.name):
+                    frames |= _by_key_group(node, stage, frames[node.inputs[0]], context, kept)
             case _:
                 frames[node] = batch.output(node, frames)
         if node in shared and node in frames:
@@ -140,6 +154,22 @@ def _chained(
     if len(parts) > 1:  # each is written by a job of its own, and functions shall run once
         whole.persist()
         kept.callback(whole.unpersist)
+    return parts
+
+
+def _by_key_group(
+    node: Window | KeyedProcess, stage: BoundedStage, frame: DataFrame, context: Context, kept: ExitStack
+) -> Mapping[Operator, DataFrame]:
+    """The results of an operator and the side outputs of a process."""
+    now_ms = time.time_ns() // 1_000_000
+    found = by_key_group(node, frame, key_groups=context.settings.key_groups, clock_ms=now_ms)
+    parts: dict[Operator, DataFrame] = {node: found.results}
+    for side in stage.operators:
+        if isinstance(side, SideOutput) and node in side.inputs and side.output in found.sides:
+            parts[side] = found.sides[side.output]
+    if len(parts) > 1:  # each is written by a job of its own, and functions shall run once
+        found.whole.persist()
+        kept.callback(found.whole.unpersist)
     return parts
 
 

@@ -148,9 +148,10 @@ class Unpacking:
             for output, content in zip(*(column.to_pylist() for column in batch.columns), strict=True):
                 outlet = self.outlets.get(output)
                 if outlet is not None:
-                    yield self._rows(outlet, pa.ipc.read_record_batch(pa.py_buffer(content), outlet.schema))
+                    yield self.rows(outlet, pa.ipc.read_record_batch(pa.py_buffer(content), outlet.schema))
 
-    def _rows(self, outlet: Outlet, rows: pa.RecordBatch) -> pa.RecordBatch:
+    def rows(self, outlet: Outlet, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Rows of one output among the columns of all."""
         count = rows.num_rows
         arrays = [
             pa.array([outlet.lane] * count, field.type)

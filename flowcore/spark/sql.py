@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-__all__ = ["literal", "quoted", "struct"]
+__all__ = ["literal", "quoted", "shown_time", "struct"]
+
+_TIMES_SHOWN = (-62_135_596_800_000, 253_402_300_799_999)
+"""The years 1 to 9999, in which Spark shows times; the ends of 64-bit time are far out."""
 
 
 def quoted(name: str) -> str:
@@ -33,3 +36,9 @@ def literal(text: str) -> str:
 def struct(fields: Mapping[str, str]) -> str:
     """A struct of named expressions."""
     return f"named_struct({', '.join(f'{literal(name)}, {value}' for name, value in fields.items())})"
+
+
+def shown_time(time_ms: str) -> str:
+    """A TIMESTAMP of milliseconds, null where Spark could not show it."""
+    least, most = _TIMES_SHOWN
+    return f"CASE WHEN {time_ms} BETWEEN {least} AND {most} THEN timestamp_millis({time_ms}) END"

@@ -35,12 +35,12 @@ from flowcore.spark.keygroups import (
 )
 from flowcore.spark.lanes import EVENT, IDENTITY, LANE, NEWEST, ORDINAL, SOURCE, TIME, VALUE, Lane, Tracks
 from flowcore.spark.python_chain import arrow_schema, types_of
-from flowcore.spark.sql import literal, quoted
+from flowcore.spark.sql import literal, quoted, shown_time
 from flowcore.spark.watermarks import CHANNEL, ELEMENT
 from flowcore.watermarks import no_watermarks
 from flowcore.watermarks.strategies import PeriodicFunction
 
-__all__ = ["Windowed", "counted_as", "goes_by_clock", "windowed"]
+__all__ = ["Windowed", "counted_as", "goes_by_clock", "operator_of", "time_column", "windowed"]
 
 _COUNTED = -4
 _COUNTERS = "_counters"
@@ -48,8 +48,6 @@ _OWN = "_flowcore_"
 """In front of names beside the user's."""
 _OF = f"{_OWN}of_"
 """In front of what says where a late record was."""
-_TIMES_SHOWN = (-62_135_596_800_000, 253_402_300_799_999)
-"""The years 1 to 9999, in which Spark shows times; the ends of 64-bit time are far out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,9 +102,9 @@ def windowed(
     late = _late_columns(node, lane, used, of)
     columns = _record_columns(node, lane, late)
     frame = _input(node, tracks, lane, columns, of)
-    names = [_time(), *columns]
+    names = [time_column(), *columns]
     rows = to_arrow_schema(StructType([frame.schema[name] for name in names]), timezone="UTC")
-    operator = _operator(node, rows, tuple(late))
+    operator = operator_of(node, rows, tuple(late))
     packing = Packing(
         inputs=_inputs(frame),
         sources=tuple(source.name for source in of.query.sources),
@@ -131,17 +129,24 @@ def windowed(
     return _lanes(node, stepped, operator, tracks, late, of)
 
 
-def _operator(node: Window, rows: pa.Schema, late: tuple[str, ...]) -> KeyGroupOperator:
+def operator_of(node: Window, rows: pa.Schema, late: tuple[str, ...]) -> KeyGroupOperator:
+    """What is done in a key group: by column where that gives the same, else record by record.
+
+    Args:
+        node: The windows.
+        rows: The columns of records, `time_column` among them.
+        late: Those of late records.
+    """
     types = {field.name: field.type for field in rows}
     if FoldedWindows.refusal(node.config, types) is None:
-        return FoldedWindows(config=node.config, keys=node.by, timestamp=_time(), rows=rows, late=late)
+        return FoldedWindows(config=node.config, keys=node.by, timestamp=time_column(), rows=rows, late=late)
     return RecordWindows(
         name=node.name,
         config=node.config,
         keys=node.by,
         key_of=node.key_of,
         values=tuple(_values(node)),
-        timestamp=_time(),
+        timestamp=time_column(),
         rows=rows,
         results=_results(node, types),
         late=late,
@@ -267,8 +272,8 @@ def _lanes(  # noqa: PLR0917 - what was made on the way
     found = physical[emission.RESULTS]
     columns = {name: found[name] for name in node.columns if name in found}
     shown = {
-        "window_start": _shown(found[emission.START]),
-        "window_end": _shown(found[emission.END]),
+        "window_start": shown_time(found[emission.START]),
+        "window_end": shown_time(found[emission.END]),
         "firing": found[emission.FIRING],
         "is_late": found[emission.IS_LATE],
     }
@@ -331,14 +336,10 @@ def _observed(node: Window, frame: DataFrame) -> DataFrame:
     )
 
 
-def _shown(time_ms: str) -> str:
-    least, most = _TIMES_SHOWN
-    return f"CASE WHEN {time_ms} BETWEEN {least} AND {most} THEN timestamp_millis({time_ms}) END"
-
-
 def _with(lane: Lane, columns: Mapping[str, str]) -> Lane:
     return Lane(lane.number, columns, identified=lane.identified, named=lane.named)
 
 
-def _time() -> str:
+def time_column() -> str:
+    """The column of the records' timestamps in front of the windows."""
     return f"{_OWN}timestamp_ms"

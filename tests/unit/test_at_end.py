@@ -5,7 +5,16 @@ from typing import Any
 
 import pytest
 
-from flowcore import EndOfStream, Flow, KafkaTopic, OperatorAttributesBuilder, Parquet, Stream, Tumbling
+from flowcore import (
+    EndOfStream,
+    Flow,
+    KafkaTopic,
+    KeyedProcessFunction,
+    OperatorAttributesBuilder,
+    Parquet,
+    Stream,
+    Tumbling,
+)
 from flowcore.graph.operators import Window
 from flowcore.planner import plan_flow
 from flowcore.planner.at_end import is_grouped_aggregate, output_time
@@ -49,6 +58,10 @@ BEFORE: dict[str, tuple[Callable[[Flow], Stream], str]] = {
     "select": (lambda f: _bounded(f).select("shop"), "as input comes"),
     "live-aggregate": (lambda f: _live(f).aggregate(by="shop", n="count(*)"), "at each change"),
     "join": (lambda f: _bounded(f).join(_bounded_2(f), on="shop"), "as input comes"),
+    "process": (
+        lambda f: _bounded(f).process(KeyedProcessFunction(), by="shop", schema="n BIGINT", timestamp="at"),
+        "as rows come and, at their end, timers are due",
+    ),
 }
 
 

@@ -592,6 +592,8 @@ def test_columns_that_windows_need_cross_and_others_do_not() -> None:
         (lambda: _history().window(Sliding(10, 1), timestamp="at").aggregate(n="count(*)"), "native"),
         (lambda: _history().window(EndOfStream()).aggregate(n="count(*)"), "native"),
         (lambda: _history().window(Session(10), timestamp="at").aggregate(n="count(*)"), "key-group"),
+        (lambda: _history().window(Tumbling(10), timestamp="at").aggregate(n="first(price)"), "key-group"),
+        (lambda: _history().window(EndOfStream()).aggregate(n="first(price)"), "native"),
         (lambda: _history().window(EndOfStream()).reduce(max), "key-group"),
         (lambda: _history().window(EndOfStream(), trigger=Count(2)).aggregate(n="count(*)"), "key-group"),
         (
@@ -599,7 +601,10 @@ def test_columns_that_windows_need_cross_and_others_do_not() -> None:
             "key-group",
         ),
     ],
-    ids=["stream", "tumbling", "sliding", "to the end", "session", "python", "trigger", "evictor"],
-)
+    ids=[
+        "stream", "tumbling", "sliding", "to the end", "session", "in order", "in no order", "python",
+        "trigger", "evictor",
+    ],
+)  # fmt: skip
 def test_windows_are_native_where_that_is_the_same(declare: Callable[[], Stream], form: str) -> None:
     assert form_of(_window(declare())).value == form

@@ -1,0 +1,173 @@
+"""Windows and keyed processes over bounded input that need Python: which rows do they put out?
+
+The rows of a key group go to one task, in order of time, and through the operator that a live query has too;
+its input then ends. Nothing is kept in Spark's state store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import count
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType, VariantType
+
+from flowcore.graph.operators import KeyedProcess, Window
+from flowcore.graph.stateful import WINDOW_COLUMNS
+from flowcore.keygroups import emission
+from flowcore.keygroups.bounded import BoundedOperator, BoundedRun
+from flowcore.keygroups.bounded_process import BoundedProcess, side_named
+from flowcore.keygroups.emission import RESULTS
+from flowcore.spark.batch_windows import TIME, timed
+from flowcore.spark.keygroups import Outlet, Unpacking
+from flowcore.spark.python_chain import arrow_schema, types_of
+from flowcore.spark.sql import quoted, shown_time
+from flowcore.spark.windows import operator_of
+
+__all__ = ["ByKeyGroup", "by_key_group"]
+
+_GROUP, _OUTPUT = "_flowcore_key_group", "_flowcore_output"
+
+
+@dataclass(frozen=True, slots=True)
+class ByKeyGroup:
+    """What comes out of one operator.
+
+    Attributes:
+        whole: Rows of all its outputs.
+        results: Its results.
+        sides: Its side outputs by name.
+    """
+
+    whole: DataFrame
+    results: DataFrame
+    sides: Mapping[str, DataFrame]
+
+
+def by_key_group(
+    node: Window | KeyedProcess, frame: DataFrame, *, key_groups: int, clock_ms: int
+) -> ByKeyGroup:
+    """Run an operator of which `flowcore.planner.forms` says ``"key-group"``.
+
+    Args:
+        node: The operator.
+        frame: Its input.
+        key_groups: In how many groups.
+        clock_ms: The clock as its functions see it, which stands still.
+    """
+    frame = _in_order(node, frame, key_groups)
+    rows = to_arrow_schema(frame.schema, timezone="UTC")
+    operator, schemas = _operator(node, rows)
+    numbers = {output: number for number, output in enumerate(schemas)}
+    names = (f"_c{number}" for number in count())
+    columns = {output: {name: next(names) for name in schema.names} for output, schema in schemas.items()}
+    fields = [(_OUTPUT, pa.int32())]
+    fields += [
+        (now, schemas[output].field(name).type) for output in schemas for name, now in columns[output].items()
+    ]
+    schema = pa.schema(fields)
+    outlets = {
+        output: Outlet(
+            schema=schemas[output],
+            columns={now: name for name, now in columns[output].items()},
+            lane=numbers[output],
+        )
+        for output in schemas
+    }
+    unpacking = Unpacking(outlets=outlets, schema=schema, lane=_OUTPUT)
+    run = _Run(BoundedRun(operator, clock_ms), unpacking, rows)
+    whole: DataFrame = frame.mapInArrow(run.run, from_arrow_schema(schema))
+    parts = {
+        output: whole.where(f"{_OUTPUT} = {numbers[output]}").selectExpr(*_texts(node, output, columns))
+        for output in schemas
+    }
+    sides = [name for name, _ in node.side_outputs] if isinstance(node, KeyedProcess) else []
+    return ByKeyGroup(whole, parts[RESULTS], {name: parts[side_named(name)] for name in sides})
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """What one task does with its rows."""
+
+    group: BoundedRun
+    unpacking: Unpacking
+    rows: pa.Schema
+
+    def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Rows of all outputs."""
+        same = (batch.cast(self.rows) for batch in batches)
+        for output, found in self.group.run(same):
+            if output in self.unpacking.outlets:
+                yield self.unpacking.rows(self.unpacking.outlets[output], found)
+
+
+def _in_order(node: Window | KeyedProcess, frame: DataFrame, key_groups: int) -> DataFrame:
+    """The columns that are needed, each key group in a partition of its own, in order of time."""
+    computed = node.computed if isinstance(node, Window) else ()
+    names = dict.fromkeys((*node.by, *node.uses))
+    keys = ", ".join(map(quoted, node.by))
+    group = f"pmod(hash({keys}), {key_groups})" if keys else "0"
+    frame = timed(node, frame).selectExpr(
+        TIME,
+        *map(quoted, names),
+        *(f"{expression.text} AS {quoted(name)}" for name, expression in computed),
+        f"CAST({group} AS INT) AS {_GROUP}",
+    )
+    # Rows of equal time by what else they hold, so that every run gives the same.
+    ties = [field.name for field in frame.schema.fields if _sortable(field.dataType) and field.name != _GROUP]
+    ordered = [F.col(quoted(name)).asc_nulls_first() for name in dict.fromkeys((TIME, *ties))]
+    return frame.repartitionById(key_groups, _GROUP).sortWithinPartitions(ordered).drop(_GROUP)
+
+
+def _operator(
+    node: Window | KeyedProcess, rows: pa.Schema
+) -> tuple[BoundedOperator, Mapping[str, pa.Schema]]:
+    """What is done, and the columns of each output; nothing is late."""
+    if isinstance(node, Window):
+        windows = operator_of(node, rows, late=())
+        return windows, {RESULTS: windows.outputs[RESULTS]}
+    process = BoundedProcess(
+        name=node.name,
+        function=node.function,
+        keys=node.by,
+        key_of=node.key_of,
+        values=node.uses,
+        timestamp=TIME,
+        outputs={
+            RESULTS: arrow_schema(types_of(node.schema)),
+            **{side_named(name): arrow_schema(types_of(schema)) for name, schema in node.side_outputs},
+        },
+    )
+    return process, process.outputs
+
+
+def _texts(
+    node: Window | KeyedProcess, output: str, columns: Mapping[str, Mapping[str, str]]
+) -> Iterator[str]:
+    """The columns of an output, as readers call them."""
+    found = columns[output]
+    if isinstance(node, KeyedProcess):
+        yield from (f"{now} AS {quoted(name)}" for name, now in found.items())
+        return
+    yield from (f"{found[name]} AS {quoted(name)}" for name in (*node.by, *node.values))
+    of_window = (
+        shown_time(found[emission.START]),
+        shown_time(found[emission.END]),
+        found[emission.FIRING],
+        found[emission.IS_LATE],
+    )
+    yield from (f"{text} AS {name}" for text, name in zip(of_window, WINDOW_COLUMNS, strict=True))
+
+
+def _sortable(kind: DataType) -> bool:
+    match kind:
+        case ArrayType(elementType=inner):
+            return _sortable(inner)
+        case StructType(fields=fields):
+            return all(_sortable(field.dataType) for field in fields)
+        case _:
+            return not isinstance(kind, (MapType, VariantType))

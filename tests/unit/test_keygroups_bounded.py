@@ -1,0 +1,80 @@
+"""Key groups over bounded input: records in order of time, then the end; and nothing without records."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from flowcore import KeyedProcessFunction
+from flowcore.errors import FunctionError
+from flowcore.keygroups.bounded import BoundedRun
+from flowcore.keygroups.bounded_process import BoundedProcess, side_named
+from flowcore.keygroups.emission import RESULTS
+
+ROWS = pa.schema([("user", pa.string()), ("at", pa.int64()), ("n", pa.int64())])
+NUMBERS = pa.schema([("n", pa.int64())])
+
+
+class _Noted(KeyedProcessFunction):
+    """Puts out what it is given and when it was last open; notes its life in a list."""
+
+    def __init__(self, life: list[str]) -> None:
+        self.life = life
+
+    def open(self, context: Any) -> None:
+        self.life.append("open")
+        self.total = context.value_state("total", "BIGINT")
+
+    def process(self, record: Mapping[str, Any], context: Any) -> Iterator[dict[str, Any]]:
+        self.total.set(self.total.get(0) + record["n"])
+        context.register_event_timer(context.timestamp_ms)
+        if record["n"] < 0:
+            context.side_output("odd", {"n": record["n"]})
+        yield {"n": record["n"]} if record["n"] != 99 else {"m": 1}
+
+    def on_timer(self, time_ms: int, context: Any) -> Iterator[dict[str, Any]]:  # noqa: ARG002
+        self.life.append("timer")
+        yield {"n": 1000 + self.total.get()}
+
+    def close(self) -> None:
+        self.life.append("close")
+
+
+def _run(life: list[str], *batches: list[dict[str, Any]]) -> list[tuple[str, list[int]]]:
+    process = BoundedProcess(
+        name="noted", function=_Noted(life), keys=("user",), key_of=lambda values: values[0], values=("n",),
+        timestamp="at", outputs={RESULTS: NUMBERS, side_named("odd"): NUMBERS},
+    )  # fmt: skip
+    given = (pa.RecordBatch.from_pylist(batch, schema=ROWS) for batch in batches)
+    return [(name, rows["n"].to_pylist()) for name, rows in BoundedRun(process, clock_ms=5).run(given)]
+
+
+def test_timers_are_due_when_the_records_have_ended() -> None:
+    life: list[str] = []
+    first = [{"user": "a", "at": 1, "n": 3}, {"user": "b", "at": 1, "n": -4}]
+    assert _run(life, first, [{"user": "a", "at": 2, "n": 5}]) == [
+        (RESULTS, [3, -4]),
+        (side_named("odd"), [-4]),
+        (RESULTS, [5]),
+        (RESULTS, [1008, 996, 1008]),
+    ]
+    assert life == ["open", "timer", "timer", "timer", "close"]
+
+
+def test_without_records_no_function_is_opened() -> None:
+    life: list[str] = []
+    assert _run(life) == []
+    assert life == []
+
+
+def test_function_that_fails_is_named() -> None:
+    with pytest.raises(FunctionError, match=r"operator 'noted': its function raised TypeError"):
+        _run([], [{"user": "a", "at": 1, "n": None}])
+
+
+def test_record_of_other_columns_is_refused_by_name() -> None:
+    with pytest.raises(
+        FunctionError, match=r"operator 'noted': its function put out \{'m': 1\}, no record of"
+    ):
+        _run([], [{"user": "a", "at": 1, "n": 99}])
