@@ -87,6 +87,8 @@ class _Terminal:
 
     def live(self, run: LiveRun) -> None:
         began = time.monotonic()
+        if run.metrics_url:
+            self._console.print(f"metrics for Prometheus: {run.metrics_url}")
         self._wait("live")
         try:
             while not run.wait(_REFRESH_S):

@@ -23,6 +23,11 @@ from flowcore.kafka.elements import ElementWriter
 from flowcore.kafka.latency_collector import LatencyCollector
 from flowcore.kafka.topics import ensure_topics, partition_counts
 from flowcore.latency.summary import LatencySummary
+from flowcore.metrics.history import history_folder, last_progress
+from flowcore.metrics.listening import listeners_of
+from flowcore.metrics.progress import FlowProgress, QueryProgress
+from flowcore.metrics.prometheus import PrometheusListener
+from flowcore.metrics.reporter import ProgressListener, Reporter
 from flowcore.planner.plan import LiveQuery, LiveStage, Plan
 from flowcore.settings import Settings
 from flowcore.spark.beside import Beside, tracks_latency
@@ -32,11 +37,12 @@ from flowcore.spark.context import Context, broker_of
 from flowcore.spark.joined_results import joined_results
 from flowcore.spark.latency import track
 from flowcore.spark.lock import exclusive
-from flowcore.spark.progress import ProgressMeter, QueryProgress
+from flowcore.spark.progress import RunMeter
 from flowcore.spark.session import live_session
 from flowcore.spark.sinks import DEAD_LETTER_CONFIGS, start_files
 from flowcore.spark.stream_source import output_servers, sink_options
 from flowcore.spark.watermarks import WatermarkSender, watermarks_of
+from flowcore.watermarks.query import QueryWatermarks
 
 __all__ = ["LiveRun", "prepare_topics", "slots_needed"]
 
@@ -64,8 +70,9 @@ class LiveRun:
         self.stage: LiveStage = plan.live
         self.context = Context(live_session(context.spark, context.settings), context.settings, context.flow)
         self._running: dict[str, StreamingQuery] = {}
-        self._meters: dict[str, ProgressMeter] = {}
         self._collectors: tuple[LatencyCollector, ...] = ()
+        self._listeners: list[ProgressListener] = []
+        self._state, self._error = "running", ""
         self._closing = ExitStack()
 
     def __enter__(self) -> Self:
@@ -75,6 +82,8 @@ class LiveRun:
             for query in self.stage.queries:
                 self._closing.enter_context(_only_run(self._checkpoint(query), query.name))
                 _clear_unborn(self._checkpoint(query))
+            settings = self.context.settings
+            self._listeners = self._closing.enter_context(listeners_of(self.plan.flow, settings))
             results = self._closing.enter_context(joined_results(self.plan, self.context))
             beside = {
                 query: Beside.of(query, self.plan, self.context.settings, self._checkpoint(query))
@@ -82,13 +91,20 @@ class LiveRun:
             }
             if any(each.tracked for each in beside.values()):
                 self._collectors = self._closing.enter_context(track(self.plan, beside, self.context))
+            last = last_progress(history_folder(settings.state_dir, self.plan.flow))
+            self._meter = RunMeter(self.plan, self.context, last)
             for query in self.stage.queries:
-                self._meters[query.name] = ProgressMeter(query, self.context.settings)
                 with while_running(f"query {query.name!r}", self.context.log):
-                    self._running[query.name] = self._start(query, results, beside[query])
-                self._closing.callback(self._running[query.name].stop)
-                if beside[query].watermarked:
-                    self._send_watermarks(query, beside[query])
+                    running = self._start(query, results, beside[query])
+                self._running[query.name] = running
+                self._closing.callback(running.stop)
+                watermarks = (
+                    self._send_watermarks(query, beside[query]) if beside[query].watermarked else None
+                )
+                self._meter.started(query, running, checkpoint=self._checkpoint(query), watermarks=watermarks)
+            if self._listeners:
+                interval_s = settings.metrics_interval.total_seconds()
+                self._closing.enter_context(Reporter(self.health, self._listeners, interval_s))
         except BaseException:
             self.stop()
             raise
@@ -126,7 +142,16 @@ class LiveRun:
 
     def progress(self) -> tuple[QueryProgress, ...]:
         """What each query has done; what a real-time query has read is known when its batch ends."""
-        return tuple(self._meters[name].read(running) for name, running in self._running.items())
+        return self._meter.read().queries
+
+    def health(self) -> FlowProgress:
+        """All that is known of the run now, as listeners are told."""
+        return self._meter.read(self._state, self._error, self.latency())
+
+    @property
+    def metrics_url(self) -> str | None:
+        """Where Prometheus finds the run's metrics, if it does."""
+        return next((one.url for one in self._listeners if isinstance(one, PrometheusListener)), None)
 
     def latency(self) -> tuple[LatencySummary, ...]:
         """Of the markers that reached each sink in the last minute; none unless latency is tracked."""
@@ -134,12 +159,15 @@ class LiveRun:
 
     def stop(self) -> None:
         """Stop every query at once; what was not committed is read again by the next start."""
+        if self._state == "running":
+            self._state = "ended"
         self._closing.close()
 
     def _raise_failure(self) -> None:
         for name, query in self._running.items():
             error = query.exception() if not query.isActive else None
             if error is not None:
+                self._state, self._error = "failed", f"query {name!r}: {str(error).splitlines()[0]}"
                 self.stop()
                 with while_running(f"query {name!r} of flow {self.plan.flow!r}", self.context.log):
                     raise error
@@ -147,21 +175,23 @@ class LiveRun:
     def _checkpoint(self, query: LiveQuery) -> Path:
         return checkpoint_of(query, self.context.flow, self.context.settings)
 
-    def _send_watermarks(self, query: LiveQuery, beside: Beside) -> None:
+    def _send_watermarks(self, query: LiveQuery, beside: Beside) -> QueryWatermarks:
         topics = {topic: beside.partitions[topic.name] for sink in beside.tagged if (topic := topic_of(sink))}
         writer = ElementWriter(
             output_servers(query, self.context.settings), topics, f"{self.plan.flow}/{query.name}"
         )
+        watermarks = watermarks_of(query, beside.partitions)
         sender = WatermarkSender(
             query,
             self._running[query.name],
-            watermarks=watermarks_of(query, beside.partitions),
+            watermarks=watermarks,
             writer=writer,
             interval_s=self.context.settings.auto_watermark_interval.total_seconds(),
             state=self._checkpoint(query).with_suffix(".watermarks.json"),
         )
         self._closing.enter_context(writer)
         self._closing.enter_context(sender)
+        return watermarks
 
     def _start(
         self, query: LiveQuery, results: Mapping[Operator, DataFrame], beside: Beside

@@ -1,92 +1,233 @@
-"""Progress: how much has a live query done since it was started?
+"""Progress: what have the queries of a live run done since they were started?
 
-Spark tells what a batch read when the batch ends, which in real-time mode is once in minutes. What has
-come out is asked of the broker, so it can be seen at any time.
+Spark tells what a batch read when the batch ends, which in real-time mode is once in minutes. Where topics
+end is asked of their broker, so what has come out can be seen at any time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from pathlib import Path
 
 from pyspark.sql.streaming.query import StreamingQuery
 
+from flowcore.elements import MIN_TIMESTAMP_MS
 from flowcore.errors import BrokerError
-from flowcore.graph.operators import topic_of
-from flowcore.kafka.topics import end_offsets
-from flowcore.planner.plan import LiveQuery
-from flowcore.settings import Settings
-from flowcore.spark.context import broker_of
+from flowcore.graph.operators import Read, Write, topic_of
+from flowcore.kafka.topics import ends_of
+from flowcore.latency import LatencySummary
+from flowcore.metrics.progress import FlowProgress, LatencyProgress, QueryProgress, Switch
+from flowcore.metrics.tally import Batch, Offsets, QueryTally, Rate, partitions_of
+from flowcore.planner.plan import LiveQuery, Plan
+from flowcore.spark.checkpoints import latest_offsets
+from flowcore.spark.context import Context, broker_of
+from flowcore.watermarks.merge import Standing
+from flowcore.watermarks.query import QueryWatermarks
 
-__all__ = ["ProgressMeter", "QueryProgress"]
+__all__ = ["RunMeter"]
 
-
-@dataclass(frozen=True, slots=True)
-class QueryProgress:
-    """What one query has done since it was started.
-
-    Attributes:
-        name: The query's.
-        mode: How it runs.
-        active: It has not ended.
-        batches: Batches committed.
-        rows_in: Records read in them.
-        rows_per_second: Of the last one.
-        rows_out: Records that came into its sinks' topics, whoever wrote them; dead letters not counted.
-        dead_letters: Bad messages that came into the dead-letter topics that it writes.
-    """
-
-    name: str
-    mode: str
-    active: bool
-    batches: int
-    rows_in: int
-    rows_per_second: float
-    rows_out: int
-    dead_letters: int = 0
+_ANSWER_S = 2.0
+_SWITCHES = 10
 
 
-class ProgressMeter:
-    """Adds up what one running query tells; made before the query is started.
+class RunMeter:
+    """Adds up what the queries of one live run tell; made before they are started.
 
-    Spark keeps the last 100 batches, so `read` must be called at least as often as that many end.
+    Spark keeps the last 100 batches, so `read` must be called at least as often as that many end. Threads
+    may call it at the same time.
+
+    Args:
+        plan: Of the run; it has a live stage.
+        context: Session and settings.
+        last: What was last known of the run before this one, to tell switches of mode by.
 
     Raises:
-        BrokerError: The broker of a sink cannot be reached.
+        BrokerError: A broker cannot be reached.
     """
 
-    def __init__(self, query: LiveQuery, settings: Settings) -> None:
-        self._query = query
-        topics = {topic.name: topic for sink in query.sinks if (topic := topic_of(sink))}
-        self._topics = {name: broker_of(topic, settings) for name, topic in topics.items()}
-        letters = [(topic.dead_letter, topic) for node in query.dead_letters if (topic := topic_of(node))]
-        self._letters = {name: broker_of(topic, settings) for name, topic in letters}
-        self._before = self._now = _records(self._topics), _records(self._letters)
-        self._last_batch = -1
-        self._batches = self._rows_in = 0
+    def __init__(self, plan: Plan, context: Context, last: FlowProgress | None = None) -> None:
+        self._plan = plan
+        self._context = context
+        self._last = last
+        self._began_ms = _now_ms()
+        self._topics = _Topics(plan, context)
+        self._queries: dict[str, _QueryMeter] = {}
+        self._reading = threading.Lock()
 
-    def read(self, running: StreamingQuery) -> QueryProgress:
-        """What the query has done so far; ``rows_out`` stands still while the broker does not answer."""
-        with suppress(BrokerError):
-            self._now = _records(self._topics), _records(self._letters)
-        for batch in running.recentProgress:
-            if batch["batchId"] > self._last_batch:
-                self._last_batch = batch["batchId"]
-                self._batches += 1
-                self._rows_in += batch["numInputRows"]
-        last = running.lastProgress
-        return QueryProgress(
-            name=self._query.name,
-            mode=self._query.mode.value,
-            active=running.isActive,
-            batches=self._batches,
-            rows_in=self._rows_in,
-            rows_per_second=float(last["processedRowsPerSecond"] or 0.0) if last else 0.0,
-            rows_out=self._now[0] - self._before[0],
-            dead_letters=self._now[1] - self._before[1],
+    def started(
+        self,
+        query: LiveQuery,
+        running: StreamingQuery,
+        *,
+        checkpoint: Path,
+        watermarks: QueryWatermarks | None = None,
+    ) -> None:
+        """Take in a query that was just started.
+
+        Args:
+            query: Its plan.
+            running: The query.
+            checkpoint: The folder of its checkpoint.
+            watermarks: What its sources tell of event time, if they do.
+        """
+        stages = [stage.name for stage in self._plan.bounded]
+        pins = {stage: self._context.results.folder(stage).pinned(query.name) for stage in stages}
+        self._queries[query.name] = _QueryMeter(
+            query,
+            running,
+            watermarks,
+            tally=QueryTally(_now_ms(), latest_offsets(checkpoint, "commits")),
+            bounded={stage: version for stage, version in pins.items() if version},
         )
 
+    def read(
+        self, state: str = "running", error: str = "", latencies: Iterable[LatencySummary] = ()
+    ) -> FlowProgress:
+        """What the run has done so far; ends of topics stand still while the broker does not answer.
 
-def _records(topics: Mapping[str, str]) -> int:
-    return sum(sum(end_offsets(servers, name).values()) for name, servers in topics.items())
+        Args:
+            state: See `FlowProgress`.
+            error: See `FlowProgress`.
+            latencies: Of the last minute.
+        """
+        with self._reading:
+            self._topics.ask()
+            now_ms = _now_ms()
+            queries = tuple(meter.read(self._topics, now_ms) for meter in self._queries.values())
+        return FlowProgress(
+            flow=self._plan.flow,
+            time_ms=now_ms,
+            seconds=(now_ms - self._began_ms) / 1000,
+            state=state,
+            error=error,
+            interval_s=self._context.settings.metrics_interval.total_seconds(),
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            queries=queries,
+            latencies=tuple(map(LatencyProgress.of_summary, latencies)),
+            switches=self._switches(),
+        )
+
+    def _switches(self) -> tuple[Switch, ...]:
+        if self._last is None:
+            return ()
+        before = {query.name: query.mode for query in self._last.queries}
+        now = [
+            Switch(
+                time_ms=self._began_ms,
+                query=name,
+                before=before[name],
+                after=meter.query.mode.value,
+                reason="; ".join(meter.query.mode.reasons),
+            )
+            for name, meter in self._queries.items()
+            if before.get(name, meter.query.mode.value) != meter.query.mode.value
+        ]
+        return (*self._last.switches, *now)[-_SWITCHES:]
+
+
+class _Topics:
+    """Where the topics of a live stage end, now and before it was started."""
+
+    def __init__(self, plan: Plan, context: Context) -> None:
+        self._brokers: dict[str, set[str]] = {}
+        for query in plan.live.queries if plan.live else ():
+            nodes: list[Read | Write] = [*query.sources, *query.sinks]
+            for node in nodes:
+                if topic := topic_of(node):
+                    names = self._brokers.setdefault(broker_of(topic, context.settings), set())
+                    names |= {topic.name, *([topic.dead_letter] if node in query.dead_letters else [])}
+        self.ends: Offsets = self._ask()
+        self._before = self.ends
+
+    def ask(self) -> None:
+        with suppress(BrokerError):
+            self.ends = self._ask()
+
+    def written(self, topics: Iterable[str]) -> int:
+        """Records that came into topics since the start."""
+        return sum(_sum(self.ends, name) - _sum(self._before, name) for name in topics)
+
+    def _ask(self) -> Offsets:
+        found: dict[str, Mapping[int, int]] = {}
+        for servers, names in self._brokers.items():
+            found |= ends_of(servers, sorted(names), _ANSWER_S)
+        return found
+
+
+class _QueryMeter:
+    """What one query has done since it was started."""
+
+    def __init__(
+        self,
+        query: LiveQuery,
+        running: StreamingQuery,
+        watermarks: QueryWatermarks | None,
+        *,
+        tally: QueryTally,
+        bounded: Mapping[str, str],
+    ) -> None:
+        self.query = query
+        self._running = running
+        self._watermarks = watermarks
+        self._tally = tally
+        self._bounded = bounded
+        self._rows_out = Rate()
+        self._sources = {topic.name: node for node in query.sources if (topic := topic_of(node))}
+        self._sinks = {topic.name for sink in query.sinks if (topic := topic_of(sink))}
+        self._letters = {topic.dead_letter for node in query.dead_letters if (topic := topic_of(node))}
+
+    def read(self, topics: _Topics, now_ms: int) -> QueryProgress:
+        last = self._tally.last.number if self._tally.last else -1
+        batches = [told for told in self._running.recentProgress if told["batchId"] > last]
+        self._tally.take(Batch.of(json.loads(told.json)) for told in batches)
+        batch = self._tally.last
+        rows_out = topics.written(self._sinks)
+        partitions = partitions_of(self._sources, self._tally.offsets, topics.ends, self._standings())
+        lags = [one.lag for one in partitions if one.lag is not None]
+        return QueryProgress(
+            name=self.query.name,
+            mode=self.query.mode.value,
+            mode_reason="; ".join(self.query.mode.reasons),
+            active=self._running.isActive,
+            batches=self._tally.batches,
+            rows_in=self._tally.rows_in,
+            rows_per_second=self._tally.rows_per_second(now_ms, busy=self._running.status["isTriggerActive"]),
+            rows_out=rows_out,
+            rows_out_per_second=self._rows_out.take(now_ms, rows_out),
+            lag=sum(lags) if lags else None,
+            batch_ms=batch.length_ms if batch else None,
+            watermark_ms=self._watermark_ms(batch),
+            late=self._tally.late,
+            dead_letters=topics.written(self._letters),
+            state_rows=batch.state_rows if batch else None,
+            state_bytes=batch.state_bytes if batch else None,
+            bounded=self._bounded,
+            partitions=partitions,
+        )
+
+    def _standings(self) -> dict[str, Mapping[int, Standing]]:
+        known = self._watermarks.sources if self._watermarks else {}
+        return {
+            topic: known[node.name].standings() for topic, node in self._sources.items() if node.name in known
+        }
+
+    def _watermark_ms(self, batch: Batch | None) -> int | None:
+        told_ms = self._watermarks.watermark_ms if self._watermarks else MIN_TIMESTAMP_MS
+        if told_ms > MIN_TIMESTAMP_MS:
+            return told_ms
+        return batch.watermark_ms if batch else None
+
+
+def _sum(ends: Offsets, topic: str) -> int:
+    return sum(ends.get(topic, {}).values())
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
