@@ -35,7 +35,7 @@ class _Duration(click.ParamType[timedelta]):
 @name_and_settings
 @click.option(
     "--html",
-    "file",
+    "page",
     type=click.Path(path_type=Path, dir_okay=False),
     required=True,
     help="Where to write it.",
@@ -43,12 +43,12 @@ class _Duration(click.ParamType[timedelta]):
 @click.option(
     "--since", type=_Duration(), help="Only the last part, for instance '2 d'. Default: all that is known."
 )
-def report(flow: str, settings: Settings, file: Path, since: timedelta | None) -> None:
+def report(flow: str, settings: Settings, page: Path, since: timedelta | None) -> None:
     """Write how the live runs of a flow went, as one page that needs nothing but a browser.
 
     FLOW is the flow's name, or MODULE:FLOW. The page shows the last hours in detail, months in outline.
 
-    \\b
+    \b
     Examples:
       flowcore report sales --html sales.html
       flowcore report my_flows.sales:flow --html week.html --since '7 d' --set state.dir=/var/lib/flows
@@ -57,14 +57,15 @@ def report(flow: str, settings: Settings, file: Path, since: timedelta | None) -
     since_ms = None if since is None else int((time.time() - since.total_seconds()) * 1000)
     history = read_history(history_folder(settings.state_dir, flow), since_ms)
     if not history:
+        then = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(last.time_ms / 1000))
         msg = (
-            f"flow {flow!r} has not run in the last {since}: the page would be empty; it did at "
-            f"{time.strftime('%Y-%m-%d %H:%M:%S', time.gmtime(last.time_ms / 1000))} UTC; pass a longer --since"
+            f"flow {flow!r} has not run in the last {since}: the page would be empty; it last did at "
+            f"{then} UTC; pass a longer --since"
         )
         raise RunError(msg)
     try:
-        file.write_text(report_page(history), encoding="utf-8")
+        page.write_text(report_page(history), encoding="utf-8")
     except OSError as error:
-        msg = f"--html {file} cannot be written: {error.strerror}; pass a file in a folder that exists"
+        msg = f"--html {page} cannot be written: {error.strerror}; pass a file in a folder that exists"
         raise RunError(msg) from error
-    click.echo(f"{file}: {len(history):,} looks at flow {flow}")
+    click.echo(f"{page}: {len(history):,} looks at flow {flow}")

@@ -36,7 +36,7 @@ def top(flow: str, settings: Settings, *, once: bool, as_json: bool) -> None:
     The flow runs in another process, or did; FLOW is its name, or MODULE:FLOW. What is shown is what the
     run wrote below state.dir at its last look at itself (metrics.interval).
 
-    \\b
+    \b
     Examples:
       flowcore top sales
       flowcore top my_flows.sales:flow --set state.dir=/var/lib/flows

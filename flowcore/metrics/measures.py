@@ -26,6 +26,7 @@ class Measure:
         doc: What it is, with its unit.
         scale: From the field's unit to the metric's: 0.001 for milliseconds to seconds.
         labels: Labels that tell it from others of the same metric.
+        plotted: Its course over time says something to a person.
     """
 
     key: str
@@ -34,6 +35,7 @@ class Measure:
     doc: str
     scale: float
     labels: Mapping[str, str]
+    plotted: bool
     _field: str
 
     def of(self, progress: Any) -> float | None:
@@ -71,6 +73,7 @@ def measured(
     default: Any = MISSING,
     scale: float = 1.0,
     labels: Mapping[str, str] | None = None,
+    plotted: bool = True,
 ) -> Any:
     """A dataclass field that is told to whoever looks at a run; see `Measure`.
 
@@ -82,8 +85,12 @@ def measured(
         default: Of the field.
         scale: See `Measure`.
         labels: See `Measure`.
+        plotted: See `Measure`.
     """
-    told = {"key": key, "metric": metric, "kind": kind, "doc": doc, "scale": scale, "labels": labels or {}}
+    told = {
+        "key": key, "metric": metric, "kind": kind, "doc": doc, "scale": scale, "labels": labels or {},
+        "plotted": plotted,
+    }  # fmt: skip
     return field(default=default, metadata={_KEY: told})
 
 

@@ -33,10 +33,10 @@ class PartitionProgress(_Stored):
     topic: str
     partition: int
     offset: int | None = measured(
-        "flowcore_partition_offset", "first offset that is not committed yet", default=None
+        "flowcore_partition_offset", "first offset that is not committed yet", default=None, plotted=False
     )
     end: int | None = measured(
-        "flowcore_partition_end_offset", "offset that the next record will get", default=None
+        "flowcore_partition_end_offset", "offset that the next record will get", default=None, plotted=False
     )
     lag: int | None = measured(
         "flowcore_partition_lag_records", "records that are not committed yet", default=None
@@ -45,7 +45,9 @@ class PartitionProgress(_Stored):
         "flowcore_partition_watermark_timestamp_seconds", "event time up to which it is complete",
         default=None, scale=0.001,
     )  # fmt: skip
-    idle: bool | None = measured("flowcore_partition_idle", "1 while no watermark waits for it", default=None)
+    idle: bool | None = measured(
+        "flowcore_partition_idle", "1 while no watermark waits for it", default=None, plotted=False
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +65,7 @@ class QueryProgress(_Stored):
     name: str
     mode: str
     mode_reason: str = ""
-    active: bool = measured("flowcore_query_active", "1 until it has ended")
+    active: bool = measured("flowcore_query_active", "1 until it has ended", plotted=False)
     batches: int = measured("flowcore_query_batches", "batches committed", kind="counter", default=0)
     rows_in: int = measured(
         "flowcore_query_records_in", "records read in committed batches",

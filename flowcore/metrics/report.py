@@ -48,7 +48,8 @@ def report_page(history: Sequence[FlowProgress]) -> str:
 
 
 def _charts(history: Sequence[FlowProgress], span_ms: tuple[int, int], kind: Any, of: _Of) -> Iterator[str]:
-    for _, group in groupby(measures_of(kind), lambda measure: measure.metric):
+    plotted = (measure for measure in measures_of(kind) if measure.plotted)
+    for _, group in groupby(plotted, lambda measure: measure.metric):
         measures = list(group)
         lines = [
             line for measure in measures for line in _lines(history, measure, of, several=len(measures) > 1)

@@ -66,8 +66,9 @@ class Batch:
             length_ms=told["batchDuration"],
             records=told["numInputRows"],
             late=sum(state["numRowsDroppedByWatermark"] for state in states),
-            state_rows=_known(state["numRowsTotal"] for state in states),
-            state_bytes=_known(map(_bytes, states)),
+            # A store that does not count says 0.
+            state_rows=sum(state["numRowsTotal"] for state in states) or None,
+            state_bytes=sum(map(_bytes, states)) if states else None,
             watermark_ms=event_time or None,  # it begins at the epoch
             offsets=_offsets(source["endOffset"] for source in told["sources"]),
         )
@@ -172,11 +173,6 @@ def _a_second(batches: Iterable[Batch], length_ms: int) -> float:
 
 def _time_ms(text: str | None) -> int | None:
     return None if text is None else int(datetime.fromisoformat(text).timestamp() * 1000)
-
-
-def _known(numbers: Iterable[int]) -> int | None:
-    known = [number for number in numbers if number >= 0]
-    return sum(known) if known else None
 
 
 def _bytes(state: Mapping[str, Any]) -> int:

@@ -7,6 +7,7 @@ started keeps what it was started with where Spark could not go on otherwise.
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,7 +19,6 @@ from flowcore.kafka.topics import partition_counts
 from flowcore.planner.plan import LiveQuery, Plan
 from flowcore.planner.timestamps import brings_watermarks
 from flowcore.settings import Settings
-from flowcore.spark.checkpoints import latest_offsets
 from flowcore.spark.context import broker_of
 
 __all__ = ["Beside", "tracks_latency"]
@@ -72,7 +72,7 @@ def tracks_latency(query: LiveQuery, settings: Settings, checkpoint: Path) -> bo
     if not query.sinks or None in _topics(query) or any(isinstance(node, Apply) for node in query.operators):
         return False
     wanted = settings.latency_interval.total_seconds() > 0
-    before = latest_offsets(checkpoint)
+    before = _topics_of(checkpoint)
     if not before:
         return wanted
     tracked = any(topic.events in before for node in query.sources if (topic := topic_of(node)))
@@ -89,3 +89,16 @@ def tracks_latency(query: LiveQuery, settings: Settings, checkpoint: Path) -> bo
 def _topics(query: LiveQuery) -> list[KafkaTopic | None]:
     nodes: list[Read | Write] = [*query.sources, *query.sinks]
     return [topic_of(node) for node in nodes]
+
+
+def _topics_of(checkpoint: Path) -> set[str]:
+    """The topics that a checkpoint has offsets of."""
+    numbers = (int(file.name) for file in (checkpoint / "offsets").glob("*") if file.name.isdigit())
+    latest = max(numbers, default=None)
+    if latest is None:
+        return set()
+    found: set[str] = set()
+    for line in (checkpoint / "offsets" / str(latest)).read_text().splitlines()[2:]:
+        offsets = json.loads(line) if line.startswith("{") else {}
+        found.update(offsets)
+    return found

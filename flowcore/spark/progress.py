@@ -25,8 +25,8 @@ from flowcore.latency import LatencySummary
 from flowcore.metrics.progress import FlowProgress, LatencyProgress, QueryProgress, Switch
 from flowcore.metrics.tally import Batch, Offsets, QueryTally, Rate, partitions_of
 from flowcore.planner.plan import LiveQuery, Plan
-from flowcore.spark.checkpoints import latest_offsets
 from flowcore.spark.context import Context, broker_of
+from flowcore.spark.offsets import committed_offsets
 from flowcore.watermarks.merge import Standing
 from flowcore.watermarks.query import QueryWatermarks
 
@@ -82,7 +82,7 @@ class RunMeter:
             query,
             running,
             watermarks,
-            tally=QueryTally(_now_ms(), latest_offsets(checkpoint, "commits")),
+            tally=QueryTally(_now_ms(), committed_offsets(checkpoint)),
             bounded={stage: version for stage, version in pins.items() if version},
         )
 

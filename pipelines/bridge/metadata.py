@@ -5,7 +5,6 @@ Numbers keep their keys from one event to the next, since Dagster plots them ove
 
 from __future__ import annotations
 
-from collections.abc import Container
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,6 @@ from flowcore.spark.manifest import Manifest, Table
 __all__ = ["Metadata", "progress_metadata", "stage_metadata", "table_metadata"]
 
 Metadata = dict[str, MetadataValue]
-_OF_PARTITIONS = ("lag", "watermark_ms")
 
 
 def stage_metadata(manifest: Manifest, *, fresh: bool) -> Metadata:
@@ -62,7 +60,7 @@ def progress_metadata(progress: FlowProgress) -> Metadata:
         found |= _measures(query.name, query, progress.time_ms)
         for one in query.partitions:
             path = f"{query.name}/{one.topic}[{one.partition}]"
-            found |= _measures(path, one, progress.time_ms, keys=_OF_PARTITIONS)
+            found |= _measures(path, one, progress.time_ms)
         for stage, version in query.bounded.items():
             found[f"bounded_version/{stage}"] = MetadataValue.text(version)
     for latency in progress.latencies:
@@ -71,18 +69,17 @@ def progress_metadata(progress: FlowProgress) -> Metadata:
     return found
 
 
-def _measures(path: str, of: Any, now_ms: int, keys: Container[str] | None = None) -> Metadata:
+def _measures(path: str, of: Any, now_ms: int) -> Metadata:
     found: Metadata = {}
     for measure in measures_of(of):
         value = measure.of(of)
-        if value is None or (keys is not None and measure.key not in keys):
+        if value is None or not measure.plotted:
             continue
-        if measure.unit == "ago":  # what is plotted shall be seen to stand still
-            key, value = measure.key.replace("_ms", "_delay_s"), measure.figure(of, now_ms)
-        else:
-            key = measure.key
+        key = measure.key
+        if measure.unit == "ago":  # a watermark that stands still shall be seen to fall behind
+            key, value = key.replace("_ms", "_delay_s"), now_ms / 1000 - value / 1000
         found[f"{path}/{key}"] = (
-            MetadataValue.float(value) if isinstance(value, float) else _count(int(value or 0))
+            MetadataValue.float(value) if isinstance(value, float) else _count(int(value))
         )
     return found
 
