@@ -68,11 +68,11 @@ class QueryProgress(_Stored):
     active: bool = measured("flowcore_query_active", "1 until it has ended", plotted=False)
     batches: int = measured("flowcore_query_batches", "batches committed", kind="counter", default=0)
     rows_in: int = measured(
-        "flowcore_query_records_in", "records read in committed batches",
+        "flowcore_query_records_in", "records read",
         key="records", kind="counter", default=0,
     )  # fmt: skip
     rows_per_second: float | None = measured(
-        "flowcore_query_records_in_per_second", "records read a second in the last batches",
+        "flowcore_query_records_in_per_second", "records read a second",
         key="records_per_second", default=None,
     )  # fmt: skip
     rows_out: int = measured(
@@ -84,7 +84,7 @@ class QueryProgress(_Stored):
         key="records_out_per_second", default=None,
     )  # fmt: skip
     lag: int | None = measured(
-        "flowcore_query_lag_records", "records of its sources that are not committed yet", default=None
+        "flowcore_query_lag_records", "records of its sources that it has not read yet", default=None
     )
     batch_ms: int | None = measured(
         "flowcore_query_batch_duration_seconds", "length of the last batch", default=None, scale=0.001

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from pyspark.sql.streaming.query import StreamingQuery
@@ -26,7 +27,8 @@ from flowcore.metrics.progress import FlowProgress, LatencyProgress, QueryProgre
 from flowcore.metrics.tally import Batch, Offsets, QueryTally, Rate, partitions_of
 from flowcore.planner.plan import LiveQuery, Plan
 from flowcore.spark.context import Context, broker_of
-from flowcore.spark.offsets import committed_offsets
+from flowcore.spark.offsets import committed_offsets, start_offsets
+from flowcore.spark.under_way import UnderWay
 from flowcore.watermarks.merge import Standing
 from flowcore.watermarks.query import QueryWatermarks
 
@@ -82,7 +84,8 @@ class RunMeter:
             query,
             running,
             watermarks,
-            tally=QueryTally(_now_ms(), committed_offsets(checkpoint)),
+            tally=QueryTally(_now_ms(), self._begin(query) | committed_offsets(checkpoint)),
+            under_way=UnderWay(self._context.spark, running) if query.mode.value == "realtime" else None,
             bounded={stage: version for stage, version in pins.items() if version},
         )
 
@@ -100,6 +103,8 @@ class RunMeter:
             self._topics.ask()
             now_ms = _now_ms()
             queries = tuple(meter.read(self._topics, now_ms) for meter in self._queries.values())
+        if state != "running":  # those that are still active are about to be stopped
+            queries = tuple(replace(query, active=False) for query in queries)
         return FlowProgress(
             flow=self._plan.flow,
             time_ms=now_ms,
@@ -113,6 +118,14 @@ class RunMeter:
             latencies=tuple(map(LatencyProgress.of_summary, latencies)),
             switches=self._switches(),
         )
+
+    def _begin(self, query: LiveQuery) -> dict[str, dict[int, int]]:
+        """Where the query begins to read if its checkpoint says nothing of it."""
+        found = {}
+        with suppress(BrokerError):
+            for topic in filter(None, map(topic_of, query.sources)):
+                found[topic.name] = start_offsets(topic, self._context.servers(topic))
+        return found
 
     def _switches(self) -> tuple[Switch, ...]:
         if self._last is None:
@@ -171,24 +184,26 @@ class _QueryMeter:
         watermarks: QueryWatermarks | None,
         *,
         tally: QueryTally,
+        under_way: UnderWay | None,
         bounded: Mapping[str, str],
     ) -> None:
         self.query = query
         self._running = running
         self._watermarks = watermarks
         self._tally = tally
+        self._under_way = under_way
         self._bounded = bounded
-        self._rows_out = Rate()
+        self._rows_in, self._rows_out = Rate(), Rate()
         self._sources = {topic.name: node for node in query.sources if (topic := topic_of(node))}
         self._sinks = {topic.name for sink in query.sinks if (topic := topic_of(sink))}
         self._letters = {topic.dead_letter for node in query.dead_letters if (topic := topic_of(node))}
 
     def read(self, topics: _Topics, now_ms: int) -> QueryProgress:
-        last = self._tally.last.number if self._tally.last else -1
-        batches = [told for told in self._running.recentProgress if told["batchId"] > last]
+        batches = [told for told in self._running.recentProgress if told["batchId"] > self._last_batch]
         self._tally.take(Batch.of(json.loads(told.json)) for told in batches)
         batch = self._tally.last
-        rows_out = topics.written(self._sinks)
+        under_way = self._under_way.records(self._last_batch) if self._under_way else 0
+        rows_in, rows_out = self._tally.rows_in + under_way, topics.written(self._sinks)
         partitions = partitions_of(self._sources, self._tally.offsets, topics.ends, self._standings())
         lags = [one.lag for one in partitions if one.lag is not None]
         return QueryProgress(
@@ -197,11 +212,11 @@ class _QueryMeter:
             mode_reason="; ".join(self.query.mode.reasons),
             active=self._running.isActive,
             batches=self._tally.batches,
-            rows_in=self._tally.rows_in,
-            rows_per_second=self._tally.rows_per_second(now_ms, busy=self._running.status["isTriggerActive"]),
+            rows_in=rows_in,
+            rows_per_second=self._rows_per_second(now_ms, rows_in),
             rows_out=rows_out,
             rows_out_per_second=self._rows_out.take(now_ms, rows_out),
-            lag=sum(lags) if lags else None,
+            lag=max(sum(lags) - under_way, 0) if lags else None,
             batch_ms=batch.length_ms if batch else None,
             watermark_ms=self._watermark_ms(batch),
             late=self._tally.late,
@@ -211,6 +226,15 @@ class _QueryMeter:
             bounded=self._bounded,
             partitions=partitions,
         )
+
+    @property
+    def _last_batch(self) -> int:
+        return self._tally.last.number if self._tally.last else -1
+
+    def _rows_per_second(self, now_ms: int, rows_in: int) -> float | None:
+        if self._under_way:
+            return self._rows_in.take(now_ms, rows_in)
+        return self._tally.rows_per_second(now_ms, busy=self._running.status["isTriggerActive"])
 
     def _standings(self) -> dict[str, Mapping[int, Standing]]:
         known = self._watermarks.sources if self._watermarks else {}

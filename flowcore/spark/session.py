@@ -72,6 +72,7 @@ def session_config(
         "spark.driver.extraJavaOptions": " ".join(options),
         "spark.executor.extraJavaOptions": " ".join(limits),
         "spark.ui.enabled": "false",
+        "spark.executor.heartbeatInterval": "2s",  # by which a real-time batch tells what it has read
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": str(max(2 * cores, 4)),
