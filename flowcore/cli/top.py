@@ -8,7 +8,8 @@ import time
 from contextlib import suppress
 
 import click
-from rich.console import Console, Group, RenderableType
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
@@ -93,13 +94,13 @@ def _view(progress: FlowProgress) -> Group:
     return Group(heading, where, *map(_drawn, health.tables(progress)))
 
 
-def _drawn(table: health.Table) -> RenderableType:
-    drawn = Table(title=table.title, title_justify="left", expand=False)
+def _drawn(table: health.Table) -> Table:
+    drawn = Table(title=table.title, title_justify="left", box=SIMPLE_HEAD)
     for number, name in enumerate(table.header):
         drawn.add_column(name, justify="left" if number < table.names else "right")
     for row in table.rows:
         drawn.add_row(*map(Text, row))
-    return Group(Text(), drawn)
+    return drawn
 
 
 def _now_ms() -> int:

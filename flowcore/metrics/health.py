@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from flowcore.metrics.progress import FlowProgress, QueryProgress
+from flowcore.metrics.progress import FlowProgress
 
 __all__ = ["Table", "markdown", "query_lines", "show_bytes", "show_count", "show_seconds", "tables"]
 
@@ -37,14 +37,8 @@ class Table:
 
 def tables(progress: FlowProgress) -> list[Table]:
     """All that is known of a run, by subject; subjects of which nothing is known are left out."""
-    found = [
-        _queries(progress),
-        _partitions(progress),
-        _latencies(progress),
-        _results(progress),
-        _switches(progress),
-    ]
-    return [table for table in found if table.rows]
+    makers = (_queries, _work, _latencies, _switches, _results, _partitions)
+    return [table for make in makers if (table := make(progress)).rows]
 
 
 def markdown(table: Table) -> str:
@@ -76,7 +70,7 @@ def show_count(number: float | None) -> str:
     """
     if number is None:
         return _NONE
-    return f"{number:,.1f}" if isinstance(number, float) and number < _FEW else f"{number:,.0f}"
+    return f"{round(number, 1):g}" if number < _FEW else f"{number:,.0f}"
 
 
 def show_bytes(number: float | None) -> str:
@@ -104,7 +98,9 @@ def show_seconds(seconds: float | None) -> str:
     if seconds is None:
         return _NONE
     if seconds < 1:
-        return f"{seconds * 1000:.1f} ms"
+        return f"{round(seconds * 1000, 1):g} ms"
+    if seconds < _FEW:
+        return f"{round(seconds, 1):g} s"
     found, left = [], round(seconds)
     for unit, length in _UNITS_S.items():
         number, left = divmod(left, length)
@@ -114,32 +110,38 @@ def show_seconds(seconds: float | None) -> str:
 
 
 def _queries(progress: FlowProgress) -> Table:
-    header = (
-        "query", "mode", "in/s", "out/s", "read", "written", "lag", "watermark", "late", "dead letters",
-        "state rows", "state", "batch",
-    )  # fmt: skip
-    return Table(
-        "queries", header, tuple(_query(query, progress.time_ms) for query in progress.queries), names=2
-    )
+    rows = [
+        (
+            query.name,
+            query.mode if query.active else f"{query.mode}, ended",
+            show_count(query.rows_per_second),
+            show_count(query.rows_out_per_second),
+            show_count(query.lag),
+            _behind(query.watermark_ms, progress.time_ms),
+            show_count(query.late),
+            show_count(query.dead_letters),
+        )
+        for query in progress.queries
+    ]
+    header = ("query", "mode", "in/s", "out/s", "lag", "watermark", "late", "dead letters")
+    return Table("queries", header, tuple(rows), names=2)
 
 
-def _query(query: QueryProgress, now_ms: int) -> tuple[str, ...]:
-    batch_s = None if query.batch_ms is None else query.batch_ms / 1000
-    return (
-        query.name,
-        query.mode if query.active else f"{query.mode}, ended",
-        show_count(query.rows_per_second),
-        show_count(query.rows_out_per_second),
-        show_count(query.rows_in),
-        show_count(query.rows_out),
-        show_count(query.lag),
-        _behind(query.watermark_ms, now_ms),
-        show_count(query.late),
-        show_count(query.dead_letters),
-        show_count(query.state_rows),
-        show_bytes(query.state_bytes),
-        show_seconds(batch_s),
-    )
+def _work(progress: FlowProgress) -> Table:
+    rows = [
+        (
+            query.name,
+            show_count(query.rows_in),
+            show_count(query.rows_out),
+            show_count(query.batches),
+            show_seconds(None if query.batch_ms is None else query.batch_ms / 1000),
+            show_count(query.state_rows),
+            show_bytes(query.state_bytes),
+        )
+        for query in progress.queries
+    ]
+    header = ("query", "read", "written", "batches", "last batch", "rows of state", "state")
+    return Table("since the start", header, tuple(rows))
 
 
 def _partitions(progress: FlowProgress) -> Table:
