@@ -61,7 +61,7 @@ class Measure:
         value = self.of(progress)
         if value is None:
             return None
-        return now_ms / 1000 - value * self.scale if self.unit == "ago" else value * self.scale
+        return max(now_ms / 1000 - value * self.scale, 0) if self.unit == "ago" else value * self.scale
 
 
 def measured(

@@ -35,6 +35,7 @@ from flowcore.watermarks.query import QueryWatermarks
 __all__ = ["RunMeter"]
 
 _ANSWER_S = 2.0
+_AWAY_S = 5.0
 _SWITCHES = 10
 
 
@@ -158,10 +159,16 @@ class _Topics:
                     names |= {topic.name, *([topic.dead_letter] if node in query.dead_letters else [])}
         self.ends: Offsets = self._ask()
         self._before = self.ends
+        self._ask_again_s = 0.0
 
     def ask(self) -> None:
-        with suppress(BrokerError):
+        if time.monotonic() < self._ask_again_s:
+            return
+        try:
             self.ends = self._ask()
+        except BrokerError:
+            # A run that is stopped while its broker is away must not wait for it at each look.
+            self._ask_again_s = time.monotonic() + _AWAY_S
 
     def written(self, topics: Iterable[str]) -> int:
         """Records that came into topics since the start."""

@@ -72,12 +72,11 @@ def progress_metadata(progress: FlowProgress) -> Metadata:
 def _measures(path: str, of: Any, now_ms: int) -> Metadata:
     found: Metadata = {}
     for measure in measures_of(of):
-        value = measure.of(of)
+        key, value = measure.key, measure.of(of)
+        if measure.unit == "ago":  # a watermark that stands still shall be seen to fall behind
+            key, value = key.replace("_ms", "_delay_s"), measure.figure(of, now_ms)
         if value is None or not measure.plotted:
             continue
-        key = measure.key
-        if measure.unit == "ago":  # a watermark that stands still shall be seen to fall behind
-            key, value = key.replace("_ms", "_delay_s"), now_ms / 1000 - value / 1000
         found[f"{path}/{key}"] = (
             MetadataValue.float(value) if isinstance(value, float) else _count(int(value))
         )

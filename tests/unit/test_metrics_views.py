@@ -4,12 +4,16 @@ import io
 import json
 import logging
 import os
+import pty
 import re
+import signal
 import socket
 import subprocess
+import sys
 import threading
 import time
 import urllib.request
+from contextlib import suppress
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -312,6 +316,25 @@ def test_top_ends_with_1_and_says_so_when_the_flow_does_not_run(state: Path) -> 
 def test_top_without_a_terminal_says_what_to_pass(state: Path) -> None:
     """It could not draw."""
     assert "pass --once or --json" in call("top", "sales", "--set", f"state.dir={state}")[2]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "terminate"])
+def test_top_ends_well_when_a_person_has_seen_enough(state: Path, number: signal.Signals) -> None:
+    """In a real terminal: it draws, and leaves with 0 and without a traceback."""
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "flowcore.cli.main", "top", "sales", "--set", f"state.dir={state}"]
+    with subprocess.Popen(command, stdout=theirs, stderr=theirs) as process:
+        os.close(theirs)
+        shown = b""
+        while b"switches of mode" not in shown:
+            shown += os.read(ours, 1 << 16)
+        process.send_signal(number)
+        code = process.wait(20)
+        with suppress(OSError):  # the terminal is closed
+            shown += os.read(ours, 1 << 16)
+    os.close(ours)
+
+    assert (code, b"Traceback" in shown) == (0, False)
 
 
 def test_top_draws_every_table() -> None:
