@@ -64,9 +64,7 @@ class HistoryWriter:
 
 def known_flows(state_dir: Path) -> list[str]:
     """Names of the flows that have a history."""
-    return sorted(
-        folder.parent.name for folder in state_dir.absolute().glob("*/progress") if any(folder.iterdir())
-    )
+    return sorted(folder.parent.name for folder in state_dir.absolute().glob("*/progress"))
 
 
 def last_progress(folder: Path) -> FlowProgress | None:

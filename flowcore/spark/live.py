@@ -17,7 +17,7 @@ from typing import Self
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
-from flowcore.errors import RunError
+from flowcore.errors import FlowcoreError, RunError
 from flowcore.graph.operators import Operator, topic_of
 from flowcore.kafka.elements import ElementWriter
 from flowcore.kafka.latency_collector import LatencyCollector
@@ -141,7 +141,7 @@ class LiveRun:
             time.sleep(_POLL_S)
 
     def progress(self) -> tuple[QueryProgress, ...]:
-        """What each query has done; what a real-time query has read is known when its batch ends."""
+        """What each query has done; a real-time query tells what it has read every two seconds."""
         return self._meter.read().queries
 
     def health(self) -> FlowProgress:
@@ -167,10 +167,13 @@ class LiveRun:
         for name, query in self._running.items():
             error = query.exception() if not query.isActive else None
             if error is not None:
-                self._state, self._error = "failed", f"query {name!r}: {str(error).splitlines()[0]}"
-                self.stop()
-                with while_running(f"query {name!r} of flow {self.plan.flow!r}", self.context.log):
-                    raise error
+                try:
+                    with while_running(f"query {name!r} of flow {self.plan.flow!r}", self.context.log):
+                        raise error
+                except FlowcoreError as failure:
+                    self._state, self._error = "failed", str(failure)
+                    self.stop()
+                    raise
 
     def _checkpoint(self, query: LiveQuery) -> Path:
         return checkpoint_of(query, self.context.flow, self.context.settings)

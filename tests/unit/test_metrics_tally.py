@@ -118,6 +118,17 @@ def test_rate_out_is_over_the_window_however_often_it_is_asked() -> None:
     assert at == pytest.approx(70)
 
 
+def test_rate_out_forgets_what_was_before_the_window() -> None:
+    """A stream that stands still is seen to."""
+    rate = Rate()
+    for now_ms in range(0, 2 * WINDOW_MS, 1_000):
+        rate.take(now_ms, now_ms)
+    for now_ms in range(2 * WINDOW_MS, 3 * WINDOW_MS + 1_000, 1_000):
+        last = rate.take(now_ms, 2 * WINDOW_MS)
+
+    assert last == 0
+
+
 def test_rate_out_is_unknown_at_the_first_look() -> None:
     """There is nothing to compare it with."""
     rate = Rate()

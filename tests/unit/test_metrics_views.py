@@ -1,6 +1,7 @@
 """What a person, Prometheus and Dagster are shown of a run is what was told of it."""
 
 import io
+import itertools
 import json
 import logging
 import os
@@ -13,6 +14,7 @@ import sys
 import threading
 import time
 import urllib.request
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -162,33 +164,55 @@ def _files(folder: Path) -> list[Path]:
     return [file for file in folder.iterdir() if file.is_file()]
 
 
-def test_reporter_tells_in_the_interval_and_at_the_end() -> None:
-    """Neither a listener nor a look that fails stops it."""
-    told: list[float] = []
-    looks = iter(range(1_000_000))
-    enough = threading.Event()
+class _Told:
+    """A listener that keeps what it was told, and says when it was enough."""
 
-    class Broken:
-        def progressed(self, progress: FlowProgress) -> None:
-            raise OSError(progress.seconds)
+    def __init__(self, enough: int) -> None:
+        self.seconds: list[float] = []
+        self.has_enough = threading.Event()
+        self._enough = enough
 
-    class Counting:
-        def progressed(self, progress: FlowProgress) -> None:
-            told.append(progress.seconds)
-            if len(told) == 3:
-                enough.set()
+    def progressed(self, progress: FlowProgress) -> None:
+        self.seconds.append(progress.seconds)
+        if len(self.seconds) == self._enough:
+            self.has_enough.set()
+
+
+class _Broken:
+    def progressed(self, progress: FlowProgress) -> None:
+        raise OSError(progress.seconds)
+
+
+def _looks(broken: int | None = None) -> Callable[[], FlowProgress]:
+    numbers = itertools.count()
 
     def look() -> FlowProgress:
-        number = next(looks)
-        if number == 1:
+        number = next(numbers)
+        if number == broken:
             raise ValueError
         return run(seconds=float(number))
 
-    with Reporter(look, [Broken(), Counting()], interval_s=0.001):
-        assert enough.wait(10)
-    last = next(looks) - 1
+    return look
 
-    assert told == [0, *range(2, last + 1)]
+
+def test_reporter_looks_at_the_start_and_at_the_end() -> None:
+    """However long the interval is."""
+    told = _Told(enough=1)
+
+    with Reporter(_looks(), [told], interval_s=3_600):
+        assert told.has_enough.wait(10)
+
+    assert told.seconds == [0, 1]
+
+
+def test_reporter_goes_on_whatever_fails() -> None:
+    """A look, or another listener."""
+    told = _Told(enough=4)
+
+    with Reporter(_looks(broken=1), [_Broken(), told], interval_s=0.001):
+        assert told.has_enough.wait(10)
+
+    assert told.seconds[:4] == [0, 2, 3, 4]
 
 
 def test_news_are_what_is_lost_and_what_switches() -> None:
