@@ -34,7 +34,7 @@ from flowcore.watermarks.query import QueryWatermarks
 
 __all__ = ["RunMeter"]
 
-_ANSWER_S = 2.0
+_FIRST_ANSWER_S, _ANSWER_S = 10.0, 2.0
 _AWAY_S = 5.0
 _SWITCHES = 10
 
@@ -157,7 +157,7 @@ class _Topics:
                 if topic := topic_of(node):
                     names = self._brokers.setdefault(broker_of(topic, context.settings), set())
                     names |= {topic.name, *([topic.dead_letter] if node in query.dead_letters else [])}
-        self.ends: Offsets = self._ask()
+        self.ends: Offsets = self._ask(_FIRST_ANSWER_S)
         self._before = self.ends
         self._ask_again_s = 0.0
 
@@ -165,7 +165,7 @@ class _Topics:
         if time.monotonic() < self._ask_again_s:
             return
         try:
-            self.ends = self._ask()
+            self.ends = self._ask(_ANSWER_S)
         except BrokerError:
             # A run that is stopped while its broker is away must not wait for it at each look.
             self._ask_again_s = time.monotonic() + _AWAY_S
@@ -174,10 +174,10 @@ class _Topics:
         """Records that came into topics since the start."""
         return sum(_sum(self.ends, name) - _sum(self._before, name) for name in topics)
 
-    def _ask(self) -> Offsets:
+    def _ask(self, timeout_s: float) -> Offsets:
         found: dict[str, Mapping[int, int]] = {}
         for servers, names in self._brokers.items():
-            found |= ends_of(servers, sorted(names), _ANSWER_S)
+            found |= ends_of(servers, sorted(names), timeout_s)
         return found
 
 
