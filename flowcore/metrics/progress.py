@@ -94,7 +94,10 @@ class QueryProgress(_Stored):
         default=None, scale=0.001,
     )  # fmt: skip
     late: int = measured(
-        "flowcore_query_late_records", "records dropped because they came too late", kind="counter", default=0
+        "flowcore_query_late_records",
+        "records that came too late, dropped or put aside",
+        kind="counter",
+        default=0,
     )
     dead_letters: int = measured(
         "flowcore_query_dead_letters", "messages that came into its dead-letter topics",

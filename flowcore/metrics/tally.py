@@ -33,10 +33,10 @@ class Batch:
         start_ms: When it began.
         length_ms: How long it took.
         records: Read in it.
-        late: Dropped in it, because they were behind the watermark.
+        late: Came too late in it.
         state_rows: After it; None where the query has no state, or its store does not count.
         state_bytes: After it; None where the query has no state.
-        watermark_ms: Spark's own; None where it has none.
+        watermark_ms: Of its operators; None where they have none.
         offsets: First offsets that the next batch reads.
     """
 
@@ -57,15 +57,21 @@ class Batch:
 
     @classmethod
     def of(cls, told: Mapping[str, Any]) -> Self:
-        """From the JSON of a ``StreamingQueryProgress``."""
+        """From the JSON of a ``StreamingQueryProgress``.
+
+        Operators of flowcore's own tell by what they observe: ``late_records``, ``watermark_ms``.
+        """
         states = told.get("stateOperators") or ()
-        event_time = _time_ms(told.get("eventTime", {}).get("watermark"))
+        observed = [row for row in (told.get("observedMetrics") or {}).values() if row]
+        times_ms = [row["watermark_ms"] for row in observed if row.get("watermark_ms") is not None]
+        event_time = min(times_ms, default=_time_ms(told.get("eventTime", {}).get("watermark")))
         return cls(
             number=told["batchId"],
             start_ms=_time_ms(told["timestamp"]) or 0,
             length_ms=told["batchDuration"],
             records=told["numInputRows"],
-            late=sum(state["numRowsDroppedByWatermark"] for state in states),
+            late=sum(state["numRowsDroppedByWatermark"] for state in states)
+            + sum(row.get("late_records") or 0 for row in observed),
             # A store that does not count says 0.
             state_rows=sum(state["numRowsTotal"] for state in states) or None,
             state_bytes=sum(map(_bytes, states)) if states else None,

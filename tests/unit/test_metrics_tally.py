@@ -55,6 +55,21 @@ def test_batch_has_sparks_watermark_once_there_is_one() -> None:
     assert Batch.of(told).watermark_ms == 2_500
 
 
+def test_batch_counts_what_operators_observe() -> None:
+    """Late records of windows beside those that Spark dropped; the watermark that is furthest behind."""
+    observed = {
+        "flowcore-keygroups-a": {"late_records": 10, "dropped_records": 4, "watermark_ms": 900},
+        "flowcore-keygroups-b": {"late_records": 20, "watermark_ms": 800},
+        "flowcore-keygroups-c": {"late_records": None, "watermark_ms": None},
+        "flowcore-watermarks-bids": {"newest_0": 5},
+        "nothing": None,
+    }
+
+    found = Batch.of({**TOLD, "observedMetrics": observed})
+
+    assert (found.late, found.watermark_ms) == (33, 800)
+
+
 def test_tally_takes_each_batch_once() -> None:
     """Spark tells of the last hundred again and again."""
     tally = QueryTally(START_MS)

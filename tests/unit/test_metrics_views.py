@@ -222,7 +222,7 @@ def test_news_are_what_is_lost_and_what_switches() -> None:
 
     assert news(before, before) == []
     assert news(before, after) == [
-        "query 'out' of flow 'sales': 2 records came too late and were dropped",
+        "query 'out' of flow 'sales': 2 records came too late",
         "query 'out' of flow 'sales' went from slice to realtime: all native",
     ]
     assert news(after, after) == []
