@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -206,8 +207,7 @@ class _QueryMeter:
         self._letters = {topic.dead_letter for node in query.dead_letters if (topic := topic_of(node))}
 
     def read(self, topics: _Topics, now_ms: int) -> QueryProgress:
-        batches = [told for told in self._running.recentProgress if told["batchId"] > self._last_batch]
-        self._tally.take(Batch.of(json.loads(told.json)) for told in batches)
+        self._tally.take(map(Batch.of, _batches_after(self._last_batch, self._running)))
         batch = self._tally.last
         under_way = self._under_way.records(self._last_batch) if self._under_way else 0
         rows_in, rows_out = self._tally.rows_in + under_way, topics.written(self._sinks)
@@ -254,6 +254,18 @@ class _QueryMeter:
         if told_ms > MIN_TIMESTAMP_MS:
             return told_ms
         return batch.watermark_ms if batch else None
+
+
+def _batches_after(number: int, running: StreamingQuery) -> list[dict[str, Any]]:
+    """What Spark tells of the batches after one, oldest first."""
+    # PySpark's own way asks the JVM dozens of questions for each of the last hundred.
+    recent = running._jsq.recentProgress()  # noqa: SLF001
+    found = []
+    for each in reversed(range(len(recent))):
+        if recent[each].batchId() <= number:
+            break
+        found.append(json.loads(recent[each].json()))
+    return found[::-1]
 
 
 def _sum(ends: Offsets, topic: str) -> int:
