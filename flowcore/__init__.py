@@ -9,22 +9,31 @@ from flowcore.graph.flow import Flow
 from flowcore.graph.functions import RichFunction
 from flowcore.graph.schema import Schema
 from flowcore.graph.stream import Stream
-from flowcore.watermarks import bounded_out_of_orderness, monotonous, no_watermarks, punctuated
+from flowcore.graph.window_assigners import EndOfStream, Global, Session, Sliding, Tumbling
+from flowcore.process import KeyedProcessFunction
+from flowcore.watermarks import bounded_out_of_orderness, monotonous, no_watermarks, periodic, punctuated
 
 __all__ = [
     "Csv",
+    "EndOfStream",
     "Flow",
+    "Global",
     "Json",
     "KafkaTopic",
+    "KeyedProcessFunction",
     "OperatorAttributes",
     "OperatorAttributesBuilder",
     "Parquet",
     "RichFunction",
     "Schema",
+    "Session",
+    "Sliding",
     "Stream",
+    "Tumbling",
     "bounded_out_of_orderness",
     "from_frame",
     "monotonous",
     "no_watermarks",
+    "periodic",
     "punctuated",
 ]

@@ -112,7 +112,15 @@ class RunError(FlowcoreError):
 
 
 class FunctionError(RunError):
-    """A user's function that raised, or emitted no record of its schema; the message names the operator."""
+    """A user's function that raised, or emitted no record of its schema; the message names the operator.
+
+    Attributes:
+        operator: The operator's name, where it is known.
+        number: Which record of the batch it was, in the worker that raised it; None where nobody can tell.
+    """
+
+    operator: str | None = None
+    number: int | None = None
 
 
 class ObjectReuseError(RunError):

@@ -1,7 +1,7 @@
 """Backlog: is what is read history or news, and what may be done less often while it is history?
 
-`channels` says what several inputs say together; `checkpoints` says when checkpoints are due. What a
-buffer does in backlog is told in `flowcore.flush`.
+`channels` says what several inputs say together, `inputs` what those of a query are; `checkpoints` says
+when checkpoints are due. What a buffer does in backlog is told in `flowcore.flush`.
 
 Pure: the clock is passed in. Times are integer milliseconds.
 """

@@ -41,11 +41,14 @@ def failed_in_part(error: Exception, part: Part, where: Where) -> FunctionError:
     place = (where(number) if number is not None else None) or show(record)
     called = step is not None and step.kind != "filter"
     if called and emits and isinstance(error, (AttributeError, TypeError)):
-        return failed(step, error, place, hint="it emits no dicts, or cannot be called with one record")
-    return failed(step, error, place)
+        hint = "it emits no dicts, or cannot be called with one record"
+        return failed(step, error, place, hint=hint, number=number)
+    return failed(step, error, place, number=number)
 
 
-def failed(step: Step | None, error: Exception, place: str | None, hint: str = "") -> FunctionError:
+def failed(
+    step: Step | None, error: Exception, place: str | None, hint: str = "", number: int | None = None
+) -> FunctionError:
     """What to raise for an error in a step's function."""
     name = f"operator {step.name!r}" if step is not None else "a chain of Python functions"
     said = " ".join(str(error).split())
@@ -55,7 +58,7 @@ def failed(step: Step | None, error: Exception, place: str | None, hint: str = "
     parts += [f"at {at}"] if at else []
     parts += [f"for the record {place}"] if place else []
     text = " ".join(parts)
-    return FunctionError(f"{text} ({hint})" if hint else text)
+    return _numbered(FunctionError(f"{text} ({hint})" if hint else text), step, number)
 
 
 def _line_of(error: Exception) -> str | None:
@@ -70,14 +73,21 @@ def _line_of(error: Exception) -> str | None:
     return found
 
 
-def misfit(step: Step, what: str, place: str | None) -> FunctionError:
+def misfit(step: Step, what: str, place: str | None, number: int | None = None) -> FunctionError:
     """What to raise for a record that is none of the operator's schema."""
     beside = f", for the record {place}" if place else ""
     columns = ", ".join(f"{each.name}: {each.type}" for each in step.schema)
-    return FunctionError(
+    error = FunctionError(
         f"operator {step.name!r} {what}{beside}: it could not go on as a row; declared are {columns}; make "
         "its function emit that, or pass another schema"
     )
+    return _numbered(error, step, number)
+
+
+def _numbered(error: FunctionError, step: Step | None, number: int | None) -> FunctionError:
+    error.operator = None if step is None else step.name
+    error.number = number
+    return error
 
 
 def show(value: Any) -> str:

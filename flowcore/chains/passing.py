@@ -18,8 +18,9 @@ import pyarrow.compute as pc
 from flowcore.chains.reuse_check import CheckMode
 from flowcore.chains.steps import ChainSpec
 from flowcore.chains.task import ChainTask, Output
+from flowcore.errors import FunctionError
 
-__all__ = ["PassingChain", "Way"]
+__all__ = ["Failing", "PassingChain", "Way"]
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -39,6 +40,23 @@ class Way:
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Failing:
+    """How a record goes on for which a function fails: as a bad message, with all that its row carries.
+
+    Attributes:
+        lane: The value of the lane column in its row.
+        value: The column of its message's bytes; where they are null, the failure stops the query.
+        reason: The column of why it is bad.
+        operator: The column of whose function failed.
+    """
+
+    lane: int
+    value: str
+    reason: str
+    operator: str
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class PassingChain:
     """A chain over some rows of a stream of Arrow batches.
 
@@ -53,6 +71,7 @@ class PassingChain:
         coordinates: Those of these that say where a record was: topic, partition, offset; or none.
         ways: Of each outlet.
         schema: Of the result.
+        failing: Of records for which a function fails; None if that stops everything.
     """
 
     spec: ChainSpec
@@ -65,10 +84,12 @@ class PassingChain:
     coordinates: Sequence[str]
     ways: Sequence[Way]
     schema: pa.Schema
+    failing: Failing | None = None
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The outputs of each batch, then those of its rows that are not the chain's."""
-        task = ChainTask(self.spec, indexed=bool(self.carried), check=self.check)
+        lenient = self.failing is not None
+        task = ChainTask(self.spec, indexed=bool(self.carried), check=self.check, lenient=lenient)
         with task.running():
             for batch in batches:
                 mine, others = self._parted(batch)
@@ -76,6 +97,8 @@ class PassingChain:
                     inputs = mine.select(list(self.inputs.values())).rename_columns(list(self.inputs))
                     for output in task.run(inputs, self._where(mine)):
                         yield self._made(output, mine)
+                    if task.refused and self.failing is not None:
+                        yield self._refused(task.refused, mine, self.failing)
                 if others is not None and others.num_rows:
                     yield self._passed(others)
 
@@ -112,6 +135,21 @@ class PassingChain:
             if self.ordinal is not None and way.step is not None:
                 physical[self.ordinal] = _told_apart(physical[self.ordinal], origins, way.step)
         return self._row_batch(physical, output.batch.num_rows)
+
+    def _refused(
+        self, errors: Mapping[int, FunctionError], mine: pa.RecordBatch, failing: Failing
+    ) -> pa.RecordBatch:
+        places = sorted(errors)
+        rows = mine.take(pa.array(places))
+        for place, value in zip(places, rows.column(failing.value), strict=True):
+            if not value.is_valid:
+                raise errors[place]
+        physical = {name: rows.column(name) for name in rows.schema.names}
+        physical[failing.reason] = pa.array([str(errors[place]) for place in places])
+        physical[failing.operator] = pa.array([errors[place].operator for place in places], pa.string())
+        if self.lane is not None:
+            physical[self.lane] = pa.repeat(pa.scalar(failing.lane, pa.int32()), len(places))
+        return self._row_batch(physical, len(places))
 
     def _passed(self, others: pa.RecordBatch) -> pa.RecordBatch:
         known = set(others.schema.names)

@@ -6,7 +6,7 @@ Column by column, since Arrow converts a whole column many times faster than row
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from flowcore.chains.steps import Record
 
-__all__ = ["Misfit", "batch_writer", "records_of"]
+__all__ = ["Misfit", "MisfitError", "batch_writer", "misfits", "records_of"]
 
 _SHOWN = 80
 
@@ -72,26 +72,33 @@ def batch_writer(schema: pa.Schema) -> Callable[[Sequence[Record]], pa.RecordBat
             deque(map(values_of, records), maxlen=0)
             columns: Any = pa.array(records, type=rows)
         except (KeyError, TypeError, AttributeError, OverflowError, ValueError, pa.ArrowException) as error:
-            raise MisfitError(_misfit(records, schema, error)) from None
+            nothing = Misfit(0, f"emits records that are no batch: {error}")
+            raise MisfitError(next(misfits(records, schema), nothing)) from None
         return pa.RecordBatch.from_arrays(columns.flatten(), schema=schema)
 
     return written
 
 
-def _misfit(records: Sequence[Any], schema: pa.Schema, error: Exception) -> Misfit:
+def misfits(records: Sequence[Any], schema: pa.Schema) -> Iterator[Misfit]:
+    """The records that do not fit, and what of each."""
     for position, record in enumerate(records):
-        if not isinstance(record, dict):
-            return Misfit(position, f"emits a {type(record).__name__}, and a record is a dict")
-        for field in schema:
-            if field.name not in record:
-                return Misfit(position, f"emits a record without the column {field.name!r}")
-            value = record[field.name]
-            try:
-                pa.array([value], type=field.type)
-            except (TypeError, AttributeError, OverflowError, ValueError, pa.ArrowException):
-                what = f"emits {field.name}={_shown(value)}, which is no {field.type}"
-                return Misfit(position, what)
-    return Misfit(0, f"emits records that are no batch: {error}")
+        what = _misfit(record, schema)
+        if what is not None:
+            yield Misfit(position, what)
+
+
+def _misfit(record: Any, schema: pa.Schema) -> str | None:
+    if not isinstance(record, dict):
+        return f"emits a {type(record).__name__}, and a record is a dict"
+    for field in schema:
+        if field.name not in record:
+            return f"emits a record without the column {field.name!r}"
+        value = record[field.name]
+        try:
+            pa.array([value], type=field.type)
+        except (TypeError, AttributeError, OverflowError, ValueError, pa.ArrowException):
+            return f"emits {field.name}={_shown(value)}, which is no {field.type}"
+    return None
 
 
 def _shown(value: Any) -> str:

@@ -74,6 +74,7 @@ class Checked:
     def run(self, records: Sequence[Any], start: int, exits: Sequence[Any]) -> None:
         """As the compiled part does it."""
         self._exits = exits
+        self._guards.clear()  # of a record that failed
         position = 0
         while position < len(records):
             phase = (self._seen + position) % self.every
@@ -133,7 +134,7 @@ class Checked:
                 self._copiers[id(schema)] = copier_of(schema)
             return self._copiers[id(schema)](record)
         except Exception as error:
-            raise failed(sender, error, self.place()) from error
+            raise failed(sender, error, self.place(), number=self._number) from error
 
     def _leave(self, sender: Step | None, receiver: Step | None, record: Any) -> None:
         for (take, count), way in zip(self._exits, self.part.exits, strict=True):
@@ -213,7 +214,7 @@ class _Watched:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         check, step = self.check, self.step
         if isinstance(error, Exception):
-            raise failed(step, error, check.place()) from error
+            raise failed(step, error, check.place(), number=check._number) from error  # noqa: SLF001
         if error is not None:
             return
         for record, before in self.emitted:

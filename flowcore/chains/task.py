@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 
+from flowcore.chains.batches import fitting, joined
 from flowcore.chains.failures import Where, failed, failed_in_part, misfit
 from flowcore.chains.generated import Exit, Part, generate
 from flowcore.chains.lifecycle import opened
-from flowcore.chains.records import MisfitError, batch_writer, records_of
+from flowcore.chains.records import MisfitError, batch_writer, misfits, records_of
 from flowcore.chains.reuse_check import Checked, CheckMode
 from flowcore.chains.steps import ChainSpec, Receiver, Record, Step
+from flowcore.errors import FunctionError
 
 __all__ = ["ChainTask", "Output"]
 
@@ -49,6 +51,13 @@ class _Left:
     origins: list[int] = field(default_factory=list)
     batches: list[pa.RecordBatch] = field(default_factory=list)
 
+    def drop(self, numbers: Container[int]) -> None:
+        """Take back what was made of some input records, and is in no batch yet."""
+        written = len(self.origins) - len(self.records)
+        kept = [place for place, number in enumerate(self.origins[written:]) if number not in numbers]
+        self.records[:] = [self.records[place] for place in kept]
+        self.origins[written:] = [self.origins[written + place] for place in kept]
+
 
 class ChainTask:
     """A chain in a worker: compiled once, for any number of batches.
@@ -57,12 +66,18 @@ class ChainTask:
         spec: What runs.
         indexed: Outputs tell which record they were made of.
         check: Whether functions are watched; see `flowcore.chains.reuse_check`.
+        lenient: A record for which a function fails is put aside, with nothing made of it, and the others
+            go on; needs ``indexed``. A failure that is no single input record's is raised all the same.
     """
 
-    def __init__(self, spec: ChainSpec, *, indexed: bool = False, check: CheckMode = "off") -> None:
+    def __init__(
+        self, spec: ChainSpec, *, indexed: bool = False, check: CheckMode = "off", lenient: bool = False
+    ) -> None:
         self.spec = spec
         self.indexed = indexed
         self.check = check
+        self.lenient = lenient
+        self.refused: dict[int, FunctionError] = {}
         self._where: Where = _nowhere
         self._writers: dict[tuple[Step, bool], _Write] = {}
         self._parts: dict[Step | None, tuple[Part, Checked | None]] = {}
@@ -74,8 +89,8 @@ class ChainTask:
                 checked = None if check == "off" else Checked(part, sender, schema, receivers, check)
                 self._parts[sender] = part, checked
         for each in spec.steps:
-            self._writers[each, False] = batch_writer(each.schema)
-            self._writers[each, True] = batch_writer(each.outlet_schema or each.schema)
+            for leaves in (False, True):
+                self._writers[each, leaves] = batch_writer(_schema(each, leaves=leaves))
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -94,11 +109,15 @@ class ChainTask:
             batch: Input, of the chain's schema.
             where: The coordinates of a record by its place in the batch, for errors.
 
+        Sets:
+            refused: The input records that were put aside, by their place in the batch.
+
         Raises:
             FunctionError: A user's function raised, or emitted what is not of its schema.
             ObjectReuseError: The check found one that breaks its promise.
         """
         self._where = where or _nowhere
+        self.refused = {}
         outputs: list[Output] = []
         if batch.num_rows:
             self._feed(None, batch, outputs)
@@ -122,12 +141,14 @@ class ChainTask:
         ways = [(left.records.append, left.origins.append) for left in found]
         for first in range(0, batch.num_rows, _RECORDS_AT_ONCE):
             records = records_of(batch.slice(first, _RECORDS_AT_ONCE))
-            self._run_records(sender, records, first, ways, where)
-            for way, left in zip(part.exits, found, strict=True):
-                self._write(way, left, where)
+            if self.lenient and sender is None:
+                self._run_leniently(records, first, ways, found)
+            else:
+                self._run_records(sender, records, first, ways, where)
+                self._write(part, found, where)
         for way, left in zip(part.exits, found, strict=True):
             if left.batches and way.sender is not None:
-                made = _joined(left.batches)
+                made = joined(left.batches)
                 if way.receiver is not None:
                     self._run_batch(way.receiver, made, outputs)
                 elif way.sender.outlet is not None:
@@ -147,24 +168,72 @@ class ChainTask:
         except Exception as error:
             raise failed_in_part(error, part, where) from error
 
-    def _write(self, way: Exit, left: _Left, where: Where) -> None:
+    def _run_leniently(
+        self, records: list[Record], first: int, ways: Sequence[Any], found: Sequence[_Left]
+    ) -> None:
+        part, _ = self._parts[None]
+        start = first
+        while start < first + len(records):
+            try:
+                self._run_records(None, records[start - first :], start, ways, self._where)
+                break
+            except FunctionError as error:
+                if error.number is None:
+                    raise
+                self._refuse({error.number: error}, found)
+                start = error.number + 1
+        while True:
+            try:
+                self._write(part, found, self._where)
+                break
+            except FunctionError:
+                errors = {
+                    number: error
+                    for way, left in zip(part.exits, found, strict=True)
+                    for number, error in self._misfits(way, left)
+                }
+                if not errors:
+                    raise
+                self._refuse(errors, found)
+
+    def _refuse(self, errors: Mapping[int, FunctionError], found: Sequence[_Left]) -> None:
+        self.refused.update(errors)
+        for left in found:
+            left.drop(errors)
+
+    def _misfits(self, way: Exit, left: _Left) -> Iterator[tuple[int, FunctionError]]:
+        """The input records of which something was made that does not fit."""
+        if way.sender is not None:
+            written = len(left.origins) - len(left.records)
+            for each in misfits(left.records, _schema(way.sender, leaves=way.receiver is None)):
+                number = left.origins[written + each.position]
+                yield number, misfit(way.sender, each.what, self._where(number), number)
+
+    def _write(self, part: Part, found: Sequence[_Left], where: Where) -> None:
+        """Make batches of the records that have left; of all, or of none."""
+        made = [self._batch(way, left, where) for way, left in zip(part.exits, found, strict=True)]
+        for left, batch in zip(found, made, strict=True):
+            if batch is not None:
+                left.batches.append(batch)
+                left.records.clear()
+
+    def _batch(self, way: Exit, left: _Left, where: Where) -> pa.RecordBatch | None:
         step = way.sender
         if not left.records or step is None:
-            return
+            return None
         try:
-            left.batches.append(self._writers[step, way.receiver is None](left.records))
+            return self._writers[step, way.receiver is None](left.records)
         except MisfitError as error:
             found = error.misfit
             origins = left.origins[-len(left.records) :]
             raise misfit(step, found.what, where(origins[found.position]) if origins else None) from None
-        left.records.clear()
 
     def _run_batch(self, step: Step, batch: pa.RecordBatch, outputs: list[Output]) -> None:
         try:
             result = step.function(batch)
         except Exception as error:
             raise failed(step, error, None) from error
-        made = _fitting(step, result)
+        made = fitting(step, result)
         if not made.num_rows:
             return
         if step.outlet is not None:
@@ -173,37 +242,12 @@ class ChainTask:
         self._feed(step, made, outputs)
 
 
+def _schema(step: Step, *, leaves: bool) -> pa.Schema:
+    return step.outlet_schema or step.schema if leaves else step.schema
+
+
 def _per_record(receivers: Sequence[Receiver]) -> Iterator[Receiver]:
     return (receiver for receiver in receivers if receiver.step.kind != "map_batches")
-
-
-def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-    if len(batches) == 1:
-        return batches[0]
-    (whole,) = pa.Table.from_batches(batches).combine_chunks().to_batches()
-    return whole
-
-
-def _fitting(step: Step, result: Any) -> pa.RecordBatch:
-    """The batch that a function returned, with the declared columns in their order and types."""
-    if isinstance(result, pa.Table):
-        result = result.combine_chunks()
-        batches = result.to_batches()
-        result = batches[0] if batches else pa.RecordBatch.from_pylist([], schema=result.schema)
-    if not isinstance(result, pa.RecordBatch):
-        raise misfit(step, f"emits a {type(result).__name__}, and no Arrow record batch", None)
-    columns = []
-    for declared in step.schema:
-        position = result.schema.get_field_index(declared.name)
-        if position < 0:
-            raise misfit(step, f"emits a batch without the column {declared.name!r}", None)
-        column = result.column(position)
-        try:
-            columns.append(column if column.type == declared.type else column.cast(declared.type))
-        except pa.ArrowException as error:
-            what = f"emits {declared.name} as {column.type}, which is no {declared.type} ({error})"
-            raise misfit(step, what, None) from error
-    return pa.RecordBatch.from_arrays(columns, schema=step.schema)
 
 
 @contextmanager

@@ -22,17 +22,17 @@ __all__ = ["plan"]
 @click.option(
     "--format",
     "format_",
-    type=click.Choice(["text", "mermaid", "json"]),
+    type=click.Choice(["text", "mermaid", "svg", "json"]),
     default="text",
     show_default=True,
-    help="text to read, a mermaid flowchart to draw, or json with every decision.",
+    help="text to read, a mermaid flowchart to draw, an svg picture, or json with every decision.",
 )
 @click.option("--verbose", is_flag=True, help="Text: every decision for every operator and edge, on or off.")
 def plan(
     flow: Flow,
     settings: Settings,
     mode: Mode | None,
-    format_: Literal["text", "mermaid", "json"],
+    format_: Literal["text", "mermaid", "svg", "json"],
     *,
     verbose: bool,
 ) -> None:
@@ -48,7 +48,12 @@ def plan(
         msg = f"--verbose adds to the text; --format {format_} has every decision, or draws them, anyway"
         raise click.UsageError(msg)
     planned = plan_flow(flow, mode, settings)
-    if format_ == "json":
-        click.echo(json.dumps(planned.to_dict(), indent=2))
-    else:
-        click.echo(planned.to_mermaid() if format_ == "mermaid" else planned.explain(verbose=verbose))
+    match format_:
+        case "json":
+            click.echo(json.dumps(planned.to_dict(), indent=2))
+        case "mermaid":
+            click.echo(planned.to_mermaid())
+        case "svg":
+            click.echo(planned.to_svg())
+        case "text":
+            click.echo(planned.explain(verbose=verbose))

@@ -11,15 +11,19 @@ from rich.table import Table
 
 from flowcore.cli.flow_argument import flow_and_settings
 from flowcore.graph.flow import Flow
-from flowcore.planner.plan import BoundedStage, Mode, Plan
+from flowcore.metrics.progress import QueryProgress
+from flowcore.planner.plan import Mode, Plan
 from flowcore.settings import Settings
-from flowcore.spark.live import LiveRun
+from flowcore.spark.live_runs import LiveRuns
 from flowcore.spark.manifest import Manifest
 from flowcore.spark.run import run_flow
+from flowcore.spark.stages import StageProgress, StageState
+from flowcore.spark.waiting import waiting_queries
 
 __all__ = ["run"]
 
 _REFRESH_S = 1.0
+_BUSY = (StageState.WAITING, StageState.RUNNING, StageState.FINISHING)
 
 
 @click.command()
@@ -59,8 +63,11 @@ class _Terminal:
     def __init__(self, console: Console) -> None:
         self._console = console
         self._status = console.status("")
+        self._states: dict[str, StageState] = {}
+        self._plan: Plan | None = None
 
     def planned(self, plan: Plan) -> None:
+        self._plan = plan
         stages = ", ".join(stage.name for stage in plan.bounded)
         queries = ", ".join(
             f"{query.name} ({query.mode.value})" for query in (plan.live.queries if plan.live else ())
@@ -70,22 +77,37 @@ class _Terminal:
         )
         self._wait("starting Spark")
 
-    def stage_started(self, stage: BoundedStage) -> None:
-        self._wait(f"stage {stage.name}")
+    def stage_changed(self, progress: StageProgress) -> None:
+        name = progress.stage.name
+        self._states[name] = progress.state
+        match progress.state:
+            case StageState.FINISHING:
+                self._console.print(f"stage {name}: finishing, its output is being committed")
+            case StageState.COMMITTED if progress.manifest is not None:
+                self._committed(name, progress.manifest, fresh=progress.fresh)
+            case StageState.FAILED:
+                self._console.print(f"[red]stage {name}: failed[/]")
+        committed = {each for each, state in self._states.items() if state is StageState.COMMITTED}
+        busy = [f"stage {each} {state}" for each, state in self._states.items() if state in _BUSY]
+        waiting = [f"query {query.name} waiting" for query in self._waiting(committed)]
+        self._wait(", ".join([*busy, *waiting]) or "starting the live queries")
 
-    def stage_done(self, stage: BoundedStage, manifest: Manifest, *, fresh: bool) -> None:
+    def _waiting(self, committed: set[str]) -> tuple[QueryProgress, ...]:
+        return waiting_queries(self._plan, committed) if self._plan else ()
+
+    def _committed(self, stage: str, manifest: Manifest, *, fresh: bool) -> None:
         rows = ", ".join(f"{name}: {table.rows:,} rows" for name, table in manifest.tables.items())
         how = (
             f"in {manifest.duration_ms / 1000:.1f} s" if fresh else f"up to date, version {manifest.version}"
         )
-        self._console.print(f"stage {stage.name}: {rows or 'written'} ({how})")
+        self._console.print(f"stage {stage}: {rows or 'written'} ({how})")
         for source, count in manifest.rejected.items():
             if count:
                 self._console.print(
                     f"[yellow]{count:,} bad records of {source} are in its dead-letter topic[/]"
                 )
 
-    def live(self, run: LiveRun) -> None:
+    def live(self, run: LiveRuns) -> None:
         began = time.monotonic()
         if run.metrics_url:
             self._console.print(f"metrics for Prometheus: {run.metrics_url}")
@@ -104,13 +126,16 @@ class _Terminal:
         self._status.start()
 
 
-def _short(run: LiveRun) -> str:
-    queries = [f"{query.name}: {query.rows_out:,} out" for query in run.progress()]
+def _short(run: LiveRuns) -> str:
+    queries = [
+        f"{query.name}: {query.rows_out:,} out{' (catching up)' if query.backlog else ''}"
+        for query in run.progress()
+    ]
     slowest = max((one.p99_ms for one in run.latency() if one.p99_ms is not None), default=None)
     return ", ".join([*queries, *([f"p99 {slowest:.1f} ms"] if slowest is not None else [])])
 
 
-def _table(run: LiveRun) -> Table:
+def _table(run: LiveRuns) -> Table:
     table = Table("query", "mode", "batches", "records in", "records out", "dead letters")
     for query in run.progress():
         counts = query.batches, query.rows_in, query.rows_out, query.dead_letters

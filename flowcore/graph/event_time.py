@@ -20,12 +20,13 @@ from flowcore.graph.checks import row_expression
 from flowcore.graph.expressions import Expression
 from flowcore.graph.operators import Read, topic_of
 from flowcore.graph.schema import Schema
-from flowcore.watermarks.strategies import Punctuated
+from flowcore.watermarks.strategies import Periodic, Punctuated
 
-__all__ = ["event_time_of", "marker_of", "require_event_time"]
+__all__ = ["event_time_of", "marker_of", "require_event_time", "said_of"]
 
 _Type = exp.DataType.Type
 _TIMES = {_Type.BIGINT, _Type.TIMESTAMP, _Type.TIMESTAMPTZ, _Type.TIMESTAMPLTZ, _Type.UNKNOWN}
+_MILLISECONDS = {_Type.BIGINT, _Type.UNKNOWN}
 _CONDITIONS = {_Type.BOOLEAN, _Type.UNKNOWN}
 
 
@@ -44,18 +45,33 @@ def marker_of(read: Read) -> Expression | None:
     return _expression(read, strategy.generator.expression)
 
 
+def said_of(read: Read) -> Expression | None:
+    """What a record says of event time, BIGINT milliseconds; None unless watermarks are so computed."""
+    topic = topic_of(read)
+    strategy = topic.watermark if topic else None
+    if strategy is None or not isinstance(strategy.generator, Periodic):
+        return None
+    return _expression(read, strategy.generator.expression)
+
+
 def require_event_time(read: Read) -> None:
     """A source whose event time and watermarks can be computed from its columns.
 
     Raises:
         PlanError: A column does not exist, or an expression is of the wrong type.
     """
-    time, marker = event_time_of(read), marker_of(read)
+    time, marker, said = event_time_of(read), marker_of(read), said_of(read)
     if time is not None:
         _require_type(
             read, "event_time", time, _TIMES,
             "neither BIGINT (milliseconds since 1970) nor TIMESTAMP, so no record would have a time; cast "
             "it, for instance event_time='cast(... as TIMESTAMP)'",
+        )  # fmt: skip
+    if said is not None:
+        _require_type(
+            read, "watermark", said, _MILLISECONDS,
+            "not BIGINT (milliseconds since 1970), so it would be no watermark; pass for instance "
+            "periodic('unix_millis(at) - 4000')",
         )  # fmt: skip
     if marker is not None:
         _require_type(

@@ -39,7 +39,9 @@ class Expression:
         text: The expression without its alias, as the user wrote it.
         name: What its result is called, or None where it has no name of its own.
         references: ``(column, start, end)`` for every column it reads, positions in ``text``.
+        fields: For each of them the name behind its dot and where that ends; None without one.
         aggregates: It contains an aggregate function of Spark's.
+        aggregate: It is one call of an aggregate function, and nothing around it.
         windowed: It contains a window function (``over``).
         distinct: An aggregate in it is over distinct values.
         generates: It may turn one row into several (``explode``).
@@ -49,7 +51,9 @@ class Expression:
     text: str
     name: str | None
     references: tuple[tuple[str, int, int], ...] = ()
+    fields: tuple[tuple[str, int] | None, ...] = ()
     aggregates: bool = False
+    aggregate: bool = False
     windowed: bool = False
     distinct: bool = False
     generates: bool = False
@@ -81,12 +85,18 @@ class Expression:
                     f"before Spark runs: name each field ({root.name}.field), or use .apply(...)"
                 )
                 raise PlanError(msg)
-            found[root.meta["start"]] = (root.name, root.meta["start"], root.meta["end"] + 1)
+            field = column.parts[1] if len(column.parts) > 1 else None
+            found[root.meta["start"]] = (
+                (root.name, root.meta["start"], root.meta["end"] + 1),
+                (field.name, field.meta["end"] + 1) if field is not None else None,
+            )
         return cls(
             text=_without_alias(text, tree),
             name=name,
-            references=tuple(found[start] for start in sorted(found)),
+            references=tuple(found[start][0] for start in sorted(found)),
+            fields=tuple(found[start][1] for start in sorted(found)),
             aggregates=any(map(_aggregates, body.find_all(exp.Func, exp.Any))),
+            aggregate=_aggregates(body) or isinstance(body, exp.WithinGroup),
             windowed=_first(body, exp.Window),
             distinct=_first(body, exp.Distinct),
             generates=_first(body, *_GENERATORS) or any(map(_generates, body.find_all(exp.Anonymous))),

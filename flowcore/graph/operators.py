@@ -7,30 +7,37 @@ What a node means to Spark is told in `flowcore.spark`; what it means to a plan 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass
 from typing import Any, Literal
 
-from flowcore.graph.attributes import OperatorAttributes
 from flowcore.graph.connectors import KafkaTopic, Sink, Source
 from flowcore.graph.expressions import Expression
 from flowcore.graph.functions import promises
+from flowcore.graph.grouping import SideAggregate
+from flowcore.graph.node import Node
 from flowcore.graph.schema import Schema
+from flowcore.graph.stateful import KeyedProcess, SideOutput, Window
 
 __all__ = [
     "Aggregate",
     "Apply",
+    "CoGroup",
     "Filter",
     "FlatMap",
     "Join",
     "JoinType",
+    "KeyGroupOperator",
+    "KeyedProcess",
     "Map",
     "MapBatches",
     "Operator",
     "PythonOperator",
     "Read",
     "Select",
+    "SideOutput",
     "Union",
     "Where",
+    "Window",
     "WithColumns",
     "Write",
     "topic_of",
@@ -41,52 +48,7 @@ JoinType = Literal["inner", "left", "right", "full", "semi", "anti"]
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class _Node:
-    """What every operator has.
-
-    Attributes:
-        name: Unique in its flow.
-        inputs: The operators it reads, left one first.
-        columns: Names of its output columns, in order.
-        bounded: Its input ends.
-        key: The columns of which the latest record replaces earlier ones, None if there are none.
-        updating: A later output with the same key replaces an earlier one.
-        given: The attributes that were declared with it, by name.
-    """
-
-    name: str
-    inputs: tuple[Operator, ...]
-    columns: tuple[str, ...]
-    bounded: bool
-    key: tuple[str, ...] | None = None
-    updating: bool = False
-    given: Mapping[str, bool] = field(default_factory=dict)
-
-    def attributes(self) -> OperatorAttributes:
-        """What it promises: what was declared with it, else what it knows of itself, else what is safe."""
-        known = {**self.known(), **self.given}
-        # Nobody can take back that there is nothing to put out before the end.
-        at_end = known.get("output_only_at_end", False) or self.known().get("output_only_at_end", False)
-        return OperatorAttributes(**{**known, "output_only_at_end": at_end})
-
-    def known(self) -> Mapping[str, bool]:
-        """What it knows of itself: for one made of Spark's own operators, everything."""
-        return {
-            "output_only_at_end": False,
-            "output_on_checkpoint": False,
-            "output_value_stored": False,
-            "input_record_stored": False,
-            "output_idempotent": self.updating and self.key is not None,
-        }
-
-    def unknown(self) -> tuple[str, ...]:
-        """The attributes for which the safe default is taken, because nobody has declared them."""
-        known = {*self.known(), *self.given}
-        return tuple(each.name for each in fields(OperatorAttributes) if each.name not in known)
-
-
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Read(_Node):
+class Read(Node):
     """A source."""
 
     source: Source
@@ -94,28 +56,28 @@ class Read(_Node):
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Select(_Node):
+class Select(Node):
     """Exactly these columns: ``(name, expression)``."""
 
     expressions: tuple[tuple[str, Expression], ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class WithColumns(_Node):
+class WithColumns(Node):
     """All input columns and these: ``(name, expression)``."""
 
     expressions: tuple[tuple[str, Expression], ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Where(_Node):
+class Where(Node):
     """The records for which the condition is true."""
 
     condition: Expression
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Aggregate(_Node):
+class Aggregate(Node):
     """One row per distinct ``by``; on unbounded input, the row again at each change."""
 
     by: tuple[str, ...]
@@ -123,11 +85,11 @@ class Aggregate(_Node):
 
     def known(self) -> Mapping[str, bool]:
         """Over bounded input, it puts out at its end; each row replaces the earlier one of its group."""
-        return {**_Node.known(self), "output_only_at_end": self.bounded, "output_idempotent": True}
+        return {**Node.known(self), "output_only_at_end": self.bounded, "output_idempotent": True}
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Join(_Node):
+class Join(Node):
     """An equi-join: ``on`` pairs a left column with a right one, which is not in the output."""
 
     on: tuple[tuple[str, str], ...]
@@ -135,12 +97,29 @@ class Join(_Node):
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Union(_Node):
+class CoGroup(Node):
+    """One row per distinct key of two bounded inputs, null a key like others.
+
+    Attributes:
+        on: Pairs of a left column, which gives the output its name, and the right one.
+        aggregates: Of the records that either side has for the key; one may have none.
+    """
+
+    on: tuple[tuple[str, str], ...]
+    aggregates: tuple[tuple[str, SideAggregate], ...]
+
+    def known(self) -> Mapping[str, bool]:
+        """A key has all its records when both inputs have ended."""
+        return {**Node.known(self), "output_only_at_end": True, "output_idempotent": True}
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Union(Node):
     """All records of all inputs, columns matched by name."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Apply(_Node):
+class Apply(Node):
     """Any function from a DataFrame to a DataFrame."""
 
     function: Callable[[Any], Any]
@@ -152,7 +131,7 @@ class Apply(_Node):
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class _Python(_Node):
+class _Python(Node):
     """A Python function.
 
     Attributes:
@@ -202,7 +181,7 @@ class MapBatches(_Python):
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Write(_Node):
+class Write(Node):
     """A sink."""
 
     sink: Sink
@@ -211,7 +190,13 @@ class Write(_Node):
 PythonOperator = Map | Filter | FlatMap | MapBatches
 """What runs in a Python worker, record by record or batch by batch."""
 
-Operator = Read | Select | WithColumns | Where | Aggregate | Join | Union | Apply | PythonOperator | Write
+KeyGroupOperator = Window | KeyedProcess
+"""What keeps state by key group."""
+
+Operator = (
+    Read | Select | WithColumns | Where | Aggregate | Join | CoGroup | Union | Apply | PythonOperator
+    | KeyGroupOperator | SideOutput | Write
+)  # fmt: skip
 
 
 def upstream(*ends: Operator) -> Iterator[Operator]:

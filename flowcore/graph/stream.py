@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from flowcore.errors import PlanError
 from flowcore.graph import checks
+from flowcore.graph import windowed as declare
 from flowcore.graph.attributes import Attributes, OperatorAttributes, declared
+from flowcore.graph.co_grouping import co_group
 from flowcore.graph.connectors import KafkaTopic, Sink
 from flowcore.graph.expressions import resolve
 from flowcore.graph.functions import require_function
@@ -26,13 +28,21 @@ from flowcore.graph.operators import (
     MapBatches,
     Operator,
     Select,
+    SideOutput,
     Union,
     Where,
     WithColumns,
     Write,
 )
 from flowcore.graph.schema import Schema
+from flowcore.graph.stateful import LATE, side_columns
 from flowcore.graph.value_formats import check_written
+from flowcore.graph.window_assigners import Length, WindowDeclaration
+from flowcore.graph.windowed import WindowedStream
+from flowcore.process import KeyedProcessFunction
+from flowcore.windows import Evictor
+from flowcore.windows.config import LateRecords, WindowTime
+from flowcore.windows.triggers import Trigger
 
 if TYPE_CHECKING:
     from flowcore.graph.flow import Flow
@@ -381,6 +391,112 @@ class Stream:
         fields = self._converted("map_batches", function, schema, uses, passes, name=name)
         return self._flow.add(MapBatches(**fields, given=declared(attributes)))
 
+    def window(
+        self,
+        windows: WindowDeclaration,
+        *,
+        by: str | Sequence[str] = (),
+        trigger: Trigger | None = None,
+        evictor: Evictor | None = None,
+        allowed_lateness: Length = 0,
+        late: LateRecords = "drop",
+        time: WindowTime = "event",
+        timestamp: str | None = None,
+        uses: Sequence[str] | None = None,
+        name: str | None = None,
+        attributes: Attributes | None = None,
+    ) -> WindowedStream:
+        """Group records by time; say with `WindowedStream.aggregate` and others what each window emits.
+
+        Args:
+            windows: `Tumbling`, `Sliding`, `Session`, `Global`, `EndOfStream`, or an assigner of your own.
+            by: Column or columns of the key; none for one key for all.
+            trigger: When a window emits (see `flowcore.windows.triggers`); default: at its end.
+            evictor: Which records are let go when it emits (see `flowcore.windows`).
+            allowed_lateness: How long after its end records still count in a window, each emitting anew;
+                seconds or `timedelta`.
+            late: ``"drop"`` (and count) records that come later, or ``"side-output"``: `late` has them.
+            time: ``"event"``: by the records' timestamps and watermarks. ``"processing"``: by the clock.
+            timestamp: Bounded input only: column or expression of a row's time, BIGINT milliseconds or
+                TIMESTAMP.
+            uses: The columns that Python functions in it read; default: all.
+            name: Name of the operator.
+            attributes: What it promises beside what it says of itself.
+
+        Raises:
+            PlanError: A column is unknown, or the windows would never emit: the source sets no watermarks,
+                say.
+            InvalidWindowError: The parameters contradict each other.
+        """
+        return declare.window(
+            self._flow, self.operator, name, windows,
+            by=by, trigger=trigger, evictor=evictor, allowed_lateness=allowed_lateness, late=late, time=time,
+            timestamp=timestamp, uses=uses, given=declared(attributes),
+        )  # fmt: skip
+
+    def process(
+        self,
+        function: KeyedProcessFunction,
+        *,
+        schema: Schema | str,
+        by: str | Sequence[str] = (),
+        side_outputs: Mapping[str, Schema | str] | None = None,
+        timestamp: str | None = None,
+        uses: Sequence[str] | None = None,
+        name: str | None = None,
+        attributes: Attributes | None = None,
+    ) -> Stream:
+        """A Python function with state and timers for each key.
+
+        Args:
+            function: What is done with records and timers; see `KeyedProcessFunction`.
+            schema: The columns of the records it puts out, as Spark DDL.
+            by: Column or columns of the key; none for one key for all.
+            side_outputs: Name to schema of what else it puts out; `side_output` has it.
+            timestamp: Bounded input only: as for `window`.
+            uses: The columns that it reads; default: all.
+            name: Name of the operator.
+            attributes: What it promises, beside what the function declares.
+
+        Raises:
+            PlanError: A column is unknown, or it is no such function.
+        """
+        name = name or self._flow.free_name("process")
+        return self._flow.add(
+            declare.keyed_process(
+                self.operator, name, function,
+                schema=schema, by=by, side_outputs=side_outputs or {}, timestamp=timestamp, uses=uses,
+                given=declared(attributes),
+            )
+        )  # fmt: skip
+
+    def side_output(self, output: str) -> Stream:
+        """What leaves a window or a process function beside its results.
+
+        Raises:
+            PlanError: There is no side output of this name.
+        """
+        node = self.operator
+        for each in self._flow.operators:
+            if isinstance(each, SideOutput) and each.inputs == (node,) and each.output == output:
+                return Stream(self._flow, each)
+        columns, schema = side_columns(node, output)
+        return self._flow.add(
+            SideOutput(
+                name=f"{node.name}.{output}", inputs=(node,), columns=columns, bounded=node.bounded,
+                output=output, schema=schema,
+            )
+        )  # fmt: skip
+
+    @property
+    def late(self) -> Stream:
+        """The records that came too late for all their windows, with the columns of the windows' input.
+
+        Raises:
+            PlanError: It is not the result of windows with ``late="side-output"``.
+        """
+        return self.side_output(LATE)
+
     def write(
         self,
         name: str,
@@ -414,6 +530,48 @@ class Stream:
                 name=name, inputs=(node,), columns=node.columns, bounded=node.bounded,
                 key=keys, updating=node.updating, sink=sink, given=declared(attributes),
             )
+        )  # fmt: skip
+
+    def co_group(
+        self,
+        right: Stream,
+        function: Callable[[Any, Any, Any], Any] | None = None,
+        *,
+        on: str | Sequence[str] | Mapping[str, str],
+        schema: Schema | str | None = None,
+        batches: bool = False,
+        name: str | None = None,
+        attributes: Attributes | None = None,
+        **aggregates: str,
+    ) -> Stream:
+        """Group this bounded stream and another by a key; what follows from each group is put out at the end.
+
+        Either aggregates, ``total="sum(left.price)", bids="count(right)"``, which Spark computes: a row for
+        each key, also where one side has no record for it. An aggregate is over the records of one side.
+        Or a Python function, called once for each key: ``function(key, left, right)`` with a list of records
+        for each side, which returns or yields records. Null is a key like others.
+
+        Args:
+            right: The other side.
+            function: As for `flat_map`; the key is a value, or a tuple where ``on`` names several columns.
+            on: Column, columns, or ``{left column: right column}`` that make the key.
+            schema: The columns of what the function returns, as Spark DDL.
+            batches: The function gets a ``pyarrow.RecordBatch`` for each side and returns one: for large
+                groups. All records of a key must fit in memory either way.
+            name: Name of the operator.
+            attributes: What it promises beside what it says of itself.
+            aggregates: Output column to Spark SQL aggregate, columns called ``left.price``, ``right.price``.
+
+        Raises:
+            PlanError: A side is unbounded, a column is unknown, or it is neither aggregates nor a function
+                with its schema.
+        """
+        name = name or self._flow.free_name("co_group")
+        self._require_same_flow(right, name)
+        return co_group(
+            self._flow, self.operator, right.operator, name,
+            on=on, function=function, schema=schema, batches=batches, aggregates=aggregates,
+            attributes=attributes,
         )  # fmt: skip
 
     def _converted(

@@ -19,6 +19,7 @@ with warnings.catch_warnings():
     # How the client finds its message formats is deprecated in Python 3.11 and 3.12, not after.
     warnings.simplefilter("ignore", DeprecationWarning)
     from kafka import KafkaAdminClient, OffsetSpec, TopicPartition
+    from kafka.admin import ConfigResource
     from kafka.errors import KafkaError, TopicAlreadyExistsError, for_code
     from kafka.net.compat import KafkaNetClient
     from kafka.net.inet import KafkaNetSocket
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from socket import socket
 
 __all__ = [
+    "ConfigResource",
     "KafkaAdminClient",
     "KafkaError",
     "OffsetSpec",

@@ -37,7 +37,7 @@ class Table:
 
 def tables(progress: FlowProgress) -> list[Table]:
     """All that is known of a run, by subject; subjects of which nothing is known are left out."""
-    makers = (_queries, _work, _latencies, _switches, _results, _partitions)
+    makers = (_queries, _aside, _work, _latencies, _switches, _results, _partitions)
     return [table for make in makers if (table := make(progress)).rows]
 
 
@@ -57,7 +57,8 @@ def query_lines(progress: FlowProgress) -> list[str]:
     return [
         f"{progress.flow}/{query.name} {query.mode}: {show_count(query.rows_per_second)}/s in, "
         f"{show_count(query.rows_out_per_second)}/s out, lag {show_count(query.lag)}, "
-        f"late {query.late:,}, dead letters {query.dead_letters:,}"
+        f"late {query.late:,}, dropped {query.dropped:,}, dead letters {query.dead_letters:,}"
+        f"{', catching up' if query.backlog else ''}"
         for query in progress.queries
     ]
 
@@ -114,17 +115,24 @@ def _queries(progress: FlowProgress) -> Table:
         (
             query.name,
             query.mode if query.active else f"{query.mode}, ended",
+            _reads(query.backlog),
             show_count(query.rows_per_second),
             show_count(query.rows_out_per_second),
             show_count(query.lag),
             _behind(query.watermark_ms, progress.time_ms),
-            show_count(query.late),
-            show_count(query.dead_letters),
         )
         for query in progress.queries
     ]
-    header = ("query", "mode", "in/s", "out/s", "lag", "watermark", "late", "dead letters")
-    return Table("queries", header, tuple(rows), names=2)
+    header = ("query", "mode", "reads", "in/s", "out/s", "lag", "watermark")
+    return Table("queries", header, tuple(rows), names=3)
+
+
+def _aside(progress: FlowProgress) -> Table:
+    rows = [
+        (query.name, *map(show_count, (query.late, query.dropped, query.dead_letters)))
+        for query in progress.queries
+    ]
+    return Table("put aside or lost", ("query", "late", "dropped", "dead letters"), tuple(rows))
 
 
 def _work(progress: FlowProgress) -> Table:
@@ -163,10 +171,15 @@ def _partitions(progress: FlowProgress) -> Table:
 
 def _latencies(progress: FlowProgress) -> Table:
     rows = [
-        (one.source, one.sink, show_count(one.markers), *map(_ms, (one.p50_ms, one.p99_ms, one.max_ms)))
+        (
+            one.source,
+            one.sink,
+            show_count(one.markers),
+            *map(_ms, (one.p50_ms, one.p90_ms, one.p99_ms, one.max_ms)),
+        )
         for one in progress.latencies
     ]
-    header = ("source", "sink", "markers", "p50", "p99", "max")
+    header = ("source", "sink", "markers", "p50", "p90", "p99", "max")
     return Table("latency of the last minute", header, tuple(rows), names=2)
 
 
@@ -183,6 +196,10 @@ def _switches(progress: FlowProgress) -> Table:
         for one in reversed(progress.switches)
     ]
     return Table("last switches of mode", ("time", "query", "mode", "reason"), tuple(rows), names=4)
+
+
+def _reads(backlog: bool | None) -> str:
+    return _NONE if backlog is None else "history" if backlog else "news"
 
 
 def _behind(watermark_ms: int | None, now_ms: int) -> str:

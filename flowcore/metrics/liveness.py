@@ -11,7 +11,7 @@ from flowcore.metrics.progress import FlowProgress
 __all__ = ["what_is_wrong"]
 
 _MISSED = 3
-_SLACK_S = 15.0  # a machine that is busy, a broker that does not answer
+_SLACK_S = 30.0  # a machine that is busy, a broker that does not answer
 
 
 def what_is_wrong(last: FlowProgress, now_ms: int) -> str | None:

@@ -46,8 +46,8 @@ def news(before: FlowProgress | None, now: FlowProgress) -> list[str]:
         where = f"query {query.name!r} of flow {now.flow!r}"
         if letters := query.dead_letters - (then.dead_letters if then else 0):
             found.append(f"{where}: {letters:,} messages went to dead-letter topics")
-        if late := query.late - (then.late if then else 0):
-            found.append(f"{where}: {late:,} records came too late")
+        if dropped := query.dropped - (then.dropped if then else 0):
+            found.append(f"{where}: {dropped:,} records came too late and were dropped")
     told = set(before.switches) if before else set()
     found += [
         f"query {switch.query!r} of flow {now.flow!r} went from {switch.before} to {switch.after}: "

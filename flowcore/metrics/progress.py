@@ -56,8 +56,10 @@ class QueryProgress(_Stored):
 
     Attributes:
         name: The query's.
-        mode: How it runs: ``"realtime"``, ``"micro-batch"`` or ``"slice"``.
+        mode: How it runs: ``"realtime"``, ``"micro-batch"``, ``"slice"``; ``"waiting"`` until it is started.
         mode_reason: Why.
+        backlog: What it reads is history: a bounded result that it joins is pending, or a source lags by
+            over `flowcore.backlog.inputs.CATCH_UP_S`, as its last batch told; None if that is not known.
         bounded: By bounded stage the version of its result that the query joins.
         partitions: Of its sources' topics.
     """
@@ -86,6 +88,9 @@ class QueryProgress(_Stored):
     lag: int | None = measured(
         "flowcore_query_lag_records", "records of its sources that it has not read yet", default=None
     )
+    backlog: bool | None = measured(
+        "flowcore_query_backlog", "1 while what it reads is history, 0 while it is news", default=None
+    )
     batch_ms: int | None = measured(
         "flowcore_query_batch_duration_seconds", "length of the last batch", default=None, scale=0.001
     )
@@ -94,11 +99,13 @@ class QueryProgress(_Stored):
         default=None, scale=0.001,
     )  # fmt: skip
     late: int = measured(
-        "flowcore_query_late_records",
-        "records that came too late, dropped or put aside",
-        kind="counter",
-        default=0,
-    )
+        "flowcore_query_late_records", "late records that its windows put out as a stream of their own",
+        kind="counter", default=0,
+    )  # fmt: skip
+    dropped: int = measured(
+        "flowcore_query_dropped_records", "records that were dropped since they came too late",
+        kind="counter", default=0,
+    )  # fmt: skip
     dead_letters: int = measured(
         "flowcore_query_dead_letters", "messages that came into its dead-letter topics",
         kind="counter", default=0,
@@ -120,6 +127,10 @@ class LatencyProgress(_Stored):
         "flowcore_latency_seconds", "latency of the last minute's markers",
         default=None, scale=0.001, labels={"quantile": "0.5"},
     )  # fmt: skip
+    p90_ms: float | None = measured(
+        "flowcore_latency_seconds", "latency of the last minute's markers",
+        default=None, scale=0.001, labels={"quantile": "0.9"},
+    )  # fmt: skip
     p99_ms: float | None = measured(
         "flowcore_latency_seconds", "latency of the last minute's markers",
         default=None, scale=0.001, labels={"quantile": "0.99"},
@@ -134,7 +145,7 @@ class LatencyProgress(_Stored):
         """From what a collector tells."""
         return cls(
             source=one.source, sink=one.sink, markers=one.count,
-            p50_ms=one.p50_ms, p99_ms=one.p99_ms, max_ms=one.max_ms,
+            p50_ms=one.p50_ms, p90_ms=one.p90_ms, p99_ms=one.p99_ms, max_ms=one.max_ms,
         )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Self
 
+from flowcore.backlog.inputs import lags
 from flowcore.elements import MIN_TIMESTAMP_MS
 from flowcore.metrics.progress import PartitionProgress
 from flowcore.watermarks.merge import Standing
@@ -33,11 +34,13 @@ class Batch:
         start_ms: When it began.
         length_ms: How long it took.
         records: Read in it.
-        late: Came too late in it.
+        late: Came too late in it, and were put out as a stream of their own.
+        dropped: Came too late in it, and were dropped.
         state_rows: After it; None where the query has no state, or its store does not count.
-        state_bytes: After it; None where the query has no state.
+        state_bytes: After it; None where the query has no state, or does not tell.
         watermark_ms: Of its operators; None where they have none.
         offsets: First offsets that the next batch reads.
+        lagging: Topics of which it is told what was left unread, and whether that takes long to read.
     """
 
     number: int
@@ -45,10 +48,12 @@ class Batch:
     length_ms: int
     records: int = 0
     late: int = 0
+    dropped: int = 0
     state_rows: int | None = None
     state_bytes: int | None = None
     watermark_ms: int | None = None
     offsets: Offsets = field(default_factory=dict)
+    lagging: Mapping[str, bool] = field(default_factory=dict)
 
     @property
     def end_ms(self) -> int:
@@ -59,24 +64,31 @@ class Batch:
     def of(cls, told: Mapping[str, Any]) -> Self:
         """From the JSON of a ``StreamingQueryProgress``.
 
-        Operators of flowcore's own tell by what they observe: ``late_records``, ``watermark_ms``.
+        Operators of flowcore's own tell by what they observe: ``late_records``, ``dropped_records``,
+        ``state_bytes`` and ``watermark_ms``, which is null where they had no part in the batch.
         """
         states = told.get("stateOperators") or ()
-        observed = [row for row in (told.get("observedMetrics") or {}).values() if row]
-        times_ms = [row["watermark_ms"] for row in observed if row.get("watermark_ms") is not None]
-        event_time = min(times_ms, default=_time_ms(told.get("eventTime", {}).get("watermark")))
+        rows = (row for row in (told.get("observedMetrics") or {}).values() if row)
+        observed = [row for row in rows if row.get("watermark_ms") is not None]
+        event_time = min(
+            (row["watermark_ms"] for row in observed),
+            default=_time_ms(told.get("eventTime", {}).get("watermark")) or MIN_TIMESTAMP_MS,
+        )  # Spark's begins at the epoch
+        own_bytes = [row["state_bytes"] for row in observed if row.get("state_bytes") is not None]
         return cls(
             number=told["batchId"],
             start_ms=_time_ms(told["timestamp"]) or 0,
             length_ms=told["batchDuration"],
             records=told["numInputRows"],
-            late=sum(state["numRowsDroppedByWatermark"] for state in states)
-            + sum(row.get("late_records") or 0 for row in observed),
+            late=sum(row.get("late_records") or 0 for row in observed),
+            dropped=sum(state["numRowsDroppedByWatermark"] for state in states)
+            + sum(row.get("dropped_records") or 0 for row in observed),
             # A store that does not count says 0.
             state_rows=sum(state["numRowsTotal"] for state in states) or None,
-            state_bytes=sum(map(_bytes, states)) if states else None,
-            watermark_ms=event_time or None,  # it begins at the epoch
+            state_bytes=sum(own_bytes or map(_bytes, states)) if own_bytes or states else None,
+            watermark_ms=event_time if event_time > MIN_TIMESTAMP_MS else None,
             offsets=_offsets(source["endOffset"] for source in told["sources"]),
+            lagging=_lagging(told["sources"]),
         )
 
 
@@ -104,7 +116,9 @@ class QueryTally:
     """
 
     def __init__(self, started_ms: int, offsets: Offsets | None = None) -> None:
-        self.batches = self.rows_in = self.late = 0
+        self.batches = self.rows_in = self.late = self.dropped = 0
+        self.state_bytes: int | None = None
+        self.watermark_ms: int | None = None
         self.last: Batch | None = None
         self.offsets: Offsets = offsets or {}
         self._started_ms = started_ms
@@ -118,6 +132,11 @@ class QueryTally:
             self.batches += 1
             self.rows_in += batch.records
             self.late += batch.late
+            self.dropped += batch.dropped
+            if batch.state_bytes is not None:
+                self.state_bytes = batch.state_bytes
+            if batch.watermark_ms is not None:
+                self.watermark_ms = batch.watermark_ms
             self.offsets = {**self.offsets, **batch.offsets}
             self.last = batch
             self._recent.append(batch)
@@ -184,6 +203,16 @@ def _time_ms(text: str | None) -> int | None:
 def _bytes(state: Mapping[str, Any]) -> int:
     files = int(state.get("customMetrics", {}).get("rocksdbSstFileSize", 0))
     return int(state["memoryUsedBytes"]) + files
+
+
+def _lagging(sources: Iterable[Mapping[str, Any]]) -> dict[str, bool]:
+    found = {}
+    for source in sources:
+        read, there = _offsets([source["endOffset"]]), _offsets([source.get("latestOffset")])
+        for topic in read.keys() & there.keys():
+            unread = sum(there[topic].values()) - sum(read[topic].values())
+            found[topic] = lags(unread, float(source.get("processedRowsPerSecond") or 0.0))
+    return found
 
 
 def _offsets(told: Iterable[Any]) -> Offsets:

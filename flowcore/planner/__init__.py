@@ -7,13 +7,16 @@ from dataclasses import replace
 from flowcore.errors import PlanError
 from flowcore.graph.flow import Flow
 from flowcore.graph.operators import Write
+from flowcore.planner.backlog import backlog_of
 from flowcore.planner.checkpoints import checkpoint_of
 from flowcore.planner.copies import chains_of
+from flowcore.planner.hand_over import handed_over
 from flowcore.planner.plan import LiveStage, Mode, Plan
 from flowcore.planner.pushdown import pushed
 from flowcore.planner.queries import live_stage
 from flowcore.planner.stages import bounded_stages
 from flowcore.planner.timestamps import element_edges
+from flowcore.planner.tracking import tracking_of
 from flowcore.settings import Settings
 
 __all__ = ["plan_flow"]
@@ -39,7 +42,14 @@ def plan_flow(flow: Flow, mode: Mode | None = None, settings: Settings | None = 
     bounded = bounded_stages(operators)
     live = live_stage(operators, mode)
     queries = tuple(
-        replace(query, chains=chains_of(query.operators, reuse), checkpoint=checkpoint_of(query, settings))
+        replace(
+            handed_over(query, bounded, settings),
+            chains=chains_of(query.operators, reuse),
+            checkpoint=checkpoint_of(query, settings),
+            backlog=backlog_of(query),
+            key_groups=settings.key_groups,
+            latency=tracking_of(query, settings),
+        )
         for query in (live.queries if live else ())
     )
     return Plan(

@@ -10,16 +10,20 @@ from collections.abc import Collection, Mapping, Sequence
 from flowcore.graph.operators import (
     Aggregate,
     Apply,
+    CoGroup,
     Filter,
     FlatMap,
     Join,
+    KeyedProcess,
     Map,
     MapBatches,
     Operator,
     Read,
     Select,
+    SideOutput,
     Union,
     Where,
+    Window,
     WithColumns,
     Write,
 )
@@ -42,7 +46,11 @@ def columns_used(
     for node in reversed(operators):
         for parent in dict.fromkeys(node.inputs):
             if parent in used:
-                used[parent] |= _lower(parent.columns) & columns_read(node, used[node])
+                # Late records have the columns of the window's input and not of its results.
+                here = _lower(
+                    (*parent.columns, *node.columns) if isinstance(node, SideOutput) else parent.columns
+                )
+                used[parent] |= here & columns_read(node, used[node])
     return {node: frozenset(columns) for node, columns in used.items()}
 
 
@@ -63,15 +71,29 @@ def _reads(node: Operator, used: Collection[str]) -> Collection[str]:
             return {*used, *condition.columns}
         case Aggregate(by=by, aggregates=aggregates):
             return {*by, *(column for _, expression in aggregates for column in expression.columns)}
-        case Join(on=on):
-            return {*used, *(column for pair in on for column in pair)}
+        case Join(on=on) | CoGroup(on=on):
+            keys = {column for pair in on for column in pair}
+            mine = node.aggregates if isinstance(node, CoGroup) else ()
+            return keys.union(() if mine else used, *(aggregate.columns for _, aggregate in mine))
         case Filter() | Map() | FlatMap() | MapBatches():
             read = node.inputs[0].columns if node.uses is None else node.uses
             return {*used, *read} if isinstance(node, Filter) else read
+        case Window() | KeyedProcess():
+            return _reads_by_key(node, used)
         case Apply() | Write():
             return node.inputs[0].columns
-        case Read() | Union():
+        case Read() | Union() | SideOutput():
             return used
+
+
+def _reads_by_key(node: Window | KeyedProcess, used: Collection[str]) -> Collection[str]:
+    expressions = [] if node.timestamp is None else [node.timestamp]
+    late: Collection[str] = ()
+    if isinstance(node, Window):
+        expressions += [expression for _, expression in node.computed]
+        late = used if node.config.late == "side-output" else ()
+    read = {column for expression in expressions for column in expression.columns}
+    return {*node.by, *node.uses, *read, *late}
 
 
 def _lower(columns: Collection[str]) -> set[str]:

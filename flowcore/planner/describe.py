@@ -6,21 +6,26 @@ from flowcore.graph.functions import name_of
 from flowcore.graph.operators import (
     Aggregate,
     Apply,
+    CoGroup,
     Filter,
     FlatMap,
     Join,
+    KeyedProcess,
     Map,
     MapBatches,
     Operator,
     PythonOperator,
     Read,
     Select,
+    SideOutput,
     Union,
     Where,
+    Window,
     WithColumns,
     Write,
     topic_of,
 )
+from flowcore.planner.describe_windows import what_by_key
 
 __all__ = ["describe", "what"]
 
@@ -51,13 +56,22 @@ def what(node: Operator) -> str:
             values = ", ".join(f"{e.text} as {name}" for name, e in node.aggregates)
             when = "at the end of input" if node.bounded else "at each change"
             return f"aggregate {values} by {', '.join(node.by) or 'nothing'}, out {when}"
-        case Join():
-            pairs = (left if left == right else f"{left} = {right}" for left, right in node.on)
-            return f"{node.how} join on {', '.join(pairs)}"
+        case Join() | CoGroup():
+            return _two(node)
         case Union():
             return "union"
+        case Window() | KeyedProcess() | SideOutput():
+            return what_by_key(node)
         case _:
             return f"{_FUNCTIONS[type(node)]} {name_of(node.function)}{_uses(node)}"
+
+
+def _two(node: Join | CoGroup) -> str:
+    pairs = ", ".join(left if left == right else f"{left} = {right}" for left, right in node.on)
+    if isinstance(node, Join):
+        return f"{node.how} join on {pairs}"
+    values = ", ".join(f"{e.expression.text} as {name}" for name, e in node.aggregates)
+    return f"co-group on {pairs}, {values}, out at the end of input"
 
 
 def _uses(node: Apply | PythonOperator) -> str:

@@ -11,9 +11,23 @@ from dataclasses import dataclass
 
 from flowcore.graph.attributes import OperatorAttributes
 from flowcore.graph.connectors import KafkaTopic
-from flowcore.graph.operators import Aggregate, Apply, Operator, PythonOperator, Read, Write, topic_of
+from flowcore.graph.operators import (
+    Aggregate,
+    Apply,
+    KeyGroupOperator,
+    Operator,
+    PythonOperator,
+    Read,
+    SideOutput,
+    Window,
+    Write,
+    topic_of,
+)
 from flowcore.graph.value_formats import runs_in_python
+from flowcore.planner.at_end import output_time
 from flowcore.planner.columns import columns_read, columns_used
+from flowcore.planner.failures import failure_of
+from flowcore.planner.forms import form_of, late_of, state_of
 from flowcore.planner.plan import BoundedStage, Chain, Decision, LiveQuery, Plan
 
 __all__ = ["EdgeDetail", "OperatorDetail", "Part", "end_name", "parts"]
@@ -31,7 +45,11 @@ class OperatorDetail:
         compiled: In which form it runs.
         output: When it puts out.
         flush: Whether its output is buffered.
+        failure: What becomes of a record for which its function fails; None without a function.
         place: Of a filter behind Python functions: whether it is done before them.
+        state: Of windows and process functions in a live query: what is kept by key group.
+        late: Of windows in a live query: what becomes of late records.
+        alignment: Of a source with partitions that are to be aligned: whether they are.
         attributes: What it promises, or what is taken for it.
         unknown: Those attributes that nobody declared.
     """
@@ -40,7 +58,11 @@ class OperatorDetail:
     compiled: Decision
     output: Decision
     flush: Decision
+    failure: Decision | None
     place: Decision | None
+    state: Decision | None
+    late: Decision | None
+    alignment: Decision | None
     attributes: OperatorAttributes
     unknown: tuple[str, ...]
 
@@ -100,9 +122,13 @@ def _operator(node: Operator, runs: BoundedStage | LiveQuery, place: Decision | 
     return OperatorDetail(
         node=node,
         compiled=_compiled(node, runs.chains),
-        output=_output(node),
+        output=output_time(node),
         flush=_flush(node, attributes),
+        failure=failure_of(node, runs),
         place=place,
+        state=state_of(node, runs) if isinstance(node, KeyGroupOperator) else None,
+        late=late_of(node) if isinstance(node, Window) else None,
+        alignment=_alignment(node),
         attributes=attributes,
         unknown=node.unknown(),
     )
@@ -117,6 +143,10 @@ def _compiled(node: Operator, chains: tuple[Chain, ...]) -> Decision:
             (f"a Python function runs in a worker, in one call for {chain.name}",),
             ("say it in Spark SQL: select, with_columns, where",),
         )
+    if isinstance(node, KeyGroupOperator):
+        return form_of(node)
+    if isinstance(node, SideOutput):
+        return Decision("with its operator", (f"it leaves {node.inputs[0].name} beside its results",))
     if isinstance(node, Apply):
         return Decision("dataframe function", ("it is called once, with the DataFrame",))
     if topic is not None and runs_in_python(topic):
@@ -128,16 +158,19 @@ def _compiled(node: Operator, chains: tuple[Chain, ...]) -> Decision:
     return Decision("native", ("Spark has an expression for it",))
 
 
-def _output(node: Operator) -> Decision:
-    if isinstance(node, Write):
-        return Decision("none", ("it is a sink",))
-    if node.given.get("output_only_at_end"):
-        return Decision("at the end of input", ("it declares output_only_at_end",))
-    if isinstance(node, Aggregate) and node.bounded:
-        return Decision("at the end of input", ("a group is complete when its input has ended",))
-    if isinstance(node, Aggregate):
-        return Decision("at each change", ("its input has no end to wait for",))
-    return Decision("as input comes", ("it does not declare output_only_at_end",))
+def _alignment(node: Operator) -> Decision | None:
+    topic = topic_of(node)
+    strategy = topic.watermark if topic is not None else None
+    if not isinstance(node, Read) or strategy is None or strategy.max_drift_ms is None:
+        return None
+    return Decision(
+        "in proportion",
+        (
+            "Spark's Kafka source cannot hold single partitions back",
+            "a batch takes of each as much as its share of all that is unread",
+        ),
+        ("set execution.max-records-per-batch, so that a backlog is read in small steps",),
+    )
 
 
 def _flush(node: Operator, attributes: OperatorAttributes) -> Decision:
@@ -165,7 +198,8 @@ def _edges(plan: Plan, runs: BoundedStage | LiveQuery) -> Iterator[EdgeDetail]:
             yield _outside(topic, node, elements[topic, node])
         for parent in dict.fromkeys(node.inputs):
             read = columns_read(node, used[node])
-            columns = tuple(column for column in parent.columns if column.lower() in read)
+            crossing = node.columns if isinstance(node, SideOutput) else parent.columns
+            columns = tuple(column for column in crossing if column.lower() in read)
             blocking = parent.bounded and not node.bounded
             kind, form = _PIPELINED, _BATCH if parent.bounded else elements[parent, node]
             if blocking:
@@ -191,6 +225,8 @@ def _copy(sender: Operator, receiver: Operator, runs: BoundedStage | LiveQuery) 
                 return Decision(decision.value, (why, *decision.reasons), decision.change)
     if isinstance(receiver, PythonOperator):
         return Decision("none", (f"its records are made for {receiver.name}",))
+    if isinstance(sender, KeyGroupOperator) or isinstance(receiver, KeyGroupOperator):
+        return Decision("none", ("what crosses is columns",))
     return Decision("none", ("neither end is a Python function",))
 
 

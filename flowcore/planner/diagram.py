@@ -1,4 +1,4 @@
-"""Diagram: a plan as a Mermaid flowchart, which GitHub and Dagster draw.
+"""Diagram: a plan as a Mermaid flowchart, which GitHub draws.
 
 One box a stage or query, one node an operator in it. A thick arrow is a blocking edge. An arrow
 between two Python functions says what becomes of the records.

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+from flowcore.planner.compatibility import needs_of
 from flowcore.planner.describe import describe
 from flowcore.planner.details import EdgeDetail, OperatorDetail, Part, end_name, parts
-from flowcore.planner.plan import BoundedStage, Chain, Decision, Plan
+from flowcore.planner.plan import BoundedStage, Chain, Decision, LiveQuery, Plan
 
 __all__ = ["document"]
 
@@ -20,12 +21,18 @@ def document(plan: Plan) -> dict[str, Any]:
 def _part(part: Part) -> dict[str, Any]:
     runs = part.runs
     kind: dict[str, Any] = (
-        {"kind": "bounded stage", "results": [result.name for result in runs.results]}
+        {
+            "kind": "bounded stage",
+            "results": [result.name for result in runs.results],
+        }
         if isinstance(runs, BoundedStage)
         else {
             "kind": "live query",
-            "starts_after": [node.name for node in runs.results],
+            "joins": [node.name for node in runs.results],
             "split": _decision(runs.split),
+            "backlog": _decision(runs.backlog),
+            "checkpoint_needs": _needs(runs),
+            "latency": _decision(runs.latency),
             "dead_letters": [f"{source.name}.dead-letter" for source in runs.dead_letters],
         }
     )
@@ -34,6 +41,7 @@ def _part(part: Part) -> dict[str, Any]:
         "name": runs.name,
         **kind,
         "mode": _decision(part.mode),
+        "start": _decision(runs.start),
         "checkpoint": _decision(runs.checkpoint),
         "operators": [_operator_document(each) for each in part.operators],
         "edges": [_edge_document(each) for each in part.edges],
@@ -42,6 +50,14 @@ def _part(part: Part) -> dict[str, Any]:
             for chain in runs.chains
         ],
     }
+
+
+def _needs(query: LiveQuery) -> dict[str, Any]:
+    needs = needs_of(query)
+    states = [
+        {**asdict(state), "keys": list(state.keys), "values": list(state.values)} for state in needs.states
+    ]
+    return {"fingerprint": needs.fingerprint, "sources": list(needs.sources), "states": states}
 
 
 def _entering(part: Part, chain: Chain) -> tuple[str, ...]:
@@ -56,10 +72,17 @@ def _operator_document(detail: OperatorDetail) -> dict[str, Any]:
         "compiled": _decision(detail.compiled),
         "output": _decision(detail.output),
         "flush": _decision(detail.flush),
-        **({"filter": _decision(detail.place)} if detail.place else {}),
+        **{name: _decision(each) for name, each in _some_have(detail).items() if each},
         "attributes": asdict(detail.attributes),
         "unknown_attributes": list(detail.unknown),
     }
+
+
+def _some_have(detail: OperatorDetail) -> dict[str, Decision | None]:
+    return {
+        "failure": detail.failure, "filter": detail.place, "state": detail.state, "late": detail.late,
+        "alignment": detail.alignment,
+    }  # fmt: skip
 
 
 def _edge_document(edge: EdgeDetail) -> dict[str, Any]:

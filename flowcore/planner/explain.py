@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict
 
+from flowcore.graph.operators import KeyGroupOperator
+from flowcore.planner.compatibility import needs_of
 from flowcore.planner.describe import describe
 from flowcore.planner.details import EdgeDetail, OperatorDetail, Part, parts
+from flowcore.planner.forms import form_of, state_of
 from flowcore.planner.plan import BoundedStage, Chain, Decision, Edge, LiveQuery, Plan
 
 __all__ = ["explain"]
@@ -22,15 +25,17 @@ def explain(plan: Plan, *, verbose: bool = False) -> str:
     lines = [f"flow {plan.flow}: {len(plan.stages)} stage{'s' * (len(plan.stages) != 1)}"]
     for number, stage in enumerate(plan.stages, 1):
         if isinstance(stage, BoundedStage):
-            lines += ["", f"stage {number}: {stage.name} (batch)", *_bounded(stage, plan)]
+            lines += ["", f"stage {number}: {stage.name} (batch, starts {stage.start.value})"]
+            lines += _bounded(stage, plan)
             lines += _topics(plan.edges_of(stage.operators))
         else:
-            needs = ", ".join(dict.fromkeys(r.name for q in stage.queries for r in q.results))
-            after = f", starts when {needs} is committed" if needs else ""
+            starts = dict.fromkeys(query.start.value for query in stage.queries)
+            after = f", starts {', '.join(starts)}" if len(starts) == 1 else ""
             lines += ["", f"stage {number}: live{after}"]
             for query in stage.queries:
+                start = f", starts {query.start.value}" if len(starts) > 1 else ""
                 lines += [
-                    f"  query {query.name} ({query.mode.value})",
+                    f"  query {query.name} ({query.mode.value}{start})",
                     *_query(query, plan),
                 ]
     if verbose:
@@ -41,6 +46,8 @@ def explain(plan: Plan, *, verbose: bool = False) -> str:
 
 def _bounded(stage: BoundedStage, plan: Plan) -> Iterator[str]:
     yield from (f"  because {reason}" for reason in stage.decision.reasons)
+    if stage.after:
+        yield from (f"  starts {stage.start.value} because {reason}" for reason in stage.start.reasons)
     yield from (f"    {describe(node)}" for node in stage.operators)
     yield from (f"    {line}" for line in _python(stage, plan))
 
@@ -49,7 +56,10 @@ def _query(query: LiveQuery, plan: Plan) -> Iterator[str]:
     edges = plan.edges_of(query.operators)
     yield from (f"    {query.mode.value} because {reason}" for reason in query.mode.reasons)
     yield from (f"    {query.split.value} because {reason}" for reason in query.split.reasons)
+    if query.results:
+        yield f"    backlog {query.backlog.value}"
     yield from _elements(edges)
+    yield from _latency(query)
     yield from (f"      {describe(node)}" for node in query.operators)
     yield from (f"      {line}" for line in _python(query, plan))
     yield from _topics(edges)
@@ -68,6 +78,11 @@ def _elements(edges: tuple[Edge, ...]) -> Iterator[str]:
         yield f"    {decision.value} elements{where} because {', '.join(decision.reasons)}"
 
 
+def _latency(query: LiveQuery) -> Iterator[str]:
+    if query.latency.value != "off" and query.sinks:
+        yield f"    latency markers {_because(query.latency)}"
+
+
 def _topics(edges: tuple[Edge, ...]) -> Iterator[str]:
     for edge in edges:
         topic, (form, reasons) = edge.topic, (edge.elements.value, edge.elements.reasons)
@@ -81,6 +96,10 @@ def _python(runs: BoundedStage | LiveQuery, plan: Plan) -> Iterator[str]:
     """What differs because there are Python functions."""
     for chain in runs.chains:
         yield from _chain(chain)
+    for node in runs.operators:
+        if isinstance(node, KeyGroupOperator):
+            form, state = form_of(node), state_of(node, runs)
+            yield f"{node.name} is {form.value}{f' in {state.value}' if state else ''} {_why(form)}"
     places = dict(plan.filters)
     yield from (f"{n.name} is done {_because(places[n.name])}" for n in runs.operators if n.name in places)
 
@@ -100,8 +119,15 @@ def _chain(chain: Chain) -> Iterator[str]:
 
 def _details(part: Part) -> Iterator[str]:
     yield f"every decision for {part.runs.name}"
-    for name, decision in (("mode", part.mode), ("checkpoint", part.runs.checkpoint)):
+    runs = part.runs
+    outcomes = {"mode": part.mode, "checkpoint": runs.checkpoint, "start": runs.start}
+    if isinstance(runs, LiveQuery):
+        outcomes["backlog"] = runs.backlog
+        outcomes["latency"] = runs.latency
+    for name, decision in outcomes.items():
         yield f"  {name}: {_because(decision)}"
+    if isinstance(runs, LiveQuery):
+        yield f"  goes on from checkpoints with the fingerprint {needs_of(runs).fingerprint[:12]}"
     for operator in part.operators:
         yield from _operator(operator)
     for edge in part.edges:
@@ -111,7 +137,9 @@ def _details(part: Part) -> Iterator[str]:
 def _operator(detail: OperatorDetail) -> Iterator[str]:
     yield f"  {describe(detail.node)}"
     outcomes = {
-        "compiled": detail.compiled, "filter": detail.place, "output": detail.output, "flush": detail.flush,
+        "compiled": detail.compiled, "filter": detail.place, "state": detail.state, "late": detail.late,
+        "alignment": detail.alignment, "output": detail.output, "flush": detail.flush,
+        "failure": detail.failure,
     }  # fmt: skip
     yield from (f"    {name}: {_because(each)}" for name, each in outcomes.items() if each)
     promises = ", ".join(f"{name}={str(value).lower()}" for name, value in asdict(detail.attributes).items())
@@ -128,5 +156,9 @@ def _edge(edge: EdgeDetail) -> Iterator[str]:
 
 
 def _because(decision: Decision) -> str:
+    return f"{decision.value} {_why(decision)}"
+
+
+def _why(decision: Decision) -> str:
     change = f"; to change it, {' and '.join(decision.change)}" if decision.change else ""
-    return f"{decision.value} because {', '.join(decision.reasons)}{change}"
+    return f"because {', '.join(decision.reasons)}{change}"

@@ -11,8 +11,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
+from enum import Enum
 from functools import partial
-from types import CodeType, FunctionType, MethodType
+from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 from flowcore.graph.connectors import ADDED_LATER
@@ -64,8 +65,11 @@ def _made_of(value: Any) -> tuple[object, ...] | None:
     if isinstance(value, partial):
         return value.func, value.args, value.keywords
     if is_dataclass(value):
-        return type(value).__name__, {field.name: getattr(value, field.name) for field in _counting(value)}
-    if callable(value) and hasattr(value, "__dict__"):
+        # A user's has methods that tell; flowcore's own are told apart by their fields.
+        kind = type(value)
+        name = kind.__name__ if kind.__module__.startswith("flowcore.") else kind
+        return name, {field.name: getattr(value, field.name) for field in _counting(value)}
+    if hasattr(value, "__dict__") and not isinstance(value, (Enum, ModuleType)):
         return type(value), vars(value)
     return None
 

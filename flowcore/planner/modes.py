@@ -9,7 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from flowcore.errors import PlanError
-from flowcore.graph.operators import Apply, Operator, PythonOperator, Read, Union, Write, topic_of, upstream
+from flowcore.graph.operators import (
+    Apply,
+    KeyedProcess,
+    Operator,
+    PythonOperator,
+    Read,
+    Union,
+    Window,
+    Write,
+    topic_of,
+    upstream,
+)
 from flowcore.graph.value_formats import runs_in_python
 from flowcore.planner.plan import Decision, Mode
 from flowcore.planner.timestamps import brings_watermarks
@@ -67,6 +78,11 @@ def _obstacles(operators: tuple[Operator, ...]) -> Iterator[tuple[str, str]]:
                 yield (
                     f"{node.name} is a DataFrame function that does not declare realtime=True",
                     f"declare realtime=True on {node.name}, if Spark's real-time mode allows what it does",
+                )
+            case Window() | KeyedProcess():
+                yield (
+                    f"{node.name} keeps its state by key group, in Python workers",
+                    f"use aggregate(by=...) instead of {node.name}, if its windows and timers are not needed",
                 )
             case Union() if _shared_source(node):
                 yield (

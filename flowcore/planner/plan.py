@@ -32,6 +32,7 @@ class Decision:
     change: tuple[str, ...] = ()
 
 
+_AT_ONCE = Decision("at once", ("it touches nothing that another stage writes",))
 _NO_CHECKPOINT = Decision("none", ("it is batch: what it leaves is committed as a whole, or not at all",))
 
 
@@ -123,6 +124,8 @@ class BoundedStage:
         decision: Why it is a stage of its own.
         chains: Its Python operators, by call of a worker.
         checkpoint: None is ever taken.
+        after: Names of the stages that have to be committed before it may start.
+        start: When it starts, and why.
     """
 
     name: str
@@ -132,6 +135,8 @@ class BoundedStage:
     decision: Decision
     chains: tuple[Chain, ...] = ()
     checkpoint: Decision = _NO_CHECKPOINT
+    after: tuple[str, ...] = ()
+    start: Decision = _AT_ONCE
 
     @property
     def sources(self) -> tuple[Read, ...]:
@@ -153,6 +158,11 @@ class LiveQuery:
         split: Why it is a query of its own.
         chains: Its Python operators, by call of a worker.
         checkpoint: When one is taken, and whether anything is flushed for it.
+        backlog: When what it reads counts as history.
+        after: Names of the bounded stages that have to be committed before it may start.
+        start: When it starts, and why.
+        key_groups: In how many parts windows and process functions keep their state.
+        latency: How often latency markers are sent through it.
     """
 
     name: str
@@ -164,6 +174,11 @@ class LiveQuery:
     split: Decision
     chains: tuple[Chain, ...] = ()
     checkpoint: Decision = Decision("after each batch", ())
+    backlog: Decision = Decision("while a source lags", ())
+    after: tuple[str, ...] = ()
+    start: Decision = _AT_ONCE
+    key_groups: int = 16
+    latency: Decision = Decision("off", ())
 
     @property
     def sources(self) -> tuple[Read, ...]:
@@ -178,7 +193,7 @@ class LiveQuery:
 
 @dataclass(frozen=True, slots=True)
 class LiveStage:
-    """The unbounded part of the flow; starts when every result it needs is committed."""
+    """The unbounded part of the flow; each query starts when the stages it waits for are committed."""
 
     queries: tuple[LiveQuery, ...]
 
@@ -217,6 +232,12 @@ class Plan:
         from flowcore.planner.diagram import diagram  # noqa: PLC0415 - it reads plans
 
         return diagram(self)
+
+    def to_svg(self) -> str:
+        """The plan as a picture, for places that draw no Mermaid."""
+        from flowcore.planner.drawing import drawing  # noqa: PLC0415 - it reads plans
+
+        return drawing(self)
 
     def to_dict(self) -> dict[str, Any]:
         """The plan as what JSON can hold: every decision, its reasons, and what would change it."""

@@ -10,7 +10,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from flowcore.errors import PlanError
-from flowcore.graph.operators import Aggregate, Apply, Join, Operator, Read, Write, topic_of, upstream
+from flowcore.graph.operators import (
+    Aggregate,
+    Apply,
+    Join,
+    KeyGroupOperator,
+    Operator,
+    Read,
+    Write,
+    topic_of,
+    upstream,
+)
 from flowcore.planner.modes import mode_of
 from flowcore.planner.plan import Decision, LiveQuery, LiveStage, Mode
 
@@ -46,8 +56,9 @@ def _groups(sinks: Sequence[Write]) -> list[list[Write]]:
 
 
 def _exclusive(sink: Write) -> tuple[Operator, ...]:
-    alone = tuple(n for n in upstream(sink) if not n.bounded and isinstance(n, (Aggregate, Apply)))
-    states = [node.name for node in alone if isinstance(node, Aggregate)]
+    stateful = Aggregate | KeyGroupOperator
+    alone = tuple(n for n in upstream(sink) if not n.bounded and isinstance(n, stateful | Apply))
+    states = [node.name for node in alone if isinstance(node, stateful)]
     if len(states) > 1:
         msg = (
             f"sink {sink.name!r} is behind the operators {' and '.join(map(repr, states))}, each with state: "
@@ -87,12 +98,12 @@ def _query(sinks: Sequence[Write], requested: Mode | None) -> LiveQuery:
 
 def _kind(node: Operator) -> str:
     match node:
-        case Aggregate():
-            return "keeps state"
         case Apply():
             return "is a DataFrame function"
-        case _:
+        case Write():
             return "writes files"
+        case _:
+            return "keeps state"
 
 
 def _with_dead_letters(queries: list[LiveQuery], requested: Mode | None) -> tuple[LiveQuery, ...]:

@@ -2,14 +2,19 @@
 
 Rule (FLIP-331): a live query reads bounded data only as a committed result, so every edge from a
 bounded operator to an unbounded one is blocking. The bounded operators upstream of such an edge, or
-of a bounded sink, run as batch; those that are connected run as one stage, those that are not, apart.
+of a bounded sink, run as batch; those that are connected run as one stage, those that are not, apart and side
+by side. Stages may still meet outside of the flow, in a folder or topic that one writes and another
+reads or writes too: then they run one after another, as they were declared.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import PurePath
 
-from flowcore.graph.operators import Operator, Write, upstream
+from flowcore.graph.connectors import Frame, KafkaTopic
+from flowcore.graph.operators import Operator, Read, Write, upstream
 from flowcore.planner.plan import BoundedStage, Decision, Result
 
 __all__ = ["bounded_stages", "results_of"]
@@ -28,7 +33,8 @@ def bounded_stages(operators: tuple[Operator, ...]) -> tuple[BoundedStage, ...]:
         name = "+".join([*(result.name for result in mine), *(sink.name for sink in written)])
         stages.append(BoundedStage(name, part, mine, written, _why(mine, written)))
     position = {node: index for index, node in enumerate(operators)}
-    return tuple(sorted(stages, key=lambda stage: position[stage.operators[0]]))
+    stages.sort(key=lambda stage: position[stage.operators[0]])
+    return tuple(_started(stage, stages[:number]) for number, stage in enumerate(stages))
 
 
 def results_of(operators: Iterable[Operator]) -> tuple[Result, ...]:
@@ -60,3 +66,37 @@ def _why(results: tuple[Result, ...], sinks: tuple[Write, ...]) -> Decision:
     ]
     reasons += [f"{sink.name} is a sink of bounded data" for sink in sinks]
     return Decision("batch", tuple(reasons))
+
+
+def _started(stage: BoundedStage, earlier: list[BoundedStage]) -> BoundedStage:
+    met = {other.name: reasons for other in earlier if (reasons := tuple(_meetings(stage, other)))}
+    if not met:
+        return stage
+    reasons = tuple(dict.fromkeys(reason for each in met.values() for reason in each))
+    return replace(stage, after=tuple(met), start=Decision(f"after {', '.join(met)}", reasons))
+
+
+def _meetings(stage: BoundedStage, earlier: BoundedStage) -> Iterator[str]:
+    """What one stage writes and the other reads or writes."""
+    for mine in _ends(stage):
+        for theirs in _ends(earlier):
+            if (isinstance(mine, Write) or isinstance(theirs, Write)) and _meet(mine, theirs):
+                yield f"{mine.name} {_does(mine)} what {theirs.name} {_does(theirs)}"
+
+
+def _ends(stage: BoundedStage) -> tuple[Read | Write, ...]:
+    return *stage.sources, *stage.sinks
+
+
+def _does(end: Read | Write) -> str:
+    return "reads" if isinstance(end, Read) else "writes"
+
+
+def _meet(one: Read | Write, other: Read | Write) -> bool:
+    mine, theirs = (end.source if isinstance(end, Read) else end.sink for end in (one, other))
+    if isinstance(mine, KafkaTopic) and isinstance(theirs, KafkaTopic):
+        return mine.name == theirs.name  # one broker may have several addresses
+    if isinstance(mine, (KafkaTopic, Frame)) or isinstance(theirs, (KafkaTopic, Frame)):
+        return False
+    here, there = PurePath(mine.path), PurePath(theirs.path)
+    return here.is_relative_to(there) or there.is_relative_to(here)

@@ -20,8 +20,11 @@ from flowcore.graph.operators import Operator, Read, Write, topic_of, upstream
 from flowcore.planner.plan import Decision, Edge
 from flowcore.settings import Settings
 from flowcore.watermarks import WatermarkStrategy
+from flowcore.watermarks.strategies import PeriodicFunction
 
 __all__ = ["brings_watermarks", "element_edges", "element_format", "uses_timestamps"]
+
+_TABLE = Decision("value-only", ("rows of a table have no timestamps",))
 
 
 def element_format(
@@ -140,6 +143,8 @@ def _declared(topic: KafkaTopic) -> Decision:
 
 
 def _written(sink: Write, topic: KafkaTopic, settings: Settings) -> Decision:
+    if sink.bounded:
+        return _TABLE if topic.elements == "auto" else _declared(topic)
     strategies, tagged = _sources(sink)
     asking = _asking(strategies, tagged)
     if topic.elements == "value-only" and asking:
@@ -149,4 +154,17 @@ def _written(sink: Write, topic: KafkaTopic, settings: Settings) -> Decision:
             "write them, or set no watermark strategy"
         )
         raise PlanError(msg)
-    return _decided(settings, strategies, tagged) if topic.elements == "auto" else _declared(topic)
+    decision = _decided(settings, strategies, tagged) if topic.elements == "auto" else _declared(topic)
+    functions = [
+        name
+        for name, strategy in strategies.items()
+        if strategy is not None and isinstance(strategy.generator, PeriodicFunction)
+    ]
+    if decision.value == "tagged" and functions:
+        msg = (
+            f"sink {sink.name!r}: topic {topic.name!r} takes watermarks, and those of {', '.join(functions)} "
+            "come from a Python function, which Spark cannot observe on the way to a sink; pass "
+            "elements='plain', or say it in SQL with periodic('unix_millis(at) - 4000')"
+        )
+        raise PlanError(msg)
+    return decision

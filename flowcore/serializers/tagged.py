@@ -153,7 +153,7 @@ class TaggedSerializer(Generic[V]):
 
 _OTHER_MODE = (
     "it was cut, or written by a flow without timestamps or by another program; read a topic of "
-    'plain values with element_format="value-only"'
+    'plain values with elements="plain"'
 )
 
 

@@ -19,6 +19,9 @@ __all__ = ["Settings", "keys"]
 CheckMode = Literal["off", "sample", "full"]
 _CHECK_MODES: dict[Any, CheckMode] = {"off": "off", "sample": "sample", "full": "full"}
 
+HandOver = Literal["whole", "pipelined"]
+_HAND_OVERS: dict[Any, HandOver] = {"whole": "whole", "pipelined": "pipelined"}
+
 
 def _text(value: Any) -> str:
     if not isinstance(value, str):
@@ -59,6 +62,13 @@ def _check_mode(value: Any) -> CheckMode:
     return found
 
 
+def _hand_over(value: Any) -> HandOver:
+    if value not in _HAND_OVERS:
+        msg = "it must be whole or pipelined"
+        raise ValueError(msg)
+    return _HAND_OVERS[value]
+
+
 def _batch_duration(value: str | timedelta) -> timedelta:
     length = parse_duration(value)
     if length < timedelta(seconds=5):
@@ -96,9 +106,21 @@ class Settings:
         "execution.max-records-per-batch", 5_000_000, _positive,
         "micro-batch and slice: most records of a source taken into one batch",
     )  # fmt: skip
+    stages_at_once: int = _setting(
+        "execution.stages-at-once", 4, _positive,
+        "most bounded stages that run side by side; 1 for one after another, as declared",
+    )  # fmt: skip
+    hand_over: HandOver = _setting(
+        "execution.hand-over", "whole", _hand_over,
+        "whole: live queries start after all bounded stages; pipelined: each after those that it joins",
+    )  # fmt: skip
     shuffle_partitions: int = _setting(
         "execution.shuffle-partitions", 2, _positive,
         "partitions of a live query's state, fixed when its checkpoint is born",
+    )  # fmt: skip
+    key_groups: int = _setting(
+        "state.key-groups", 16, _positive,
+        "hash buckets of keys in which windows and process functions keep state, fixed with the checkpoint",
     )  # fmt: skip
     short_lived: bool = _setting(
         "execution.short-lived", False, _flag,

@@ -12,14 +12,19 @@ from flowcore.graph.expressions import Expression
 from flowcore.graph.operators import (
     Aggregate,
     Apply,
+    CoGroup,
     Join,
     Operator,
     Select,
     Union,
     Where,
+    Window,
     WithColumns,
 )
+from flowcore.graph.stateful import WINDOW_COLUMNS
+from flowcore.planner.at_end import is_grouped_aggregate
 from flowcore.spark.boundary import declared_by
+from flowcore.spark.co_groups import co_grouped
 
 __all__ = ["applied", "named", "output"]
 
@@ -41,6 +46,10 @@ def output(node: Operator, inputs: Mapping[Operator, DataFrame]) -> DataFrame:
                 return grouped(frames[0], by, aggregates)
             case Join():
                 return _joined(node, *frames)
+            case CoGroup():
+                return co_grouped(node, *frames)
+            case Window() if is_grouped_aggregate(node):
+                return _grouped_at_end(node, frames[0])
             case Union():
                 return _united(frames)
             case Apply():
@@ -83,6 +92,15 @@ def applied(node: Apply, frame: DataFrame) -> DataFrame:
         raise PlanError(msg)
     checked: DataFrame = result.select([named(column) for column in node.columns])
     return checked
+
+
+def _grouped_at_end(node: Window, frame: DataFrame) -> DataFrame:
+    # By a constant where there is no key: of no records there is no window.
+    keys = [named(column) for column in node.by] or [F.lit(0).alias("_all")]
+    groups = frame.groupBy(keys).agg(*(F.expr(text).alias(column) for column, text in node.sql))
+    start, end = (F.lit(None).cast("timestamp").alias(name) for name in WINDOW_COLUMNS[:2])
+    firing, late = F.lit(1).alias(WINDOW_COLUMNS[2]), F.lit(False).alias(WINDOW_COLUMNS[3])
+    return groups.select(*map(named, (*node.by, *node.values)), start, end, firing, late)
 
 
 def _projected(node: Select | WithColumns, frame: DataFrame) -> DataFrame:

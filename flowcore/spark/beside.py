@@ -7,18 +7,20 @@ started keeps what it was started with where Spark could not go on otherwise.
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from flowcore.graph.connectors import KafkaTopic
-from flowcore.graph.operators import Aggregate, Apply, Read, Write, topic_of
+from flowcore.graph.operators import Aggregate, Read, Write, topic_of
+from flowcore.kafka.limits import TopicLimits, topic_limits
 from flowcore.kafka.topics import partition_counts
 from flowcore.planner.plan import LiveQuery, Plan
 from flowcore.planner.timestamps import brings_watermarks
+from flowcore.planner.tracking import can_be_tracked
 from flowcore.settings import Settings
+from flowcore.spark.checkpoints import topics_in
 from flowcore.spark.context import broker_of
 
 __all__ = ["Beside", "tracks_latency"]
@@ -35,12 +37,14 @@ class Beside:
         tagged: The sinks that write tagged elements; their records' timestamps are carried.
         watermarked: Its sources bring watermarks, and those sinks write them.
         partitions: How many partitions the topics of the query have.
+        limits: What the topics that it writes to take.
     """
 
     tracked: bool
     tagged: frozenset[Write]
     watermarked: bool
     partitions: Mapping[str, int]
+    limits: Mapping[str, TopicLimits]
 
     @property
     def timed(self) -> bool:
@@ -63,16 +67,24 @@ class Beside:
         for topic in filter(None, _topics(query)):
             counts = partition_counts(broker_of(topic, settings), [topic.name])
             partitions[topic.name] = counts[topic.name] or 1
-        tracked = tracks_latency(query, settings, checkpoint)
-        return cls(tracked, tagged, bool(tagged) and brings_watermarks(query.operators), partitions)
+        limits: dict[str, TopicLimits] = {}
+        for topic in filter(None, map(topic_of, query.sinks)):
+            limits |= topic_limits(broker_of(topic, settings), [topic.name])
+        return cls(
+            tracked=tracks_latency(query, settings, checkpoint),
+            tagged=tagged,
+            watermarked=bool(tagged) and brings_watermarks(query.operators),
+            partitions=partitions,
+            limits=limits,
+        )
 
 
 def tracks_latency(query: LiveQuery, settings: Settings, checkpoint: Path) -> bool:
     """Whether latency markers pass through a query."""
-    if not query.sinks or None in _topics(query) or any(isinstance(node, Apply) for node in query.operators):
+    if not can_be_tracked(query):
         return False
     wanted = settings.latency_interval.total_seconds() > 0
-    before = _topics_of(checkpoint)
+    before = topics_in(checkpoint)
     if not before:
         return wanted
     tracked = any(topic.events in before for node in query.sources if (topic := topic_of(node)))
@@ -89,16 +101,3 @@ def tracks_latency(query: LiveQuery, settings: Settings, checkpoint: Path) -> bo
 def _topics(query: LiveQuery) -> list[KafkaTopic | None]:
     nodes: list[Read | Write] = [*query.sources, *query.sinks]
     return [topic_of(node) for node in nodes]
-
-
-def _topics_of(checkpoint: Path) -> set[str]:
-    """The topics that a checkpoint has offsets of."""
-    numbers = (int(file.name) for file in (checkpoint / "offsets").glob("*") if file.name.isdigit())
-    latest = max(numbers, default=None)
-    if latest is None:
-        return set()
-    found: set[str] = set()
-    for line in (checkpoint / "offsets" / str(latest)).read_text().splitlines()[2:]:
-        offsets = json.loads(line) if line.startswith("{") else {}
-        found.update(offsets)
-    return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -21,13 +21,23 @@ from flowcore.spark.manifest import Manifest, Table
 from flowcore.spark.python_chain import outputs_of_bounded
 from flowcore.spark.sinks import write_bad_records, write_files, write_topic
 from flowcore.spark.sources import read_bounded, source_version
+from flowcore.spark.swaps import Swap, finish, roll_back
 
 __all__ = ["run_bounded", "up_to_date"]
 
 
 def up_to_date(stage: BoundedStage, context: Context) -> Manifest | None:
-    """The committed result, if running the stage again would give the same one."""
-    committed = context.results.folder(stage.name).manifest()
+    """The committed result, if running the stage again would give the same one.
+
+    A commit that was interrupted is finished first.
+
+    Raises:
+        RunError: Another process runs the stage.
+        ResultError: The manifest cannot be read.
+    """
+    folder = context.results.folder(stage.name)
+    folder.finish_commit()
+    committed = folder.manifest()
     if committed is None or committed.fingerprint != fingerprint(stage.operators):
         return None
     if not all(_exists(sink, context) for sink in stage.sinks):
@@ -36,8 +46,15 @@ def up_to_date(stage: BoundedStage, context: Context) -> Manifest | None:
     return committed if all(now.values()) and now == committed.sources else None
 
 
-def run_bounded(stage: BoundedStage, context: Context) -> Manifest:
+def run_bounded(
+    stage: BoundedStage, context: Context, *, finishing: Callable[[], None] = lambda: None
+) -> Manifest:
     """Run a stage to the end of its input and commit its result.
+
+    Args:
+        stage: The stage.
+        context: Session and settings.
+        finishing: Called when the input has ended, before anything is committed.
 
     Raises:
         RunError: The stage failed, or another process runs it; nothing of it is visible.
@@ -49,12 +66,18 @@ def run_bounded(stage: BoundedStage, context: Context) -> Manifest:
         folder.fresh_version() as (version, path),
         while_running(f"stage {stage.name!r}", context.log),
         ExitStack() as kept,
+        ExitStack() as undone,
     ):
         sources = _versions(stage, context)
         frames, rejected = _compile(stage, context, kept)
-        tables = {result.name: _write_table(result.operator, frames, path) for result in stage.results}
-        for sink in stage.sinks:
-            _write_sink(sink, frames[sink.inputs[0]], context)
+        for result in stage.results:
+            frames[result.operator].write.parquet(str(path / result.name))
+        swaps = _swaps(stage, context, version)
+        targets = [swap.target for swap in swaps.values()]
+        roll_back(targets)
+        undone.callback(roll_back, targets)
+        _write_sinks(stage, frames, context, swaps)
+        finishing()
         manifest = Manifest(
             flow=context.flow,
             stage=stage.name,
@@ -63,10 +86,13 @@ def run_bounded(stage: BoundedStage, context: Context) -> Manifest:
             duration_ms=int((time.monotonic() - began) * 1000),
             fingerprint=fingerprint(stage.operators),
             sources=sources,
-            tables=tables,
+            tables={r.name: _table(frames[r.operator], path / r.name, folder.root) for r in stage.results},
             rejected=rejected,
+            swaps=tuple(swaps.values()),
         )
         manifest.write(folder.manifest_path)
+        undone.pop_all()
+        finish(manifest.swaps)
     return manifest
 
 
@@ -128,25 +154,37 @@ def _shared(stage: BoundedStage) -> set[Operator]:
     return {node for node in common if node not in inner or node in outer}
 
 
-def _write_table(node: Operator, frames: Mapping[Operator, DataFrame], version: Path) -> Table:
-    folder = version / node.name
-    frame = frames[node]
-    frame.write.parquet(str(folder))
+def _table(frame: DataFrame, folder: Path, root: Path) -> Table:
     schema = tuple((field.name, field.dataType.simpleString()) for field in frame.schema.fields)
-    return Table.scan(folder, schema, version.parent)
+    return Table.scan(folder, schema, root)
 
 
-def _write_sink(sink: Write, frame: DataFrame, context: Context) -> None:
-    with declared_by(sink.name):
-        match sink.sink:
-            case KafkaTopic() as topic:
-                write_topic(sink, topic, frame, context)
-            case files:
-                write_files(files, frame, context)
+def _swaps(stage: BoundedStage, context: Context, version: str) -> dict[Write, Swap]:
+    paths = ((sink, _local(sink, context)) for sink in stage.sinks)
+    return {sink: Swap.of(path, version) for sink, path in paths if path is not None}
+
+
+def _write_sinks(
+    stage: BoundedStage, frames: Mapping[Operator, DataFrame], context: Context, swaps: Mapping[Write, Swap]
+) -> None:
+    # What is seen at once comes last, when nothing else can fail.
+    for sink in sorted(stage.sinks, key=lambda sink: sink not in swaps):
+        frame = frames[sink.inputs[0]]
+        with declared_by(sink.name):
+            match sink.sink:
+                case KafkaTopic() as topic:
+                    write_topic(sink, topic, frame, context)
+                case files:
+                    folder = swaps[sink].staged if sink in swaps else context.path(files.path)
+                    write_files(files, frame, folder)
+
+
+def _local(sink: Write, context: Context) -> str | None:
+    """The folder of a sink, None for a topic and for an address, where nothing can be renamed."""
+    path = None if isinstance(sink.sink, KafkaTopic) else context.path(sink.sink.path)
+    return None if path is None or "://" in path else path
 
 
 def _exists(sink: Write, context: Context) -> bool:
-    if isinstance(sink.sink, KafkaTopic):
-        return True
-    path = context.path(sink.sink.path)
-    return "://" in path or Path(path).exists()
+    path = _local(sink, context)
+    return path is None or Path(path).exists()

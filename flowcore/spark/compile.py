@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import count
 
 from pyspark.sql import DataFrame
@@ -40,17 +40,31 @@ from flowcore.spark.beside import Beside
 from flowcore.spark.boundary import declared_by
 from flowcore.spark.context import Context
 from flowcore.spark.incoming import Incoming
+from flowcore.spark.kept_state import column_types, stateful_parts
 from flowcore.spark.lanes import BAD, ORDINAL, Lane, Tracks, unite
 from flowcore.spark.outgoing import Outgoing
 from flowcore.spark.python_chain import chained
 from flowcore.spark.stream_source import read_stream
 
-__all__ = ["compile_query"]
+__all__ = ["CompiledQuery", "compile_query"]
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledQuery:
+    """A live query, ready to be started.
+
+    Attributes:
+        frame: For its sink.
+        types: Of each operator with state, the types of what Spark keeps.
+    """
+
+    frame: DataFrame
+    types: Mapping[str, tuple[str, ...]]
 
 
 def compile_query(
     query: LiveQuery, context: Context, results: Mapping[Operator, DataFrame], beside: Beside
-) -> DataFrame:
+) -> CompiledQuery:
     """Compile one live query.
 
     Args:
@@ -62,7 +76,8 @@ def compile_query(
     Raises:
         PlanError: Spark refuses an operator; the message names it.
     """
-    return _Compiler(query, context, results, beside).sink_frame()
+    compiler = _Compiler(query, context, results, beside)
+    return CompiledQuery(compiler.sink_frame(), compiler.types)
 
 
 class _Compiler:
@@ -84,6 +99,7 @@ class _Compiler:
         self.chains: dict[Operator, Chain] = {chain.head: chain for chain in query.chains}
         self.waiting: dict[Operator, list[tuple[Tracks, Lane]]] = {}
         self.ends: list[tuple[Tracks, Lane, Write]] = []
+        self.types: dict[str, tuple[str, ...]] = {}
 
     def sink_frame(self) -> DataFrame:
         for node in self.query.operators:
@@ -106,6 +122,7 @@ class _Compiler:
             sinks=[(sink, _topic(sink)) for sink in self.query.sinks],
             dead_letters=[(node, _topic(node)) for node in self.query.dead_letters],
             beside=self.beside,
+            sources=[_topic(node) for node in self.query.sources],
             counted=self.counted,
         )
         outputs = [
@@ -150,10 +167,15 @@ class _Compiler:
                 return tracks, replace(lane, columns={name: known[name.lower()] for name in self._used(node)})
             case Apply():
                 tracks, lane = self._take(node.inputs[0])
-                return self._plain(batch.applied(node, tracks.only(lane)))
+                frame = batch.applied(node, tracks.only(lane))
+                if kept := stateful_parts(frame):
+                    self.types[node.name] = kept
+                return self._plain(frame)
             case Aggregate():
                 tracks, lane = self._take(node.inputs[0])
-                return aggregated(node, tracks, lane, timed=self.beside.timed)
+                tracks, lane = aggregated(node, tracks, lane, timed=self.beside.timed)
+                self.types[node.name] = column_types(tracks.frame)
+                return tracks, lane
             case _:
                 msg = f"operator {node.name!r} has no output of its own"
                 raise PlanError(msg)
@@ -170,7 +192,7 @@ class _Compiler:
         lanes = chained(
             chain, tracks, lane, used=self.used, numbers=self.numbers,
             kept=[each.lower[name.lower()] for each, names in others for name in names],
-            check=self.context.settings.object_reuse_check,
+            check=self.context.settings.object_reuse_check, last=len(self.chains) == 1,
         )  # fmt: skip
         for node, each in lanes.items():
             self._put(node, tracks, each)
@@ -220,6 +242,7 @@ class _Compiler:
             beside=self.beside,
             keeps_bad=node in self.query.dead_letters,
             counted=self.counted,
+            may_fail=bool(self.chains),
         )
         lane = Lane(next(self.numbers), {name: next(self.names) for name in node.columns})
         messages = read_stream(topic, self.query, self.context, events=self.beside.tracked)

@@ -13,6 +13,7 @@ __all__ = [
     "event",
     "is_control",
     "is_event",
+    "is_head",
     "is_record",
     "marked_ms",
     "payload",
@@ -30,6 +31,12 @@ def is_record(element: str) -> str:
     """True if the bytes begin as a record does, with or without timestamp."""
     timed = f"{_has(element, Tag.RECORD_WITH_TIMESTAMP)} AND length({element}) >= {_TIMED}"
     return f"({timed} OR {_has(element, Tag.RECORD)})"
+
+
+def is_head(element: str) -> str:
+    """True if the bytes are a record's tag and, if it has one, its timestamp, and nothing else."""
+    timed = f"{_has(element, Tag.RECORD_WITH_TIMESTAMP)} AND length({element}) = {_TIMED}"
+    return f"({timed} OR {element} = X'{Tag.RECORD:02x}')"
 
 
 def is_control(element: str) -> str:
@@ -56,17 +63,20 @@ def payload(element: str) -> str:
     return f"CASE {timed} WHEN {_has(element, Tag.RECORD)} THEN substring({element}, 2) END"
 
 
-def tagged_record(time: str, value: str, *, ansi: bool = False) -> str:
+def tagged_record(time: str | None, value: str, *, ansi: bool = False) -> str:
     """The bytes of a record: its tag, its timestamp if it has one, and its value.
 
     Args:
-        time: Milliseconds as BIGINT, or null.
+        time: Milliseconds as BIGINT, or null; None if no record has one.
         value: The value's bytes; ``X''`` where it stands elsewhere.
         ansi: In Spark's ANSI mode, which refuses the cast to BINARY; seven times slower.
     """
+    untimed = f"concat(X'{Tag.RECORD:02x}', {value})"
+    if time is None:
+        return untimed
     stamp = f"unhex(lpad(hex({time}), {2 * TIMESTAMP_BYTES}, '0'))" if ansi else f"CAST({time} AS BINARY)"
     with_time = f"concat(X'{Tag.RECORD_WITH_TIMESTAMP:02x}', {stamp}, {value})"
-    return f"CASE WHEN {time} IS NULL THEN concat(X'{Tag.RECORD:02x}', {value}) ELSE {with_time} END"
+    return f"CASE WHEN {time} IS NULL THEN {untimed} ELSE {with_time} END"
 
 
 def is_event(event: str) -> str:

@@ -1,4 +1,4 @@
-"""Incoming: what does each message of a live source turn out to be?
+"""Incoming: what does each message of a topic turn out to be?
 
 A record of a lane; a latency marker's event, from the companion topic; a control element, which tells
 of watermarks and is no record; or bad. A bad message keeps its bytes, where it was, and why it is bad.
@@ -17,14 +17,27 @@ from flowcore.graph.operators import Read
 from flowcore.kafka.elements import CHANNEL_HEADER, ELEMENT_HEADER
 from flowcore.spark import elements
 from flowcore.spark.beside import Beside
-from flowcore.spark.lanes import BAD, EVENT, KAFKA_MS, LANE, ORDINAL, REASON, TIME, VALUE, Lane, Tracks
+from flowcore.spark.lanes import (
+    BAD,
+    EVENT,
+    FAILED,
+    KAFKA_MS,
+    LANE,
+    ORDINAL,
+    REASON,
+    TIME,
+    VALUE,
+    Lane,
+    Tracks,
+)
 from flowcore.spark.sql import literal, quoted
-from flowcore.spark.values import RECORD, bad_record, parsed, shown, use_format
+from flowcore.spark.values import RECORD, bad_record, fail_at, parsed, use_format
 from flowcore.spark.watermarks import CHANNEL, ELEMENT, observations, observed_as
 
 __all__ = ["Incoming"]
 
 CONTROL = -2
+_RECORDS = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +50,7 @@ class Incoming:
         beside: What the query carries beside its records.
         keeps_bad: Bad messages leave through this query; else they are dropped here, or stop it.
         counted: Records carry an ordinal.
+        may_fail: Records become bad where a function fails for them, so they keep their bytes.
     """
 
     node: Read
@@ -44,6 +58,23 @@ class Incoming:
     beside: Beside
     keeps_bad: bool
     counted: bool
+    may_fail: bool = False
+
+    @classmethod
+    def bounded(cls, node: Read, topic: KafkaTopic) -> Incoming:
+        """Of a topic that is read as a table: records alone."""
+        beside = Beside(tracked=False, tagged=frozenset(), watermarked=False, partitions={}, limits={})
+        return cls(node, topic, beside, keeps_bad=topic.on_error != "fail", counted=False)
+
+    def rows(self, messages: DataFrame) -> tuple[DataFrame, DataFrame | None]:
+        """The records among messages, and the bad messages; None if the first of them stops what runs."""
+        rows = self._classified(messages, _RECORDS)
+        fields = [f"{RECORD}.{quoted(name)}" for name in self.node.columns]
+        mine = f"{LANE} = {_RECORDS}"
+        if not self.keeps_bad:
+            # One filter: of two, Spark may ask the second one first.
+            return rows.where(_unless_bad(mine)).selectExpr(*fields), None
+        return rows.where(mine).selectExpr(*fields), rows.where(f"{LANE} = {BAD}").drop(RECORD)
 
     def read(self, messages: DataFrame, lane: Lane, names: Iterator[str]) -> Tracks:
         """The records among messages as Spark's source gives them, and what travels beside them."""
@@ -81,11 +112,9 @@ class Incoming:
     def _tracks(self, rows: DataFrame, lane: Lane, names: Iterator[str]) -> Tracks:
         """The rows of a lane and those beside it, with no more columns than they need."""
         if not self.keeps_bad and self.topic.on_error == "fail":
-            rows = rows.where(f"CASE WHEN {LANE} = {BAD} THEN {self._stop()} ELSE true END")
+            rows = rows.where(_unless_bad("true"))
         columns = ["topic", "partition", "offset", LANE]
-        # Only what leaves with its bytes carries them along.
-        columns.append(f"CASE WHEN {LANE} IN ({BAD}, {EVENT}) THEN value END AS {VALUE}")
-        columns += [REASON, f"CASE WHEN {LANE} = {BAD} THEN unix_millis(timestamp) END AS {KAFKA_MS}"]
+        columns += [REASON, *self._of_messages()]
         if self.counted:
             columns.append(f"'0' AS {ORDINAL}")
         if self.beside.watermarked and self._tagged:
@@ -110,6 +139,14 @@ class Incoming:
             rows = rows.where(f"{LANE} IN ({', '.join(map(str, [*others, lane.number]))})")
         return Tracks(rows, names, identified=True, bad=self.keeps_bad, marked=self.beside.tracked)
 
+    def _of_messages(self) -> list[str]:
+        """Only what may leave with its bytes carries them along."""
+        if self.may_fail and self.keeps_bad:
+            none = "CAST(NULL AS STRING)"
+            return [f"value AS {VALUE}", f"unix_millis(timestamp) AS {KAFKA_MS}", f"{none} AS {FAILED}"]
+        value = f"CASE WHEN {LANE} IN ({BAD}, {EVENT}) THEN value END AS {VALUE}"
+        return [value, f"CASE WHEN {LANE} = {BAD} THEN unix_millis(timestamp) END AS {KAFKA_MS}"]
+
     @property
     def _tagged(self) -> bool:
         return self.topic.elements == "tagged"
@@ -123,16 +160,18 @@ class Incoming:
             cases.append(f"WHEN {event} THEN CASE WHEN NOT {whole} THEN {broken} END")
         if self._tagged:
             known = f"{elements.is_record(ELEMENT)} OR {elements.is_control(ELEMENT)}"
+            if self.topic.headers:
+                known = f"{elements.is_head(ELEMENT)} OR {elements.is_control(ELEMENT)} AND value IS NULL"
             unknown = literal("is no tagged element: its tag is unknown, or bytes are missing or left over")
             cases.append(f"WHEN NOT coalesce({known}, false) THEN {unknown}")
             cases.append(f"WHEN {elements.is_control(ELEMENT)} THEN CAST(NULL AS STRING)")
         return f"CASE {' '.join(cases)} WHEN {bad_record(self.node, value)} THEN {misfit} END"
 
-    def _stop(self) -> str:
-        text = literal("%s[%d]@%d %s and on_error='fail'; it holds: %s")
-        where = f"format_string({text}, topic, partition, offset, {REASON}, {shown('value')})"
-        return f"CAST(raise_error({where}) AS BOOLEAN)"
+
+def _unless_bad(condition: str) -> str:
+    """The condition; a bad message stops what runs."""
+    return f"CASE WHEN {LANE} = {BAD} THEN {fail_at(REASON)} ELSE {condition} END"
 
 
 def _header(name: str) -> str:
-    return f"filter(headers, h -> h.key = '{name}')[0].value"
+    return f"get(filter(headers, h -> h.key = '{name}'), 0).value"

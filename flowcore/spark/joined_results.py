@@ -6,7 +6,7 @@ repeats, rows get their position among their equals, so that each output has an 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import pyarrow as pa
@@ -23,23 +23,33 @@ from flowcore.spark.manifest import Manifest
 
 __all__ = ["joined_results"]
 
+Pin = Callable[[], None]
+
 
 @contextmanager
-def joined_results(plan: Plan, context: Context) -> Iterator[Mapping[Operator, DataFrame]]:
+def joined_results(plan: Plan, context: Context) -> Iterator[tuple[Mapping[Operator, DataFrame], Pin]]:
     """The frame of every result that the live stage of a plan joins.
+
+    Yields:
+        The frames, and what keeps their versions for the queries; to be called when these are sure to start.
 
     Raises:
         ResultError: A result is missing or damaged.
     """
     frames: dict[Operator, DataFrame] = {}
+    manifests: dict[BoundedStage, Manifest] = {}
+
+    def pin() -> None:
+        for stage, manifest in manifests.items():
+            _pin(stage, manifest, plan, context)
+
     try:
         for stage in plan.bounded:
             if stage.results:
-                manifest = context.results.require(stage.name)
-                _pin(stage, manifest, plan, context)
+                manifest = manifests[stage] = context.results.require(stage.name)
                 for result in stage.results:
                     frames[result.operator] = _load(result.operator, stage, manifest, plan, context)
-        yield frames
+        yield frames, pin
     finally:
         for frame in frames.values():
             frame.unpersist()

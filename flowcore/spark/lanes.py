@@ -23,6 +23,7 @@ from flowcore.spark.sql import quoted
 __all__ = [
     "BAD",
     "EVENT",
+    "FAILED",
     "KAFKA_MS",
     "LANE",
     "ORDINAL",
@@ -42,6 +43,9 @@ TIME = "_timestamp_ms"
 """When a record happened; there only where a sink writes it."""
 VALUE, REASON, KAFKA_MS = "_value", "_reason", "_kafka_ms"
 """Of rows outside the record lanes: their bytes, and of bad ones why, and the time that Kafka keeps."""
+FAILED = "_failed"
+"""Of bad rows: the operator whose function failed, null if the message could not be read. There only where
+functions run; then record lanes have the bytes and the time, too."""
 
 
 @dataclass(frozen=True, slots=True)

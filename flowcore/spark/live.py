@@ -23,21 +23,18 @@ from flowcore.kafka.elements import ElementWriter
 from flowcore.kafka.latency_collector import LatencyCollector
 from flowcore.kafka.topics import ensure_topics, partition_counts
 from flowcore.latency.summary import LatencySummary
-from flowcore.metrics.history import history_folder, last_progress
-from flowcore.metrics.listening import listeners_of
 from flowcore.metrics.progress import FlowProgress, QueryProgress
-from flowcore.metrics.prometheus import PrometheusListener
-from flowcore.metrics.reporter import ProgressListener, Reporter
 from flowcore.planner.plan import LiveQuery, LiveStage, Plan
 from flowcore.settings import Settings
 from flowcore.spark.beside import Beside, tracks_latency
 from flowcore.spark.boundary import while_running
-from flowcore.spark.compile import compile_query
+from flowcore.spark.checkpoints import check, check_plan, checkpoint_of, clear_unborn, record
+from flowcore.spark.compile import CompiledQuery, compile_query
 from flowcore.spark.context import Context, broker_of
 from flowcore.spark.joined_results import joined_results
 from flowcore.spark.latency import track
 from flowcore.spark.lock import exclusive
-from flowcore.spark.progress import RunMeter
+from flowcore.spark.observation import Observation
 from flowcore.spark.session import live_session
 from flowcore.spark.sinks import DEAD_LETTER_CONFIGS, start_files
 from flowcore.spark.stream_source import output_servers, sink_options
@@ -55,14 +52,16 @@ class LiveRun:
     Args:
         plan: A plan with a live stage, of which every bounded stage is committed.
         context: Session and settings.
+        observation: Of more queries than these, closed by whoever made it. Default: of these.
 
     Raises:
         RunError: A checkpoint is in use by another run, or a broker or topic is missing.
+        StateError: A checkpoint was made by a plan that this one cannot go on from.
         ResultError: A bounded result is missing or damaged.
         PlanError: Spark refuses an operator.
     """
 
-    def __init__(self, plan: Plan, context: Context) -> None:
+    def __init__(self, plan: Plan, context: Context, observation: Observation | None = None) -> None:
         if plan.live is None:
             msg = f"flow {plan.flow!r} has no unbounded source: there is nothing to run live"
             raise RunError(msg)
@@ -71,40 +70,40 @@ class LiveRun:
         self.context = Context(live_session(context.spark, context.settings), context.settings, context.flow)
         self._running: dict[str, StreamingQuery] = {}
         self._collectors: tuple[LatencyCollector, ...] = ()
-        self._listeners: list[ProgressListener] = []
-        self._state, self._error = "running", ""
+        self._observation = observation or Observation(plan, self.context)
+        self._closes_observation = observation is None
         self._closing = ExitStack()
 
     def __enter__(self) -> Self:
         try:
-            prepare_topics(self.stage, self.context.settings)
-            # Locks first: a start that is refused must not pin another version for the run that lives.
+            # Locks first: a start that is refused must change nothing for the run that lives.
             for query in self.stage.queries:
                 self._closing.enter_context(_only_run(self._checkpoint(query), query.name))
-                _clear_unborn(self._checkpoint(query))
-            settings = self.context.settings
-            self._listeners = self._closing.enter_context(listeners_of(self.plan.flow, settings))
-            results = self._closing.enter_context(joined_results(self.plan, self.context))
+            check_plan(self.plan, self.context.settings)
+            results, pin = self._closing.enter_context(joined_results(self.plan, self.context))
+            prepare_topics(self.stage, self.context.settings)
             beside = {
                 query: Beside.of(query, self.plan, self.context.settings, self._checkpoint(query))
                 for query in self.stage.queries
             }
+            compiled = {query: self._compile(query, results, beside[query]) for query in self.stage.queries}
+            meter = self._observation.prepare()
+            pin()
+            for query, each in compiled.items():
+                clear_unborn(self._checkpoint(query))
+                record(query, self.plan.flow, self._checkpoint(query), each.types)
             if any(each.tracked for each in beside.values()):
                 self._collectors = self._closing.enter_context(track(self.plan, beside, self.context))
-            last = last_progress(history_folder(settings.state_dir, self.plan.flow))
-            self._meter = RunMeter(self.plan, self.context, last)
             for query in self.stage.queries:
                 with while_running(f"query {query.name!r}", self.context.log):
-                    running = self._start(query, results, beside[query])
+                    running = self._start(query, compiled[query].frame)
                 self._running[query.name] = running
                 self._closing.callback(running.stop)
                 watermarks = (
                     self._send_watermarks(query, beside[query]) if beside[query].watermarked else None
                 )
-                self._meter.started(query, running, checkpoint=self._checkpoint(query), watermarks=watermarks)
-            if self._listeners:
-                interval_s = settings.metrics_interval.total_seconds()
-                self._closing.enter_context(Reporter(self.health, self._listeners, interval_s))
+                meter.started(query, running, checkpoint=self._checkpoint(query), watermarks=watermarks)
+            self._observation.begin(self.latency)
         except BaseException:
             self.stop()
             raise
@@ -142,16 +141,16 @@ class LiveRun:
 
     def progress(self) -> tuple[QueryProgress, ...]:
         """What each query has done; a real-time query tells what it has read every two seconds."""
-        return self._meter.read().queries
+        return self._observation.health().queries
 
     def health(self) -> FlowProgress:
         """All that is known of the run now, as listeners are told."""
-        return self._meter.read(self._state, self._error, self.latency())
+        return self._observation.health()
 
     @property
     def metrics_url(self) -> str | None:
         """Where Prometheus finds the run's metrics, if it does."""
-        return next((one.url for one in self._listeners if isinstance(one, PrometheusListener)), None)
+        return self._observation.metrics_url
 
     def latency(self) -> tuple[LatencySummary, ...]:
         """Of the markers that reached each sink in the last minute; none unless latency is tracked."""
@@ -159,8 +158,8 @@ class LiveRun:
 
     def stop(self) -> None:
         """Stop every query at once; what was not committed is read again by the next start."""
-        if self._state == "running":
-            self._state = "ended"
+        if self._closes_observation:
+            self._observation.close()
         self._closing.close()
 
     def _raise_failure(self) -> None:
@@ -171,7 +170,7 @@ class LiveRun:
                     with while_running(f"query {name!r} of flow {self.plan.flow!r}", self.context.log):
                         raise error
                 except FlowcoreError as failure:
-                    self._state, self._error = "failed", str(failure)
+                    self._observation.failed(str(failure))
                     self.stop()
                     raise
 
@@ -196,10 +195,15 @@ class LiveRun:
         self._closing.enter_context(sender)
         return watermarks
 
-    def _start(
+    def _compile(
         self, query: LiveQuery, results: Mapping[Operator, DataFrame], beside: Beside
-    ) -> StreamingQuery:
-        frame = compile_query(query, self.context, results, beside)
+    ) -> CompiledQuery:
+        with while_running(f"query {query.name!r}", self.context.log):
+            compiled = compile_query(query, self.context, results, beside)
+        check(query, self.plan.flow, self._checkpoint(query), compiled.types)
+        return compiled
+
+    def _start(self, query: LiveQuery, frame: DataFrame) -> StreamingQuery:
         writer = (
             frame.writeStream.queryName(query.name)
             .option("checkpointLocation", str(self._checkpoint(query)))
@@ -245,8 +249,9 @@ def prepare_topics(stage: LiveStage, settings: Settings) -> None:
         for query in stage.queries:
             if source in query.sources:
                 _create_outputs(query, partitions, settings)
-            if source in query.dead_letters:
-                ensure_topics(output_servers(query, settings), {topic.dead_letter: 1}, DEAD_LETTER_CONFIGS)
+                if topic.on_error == "dead-letter":
+                    letters = {topic.dead_letter: 1}
+                    ensure_topics(output_servers(query, settings), letters, DEAD_LETTER_CONFIGS)
 
 
 def slots_needed(plan: Plan, settings: Settings) -> int:
@@ -274,28 +279,11 @@ def slots_needed(plan: Plan, settings: Settings) -> int:
     return slots + 1 if held else slots
 
 
-def checkpoint_of(query: LiveQuery, flow: str, settings: Settings) -> Path:
-    """The folder of a query's checkpoint."""
-    return settings.state_dir.absolute() / flow / "checkpoints" / query.name
-
-
 def _create_outputs(query: LiveQuery, partitions: int, settings: Settings) -> None:
     for sink in query.sinks:
         topic = topic_of(sink)
         if topic is not None:
             ensure_topics(broker_of(topic, settings), {topic.name: topic.partitions or partitions})
-
-
-def _clear_unborn(checkpoint: Path) -> None:
-    """Remove what a run left that was ended before its first batch was planned.
-
-    Half a file in the log of offsets is enough for Spark to refuse the checkpoint for ever.
-    """
-    offsets = checkpoint / "offsets"
-    found = list(offsets.iterdir()) if offsets.exists() else []
-    if not any(file.name.isdigit() for file in found):
-        for file in found:
-            file.unlink()
 
 
 def _only_run(checkpoint: Path, name: str) -> AbstractContextManager[None]:

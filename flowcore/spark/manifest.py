@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Self
@@ -17,10 +18,12 @@ from typing import Self
 import pyarrow.parquet as pq
 
 from flowcore.errors import ResultError
+from flowcore.spark.swaps import Swap
 
 __all__ = ["DataFile", "Manifest", "Table"]
 
-_FORMAT = 1
+_FORMAT = 2
+_FORMATS = (1, _FORMAT)  # the first knew no swaps
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +52,13 @@ class Table:
     @classmethod
     def scan(cls, folder: Path, schema: tuple[tuple[str, str], ...], root: Path) -> Self:
         """Describe the Parquet files of a folder as they are now."""
+        paths = sorted(folder.glob("*.parquet"))
+        with ThreadPoolExecutor(os.cpu_count()) as threads:  # the whole stage waits for the digests
+            digests = tuple(threads.map(sha256_of, paths))
         files = []
-        for path in sorted(folder.glob("*.parquet")):
+        for path, sha256 in zip(paths, digests, strict=True):
             rows = pq.ParquetFile(path).metadata.num_rows
-            name = path.relative_to(root).as_posix()
-            files.append(DataFile(name, path.stat().st_size, rows, sha256_of(path)))
+            files.append(DataFile(path.relative_to(root).as_posix(), path.stat().st_size, rows, sha256))
         digest = hashlib.sha256("".join(file.sha256 for file in files).encode()).hexdigest()
         return cls(tuple(files), sum(file.rows for file in files), schema, digest)
 
@@ -72,6 +77,7 @@ class Manifest:
         sources: Version of each source that was read (files, offsets); empty text if unknown.
         tables: The tables by name.
         rejected: Number of bad records by source; they are in its dead-letter topic.
+        swaps: Folders of its sinks that the commit puts in the place of the old ones.
     """
 
     flow: str
@@ -83,6 +89,7 @@ class Manifest:
     sources: Mapping[str, str]
     tables: Mapping[str, Table]
     rejected: Mapping[str, int]
+    swaps: tuple[Swap, ...] = ()
 
     def write(self, path: Path) -> None:
         """Make the result visible: all of it at once, and durably."""
@@ -103,14 +110,15 @@ class Manifest:
         try:
             found = json.loads(path.read_text())
             written = found.pop("format")
-            if written != _FORMAT:
+            if written not in _FORMATS:
                 msg = (
-                    f"manifest {path} has format {written}, this flowcore reads {_FORMAT}: its files would "
-                    "be misread; run the stage again, or use the flowcore that wrote it"
+                    f"manifest {path} has format {written}, this flowcore reads up to {_FORMAT}: its files "
+                    "would be misread; run the stage again, or use the flowcore that wrote it"
                 )
                 raise ResultError(msg)
             tables = {name: _table(table) for name, table in found.pop("tables").items()}
-            return cls(tables=tables, **found)
+            swaps = tuple(Swap(**swap) for swap in found.pop("swaps", ()))
+            return cls(tables=tables, swaps=swaps, **found)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             msg = (
                 f"manifest {path} cannot be read ({error}): its result is unusable; delete it and run the "

@@ -17,7 +17,20 @@ from flowcore.graph.operators import Read, Write
 from flowcore.kafka.elements import ELEMENT_HEADER
 from flowcore.spark import elements
 from flowcore.spark.beside import Beside
-from flowcore.spark.lanes import BAD, EVENT, KAFKA_MS, LANE, ORDINAL, REASON, TIME, VALUE, Lane, Tracks
+from flowcore.spark.lanes import (
+    BAD,
+    EVENT,
+    FAILED,
+    KAFKA_MS,
+    LANE,
+    ORDINAL,
+    REASON,
+    TIME,
+    VALUE,
+    Lane,
+    Tracks,
+)
+from flowcore.spark.refused import held_back
 from flowcore.spark.sinks import bad_record_headers, headers, kafka_key, kafka_value
 from flowcore.spark.sql import literal
 
@@ -37,12 +50,14 @@ class Outgoing:
         sinks: All that the query writes to.
         dead_letters: The sources whose bad messages leave through it.
         beside: What it carries beside its records.
+        sources: The topics that it reads.
         counted: Its records carry an ordinal.
     """
 
     sinks: Sequence[tuple[Write, KafkaTopic]]
     dead_letters: Sequence[tuple[Read, KafkaTopic]]
     beside: Beside
+    sources: Sequence[KafkaTopic]
     counted: bool
 
     def messages(self, tracks: Tracks, ends: Sequence[tuple[Lane, Write, KafkaTopic]]) -> DataFrame:
@@ -52,7 +67,8 @@ class Outgoing:
         if tracks.bad:
             for node, topic in self.dead_letters:
                 mine = f"topic IN ({literal(topic.name)}, {literal(topic.events)})"
-                cases.append((f"{LANE} = {BAD} AND {mine}", _dead_letter(node, topic)))
+                failed = FAILED if FAILED in frame.columns else _NOTHING
+                cases.append((f"{LANE} = {BAD} AND {mine}", _dead_letter(node, topic, failed)))
         if tracks.marked:
             companions = sorted({topic.events for _, topic in self.sinks})
             target = literal(companions[0])
@@ -63,7 +79,9 @@ class Outgoing:
             cases.append((f"{LANE} = {EVENT}", self._marker(target)))
         cases += [(tracks.mine(lane), self._record(tracks, lane, sink, topic)) for lane, sink, topic in ends]
         columns = ["topic", "key", "value", "headers", *(["partition"] if tracks.marked else [])]
-        return frame.selectExpr(*(f"{_case(cases, column)} AS {column}" for column in columns))
+        frame = frame.selectExpr(*(f"{_case(cases, column)} AS {column}" for column in columns))
+        written = [(sink, topic) for _, sink, topic in ends]
+        return held_back(frame, written, self.sources, self.beside.limits) if written else frame
 
     def _record(self, tracks: Tracks, lane: Lane, sink: Write, topic: KafkaTopic) -> _Message:
         columns = {name: lane.column(name) for name in sink.columns}
@@ -99,12 +117,12 @@ class Outgoing:
         }
 
 
-def _dead_letter(node: Read, topic: KafkaTopic) -> _Message:
+def _dead_letter(node: Read, topic: KafkaTopic, failed: str) -> _Message:
     return {
         "topic": literal(topic.dead_letter),
         "key": _NOTHING,
         "value": VALUE,
-        "headers": bad_record_headers(node, REASON, KAFKA_MS),
+        "headers": bad_record_headers(node, REASON, KAFKA_MS, failed),
         "partition": "CAST(NULL AS INT)",
     }
 

@@ -21,22 +21,21 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from flowcore.elements import MIN_TIMESTAMP_MS
 from flowcore.errors import BrokerError
-from flowcore.graph.operators import Read, Write, topic_of
-from flowcore.kafka.topics import ends_of
+from flowcore.graph.operators import topic_of
 from flowcore.latency import LatencySummary
 from flowcore.metrics.progress import FlowProgress, LatencyProgress, QueryProgress, Switch
-from flowcore.metrics.tally import Batch, Offsets, QueryTally, Rate, partitions_of
+from flowcore.metrics.tally import Batch, QueryTally, Rate, partitions_of
 from flowcore.planner.plan import LiveQuery, Plan
-from flowcore.spark.context import Context, broker_of
+from flowcore.spark.context import Context
 from flowcore.spark.offsets import committed_offsets, start_offsets
+from flowcore.spark.topic_ends import TopicEnds
 from flowcore.spark.under_way import UnderWay
+from flowcore.spark.waiting import WAITING, inputs_of
 from flowcore.watermarks.merge import Standing
 from flowcore.watermarks.query import QueryWatermarks
 
 __all__ = ["RunMeter"]
 
-_FIRST_ANSWER_S, _ANSWER_S = 10.0, 2.0
-_AWAY_S = 5.0
 _SWITCHES = 10
 
 
@@ -60,7 +59,7 @@ class RunMeter:
         self._context = context
         self._last = last
         self._began_ms = _now_ms()
-        self._topics = _Topics(plan, context)
+        self._topics = TopicEnds(plan, context)
         self._queries: dict[str, _QueryMeter] = {}
         self._reading = threading.Lock()
 
@@ -80,9 +79,10 @@ class RunMeter:
             checkpoint: The folder of its checkpoint.
             watermarks: What its sources tell of event time, if they do.
         """
-        stages = [stage.name for stage in self._plan.bounded]
+        joined = set(query.results)
+        stages = [s.name for s in self._plan.bounded if joined & {result.operator for result in s.results}]
         pins = {stage: self._context.results.folder(stage).pinned(query.name) for stage in stages}
-        self._queries[query.name] = _QueryMeter(
+        meter = _QueryMeter(
             query,
             running,
             watermarks,
@@ -90,6 +90,7 @@ class RunMeter:
             under_way=UnderWay(self._context.spark, running) if query.mode.value == "realtime" else None,
             bounded={stage: version for stage, version in pins.items() if version},
         )
+        self._queries = {**self._queries, query.name: meter}  # another thread may be reading
 
     def read(
         self, state: str = "running", error: str = "", latencies: Iterable[LatencySummary] = ()
@@ -132,7 +133,7 @@ class RunMeter:
     def _switches(self) -> tuple[Switch, ...]:
         if self._last is None:
             return ()
-        before = {query.name: query.mode for query in self._last.queries}
+        before = {query.name: query.mode for query in self._last.queries if query.mode != WAITING}
         now = [
             Switch(
                 time_ms=self._began_ms,
@@ -145,41 +146,6 @@ class RunMeter:
             if before.get(name, meter.query.mode.value) != meter.query.mode.value
         ]
         return (*self._last.switches, *now)[-_SWITCHES:]
-
-
-class _Topics:
-    """Where the topics of a live stage end, now and before it was started."""
-
-    def __init__(self, plan: Plan, context: Context) -> None:
-        self._brokers: dict[str, set[str]] = {}
-        for query in plan.live.queries if plan.live else ():
-            nodes: list[Read | Write] = [*query.sources, *query.sinks]
-            for node in nodes:
-                if topic := topic_of(node):
-                    names = self._brokers.setdefault(broker_of(topic, context.settings), set())
-                    names |= {topic.name, *([topic.dead_letter] if node in query.dead_letters else [])}
-        self.ends: Offsets = self._ask(_FIRST_ANSWER_S)
-        self._before = self.ends
-        self._ask_again_s = 0.0
-
-    def ask(self) -> None:
-        if time.monotonic() < self._ask_again_s:
-            return
-        try:
-            self.ends = self._ask(_ANSWER_S)
-        except BrokerError:
-            # A run that is stopped while its broker is away must not wait for it at each look.
-            self._ask_again_s = time.monotonic() + _AWAY_S
-
-    def written(self, topics: Iterable[str]) -> int:
-        """Records that came into topics since the start."""
-        return sum(_sum(self.ends, name) - _sum(self._before, name) for name in topics)
-
-    def _ask(self, timeout_s: float) -> Offsets:
-        found: dict[str, Mapping[int, int]] = {}
-        for servers, names in self._brokers.items():
-            found |= ends_of(servers, sorted(names), timeout_s)
-        return found
 
 
 class _QueryMeter:
@@ -201,12 +167,13 @@ class _QueryMeter:
         self._tally = tally
         self._under_way = under_way
         self._bounded = bounded
+        self._inputs = inputs_of(query)
         self._rows_in, self._rows_out = Rate(), Rate()
         self._sources = {topic.name: node for node in query.sources if (topic := topic_of(node))}
         self._sinks = {topic.name for sink in query.sinks if (topic := topic_of(sink))}
         self._letters = {topic.dead_letter for node in query.dead_letters if (topic := topic_of(node))}
 
-    def read(self, topics: _Topics, now_ms: int) -> QueryProgress:
+    def read(self, topics: TopicEnds, now_ms: int) -> QueryProgress:
         self._tally.take(map(Batch.of, _batches_after(self._last_batch, self._running)))
         batch = self._tally.last
         under_way = self._under_way.records(self._last_batch) if self._under_way else 0
@@ -224,12 +191,14 @@ class _QueryMeter:
             rows_out=rows_out,
             rows_out_per_second=self._rows_out.take(now_ms, rows_out),
             lag=max(sum(lags) - under_way, 0) if lags else None,
+            backlog=self._backlog(batch),
             batch_ms=batch.length_ms if batch else None,
-            watermark_ms=self._watermark_ms(batch),
+            watermark_ms=self._watermark_ms(),
             late=self._tally.late,
+            dropped=self._tally.dropped,
             dead_letters=topics.written(self._letters),
             state_rows=batch.state_rows if batch else None,
-            state_bytes=batch.state_bytes if batch else None,
+            state_bytes=self._tally.state_bytes,
             bounded=self._bounded,
             partitions=partitions,
         )
@@ -249,11 +218,17 @@ class _QueryMeter:
             topic: known[node.name].standings() for topic, node in self._sources.items() if node.name in known
         }
 
-    def _watermark_ms(self, batch: Batch | None) -> int | None:
+    def _backlog(self, batch: Batch | None) -> bool | None:
+        lagging = batch.lagging if batch else {}
+        for source in self.query.sources:
+            topic = topic_of(source)
+            if topic is not None and topic.name in lagging:
+                self._inputs.tell(source.name, backlog=lagging[topic.name])
+        return self._inputs.backlog
+
+    def _watermark_ms(self) -> int | None:
         told_ms = self._watermarks.watermark_ms if self._watermarks else MIN_TIMESTAMP_MS
-        if told_ms > MIN_TIMESTAMP_MS:
-            return told_ms
-        return batch.watermark_ms if batch else None
+        return told_ms if told_ms > MIN_TIMESTAMP_MS else self._tally.watermark_ms
 
 
 def _batches_after(number: int, running: StreamingQuery) -> list[dict[str, Any]]:
@@ -266,10 +241,6 @@ def _batches_after(number: int, running: StreamingQuery) -> list[dict[str, Any]]
             break
         found.append(json.loads(recent[each].json()))
     return found[::-1]
-
-
-def _sum(ends: Offsets, topic: str) -> int:
-    return sum(ends.get(topic, {}).values())
 
 
 def _now_ms() -> int:

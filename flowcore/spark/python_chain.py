@@ -15,19 +15,19 @@ from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import DataType, IntegerType, StructField, StructType
 
-from flowcore.chains import ChainSpec, CheckMode, Copy, Kind, PassingChain, Receiver, Step, Way
+from flowcore.chains import ChainSpec, CheckMode, Copy, Failing, Kind, PassingChain, Receiver, Step, Way
 from flowcore.graph.operators import Filter, FlatMap, Map, MapBatches, Operator, PythonOperator
 from flowcore.graph.schema import Schema
 from flowcore.planner.columns import columns_read
 from flowcore.planner.plan import Chain
-from flowcore.spark.lanes import KAFKA_MS, LANE, ORDINAL, REASON, TIME, VALUE, Lane, Tracks
+from flowcore.spark.lanes import BAD, FAILED, KAFKA_MS, LANE, ORDINAL, REASON, TIME, VALUE, Lane, Tracks
 from flowcore.spark.sql import quoted
 
 __all__ = ["chained", "outputs_of_bounded"]
 
 _COORDINATES = ("topic", "partition", "offset")
 _OF_A_RECORD = (*_COORDINATES, ORDINAL, TIME)
-_OF_OTHER_ROWS = (VALUE, REASON, KAFKA_MS)
+_OF_MESSAGES = (VALUE, REASON, KAFKA_MS, FAILED)
 _ROW = "_row"
 _COPIES: Mapping[str, Copy] = {"reuse": "reuse", "shallow": "shallow", "deep": "deep"}
 
@@ -61,6 +61,7 @@ def chained(
     ends: Collection[Operator] = (),
     kept: Collection[str] = (),
     check: CheckMode = "off",
+    last: bool = True,
 ) -> Mapping[PythonOperator, Lane]:
     """Run a chain on the rows of a lane; the lane of each operator whose output leaves it.
 
@@ -73,13 +74,16 @@ def chained(
         ends: Operators whose whole output leaves, wherever they are in the chain.
         kept: The columns of other lanes, which pass.
         check: Whether functions are watched.
+        last: No other chain follows, for whose functions a record would have to keep its message's bytes.
     """
     reads = columns_read(chain.head, used[chain.head])
     inputs = {name: now for name, now in lane.columns.items() if name.lower() in reads}
     there = set(tracks.frame.columns)
     of_a_record = [name for name in _OF_A_RECORD if name in there]
-    of_other_rows = [name for name in _OF_OTHER_ROWS if name in there] if tracks.shared else []
-    passing = [*of_a_record, *of_other_rows, *dict.fromkeys(kept)] + ([LANE] if tracks.shared else [])
+    of_messages = [name for name in _OF_MESSAGES if name in there] if tracks.shared else []
+    passing = [*of_a_record, *of_messages, *dict.fromkeys(kept)] + ([LANE] if tracks.shared else [])
+    may_fail = tracks.bad and FAILED in there and lane.identified
+    of_a_record += [VALUE, KAFKA_MS] if may_fail and not last else []
     needed = list(map(quoted, dict.fromkeys([*passing, *inputs.values()])))
     # Without a column Spark would not tell how many rows there are.
     frame = tracks.frame.selectExpr(*(needed or [f"true AS {_ROW}"]))
@@ -120,6 +124,7 @@ def chained(
             )
             for outlet in outlets
         ],
+        failing=Failing(lane=BAD, value=VALUE, reason=REASON, operator=FAILED) if may_fail else None,
         schema=to_arrow_schema(result, timezone="UTC"),
     )
     tracks.frame = frame.mapInArrow(run.run, result)

@@ -12,13 +12,14 @@ import secrets
 import shutil
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from flowcore.errors import ResultError
 from flowcore.spark.lock import exclusive
 from flowcore.spark.manifest import Manifest
+from flowcore.spark.swaps import Swap, finish
 
 __all__ = ["ResultStore", "StageFolder"]
 
@@ -39,6 +40,16 @@ class StageFolder:
         """The committed result, None if there is none yet."""
         return Manifest.read(self.manifest_path) if self.manifest_path.exists() else None
 
+    def finish_commit(self) -> None:
+        """Move the sinks of a run that was killed between its commit and the moving of the last of them.
+
+        Raises:
+            RunError: Another run of the stage is under way.
+        """
+        if _pending(self.manifest()):
+            with self._locked():
+                finish(_pending(self.manifest()))
+
     @contextmanager
     def fresh_version(self) -> Iterator[tuple[str, Path]]:
         """Name and folder of a new version; removed again unless a manifest names it at the end.
@@ -46,16 +57,21 @@ class StageFolder:
         Raises:
             RunError: Another run of the stage is under way.
         """
-        refusal = (
-            f"stage {self.stage!r} is being run by another process: two would write the same result; wait "
-            "for it, or stop it"
-        )
-        with exclusive(self.root / ".lock", refusal):
+        with self._locked():
+            with suppress(ResultError):  # of a manifest that cannot be read nothing can be finished
+                finish(_pending(self.manifest()))
             version = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{secrets.token_hex(4)}"
             try:
                 yield version, self.root / version
             finally:
                 self._remove_unused()
+
+    def _locked(self) -> AbstractContextManager[None]:
+        refusal = (
+            f"stage {self.stage!r} is being run by another process: two would write the same result; wait "
+            "for it, or stop it"
+        )
+        return exclusive(self.root / ".lock", refusal)
 
     def pin(self, reader: str, version: str) -> None:
         """Keep a version for as long as a reader's checkpoint stands on it."""
@@ -110,3 +126,7 @@ class ResultStore:
             raise ResultError(msg)
         manifest.check(folder.root)
         return manifest
+
+
+def _pending(manifest: Manifest | None) -> list[Swap]:
+    return [swap for swap in manifest.swaps if swap.pending] if manifest else []

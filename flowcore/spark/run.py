@@ -7,20 +7,21 @@ started for the plan, since real-time queries need a fixed number of task slots.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Protocol
 
 from flowcore.graph.flow import Flow
 from flowcore.planner import plan_flow
-from flowcore.planner.plan import BoundedStage, Mode, Plan
+from flowcore.planner.plan import Mode, Plan
 from flowcore.settings import Settings
-from flowcore.spark.bounded import run_bounded, up_to_date
+from flowcore.spark.checkpoints import check_plan
 from flowcore.spark.context import Context
-from flowcore.spark.live import LiveRun, prepare_topics, slots_needed
-from flowcore.spark.manifest import Manifest
+from flowcore.spark.live import prepare_topics, slots_needed
+from flowcore.spark.live_runs import LiveRuns
 from flowcore.spark.session import session
+from flowcore.spark.stages import StageProgress, stages_side_by_side
 
-__all__ = ["Listener", "SilentListener", "open_context", "run_flow", "run_stages"]
+__all__ = ["Listener", "SilentListener", "open_context", "run_flow", "run_plan", "run_stages"]
 
 
 class Listener(Protocol):
@@ -29,13 +30,10 @@ class Listener(Protocol):
     def planned(self, plan: Plan) -> None:
         """The plan is made; Spark is about to start."""
 
-    def stage_started(self, stage: BoundedStage) -> None:
-        """A bounded stage begins."""
+    def stage_changed(self, progress: StageProgress) -> None:
+        """A bounded stage came into another state."""
 
-    def stage_done(self, stage: BoundedStage, manifest: Manifest, *, fresh: bool) -> None:
-        """A bounded stage is committed; ``fresh`` if it ran, false if it was up to date."""
-
-    def live(self, run: LiveRun) -> None:
+    def live(self, run: LiveRuns) -> None:
         """The live queries run; return when the run shall end."""
 
 
@@ -45,13 +43,10 @@ class SilentListener:
     def planned(self, plan: Plan) -> None:
         """Nothing."""
 
-    def stage_started(self, stage: BoundedStage) -> None:
+    def stage_changed(self, progress: StageProgress) -> None:
         """Nothing."""
 
-    def stage_done(self, stage: BoundedStage, manifest: Manifest, *, fresh: bool) -> None:
-        """Nothing."""
-
-    def live(self, run: LiveRun) -> None:
+    def live(self, run: LiveRuns) -> None:
         """Wait for the end of the queries."""
         run.wait()
 
@@ -79,15 +74,13 @@ def run_flow(
     listener = listener or SilentListener()
     plan = plan_flow(flow, mode, settings)
     with open_context(plan, settings, listener) as context:
-        run_stages(plan, context, refresh=refresh, listener=listener)
-        if plan.live is not None:
-            with LiveRun(plan, context) as run:
-                listener.live(run)
+        run_plan(plan, context, refresh=refresh, listener=listener)
 
 
 @contextmanager
 def open_context(plan: Plan, settings: Settings, listener: Listener | None = None) -> Iterator[Context]:
-    """A session with the slots that a plan needs; brokers and topics are checked before it starts."""
+    """A session with the slots that a plan needs; checkpoints and topics are checked before it starts."""
+    check_plan(plan, settings)
     if plan.live is not None:
         prepare_topics(plan.live, settings)
     if listener is not None:
@@ -96,12 +89,32 @@ def open_context(plan: Plan, settings: Settings, listener: Listener | None = Non
         yield Context(spark, settings, plan.flow)
 
 
+def run_plan(plan: Plan, context: Context, *, refresh: bool, listener: Listener) -> None:
+    """Run the bounded stages as needed, and each live query when what it waits for is committed.
+
+    Raises:
+        FlowcoreError: A stage or a query failed; all others have ended.
+    """
+    committed: set[str] = set()
+    with LiveRuns(plan, context) as runs:
+        changes = stages_side_by_side(plan.bounded, context, refresh=refresh, meanwhile=runs.check)
+        with closing(changes):
+            runs.start(committed)
+            for progress in changes:
+                listener.stage_changed(progress)
+                if progress.manifest is not None:
+                    committed.add(progress.stage.name)
+                    runs.start(committed)
+        if plan.live is not None:
+            listener.live(runs)
+
+
 def run_stages(plan: Plan, context: Context, *, refresh: bool, listener: Listener) -> None:
-    """Run the bounded stages whose result is not up to date."""
-    for stage in plan.bounded:
-        committed = None if refresh else up_to_date(stage, context)
-        if committed is None:
-            listener.stage_started(stage)
-            listener.stage_done(stage, run_bounded(stage, context), fresh=True)
-        else:
-            listener.stage_done(stage, committed, fresh=False)
+    """Run the bounded stages whose result is not up to date, side by side where they may.
+
+    Raises:
+        FlowcoreError: A stage failed; the others were cancelled, if they had not been committed.
+    """
+    with closing(stages_side_by_side(plan.bounded, context, refresh=refresh)) as changes:
+        for progress in changes:
+            listener.stage_changed(progress)

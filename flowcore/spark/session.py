@@ -5,6 +5,7 @@ The JVM is started by the first session of a process and keeps the options it wa
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Iterator
@@ -72,8 +73,12 @@ def session_config(
         "spark.driver.extraJavaOptions": " ".join(options),
         "spark.executor.extraJavaOptions": " ".join(limits),
         "spark.ui.enabled": "false",
-        "spark.executor.heartbeatInterval": "2s",  # by which a real-time batch tells what it has read
+        # A real-time batch lasts minutes, and only heartbeats tell what it has read: at Spark's 10 s every
+        # other look at a run (metrics.interval, 5 s) would show a rate of 0. It is one message of a process.
+        "spark.executor.heartbeatInterval": "2s",
         "spark.ui.showConsoleProgress": "false",
+        # Between pools: each bounded stage has its own. Within one it is first come, first served.
+        "spark.scheduler.mode": "FAIR",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": str(max(2 * cores, 4)),
         "spark.sql.files.minPartitionNum": str(cores),
@@ -105,6 +110,8 @@ def prepare(settings: Settings) -> None:
     # They would print a JVM stack trace for every error that flowcore.spark.boundary puts into words.
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         PySparkLogger.getLogger(name).disabled = True
+    # It prints a stack trace for a call that Ctrl-C has cut short; what fails is raised as well.
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
     settings.state_dir.mkdir(parents=True, exist_ok=True)
 
 

@@ -6,10 +6,7 @@ several. A bad record leaves with its own bytes, and its coordinates and the rea
 
 from __future__ import annotations
 
-import secrets
-import shutil
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
@@ -18,8 +15,11 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from flowcore.errors import PlanError
 from flowcore.graph.connectors import Csv, Json, KafkaTopic, Parquet, Sink
 from flowcore.graph.operators import Read, Write
+from flowcore.kafka.elements import ELEMENT_HEADER
 from flowcore.kafka.topics import ensure_topics
+from flowcore.spark import elements
 from flowcore.spark.context import Context
+from flowcore.spark.lanes import REASON
 from flowcore.spark.sql import literal, quoted, struct
 from flowcore.spark.values import written
 
@@ -38,6 +38,7 @@ __all__ = [
 
 _DEFAULT_PARTITIONS = 1
 _LARGEST_BYTES = 64 << 20
+_NULL = "CAST(NULL AS STRING)"
 
 # A dead letter is larger than the message that it was, which may have been as large as its topic takes.
 DEAD_LETTER_CONFIGS = {"max.message.bytes": str(_LARGEST_BYTES)}
@@ -68,20 +69,21 @@ def headers(values: Mapping[str, str]) -> str:
     return f"array({', '.join(pairs)})"
 
 
-def bad_record_headers(node: Read, reason: str, timestamp_ms: str | None = None) -> str:
-    """Where a bad message was, at which source, and why it is bad.
+def bad_record_headers(node: Read, reason: str, timestamp_ms: str | None = None, failed: str = _NULL) -> str:
+    """Where a bad message was, at which operator it was found to be bad, and why.
 
     Args:
         node: The source.
         reason: SQL text of the reason.
         timestamp_ms: SQL text of the time that Kafka keeps, where it is known.
+        failed: SQL text of the operator whose function failed for it, null where it could not be read.
     """
     found = {
         "flowcore-topic": "topic",
         "flowcore-partition": "CAST(partition AS STRING)",
         "flowcore-offset": "CAST(offset AS STRING)",
-        "flowcore-operator": literal(node.name),
-        "flowcore-stage": "'read'",
+        "flowcore-operator": f"coalesce({failed}, {literal(node.name)})",
+        "flowcore-stage": f"CASE WHEN {failed} IS NULL THEN 'read' ELSE 'function' END",
         "flowcore-reason": reason,
     }
     if timestamp_ms is not None:
@@ -90,10 +92,18 @@ def bad_record_headers(node: Read, reason: str, timestamp_ms: str | None = None)
 
 
 def write_topic(sink: Write, topic: KafkaTopic, frame: DataFrame, context: Context) -> None:
-    """Write a bounded frame to a topic, which is created if it does not exist."""
+    """Write a bounded frame to a topic, which is created if it does not exist.
+
+    Rows of a table have no timestamp: as tagged elements they are records without one.
+    """
     columns = {column: quoted(column) for column in sink.columns}
+    value, found = kafka_value(topic, columns, frame), {}
+    if topic.elements == "tagged" and topic.headers:
+        found[ELEMENT_HEADER] = elements.tagged_record(None, "X''")
+    elif topic.elements == "tagged":
+        value = elements.tagged_record(None, value)
     records = frame.selectExpr(
-        f"{kafka_key(sink.key, columns)} AS key", f"{kafka_value(topic, columns, frame)} AS value"
+        f"{kafka_key(sink.key, columns)} AS key", f"{value} AS value", f"{headers(found)} AS headers"
     )
     _send(records, topic.name, topic, context)
 
@@ -103,39 +113,25 @@ def write_bad_records(node: Read, topic: KafkaTopic, bad: DataFrame, context: Co
     bad = bad.persist()
     count = bad.count()
     if count:
-        reason = literal(f"does not fit the schema {node.schema}")
         records = bad.selectExpr(
-            "value", f"{bad_record_headers(node, reason, 'unix_millis(timestamp)')} AS headers"
+            "value", f"{bad_record_headers(node, REASON, 'unix_millis(timestamp)')} AS headers"
         )
         _send(records, topic.dead_letter, topic, context, DEAD_LETTER_CONFIGS)
     bad.unpersist()
     return count
 
 
-def write_files(sink: Parquet | Csv | Json, frame: DataFrame, context: Context) -> None:
-    """Write a bounded frame to a folder, which holds the old files until the new ones are complete."""
-    target = context.path(sink.path)
-    part = (
-        target
-        if "://" in target
-        else str(Path(target).with_name(f".{Path(target).name}.{secrets.token_hex(4)}"))
-    )
+def write_files(sink: Parquet | Csv | Json, frame: DataFrame, folder: str) -> None:
+    """Write a bounded frame to the files of a folder."""
     writer = frame.write.mode("overwrite")
-    try:
-        match sink:
-            case Parquet():
-                writer.parquet(part)
-            case Csv():
-                options = {"header": str(sink.header).lower(), "sep": sink.delimiter, **sink.options}
-                writer.options(**options).csv(part)
-            case Json():
-                writer.options(**sink.options).json(part)
-        if part != target:
-            shutil.rmtree(target, ignore_errors=True)
-            Path(part).replace(target)
-    finally:
-        if part != target:
-            shutil.rmtree(part, ignore_errors=True)
+    match sink:
+        case Parquet():
+            writer.parquet(folder)
+        case Csv():
+            options = {"header": str(sink.header).lower(), "sep": sink.delimiter, **sink.options}
+            writer.options(**options).csv(folder)
+        case Json():
+            writer.options(**sink.options).json(folder)
 
 
 def start_files(sink: Sink, writer: DataStreamWriter, context: Context) -> StreamingQuery:

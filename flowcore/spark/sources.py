@@ -17,9 +17,8 @@ from flowcore.errors import PlanError, RunError
 from flowcore.graph.connectors import Csv, Frame, Json, KafkaTopic, Parquet
 from flowcore.graph.operators import Read
 from flowcore.spark.context import Context
+from flowcore.spark.incoming import Incoming
 from flowcore.spark.offsets import offset_range, offsets_json
-from flowcore.spark.sql import quoted
-from flowcore.spark.values import RECORD, bad_record, fail_at, parsed, use_format
 
 __all__ = ["BatchInput", "read_bounded", "source_version"]
 
@@ -30,7 +29,7 @@ class BatchInput:
 
     Attributes:
         frame: The good records, with exactly the declared columns.
-        bad: Bad records as the Kafka source gave them; None if the source fails at the first.
+        bad: Bad messages, with the reason; None if the source fails at the first.
     """
 
     frame: DataFrame
@@ -83,22 +82,15 @@ def read_bounded(node: Read, context: Context) -> BatchInput:
 def _read_topic(node: Read, topic: KafkaTopic, context: Context) -> BatchInput:
     servers = context.servers(topic)
     start, end = offset_range(topic, servers)
-    use_format(topic, context.spark)
-    records = (
+    messages = (
         context.spark.read.format("kafka")
         .options(**{"kafka.bootstrap.servers": servers, "subscribe": topic.name})
         .option("startingOffsets", offsets_json(topic, start))
         .option("endingOffsets", offsets_json(topic, end))
+        .option("includeHeaders", str(topic.elements == "tagged").lower())
         .load()
-        .selectExpr("topic", "partition", "offset", "timestamp", "value", parsed(node))
     )
-    bad = bad_record(node)
-    fields = [f"{RECORD}.{quoted(name)}" for name in node.columns]
-    if topic.on_error == "fail":
-        stop = f"CASE WHEN {bad} THEN {fail_at(topic.name)} ELSE true END"
-        return BatchInput(records.where(stop).selectExpr(*fields))
-    rejected = records.where(bad).select("topic", "partition", "offset", "timestamp", "value")
-    return BatchInput(records.where(f"NOT {bad}").selectExpr(*fields), rejected)
+    return BatchInput(*Incoming.bounded(node, topic).rows(messages))
 
 
 def _typed(node: Read, frame: DataFrame) -> DataFrame:

@@ -22,6 +22,9 @@ __all__ = ["output_servers", "read_stream", "sink_options"]
 _BULK_READ = {
     "kafka.max.poll.records": "5000",
     "kafka.max.partition.fetch.bytes": str(8 << 20),
+    # What a batch reads is there already. But a client that has the last of it has asked for more, and until
+    # the broker gives that up (after 500 ms by default) Spark's question for the end of the partition waits.
+    "kafka.fetch.max.wait.ms": "10",
 }
 _BULK_WRITE = {"kafka.linger.ms": "50", "kafka.batch.size": str(512 << 10)}
 

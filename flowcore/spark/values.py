@@ -93,10 +93,10 @@ def shown(payload: str) -> str:
     return f"coalesce(CASE WHEN is_valid_utf8({text}) THEN {line} ELSE {bare} END, 'nothing')"
 
 
-def fail_at(topic: str) -> str:
-    """A condition that stops the query and says which record did it."""
-    message = literal(f"{topic}[%d]@%d does not fit the schema and on_error='fail'; it holds: %s")
-    where = f"format_string({message}, partition, offset, {shown('value')})"
+def fail_at(reason: str) -> str:
+    """A condition that stops what runs, and says which message did it; ``reason`` is SQL text."""
+    message = literal("%s[%d]@%d %s and on_error='fail'; it holds: %s")
+    where = f"format_string({message}, topic, partition, offset, {reason}, {shown('value')})"
     return f"CAST(raise_error({where}) AS BOOLEAN)"
 
 
@@ -114,7 +114,7 @@ def _parsed(read: Read, payload: str) -> str:
 def _misfits(read: Read, payload: str) -> list[str]:
     topic = _topic(read)
     if topic.format == "json":
-        return json_text.misfits(RECORD, payload)
+        return json_text.misfits(read.schema, RECORD, payload)
     if topic.format == "raw":
         return raw.misfits(read.schema, RECORD)
     if runs_in_python(topic):

@@ -20,7 +20,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from flowcore.graph.event_time import marker_of
+from flowcore.graph.event_time import marker_of, said_of
 from flowcore.graph.operators import Read, topic_of
 from flowcore.kafka.elements import ElementWriter
 from flowcore.planner.plan import LiveQuery
@@ -68,12 +68,13 @@ def observations(node: Read, lane: Lane, control: int, partitions: int) -> list[
     if topic is None or topic.watermark is None:
         fields = f"struct(partition, offset, hex({ELEMENT}) AS element, coalesce({CHANNEL}, '') AS channel)"
         return [F.expr(f"collect_list(CASE WHEN {LANE} = {control} THEN {fields} END)").alias("control")]
-    marker = marker_of(node)
+    marker, said = marker_of(node), said_of(node)
+    newest = lane.expression(said) if said else TIME
     counts = f" AND {lane.expression(marker)}" if marker else ""
     found = []
     for number in range(partitions):
         mine = f"{LANE} = {lane.number} AND partition = {number}"
-        found.append(F.expr(f"max(CASE WHEN {mine}{counts} THEN {TIME} END)").alias(f"newest_{number}"))
+        found.append(F.expr(f"max(CASE WHEN {mine}{counts} THEN {newest} END)").alias(f"newest_{number}"))
         found.append(F.expr(f"count_if({mine})").alias(f"records_{number}"))
     return found
 

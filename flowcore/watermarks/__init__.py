@@ -14,6 +14,7 @@ from flowcore.watermarks.strategies import (
     bounded_out_of_orderness,
     monotonous,
     no_watermarks,
+    periodic,
     punctuated,
 )
 
@@ -22,5 +23,6 @@ __all__ = [
     "bounded_out_of_orderness",
     "monotonous",
     "no_watermarks",
+    "periodic",
     "punctuated",
 ]

@@ -1,4 +1,4 @@
-"""Idleness: does a partition still say anything?
+"""Idleness: does a partition still say anything, and what does event time do when none does?
 
 A timer looks at a clock that is passed in; nothing happens between two looks. The first look after
 a record notices it, the next one starts the countdown, and a look strictly more than the time-out
@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["IdleTimer", "look", "record_seen"]
+from flowcore.elements import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
+
+__all__ = ["IdleTimer", "Silence", "advanced_ms", "look", "record_seen"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,3 +45,24 @@ def look(timer: IdleTimer, now_ms: int, idle_after_ms: int | None) -> tuple[Idle
     if timer.quiet_since_ms is None:
         return IdleTimer(quiet_since_ms=now_ms), False
     return timer, now_ms - timer.quiet_since_ms > idle_after_ms
+
+
+@dataclass(frozen=True, slots=True)
+class Silence:
+    """All partitions are idle, and event time goes on as the clock does.
+
+    Attributes:
+        since_ms: The clock when they were found so.
+        watermark_ms: Where event time was then.
+    """
+
+    since_ms: int
+    watermark_ms: int
+
+
+def advanced_ms(silence: Silence, now_ms: int) -> int:
+    """Where event time is by now; one that had never begun stands still."""
+    if silence.watermark_ms == MIN_TIMESTAMP_MS:
+        return MIN_TIMESTAMP_MS
+    # One below the end of time, which says that the input has ended.
+    return min(silence.watermark_ms + max(now_ms - silence.since_ms, 0), MAX_TIMESTAMP_MS - 1)

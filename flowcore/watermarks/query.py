@@ -11,7 +11,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from flowcore.elements import MAX_TIMESTAMP_MS, EndOfInput, StreamElement, Watermark, WatermarkStatus
+from flowcore.elements import (
+    MAX_TIMESTAMP_MS,
+    MIN_TIMESTAMP_MS,
+    EndOfInput,
+    StreamElement,
+    Watermark,
+    WatermarkStatus,
+)
 from flowcore.watermarks import tracking
 from flowcore.watermarks.generators import Seen
 from flowcore.watermarks.merge import Merged, PartitionId, Standing, merge
@@ -19,6 +26,9 @@ from flowcore.watermarks.strategies import Punctuated, WatermarkStrategy
 from flowcore.watermarks.tracking import Told, difference
 
 __all__ = ["ArrivingWatermarks", "GeneratedWatermarks", "QueryWatermarks"]
+
+
+_TOLD = "told"
 
 
 class GeneratedWatermarks:
@@ -34,17 +44,18 @@ class GeneratedWatermarks:
         self._tracking = tracking.start(partitions)
 
     def take(self, newest_ms: Mapping[int, int | None]) -> None:
-        """Take a batch: for each partition that had records, the newest timestamp that counts."""
+        """Take a batch: for each partition that had records, the newest time that counts."""
         marker = isinstance(self._strategy.generator, Punctuated)
         for partition, time_ms in newest_ms.items():
             self._tracking, _ = tracking.record(
-                self._strategy, self._tracking, partition, time_ms, marker=marker and time_ms is not None
-            )
+                self._strategy, self._tracking, partition, time_ms,
+                marker=marker and time_ms is not None, said_ms=time_ms,
+            )  # fmt: skip
 
     def look(self, now_ms: int) -> Standing:
         """Look at the clock."""
         self._tracking, _ = tracking.look(self._strategy, self._tracking, now_ms)
-        return Standing(self._tracking.merged.watermark_ms, self._tracking.merged.idle)
+        return Standing(self._tracking.merged.watermark_ms, self._tracking.idle)
 
     def standings(self) -> dict[int, Standing]:
         """What was last told of each partition."""
@@ -52,12 +63,16 @@ class GeneratedWatermarks:
 
     def snapshot(self) -> dict[str, Any]:
         """What must survive a restart, as JSON."""
-        return {str(partition): seen.newest_ms for partition, seen in self._tracking.seen.items()}
+        newest = {str(partition): seen.newest_ms for partition, seen in self._tracking.seen.items()}
+        # What the clock has added in a silence follows from no record.
+        return {**newest, _TOLD: self._tracking.merged.watermark_ms}
 
     def restore(self, kept: Mapping[str, Any]) -> None:
         """Go on from a `snapshot`; partitions that are gone since are forgotten."""
         seen = {partition: Seen(kept.get(str(partition))) for partition in self._tracking.seen}
-        self._tracking = replace(self._tracking, seen=seen)
+        told_ms = kept.get(_TOLD, MIN_TIMESTAMP_MS)
+        merged = replace(self._tracking.merged, watermark_ms=told_ms)
+        self._tracking = replace(self._tracking, seen=seen, merged=merged)
 
 
 class ArrivingWatermarks:

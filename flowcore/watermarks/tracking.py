@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from flowcore.elements import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS, Watermark, WatermarkStatus
 from flowcore.watermarks import idleness
 from flowcore.watermarks.generators import Seen, advance, watermark_ms
-from flowcore.watermarks.idleness import IdleTimer
+from flowcore.watermarks.idleness import IdleTimer, Silence
 from flowcore.watermarks.merge import Merged, PartitionId, Standing, merge
 from flowcore.watermarks.strategies import Punctuated, WatermarkStrategy
 
@@ -30,11 +30,18 @@ class Tracking:
         seen: What the records of each partition have shown.
         timers: The timer of each partition.
         merged: What was told downstream.
+        silence: Since when all partitions have been idle, where event time goes on then.
     """
 
     seen: Mapping[PartitionId, Seen]
     timers: Mapping[PartitionId, IdleTimer]
     merged: Merged
+    silence: Silence | None = None
+
+    @property
+    def idle(self) -> bool:
+        """All partitions are, and event time stands still."""
+        return self.merged.idle and self.silence is None
 
 
 def start(partitions: Iterable[PartitionId]) -> Tracking:
@@ -54,17 +61,19 @@ def record(
     timestamp_ms: int | None,
     *,
     marker: bool = False,
+    said_ms: int | None = None,
 ) -> tuple[Tracking, Told]:
     """Take one record of one of the partitions; only a punctuated marker has anything told."""
-    seen = advance(strategy.generator, tracking.seen[partition], timestamp_ms, marker=marker)
-    after = Tracking(
+    before = tracking.seen[partition]
+    seen = advance(strategy.generator, before, timestamp_ms, marker=marker, said_ms=said_ms)
+    after = replace(
+        tracking,
         seen={**tracking.seen, partition: seen},
         timers={**tracking.timers, partition: idleness.record_seen()},
-        merged=tracking.merged,
     )
     if not (marker and isinstance(strategy.generator, Punctuated)):
         return after, ()
-    return _tell(after, {partition: _standing(strategy, seen, idle=False)})
+    return _tell(strategy, after, {partition: _standing(strategy, seen, idle=False)})
 
 
 def look(strategy: WatermarkStrategy, tracking: Tracking, now_ms: int) -> tuple[Tracking, Told]:
@@ -75,7 +84,7 @@ def look(strategy: WatermarkStrategy, tracking: Tracking, now_ms: int) -> tuple[
     for partition, timer in tracking.timers.items():
         timers[partition], idle = idleness.look(timer, now_ms, strategy.idle_after_ms)
         news[partition] = _standing(strategy, tracking.seen[partition], idle=idle)
-    return _tell(replace(tracking, timers=timers), news)
+    return _tell(strategy, replace(tracking, timers=timers), news, now_ms)
 
 
 def end_of_input(tracking: Tracking) -> tuple[Tracking, Told]:
@@ -93,16 +102,31 @@ def _standing(strategy: WatermarkStrategy, seen: Seen, *, idle: bool) -> Standin
     return Standing(MIN_TIMESTAMP_MS if found_ms is None else found_ms, idle)
 
 
-def _tell(tracking: Tracking, news: Mapping[PartitionId, Standing]) -> tuple[Tracking, Told]:
-    merged = merge(tracking.merged, news)
-    return replace(tracking, merged=merged), difference(tracking.merged, merged)
+def _tell(
+    strategy: WatermarkStrategy,
+    tracking: Tracking,
+    news: Mapping[PartitionId, Standing],
+    now_ms: int | None = None,
+) -> tuple[Tracking, Told]:
+    merged, silence = merge(tracking.merged, news), tracking.silence
+    if not merged.idle or strategy.all_idle == "hold":
+        silence = None
+    elif now_ms is not None:
+        silence = silence or Silence(now_ms, merged.watermark_ms)
+        merged = replace(merged, watermark_ms=max(merged.watermark_ms, idleness.advanced_ms(silence, now_ms)))
+    after = replace(tracking, merged=merged, silence=silence)
+    return after, _difference(tracking.idle, after.idle, tracking.merged, merged)
 
 
 def difference(before: Merged, after: Merged) -> Told:
     """What is told downstream when one follows the other."""
+    return _difference(before.idle, after.idle, before, after)
+
+
+def _difference(was_idle: bool, is_idle: bool, before: Merged, after: Merged) -> Told:
     told: list[WatermarkStatus | Watermark] = []
-    if after.idle != before.idle:
-        told.append(WatermarkStatus(idle=after.idle))
+    if is_idle != was_idle:
+        told.append(WatermarkStatus(idle=is_idle))
     if after.watermark_ms > before.watermark_ms:
         told.append(Watermark(after.watermark_ms))
     return tuple(told)

@@ -31,6 +31,7 @@ from flowcore.windows.evictors import CountEvictor, DeltaEvictor, Evictor, TimeE
 from flowcore.windows.functions import (
     Aggregate,
     AggregateFunction,
+    PlainProcess,
     Process,
     ProcessContext,
     ProcessFunction,
@@ -53,6 +54,7 @@ __all__ = [
     "Evictor",
     "GlobalWindows",
     "KeyedRecord",
+    "PlainProcess",
     "Process",
     "ProcessContext",
     "ProcessFunction",

@@ -17,6 +17,7 @@ from flowcore.windows.window import TimeWindow
 __all__ = [
     "Aggregate",
     "AggregateFunction",
+    "PlainProcess",
     "Process",
     "ProcessContext",
     "ProcessFunction",
@@ -99,6 +100,24 @@ class ProcessFunction(Protocol):
     def clear(self, context: ProcessContext, /) -> None:
         """The window ends; ``key_state`` can be tidied up."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class PlainProcess:
+    """A process function of a plain function, which has nothing to tidy up.
+
+    Args:
+        function: ``(context, values) -> outputs``.
+    """
+
+    function: Callable[[ProcessContext, Sequence[Any]], Iterable[Any]]
+
+    def process(self, context: ProcessContext, values: Sequence[Any], /) -> Iterable[Any]:
+        """Call it."""
+        return self.function(context, values)
+
+    def clear(self, context: ProcessContext, /) -> None:
+        """Nothing."""
 
 
 @dataclass(frozen=True, slots=True)

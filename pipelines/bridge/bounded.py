@@ -1,6 +1,7 @@
-"""Bounded stages as assets: one for each table and sink, made together by one Spark job."""
+"""Bounded stages as assets: one for each table and sink; what is launched together runs side by side."""
 
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 
 import pyarrow.parquet as pq
@@ -10,6 +11,7 @@ from dagster import (
     AssetChecksDefinition,
     AssetExecutionContext,
     AssetKey,
+    AssetMaterialization,
     AssetsDefinition,
     AssetSpec,
     Config,
@@ -24,16 +26,16 @@ from pydantic import Field
 from flowcore.errors import ResultError
 from flowcore.planner.fingerprint import fingerprint
 from flowcore.planner.plan import BoundedStage, Plan
-from flowcore.spark.bounded import run_bounded, up_to_date
 from flowcore.spark.manifest import Manifest
 from flowcore.spark.results import ResultStore, StageFolder
+from flowcore.spark.stages import StageProgress, stages_side_by_side
 from pipelines.bridge.interrupts import deferred_interrupts, jobs_end_with
-from pipelines.bridge.metadata import Metadata, stage_metadata, table_metadata
-from pipelines.bridge.names import asset_key, identifier, kind_of, op_name, table_key
+from pipelines.bridge.metadata import Metadata, plan_metadata, stage_metadata, table_metadata
+from pipelines.bridge.names import asset_key, identifier, kind_of, op_name, stage_keys, table_key
 from pipelines.bridge.notes import Notes
 from pipelines.bridge.resources import FlowcoreResource, SparkResource
 
-__all__ = ["StageConfig", "completeness_checks", "stage_asset"]
+__all__ = ["StageConfig", "completeness_checks", "history_assets"]
 
 
 class StageConfig(Config):
@@ -45,26 +47,40 @@ class StageConfig(Config):
     )
 
 
-def stage_asset(stage: BoundedStage, plan: Plan, notes: Notes) -> AssetsDefinition:
-    """The assets that one bounded stage makes."""
-    name = op_name(plan.flow, stage.name)
+def history_assets(plan: Plan, notes: Notes) -> AssetsDefinition:
+    """The assets that the bounded stages of a plan make: one op, which runs those stages side by side.
+
+    Any of them can be launched alone; a stage makes all that it makes whichever of it is asked for.
+    """
+    name = op_name(plan.flow, "history")
     # Topics are written by the live stage; here Spark needs slots for none of it.
     bounded_only = replace(plan, live=None)
 
-    @multi_asset(name=name, specs=_specs(stage, plan, notes), pool=name)
-    def run_stage(
+    @multi_asset(
+        name=name,
+        specs=[spec for stage in plan.bounded for spec in _specs(stage, plan, notes)],
+        pool=name,
+        can_subset=True,
+    )
+    def run_history(
         context: AssetExecutionContext, config: StageConfig, flowcore: FlowcoreResource, spark: SparkResource
     ) -> Iterator[MaterializeResult]:  # type: ignore[type-arg]
+        chosen = [s for s in plan.bounded if not context.selected_asset_keys.isdisjoint(stage_keys(s, plan))]
         with deferred_interrupts() as interrupted:
             run = spark.context(bounded_only, flowcore.settings())
-            with jobs_end_with(interrupted, run.spark):
-                committed = None if config.refresh else up_to_date(stage, run)
-                manifest = committed or run_bounded(stage, run)
-        how = "is up to date" if committed else "is committed"
-        context.log.info("stage %s of flow %s: version %s %s", stage.name, plan.flow, manifest.version, how)
-        yield from _results(stage, manifest, run.results.folder(stage.name), fresh=committed is None)
+            with (
+                jobs_end_with(interrupted, run.spark),
+                closing(stages_side_by_side(chosen, run, refresh=config.refresh)) as changes,
+            ):
+                for progress in changes:
+                    context.log.info(
+                        "stage %s of flow %s is %s", progress.stage.name, plan.flow, _state(progress)
+                    )
+                    if progress.manifest is not None:
+                        folder = run.results.folder(progress.stage.name)
+                        yield from _made(_results(progress, progress.manifest, folder), context)
 
-    return run_stage
+    return run_history
 
 
 def completeness_checks(stage: BoundedStage, plan: Plan) -> list[AssetChecksDefinition]:
@@ -81,6 +97,7 @@ def _specs(stage: BoundedStage, plan: Plan, notes: Notes) -> list[AssetSpec]:
             key,
             deps=deps,
             description=notes.descriptions.get(name, f"`{name}` of flow `{plan.flow}`"),
+            metadata=plan_metadata(plan),
             kinds={"spark", kind},
             group_name=identifier(plan.flow),
             owners=notes.owners,
@@ -92,11 +109,29 @@ def _specs(stage: BoundedStage, plan: Plan, notes: Notes) -> list[AssetSpec]:
     return tables + [spec(asset_key(plan.flow, sink), sink.name, kind_of(sink.sink)) for sink in stage.sinks]
 
 
-def _results(
-    stage: BoundedStage, manifest: Manifest, folder: StageFolder, *, fresh: bool
+def _state(progress: StageProgress) -> str:
+    if progress.manifest is None:
+        return str(progress.state)
+    how = "is up to date" if not progress.fresh else f"took {progress.manifest.duration_ms / 1000:.1f} s"
+    return f"{progress.state}: version {progress.manifest.version} {how}"
+
+
+def _made(
+    results: Iterator[MaterializeResult],  # type: ignore[type-arg]
+    context: AssetExecutionContext,
 ) -> Iterator[MaterializeResult]:  # type: ignore[type-arg]
-    common = stage_metadata(manifest, fresh=fresh)
-    for result in stage.results:
+    """Those that were asked for as results; the others, which were made along with them, as events."""
+    for result in results:
+        if result.asset_key in context.selected_asset_keys:
+            yield result
+        else:
+            assert result.asset_key is not None  # noqa: S101 - a fact for the type checker
+            context.log_event(AssetMaterialization(result.asset_key, metadata=result.metadata))
+
+
+def _results(progress: StageProgress, manifest: Manifest, folder: StageFolder) -> Iterator[MaterializeResult]:  # type: ignore[type-arg]
+    common = stage_metadata(progress, manifest)
+    for result in progress.stage.results:
         table = manifest.tables[result.name]
         path = folder.root / manifest.version / result.name
         yield MaterializeResult(
@@ -104,7 +139,7 @@ def _results(
             metadata=common | table_metadata(table, path),
             data_version=DataVersion(table.digest),
         )
-    for sink in stage.sinks:
+    for sink in progress.stage.sinks:
         yield MaterializeResult(asset_key=asset_key(manifest.flow, sink), metadata=common)
 
 

@@ -12,7 +12,7 @@ from flowcore.planner import plan_flow
 from flowcore.planner.plan import Plan
 from flowcore.settings import Settings
 from pipelines.bridge.automation import automation
-from pipelines.bridge.bounded import completeness_checks, stage_asset
+from pipelines.bridge.bounded import completeness_checks, history_assets
 from pipelines.bridge.live import live_asset
 from pipelines.bridge.notes import Notes
 
@@ -56,7 +56,7 @@ def bridge(
     """
     plan = plan_flow(flow, settings=Settings.of())
     notes = Notes(owners=owners, tags=tags or {}, descriptions=descriptions or {})
-    assets = [stage_asset(stage, plan, notes) for stage in plan.bounded]
+    assets = [history_assets(plan, notes)] if plan.bounded else []
     checks = [check for stage in plan.bounded for check in completeness_checks(stage, plan)]
     if plan.live is not None:
         assets.append(live_asset(flow, plan, notes))

@@ -13,7 +13,6 @@ from dagster import (
     AssetSpec,
     Config,
     MaterializeResult,
-    MetadataValue,
     multi_asset,
 )
 from pydantic import Field
@@ -21,12 +20,11 @@ from pydantic import Field
 from flowcore.errors import RunError
 from flowcore.graph.flow import Flow
 from flowcore.planner import plan_flow
-from flowcore.planner.explain import explain
 from flowcore.planner.fingerprint import fingerprint
 from flowcore.planner.plan import Plan
 from flowcore.spark.live import LiveRun
 from pipelines.bridge.interrupts import deferred_interrupts
-from pipelines.bridge.metadata import Metadata, progress_metadata
+from pipelines.bridge.metadata import Metadata, plan_metadata, progress_metadata
 from pipelines.bridge.names import asset_key, identifier, live_key, op_name, table_key
 from pipelines.bridge.notes import Notes
 from pipelines.bridge.resources import FlowcoreResource, SparkResource
@@ -71,7 +69,7 @@ def live_asset(flow: Flow, plan: Plan, notes: Notes) -> AssetsDefinition:
         live_key(plan.flow),
         deps=[*(table_key(plan.flow, result) for result in results), *sources],
         description=notes.descriptions.get("live", f"Live queries of flow `{plan.flow}`"),
-        metadata={"plan": MetadataValue.md(f"```\n{explain(plan)}\n```")},
+        metadata=plan_metadata(plan),
         kinds={"spark", "kafka"},
         group_name=identifier(plan.flow),
         owners=notes.owners,

@@ -5,6 +5,7 @@ Numbers keep their keys from one event to the next, since Dagster plots them ove
 
 from __future__ import annotations
 
+import base64
 from pathlib import Path
 from typing import Any
 
@@ -13,24 +14,38 @@ from dagster import MetadataValue, TableColumn, TableSchema
 from flowcore.metrics.health import markdown, tables
 from flowcore.metrics.measures import measures_of
 from flowcore.metrics.progress import FlowProgress
+from flowcore.planner.plan import Plan
 from flowcore.spark.manifest import Manifest, Table
+from flowcore.spark.stages import StageProgress
 
-__all__ = ["Metadata", "progress_metadata", "stage_metadata", "table_metadata"]
+__all__ = ["Metadata", "plan_metadata", "progress_metadata", "stage_metadata", "table_metadata"]
 
 Metadata = dict[str, MetadataValue]
 
 
-def stage_metadata(manifest: Manifest, *, fresh: bool) -> Metadata:
+def plan_metadata(plan: Plan) -> Metadata:
+    """The plan of an asset's flow, drawn and in words.
+
+    Dagster's UI draws no Mermaid, but shows a picture that stands in Markdown.
+    """
+    picture = base64.b64encode(plan.to_svg().encode()).decode()
+    drawn = f"![plan of flow {plan.flow}](data:image/svg+xml;base64,{picture})"
+    return {"plan": MetadataValue.md(f"{drawn}\n\n```\n{plan.explain()}\n```")}
+
+
+def stage_metadata(progress: StageProgress, manifest: Manifest) -> Metadata:
     """What is true of all that a stage leaves.
 
     Args:
+        progress: That it is committed.
         manifest: The committed result.
-        fresh: It was computed now, not found up to date.
     """
     return {
         "version": MetadataValue.text(manifest.version),
-        "fresh": MetadataValue.bool(fresh),
+        "state": MetadataValue.text(progress.state.value),
+        "fresh": MetadataValue.bool(progress.fresh),
         "duration_s": MetadataValue.float(manifest.duration_ms / 1000),
+        **{f"{state.value}_s": MetadataValue.float(seconds) for state, seconds in progress.seconds},
         "sources": MetadataValue.json(dict(manifest.sources)),
         "rejected": MetadataValue.int(sum(manifest.rejected.values())),
     }

@@ -13,9 +13,18 @@ from dagster import AssetKey
 
 from flowcore.graph.connectors import Frame, KafkaTopic, Source
 from flowcore.graph.operators import Read, Write
-from flowcore.planner.plan import Plan
+from flowcore.planner.plan import BoundedStage, Plan
 
-__all__ = ["asset_key", "bounded_keys", "identifier", "kind_of", "live_key", "op_name", "table_key"]
+__all__ = [
+    "asset_key",
+    "bounded_keys",
+    "identifier",
+    "kind_of",
+    "live_key",
+    "op_name",
+    "stage_keys",
+    "table_key",
+]
 
 
 def asset_key(flow: str, end: Read | Write) -> AssetKey:
@@ -56,10 +65,15 @@ def live_key(flow: str) -> AssetKey:
     return AssetKey([flow, "live"])
 
 
+def stage_keys(stage: BoundedStage, plan: Plan) -> list[AssetKey]:
+    """The keys of the tables and sinks that a bounded stage makes."""
+    tables = [table_key(plan.flow, result.name) for result in stage.results]
+    return tables + [asset_key(plan.flow, sink) for sink in stage.sinks]
+
+
 def bounded_keys(plan: Plan) -> list[AssetKey]:
     """The keys of all tables and sinks that the bounded stages of a plan make."""
-    tables = [table_key(plan.flow, result.name) for stage in plan.bounded for result in stage.results]
-    return tables + [asset_key(plan.flow, sink) for stage in plan.bounded for sink in stage.sinks]
+    return [key for stage in plan.bounded for key in stage_keys(stage, plan)]
 
 
 def identifier(*parts: str) -> str:

@@ -21,6 +21,7 @@ from pyspark.sql import SparkSession
 
 from flowcore.planner.plan import Plan
 from flowcore.settings import Settings
+from flowcore.spark.checkpoints import check_plan
 from flowcore.spark.context import Context
 from flowcore.spark.live import prepare_topics, slots_needed
 from flowcore.spark.session import prepare, session_config, stop
@@ -88,8 +89,10 @@ class SparkResource(LazyPySparkResource):
         Raises:
             BrokerError: A broker cannot be reached.
             RunError: A topic that is read does not exist.
+            StateError: A checkpoint was made by a plan that this one cannot go on from.
         """
         settings = self._configured(settings)
+        check_plan(plan, settings)
         if plan.live is not None:
             prepare_topics(plan.live, settings)
         return Context(self._session(settings, slots_needed(plan, settings)), settings, plan.flow)

@@ -66,7 +66,8 @@ def history(location: Location) -> ExecuteInProcessResult:
 
 def _metadata(result: ExecuteInProcessResult, key: AssetKey) -> dict[str, Any]:
     # A run that lasts has beaten before.
-    event = result.asset_materializations_for_node(f"auctions__{key.path[-1]}")[-1]
+    node = "auctions__live" if key == LIVE else "auctions__history"
+    event = result.asset_materializations_for_node(node)[-1]
     assert event.asset_key == key
     return {name: value.value for name, value in event.metadata.items()}
 
@@ -92,6 +93,8 @@ def test_bounded_stage_shows_what_it_left(location: Location, history: ExecuteIn
     assert metadata["sources"].keys() == {"auctions", "past_bids"}
     assert metadata["rejected"] == 0
     assert metadata["fresh"] is True
+    assert metadata["state"] == "committed"
+    assert metadata["running_s"] + metadata["finishing_s"] >= metadata["duration_s"] > 0
 
 
 def test_bounded_stage_is_checked_in_the_same_run(history: ExecuteInProcessResult) -> None:

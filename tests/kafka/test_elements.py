@@ -7,9 +7,12 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 
 from flowcore import Flow, KafkaTopic, bounded_out_of_orderness
 from flowcore.elements import Record, Watermark
+from flowcore.errors import RunError
+from flowcore.kafka.topics import ensure_topics
 from flowcore.serializers import TaggedSerializer
 from flowcore.serializers.formats import JsonFormat
 
@@ -25,10 +28,10 @@ def _sale(number: int, at: int | None, shop: str = "ü") -> dict[str, Any]:
     return {"id": number, "at": at, "shop": shop}
 
 
-def _elements(live: Live, topic: KafkaTopic) -> dict[int, list[Any]]:
+def _elements(live: Live, topic: KafkaTopic, most: int | None = None) -> dict[int, list[Any]]:
     """What a topic of tagged elements holds, by partition."""
     found: dict[int, list[Any]] = {}
-    for record in live.records(topic):
+    for record in live.records(topic)[:most]:
         data = (record.headers["flowcore-element"] + (record.value or b"")) if topic.headers else record.value
         found.setdefault(record.partition, []).append(TAGGED.decode(data))
     return found
@@ -140,6 +143,75 @@ def test_what_is_no_element_is_a_dead_letter_with_its_bytes(live: Live) -> None:
     assert offsets == [*range(8), *range(14, 14 + len(bad) - 8)]
 
 
+def test_head_in_headers_has_no_bytes_left_over_and_no_value_is_dropped(live: Live) -> None:
+    """A head that is too long, and a value beside a control element, are dead letters."""
+    value = b'{"id":1}'
+    timed = b"\x00" + (5).to_bytes(8, "big")
+    good = [(timed, value), (b"\x01", value), (TAGGED.encode(Watermark(7)), None), (b"\x06", None)]
+    bad = [
+        (timed + b"x", value), (timed[:-1], value), (b"\x01x", value), (b"", value), (None, value),
+        (TAGGED.encode(Watermark(7)), value), (b"\x06", b""), (timed, None), (timed, b"{"),
+    ]  # fmt: skip
+    source = live.topic("source", schema=SALE, elements="tagged", headers=True)
+    ensure_topics(live.servers, {source.name: 1})
+    producer = Producer({"bootstrap.servers": live.servers, "log_level": 0})
+    for head, content in (*good, *bad):
+        headers = [] if head is None else [("flowcore-element", head)]
+        producer.produce(source.name, content, headers=headers)
+    assert producer.flush(20) == 0
+    out = live.topic("out", elements="tagged")
+    flow = Flow("f")
+    flow.read("source", source).write("out", out)
+
+    live.run(flow)
+
+    (found,) = _elements(live, out).values()
+    assert [element.timestamp_ms for element in found if isinstance(element, Record)] == [5, None]
+    letters = live.records(source.dead_letter)
+    assert [letter.value for letter in letters] == [content for _, content in bad]
+    assert [int(letter.headers["flowcore-offset"]) for letter in letters] == [*range(4, 4 + len(bad))]
+
+
+@pytest.mark.parametrize("headers", [False, True], ids=["in-front-of-the-value", "in-headers"])
+def test_topic_of_elements_is_read_and_written_as_a_table(live: Live, headers: bool) -> None:
+    """Rows have no timestamp; watermarks are no rows, and what is no element is a dead letter."""
+    sales = live.topic(
+        "sales", schema=SALE, event_time="at", watermark=bounded_out_of_orderness(timedelta(seconds=1))
+    )
+    middle = live.topic("middle", schema=SALE, elements="tagged", headers=headers)
+    live.send(sales, *(_sale(number, 1_000 * number) for number in range(3)))
+    first, second = Flow("first"), Flow("second")
+    first.read("sales", sales).write("middle", middle)
+    live.run(first)
+    live.send(middle, b"\xff")
+    assert any(isinstance(element, Watermark) for element in _elements(live, middle, -1)[0])
+    out = live.topic("out", elements="tagged", headers=headers)
+    second.read("middle", replace(middle, until="latest")).write("out", out)
+
+    live.run(second)
+
+    (found,) = _elements(live, out).values()
+    assert sorted(found, key=lambda element: element.value["id"]) == [
+        Record(_sale(number, 1_000 * number)) for number in range(3)
+    ]
+    (letter,) = live.records(middle.dead_letter)
+    assert (letter.value, b"no tagged element" in letter.headers["flowcore-reason"]) == (b"\xff", True)
+
+
+@pytest.mark.parametrize("until", [None, "latest"], ids=["live", "bounded"])
+def test_bad_event_or_element_stops_where_it_shall(live: Live, until: Any) -> None:
+    """With on_error='fail': one line, with the coordinates; also of a companion topic."""
+    source = live.topic("source", schema=SALE, elements="tagged", on_error="fail", until=until)
+    live.send(source, TAGGED.encode(Record(_sale(1, 1), 5)), b"\x09")
+    flow = Flow("f")
+    flow.read("source", source).write("out", live.topic("out"))
+
+    with pytest.raises(RunError, match=rf"{source.name}\[0\]@1 is no tagged element") as caught:
+        live.run(flow)
+
+    assert "\n" not in str(caught.value)
+
+
 def test_aggregates_are_as_new_as_their_newest_record(live: Live) -> None:
     """The timestamp of a group goes through the shuffle and the state with it."""
     sales = live.topic("sales", schema=SALE, event_time="at")
@@ -159,19 +231,6 @@ def test_aggregates_are_as_new_as_their_newest_record(live: Live) -> None:
     ] or [(e.value["shop"], e.value["id"], e.timestamp_ms) for e in found] == [
         ("b", 1, None), ("a", 2, 50), ("a", 3, 50),
     ]  # fmt: skip
-
-
-def test_foreign_messages_do_not_stop_a_query_that_fails_at_bad_ones(live: Live) -> None:
-    """Only bad ones do: the error names where it is."""
-    from flowcore.errors import RunError  # noqa: PLC0415
-
-    source = live.topic("source", schema=SALE, elements="tagged", on_error="fail")
-    live.send(source, TAGGED.encode(Record(_sale(1, 1), 5)), b"\x09")
-    flow = Flow("f")
-    flow.read("source", source).write("out", live.topic("out"))
-
-    with pytest.raises(RunError, match=rf"{source.name}\[0\]@1 is no tagged element"):
-        live.run(flow)
 
 
 def test_value_only_drops_the_timestamp_from_plan_and_shuffle(live: Live) -> None:

@@ -203,12 +203,96 @@ def test_live_tagged_elements_keep_their_timestamps(live: Live) -> None:
     assert times == [(1, 1_700_000_000_001), (2, 1_700_000_000_002), (2, 1_700_000_000_002)]
 
 
-def test_live_failure_names_operator_and_record(live: Live) -> None:
-    """The query stops; where the record is, is said."""
-    bids, out = live.topic("bids", schema=BID), live.topic("out")
-    live.send(bids, _bid(1), b"bad", _bid(2, price=None))
-    flow = Flow("f")
-    flow.read("bids", bids).map(_twice, schema="id BIGINT, twice DOUBLE", name="double").write("out", out)
+def _picky(record: Record) -> Record:
+    if record["price"] is None:
+        raise LookupError(record["id"])
+    return {**record, "price": "much" if record["price"] > 1000 else record["price"]}
 
-    with pytest.raises(RunError, match=rf"operator 'double': .*TypeError.*{bids.name}\[0\]@2"):
+
+def _letters(live: Live, topic: KafkaTopic) -> dict[int, tuple[bytes | None, str, str, str]]:
+    """By offset: the bytes, the operator, the stage and the reason."""
+    names = ("flowcore-operator", "flowcore-stage", "flowcore-reason")
+    letters = live.records(topic.dead_letter)
+    found = {
+        int(letter.headers["flowcore-offset"]): (letter.value, *(letter.headers[n].decode() for n in names))
+        for letter in letters
+    }
+    assert len(found) == len(letters)
+    assert all(int(letter.headers["flowcore-timestamp"]) > 0 for letter in letters)
+    return found  # type: ignore[return-value]
+
+
+def test_live_record_for_which_a_function_fails_is_a_dead_letter(live: Live) -> None:
+    """With its message's very bytes, the operator and the reason; the others come out, markers too."""
+    bids, out, copies = live.topic("bids", schema=BID), live.topic("out"), live.topic("copies")
+    odd = b' { "price":null, "id":3,"shop" : "a"} '
+    live.send(
+        bids, _bid(1), b"bad", _bid(2), odd, _bid(4, price=5e3), _bid(5, price=60.0), _bid(6, price=5e3)
+    )
+    ensure_companion(live.servers, bids.name)
+    live.send(KafkaTopic(bids.events), _event(1))
+    live.settings = replace(live.settings, latency_interval=timedelta(hours=1))
+    flow = Flow("f")
+    checked = flow.read("bids", bids).map(_picky, schema=BID, name="picky")
+    checked.write("out", out)
+    checked.flat_map(lambda r: [r, r], schema=BID, name="twice").write("copies", copies)
+
+    live.run(flow)
+
+    assert [value["id"] for value in live.values(out)] == [1, 2, 5]
+    assert sorted(value["id"] for value in live.values(copies)) == [1, 1, 2, 2, 5, 5]
+    found = _letters(live, bids)
+    assert set(found) == {1, 3, 4, 6}
+    assert found[1][:3] == (b"bad", "bids", "read")
+    assert found[3][:3] == (odd, "picky", "function")
+    assert "LookupError: 3" in found[3][3]
+    assert f"{bids.name}[0]@3" in found[3][3]
+    assert found[4][1:3] == ("picky", "function")
+    assert "emits price='much'" in found[4][3]
+    markers = [record.value for record in live.records(out.events)]
+    assert [m for m in markers if EVENTS.decode(m).operator_id == "test/source"] == [_event(1)]
+
+
+def test_live_record_keeps_its_bytes_for_a_later_chain(live: Live) -> None:
+    """A native operator parts the functions; what the first has dropped or changed does not count."""
+    bids, out = live.topic("bids", schema=BID), live.topic("out")
+    live.send(bids, _bid(0), _bid(1), _bid(2))
+    flow = Flow("f")
+    some = flow.read("bids", bids).filter(lambda r: r["id"] < 2)
+    inverse = some.select("id * 10 as id", "shop").map(
+        lambda r: {"id": r["id"], "inverse": 1 / r["id"]}, schema="id BIGINT, inverse DOUBLE", name="inverse"
+    )
+    inverse.write("out", out)
+
+    live.run(flow)
+
+    assert live.values(out) == [{"id": 10, "inverse": 0.1}]
+    assert {offset: letter[:3] for offset, letter in _letters(live, bids).items()} == {
+        0: (live.records(bids)[0].value, "inverse", "function")
+    }
+
+
+def test_live_failure_stops_the_query_if_asked_to(live: Live) -> None:
+    """Also behind a union with a topic that may have dead letters."""
+    bids = live.topic("bids", schema=BID, on_error="fail")
+    asks, out = live.topic("asks", schema=BID), live.topic("out")
+    live.send(asks, _bid(7, price=None), _bid(8))
+    live.send(bids, _bid(1), _bid(2, price=None))
+    flow = Flow("f")
+    both = flow.read("bids", bids).union(flow.read("asks", asks))
+    both.map(_twice, schema="id BIGINT, twice DOUBLE", name="double").write("out", out)
+
+    with pytest.raises(RunError, match=rf"operator 'double': .*TypeError.*{bids.name}\[0\]@1"):
+        live.run(flow)
+
+
+def test_live_failure_before_state_stops_the_query(live: Live) -> None:
+    """Nothing but groups leaves a query with state, so nothing else would be left of the record."""
+    bids, out = live.topic("bids", schema=BID), live.topic("out")
+    live.send(bids, _bid(1), _bid(2, price=None))
+    flow = Flow("f")
+    doubled = flow.read("bids", bids).map(_twice, schema="id BIGINT, twice DOUBLE", name="double")
+    doubled.aggregate(by="id", top="max(twice)").write("out", out)
+
+    with pytest.raises(RunError, match=rf"operator 'double': .*TypeError.*{bids.name}\[0\]@1"):
         live.run(flow)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from dataclasses import replace
 from datetime import timedelta
@@ -11,6 +12,7 @@ import pytest
 
 from flowcore import Flow, KafkaTopic
 from flowcore.elements import LatencyMarkerEvent
+from flowcore.errors import RunError
 from flowcore.kafka.markers import ensure_companion
 from flowcore.kafka.topics import partition_counts
 from flowcore.serializers import LatencyMarkerEventSerializer
@@ -109,15 +111,41 @@ def test_bad_events_are_dead_letters(live: Live) -> None:
     assert live.values(out) == [{"id": 1}]
 
 
-def test_without_an_interval_there_is_no_companion_topic(live: Live) -> None:
-    """Nothing is created, read or written for latency."""
-    bids, out = live.topic("bids", schema=BID), live.topic("out")
+def test_bad_event_stops_the_query_where_it_shall(live: Live) -> None:
+    """With on_error='fail': one line that names the companion topic's message."""
+    bids = live.topic("bids", schema=BID, on_error="fail")
     live.send(bids, _bid(1))
+    _send_events(live, bids, _event(1), b"\x02\x01")
     flow = Flow("f")
-    flow.read("bids", bids).write("out", out)
+    flow.read("bids", bids).write("out", live.topic("out"))
 
-    live.run(flow)
+    with pytest.raises(RunError, match=rf"{bids.events}\[0\]@1 is no event that") as caught:
+        _tracked(live).run(flow)
 
+    assert "\n" not in str(caught.value)
+
+
+def test_without_an_interval_there_is_no_topic_thread_or_column(live: Live) -> None:
+    """Nothing is created, read or written for latency; with one there are all three."""
+    found: dict[bool, tuple[bool, bool]] = {}
+    for is_tracked in (True, False):
+        bids, out = live.topic(f"bids{is_tracked}", schema=BID), live.topic(f"out{is_tracked}")
+        live.send(bids, _bid(1))
+        flow = Flow(f"f{is_tracked}")
+        flow.read("bids", bids).write("out", out)
+
+        def look(run: Any, is_tracked: bool = is_tracked) -> None:
+            names = [thread.name for thread in threading.enumerate()]
+            assert run.wait(60)
+            plan = run._running["bids"]._jsq.explainInternal(False)
+            found[is_tracked] = (
+                any(name.startswith(("latency", "markers")) for name in names),
+                ".events" in plan,
+            )
+
+        _tracked(live, SOME_INTERVAL if is_tracked else timedelta(0)).run(flow, "slice", look)
+
+    assert found == {True: (True, True), False: (False, False)}
     assert set(partition_counts(live.servers, [bids.events, out.events]).values()) == {None}
 
 

@@ -71,9 +71,9 @@ def test_realtime_query_tells_what_it_reads_long_before_its_batch_ends(live: Liv
     flow.read("bids", bids).write("out", out)
 
     def follow(run: Any) -> None:
-        _wait(run, lambda: run.progress()[0].rows_in == 30)
+        _wait(run, lambda: (run.progress()[0].rows_in, run.progress()[0].rows_out) == (30, 30))
         (query,) = run.progress()
-        assert (query.batches, query.lag, query.rows_out) == (0, 0, 30)
+        assert (query.batches, query.lag) == (0, 0)
         assert [one.lag for one in query.partitions] == [15, 15]
 
     live.run(flow, "realtime", follow)
@@ -187,7 +187,7 @@ def _looking(live: Live, **settings: Any) -> Any:
 
 
 def _wait(run: Any, condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 240
     while not condition():
         assert not run.wait(0.1), "the queries have ended"
         assert time.monotonic() < deadline, f"the condition did not come about in time: {run.health()}"

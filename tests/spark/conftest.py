@@ -18,6 +18,7 @@ from flowcore.settings import Settings
 from flowcore.spark.context import Context
 from flowcore.spark.manifest import Manifest
 from flowcore.spark.run import SilentListener, run_stages
+from flowcore.spark.stages import StageProgress
 
 Run = Callable[..., list[tuple[Manifest, bool]]]
 Rows = list[tuple[Any, ...]]
@@ -43,9 +44,9 @@ def run(context: Context) -> Run:
         def __init__(self) -> None:
             self.done: list[tuple[Manifest, bool]] = []
 
-        def stage_done(self, stage: object, manifest: Manifest, *, fresh: bool) -> None:
-            del stage
-            self.done.append((manifest, fresh))
+        def stage_changed(self, progress: StageProgress) -> None:
+            if progress.manifest is not None:
+                self.done.append((progress.manifest, progress.fresh))
 
     def run_flow(flow: Flow, *, refresh: bool = False) -> list[tuple[Manifest, bool]]:
         told = Told()

@@ -7,7 +7,7 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from flowcore import Flow, Parquet, Stream, from_frame
+from flowcore import EndOfStream, Flow, Parquet, Stream, from_frame
 from flowcore.errors import PlanError
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("tables")]
@@ -69,6 +69,22 @@ CASES: dict[str, tuple[Callable[[_Given], Stream], str]] = {
     "join-other-case": (
         lambda g: g.sales.select("ID", "Shop").join(g.places, on={"SHOP": "shop"}).select("id", "city"),
         "select id, city from sales s join shops p on shop = name",
+    ),
+    "window-at-the-end": (
+        lambda g: (
+            g.sales.window(EndOfStream(), by="shop")
+            .aggregate(top="max(price)", n="count(*)")
+            .select("shop", "top", "n", "window_start is null as open", "firing", "is_late")
+        ),
+        "select shop, max(price), count(*), true, 1, false from sales group by shop",
+    ),
+    "window-at-the-end-of-all": (
+        lambda g: g.sales.window(EndOfStream()).aggregate(total="sum(price)").select("total"),
+        "select sum(price) from sales",
+    ),
+    "window-at-the-end-of-nothing": (
+        lambda g: g.sales.where("id > 99").window(EndOfStream()).aggregate(n="count(*)").select("n"),
+        "select id from sales where id > 99",
     ),
     "join-semi": (
         lambda g: g.sales.join(g.places, on="shop", how="semi"),

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from flowcore.backlog.channels import Channels, hear
 from flowcore.backlog.channels import start as listen
 from flowcore.backlog.checkpoints import CheckpointInterval, Schedule, due, start, switch
+from flowcore.backlog.inputs import Inputs, lags
 from flowcore.elements import RecordAttributes
 from flowcore.errors import ConfigurationError
 
@@ -185,3 +186,36 @@ def test_switches_never_put_a_checkpoint_off_nor_bring_two_close(
         )
 
     assert all(later - earlier >= 10_000 for earlier, later in pairwise(times))
+
+
+def test_inputs_are_backlog_while_a_result_is_pending() -> None:
+    """Whatever the sources say; when all is committed, they decide, and not before they have spoken."""
+    inputs = Inputs(["a", "b"], ["bids"])
+
+    told = [
+        inputs.tell("bids", backlog=False),
+        inputs.tell("a", backlog=False),
+        inputs.tell("b", backlog=False),
+        inputs.tell("bids", backlog=True),
+    ]
+
+    assert told == [None, None, RecordAttributes(backlog=False), RecordAttributes(backlog=True)]
+    assert inputs.backlog
+
+
+def test_inputs_say_nothing_until_every_source_has() -> None:
+    """A query that joins nothing is neither in backlog nor out of it when it starts."""
+    inputs = Inputs([], ["bids", "asks"])
+    inputs.tell("bids", backlog=False)
+
+    assert inputs.backlog is None
+
+
+@pytest.mark.parametrize(
+    ("unread", "per_second", "late"),
+    [(0, 0.0, False), (1, 0.0, True), (100, 10.0, False), (101, 10.0, True)],
+    ids=["nothing-unread", "nothing-is-read", "ten-seconds", "over-ten-seconds"],
+)
+def test_source_lags_where_it_takes_long_to_read_the_rest(unread: int, per_second: float, late: bool) -> None:
+    """The measure is time, so a fast query may have more unread."""
+    assert lags(unread, per_second) is late

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowcore.chains import ChainSpec, Kind, PassingChain, Receiver, Step, Way
+from flowcore.chains import ChainSpec, Failing, Kind, PassingChain, Receiver, Step, Way
 from flowcore.errors import FunctionError
 
 INPUT: list[Any] = [("n", pa.int64())]
@@ -136,3 +137,128 @@ def test_every_row_comes_out_once(lanes: list[list[int]]) -> None:
             *((lane, place) for place, lane in enumerate(given_rows) if lane == 1),
             *((lane, place) for place, lane in enumerate(given_rows) if lane != 1),
         ]
+
+
+FAILING = Failing(lane=0, value="_value", reason="_c2", operator="_failed")
+
+
+def _lenient(head: Step, *ways: Way) -> PassingChain:
+    schema = pa.schema([*OUTPUT, ("_value", pa.binary()), ("_failed", pa.string())])
+    return replace(_chain(head, *ways), schema=schema, failing=FAILING)
+
+
+def _messages(*lanes: int) -> pa.RecordBatch:
+    """As `_batch`; all rows have their bytes."""
+    batch = _batch(*lanes)
+    values = pa.array([f"bytes {place}".encode() for place in range(len(lanes))])
+    return batch.set_column(batch.schema.get_field_index("_value"), "_value", values)
+
+
+def _seventh(record: Record) -> Record:
+    return {"n": record["n"] // (record["n"] % 70)}
+
+
+def test_record_that_fails_goes_on_as_a_bad_message() -> None:
+    """With its own coordinates and bytes; records before and behind it, and other rows, are as ever."""
+    chain = _lenient(_step(_seventh, "map"))
+
+    rows = _rows(chain, _messages(1, 1, 2, 1, 1, 1, 1, 1, 1))
+
+    mine = {row["offset"]: row for row in rows if row["_lane"] == 1}
+    bad = {row["offset"]: row for row in rows if row["_lane"] == 0}
+    assert {**mine, **bad}.keys() == {0, 1, 3, 4, 5, 6, 7, 8}
+    assert bad.keys() == {0, 7}
+    assert all(bad[place]["_value"] == f"bytes {place}".encode() for place in bad)
+    assert all(bad[place]["_failed"] == "op" for place in bad)
+    assert "ZeroDivisionError" in bad[7]["_c2"]
+    assert "t[0]@7" in bad[7]["_c2"]
+    assert [row["offset"] for row in rows if row["_lane"] == 2] == [2]
+
+
+def test_record_that_fails_leaves_nothing_else() -> None:
+    """Neither the records that it had become before, nor those of another branch."""
+
+    def some(record: Record) -> Iterator[Record]:
+        yield {"n": record["n"]}
+        yield {"n": 1 // (record["n"] - 20) * 0}
+
+    kept = _step(lambda record: record, "map", _step(some, "flat_map", outlet=1), outlet=0)
+    ways = Way(lane=1, columns={"n": "_c3"}, step="s"), Way(lane=3, columns={"n": "_c3"}, step="s")
+
+    rows = _rows(_lenient(kept, *ways), _messages(1, 1, 1, 1))
+
+    assert {lane: sorted(row["offset"] for row in rows if row["_lane"] == lane) for lane in (0, 1, 3)} == {
+        0: [2], 1: [0, 1, 3], 3: [0, 0, 1, 1, 3, 3],
+    }  # fmt: skip
+
+
+def test_record_whose_output_does_not_fit_fails_too() -> None:
+    """All of them at once, in each branch."""
+    odd = _step(lambda record: {"n": "x" if record["n"] % 20 else record["n"]}, "map")
+
+    rows = _rows(_lenient(odd), _messages(*[1] * 2500))
+
+    assert [row["offset"] for row in rows if row["_lane"] == 1] == list(range(0, 2500, 2))
+    assert sorted(row["offset"] for row in rows if row["_lane"] == 0) == list(range(1, 2500, 2))
+    assert all("emits n='x'" in row["_c2"] for row in rows if row["_lane"] == 0)
+
+
+def test_record_without_bytes_stops_everything() -> None:
+    """There is nothing that could be kept of it: its source asks to stop."""
+    with pytest.raises(FunctionError, match=r"ZeroDivisionError.*t\[0\]@0"):
+        _rows(_lenient(_step(_seventh, "map")), _batch(1, 1))
+
+
+def test_failure_of_no_single_record_stops_everything() -> None:
+    """A function of batches, and what stands behind one."""
+
+    def fails(batch: pa.RecordBatch) -> pa.RecordBatch:
+        raise ValueError(batch.num_rows)
+
+    behind = _step(lambda batch: batch, "map_batches", _step(_seventh, "map"), outlet=None)
+    for head in (_step(fails, "map_batches"), behind):
+        with pytest.raises(FunctionError, match="operator 'op'"):
+            _rows(_lenient(head), _messages(1, 1))
+
+
+@pytest.mark.parametrize("check", ["off", "sample", "full"])
+@given(lanes=st.lists(st.sampled_from([1, 1, 1, 2]), max_size=30))
+def test_every_record_comes_out_or_is_bad_whatever_is_checked(check: Any, lanes: list[int]) -> None:
+    """Once, and never both."""
+    chain = replace(_lenient(_step(_seventh, "map", _step(_seventh, "map"), outlet=None)), check=check)
+
+    rows = _rows(chain, _messages(*lanes))
+
+    expected = [place for place, lane in enumerate(lanes) if lane == 1 and _fails_twice(place * 10)]
+    assert sorted(row["offset"] for row in rows) == list(range(len(lanes)))
+    assert sorted(row["offset"] for row in rows if row["_lane"] == 0) == expected
+
+
+def _fails_twice(number: int) -> bool:
+    try:
+        _seventh(_seventh({"n": number}))
+    except ZeroDivisionError:
+        return True
+    return False
+
+
+def test_record_that_failed_is_bad_in_its_own_batch_alone() -> None:
+    """A worker runs many batches."""
+    rows = _rows(_lenient(_step(_seventh, "map")), _messages(1, 1), _messages(2), _messages(2, 1))
+
+    assert [(row["_lane"], row["offset"]) for row in rows] == [(1, 1), (0, 0), (2, 0), (1, 1), (2, 0)]
+
+
+def test_check_forgets_the_records_that_failed() -> None:
+    """A function that hands on the one object that it keeps may go on to change it."""
+    kept: Record = {}
+
+    def same_object(record: Record) -> Record:
+        kept.update(record)
+        return kept
+
+    sender = replace(_step(same_object, "map", _step(_seventh, "map"), outlet=None), stores_output=True)
+
+    rows = _rows(replace(_lenient(sender), check="full"), _messages(1, 1))
+
+    assert sorted((row["_lane"], row["offset"]) for row in rows) == [(0, 0), (1, 1)]

@@ -14,18 +14,23 @@ import pytest
 
 from flowcore import (
     Csv,
+    EndOfStream,
     Flow,
     KafkaTopic,
+    KeyedProcessFunction,
     OperatorAttributes,
     OperatorAttributesBuilder,
     Parquet,
     RichFunction,
+    Session,
     Stream,
+    Tumbling,
     bounded_out_of_orderness,
 )
 from flowcore.planner import plan_flow
 from flowcore.planner.plan import Plan
 from flowcore.settings import Settings
+from flowcore.windows.triggers import Count, Purging
 from pipelines.auctions.flow import flow as reference
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -128,6 +133,16 @@ def live_files() -> Flow:
     return flow
 
 
+def tracked() -> Flow:
+    """Latency markers leave beside topics only, and pass through no DataFrame function."""
+    flow = Flow("tracked")
+    bids = _bids(flow)
+    bids.write("copy", KafkaTopic("copy"))
+    bids.write("archive", Parquet("archive"))
+    bids.apply(_dearest, schema="shop STRING").write("dear", KafkaTopic("dear"))
+    return flow
+
+
 def python_chain() -> Flow:
     """Plain functions in a row: one call of a worker, and no copies."""
     flow = Flow("python_chain")
@@ -210,6 +225,26 @@ def bounded_python() -> Flow:
     return flow
 
 
+def co_grouped() -> Flow:
+    """Both sides end before a key is complete, and the stream starts after that."""
+    flow = Flow("co_grouped")
+    sales = flow.read("sales", Parquet("sales", schema=f"{SALE}, note STRING"))
+    shops = _shops(flow).co_group(
+        sales, on="shop", city="max(left.city)", sold="count(right)", total="sum(right.price)", name="summed"
+    )
+    _bids(flow).join(shops, on="shop").write("out", KafkaTopic("out"))
+    return flow
+
+
+def co_grouped_by_a_function() -> Flow:
+    """Groups are made by Spark, and handed to the first function of a chain."""
+    flow = Flow("co_grouped_by_a_function")
+    sales = flow.read("sales", Parquet("sales", schema=SALE))
+    best = _shops(flow).co_group(sales, _best, on="shop", schema=SALE, name="best")
+    best.filter(_keep, name="kept").write("out", Parquet("out"))
+    return flow
+
+
 def early_filters() -> Flow:
     """A filter goes before the functions that hand its columns on; the other says what is missing."""
     flow = Flow("early_filters")
@@ -250,9 +285,75 @@ def watermarked() -> Flow:
         "bids",
         schema="shop STRING, at TIMESTAMP",
         event_time="at",
-        watermark=bounded_out_of_orderness(timedelta(seconds=4)),
+        watermark=bounded_out_of_orderness(timedelta(seconds=4)).with_alignment(timedelta(hours=1)),
     )
     flow.read("bids", topic).write("out", KafkaTopic("out", elements="tagged"))
+    return flow
+
+
+def _timed(flow: Flow) -> Stream:
+    topic = KafkaTopic(
+        "bids",
+        schema=f"{SALE}, note STRING, at TIMESTAMP",
+        event_time="at",
+        watermark=bounded_out_of_orderness(timedelta(seconds=4)),
+    )
+    return flow.read("bids", topic)
+
+
+def windows_by_key() -> Flow:
+    """Results and late records leave through one query; what nobody reads does not cross the shuffle."""
+    flow = Flow("windows_by_key")
+    windows = _timed(flow).window(
+        Tumbling(seconds=10), by="shop", allowed_lateness=timedelta(seconds=30), late="side-output",
+        name="per_shop",
+    )  # fmt: skip
+    per_shop = windows.aggregate(bids="count(*)", top="max(price * 2)")
+    per_shop.write("out", KafkaTopic("per-shop"))
+    per_shop.late.select("shop", "at").write("late", KafkaTopic("late"))
+    return flow
+
+
+def sessions() -> Flow:
+    """The gap is computed natively; one record a session is kept."""
+    flow = Flow("sessions")
+    windows = _timed(flow).window(
+        Session(gap="if(price > 10, 5000, 1000)"), by="shop", uses=["shop", "price"]
+    )
+    windows.reduce(_same, then=_same, schema="label STRING").write("out", KafkaTopic("out"))
+    return flow
+
+
+def windows_by_the_clock() -> Flow:
+    """They need no watermarks, and have nothing that is late."""
+    flow = Flow("windows_by_the_clock")
+    windows = _bids(flow).window(Tumbling(seconds=1), time="processing", trigger=Purging(Count(100)))
+    windows.process(_same, schema="label STRING").write("out", KafkaTopic("out"))
+    return flow
+
+
+def keyed_process() -> Flow:
+    """State and timers of a function by key, in four parts."""
+    flow = Flow("keyed_process")
+    found = _timed(flow).process(
+        _Alarm(), by=["shop", "note"], uses=["price"], schema="label STRING",
+        side_outputs={"rare": "n INT"}, name="alarm",
+    )  # fmt: skip
+    found.write("out", KafkaTopic("out"))
+    found.side_output("rare").write("rare", KafkaTopic("rare"))
+    return flow
+
+
+def bounded_windows() -> Flow:
+    """Over history Spark's own window aggregate gives the same, unless there is Python in it."""
+    flow = Flow("bounded_windows")
+    sales = flow.read("sales", Parquet("sales", schema=f"{SALE}, at TIMESTAMP"))
+    hours = sales.window(Tumbling(timedelta(hours=1)), by="shop", timestamp="at").aggregate(
+        total="sum(price)"
+    )
+    hours.write("hours", Parquet("out/hours"))
+    median = sales.window(EndOfStream(), by="shop").process(_same, schema="median DOUBLE")
+    median.write("medians", Parquet("out/medians"))
     return flow
 
 
@@ -272,8 +373,17 @@ def _twice(record: Any) -> Iterator[Any]:
     yield from (record, record)
 
 
+def _best(key: Any, left: Any, right: Any) -> Iterator[Any]:
+    del key, left
+    yield from right
+
+
 class _Lookup(RichFunction):
     """Keeps what it likes."""
+
+
+class _Alarm(KeyedProcessFunction):
+    """Rings."""
 
 
 class _Trusted(RichFunction):
@@ -291,9 +401,12 @@ FLOWS: list[Callable[[], Flow]] = [
     auctions, all_bounded, all_live, diamond, shared_result, fan_out, stateful_and_stateless, only_stateful,
     united, applied, live_files, python_chain, rich_functions, kept_objects, kept_objects_in_a_fan_out,
     nothing_declared, object_reuse, shallow_copies, python_beside_native, bounded_python, early_filters,
-    declared_attributes, python_formats, watermarked,
+    declared_attributes, python_formats, watermarked, tracked, co_grouped, co_grouped_by_a_function,
+    windows_by_key, sessions, windows_by_the_clock, keyed_process, bounded_windows,
 ]  # fmt: skip
 SETTINGS = {
+    "keyed_process": {"state.key-groups": 4},
+    "tracked": {"metrics.latency.interval": "1 s"},
     "object_reuse": {"pipeline.object-reuse": True},
     "python_formats": {"pipeline.force-timestamp-support": False, "pipeline.auto-watermark-interval": "0"},
 }

@@ -3,13 +3,15 @@
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import pytest
 
-from flowcore import Csv, Flow, KafkaTopic, Parquet, Stream, from_frame
+from flowcore import Csv, EndOfStream, Flow, KafkaTopic, Parquet, Stream, from_frame
 from flowcore.planner.fingerprint import fingerprint
+from flowcore.windows.triggers import Count
 
 Build = Callable[[Flow], Stream]
 LIMIT = 5
@@ -159,13 +161,78 @@ def test_fingerprint_ends_for_functions_that_call_themselves() -> None:
     assert _print(_apply(_recursive)) != _print(_apply(inner))
 
 
+def _median(add: Any, **fields: Any) -> Any:
+    methods = {"create": list, "add": add, "merge": add, "result": max, **fields}
+    return type("Median", (), methods)()
+
+
+@dataclass(frozen=True)
+class _Rounded:
+    digits: int
+
+    def process(self, context: Any, values: Any) -> Any:  # noqa: ARG002
+        return [round(value, self.digits) for value in values]
+
+    def clear(self, context: Any) -> None:
+        pass
+
+
+@dataclass(frozen=True)
+class _Cut(_Rounded):
+    def process(self, context: Any, values: Any) -> Any:  # noqa: ARG002
+        return [int(value) for value in values]
+
+
+_Cut.__name__ = _Rounded.__name__
+
+
+def _windowed(declare: Callable[[Any], Stream], **settings: Any) -> Build:
+    return _then(lambda stream: declare(stream.window(EndOfStream(), by="a", **settings)))
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (_windowed(lambda w: w.aggregate(n="max(b)")), _windowed(lambda w: w.aggregate(n="min(b)"))),
+        (_windowed(lambda w: w.aggregate(n="max(b)")), _windowed(lambda w: w.aggregate(n="max(b + 1)"))),
+        (
+            _windowed(lambda w: w.aggregate(n="max(b)"), trigger=Count(2)),
+            _windowed(lambda w: w.aggregate(n="max(b)"), trigger=Count(3)),
+        ),
+        (
+            _windowed(lambda w: w.aggregate_with(_median(lambda _, a, b: a + b), schema="n INT")),
+            _windowed(lambda w: w.aggregate_with(_median(lambda _, a, b: a - b), schema="n INT")),
+        ),
+        (
+            _windowed(lambda w: w.process(_Rounded(1), schema="n INT")),
+            _windowed(lambda w: w.process(_Rounded(2), schema="n INT")),
+        ),
+        (
+            _windowed(lambda w: w.process(_Rounded(1), schema="n INT")),
+            _windowed(lambda w: w.process(_Cut(1), schema="n INT")),
+        ),
+    ],
+    ids=["aggregate", "argument", "trigger", "code of a method", "field", "code of a dataclass"],
+)
+def test_fingerprint_changes_with_what_windows_do(one: Build, other: Build) -> None:
+    """Also where functions are objects that nobody could call."""
+    assert _print(one) == _print(one)
+    assert _print(one) != _print(other)
+
+
 PROGRAM = """
-from flowcore import Flow, Parquet
+from flowcore import EndOfStream, Flow, Parquet
 from flowcore.planner.fingerprint import fingerprint
 flow = Flow("f")
 def keep(frame):
     return [x for x in frame if x in {"a", "b", "c", "d"}] and (lambda y: y)
-flow.read("in", Parquet("in", schema="a INT")).apply(keep).write("out", Parquet("out"))
+class Counted:
+    def process(self, context, values):
+        return [len(values)]
+    def clear(self, context):
+        pass
+rows = flow.read("in", Parquet("in", schema="a INT")).apply(keep)
+rows.window(EndOfStream()).process(Counted(), schema="n INT").write("out", Parquet("out"))
 print(fingerprint(flow.operators))
 """
 

@@ -158,6 +158,8 @@ def test_any_bytes_are_read_or_refused(data: bytes) -> None:
         (b'{"a":9223372036854775808}', "column 'a' is BIGINT and holds a number too large"),
         (b'{"c":true}', "column 'c' is DOUBLE and holds True"),
         (b'{"c":"1"}', "column 'c' is DOUBLE and holds '1'"),
+        (b'{"c":NaN}', "NaN is no number of JSON"),
+        (b'{"c":1e999}', "column 'c' is DOUBLE and holds a number too large"),
         (b'{"d":1}', "column 'd' is BOOLEAN and holds 1"),
         (b'{"e":1}', "column 'e' is STRING and holds 1"),
         (b'{"a":1}', "the object has no 'e', which is NOT NULL"),

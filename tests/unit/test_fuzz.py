@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from random import Random
 
 import pytest
@@ -27,7 +26,7 @@ def _fuzzer(seed: int) -> Fuzzer:
     "value",
     [
         GOOD, b'{"id":1}', b' {"id": -9223372036854775808, "shop": null}\r\n', b'{"id":9223372036854775807}',
-        b'{"id":1,"price":1e3}',
+        b'{"id":1,"price":1e3}', b'{"id":1,"price":"NaN"}', b'{"id":1,"price":"-Infinity"}',
     ],
 )  # fmt: skip
 def test_values_that_fit_are_good(value: bytes) -> None:
@@ -42,6 +41,8 @@ def test_values_that_fit_are_good(value: bytes) -> None:
         b'{"id":9223372036854775808}', b'{"id":-9223372036854775809}', b'{"id":1,"shop":5}',
         b'{"id":1,"price":"2"}', b'{"id":1,"price":false}', b'{"id":1,"open":1}', b'{"id":1}{', b'{"id":1',
         b'{"id":1,"shop":"\xff"}', b'{"ID":1}', b'{"id":1} {"id":2}', b"[" * 100_000,
+        b"{'id':1}", b'{"id":1,"price":NaN}', b'{"id":1,"price":-Infinity}', b'{"id":1,"price":1e999}',
+        b'{"id":1,"price":"INF"}', b'{"id":1,"shop":[]}', b'{"id":1}}',
     ],
 )  # fmt: skip
 def test_values_that_do_not_fit_are_bad(value: bytes | None) -> None:
@@ -63,21 +64,6 @@ def test_fuzzed_messages_are_bad(seed: int, time_ms: int) -> None:
     assert not is_tagged(SCHEMA, fuzzer.element(timed)[1])
     assert not is_tagged(SCHEMA, fuzzer.element(plain)[1])
     assert not is_event(fuzzer.event(EVENT)[1])
-
-
-def test_values_that_spark_misreads_are_left_out() -> None:
-    """A fitting object with anything behind it that ends as an object does."""
-    good = b'{"id":1,"price":2,"x":"}"}'
-    fuzzer = _fuzzer(1)
-
-    for _ in range(20_000):
-        _, value = fuzzer.value(good)
-        try:
-            row, end = json.JSONDecoder().raw_decode((value or b"").decode())
-        except ValueError:
-            continue
-        assert not (is_value(SCHEMA, json.dumps(row).encode()) and (value or b"").endswith(b"}"))
-        assert end
 
 
 def test_all_kinds_are_made_and_the_same_seed_makes_the_same() -> None:

@@ -102,7 +102,7 @@ def test_manifest_of_a_later_format_is_refused(tmp_path: Path) -> None:
     _manifest(tmp_path).write(path)
     path.write_text(json.dumps({**json.loads(path.read_text()), "format": 99}))
 
-    with pytest.raises(ResultError, match=r"has format 99, this flowcore reads \d"):
+    with pytest.raises(ResultError, match=r"has format 99, this flowcore reads up to \d"):
         Manifest.read(path)
 
 
@@ -130,3 +130,15 @@ def test_manifest_cut_anywhere_is_refused(tmp_path: Path) -> None:
         path.write_bytes(content[:length])
         with pytest.raises(ResultError):
             Manifest.read(path)
+
+
+def test_manifest_of_the_first_format_is_read(tmp_path: Path) -> None:
+    """It knew nothing of folders that change places, so there are none."""
+    path = tmp_path / "manifest.json"
+    manifest = _manifest(tmp_path)
+    manifest.write(path)
+    found = json.loads(path.read_text())
+    del found["swaps"]
+    path.write_text(json.dumps({**found, "format": 1}))
+
+    assert Manifest.read(path) == manifest

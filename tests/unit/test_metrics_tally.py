@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from flowcore.elements import MIN_TIMESTAMP_MS
 from flowcore.metrics.progress import PartitionProgress
 from flowcore.metrics.tally import WINDOW_MS, Batch, QueryTally, Rate, partitions_of
 from flowcore.watermarks.merge import Standing
@@ -19,7 +20,8 @@ TOLD = json.loads("""{
     {"operatorName": "dedupe", "numRowsTotal": 5, "memoryUsedBytes": 32, "numRowsDroppedByWatermark": 1}],
   "sources": [
     {"startOffset": null, "endOffset": {"bids": {"0": 1900, "1": 1901}, "bids.events": {"0": 4}}},
-    {"startOffset": null, "endOffset": {"asks": {"0": 7}}}]
+    {"startOffset": null, "endOffset": {"asks": {"0": 7}}, "latestOffset": {"asks": {"0": 40}},
+     "processedRowsPerSecond": 3.2}]
 }""")
 """Of a real query, shortened, with a second operator and a second source."""
 
@@ -34,9 +36,10 @@ def batch(number: int, end_ms: int, *, length_ms: int = 1_000, records: int = 0,
 def test_batch_is_what_spark_tells() -> None:
     """State and late records of all operators together; offsets of all sources."""
     assert Batch.of(TOLD) == Batch(
-        number=3, start_ms=1_000_440, length_ms=14_714, records=3_800, late=3,
+        number=3, start_ms=1_000_440, length_ms=14_714, records=3_800, dropped=3,
         state_rows=12, state_bytes=265_400, watermark_ms=None,
         offsets={"bids": {0: 1900, 1: 1901}, "bids.events": {0: 4}, "asks": {0: 7}},
+        lagging={"asks": True},
     )  # fmt: skip
 
 
@@ -56,18 +59,59 @@ def test_batch_has_sparks_watermark_once_there_is_one() -> None:
 
 
 def test_batch_counts_what_operators_observe() -> None:
-    """Late records of windows beside those that Spark dropped; the watermark that is furthest behind."""
+    """Late records of windows, dropped ones with Spark's; the watermark that is furthest behind."""
     observed = {
-        "flowcore-keygroups-a": {"late_records": 10, "dropped_records": 4, "watermark_ms": 900},
-        "flowcore-keygroups-b": {"late_records": 20, "watermark_ms": 800},
-        "flowcore-keygroups-c": {"late_records": None, "watermark_ms": None},
+        "flowcore-keygroups-a": {
+            "late_records": 10,
+            "dropped_records": 4,
+            "state_bytes": 70,
+            "watermark_ms": 900,
+        },
+        "flowcore-keygroups-b": {"late_records": 20, "state_bytes": 7, "watermark_ms": 800},
+        "flowcore-keygroups-c": {"late_records": 0, "state_bytes": 0, "watermark_ms": None},
         "flowcore-watermarks-bids": {"newest_0": 5},
         "nothing": None,
     }
 
     found = Batch.of({**TOLD, "observedMetrics": observed})
 
-    assert (found.late, found.watermark_ms) == (33, 800)
+    assert (found.late, found.dropped, found.state_bytes, found.watermark_ms) == (30, 7, 77, 800)
+
+
+def test_tally_keeps_what_a_batch_without_input_does_not_tell() -> None:
+    """Windows still have their state and their time."""
+    tally = QueryTally(START_MS)
+
+    tally.take([batch(4, 1_000, state_bytes=70, watermark_ms=800), batch(5, 2_000)])
+
+    assert (tally.state_bytes, tally.watermark_ms) == (70, 800)
+
+
+@pytest.mark.parametrize(
+    ("latest", "per_second", "expected"),
+    [
+        ({"asks": {"0": 7}}, 0.0, {"asks": False}),
+        ({"asks": {"0": 17}}, 1.0, {"asks": False}),
+        ({"asks": {"0": 18}}, 1.0, {"asks": True}),
+        (None, 1.0, {}),
+    ],
+    ids=["read-to-its-end", "ten-seconds", "over-ten-seconds", "not-told"],
+)
+def test_topic_lags_where_what_is_left_takes_long(
+    latest: Any, per_second: float, expected: dict[str, bool]
+) -> None:
+    """At the pace of the batch."""
+    source = {"endOffset": {"asks": {"0": 7}}, "latestOffset": latest, "processedRowsPerSecond": per_second}
+
+    assert Batch.of({**TOLD, "sources": [source]}).lagging == expected
+
+
+def test_batch_of_windows_that_have_no_time_yet_has_no_watermark() -> None:
+    """They say the smallest number that there is."""
+    observed = {"windows": {"late_records": 1, "watermark_ms": MIN_TIMESTAMP_MS}}
+    found = Batch.of({**TOLD, "observedMetrics": observed})
+
+    assert (found.late, found.watermark_ms) == (1, None)
 
 
 def test_tally_takes_each_batch_once() -> None:

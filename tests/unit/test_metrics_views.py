@@ -54,7 +54,8 @@ def query(**more: Any) -> QueryProgress:
     known = {
         "name": "out", "mode": "realtime", "active": True, "batches": 3, "rows_in": 900, "rows_out": 1_234,
         "rows_per_second": 450.5, "rows_out_per_second": 460.0, "lag": 100, "batch_ms": 2_000,
-        "watermark_ms": NOW_MS - 3_000, "late": 5, "dead_letters": 6, "state_rows": 7, "state_bytes": 2_048,
+        "watermark_ms": NOW_MS - 3_000, "late": 5, "dropped": 4, "dead_letters": 6, "backlog": False,
+        "state_rows": 7, "state_bytes": 2_048,
         "bounded": {"usual": "20260101T000000-aa"}, "partitions": (partition,),
     }  # fmt: skip
     return QueryProgress(**{**known, **more})
@@ -63,7 +64,7 @@ def query(**more: Any) -> QueryProgress:
 def run(**more: Any) -> FlowProgress:
     """A run of which everything is known."""
     latency = LatencyProgress(
-        source="sales/bids", sink="sales/out", markers=60, p50_ms=0.5, p99_ms=4.0, max_ms=30.0
+        source="sales/bids", sink="sales/out", markers=60, p50_ms=0.5, p90_ms=2.0, p99_ms=4.0, max_ms=30.0
     )
     known = {
         "flow": "sales", "time_ms": NOW_MS, "seconds": 60.0, "interval_s": 5.0, "host": socket.gethostname(),
@@ -103,7 +104,7 @@ def test_prometheus_serves_every_measure_in_base_units() -> None:
     assert found[f"flowcore_partition_lag_records{of_partition}"] == 100
     assert found[f"flowcore_latency_seconds{of_latency}"] == 0.004
     assert found['flowcore_query_mode{"flow": "sales", "mode": "realtime", "query": "out"}'] == 1
-    assert len(names) == 24
+    assert len(names) == 26
     assert not [name for name in names if name.endswith("_ms")]
 
 
@@ -218,11 +219,11 @@ def test_reporter_goes_on_whatever_fails() -> None:
 def test_news_are_what_is_lost_and_what_switches() -> None:
     """Told once, when it happens."""
     before = run(switches=())
-    after = run(queries=(query(late=7, dead_letters=6),))
+    after = run(queries=(query(late=9, dropped=6, dead_letters=6),))
 
     assert news(before, before) == []
     assert news(before, after) == [
-        "query 'out' of flow 'sales': 2 records came too late",
+        "query 'out' of flow 'sales': 2 records came too late and were dropped",
         "query 'out' of flow 'sales' went from slice to realtime: all native",
     ]
     assert news(after, after) == []
@@ -235,7 +236,7 @@ def test_log_has_a_line_a_minute_and_news_at_once(caplog: pytest.LogCaptureFixtu
 
     for seconds in (0, 5, 60, 65):
         listener.progressed(run(time_ms=NOW_MS + seconds * 1000))
-    listener.progressed(run(time_ms=NOW_MS + 66_000, state="ended", queries=(query(late=9),)))
+    listener.progressed(run(time_ms=NOW_MS + 66_000, state="ended", queries=(query(dropped=9),)))
 
     found = [(record.levelname, record.message.partition(":")[0]) for record in caplog.records]
     line = ("INFO", "sales/out realtime")
@@ -247,8 +248,8 @@ def test_log_has_a_line_a_minute_and_news_at_once(caplog: pytest.LogCaptureFixtu
     ("last", "ago_s", "expected"),
     [
         pytest.param(run(), 3, None, id="runs"),
-        pytest.param(run(), 29, None, id="late"),
-        pytest.param(run(), 31, r"told nothing for 31 s, though it looks every 5 s: process \d+", id="hangs"),
+        pytest.param(run(), 44, None, id="late"),
+        pytest.param(run(), 46, r"told nothing for 46 s, though it looks every 5 s: process \d+", id="hangs"),
         pytest.param(run(state="ended"), 90, "does not run; it ended 1 min 30 s ago", id="ended"),
         pytest.param(
             run(state="failed", error="query 'out': no"), 1, "failed 1 s ago: query 'out': no", id="failed"
@@ -278,13 +279,14 @@ def test_tables_show_everything_that_is_known() -> None:
     found = {table.title: table for table in tables(run())}
     nothing = tables(run(latencies=(), switches=(), queries=(query(bounded={}, partitions=()),)))
 
-    assert found["queries"].rows == (("out", "realtime", "450", "460", "100", "3 s ago", "5", "6"),)
+    assert found["queries"].rows == (("out", "realtime", "news", "450", "460", "100", "3 s ago"),)
+    assert found["put aside or lost"].rows == (("out", "5", "4", "6"),)
     assert found["since the start"].rows == (("out", "900", "1,234", "3", "2 s", "7", "2.0 KiB"),)
     assert found["partitions"].rows == (("out", "bids[1]", "900", "1,000", "100", "3 s ago"),)
-    assert found["latency of the last minute"].rows[0][3:] == ("0.5 ms", "4.0 ms", "30.0 ms")
+    assert found["latency of the last minute"].rows[0][3:] == ("0.5 ms", "2.0 ms", "4.0 ms", "30.0 ms")
     assert found["bounded results"].rows == (("usual", "20260101T000000-aa"),)
     assert found["last switches of mode"].rows[0][1:] == ("out", "slice to realtime", "all native")
-    assert [table.title for table in nothing] == ["queries", "since the start"]
+    assert [table.title for table in nothing] == ["queries", "put aside or lost", "since the start"]
 
 
 def test_markdown_keeps_its_columns_whatever_the_text() -> None:
@@ -350,10 +352,11 @@ def test_top_ends_well_when_a_person_has_seen_enough(state: Path, number: signal
     with subprocess.Popen(command, stdout=theirs, stderr=theirs) as process:
         os.close(theirs)
         shown = b""
-        while b"switches of mode" not in shown:
+        while b"since the start" not in shown:
             shown += os.read(ours, 1 << 16)
+            assert len(shown) < 1 << 18, shown[-2_000:]
         process.send_signal(number)
-        code = process.wait(20)
+        code = process.wait(60)
         with suppress(OSError):  # the terminal is closed
             shown += os.read(ours, 1 << 16)
     os.close(ours)
@@ -400,7 +403,7 @@ def test_report_is_one_page_that_loads_nothing(state: Path, tmp_path: Path) -> N
     assert (code, output) == (0, f"{file}: 7 looks at flow sales\n")
     assert (parser.open, parser.loaded) == ([], [])
     assert "http" not in page.replace("https://", "http://").replace('xmlns="http://www.w3.org/2000/svg"', "")
-    assert page.count("<svg") == 16
+    assert page.count("<svg") == 18
     assert page.count("all native") == 1
 
 

@@ -179,9 +179,7 @@ def test_tagged_errors_name_coordinates(data: str, said: str) -> None:
 
 def test_tagged_errors_name_the_other_form() -> None:
     """The likely cause is that the topic holds plain values."""
-    with pytest.raises(
-        SerializationError, match='read a topic of plain values with element_format="value-only"'
-    ):
+    with pytest.raises(SerializationError, match='read a topic of plain values with elements="plain"'):
         TAGGED.decode(b'{"id":1}')
 
 

@@ -195,3 +195,49 @@ def test_plan_knows_every_topic_once() -> None:
     assert [(node.name, topic.name) for node, topic in plan_flow(flow).topics] == [
         ("past", "past"), ("bids", "bids"), ("out", "out"), ("n", "n"),
     ]  # fmt: skip
+
+
+def test_stages_that_meet_in_a_folder_run_one_after_another() -> None:
+    """A stage waits for an earlier one that writes what it reads, or reads or writes what it writes."""
+    flow = Flow("f")
+    _bounded(flow, "a").write("report", Parquet("out/report"))
+    flow.read("again", Parquet("out", schema="shop STRING")).write("copy", Parquet("copy"))
+    flow.read("other", Parquet("outside", schema="shop STRING")).write("back", Parquet("a/part"))
+
+    report, copy, back = plan_flow(flow).bounded
+
+    assert (report.after, copy.after, back.after) == ((), ("report",), ("report",))
+    assert copy.start.value == "after report"
+    assert copy.start.reasons == ("again reads what report writes",)
+    assert back.start.reasons == ("back writes what a reads",)
+
+
+def test_stages_that_meet_in_a_topic_run_one_after_another() -> None:
+    """A bounded read of a topic that an earlier stage fills has to see all of it."""
+    flow = Flow("f")
+    _bounded(flow, "a").write("fill", KafkaTopic("t"))
+    flow.read("filled", KafkaTopic("t", schema="shop STRING", until="latest")).write("x", Parquet("x"))
+    flow.read("two", KafkaTopic("u", schema="shop STRING", until="latest")).write("y", Parquet("y"))
+
+    assert [stage.after for stage in plan_flow(flow).bounded] == [(), ("fill",), ()]
+
+
+def test_stages_may_read_the_same_at_once() -> None:
+    """Readers do not disturb each other."""
+    flow = Flow("f")
+    flow.read("one", Parquet("in", schema="shop STRING")).write("x", Parquet("x"))
+    flow.read("two", Parquet("in", schema="shop STRING")).write("y", Parquet("y"))
+
+    assert [stage.start.value for stage in plan_flow(flow).bounded] == ["at once", "at once"]
+
+
+def test_stages_are_in_the_order_in_which_they_were_declared() -> None:
+    """Whether they end in a sink or in a result: a result may be read from what an earlier sink wrote."""
+    flow = Flow("f")
+    _bounded(flow, "a").write("report", Parquet("out"))
+    again = flow.read("again", Parquet("out", schema="shop STRING"))
+    _live(flow).join(again, on="shop").write("out", KafkaTopic("out"))
+
+    assert [(stage.name, stage.after) for stage in plan_flow(flow).bounded] == [
+        ("report", ()), ("again", ("report",)),
+    ]  # fmt: skip

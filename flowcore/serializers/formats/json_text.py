@@ -82,7 +82,7 @@ class JsonFormat:
             SerializationError: The bytes are no object of these columns.
         """
         try:
-            found = json.loads(data.decode())
+            found = json.loads(data.decode(), parse_constant=_no_constant)
         except (ValueError, RecursionError) as error:
             msg = f"{len(data)} bytes are no JSON in UTF-8 ({error}): they hold no value; send one object"
             raise SerializationError(msg) from error
@@ -129,9 +129,17 @@ def _read(column: ValueColumn, field: Any) -> Any:
 
 def _float(column: ValueColumn, field: float) -> float:
     try:
-        return _single(float(field)) if column.type == "FLOAT" else float(field)
-    except OverflowError as error:
-        raise _mismatch(column, "a number too large for it") from error
+        number = _single(float(field)) if column.type == "FLOAT" else float(field)
+    except OverflowError:
+        number = math.inf
+    if math.isinf(number):
+        raise _mismatch(column, "a number too large for it")
+    return number
+
+
+def _no_constant(word: str) -> None:
+    msg = f"{word} is no number of JSON"
+    raise ValueError(msg)
 
 
 def _single(number: float) -> float:

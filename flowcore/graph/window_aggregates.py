@@ -1,0 +1,153 @@
+"""Built-in aggregates of windows: what does the text ``sum(price * 2)`` ask for?
+
+One aggregate function of those that are known, over any row expressions. The arguments are computed
+natively in front of the windows: a plain column stays where it is, other expressions get a column each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple, NoReturn
+
+import sqlglot
+from sqlglot.tokenizer_core import Token, TokenType
+
+from flowcore.errors import PlanError
+from flowcore.graph.checks import row_expression
+from flowcore.graph.expressions import Expression
+from flowcore.graph.operators import Operator
+from flowcore.windows.built_in import BuiltIn
+from flowcore.windows.folds import FOLDS
+
+__all__ = ["WindowAggregates", "window_aggregates"]
+
+_ALIASES = {
+    "mean": "avg", "first": "first_value", "any_value": "first_value", "last": "last_value",
+    "every": "bool_and", "some": "bool_or", "any": "bool_or", "stddev": "stddev_samp", "std": "stddev_samp",
+    "variance": "var_samp",
+}  # fmt: skip
+_OPEN = {TokenType.L_PAREN, TokenType.L_BRACKET}
+_CLOSE = {TokenType.R_PAREN, TokenType.R_BRACKET}
+
+
+class WindowAggregates(NamedTuple):
+    """What was parsed.
+
+    Attributes:
+        columns: ``(output column, aggregate)``.
+        computed: ``(name, expression)`` of the arguments that are no plain columns.
+        uses: The plain columns among the arguments, as the input spells them.
+    """
+
+    columns: tuple[tuple[str, BuiltIn], ...]
+    computed: tuple[tuple[str, Expression], ...]
+    uses: tuple[str, ...]
+
+
+def window_aggregates(node: Operator, name: str, texts: Mapping[str, str]) -> WindowAggregates:
+    """Parse ``column=text`` pairs over windows of ``node``.
+
+    Raises:
+        PlanError: A text is not one known aggregate, or names a column that does not exist.
+    """
+    known = {column.lower(): column for column in node.columns}
+    computed: dict[str, tuple[str, Expression]] = {}
+    uses: dict[str, None] = {}
+
+    def column_of(argument: Expression) -> str:
+        plain = known.get(argument.text.strip().strip("`").lower()) if argument.name else None
+        if plain is not None:
+            uses[plain] = None
+            return plain
+        new = (f"_flowcore_argument_{len(computed) + 1}", argument)
+        return computed.setdefault(argument.text, new)[0]
+
+    columns = []
+    for column, text in texts.items():
+        call = _call(node, name, column, text)
+        arguments = tuple(column_of(argument) for argument in call.arguments)
+        columns.append((column, BuiltIn(call.function, arguments, call.distinct, call.ignore_nulls)))
+    return WindowAggregates(tuple(columns), tuple(computed.values()), tuple(uses))
+
+
+class _Call(NamedTuple):
+    function: str
+    arguments: tuple[Expression, ...]
+    distinct: bool
+    ignore_nulls: bool
+
+
+def _call(node: Operator, name: str, column: str, text: str) -> _Call:
+    """One function call, and what stands in it and behind it."""
+    where = f"operator {name!r}: {column}={text!r}"
+    Expression.parse(text, name)
+    tokens = sqlglot.tokenize(text, dialect="spark")
+    opening = tokens[1] if len(tokens) > 1 else None
+    if opening is None or opening.token_type is not TokenType.L_PAREN:
+        _refuse(f"{where} is no aggregate: a window has many records and needs one value; write for "
+                f"instance {column}='max({text})'")  # fmt: skip
+    function = tokens[0].text.lower()
+    function = _ALIASES.get(function, function)
+    if function not in FOLDS:
+        _refuse(
+            f"{where}: {tokens[0].text!r} is none of the aggregates that windows have built in "
+            f"({', '.join(sorted(FOLDS))}): it could not be computed; use one of them, or a Python aggregate "
+            "with .aggregate_with(...)"
+        )
+    end = _closing(tokens)
+    behind = " ".join(token.text.lower() for token in tokens[end + 1 :])
+    if behind not in ("", "ignore nulls", "respect nulls"):
+        _refuse(
+            f"{where} goes on with {text[tokens[end + 1].start :]!r} behind the aggregate: a column is one "
+            "aggregate; instead of a filter use an argument such as if(condition, value, null), for "
+            "arithmetic a select(...) behind the window"
+        )
+    inner = tokens[2:end]
+    distinct = bool(inner) and inner[0].token_type is TokenType.DISTINCT
+    pieces = [] if _is_star(inner) else list(_pieces(text, inner[distinct:]))
+    fold, ignores = FOLDS[function], behind == "ignore nulls"
+    if fold.chooses_nulls and pieces[1:] in (["true"], ["false"]):
+        ignores = pieces.pop() == "true"
+    if len(pieces) != fold.arguments and not (function == "count" and _is_star(inner)):
+        takes = "one argument or *" if function == "count" else f"{fold.arguments} argument(s)"
+        _refuse(f"{where}: {function} takes {takes}, and is given {len(pieces)}: it could not be computed")
+    if distinct and not (fold.distinct or function in ("min", "max")):
+        known = ", ".join(each for each in sorted(FOLDS) if FOLDS[each].distinct)
+        _refuse(
+            f"{where}: {function} of distinct values is not built in: it could not be computed; those that "
+            f"are: {known}; or use a Python aggregate with .aggregate_with(...)"
+        )
+    if behind and not fold.chooses_nulls:
+        _refuse(f"{where}: {function} passes over nulls by itself; leave {behind!r} out")
+    arguments = tuple(row_expression(node, name, piece) for piece in pieces)
+    return _Call(function, arguments, distinct and fold.distinct, ignores)
+
+
+def _closing(tokens: list[Token]) -> int:
+    """The parenthesis that closes the call; there is one, or the text would not have been parsed."""
+    depth = 0
+    for index, token in enumerate(tokens[1:], 1):
+        depth += (token.token_type in _OPEN) - (token.token_type in _CLOSE)
+        if not depth:
+            return index
+    raise AssertionError(tokens)
+
+
+def _is_star(tokens: list[Token]) -> bool:
+    return len(tokens) == 1 and tokens[0].token_type is TokenType.STAR
+
+
+def _pieces(text: str, tokens: list[Token]) -> Iterator[str]:
+    """The arguments' own text, as it was written."""
+    depth, first = 0, 0
+    for index, token in enumerate(tokens):
+        depth += (token.token_type in _OPEN) - (token.token_type in _CLOSE)
+        if token.token_type is TokenType.COMMA and not depth:
+            yield text[tokens[first].start : tokens[index - 1].end + 1]
+            first = index + 1
+    if tokens:
+        yield text[tokens[first].start : tokens[-1].end + 1]
+
+
+def _refuse(msg: str) -> NoReturn:
+    raise PlanError(msg)

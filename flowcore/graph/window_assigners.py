@@ -1,0 +1,203 @@
+"""Windows as a user declares them: which windows does a record belong to?
+
+Lengths are seconds or a `timedelta`; the pure assigners behind them (`flowcore.windows`) count milliseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from flowcore.durations import MILLISECOND
+from flowcore.errors import InvalidWindowError
+from flowcore.windows import (
+    DynamicSessionWindows,
+    EndOfStreamWindows,
+    GlobalWindows,
+    SessionWindows,
+    SlidingWindows,
+    TumblingWindows,
+    WindowAssigner,
+)
+
+__all__ = [
+    "GAP_COLUMN",
+    "EndOfStream",
+    "GapColumn",
+    "Global",
+    "Length",
+    "Session",
+    "Sliding",
+    "Tumbling",
+    "WindowDeclaration",
+    "assigner_of",
+    "whole_ms",
+]
+
+Length = float | timedelta
+"""A length of time: seconds, or a `timedelta`; whole milliseconds."""
+
+GAP_COLUMN = "_flowcore_gap_ms"
+"""The column in which the gap of a session is, where it is an expression."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tumbling:
+    """Back-to-back windows of one length.
+
+    Args:
+        seconds: The length, > 0.
+        offset: Shifts every boundary: ``Tumbling(timedelta(days=1), offset=timedelta(hours=-1))`` begins days
+            at 23:00 UTC.
+
+    Raises:
+        InvalidWindowError: A length is not positive, or no whole number of milliseconds.
+    """
+
+    seconds: Length
+    offset: Length = 0
+
+    def __post_init__(self) -> None:
+        self.assigner()
+
+    def assigner(self) -> WindowAssigner:
+        """The same in milliseconds."""
+        return TumblingWindows(whole_ms("seconds", self.seconds), whole_ms("offset", self.offset))
+
+
+@dataclass(frozen=True, slots=True)
+class Sliding:
+    """Overlapping windows of one length: a new one every slide.
+
+    Args:
+        seconds: The length, > 0.
+        slide: The distance between two starts, > 0, at most the length.
+        offset: Shifts every boundary.
+
+    Raises:
+        InvalidWindowError: As for `Tumbling`, or the slide is longer than the windows.
+    """
+
+    seconds: Length
+    slide: Length
+    offset: Length = 0
+
+    def __post_init__(self) -> None:
+        self.assigner()
+
+    def assigner(self) -> WindowAssigner:
+        """The same in milliseconds."""
+        return SlidingWindows(
+            whole_ms("seconds", self.seconds), whole_ms("slide", self.slide), whole_ms("offset", self.offset)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class GapColumn:
+    """The gap of a record is in one of its columns, in milliseconds."""
+
+    column: str
+
+    def __call__(self, key: Any, value: Mapping[str, Any]) -> int:
+        """The gap of one record."""
+        gap_ms = value[self.column]
+        if gap_ms is None:
+            msg = (
+                f"the gap of key {key!r} is null: its session would have no end; give the expression a value "
+                "for every record, for instance coalesce(gap_ms, 30000)"
+            )
+            raise InvalidWindowError(msg)
+        return int(gap_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """Stretches of activity, which end once a key has had no record for a gap; touching ones merge.
+
+    Args:
+        gap: The same for all (a length, > 0), or each record's own in milliseconds, zero or more: a Spark
+            SQL expression over the input's columns, or a Python function ``(key, record) -> milliseconds``.
+
+    Raises:
+        InvalidWindowError: It is none of these.
+    """
+
+    gap: Length | str | Callable[[Any, Mapping[str, Any]], int]
+
+    def __post_init__(self) -> None:
+        if isinstance(self.gap, str) and not self.gap.strip():
+            msg = "Session(gap='') has no gap; pass seconds, a timedelta, or Spark SQL text such as 'gap_ms'"
+            raise InvalidWindowError(msg)
+        self.assigner()
+
+    def assigner(self) -> WindowAssigner:
+        """The same in milliseconds."""
+        if isinstance(self.gap, str):
+            return DynamicSessionWindows(GapColumn(GAP_COLUMN))
+        if callable(self.gap):
+            return DynamicSessionWindows(self.gap)
+        return SessionWindows(whole_ms("gap", self.gap))
+
+
+@dataclass(frozen=True, slots=True)
+class Global:
+    """One window a key, which never ends: it emits when its trigger says so."""
+
+    def assigner(self) -> WindowAssigner:
+        """The same."""
+        return GlobalWindows()
+
+
+@dataclass(frozen=True, slots=True)
+class EndOfStream:
+    """One window a key, which emits when the input has ended; the input must be bounded."""
+
+    def assigner(self) -> WindowAssigner:
+        """The same."""
+        return EndOfStreamWindows()
+
+
+WindowDeclaration = Tumbling | Sliding | Session | Global | EndOfStream | WindowAssigner
+"""What `Stream.window` takes; the last is one of your own, in milliseconds."""
+
+
+def assigner_of(windows: WindowDeclaration, operator: str) -> WindowAssigner:
+    """The assigner that was declared.
+
+    Raises:
+        InvalidWindowError: It is none.
+    """
+    if isinstance(windows, (Tumbling, Sliding, Session, Global, EndOfStream)):
+        return windows.assigner()
+    if not isinstance(windows, type) and callable(getattr(windows, "assign", None)):
+        return windows
+    msg = (
+        f"operator {operator!r}: {windows!r} does not say which windows a record belongs to: there would be "
+        "none; pass Tumbling(10), Sliding(10, slide=1), Session(gap=30), Global() or EndOfStream()"
+    )
+    raise InvalidWindowError(msg)
+
+
+def whole_ms(name: str, length: Length) -> int:
+    """A length in milliseconds.
+
+    Raises:
+        InvalidWindowError: It is no length, or not a whole number of milliseconds.
+
+    >>> whole_ms("seconds", 0.5), whole_ms("gap", timedelta(minutes=1))
+    (500, 60000)
+    """
+    known = isinstance(length, (int, float, timedelta)) and not isinstance(length, bool)
+    try:
+        found = length if isinstance(length, timedelta) else timedelta(seconds=length) if known else None
+    except (OverflowError, ValueError):
+        found = None
+    if found is None or found % MILLISECOND:
+        msg = (
+            f"{name}={length!r} is not a number of whole milliseconds: event time has no smaller unit; pass "
+            "seconds, or for instance timedelta(minutes=5)"
+        )
+        raise InvalidWindowError(msg)
+    return found // MILLISECOND

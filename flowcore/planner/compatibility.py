@@ -1,0 +1,131 @@
+"""Compatibility: can a live query go on from the checkpoint that an earlier plan of it left?
+
+A checkpoint holds how far each source was read, and what operators keep. Both are found again by
+their place alone, so a query must read the same topics in the same order, and keep the same. Filters,
+projections, functions without state, joined results and sinks may change.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from itertools import zip_longest
+from typing import assert_never
+
+from flowcore.graph.operators import (
+    Aggregate,
+    Apply,
+    CoGroup,
+    Filter,
+    FlatMap,
+    Join,
+    KeyedProcess,
+    Map,
+    MapBatches,
+    Operator,
+    Read,
+    Select,
+    SideOutput,
+    Union,
+    Where,
+    Window,
+    WithColumns,
+    Write,
+    topic_of,
+)
+from flowcore.planner.describe_windows import kept_by_key
+from flowcore.planner.plan import LiveQuery
+
+__all__ = ["Needs", "State", "differences", "needs_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What an operator keeps from one batch to the next.
+
+    Attributes:
+        operator: Its name, for a reader; another name is not another state.
+        kind: What keeps it, and so in which format.
+        keys: The columns that it is kept by.
+        values: What is kept of each key.
+        key_groups: Into how many groups keys are hashed, None where Spark keeps it by key.
+    """
+
+    operator: str
+    kind: str
+    keys: tuple[str, ...]
+    values: tuple[str, ...]
+    key_groups: int | None = None
+
+    def __str__(self) -> str:
+        groups = f" in {self.key_groups} key groups" if self.key_groups is not None else ""
+        return f"{', '.join(self.values) or 'its keys'} by {', '.join(self.keys) or 'nothing'}{groups}"
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What a query needs its checkpoint to be of.
+
+    Attributes:
+        sources: The topics that it reads, in order.
+        states: What its operators keep, in order.
+    """
+
+    sources: tuple[str, ...]
+    states: tuple[State, ...]
+
+    @property
+    def fingerprint(self) -> str:
+        """The same for all plans of a query that can go on from one checkpoint: hexadecimal text."""
+        states = [{**asdict(state), "operator": None} for state in self.states]
+        return hashlib.sha256(json.dumps([self.sources, states]).encode()).hexdigest()
+
+
+def needs_of(query: LiveQuery) -> Needs:
+    """What a query needs its checkpoint to be of."""
+    topics = (topic_of(source) for source in query.sources)
+    states = (_state(node, query) for node in query.operators)
+    return Needs(
+        tuple(topic.name for topic in topics if topic is not None),
+        tuple(state for state in states if state is not None),
+    )
+
+
+def differences(before: Needs, now: Needs) -> Iterator[str]:
+    """Why a query cannot go on from a checkpoint: each thing as it was, and as it is now."""
+    if before.sources != now.sources:
+        yield f"it was reading {_names(before.sources)}, and now {_names(now.sources)}"
+    for old, new in zip_longest(before.states, now.states):
+        if new is None:
+            yield f"operator {old.operator!r} kept {old}, and now nothing is kept"
+        elif old is None:
+            yield f"operator {new.operator!r} keeps {new}, and nothing was kept before"
+        elif old.kind != new.kind:
+            yield f"{old.kind} {old.operator!r} kept {old}, and now {new.kind} {new.operator!r} keeps {new}"
+        elif (old.keys, old.values, old.key_groups) != (new.keys, new.values, new.key_groups):
+            yield f"operator {new.operator!r} kept {old}, and now {new}"
+
+
+def _names(topics: tuple[str, ...]) -> str:
+    return f"topic{'s' * (len(topics) != 1)} {', '.join(topics) or 'none'}"
+
+
+def _state(node: Operator, query: LiveQuery) -> State | None:
+    match node:
+        case Aggregate():
+            values = tuple(expression.text for _, expression in node.aggregates)
+            return State(node.name, "aggregate", node.by, values)
+        case Window() | KeyedProcess():
+            kind = "window" if isinstance(node, Window) else "process"
+            return State(node.name, kind, node.by, (kept_by_key(node),), query.key_groups)
+        case Apply():
+            return None  # only Spark can tell; see flowcore.spark.kept_state
+        case (
+            Read() | Select() | WithColumns() | Where() | Join() | Union() | Write()
+            | Map() | Filter() | FlatMap() | MapBatches() | CoGroup() | SideOutput()
+        ):  # fmt: skip
+            return None
+        case _:
+            assert_never(node)

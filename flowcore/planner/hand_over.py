@@ -1,0 +1,46 @@
+"""Hand-over: after which bounded stages does a live query start?
+
+After all of them, unless ``execution.hand-over`` is ``pipelined`` (FLIP-331's future work): then it starts as
+soon as the results that it joins are committed, while other stages still run. The parts that are handed
+over are whole tables. A part of a table is never read: a record that is joined before its partner is
+there would leave without it, and nothing would correct that. Operators that could work on a part, row by
+row, are in one stage with what they read and get each row as it comes, so nothing is gained for them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from flowcore.planner.plan import BoundedStage, Decision, LiveQuery
+from flowcore.settings import Settings
+
+__all__ = ["handed_over"]
+
+
+def handed_over(query: LiveQuery, stages: tuple[BoundedStage, ...], settings: Settings) -> LiveQuery:
+    """The query with the stages that it starts after."""
+    after, reasons, change = _after(query, stages, settings)
+    when = f"when {', '.join(after)} {'are' if len(after) > 1 else 'is'} committed" if after else "at once"
+    return replace(query, after=after, start=Decision(when, reasons, change))
+
+
+def _after(
+    query: LiveQuery, stages: tuple[BoundedStage, ...], settings: Settings
+) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+    every = tuple(stage.name for stage in stages)
+    joined = tuple(
+        stage.name
+        for stage in stages
+        if not {result.operator for result in stage.results}.isdisjoint(query.results)
+    )
+    others = ", ".join(name for name in every if name not in joined)
+    if not every:
+        return (), ("the flow has no bounded stage",), ()
+    if not others:
+        return every, ("it joins a table of each bounded stage, and of a table never a part",), ()
+    if settings.hand_over == "whole":
+        return every, ("execution.hand-over is whole",), ("set execution.hand-over to pipelined",)
+    if settings.latency_interval:
+        reason = "the latency markers of a source are for all of its queries, so these start together"
+        return every, (reason,), ("set metrics.latency.interval to 0",)
+    return joined, ("execution.hand-over is pipelined", f"it joins nothing of {others}"), ()

@@ -1,0 +1,44 @@
+"""Keyed process functions: what does a user's function do with each record, its key's state and time?
+
+Configuration (`ProcessConfig`), logic (`ProcessOperator`) and state (`ProcessState`) are three types, as for
+`flowcore.windows`. The operator is pure: records, watermarks and the clock's time are passed in, what the
+function puts out is returned, and `snapshot` and `restore` carry the state over a restart.
+
+Times are integer milliseconds since the epoch, UTC, in signed 64 bits.
+
+>>> class Doubled(KeyedProcessFunction):
+...     def open(self, context):
+...         self.seen = context.value_state("seen", "BIGINT")
+...     def process(self, record, context):
+...         self.seen.set(self.seen.get(0) + 1)
+...         yield {"number": record["number"] * 2, "seen": self.seen.get()}
+>>> operator = ProcessOperator(ProcessConfig(function=Doubled()))
+>>> records = [KeyedRecord("a", {"number": 1}), KeyedRecord("a", {"number": 2})]
+>>> [result.value for result in operator.process(ProcessState(), records).results]
+[{'number': 2, 'seen': 1}, {'number': 4, 'seen': 2}]
+"""
+
+from __future__ import annotations
+
+from flowcore.process.codec import restore, snapshot
+from flowcore.process.context import ProcessContext
+from flowcore.process.function import KeyedProcessFunction
+from flowcore.process.opening import OpenContext
+from flowcore.process.operator import ProcessConfig, ProcessOperator
+from flowcore.process.results import ProcessEmissions, ProcessResult
+from flowcore.process.state import ProcessState
+from flowcore.windows.rows import KeyedRecord
+
+__all__ = [
+    "KeyedProcessFunction",
+    "KeyedRecord",
+    "OpenContext",
+    "ProcessConfig",
+    "ProcessContext",
+    "ProcessEmissions",
+    "ProcessOperator",
+    "ProcessResult",
+    "ProcessState",
+    "restore",
+    "snapshot",
+]

@@ -1,0 +1,106 @@
+"""Snapshots: how is the state of keyed processes written, so that it can be gone on from after a restart?
+
+As JSON-able data with a version. Each key is written by itself (`encode_key`), so that a runtime can keep
+them apart and write only those that have changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from flowcore.errors import StateError
+from flowcore.process.state import Entry, ProcessState
+from flowcore.process.states import Declaration
+from flowcore.windows.plain import from_plain, to_plain
+
+__all__ = ["VERSION", "decode_key", "encode_key", "keys_of", "require_forms", "restore", "snapshot"]
+
+VERSION = 1
+
+
+def snapshot(state: ProcessState, declared: Mapping[str, Declaration]) -> dict[str, Any]:
+    """Everything that has to be remembered.
+
+    Raises:
+        StateError: A user's value is not plain data.
+    """
+    return {
+        "version": VERSION,
+        "states": {name: each.form for name, each in declared.items()},
+        "watermark_ms": state.watermark_ms,
+        "clock_ms": state.clock_ms,
+        "keys": [encode_key(key, state) for key in keys_of(state)],
+    }
+
+
+def restore(written: Mapping[str, Any], declared: Mapping[str, Declaration]) -> ProcessState:
+    """The state that was written.
+
+    Raises:
+        StateError: It is of another version, or of a function that keeps something else.
+    """
+    if written.get("version") != VERSION:
+        msg = (
+            f"state of version {written.get('version')!r}, this flowcore reads {VERSION}: reading it would "
+            "make something else of it; go on with the flowcore that wrote it, or start a new checkpoint"
+        )
+        raise StateError(msg)
+    require_forms(written["states"], declared)
+    state = ProcessState(written["watermark_ms"], written["clock_ms"])
+    for entry in written["keys"]:
+        decode_key(entry, state, declared)
+    return state
+
+
+def require_forms(written: Mapping[str, str], declared: Mapping[str, Declaration]) -> None:
+    """A function that can go on from states that were written; it may have more than those.
+
+    Raises:
+        StateError: It lacks one, or keeps something else in it.
+    """
+    for name, form in written.items():
+        now = declared[name].form if name in declared else "nothing"
+        if now != form:
+            msg = (
+                f"state {name!r} was written as {form!r}, and the function declares {now!r}: it cannot be "
+                "gone on from; declare it as it was and a new one beside it, or start a new checkpoint"
+            )
+            raise StateError(msg)
+
+
+def keys_of(state: ProcessState) -> Iterator[Any]:
+    """Every key of which something is kept, in the order in which it was first heard of."""
+    return iter({**state.cells, **state.event_timers.keys, **state.processing_timers.keys})
+
+
+def encode_key(key: Any, state: ProcessState) -> dict[str, Any]:
+    """One key: what is in its states, and its timers. Nothing of either: it can be forgotten.
+
+    Raises:
+        StateError: A user's value is not plain data.
+    """
+    return {
+        "key": to_plain(key),
+        "states": {
+            name: [[to_plain(entry), to_plain(kept.value), kept.used_ms] for entry, kept in cell.items()]
+            for name, cell in state.cells.get(key, {}).items()
+        },
+        "event_timers": sorted(state.event_timers.of(key)),
+        "processing_timers": sorted(state.processing_timers.of(key)),
+    }
+
+
+def decode_key(written: Mapping[str, Any], state: ProcessState, declared: Mapping[str, Declaration]) -> None:
+    """Put one key that was written into a state."""
+    key = from_plain(written["key"])
+    for name, entries in written["states"].items():
+        cell = {from_plain(entry): Entry(from_plain(value), used_ms) for entry, value, used_ms in entries}
+        state.cells.setdefault(key, {})[name] = cell
+        ttl_ms = declared[name].ttl_ms
+        if ttl_ms is not None:
+            state.expiries.add((key, name), next(iter(cell.values())).used_ms + ttl_ms)
+    for time_ms in written["event_timers"]:
+        state.event_timers.add(key, time_ms)
+    for time_ms in written["processing_timers"]:
+        state.processing_timers.add(key, time_ms)

@@ -1,0 +1,50 @@
+"""State: what keyed processes have to remember between two steps.
+
+Plain mutable data; `flowcore.process.codec` writes and reads it. All kinds of state are kept in the same
+way: a *cell* of entries, one for a value, many for lists and maps. With a time to live, entries stand in
+the order in which they expire.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from flowcore.elements import MIN_TIMESTAMP_MS
+from flowcore.process.timers import KeyTimers
+
+__all__ = ["Cell", "Entry", "ProcessState"]
+
+
+class Entry(NamedTuple):
+    """One value, and when it was written, or read where that counts too; 0 without a time to live."""
+
+    value: Any
+    used_ms: int
+
+
+Cell = dict[Any, Entry]
+"""The entries of one state of one key; never empty. A value's only entry has the name None."""
+
+
+@dataclass(slots=True)
+class ProcessState:
+    """What is kept of all keys.
+
+    Attributes:
+        watermark_ms: How far event time has come; the smallest timestamp if that is not known yet.
+        clock_ms: Where the clock was last.
+        cells: The cells of each key that has any, by the state's name.
+        event_timers: Timers by the watermark.
+        processing_timers: Timers by the clock.
+        expiries: When to look for expired entries, of ``(key, name of the state)``; follows from the rest.
+        touched: Keys whose cells or timers may have changed; whoever writes them down empties it.
+    """
+
+    watermark_ms: int = MIN_TIMESTAMP_MS
+    clock_ms: int = 0
+    cells: dict[Any, dict[str, Cell]] = field(default_factory=dict)
+    event_timers: KeyTimers = field(default_factory=KeyTimers)
+    processing_timers: KeyTimers = field(default_factory=KeyTimers)
+    expiries: KeyTimers = field(default_factory=KeyTimers)
+    touched: set[Any] = field(default_factory=set)

@@ -1,0 +1,237 @@
+"""States: how does a function read and write what it keeps of the key at hand?
+
+A state is declared once and serves all keys: it looks into the cell of the key at hand. With a
+time to live, an entry is gone once the clock reaches the time it was written plus that; entries of lists and
+maps each have their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, MutableMapping
+from dataclasses import dataclass
+from typing import Any
+
+from flowcore.process.current import Current
+from flowcore.process.state import Cell, Entry
+from flowcore.process.types import StateType
+from flowcore.windows.functions import AggregateFunction
+
+__all__ = [
+    "AggregatingState",
+    "Declaration",
+    "ListState",
+    "MapState",
+    "ReducingState",
+    "ValueState",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Declaration:
+    """What a state was declared as.
+
+    Attributes:
+        kind: ``"value"``, ``"list"``, ``"map"``, ``"reducing"`` or ``"aggregating"``.
+        name: Unique in its function.
+        types: Of what it keeps; a map has two.
+        ttl_ms: How long an entry lives, None for ever.
+        reads_count: An entry that is read lives anew.
+    """
+
+    kind: str
+    name: str
+    types: tuple[StateType, ...]
+    ttl_ms: int | None = None
+    reads_count: bool = False
+
+    @property
+    def form(self) -> str:
+        """What its entries are; entries of another form cannot be gone on from."""
+        ttl = () if self.ttl_ms is None else ("with ttl",)
+        return " ".join((self.kind, *(each.text for each in self.types), *ttl))
+
+
+class _State:
+    """What all kinds have in common: a cell, whose entries may expire."""
+
+    def __init__(self, declaration: Declaration, current: Current) -> None:
+        self.declaration = declaration
+        self._current = current
+
+    def clear(self) -> None:
+        """Forget everything of this key."""
+        state, key, name = self._current.state, self._current.key, self.declaration.name
+        cells = state.cells.get(key, {})
+        if cells.pop(name, None) is None:
+            return
+        if not cells:
+            del state.cells[key]
+        for time_ms in tuple(state.expiries.of((key, name))):
+            state.expiries.discard((key, name), time_ms)
+
+    def _cell(self) -> Cell:
+        """Its entries; not to be changed."""
+        return self._current.state.cells.get(self._current.key, {}).get(self.declaration.name, {})
+
+    def _read(self, entry: Any) -> Any:
+        found = self._cell().get(entry)
+        if found is None:
+            return None
+        if self.declaration.reads_count:
+            self._write(entry, found.value)
+        return found.value
+
+    def _read_all(self) -> list[tuple[Any, Any]]:
+        found = [(entry, kept.value) for entry, kept in self._cell().items()]
+        if self.declaration.reads_count:
+            for entry, value in found:
+                self._write(entry, value)
+        return found
+
+    def _write(self, entry: Any, value: Any) -> None:
+        state, key, ttl_ms = self._current.state, self._current.key, self.declaration.ttl_ms
+        cell = state.cells.setdefault(key, {}).setdefault(self.declaration.name, {})
+        if ttl_ms is None:
+            cell[entry] = Entry(value, 0)
+            return
+        cell.pop(entry, None)  # so that it stands last
+        cell[entry] = Entry(value, state.clock_ms)
+        named = (key, self.declaration.name)
+        if not state.expiries.of(named):
+            state.expiries.add(named, state.clock_ms + ttl_ms)
+
+    def _remove(self, entry: Any) -> None:
+        cell = self._cell()
+        if len(cell) == 1 and entry in cell:
+            self.clear()
+        else:
+            del cell[entry]
+
+
+class ValueState(_State):
+    """One value."""
+
+    def get(self, default: Any = None) -> Any:
+        """The value, or the default if there is none."""
+        found = self._read(None)
+        return default if found is None else found
+
+    def set(self, value: Any) -> None:
+        """Keep this one; None forgets it.
+
+        Raises:
+            StateError: It is not of the declared type.
+        """
+        if value is None:
+            self.clear()
+            return
+        self.declaration.types[0].require(self.declaration.name, value)
+        self._write(None, value)
+
+
+class ListState(_State):
+    """Values in the order in which they were added."""
+
+    def add(self, value: Any) -> None:
+        """Append one.
+
+        Raises:
+            StateError: It is not of the declared type.
+        """
+        self.declaration.types[0].require(self.declaration.name, value)
+        cell = self._cell()
+        self._write(next(reversed(cell)) + 1 if cell else 0, value)
+
+    def set(self, values: Iterable[Any]) -> None:
+        """Keep these, and no others."""
+        values = tuple(values)
+        self.clear()
+        for value in values:
+            self.add(value)
+
+    def get(self) -> list[Any]:
+        """All of them."""
+        return [value for _, value in self._read_all()]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.get())
+
+    def __len__(self) -> int:
+        return len(self._cell())
+
+
+class MapState(_State, MutableMapping[Any, Any]):
+    """Values by key; with a time to live it iterates from the one that expires first."""
+
+    def __getitem__(self, key: Any) -> Any:
+        found = self._read(key)
+        if found is None:
+            raise KeyError(key)
+        return found
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self.declaration.types[0].require(self.declaration.name, key)
+        self.declaration.types[1].require(self.declaration.name, value)
+        self._write(key, value)
+
+    def __delitem__(self, key: Any) -> None:
+        self._remove(key)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._cell()
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(tuple(self._cell()))
+
+    def __len__(self) -> int:
+        return len(self._cell())
+
+    def clear(self) -> None:
+        """Forget everything of this key."""
+        _State.clear(self)
+
+
+class ReducingState(_State):
+    """One value, into which others are folded."""
+
+    def __init__(
+        self, declaration: Declaration, current: Current, function: Callable[[Any, Any], Any]
+    ) -> None:
+        super().__init__(declaration, current)
+        self._function = function
+
+    def add(self, value: Any) -> None:
+        """Fold one in.
+
+        Raises:
+            StateError: It, or what comes out, is not of the declared type.
+        """
+        cell = self._cell()
+        value = self._function(cell[None].value, value) if cell else value
+        self.declaration.types[0].require(self.declaration.name, value)
+        self._write(None, value)
+
+    def get(self, default: Any = None) -> Any:
+        """What they were folded into, or the default if there is nothing."""
+        found = self._read(None)
+        return default if found is None else found
+
+
+class AggregatingState(_State):
+    """An accumulator, which is plain data: see `flowcore.windows.AggregateFunction`."""
+
+    def __init__(self, declaration: Declaration, current: Current, function: AggregateFunction) -> None:
+        super().__init__(declaration, current)
+        self._function = function
+
+    def add(self, value: Any) -> None:
+        """Fold one in."""
+        cell = self._cell()
+        kept = cell[None].value if cell else self._function.create()
+        self._write(None, self._function.add(kept, value))
+
+    def get(self, default: Any = None) -> Any:
+        """The result, or the default if there is nothing."""
+        if not self._cell():
+            return default
+        return self._function.result(self._read(None))

@@ -1,0 +1,76 @@
+"""Types of states: does a value fit what was declared?
+
+A type is Spark DDL text. Values are what Spark hands to Python: ``int`` for whole numbers, ``datetime``
+for TIMESTAMP, ``list`` for ARRAY, ``dict`` for MAP and STRUCT; what is inside of the last three is not looked
+at.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, Self
+
+from sqlglot import exp
+from sqlglot.errors import SqlglotError
+
+from flowcore.errors import SchemaError, StateError
+
+__all__ = ["StateType"]
+
+_BITS = {"TINYINT": 8, "SMALLINT": 16, "INT": 32, "BIGINT": 64}
+_KINDS: dict[str, tuple[type, ...]] = {
+    "BOOLEAN": (bool,), "FLOAT": (float, int), "DOUBLE": (float, int), "DECIMAL": (Decimal,),
+    "TEXT": (str,), "VARCHAR": (str,), "CHAR": (str,), "BINARY": (bytes,),
+    "DATE": (dt.date,), "TIMESTAMP": (dt.datetime,), "TIMESTAMPTZ": (dt.datetime,),
+    "TIMESTAMPLTZ": (dt.datetime,), "TIMESTAMPNTZ": (dt.datetime,),
+    "ARRAY": (list,), "MAP": (dict,), "STRUCT": (dict,),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class StateType:
+    """A type: its DDL text, and what kind it is."""
+
+    text: str
+    kind: str
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read Spark DDL text such as ``"INT"`` or ``"ARRAY<STRING>"``.
+
+        Raises:
+            SchemaError: It is no type that a state can have.
+        """
+        try:
+            found = exp.DataType.build(text, dialect="spark")
+        except (SqlglotError, ValueError, TypeError, AttributeError):
+            found = None
+        kind = "" if found is None else str(found.this.name)
+        if found is None or (kind not in _BITS and kind not in _KINDS):
+            msg = (
+                f"{text!r} is no type that a state can have: its values could not be kept over a restart; "
+                "pass Spark DDL such as 'BIGINT' or 'ARRAY<STRING>'"
+            )
+            raise SchemaError(msg)
+        return cls(found.sql("spark"), kind)
+
+    def require(self, name: str, value: Any) -> None:
+        """Refuse a value of another type, and None.
+
+        Raises:
+            StateError: It is one.
+        """
+        bits = _BITS.get(self.kind)
+        if bits is not None:
+            fits = type(value) is int and -(1 << bits - 1) <= value < 1 << bits - 1
+        else:
+            # Exact types: a subclass would come back as something else.
+            fits = type(value) in _KINDS[self.kind]
+        if not fits:
+            msg = (
+                f"state {name!r} is {self.text}, and {value!r} ({type(value).__qualname__}) does not fit: it "
+                "would come back as something else after a restart; convert it, or declare another type"
+            )
+            raise StateError(msg)

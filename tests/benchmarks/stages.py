@@ -1,0 +1,345 @@
+"""A co-group of two bounded inputs: flowcore's blocking stage, against a stream and against batch by hand.
+
+The workload of FLIP-331: as many keys as records on each side, and nothing comes out before the end. flowcore
+plans, runs and commits its stage. Twice: with sums that Spark computes, and with a Python function that is
+called for each key, as the FLIP's own program has a function.
+
+The stream is the same co-group as Structured Streaming over the same kind of files, with flowcore's tuning of
+state stores: each micro-batch updates the state of its keys and puts out what has changed. Sums are Spark's
+native aggregate, the function is Spark's operator for that (transformWithState). It gets smaller inputs, of
+two sizes to see how its time grows. Batch by hand is written in the ways that suggest themselves: one
+aggregate over both sides, and a join of two; for the function ``cogroup(...).applyInArrow``.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+import duckdb
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark import SparkContext, cloudpickle
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
+
+from flowcore import Flow, KafkaTopic, Parquet, Stream
+from flowcore.errors import RunError
+from flowcore.planner import plan_flow
+from flowcore.settings import Settings
+from flowcore.spark.context import Context
+from flowcore.spark.run import SilentListener, run_stages
+from flowcore.spark.session import live_session, session
+from flowcore.testing.benchmark import Figures, Report, in_turn
+
+SCHEMA = "id BIGINT, amount BIGINT"
+RESULT = "id BIGINT, credit BIGINT, debit BIGINT"
+SIDES = {"left": 7_368_787, "right": 9_999_991}
+"""Primes: both sides have the same keys, in different orders."""
+ANSWER = """
+    SELECT count(*), sum(id), sum(credit), sum(debit), bit_xor(hash(id, credit, debit)) FROM ({rows})
+"""
+EXPECTED = """
+    SELECT coalesce(l.id, r.id) AS id, credit, debit
+    FROM (SELECT id, sum(amount)::BIGINT AS credit FROM '{folder}/left/*.parquet' GROUP BY id) l
+    FULL JOIN (SELECT id, sum(amount)::BIGINT AS debit FROM '{folder}/right/*.parquet' GROUP BY id) r
+        USING (id)
+"""
+LATEST = """
+    SELECT id, arg_max(credit, batch) AS credit, arg_max(debit, batch) AS debit
+    FROM '{folder}/*/*.parquet' GROUP BY id
+"""
+
+
+@click.command()
+@click.option("--records", default=20_000_000, show_default=True, help="Records of both sides.")
+@click.option("--streaming-records", default=2_000_000, show_default=True, help="The same, for the stream.")
+@click.option("--batch-records", default=100_000, show_default=True, help="Most records of a micro-batch.")
+@click.option("--function-records", default=2_000_000, show_default=True, help="Records for the function.")
+@click.option("--function-rival-records", default=100_000, show_default=True, help="For its slow rivals.")
+@click.option("--rounds", default=3, show_default=True, help="Counted runs of each contender but streams.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def command(
+    *, records: int, streaming_records: int, batch_records: int, function_records: int,
+    function_rival_records: int, rounds: int, as_json: bool,
+) -> None:  # fmt: skip
+    """A co-group as a blocking stage, against Structured Streaming and against batch by hand."""
+    # Workers cannot import a benchmark.
+    register: Any = cloudpickle.register_pickle_by_value
+    register(sys.modules[__name__])
+    folder = Path(tempfile.mkdtemp(prefix="flowcore-bench-"))
+    settings = Settings.of({"data.dir": folder, "state.dir": folder / "state"})
+    try:
+        with session(settings, "bench") as spark:
+            bench = _Bench(spark, settings, folder)
+            whole = bench.given("whole", records)
+            sums, cpu = bench.measured(
+                rounds,
+                {
+                    "flowcore": bench.ours(whole, sums_flow),
+                    "by hand, union": bench.by_hand(whole, _united),
+                    "by hand, join": bench.by_hand(whole, _joined),
+                },
+            )
+            half, full = (
+                bench.stream(number, batch_records, _balances)
+                for number in (streaming_records // 2, streaming_records)
+            )
+            called, few = bench.given("called", function_records), bench.given("few", function_rival_records)
+            function, _ = bench.measured(
+                rounds,
+                {
+                    "function, flowcore": bench.ours(called, function_flow),
+                    "function, by hand": bench.by_hand(few, _applied),
+                },
+            )
+            stateful = bench.stream(function_rival_records, batch_records, _stateful)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    streams = {"stream, half": half, "stream": full, "function, stream": stateful}
+    ours, *by_hand = (figure.median for figure in sums)
+    ours_cpu, *by_hand_cpu = (figure.median for figure in cpu)
+    ours_function, by_hand_function = (figure.median for figure in function)
+    Report(
+        name="stages",
+        workload=f"co-group of two bounded inputs, {records:,} records, as many keys as on each side; "
+        f"the stream {streaming_records // 2:,} and {streaming_records:,}, in micro-batches of "
+        f"{batch_records:,}; with a function {function_records:,}, its rivals {function_rival_records:,}",
+        figures=[
+            *sums,
+            *cpu,
+            *function,
+            *(Figures(name, "records/s", [each]) for name, each in streams.items()),
+        ],
+        ratios={
+            "ratio_to_batch": ours / max(by_hand),
+            "ratio_to_batch_cpu": min(by_hand_cpu) / ours_cpu,
+            "ratio_to_streaming": ours / full,
+            "streaming_speed_kept": full / half,
+            "streaming_seconds_extrapolated": records / full,
+            "function_ratio_to_batch": ours_function / by_hand_function,
+            "function_ratio_to_streaming": ours_function / stateful,
+        },
+        verified="count, sums and a hash over all rows of every output, against DuckDB over the same files",
+    ).show(as_json=as_json)
+
+
+def sums_flow(folder: Path) -> Flow:
+    """A co-group that a live query waits for, of sums."""
+    made = Flow("bench")
+    left, right = _sides(made, folder)
+    balances = left.co_group(
+        right, on="id", credit="sum(left.amount)", debit="sum(right.amount)", name="balances"
+    )
+    return _waited_for(made, balances)
+
+
+def function_flow(folder: Path) -> Flow:
+    """The same by a function."""
+    made = Flow("bench")
+    left, right = _sides(made, folder)
+    return _waited_for(made, left.co_group(right, balance, on="id", schema=RESULT, name="balances"))
+
+
+def balance(key: int, left: list[dict[str, int]], right: list[dict[str, int]]) -> Iterator[dict[str, int]]:
+    """The sums of one key."""
+    credit, debit = (sum([record["amount"] for record in side]) for side in (left, right))
+    yield {"id": key, "credit": credit, "debit": debit}
+
+
+def _sides(made: Flow, folder: Path) -> Iterator[Stream]:
+    return (made.read(side, Parquet(str(folder / side), schema=SCHEMA)) for side in SIDES)
+
+
+def _waited_for(made: Flow, balances: Stream) -> Flow:
+    live = made.read("live", KafkaTopic("live", schema=SCHEMA))
+    live.join(balances, on="id").write("out", KafkaTopic("out"))
+    return made
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """Two folders of Parquet files, and the answer over them."""
+
+    folder: Path
+    records: int
+    answer: tuple[Any, ...]
+
+    def check(self, rows: str, folder: Path) -> None:
+        found = _ask(rows, folder)
+        if found != self.answer:
+            msg = (
+                f"{folder}: DuckDB finds {self.answer} and the output has {found}, so its speed means nothing"
+            )
+            raise RunError(msg)
+
+
+@dataclass(frozen=True, slots=True)
+class _Bench:
+    spark: SparkSession
+    settings: Settings
+    folder: Path
+
+    def given(self, name: str, records: int, files: int = 2) -> _Given:
+        folder, keys = self.folder / name, records // 2
+        for side, prime in SIDES.items():
+            rows = self.spark.range(0, keys, 1, files)
+            amounts = rows.selectExpr(f"(id * {prime}) % {keys} AS id", "pmod(xxhash64(id), 1000) AS amount")
+            amounts.write.parquet(str(folder / side))
+        return _Given(folder, records, _ask(EXPECTED, folder))
+
+    def ours(self, given: _Given, declare: Callable[[Path], Flow]) -> Callable[[], float]:
+        states = (given.folder / f"state-{number}" for number in itertools.count())
+
+        def run() -> float:
+            fresh = replace(self.settings, state_dir=next(states))
+            began = time.perf_counter()
+            plan = plan_flow(declare(given.folder), settings=fresh)
+            context = Context(self.spark, fresh, plan.flow)
+            run_stages(plan, context, refresh=False, listener=SilentListener())
+            taken = time.perf_counter() - began
+            table = context.results.require("balances").tables["balances"]
+            root = context.results.folder("balances").root
+            files = ", ".join(f"'{root / file.path}'" for file in table.files)
+            given.check(f"FROM read_parquet([{files}])", given.folder)
+            shutil.rmtree(fresh.state_dir)
+            return given.records / taken
+
+        return run
+
+    def by_hand(
+        self, given: _Given, made: Callable[[DataFrame, DataFrame], DataFrame]
+    ) -> Callable[[], float]:
+        output = given.folder / made.__name__
+
+        def run() -> float:
+            began = time.perf_counter()
+            left, right = (self.spark.read.schema(SCHEMA).parquet(str(given.folder / side)) for side in SIDES)
+            made(left, right).write.mode("overwrite").parquet(str(output))
+            taken = time.perf_counter() - began
+            given.check("FROM '{folder}/*.parquet'", output)
+            return given.records / taken
+
+        return run
+
+    def measured(
+        self, rounds: int, contenders: Mapping[str, Callable[[], float]]
+    ) -> tuple[list[Figures], list[Figures]]:
+        """Speeds, and the seconds of processor time that the JVM needs, which other work takes less from."""
+        cpu: dict[str, list[float]] = {name: [] for name in contenders}
+
+        def counted(name: str, _round: int) -> float:
+            before = _cpu_seconds()
+            speed = contenders[name]()
+            cpu[name].append(_cpu_seconds() - before)
+            return speed
+
+        work = [partial(counted, name) for name in contenders]
+        in_turn(1, *work)  # warm up: code generation and class loading
+        speeds = [
+            Figures(name, "records/s", each)
+            for name, each in zip(contenders, in_turn(rounds, *work), strict=True)
+        ]
+        return speeds, [Figures(f"{name}, JVM", "CPU s", each[1:]) for name, each in cpu.items()]
+
+    def stream(
+        self, records: int, batch_records: int, made: Callable[[DataFrame, DataFrame], DataFrame]
+    ) -> float:
+        """Records a second of the co-group as a stream; a micro-batch is a file of each side."""
+        given = self.given(
+            f"streamed-{made.__name__}-{records}", records, max(1, round(records / batch_records))
+        )
+        live = live_session(self.spark, self.settings)
+        read = live.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1)
+        changes = given.folder / "changes"
+
+        def write(frame: DataFrame, batch: int) -> None:
+            frame.withColumn("batch", F.lit(batch)).write.parquet(str(changes / f"batch-{batch}"))
+
+        began = time.perf_counter()
+        query = (
+            made(*(read.parquet(str(given.folder / side)) for side in SIDES))
+            .writeStream.outputMode("update")
+            .option("checkpointLocation", str(given.folder / "checkpoint"))
+            .trigger(availableNow=True)
+            .foreachBatch(write)
+            .start()
+        )
+        query.awaitTermination()
+        taken = time.perf_counter() - began
+        given.check(LATEST, changes)
+        return records / taken
+
+
+def _both(left: DataFrame, right: DataFrame) -> DataFrame:
+    credit = left.selectExpr("id", "amount AS credit", "CAST(NULL AS BIGINT) AS debit")
+    return credit.union(right.selectExpr("id", "CAST(NULL AS BIGINT) AS credit", "amount AS debit"))
+
+
+def _balances(left: DataFrame, right: DataFrame) -> DataFrame:
+    grouped = _both(left, right).groupBy("id")
+    return grouped.agg(F.sum("credit").alias("credit"), F.sum("debit").alias("debit"))
+
+
+def _united(left: DataFrame, right: DataFrame) -> DataFrame:
+    return _balances(left, right)
+
+
+def _joined(left: DataFrame, right: DataFrame) -> DataFrame:
+    credit = left.groupBy("id").agg(F.sum("amount").alias("credit"))
+    return credit.join(right.groupBy("id").agg(F.sum("amount").alias("debit")), on="id", how="full")
+
+
+def _applied(left: DataFrame, right: DataFrame) -> DataFrame:
+    return left.groupBy("id").cogroup(right.groupBy("id")).applyInArrow(_balance_of_tables, RESULT)
+
+
+def _balance_of_tables(key: tuple[Any, ...], left: pa.Table, right: pa.Table) -> pa.Table:
+    credit, debit = (pc.sum(side["amount"]) for side in (left, right))
+    return pa.table({"id": [key[0].as_py()], "credit": [credit.as_py()], "debit": [debit.as_py()]})
+
+
+def _stateful(left: DataFrame, right: DataFrame) -> DataFrame:
+    grouped = _both(left, right).groupBy("id")
+    return grouped.transformWithState(_Balances(), RESULT, "Update", "None")
+
+
+class _Balances(StatefulProcessor):
+    """Keeps both sums of a key, which is kinder than to keep its records, and calls no function of them."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self.sums = handle.getValueState("sums", "credit BIGINT, debit BIGINT")
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:  # noqa: ARG002, N802, N803
+        found = [self.sums.get() or (0, 0), *((row["credit"], row["debit"]) for row in rows)]
+        credit, debit = (sum(each or 0 for each in side) for side in zip(*found, strict=True))
+        self.sums.update((credit, debit))
+        yield Row(id=key[0], credit=credit, debit=debit)
+
+    def close(self) -> None:
+        pass
+
+
+def _cpu_seconds() -> float:
+    """Of the JVM, since it was started."""
+    java: Any = SparkContext._gateway
+    fields = Path(f"/proc/{java.proc.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _ask(rows: str, folder: Path) -> tuple[Any, ...]:
+    with duckdb.connect() as connection:
+        text = ANSWER.replace("{rows}", rows).replace("{folder}", str(folder))
+        found: tuple[Any, ...] = connection.execute(text).fetchall()[0]
+        return found

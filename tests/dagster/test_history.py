@@ -1,0 +1,100 @@
+"""The bounded stages of a flow in one Dagster run: side by side, each alone, and told of as they go."""
+
+import base64
+import re
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import pandas as pd
+import pytest
+from dagster import AssetKey, DagsterEventType, DagsterInstance, Definitions, ExecuteInProcessResult
+
+from flowcore import Flow, Parquet, from_frame
+from pipelines.auctions.assets import auctions
+from pipelines.bridge import FlowcoreResource, bridge, definitions
+
+pytestmark = pytest.mark.dagster
+
+
+def _meeting(folder: Path, mine: str, other: str) -> Callable[[Any], Any]:
+    """A source whose task ends only when that of another one is there too."""
+
+    def wait(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+        (folder / mine).touch()
+        deadline = time.monotonic() + 40
+        while not (folder / other).exists():
+            if time.monotonic() > deadline:
+                msg = f"{other} never came"
+                raise TimeoutError(msg)
+            time.sleep(0.05)
+        yield from frames
+
+    return lambda spark: spark.range(0, 1, 1, 1).toDF("a").mapInPandas(wait, "a BIGINT")
+
+
+def _location(folder: Path) -> Definitions:
+    flow = Flow("f")
+    first = flow.read("one", from_frame(_meeting(folder, "1", "2"), "a BIGINT"))
+    first.write("x", Parquet("x"))
+    first.select("a + 1 as a").write("more", Parquet("more"))
+    flow.read("two", from_frame(_meeting(folder, "2", "1"), "a BIGINT")).write("y", Parquet("y"))
+    more = {"data.dir": str(folder), "state.dir": str(folder / "state"), "execution.short-lived": "true"}
+    return definitions(bridge(flow), flowcore=FlowcoreResource(more=more))
+
+
+def _run(folder: Path, *keys: str) -> ExecuteInProcessResult:
+    job = _location(folder).resolve_job_def("f_history")
+    selection = [AssetKey(["files", key]) for key in keys] or None
+    with DagsterInstance.ephemeral() as instance:
+        return job.execute_in_process(instance=instance, asset_selection=selection, raise_on_error=False)
+
+
+def _materialized(result: ExecuteInProcessResult) -> dict[str, dict[str, Any]]:
+    events = [e for e in result.all_events if e.event_type is DagsterEventType.ASSET_MATERIALIZATION]
+    found = (event.step_materialization_data.materialization for event in events)
+    return {
+        each.asset_key.path[-1]: {name: value.value for name, value in each.metadata.items()}
+        for each in found
+        if each.asset_key
+    }
+
+
+def test_stages_of_one_run_are_side_by_side(tmp_path: Path) -> None:
+    """Each of these ends only if the other one runs; how long each was in each state is metadata."""
+    result = _run(tmp_path)
+
+    assert result.success
+    made = _materialized(result)
+    assert made.keys() == {"x", "more", "y"}
+    for metadata in made.values():
+        assert metadata["state"] == "committed"
+        assert metadata["running_s"] > 0
+        assert metadata["finishing_s"] > 0
+
+
+def test_stage_is_run_whole_though_one_asset_of_it_is_asked_for(tmp_path: Path) -> None:
+    """The other sink is made along with it and shown; the other stage is not run."""
+    (tmp_path / "2").touch()
+
+    result = _run(tmp_path, "more")
+
+    assert result.success
+    assert _materialized(result).keys() == {"x", "more"}
+    assert not (tmp_path / "y").exists()
+
+
+@pytest.mark.parametrize("key", [["auctions", "catalog"], ["auctions", "live"]], ids=["bounded", "live"])
+def test_plan_is_drawn_in_the_metadata_of_an_asset(key: list[str]) -> None:
+    """Dagster's Markdown shows a picture that is in it: the drawn plan, and the plan in words below."""
+    metadata = definitions(auctions).resolve_asset_graph().get(AssetKey(key)).metadata
+    text = metadata["plan"].value
+
+    (picture,) = re.findall(r"^!\[.*\]\(data:image/svg\+xml;base64,([\w+/=]+)\)$", text, re.MULTILINE)
+    root = ET.fromstring(base64.b64decode(picture))  # noqa: S314 - it is our own
+
+    titles = [title.text for title in root.iter("{http://www.w3.org/2000/svg}title")]
+    assert "bids: read KafkaTopic bids" in titles
+    assert "stage 1: catalog (batch, starts at once)" in text

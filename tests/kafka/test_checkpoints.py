@@ -1,0 +1,221 @@
+"""A query goes on from a checkpoint that its plan can read, and from no other."""
+
+import json
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flowcore import Flow, KafkaTopic, Stream
+from flowcore.errors import StateError
+
+pytestmark = pytest.mark.kafka
+
+Live = Any
+SALE = "id BIGINT, shop STRING, price DOUBLE"
+
+
+@pytest.fixture
+def started(live: Live) -> Live:
+    """A query `top` with a checkpoint over three sales; topics of its own for whoever is refused."""
+    live.bids, live.top = live.topic("bids", schema=SALE), live.topic("top")
+    live.send(live.bids, *({"id": i, "shop": "ab"[i % 2], "price": float(i)} for i in range(3)))
+    live.run(_flow(live))
+    live.checkpoint = live.settings.state_dir / "f" / "checkpoints" / "top"
+    live.record = live.checkpoint.with_name("top.plan.json")
+    return live
+
+
+def _flow(
+    live: Live, change: Callable[[Stream], Stream] | None = None, source: KafkaTopic | None = None,
+    sink: KafkaTopic | None = None,
+) -> Flow:  # fmt: skip
+    flow = Flow("f")
+    bids = flow.read("bids", source or live.bids)
+    top = change(bids) if change else bids.aggregate(by="shop", top="max(price)")
+    top.write("top", sink or live.top, key="shop")
+    return flow
+
+
+def _tops(live: Live) -> dict[str, float]:
+    return {value["shop"]: value["top"] for value in live.values(live.top)}
+
+
+def _everything(folder: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file() and path.name != "spark.log"
+    }
+
+
+CHANGES: dict[str, tuple[Callable[[Stream], Stream], str]] = {
+    "function": (lambda s: s.aggregate(by="shop", top="min(price)"), r"kept max\(price\).*now min\(price\)"),
+    "one-more": (lambda s: s.aggregate(by="shop", top="max(price)", n="count(*)"), r"now .*count\(\*\)"),
+    "key": (lambda s: s.select("id as shop", "price").aggregate(by=["shop", "price"]), r"by shop, price"),
+    "type": (
+        lambda s: s.with_columns(price="cast(price as bigint)").aggregate(by="shop", top="max(price)"),
+        r"types of what is kept were .*double.*and now .*bigint",
+    ),
+    "dataframe-function": (
+        lambda s: s.apply(lambda frame: frame.dropDuplicates(["shop"])),
+        r"nothing is kept",
+    ),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_query_that_keeps_something_else_is_refused(change: str, started: Live) -> None:
+    """Before it writes a file or makes a topic; the message shows both sides and the choices."""
+    other, said = CHANGES[change]
+    before = _everything(started.settings.state_dir)
+    nowhere = started.topic("nowhere")
+
+    with pytest.raises(StateError, match=said) as refused:
+        started.run(_flow(started, other, sink=nowhere))
+
+    for choice in (
+        str(started.checkpoint),
+        "go back to the flow",
+        "another state.dir",
+        "another name for 'top'",
+    ):
+        assert choice in str(refused.value)
+    assert _everything(started.settings.state_dir) == before
+
+    started.send(started.bids, {"id": 9, "shop": "a", "price": 90.0})
+    started.run(_flow(started))
+
+    assert _tops(started) == {"a": 90.0, "b": 1.0}
+
+
+def test_query_over_another_topic_is_refused(started: Live) -> None:
+    """Its offsets would be taken for those of the other one."""
+    other = started.topic("others", schema=SALE)
+    started.send(other, {"id": 1, "shop": "a", "price": 1.0})
+
+    with pytest.raises(
+        StateError, match=rf"was reading topic {started.bids.name}, and now topic {other.name}"
+    ):
+        started.run(_flow(started, source=other))
+
+
+def test_query_may_change_filters_projections_and_sinks(started: Live) -> None:
+    """What is kept is the same, so it goes on: the record says what the query needs now as before."""
+    before = json.loads(started.record.read_text())["fingerprint"]
+    started.top = started.topic("elsewhere")
+    started.send(started.bids, {"id": 9, "shop": "a", "price": 1.5}, {"id": 10, "shop": "b", "price": 50.0})
+
+    started.run(
+        _flow(
+            started,
+            lambda s: (
+                s.where("id < 10")
+                .select("shop", "price + 0 as price", name="projected")
+                .aggregate(by="shop", best="max(price)", name="renamed")
+                .select("shop", "best as top", "best * 2 as twice")
+            ),
+        )
+    )
+
+    assert started.values(started.top) == [{"shop": "a", "top": 2.0, "twice": 4.0}]
+    assert json.loads(started.record.read_text())["fingerprint"] == before
+
+
+def test_functions_that_keep_something_else_are_refused(live: Live) -> None:
+    """What a DataFrame function keeps, only Spark can tell; it is told before the query starts."""
+    bids, out = live.topic("bids", schema=SALE), live.topic("out")
+    live.send(bids, *({"id": i, "shop": "ab"[i % 2], "price": 1.0} for i in range(4)))
+
+    def flow(*columns: str) -> Flow:
+        flow = Flow("f")
+        unique = flow.read("bids", bids).apply(lambda frame: frame.dropDuplicates([*columns]))
+        unique.where("price > 0").write("out", out)
+        return flow
+
+    live.run(flow("shop"))
+    with pytest.raises(StateError, match=r"apply_1 \(Deduplicate \[shop\].*apply_1 \(Deduplicate \[price\]"):
+        live.run(flow("price"))
+    live.run(flow("shop"))
+
+    assert sorted(value["shop"] for value in live.values(out)) == ["a", "b"]
+
+
+def _rewritten(record: Path, **changes: Any) -> None:
+    record.write_text(json.dumps({**json.loads(record.read_text()), **changes}))
+
+
+DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
+    "cut-short": (
+        lambda record: record.write_text(record.read_text()[:50]),
+        "cannot be read .*bring the file back",
+    ),
+    "no-object": (lambda record: record.write_text("[]"), "cannot be read"),
+    "field-missing": (lambda record: record.write_text('{"format": 1, "flow": "f"}'), "cannot be read"),
+    "of-another-flow": (lambda record: _rewritten(record, flow="g"), "it is of query 'top' of flow 'g'"),
+    "of-the-future": (lambda record: _rewritten(record, format=7), "has format 7, this flowcore reads 1"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_record_that_is_damaged_or_foreign_stops_a_query(damage: str, started: Live) -> None:
+    """Whether the checkpoint is of this plan cannot be told; with the file back, the query goes on."""
+    spoil, said = DAMAGE[damage]
+    good = started.record.read_text()
+    spoil(started.record)
+    before = _everything(started.settings.state_dir)
+
+    with pytest.raises(StateError, match=said):
+        started.run(_flow(started))
+
+    assert _everything(started.settings.state_dir) == before
+    started.record.write_text(good)
+    started.run(_flow(started))
+    assert _tops(started) == {"a": 2.0, "b": 1.0}
+
+
+def test_checkpoint_that_is_older_than_records_is_taken(
+    started: Live, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What it was made by is not known but for its topics; from now on it is."""
+    good = started.record.read_text()
+    started.record.unlink()
+    other = started.topic("others", schema=SALE)
+    started.send(other, {"id": 1, "shop": "a", "price": 1.0})
+    with pytest.raises(StateError, match=rf"was reading {started.bids.name}, and now {other.name}"):
+        started.run(_flow(started, source=other))
+    started.send(started.bids, {"id": 9, "shop": "a", "price": 90.0})
+
+    with caplog.at_level(logging.WARNING):
+        started.run(_flow(started))
+
+    assert "was made before flowcore wrote down what by" in caplog.text
+    assert _tops(started) == {"a": 90.0, "b": 1.0}
+    assert started.record.read_text() == good
+
+
+def test_query_in_backlog_says_so(live: Live) -> None:
+    """While a source would take long to read to its end, and not when it has been."""
+    bids, out = live.topic("bids", schema=SALE), live.topic("out")
+    live.send(bids, *({"id": i} for i in range(4_000)))
+    flow = Flow("f")
+    flow.read("bids", bids).write("out", out)
+    live.settings = replace(live.settings, max_batch_records=20)
+    told: list[bool | None] = []
+
+    def look(run: Any) -> None:
+        while not told or told[-1] is None:
+            (query,) = run.progress()
+            told.append(query.backlog)
+            assert query.active
+            run.wait(0.1)
+
+    live.run(flow, "micro-batch", until=look)
+    live.settings = replace(live.settings, max_batch_records=5_000)
+    live.run(flow, "slice", until=lambda run: (run.wait(60), told.append(run.progress()[0].backlog)))
+
+    assert told[-2:] == [True, False]
+    assert len(live.values(out)) >= 4_000

@@ -1,0 +1,36 @@
+"""A stream that waits for its bounded stage holds nothing: no memory, no disk, no connection."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.kafka
+
+
+@pytest.fixture(scope="module")
+def report() -> dict[str, Any]:
+    """What the benchmark finds over a small input, with records waiting in the topic."""
+    command = [sys.executable, "-m", "flowcore.cli.main", "bench", "waiting", "--json"]
+    done = subprocess.run(
+        [*command, "--records", "20000", "--pending", "2000"],
+        capture_output=True, text=True, check=False, timeout=280, cwd=Path(__file__).parents[2],
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+@pytest.mark.parametrize("what", ["memory_bytes", "disk_bytes", "queries", "connections", "checkpoint_files"])
+def test_waiting_stream_holds_nothing(what: str, report: dict[str, Any]) -> None:
+    """Before the commit the flow holds what its bounded stage holds alone; when the stream runs, more."""
+    assert report[f"waiting_{what}"] == 0
+    assert report["whole"][f"running_{what}"] > report["alone"][what]
+
+
+def test_waiting_stream_runs_afterwards(report: dict[str, Any]) -> None:
+    """What was waiting in the topic is joined by the same run."""
+    assert report["verified"] == "2,000 records joined by the same run afterwards"

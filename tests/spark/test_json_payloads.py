@@ -1,0 +1,126 @@
+"""Spark reads the JSON objects that the Python format reads, although its own reader takes more."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.sql import SparkSession
+
+from flowcore import Flow, KafkaTopic
+from flowcore.errors import SerializationError
+from flowcore.graph.operators import Read
+from flowcore.graph.schema import Schema
+from flowcore.serializers.formats import JsonFormat
+from flowcore.settings import Settings
+from flowcore.spark.session import live_session
+from flowcore.spark.sql import quoted
+from flowcore.spark.values import RECORD, bad_record, parsed
+
+pytestmark = pytest.mark.spark
+
+SCHEMA = "id BIGINT NOT NULL, s STRING, d DOUBLE, f FLOAT, `it's` STRING"
+GOOD = [
+    *r"""
+{"id":1}
+{"id":1,"s":"}"}
+{"id":1,"s":"} x}"}
+{"id":1,"z":{"a":[{}]}}
+{"id":1,"s":"5"}
+{"id":1,"s":"-5.5e-7"}
+{"id":1,"s":"true"}
+{"id":1,"s": "5"}
+{"id":1,"s"  :  "5"}
+{"id":1,"s":"\u0035"}
+{"id":1,"s":"5","z":{}}
+{"id":1,"s":"[1]"}
+{"id":1,"s":"{\"a\":1}"}
+{"id":1,"s":"NaN"}
+{"id":1,"s":"\"NaN\""}
+{"id":1,"s":"2026-01-01"}
+{"id":1,"s":""}
+{"id":1,"s":null,"d":null}
+{"id":1,"it's":"5"}
+{"id":1,"s":1,"s":"1"}
+{"id":1,"d":5}
+{"id":1,"d":"NaN"}
+{"id":1,"d":"Infinity"}
+{"id":1,"d":"-Infinity"}
+{"id":1,"f":"Infinity"}
+{"id":1,"d":1.7976931348623157e308}
+{"id":1,"s":"]","z":{}}
+""".strip("\n").splitlines(),
+    '{"id":1} ',
+    ' {"id":1}\r\n',
+    '{"id":1,"z":[{}]} ',
+]
+BAD = [
+    *r"""
+{"id":1} {"id":2}
+{"id":1}{"id":2}
+{"id":1},{"id":2}
+{"id":1}:{}
+{"id":1} x}
+{"id":1}}
+{"id":1}]}
+{"id":1}] x}
+{"id":1},2] x}
+{"id":1},0] x}
+{"id":1},0],0] x}
+{"id":1,"z":{}} {}
+/**/{"id":1}
+{'id':1}
+{"id":1,"s":'x'}
+{id:1}
+{"id":1,"s":5}
+{"id":1,"s":-5.5e-7}
+{"id":1,"s":true}
+{"id":1,"s":false}
+{"id":1,"s":[1]}
+{"id":1,"s":[]}
+{"id":1,"s":{"a":1}}
+{"id":1,"s":{}}
+{"id":1,"s":NaN}
+{"id":1,"s":-Infinity}
+{"id":1,"s":"1","it's":1}
+{"id":1,"s":1,"z":{"s":"1"}}
+{"id":1,"s":1,"z":"\"s\":\"1\""}
+{"id":1,"s": 1,"it's": "1"}
+{"id":1,"it's":5}
+{"id":1,"d":NaN}
+{"id":1,"d":Infinity}
+{"id":1,"d":-Infinity}
+{"id":1,"d":"INF"}
+{"id":1,"d":1e999}
+{"id":1,"f":1e39}
+{"id":1,"d":01}
+{"id":1,"d":+1}
+{"id":1,"d":.5}
+{"id":1,"d":"5"}
+{"id":1,"z":NaN,"y":{}}
+""".strip("\n").splitlines(),
+    '{"id":1}\n{"id":2}',
+    '{"id":1}\x00',
+    '{"id":1}\x00}',
+    '\ufeff{"id":1}',
+]
+
+
+def test_json_is_read_by_spark_as_by_python(spark: SparkSession) -> None:
+    """What is good is the same row, what is bad is bad in both."""
+    columns = Schema.parse(SCHEMA).columns
+    python = JsonFormat.of(columns)
+    read = Flow("f").read("r", KafkaTopic("t", SCHEMA)).operator
+    assert isinstance(read, Read)
+    fields = [f"{RECORD}.{quoted(column.name)}" for column in columns]
+    live = live_session(spark, Settings.of({}, environment={}))
+    frame = live.createDataFrame([(text.encode(),) for text in (*GOOD, *BAD)], "value BINARY")
+    frame = frame.selectExpr("value", parsed(read)).selectExpr("value", f"{bad_record(read)} AS bad", *fields)
+
+    found = {bytes(row.value): None if row.bad else row[2:] for row in frame.collect()}
+
+    assert [text for text in GOOD if found[text.encode()] is None] == []
+    assert [text for text in BAD if found[text.encode()] is not None] == []
+    for text in GOOD:
+        assert str(found[text.encode()]) == str(tuple(python.decode(text.encode()).values())), text
+    for text in BAD:
+        with pytest.raises(SerializationError):
+            python.decode(text.encode())

@@ -1,0 +1,174 @@
+"""Sinks of one stage change places together: what a kill interrupts, the next run finishes or undoes."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from flowcore import Csv, Flow, Parquet
+from flowcore.errors import RunError
+from flowcore.spark.context import Context
+from flowcore.spark.manifest import Manifest
+from flowcore.spark.results import StageFolder
+from flowcore.spark.swaps import Swap, finish, roll_back
+
+pytestmark = pytest.mark.spark
+
+Run = Callable[..., Any]
+Rows = Callable[[str], list[tuple[Any, ...]]]
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from flowcore.planner import plan_flow
+from flowcore.settings import Settings
+from flowcore.spark import swaps
+from flowcore.spark.context import Context
+from flowcore.spark.run import SilentListener, run_stages
+from flowcore.spark.session import session
+
+sys.path.insert(0, sys.argv[1])
+from three import flow
+
+replace, moves = Path.replace, []
+
+def replace_or_die(self, target):
+    moves.append(self)
+    if len(moves) == int(sys.argv[2]):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return replace(self, target)
+
+Path.replace = replace_or_die
+folders = {"data.dir": sys.argv[1], "state.dir": sys.argv[1] + "/state"}
+settings = Settings.of({**folders, "execution.short-lived": True})
+with session(settings, "killed") as spark:
+    run_stages(plan_flow(flow), Context(spark, settings, "f"), refresh=False, listener=SilentListener())
+"""
+FLOW = """
+from flowcore import Csv, Flow, Parquet
+
+flow = Flow("f")
+base = flow.read("in", Parquet("in", schema="a BIGINT")).aggregate(by="a", n="count(*)")
+base.write("x", Parquet("x"))
+base.write("y", Csv("y"))
+base.write("z", Parquet("z"))
+"""
+# The moves: 1 the manifest; then of each sink the old folder away and the new one to its place.
+BEFORE, IN_FIRST, BETWEEN, LAST = 1, 3, 4, 7
+
+
+@pytest.mark.parametrize(
+    "move", [BEFORE, IN_FIRST, BETWEEN, LAST], ids=["before-commit", "in-first", "between", "in-last"]
+)
+def test_sinks_are_swapped_together_whenever_a_run_is_killed(
+    move: int, tmp_path: Path, run: Run, rows: Rows
+) -> None:
+    """After kill -9 at this move the next start shows all of the old output or all of the new."""
+    _source(tmp_path, 1)
+    run(_flow())
+    _source(tmp_path, 1, 2)
+    (tmp_path / "three.py").write_text(FLOW)
+    command = [sys.executable, "-c", KILLED, str(tmp_path), str(move)]
+    killed = subprocess.run(command, check=False, timeout=120, start_new_session=True, env=os.environ)
+    assert killed.returncode == -signal.SIGKILL
+    hidden = {path.name for path in tmp_path.iterdir() if path.name.startswith(".")}
+    assert hidden
+
+    ((manifest, fresh),) = run(_flow())
+
+    # Before the commit the run has to be done again; after it there is nothing to do but to move folders.
+    assert fresh == (move == BEFORE)
+    assert len(manifest.swaps) == 3
+    for files in ("x/*.parquet", "y/*.csv", "z/*.parquet"):
+        assert rows(f"from '{{dir}}/{files}' select a") == [(1,), (2,)]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "state", "three.py", "x", "y", "z"]
+
+
+def _flow() -> Flow:
+    flow = Flow("f")
+    base = flow.read("in", Parquet("in", schema="a BIGINT")).aggregate(by="a", n="count(*)")
+    base.write("x", Parquet("x"))
+    base.write("y", Csv("y"))
+    base.write("z", Parquet("z"))
+    return flow
+
+
+def _source(folder: Path, *values: int) -> None:
+    (folder / "in").mkdir(exist_ok=True)
+    pq.write_table(pa.table({"a": list(values)}), folder / "in" / "p.parquet")
+
+
+def test_sinks_stay_as_they_were_when_one_of_them_fails(
+    tmp_path: Path, run: Run, context: Context, rows: Rows
+) -> None:
+    """The third cannot be computed, so the first two, which can, are not replaced either."""
+    _source(tmp_path, 1)
+    run(_flow())
+    _source(tmp_path, 1, 2)
+    flow = Flow("f")
+    base = flow.read("in", Parquet("in", schema="a BIGINT")).aggregate(by="a", n="count(*)")
+    base.write("x", Parquet("x"))
+    base.write("y", Csv("y"))
+    base.with_columns(bad="1 / (a - 2)").write("z", Parquet("z"))
+
+    with pytest.raises(RunError, match="DIVIDE_BY_ZERO"):
+        run(flow)
+
+    for files in ("x/*.parquet", "y/*.csv", "z/*.parquet"):
+        assert rows(f"from '{{dir}}/{files}' select a") == [(1,)]
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+    assert context.results.folder("x+y+z").manifest() is not None
+
+
+def test_interrupted_commit_is_left_to_the_run_that_is_at_it(tmp_path: Path) -> None:
+    """While another process holds the stage, its folders are not moved under its hands."""
+    folder = StageFolder(tmp_path / "results", "x")
+    with folder.fresh_version() as (version, _):
+        swap = Swap.of(str(tmp_path / "x"), version)
+        Path(swap.staged).mkdir()
+        Manifest(
+            flow="f", stage="x", version=version, created_ms=1, duration_ms=1, fingerprint="", sources={},
+            tables={}, rejected={}, swaps=(swap,),
+        ).write(folder.manifest_path)  # fmt: skip
+        with pytest.raises(RunError, match="'x' is being run by another process"):
+            folder.finish_commit()
+        assert swap.pending
+
+    folder.finish_commit()
+
+    assert not swap.pending
+    assert (tmp_path / "x").is_dir()
+
+
+def test_swap_done_twice_is_done_once(tmp_path: Path) -> None:
+    """Whoever comes second finds nothing to do."""
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x" / "old").touch()
+    swap = Swap.of(str(tmp_path / "x"), "20250101T000000-0123abcd")
+    Path(swap.staged).mkdir()
+    (Path(swap.staged) / "new").touch()
+
+    finish([swap])
+    finish([swap])
+
+    assert [path.name for path in tmp_path.rglob("*")] == ["x", "new"]
+
+
+def test_roll_back_removes_only_what_it_knows(tmp_path: Path) -> None:
+    """Hidden files of others, and folders of other targets, are not touched."""
+    for name in (".x.20250101T000000-0123abcd", ".x.20250101T000000-0123abcd.old"):
+        (tmp_path / name).mkdir()
+    others = {".x.backup", ".y.20250101T000000-0123abcd", "x.20250101T000000-0123abcd", "x"}
+    for name in others:
+        (tmp_path / name).mkdir()
+
+    roll_back([str(tmp_path / "x"), str(tmp_path / "nowhere" / "z")])
+
+    assert {path.name for path in tmp_path.iterdir()} == others

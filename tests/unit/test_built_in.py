@@ -1,0 +1,131 @@
+"""Built-in aggregates against what the words mean, over random records, however they are merged."""
+
+import json
+import math
+import statistics
+from collections.abc import Callable
+from decimal import Decimal
+from functools import reduce
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flowcore.windows.built_in import BuiltIn, BuiltIns
+from flowcore.windows.folds import FOLDS
+from flowcore.windows.plain import from_plain, to_plain
+
+Values = list[Any]
+
+
+def _or_none(function: Callable[[Values], Any], at_least: int = 1) -> Callable[[Values], Any]:
+    return lambda values: function(values) if len(values) >= at_least else None
+
+
+def _there(every: Values) -> Values:
+    return [value for value in every if value is not None]
+
+
+EXPECTED: dict[BuiltIn, Callable[[Values], Any]] = {
+    BuiltIn("count"): len,
+    BuiltIn("count", ("x",)): lambda every: sum(value is not None for value in every),
+    BuiltIn("count", ("x",), distinct=True): lambda every: len(set(every) - {None}),
+    BuiltIn("count_if", ("x",)): lambda every: sum(bool(value) for value in every),
+    BuiltIn("sum", ("x",)): lambda every: _or_none(sum)(_there(every)),
+    BuiltIn("sum", ("x",), distinct=True): lambda every: _or_none(sum)(list(set(_there(every)))),
+    BuiltIn("avg", ("x",)): lambda every: _or_none(statistics.fmean)(_there(every)),
+    BuiltIn("avg", ("x",), distinct=True): lambda every: _or_none(statistics.fmean)(list(set(_there(every)))),
+    BuiltIn("min", ("x",)): lambda every: min(_there(every), default=None),
+    BuiltIn("max", ("x",)): lambda every: max(_there(every), default=None),
+    BuiltIn("first_value", ("x",)): lambda every: every[0] if every else None,
+    BuiltIn("first_value", ("x",), ignore_nulls=True): lambda every: next(iter(_there(every)), None),
+    BuiltIn("last_value", ("x",)): lambda every: every[-1] if every else None,
+    BuiltIn("last_value", ("x",), ignore_nulls=True): lambda every: next(iter(_there(every)[::-1]), None),
+    BuiltIn("var_samp", ("x",)): lambda every: _or_none(statistics.variance, 2)(_there(every)),
+    BuiltIn("var_pop", ("x",)): lambda every: _or_none(statistics.pvariance)(_there(every)),
+    BuiltIn("stddev_samp", ("x",)): lambda every: _or_none(statistics.stdev, 2)(_there(every)),
+    BuiltIn("stddev_pop", ("x",)): lambda every: _or_none(statistics.pstdev)(_there(every)),
+    BuiltIn("collect_list", ("x",)): _there,
+    BuiltIn("collect_list", ("x",), distinct=True): lambda every: list(dict.fromkeys(_there(every))),
+    BuiltIn("bool_and", ("b",)): lambda every: _or_none(all)([v > 0 for v in _there(every)]),
+    BuiltIn("bool_or", ("b",)): lambda every: _or_none(any)([v > 0 for v in _there(every)]),
+    BuiltIn("min_by", ("at", "x")): lambda every: _by(every, min),
+    BuiltIn("max_by", ("at", "x")): lambda every: _by(every, max),
+}
+
+
+def _by(every: Values, best: Any) -> Any:
+    """Where the last of the best values is."""
+    there = _there(every)
+    return len(every) - 1 - every[::-1].index(best(there)) if there else None
+
+
+def test_every_function_is_compared() -> None:
+    assert {each.function for each in EXPECTED} == set(FOLDS)
+
+
+def _records(every: Values) -> list[dict[str, Any]]:
+    return [
+        {"x": value, "at": at, "b": None if value is None else value > 0} for at, value in enumerate(every)
+    ]
+
+
+def _folded(each: BuiltIns, records: list[dict[str, Any]], *, restarted: bool) -> Any:
+    kept = each.create()
+    for record in records:
+        kept = each.add(kept, record)
+        if restarted:
+            kept = from_plain(json.loads(json.dumps(to_plain(kept))))
+    return kept
+
+
+@pytest.mark.parametrize(
+    "each", EXPECTED, ids=lambda each: f"{each.function}{each.distinct:d}{each.ignore_nulls:d}"
+)
+@settings(max_examples=50, deadline=None)
+@given(
+    parts=st.lists(st.lists(st.none() | st.integers(-5, 5)), min_size=1, max_size=4), restarted=st.booleans()
+)
+def test_built_in_is_what_its_name_says_however_it_is_cut_and_merged(
+    each: BuiltIn, parts: list[Values], restarted: bool
+) -> None:
+    """Parts follow each other, as the sessions do that a later record joins."""
+    function, records = BuiltIns((("found", each),)), _records([value for part in parts for value in part])
+    cuts = [len(part) for part in parts]
+    pieces = [records[sum(cuts[:n]) : sum(cuts[: n + 1])] for n in range(len(cuts))]
+    kept = reduce(function.merge, [_folded(function, piece, restarted=restarted) for piece in pieces])
+    found = function.result(kept)["found"]
+    expected = EXPECTED[each]([value for part in parts for value in part])
+
+    assert found == pytest.approx(expected, abs=1e-9)
+    assert function.result(kept)["found"] == found
+
+
+def test_result_is_not_changed_by_later_records() -> None:
+    function = BuiltIns((("all", BuiltIn("collect_list", ("x",))),))
+    kept = function.add(function.create(), {"x": 1})
+    first = function.result(kept)
+    function.add(kept, {"x": 2})
+
+    assert first == {"all": [1]}
+
+
+@pytest.mark.parametrize(
+    ("function", "expected"), [("min", 1.0), ("max", math.nan), ("min_by", 1.0), ("max_by", math.nan)]
+)
+def test_not_a_number_is_above_all_numbers(function: str, expected: float) -> None:
+    """As in Spark."""
+    each = BuiltIn(function, ("x",) * FOLDS[function].arguments)
+    kept = each.create()
+    for value in (math.nan, 1.0, math.nan, 2.0):
+        kept = each.add(kept, {"x": value})
+
+    assert each.result(kept) == pytest.approx(expected, nan_ok=True)
+
+
+def test_average_of_decimals_is_a_decimal() -> None:
+    each = BuiltIn("avg", ("x",))
+    kept = each.add(each.add(each.create(), {"x": Decimal("1.5")}), {"x": Decimal(2)})
+
+    assert each.result(kept) == Decimal("1.75")

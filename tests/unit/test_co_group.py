@@ -1,0 +1,212 @@
+"""Co-groups of two bounded streams: what is declared, what is refused, and what a function is given."""
+
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from flowcore import Flow, KafkaTopic, OperatorAttributesBuilder, Parquet, RichFunction, Stream
+from flowcore.errors import PlanError
+from flowcore.graph.functions import name_of
+from flowcore.graph.grouping import OfBatches, OfRecords
+from flowcore.graph.operators import CoGroup
+from flowcore.planner import plan_flow
+from flowcore.planner.columns import columns_read
+from flowcore.planner.details import parts
+from flowcore.planner.fingerprint import fingerprint
+
+
+def _sides(flow: Flow) -> tuple[Stream, Stream]:
+    shops = flow.read("shops", Parquet("shops", schema="shop STRING, city STRING, opened DATE"))
+    return shops, flow.read("sales", Parquet("sales", schema="place STRING, price DOUBLE, note STRING"))
+
+
+def _grouped(*args: Any, **kwargs: Any) -> Stream:
+    shops, sales = _sides(Flow("f"))
+    return shops.co_group(sales, *args, on={"shop": "place"}, **kwargs)
+
+
+def _every(key: Any, left: Any, right: Any) -> list[Any]:
+    return [key, *left, *right]
+
+
+def test_co_group_puts_out_at_the_end_by_itself() -> None:
+    """A key has all its records only then; nobody can take that back."""
+    given = OperatorAttributesBuilder().set_output_only_at_end(False)
+
+    assert _grouped(n="count(left)").attributes().output_only_at_end
+    assert _grouped(n="count(left)", attributes=given).attributes().output_only_at_end
+
+
+@pytest.mark.parametrize(
+    "further",
+    [{"n": "count(right)"}, {"function": _every, "schema": "shop STRING, n INT"}],
+    ids=["aggregates", "function"],
+)
+def test_co_group_is_committed_before_a_stream_that_joins_it_starts(further: dict[str, Any]) -> None:
+    """Co-group, its function and both sources are one batch stage; the edge to the stream is blocking."""
+    grouped = _grouped(name="grouped", **further)
+    live = grouped._flow.read("live", KafkaTopic("live", schema="shop STRING, bid DOUBLE"))
+    live.join(grouped, on="shop", name="joined").write("out", KafkaTopic("out"))
+
+    plan = plan_flow(grouped._flow)
+    kinds = {str(edge): edge.kind.value for part in parts(plan) for edge in part.edges}
+
+    (stage,) = plan.bounded
+    assert stage.name == "grouped"
+    assert {"shops", "sales", "grouped"} <= {node.name for node in stage.operators}
+    assert stage.checkpoint.value == "none"
+    assert kinds["grouped -> joined"] == "blocking"
+    assert kinds["live -> joined"] == "pipelined"
+
+
+def test_co_group_reads_the_key_and_what_its_aggregates_name() -> None:
+    """Counting records reads none of their columns; lists of them read all."""
+    counted = _grouped(n="count(left)", total="sum(right.PRICE)").operator
+    listed = _grouped(all="collect_list(left)").operator
+
+    assert columns_read(counted, {"shop", "n", "total"}) == {"shop", "place", "price"}
+    assert columns_read(listed, {"shop", "all"}) == {"shop", "place", "city", "opened"}
+
+
+@pytest.mark.parametrize(
+    ("further", "message"),
+    [
+        ({"n": "sum(left.prise)"}, r"left input\) names the column 'prise'"),
+        ({"n": "max(right.city)"}, r"right input\) names the column 'city'"),
+        ({"n": "sum(left.city || right.note)"}, r"names left and right"),
+        ({"n": "sum(price)"}, r"names price"),
+        ({"n": "count(*)"}, r"names no side"),
+        ({"n": "left.city"}, r"not one aggregate function"),
+        ({"n": "sum(right.price) / 2"}, r"not one aggregate function"),
+        ({"n": "sum(right.price) filter (where right.note = 'x')"}, r"not one aggregate function"),
+        ({"SHOP": "count(left)"}, r"column 'SHOP' twice|column 'shop' twice"),
+        ({}, r"needs either aggregates or a function"),
+        ({"function": _every}, r"needs either aggregates or a function"),
+        ({"schema": "n INT", "n": "count(left)"}, r"needs either aggregates or a function"),
+        ({"function": _every, "schema": "n INT", "n": "count(left)"}, r"needs either aggregates or a func"),
+        ({"function": 3, "schema": "n INT"}, r"3 cannot be called"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "-".join(map(str, value)),
+)
+def test_co_group_refuses_what_it_cannot_compute(further: dict[str, Any], message: str) -> None:
+    """Each aggregate is over the records of one side."""
+    with pytest.raises(PlanError, match=message):
+        _grouped(**further)
+
+
+@pytest.mark.parametrize("swapped", [False, True], ids=["right", "left"])
+def test_co_group_refuses_a_side_without_end_and_names_both(swapped: bool) -> None:
+    """It would wait for ever, whichever side it is."""
+    flow = Flow("f")
+    shops, _ = _sides(flow)
+    live = flow.read("live", KafkaTopic("live", schema="shop STRING"))
+    left, right = (live, shops) if swapped else (shops, live)
+
+    with pytest.raises(PlanError, match=r"(?=.*'shops')(?=.*never comes for 'live').*until="):
+        left.co_group(right, on="shop", n="count(left)")
+
+
+def test_co_group_of_a_topic_that_ends_is_bounded() -> None:
+    """``until`` gives it an end."""
+    flow = Flow("f")
+    shops, _ = _sides(flow)
+    past = flow.read("past", KafkaTopic("past", schema="shop STRING", until="latest"))
+
+    assert past.co_group(shops, on="shop", n="count(left)").bounded
+
+
+def test_co_group_aggregates_are_keyed() -> None:
+    """A row is the only one of its key, so a topic is written with it."""
+    grouped = _grouped(n="count(left)")
+    grouped.write("out", KafkaTopic("out"))
+
+    assert grouped.operator.key == ("shop",)
+    assert grouped._flow.sinks[0].key == ("shop",)
+
+
+@pytest.mark.parametrize("kind", [OfRecords, OfBatches])
+def test_function_of_groups_is_the_users_for_all_who_ask(kind: Callable[..., Any]) -> None:
+    """Names, promises and fingerprints are those of the function that was given."""
+    wrapped = kind(_every, on=("shop",))
+    again = pickle.loads(pickle.dumps(wrapped))  # noqa: S301 - made here
+
+    assert name_of(wrapped) == "_every"
+    assert type(again) is kind
+    assert again.func is _every
+    assert again.keywords == {"on": ("shop",)}
+
+
+def test_co_group_of_a_rich_function_may_keep_what_it_puts_out() -> None:
+    """As for every other operator: it says otherwise, or is copied from."""
+    plain = _grouped(_every, schema="n INT").attributes()
+    rich = _grouped(RichFunction(), schema="n INT").attributes()
+
+    assert not plain.output_value_stored
+    assert rich.output_value_stored
+
+
+def test_co_groups_of_other_functions_or_aggregates_have_other_fingerprints() -> None:
+    """A committed result is used again only where it would be the same."""
+    made = [
+        _grouped(_every, schema="n INT"), _grouped(lambda *_: [], schema="n INT"),
+        _grouped(n="count(left)"), _grouped(n="count(right)"), _grouped(n="max(left.city)"),
+    ]  # fmt: skip
+    found = [fingerprint([*stream._flow.operators]) for stream in made]
+
+    assert len({*found}) == len(made)
+    assert found[2] == fingerprint([*_grouped(n="count(left)")._flow.operators])
+
+
+@pytest.mark.parametrize(("on", "key"), [(("a",), 1), (("a", "b"), (1, "x"))], ids=["one", "several"])
+def test_function_of_records_gets_key_and_both_lists(on: tuple[str, ...], key: object) -> None:
+    """Of one column the value, of several a tuple."""
+    group = {"a": 1, "b": "x", "_left": [{"v": 1}], "_right": []}
+
+    assert OfRecords(_every, on=on)(group) == [key, {"v": 1}]
+
+
+def test_function_of_batches_gets_the_records_of_each_group_alone() -> None:
+    """Also behind a slice, and where a side has none."""
+    side = pa.list_(pa.struct({"v": pa.int64()}))
+    batch = pa.RecordBatch.from_pydict(
+        {
+            "k": pa.array([0, 1, 2]),
+            "_left": pa.array([[{"v": 9}], [{"v": 1}, {"v": 2}], []], side),
+            "_right": pa.array([[], [{"v": 3}], [{"v": 4}]], side),
+        }
+    ).slice(1)
+    seen = []
+
+    def summed(key: int, left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
+        seen.append((key, left.to_pylist(), right.to_pylist()))
+        return pa.RecordBatch.from_pydict({"k": [key]})
+
+    found = OfBatches(summed, on=("k",))(batch)
+
+    assert seen == [(1, [{"v": 1}, {"v": 2}], [{"v": 3}]), (2, [], [{"v": 4}])]
+    assert found.to_pylist() == [{"k": 1}, {"k": 2}]
+
+
+def test_function_of_batches_that_returns_no_batch_is_an_error() -> None:
+    """It says what came instead."""
+    side = pa.list_(pa.struct({"v": pa.int64()}))
+    batch = pa.RecordBatch.from_pydict(
+        {"k": [1], "_left": pa.array([[]], side), "_right": pa.array([[]], side)}
+    )
+
+    with pytest.raises(TypeError, match="returned a list, and no Arrow record batch"):
+        OfBatches(_every, on=("k",))(batch)
+
+
+def test_co_group_node_lists_what_each_side_gives() -> None:
+    """The key under its left name, then the aggregates in their order."""
+    node = _grouped(total="sum(right.price)", n="count(left)").operator
+
+    assert isinstance(node, CoGroup)
+    assert node.columns == ("shop", "total", "n")
+    assert [(name, each.side, each.columns) for name, each in node.aggregates] == [
+        ("total", "right", ("price",)), ("n", "left", ()),
+    ]  # fmt: skip

@@ -1,0 +1,68 @@
+"""The picture of a plan holds every operator once, apart from the others, and every blocking edge."""
+
+from itertools import combinations
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from flowcore import Flow, KafkaTopic, Parquet
+from flowcore.planner import plan_flow
+from flowcore.planner.details import parts
+from flowcore.planner.plan import Plan
+from pipelines.auctions.flow import flow as reference
+
+SVG = "{http://www.w3.org/2000/svg}"
+SALE = "shop STRING, price DOUBLE"
+
+
+def _wide() -> Flow:
+    """Two stages, three queries, branches, a Python function, and text that means something to XML."""
+    flow = Flow("wide")
+    past = flow.read("past", Parquet("past", schema=SALE))
+    shops = past.aggregate(by="shop", usual="avg(price)", name="usual")
+    past.where("price < 1 AND shop <> '&'", name="cheap").write("report", Parquet("report"))
+    other = flow.read("other", Parquet("other", schema="shop STRING, city STRING"))
+    bids = flow.read("bids", KafkaTopic("bids", schema=SALE)).join(shops, on="shop", how="left")
+    bids.join(other, on="shop").map(lambda bid: bid, schema="shop STRING").write("out", KafkaTopic("out"))
+    bids.aggregate(by="shop", top="max(price)").write("top", KafkaTopic("top"))
+    return flow
+
+
+def _rectangles(root: ET.Element, *kinds: str) -> list[tuple[int, int, int, int]]:
+    found = [each for each in root.iter(f"{SVG}rect") if each.get("class") in kinds]
+    return [
+        (x, y, x + int(each.attrib["width"]), y + int(each.attrib["height"]))
+        for each in found
+        for x, y in [(int(each.attrib["x"]), int(each.attrib["y"]))]
+    ]
+
+
+@pytest.mark.parametrize("flow", [reference, _wide()], ids=["auctions", "wide"])
+def test_drawing_shows_each_operator_and_blocking_edge(flow: Flow) -> None:
+    """As many boxes as there are operators in stages and queries, as many thick arrows as blocking edges."""
+    plan = plan_flow(flow)
+
+    root = ET.fromstring(plan.to_svg())  # noqa: S314 - it is our own
+
+    names = [title.text.partition(": ")[0] for title in root.iter(f"{SVG}title") if title.text]
+    assert sorted(names) == sorted(node.name for part in parts(plan) for node in part.runs.operators)
+    thick = [each for each in root.iter(f"{SVG}path") if each.get("class") == "edge blocking"]
+    assert len(thick) == _blocking(plan)
+
+
+def _blocking(plan: Plan) -> int:
+    return sum(edge.kind.value == "blocking" for part in parts(plan) for edge in part.edges)
+
+
+@pytest.mark.parametrize("flow", [reference, _wide()], ids=["auctions", "wide"])
+def test_drawing_keeps_boxes_apart(flow: Flow) -> None:
+    """No operator covers another, no stage another stage, and all are inside of the picture."""
+    root = ET.fromstring(plan_flow(flow).to_svg())  # noqa: S314 - it is our own
+
+    for kinds in (("node", "end", "python"), ("batch", "live")):
+        for (left, top, right, bottom), other in combinations(_rectangles(root, *kinds), 2):
+            assert right <= other[0] or other[2] <= left or bottom <= other[1] or other[3] <= top
+    width, height = int(root.attrib["width"]), int(root.attrib["height"])
+    assert all(
+        right <= width and bottom <= height for _, _, right, bottom in _rectangles(root, "batch", "live")
+    )

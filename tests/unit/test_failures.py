@@ -1,0 +1,74 @@
+"""What becomes of a record for which a function fails: its source and who shares its query decide."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from flowcore import Flow, KafkaTopic, Parquet, Stream
+from flowcore.planner import plan_flow
+from flowcore.planner.details import parts
+
+SALE = "shop STRING, price DOUBLE"
+
+
+def _same(record: Any) -> Any:
+    return record
+
+
+def _live(flow: Flow, name: str = "bids", on_error: Any = "dead-letter") -> Stream:
+    return flow.read(name, KafkaTopic(name, schema=SALE, on_error=on_error))
+
+
+def _mapped(stream: Stream) -> Stream:
+    return stream.map(_same, schema=SALE, name="mapped")
+
+
+CASES: dict[str, tuple[Callable[[Flow], Stream], str, str]] = {
+    "live": (lambda f: _mapped(_live(f)), "dead letter", "the message goes to bids.dead-letter as it came"),
+    "source-that-stops": (
+        lambda f: _mapped(_live(f, on_error="fail")), "stops the query", "bids says on_error",
+    ),
+    "union-with-one-that-stops": (
+        lambda f: _mapped(_live(f).union(_live(f, "asks", "fail"))), "dead letter", "records of asks stop it",
+    ),
+    "behind-batches": (
+        lambda f: _mapped(_live(f).map_batches(_same, schema=SALE, name="batched")),
+        "stops the query", "batched is given batches",
+    ),
+    "before-state": (
+        lambda f: _mapped(_live(f)).aggregate(by="shop", n="count(*)", name="counted"),
+        "stops the query", "counted keeps state",
+    ),
+    "bounded": (
+        lambda f: _mapped(f.read("sales", Parquet("sales", schema=SALE))),
+        "stops the stage", "complete, or it is none",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_failing_record_goes_where_the_plan_says(case: str) -> None:
+    """Wherever the record can leave as it came, the query goes on; else the plan says why not."""
+    declare, value, reason = CASES[case]
+    flow = Flow("f")
+    stream = declare(flow)
+    stream.write("out", KafkaTopic("out", key="shop"))
+
+    found = [
+        each.failure
+        for part in parts(plan_flow(flow))
+        for each in part.operators
+        if each.node.name == "mapped"
+    ]
+
+    assert [each.value for each in found if each] == [value]
+    assert any(reason in text for each in found if each for text in each.reasons)
+
+
+def test_operator_without_a_function_has_no_failure() -> None:
+    """Spark's own arithmetic gives null in a stream."""
+    flow = Flow("f")
+    _live(flow).select("shop").write("out", KafkaTopic("out"))
+
+    assert all(each.failure is None for part in parts(plan_flow(flow)) for each in part.operators)

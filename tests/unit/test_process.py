@@ -1,0 +1,549 @@
+"""Keyed process functions: states, time to live, timers, side outputs and restarts."""
+
+import datetime as dt
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from flowcore.elements import MAX_TIMESTAMP_MS
+from flowcore.errors import ElementError, FunctionError, NoTimestampError, SchemaError, StateError
+from flowcore.process import KeyedProcessFunction, ProcessConfig, ProcessOperator, ProcessState
+from flowcore.process.codec import keys_of, require_forms, restore
+from flowcore.process.context import ProcessContext
+from flowcore.process.function import Outputs, Record
+from flowcore.process.opening import OpenContext
+from flowcore.process.timers import KeyTimers
+from flowcore.testing.process_harness import ProcessHarness
+from flowcore.windows.aggregates import Sum
+
+SECOND = timedelta(seconds=1)
+
+
+class Scripted(KeyedProcessFunction):
+    """Does what each record says: a record is a function of this object and the context."""
+
+    def __init__(self, ttl: timedelta | None = None, lives_from: Any = "write") -> None:
+        self.how = {"ttl": ttl, "lives_from": lives_from}
+
+    def open(self, context: OpenContext) -> None:
+        self.opening = context
+        self.value = context.value_state("value", "INT", **self.how)
+        self.list = context.list_state("list", "STRING", **self.how)
+        self.map = context.map_state("map", "STRING", "INT", **self.how)
+        self.sum = context.reducing_state("sum", "BIGINT", lambda kept, new: kept + new, **self.how)
+        self.total = context.aggregating_state("total", Sum(), **self.how)
+
+    def process(self, record: Any, context: ProcessContext) -> Outputs:
+        found = record["do"](self, context)
+        return () if found is None else [{"found": found}]
+
+    def on_timer(self, time_ms: int, context: ProcessContext) -> Outputs:
+        yield {"time": time_ms, "at": (context.watermark_ms, context.clock_ms)}
+
+
+Step = Callable[[Scripted, ProcessContext], Any]
+
+
+def _do(harness: ProcessHarness, key: Any, step: Step, timestamp_ms: int | None = None) -> Any:
+    """What a step finds."""
+    results = harness.feed((key, {"do": step}, timestamp_ms)).results
+    return results[0].value["found"] if results else None
+
+
+def _all(function: Scripted, _: ProcessContext) -> Any:
+    """What is in all states."""
+    return (
+        function.value.get(), function.list.get(), dict(function.map), function.sum.get(),
+        function.total.get(),
+    )  # fmt: skip
+
+
+def _fill(function: Scripted, _: ProcessContext) -> None:
+    function.value.set(1)
+    function.list.add("a")
+    function.map["x"] = 1
+    function.sum.add(1)
+    function.total.add(1)
+
+
+def _clear(function: Scripted, _: ProcessContext) -> None:
+    for state in (function.value, function.list, function.map, function.sum, function.total):
+        state.clear()
+
+
+FULL = (1, ["a"], {"x": 1}, 1, 1)
+EMPTY = (None, [], {}, None, None)
+
+
+def test_states_belong_to_the_key_of_the_record() -> None:
+    harness = ProcessHarness(Scripted())
+    _do(harness, "a", _fill)
+
+    assert (_do(harness, "a", _all), _do(harness, "b", _all)) == (FULL, EMPTY)
+
+
+def test_states_survive_a_restart() -> None:
+    harness = ProcessHarness(Scripted(ttl=SECOND))
+    _do(harness, ("a", 1), _fill)
+    harness.restart()
+
+    assert _do(harness, ("a", 1), _all) == FULL
+
+
+def test_states_keep_what_they_fold_and_not_the_parts() -> None:
+    harness = ProcessHarness(Scripted())
+    for number in (1, 2, 3):
+        _do(harness, "a", lambda f, _, n=number: (f.sum.add(n), f.total.add(n * 10)))
+
+    assert _do(harness, "a", lambda f, _: (f.sum.get(), f.total.get())) == (6, 60)
+    assert [entry[1] for entry in harness.snapshot()["keys"][0]["states"]["sum"]] == [6]
+
+
+def test_list_state_keeps_the_order_of_adding_over_removal_and_restart() -> None:
+    harness = ProcessHarness(Scripted())
+    _do(harness, "a", lambda f, _: f.list.set(["c", "a", "b"]))
+    harness.restart()
+    _do(harness, "a", lambda f, _: f.list.add("a"))
+
+    assert _do(harness, "a", lambda f, _: (list(f.list), len(f.list))) == (["c", "a", "b", "a"], 4)
+
+
+def test_map_state_is_a_mapping() -> None:
+    harness = ProcessHarness(Scripted())
+    _do(harness, "a", lambda f, _: f.map.update({"x": 1, "y": 2, "z": 3}))
+    _do(harness, "a", lambda f, _: f.map.pop("y"))
+
+    assert _do(harness, "a", lambda f, _: ("y" in f.map, len(f.map), list(f.map.items()))) == (
+        False, 2, [("x", 1), ("z", 3)],
+    )  # fmt: skip
+    with pytest.raises(KeyError):
+        _do(harness, "a", lambda f, _: f.map["y"])
+
+
+@pytest.mark.parametrize(
+    "forget",
+    [
+        _clear,
+        lambda f, c: (_clear(f, c), f.value.set(None)),
+        lambda f, _: (f.map.pop("x"), f.list.set([]), f.value.clear(), f.sum.clear(), f.total.clear()),
+    ],
+    ids=["clear", "set to None", "removed one by one"],
+)
+def test_key_without_state_and_timers_is_forgotten(forget: Step) -> None:
+    harness = ProcessHarness(Scripted(ttl=SECOND))
+    _do(harness, "a", _fill)
+    _do(harness, "a", forget)
+
+    assert harness.snapshot()["keys"] == []
+    assert not len(harness._state.expiries)
+
+
+@pytest.mark.parametrize("restarted", [False, True], ids=["running", "restarted"])
+def test_entry_is_gone_when_the_clock_reaches_its_end_and_not_before(restarted: bool) -> None:
+    harness = ProcessHarness(Scripted(ttl=SECOND))
+    harness.move_clock(500)
+    _do(harness, "a", _fill)
+    if restarted:
+        harness.restart()
+    harness.move_clock(1499)
+    before = _do(harness, "a", _all)
+    harness.move_clock(1500)
+
+    assert (before, _do(harness, "a", _all)) == (FULL, EMPTY)
+    assert harness.snapshot()["keys"] == []
+
+
+@pytest.mark.parametrize(
+    ("lives_from", "left"), [("write", EMPTY), ("read", FULL)], ids=["from writing", "from reading"]
+)
+def test_reading_lets_an_entry_live_on_only_if_asked_for(lives_from: str, left: Any) -> None:
+    harness = ProcessHarness(Scripted(ttl=SECOND, lives_from=lives_from))
+    _do(harness, "a", _fill)
+    harness.move_clock(600)
+    _do(harness, "a", _all)
+    harness.move_clock(1300)
+
+    assert _do(harness, "a", _all) == left
+
+
+def test_entries_of_lists_and_maps_expire_one_by_one() -> None:
+    """One that is written again lives anew."""
+    harness = ProcessHarness(Scripted(ttl=SECOND))
+    _do(harness, "a", lambda f, _: (f.list.add("first"), f.map.update(x=1, y=2)))
+    harness.move_clock(400)
+    _do(harness, "a", lambda f, _: (f.list.add("second"), f.map.update(x=3)))
+    harness.move_clock(1000)
+    assert _do(harness, "a", lambda f, _: (f.list.get(), dict(f.map))) == (["second"], {"x": 3})
+    harness.move_clock(1400)
+
+    assert _do(harness, "a", _all) == EMPTY
+
+
+@pytest.mark.parametrize("restarted", [False, True], ids=["running", "restarted"])
+def test_list_goes_on_behind_what_is_left_of_it(restarted: bool) -> None:
+    harness = ProcessHarness(Scripted(ttl=SECOND))
+    _do(harness, "a", lambda f, _: f.list.add("first"))
+    harness.move_clock(500)
+    _do(harness, "a", lambda f, _: f.list.add("second"))
+    if restarted:
+        harness.restart()
+    harness.move_clock(1000)
+    _do(harness, "a", lambda f, _: f.list.add("third"))
+
+    assert _do(harness, "a", lambda f, _: f.list.get()) == ["second", "third"]
+
+
+def test_entries_that_live_need_one_look_and_not_one_each() -> None:
+    harness = ProcessHarness(Scripted(ttl=SECOND))
+    for now_ms in range(100):
+        harness.move_clock(now_ms)
+        _do(harness, "a", lambda f, _, n=now_ms: (f.value.set(n), f.map.update({str(n): n})))
+
+    assert len(harness._state.expiries) == 2
+
+
+def test_key_that_is_not_in_a_map_cannot_be_removed() -> None:
+    harness = ProcessHarness(Scripted())
+    _do(harness, "a", _fill)
+    with pytest.raises(KeyError):
+        _do(harness, "a", lambda f, _: f.map.__delitem__("y"))
+
+    assert _do(harness, "a", _all) == FULL
+
+
+def test_timers_are_due_at_their_time_by_the_watermark_or_by_the_clock() -> None:
+    harness = ProcessHarness(Scripted())
+    _do(harness, "a", lambda _, c: (c.register_event_timer(10), c.register_processing_timer(20)))
+    seen = [harness.watermark(9), harness.watermark(10), harness.move_clock(19), harness.move_clock(20)]
+
+    assert [[(r.key, r.value["time"], r.timestamp_ms) for r in step.results] for step in seen] == [
+        [], [("a", 10, 10)], [], [("a", 20, 20)],
+    ]  # fmt: skip
+
+
+def test_timer_is_asked_for_once_however_often() -> None:
+    harness = ProcessHarness(Scripted())
+    for _ in range(3):
+        _do(harness, "a", lambda _, c: c.register_event_timer(10))
+    harness.restart()
+    _do(harness, "a", lambda _, c: c.register_event_timer(10))
+
+    assert len(harness.watermark(10).results) == 1
+    assert harness.snapshot()["keys"] == []
+
+
+def test_timer_that_is_cancelled_is_not_due_unless_asked_for_again() -> None:
+    harness = ProcessHarness(Scripted())
+    _do(harness, "a", lambda _, c: (c.register_event_timer(10), c.delete_event_timer(10)))
+    assert harness.watermark(10).results == []
+    _do(harness, "a", lambda _, c: (c.register_processing_timer(5), c.delete_processing_timer(5)))
+    _do(harness, "a", lambda _, c: c.register_processing_timer(5))
+
+    assert len(harness.move_clock(5).results) == 1
+
+
+def test_timer_behind_the_watermark_is_due_when_it_advances_next() -> None:
+    harness = ProcessHarness(Scripted())
+    harness.watermark(100)
+    _do(harness, "a", lambda _, c: c.register_event_timer(50))
+
+    assert harness.watermark(100).results == []
+    assert [result.value["time"] for result in harness.watermark(101).results] == [50]
+
+
+def test_timers_come_by_time_over_all_keys() -> None:
+    harness = ProcessHarness(Scripted())
+    for key, time_ms in (("a", 30), ("b", 10), ("a", 20)):
+        _do(harness, key, lambda _, c, t=time_ms: c.register_event_timer(t))
+
+    assert [(r.key, r.timestamp_ms) for r in harness.end_of_input().results] == [
+        ("b", 10), ("a", 20), ("a", 30),
+    ]  # fmt: skip
+
+
+class Ticking(KeyedProcessFunction):
+    """A timer that asks for the next one, until the input has ended."""
+
+    def process(self, record: Record, context: ProcessContext) -> Outputs:
+        context.register_event_timer(context.timestamp_ms + record["every"])
+        return ()
+
+    def on_timer(self, time_ms: int, context: ProcessContext) -> Iterator[Record]:
+        yield {"tick": time_ms}
+        if not context.input_ended:
+            context.register_event_timer(time_ms + 10)
+
+
+def test_timer_can_ask_for_another_that_is_due_at_once() -> None:
+    harness = ProcessHarness(Ticking())
+    harness.feed(("a", {"every": 10}, 0))
+
+    assert [result.timestamp_ms for result in harness.watermark(35).results] == [10, 20, 30]
+    assert [result.timestamp_ms for result in harness.end_of_input().results] == [40]
+    assert harness.watermark_ms == MAX_TIMESTAMP_MS
+
+
+def test_clock_that_is_put_back_stands_still() -> None:
+    operator, state = ProcessOperator(ProcessConfig(function=Scripted())), ProcessState(clock_ms=100)
+    operator.advance_clock(state, 50)
+
+    assert state.clock_ms == 100
+
+
+def test_side_outputs_have_key_timestamp_and_place_of_their_record() -> None:
+    harness = ProcessHarness(Scripted(), side_outputs=["odd"])
+    _do(harness, "a", lambda _, c: c.side_output("odd", {"x": 1}), 7)
+
+    assert [tuple(result) for result in harness.side_outputs["odd"]] == [("a", {"x": 1}, 7, 0)]
+    with pytest.raises(FunctionError, match=r"side output 'even' was not declared \(declared: odd\)"):
+        _do(harness, "a", lambda _, c: c.side_output("even", {"x": 1}))
+
+
+def test_results_say_which_record_they_were_made_of() -> None:
+    harness = ProcessHarness(Scripted())
+    rows = [("a", {"do": lambda _, c: c.timestamp_ms if c.key == "a" else None}, time) for time in (5, 6)]
+    seen = harness.feed(rows[0], ("b", *rows[0][1:]), rows[1]).results
+
+    assert [(r.key, r.value["found"], r.timestamp_ms, r.origin) for r in seen] == [
+        ("a", 5, 5, 0), ("a", 6, 6, 2),
+    ]  # fmt: skip
+
+
+def test_timestamp_of_a_record_without_one_is_an_error_that_says_what_to_do() -> None:
+    with pytest.raises(NoTimestampError, match="set a watermark strategy on its source"):
+        _do(ProcessHarness(Scripted()), "a", lambda _, c: c.timestamp_ms)
+
+
+@pytest.mark.parametrize("time_ms", [2**63, -(2**63) - 1, 1.5, None], ids=str)
+def test_timer_at_no_time_is_refused(time_ms: Any) -> None:
+    with pytest.raises(ElementError, match="no time in 64-bit milliseconds"):
+        _do(ProcessHarness(Scripted()), "a", lambda _, c: c.register_event_timer(time_ms))
+
+
+def test_state_that_is_declared_after_open_is_refused() -> None:
+    with pytest.raises(StateError, match=r"value state 'more' is declared after open\(\)"):
+        _do(ProcessHarness(Scripted()), "a", lambda f, _: f.opening.value_state("more", "INT"))
+
+
+def _opening(declare: Callable[[OpenContext], Any]) -> None:
+    class Declaring(KeyedProcessFunction):
+        def open(self, context: OpenContext) -> None:
+            declare(context)
+
+    ProcessHarness(Declaring())
+
+
+@pytest.mark.parametrize(
+    ("declare", "message"),
+    [
+        (lambda c: (c.value_state("x", "INT"), c.list_state("x", "INT")), "list state 'x' is declared twice"),
+        (lambda c: c.value_state("x", "INT", ttl=timedelta(0)), "no length of whole milliseconds above zero"),
+        (lambda c: c.value_state("x", "INT", ttl=5), "no length of whole milliseconds above zero"),
+        (lambda c: c.value_state("x", "INT", ttl=timedelta(microseconds=1500)), "no length of whole"),
+        (lambda c: c.value_state("x", "INT", lives_from="birth"), "lives_from='birth' is neither of two"),
+        (lambda c: c.value_state("x", "INT").get(), "there is no key: it would be nobody's"),
+    ],
+    ids=["twice", "no length", "a number", "microseconds", "another beginning", "used in open"],
+)
+def test_open_refuses(declare: Callable[[OpenContext], Any], message: str) -> None:
+    with pytest.raises(StateError, match=message):
+        _opening(declare)
+
+
+@pytest.mark.parametrize("text", ["THING", "", "INTERVAL DAY", "VOID"], ids=str)
+def test_open_refuses_a_type_that_is_none(text: str) -> None:
+    with pytest.raises(SchemaError, match="is no type that a state can have"):
+        _opening(lambda context: context.value_state("x", text))
+
+
+GOOD: list[tuple[str, Any]] = [
+    ("INT", 2**31 - 1), ("BIGINT", -(2**63)), ("DOUBLE", 1.5), ("DOUBLE", 1), ("BOOLEAN", True),
+    ("STRING", "x"), ("BINARY", b"x"), ("DATE", dt.date(2026, 1, 2)), ("DECIMAL(10, 2)", Decimal("1.50")),
+    ("TIMESTAMP", dt.datetime(2026, 1, 2, tzinfo=dt.UTC)), ("ARRAY<INT>", [1, 2]),
+    ("MAP<STRING, INT>", {"a": 1}), ("STRUCT<a: INT>", {"a": 1}),
+]  # fmt: skip
+
+
+class Typed(KeyedProcessFunction):
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def open(self, context: OpenContext) -> None:
+        self.kept = context.value_state("kept", self.text)
+
+    def process(self, record: Record, context: ProcessContext) -> Outputs:  # noqa: ARG002
+        if "value" in record:
+            self.kept.set(record["value"])
+        return [{"kept": self.kept.get()}]
+
+
+@pytest.mark.parametrize(("text", "value"), GOOD, ids=str)
+def test_value_of_its_type_comes_back_the_same(text: str, value: Any) -> None:
+    harness = ProcessHarness(Typed(text))
+    harness.feed(("a", {"value": value}))
+    harness.restart()
+    (result,) = harness.feed(("a", {})).results
+
+    assert (result.value["kept"], type(result.value["kept"])) == (value, type(value))
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("INT", 2**31), ("INT", True), ("INT", 1.0), ("TINYINT", -129), ("STRING", 1), ("BOOLEAN", 1),
+     ("DATE", dt.datetime(2026, 1, 1, tzinfo=dt.UTC)), ("DOUBLE", Decimal(1)), ("ARRAY<INT>", (1,))],
+    ids=str,
+)  # fmt: skip
+def test_value_of_another_type_is_refused(text: str, value: Any) -> None:
+    with pytest.raises(StateError, match="does not fit"):
+        ProcessHarness(Typed(text)).feed(("a", {"value": value}))
+
+
+def test_restore_refuses_another_version_and_other_states() -> None:
+    harness = ProcessHarness(Scripted())
+    written, declared = harness.snapshot(), harness._operator.declared
+
+    with pytest.raises(StateError, match="state of version 2, this flowcore reads 1"):
+        restore({**written, "version": 2}, declared)
+    with pytest.raises(
+        StateError, match=r"'value' was written as 'value INT', .* declares 'value INT with ttl'"
+    ):
+        restore(written, ProcessHarness(Scripted(ttl=SECOND))._operator.declared)
+    with pytest.raises(
+        StateError, match="'gone' was written as 'value INT', and the function declares 'nothing'"
+    ):
+        require_forms({"gone": "value INT"}, declared)
+
+
+def test_restore_takes_a_function_that_keeps_more() -> None:
+    harness = ProcessHarness(Scripted())
+    _do(harness, "a", lambda f, _: f.value.set(3))
+    written = harness.snapshot()
+    del written["states"]["map"]
+    state = restore(written, harness._operator.declared)
+
+    assert state.cells["a"]["value"][None].value == 3
+
+
+def test_touched_keys_are_those_whose_state_may_have_changed() -> None:
+    """So that a runtime writes these and no others."""
+    operator, state = ProcessOperator(ProcessConfig(function=Scripted(ttl=SECOND))), ProcessState()
+    from flowcore.process import KeyedRecord  # noqa: PLC0415
+
+    operator.process(state, [KeyedRecord(key, {"do": _fill}) for key in ("a", "b", "c")])
+    operator.process(state, [KeyedRecord("c", {"do": lambda _, c: c.register_event_timer(10)})])
+    state.touched.clear()
+    operator.advance_watermark(state, 10)
+    timers = set(state.touched)
+    state.touched.clear()
+    operator.advance_clock(state, 1000)
+
+    assert (timers, state.touched) == ({"c"}, {"a", "b", "c"})
+    assert list(keys_of(state)) == []
+
+
+class CountedKey:
+    """A key that counts how often it is looked at."""
+
+    looks = 0
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __hash__(self) -> int:
+        CountedKey.looks += 1
+        return self.number
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, CountedKey) and other.number == self.number
+
+
+def test_look_at_timers_costs_what_is_due_however_many_are_pending() -> None:
+    timers = KeyTimers()
+    for number in range(10_000):
+        timers.add(CountedKey(number), 1000 + number)
+    CountedKey.looks = 0
+    none = timers.next_due(999)
+    looks_at_none = CountedKey.looks
+    due = [timers.next_due(1002) for _ in range(4)]
+
+    assert (none, looks_at_none) == (None, 0)
+    assert [found and found[1] for found in due] == [1000, 1001, 1002, None]
+    assert CountedKey.looks <= 3 * 2  # found, and no longer pending
+
+
+def test_timers_that_were_asked_for_again_take_no_memory() -> None:
+    timers = KeyTimers()
+    for _ in range(100):
+        timers.add("a", 5)
+
+    assert (len(timers), len(timers._heap)) == (1, 1)
+
+
+def test_timers_that_were_cancelled_take_no_memory() -> None:
+    timers = KeyTimers()
+    for time_ms in range(10_000):
+        timers.add("a", time_ms)
+        timers.discard("a", time_ms - 1)
+
+    assert len(timers) == 1
+    assert len(timers._heap) < 100
+    assert timers.next_due(10_000) == ("a", 9_999)
+
+
+class Batches(KeyedProcessFunction):
+    """Counts by key, with one look at the state for each key."""
+
+    def open(self, context: OpenContext) -> None:
+        self.seen = context.value_state("seen", "BIGINT")
+
+    def process_batch(
+        self, keys: Any, batch: pa.RecordBatch, context: ProcessContext
+    ) -> Iterator[pa.RecordBatch]:
+        for key in dict.fromkeys(keys):
+            context.key = key
+            self.seen.set(self.seen.get(0) + keys.count(key))
+            context.register_event_timer(max(context.timestamps_ms))
+        yield pa.RecordBatch.from_pylist([{"rows": batch.num_rows, "keys": len(set(keys))}])
+
+    def on_timer(self, time_ms: int, context: ProcessContext) -> Iterator[Record]:  # noqa: ARG002
+        yield {"key": context.key, "seen": self.seen.get()}
+
+
+def test_function_of_batches_selects_keys_itself() -> None:
+    harness = ProcessHarness(Batches())
+    harness.feed(("a", {"x": 1}, 5), ("b", {"x": 2}, 6), ("a", {"x": 3}, 7))
+    harness.restart()
+    harness.feed(("a", {"x": 4}, 8))
+
+    assert [batch.to_pylist() for batch in harness.batches] == [
+        [{"rows": 3, "keys": 2}], [{"rows": 1, "keys": 1}],
+    ]  # fmt: skip
+    assert [result.value for result in harness.end_of_input().results] == [
+        {"key": "a", "seen": 3}, {"key": "b", "seen": 1}, {"key": "a", "seen": 3},
+    ]  # fmt: skip
+
+
+def test_function_of_batches_has_no_key_until_it_selects_one() -> None:
+    class Forgetful(Batches):
+        def process_batch(self, keys: Any, batch: Any, context: Any) -> Any:  # noqa: ARG002
+            return self.seen.get()
+
+    harness = ProcessHarness(Forgetful())
+    with pytest.raises(StateError, match=r"set context.key first"):
+        harness.feed(("a", {"x": 1}, 5))
+
+
+def test_function_of_records_can_be_given_a_batch() -> None:
+    operator, state = ProcessOperator(ProcessConfig(function=Typed("INT"))), ProcessState()
+    batch = pa.RecordBatch.from_pylist([{"value": 1}, {"value": 2}])
+
+    seen = operator.process_batch(state, ["a", "b"], [5, None], batch)
+
+    assert [tuple(result) for result in seen.results] == [
+        ("a", {"kept": 1}, 5, 0),
+        ("b", {"kept": 2}, None, 1),
+    ]

@@ -1,0 +1,28 @@
+"""A query that waits for bounded stages is told of, with what is pending as its backlog."""
+
+from flowcore import Flow, KafkaTopic, Parquet
+from flowcore.planner import plan_flow
+from flowcore.planner.plan import Plan
+from flowcore.spark.waiting import waiting_queries
+
+
+def _plan() -> Plan:
+    flow = Flow("f")
+    shops = flow.read("shops", Parquet("shops", schema="shop STRING"))
+    flow.read("other", Parquet("other", schema="shop STRING")).write("copy", Parquet("copy"))
+    flow.read("bids", KafkaTopic("bids", schema="shop STRING")).join(shops, on="shop").write(
+        "out", KafkaTopic("out")
+    )
+    return plan_flow(flow)
+
+
+def test_query_waits_until_every_stage_is_committed() -> None:
+    """What it joins is its backlog until its source has said that there is none there either."""
+    plan = _plan()
+
+    told = [
+        [(query.name, query.mode, query.backlog) for query in waiting_queries(plan, committed)]
+        for committed in ([], ["shops"], ["shops", "copy"])
+    ]
+
+    assert told == [[("bids", "waiting", True)], [("bids", "waiting", True)], []]

@@ -1,0 +1,237 @@
+"""Watermarks by a user's generator, event time while all are idle, and partitions that run ahead."""
+
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flowcore import Flow, KafkaTopic, bounded_out_of_orderness, monotonous, no_watermarks, periodic
+from flowcore.elements import MAX_TIMESTAMP_MS, Watermark, WatermarkStatus
+from flowcore.errors import ConfigurationError, FunctionError, PlanError
+from flowcore.planner import plan_flow
+from flowcore.watermarks import WatermarkStrategy
+from flowcore.watermarks.alignment import held_back
+from flowcore.watermarks.generators import Seen, advance, advance_batch, watermark_ms
+from flowcore.watermarks.merge import Merged, Standing, merge
+from flowcore.watermarks.query import GeneratedWatermarks, QueryWatermarks
+from flowcore.watermarks.tracking import end_of_input, look, record, start
+
+TEN = timedelta(milliseconds=10)
+IDLE, ACTIVE = WatermarkStatus(idle=True), WatermarkStatus(idle=False)
+
+
+def test_periodic_watermark_is_the_highest_that_a_record_has_said() -> None:
+    generator = periodic("at - 4").generator
+    seen = Seen()
+    for said_ms in (None, 5, 3, None):
+        seen = advance(generator, seen, 99, said_ms=said_ms)
+
+    assert watermark_ms(generator, seen) == 5
+    assert watermark_ms(generator, advance(generator, Seen(), 99)) is None
+
+
+@settings(deadline=None)
+@given(st.lists(st.none() | st.integers(-9, 9)))
+def test_periodic_watermark_is_the_same_for_a_column_as_for_its_records(said: list[int | None]) -> None:
+    generator = periodic("at - 4").generator
+    one_by_one = Seen()
+    for said_ms in said:
+        one_by_one = advance(generator, one_by_one, 99, said_ms=said_ms)
+    column = pa.array(said, pa.int64())
+
+    assert advance_batch(generator, Seen(), np.full(len(said), 99), said_ms=column) == one_by_one
+    assert advance_batch(generator, Seen(), column) == Seen()
+
+
+def test_function_says_what_a_batch_shows_and_the_highest_counts() -> None:
+    """One that goes by the middle of what has come: a record from the far future moves nothing."""
+    generator = periodic(
+        lambda timestamps: int(pc.quantile(timestamps, 0.5, interpolation="lower")[0].as_py())
+    ).generator
+    seen = advance_batch(generator, Seen(), np.array([10, 20, 10**15]))
+    after = advance_batch(generator, seen, pa.array([1, None, 2], pa.int64()))
+
+    assert [watermark_ms(generator, each) for each in (seen, after)] == [20, 20]
+    assert watermark_ms(generator, advance(generator, after, 30)) == 30
+
+
+def test_function_is_not_asked_about_nothing() -> None:
+    def never(timestamps: Any) -> int:
+        raise AssertionError(timestamps)
+
+    assert advance_batch(periodic(never).generator, Seen(7), pa.array([], pa.int64())) == Seen(7)
+
+
+@pytest.mark.parametrize("said", [1.5, "x", 2**63], ids=str)
+def test_function_that_says_no_time_is_an_error(said: Any) -> None:
+    with pytest.raises(FunctionError, match="which is no time"):
+        advance(periodic(lambda _: said).generator, Seen(), 5)
+
+
+@pytest.mark.parametrize(
+    ("declare", "message"),
+    [
+        (lambda: periodic(" "), "says nothing of event time"),
+        (lambda: periodic(5), "neither Spark SQL text nor a function"),  # type: ignore[arg-type]
+        (lambda: monotonous().with_alignment(timedelta(0)), "no partition could ever be ahead"),
+        (lambda: no_watermarks().with_alignment(TEN), "no partition could ever be ahead"),
+        (lambda: monotonous().with_idleness(TEN, all_idle="stop"), "pass 'hold', or 'advance'"),  # type: ignore[arg-type]
+        (lambda: WatermarkStrategy(monotonous().generator, all_idle="advance"), "it would have no effect"),
+    ],
+    ids=["no text", "a number", "no drift", "nothing to compare", "another rule", "never idle"],
+)
+def test_declarations_without_effect_are_refused(declare: Any, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        declare()
+
+
+def test_strategy_is_shown_with_all_that_was_declared() -> None:
+    strategy = bounded_out_of_orderness(timedelta(seconds=4)).with_idleness(
+        timedelta(minutes=1), all_idle="advance"
+    )
+
+    assert str(strategy.with_alignment(timedelta(hours=1))) == (
+        "out of order by up to 4 s, idle after 1 min, with the clock while all are idle, aligned within 1 h"
+    )
+    assert [str(periodic("at - 5")), str(periodic(max))] == ["periodic, at - 5", "periodic by max"]
+
+
+def _source(strategy: WatermarkStrategy, schema: str = "at TIMESTAMP, ms BIGINT") -> Any:
+    flow = Flow("f")
+    return flow, flow.read("in", KafkaTopic("in", schema=schema, event_time="at", watermark=strategy))
+
+
+def test_expression_of_a_generator_is_checked() -> None:
+    _source(periodic("ms - 4000"))
+    with pytest.raises(PlanError, match="names the column 'seconds'"):
+        _source(periodic("seconds"))
+    with pytest.raises(PlanError, match="watermark 'at' is TIMESTAMP: not BIGINT"):
+        _source(periodic("at"))
+
+
+def test_function_as_generator_cannot_be_written_to_a_topic() -> None:
+    """But it can be used in the flow."""
+    flow, stream = _source(periodic(lambda timestamps: pc.max(timestamps).as_py()))
+    stream.write("plain", KafkaTopic("plain"))
+    plan_flow(flow)
+    stream.write("tagged", KafkaTopic("tagged", elements="tagged"))
+
+    with pytest.raises(PlanError, match="those of in come from a Python function"):
+        plan_flow(flow)
+
+
+def _looks(strategy: WatermarkStrategy, *script: Any) -> list[Any]:
+    tracking, shown = start(range(2)), []
+    for step in script:
+        if isinstance(step, int):
+            tracking, told = look(strategy, tracking, step)
+            shown.append(told)
+        elif step == "end":
+            tracking, told = end_of_input(tracking)
+            shown.append(told)
+        else:
+            tracking, _ = record(strategy, tracking, *step)
+    return shown
+
+
+def test_event_time_goes_on_with_the_clock_while_all_are_idle() -> None:
+    """Both fall silent at 1; from the look at 12 on, a millisecond of the clock is one of event time."""
+    strategy = monotonous().with_idleness(TEN, all_idle="advance")
+
+    told = _looks(strategy, (0, 101), (1, 201), 0, 1, 12, 20, 20, (0, 105), 21, (0, 150), (1, 301), 22)
+
+    assert told == [(Watermark(100),), (), (), (Watermark(108),), (), (), (Watermark(149),)]
+
+
+def test_event_time_stands_still_while_all_are_idle_where_that_was_asked_for() -> None:
+    told = _looks(monotonous().with_idleness(TEN), (0, 101), (1, 201), 0, 1, 12, 20)
+
+    assert told == [(Watermark(100),), (), (IDLE,), ()]
+
+
+def test_event_time_that_has_not_begun_does_not_go_on() -> None:
+    """The clock says how long, and not from where."""
+    assert _looks(monotonous().with_idleness(TEN, all_idle="advance"), 0, 12, 10**12) == [(), (), ()]
+
+
+def test_end_of_time_is_reached_by_the_end_of_the_input_alone() -> None:
+    strategy = monotonous().with_idleness(TEN, all_idle="advance")
+    told = _looks(strategy, (0, MAX_TIMESTAMP_MS), (1, MAX_TIMESTAMP_MS), 0, 1, 12, 10**6, "end")
+
+    assert told == [(Watermark(MAX_TIMESTAMP_MS - 1),), (), (), (), (Watermark(MAX_TIMESTAMP_MS),)]
+
+
+def test_silence_begins_anew_after_each_record() -> None:
+    strategy = monotonous().with_idleness(TEN, all_idle="advance")
+    told = _looks(strategy, (0, 101), (1, 101), 0, 1, 12, 15, (0, 200), 16, 17, 28, 30)
+
+    assert told == [
+        (Watermark(100),),
+        (),
+        (),
+        (Watermark(103),),
+        (Watermark(199),),
+        (),
+        (),
+        (Watermark(201),),
+    ]
+
+
+def test_what_the_clock_has_added_survives_a_restart() -> None:
+    strategy = monotonous().with_idleness(TEN, all_idle="advance")
+
+    def source() -> tuple[GeneratedWatermarks, QueryWatermarks]:
+        mine = GeneratedWatermarks(strategy, range(1))
+        return mine, QueryWatermarks({"in": mine})
+
+    first, query = source()
+    first.take({0: 101})
+    told = [query.look(now_ms) for now_ms in (0, 1, 12, 20)]
+    _, again = source()
+    again.restore(query.snapshot())
+
+    assert told == [(Watermark(100),), (), (), (Watermark(108),)]
+    assert again.look(21) == (Watermark(108),)
+
+
+def test_query_takes_what_the_expression_said() -> None:
+    source = GeneratedWatermarks(periodic("ms"), range(1))
+    source.take({0: 7})
+
+    assert QueryWatermarks({"in": source}).look(0) == (Watermark(7),)
+
+
+def _merged(**watermarks: int | None) -> Merged:
+    news = {name: Standing() if ms is None else Standing(ms) for name, ms in watermarks.items()}
+    return merge(Merged(), news)
+
+
+@pytest.mark.parametrize(
+    ("merged", "expected"),
+    [
+        (_merged(a=0, b=10), set()),
+        (_merged(a=0, b=11), {"b"}),
+        (_merged(a=-5, b=6, c=5), {"b"}),
+        (_merged(a=None, b=5, c=100), {"c"}),
+        (_merged(a=None), set()),
+        (merge(_merged(a=0, b=11), {"a": Standing(0, idle=True)}), set()),
+        (merge(_merged(a=0, b=11), {"b": Standing(11, idle=True)}), set()),
+    ],
+    ids=[
+        "at the drift",
+        "beyond it",
+        "two ahead",
+        "one that said nothing",
+        "nobody",
+        "slow and idle",
+        "ahead and idle",
+    ],
+)
+def test_partition_too_far_ahead_of_the_slowest_is_held_back(merged: Merged, expected: set[str]) -> None:
+    assert held_back(merged, 10) == expected
+    assert held_back(merged, None) == frozenset()
