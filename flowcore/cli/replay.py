@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from flowcore.errors import ConfigurationError, FlowcoreError
 from flowcore.testing.transcripts import load
 from flowcore.testing.transcripts import replay as replay_transcript
 from flowcore.testing.transcripts.kinds import KINDS
+from flowcore.testing.transcripts.runner import Kind
 
 __all__ = ["replay"]
 
@@ -20,16 +22,21 @@ __all__ = ["replay"]
 @click.command()
 @click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
 @click.option(
-    "--engine", type=click.Choice(["memory"]), default="memory", show_default=True, help="Where they are run."
+    "--engine",
+    type=click.Choice(["memory", "spark"]),
+    default="memory",
+    show_default=True,
+    help="Where they are run.",
 )
 @click.option(
     "--json", "as_json", is_flag=True, help="One JSON object per transcript; the last line is the sum."
 )
-def replay(files: tuple[Path, ...], engine: str, as_json: bool) -> None:  # noqa: ARG001 - one engine so far
+def replay(files: tuple[Path, ...], engine: str, as_json: bool) -> None:
     """Replay transcripts, and print each step that shows something else than it should.
 
     FILES are transcripts, or folders of them (every .yaml file in them). A transcript of a kind that
-    cannot be run here is skipped. The last line counts; the exit code is 1 if any transcript failed.
+    cannot be run here is skipped; so is, on Spark, one that moves the clock by hand. The last line
+    counts; the exit code is 1 if any transcript failed.
 
     \b
     Examples:
@@ -38,18 +45,34 @@ def replay(files: tuple[Path, ...], engine: str, as_json: bool) -> None:  # noqa
       flowcore replay --json my-case.yaml
     """
     counts = {"passed": 0, "failed": 0, "skipped": 0}
-    for path in _transcripts(files):
-        outcome = _replayed(path)
-        counts[outcome["result"]] += 1
-        if as_json:
-            click.echo(json.dumps(outcome, default=str))
-        elif outcome["result"] != "passed":
-            click.echo(_told(outcome))
+    with _engine(engine) as (kinds, skipped):
+        for path in _transcripts(files):
+            outcome = _replayed(path, kinds, skipped)
+            counts[outcome["result"]] += 1
+            if as_json:
+                click.echo(json.dumps(outcome, default=str))
+            elif outcome["result"] != "passed":
+                click.echo(_told(outcome))
     if as_json:
         click.echo(json.dumps(counts))
     click.echo(", ".join(f"{n} {what}" for what, n in counts.items()), err=as_json)
     if counts["failed"]:
         raise SystemExit(1)
+
+
+@contextmanager
+def _engine(name: str) -> Iterator[tuple[Mapping[str, Kind], frozenset[str]]]:
+    """What transcripts are run on, and the actions that cannot be done there."""
+    if name == "memory":
+        yield KINDS, frozenset()
+        return
+    from flowcore.testing.transcripts.window_on_spark import (  # noqa: PLC0415 - Spark is slow to import
+        SKIPPED,
+        kinds_on_spark,
+    )
+
+    with kinds_on_spark() as kinds:
+        yield kinds, SKIPPED
 
 
 def _transcripts(files: tuple[Path, ...]) -> Iterator[Path]:
@@ -64,14 +87,16 @@ def _transcripts(files: tuple[Path, ...]) -> Iterator[Path]:
         yield from found
 
 
-def _replayed(path: Path) -> dict[str, Any]:
+def _replayed(path: Path, kinds: Mapping[str, Kind], skipped: frozenset[str]) -> dict[str, Any]:
     told: dict[str, Any] = {"file": str(path)}
     try:
         transcript = load(path)
         told |= {"name": transcript.name, "kind": transcript.kind}
-        if transcript.kind not in KINDS:
+        if transcript.kind not in kinds:
             return {**told, "result": "skipped", "why": f"kind {transcript.kind!r} cannot be replayed here"}
-        outcome = replay_transcript(transcript)
+        if any(not skipped.isdisjoint(step) for step in transcript.steps):
+            return {**told, "result": "skipped", "why": "it moves the clock by hand"}
+        outcome = replay_transcript(transcript, kinds)
     except FlowcoreError as error:
         return {**told, "result": "failed", "why": str(error)}
     except Exception as error:  # noqa: BLE001 - one broken transcript must not hide the others

@@ -86,6 +86,10 @@ class Flow:
             raise PlanError(msg)
         checks.require_attributes(node)
         self._operators[node.name.lower()] = node
+        return self.stream(node)
+
+    def stream(self, node: Operator) -> Stream:
+        """The output of one of its operators."""
         return Stream(self, node)
 
     def free_name(self, kind: str) -> str:

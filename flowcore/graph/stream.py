@@ -6,43 +6,30 @@ column.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from flowcore.errors import PlanError
 from flowcore.graph import checks
-from flowcore.graph import windowed as declare
 from flowcore.graph.attributes import Attributes, OperatorAttributes, declared
 from flowcore.graph.co_grouping import co_group
 from flowcore.graph.connectors import KafkaTopic, Sink
 from flowcore.graph.expressions import resolve
-from flowcore.graph.functions import require_function
+from flowcore.graph.keyed_stream import KeyedStream
 from flowcore.graph.operators import (
     Aggregate,
-    Apply,
-    Filter,
-    FlatMap,
     Join,
     JoinType,
-    Map,
-    MapBatches,
     Operator,
     Select,
-    SideOutput,
     Union,
     Where,
     WithColumns,
     Write,
 )
+from flowcore.graph.python_stream import PythonStream
 from flowcore.graph.schema import Schema
-from flowcore.graph.stateful import LATE, side_columns
 from flowcore.graph.value_formats import check_written
-from flowcore.graph.window_assigners import Length, WindowDeclaration
-from flowcore.graph.windowed import WindowedStream
-from flowcore.process import KeyedProcessFunction
-from flowcore.windows import Evictor
-from flowcore.windows.config import LateRecords, WindowTime
-from flowcore.windows.triggers import Trigger
 
 if TYPE_CHECKING:
     from flowcore.graph.flow import Flow
@@ -50,7 +37,7 @@ if TYPE_CHECKING:
 __all__ = ["Stream"]
 
 
-class Stream:
+class Stream(PythonStream, KeyedStream):
     """The output of one operator; its methods add operators behind it.
 
     Expressions are Spark SQL text over this stream's columns. Every method takes a ``name``, which
@@ -249,254 +236,6 @@ class Stream:
             )
         )  # fmt: skip
 
-    def apply(
-        self,
-        function: Callable[[Any], Any],
-        *,
-        schema: Schema | str | None = None,
-        realtime: bool = False,
-        name: str | None = None,
-        attributes: Attributes | None = None,
-    ) -> Stream:
-        """Put any DataFrame function in the flow: ``frame -> frame``.
-
-        Args:
-            function: Called with the input's DataFrame when the stage runs.
-            schema: The columns of what it returns, as Spark DDL; default: those of its input. What
-                it really returns is checked against this when the stage runs.
-            realtime: It uses only what Spark's real-time mode allows, so the query may run in it.
-            name: Name of the operator.
-            attributes: What it promises; nothing is known of a function.
-        """
-        node = self.operator
-        name = name or self._flow.free_name("apply")
-        columns = node.columns if schema is None else Schema.parse(schema).names
-        return self._flow.add(
-            Apply(
-                name=name, inputs=(node,), columns=columns, bounded=node.bounded,
-                updating=node.updating, function=function, realtime=realtime,
-                given=declared(attributes),
-            )
-        )  # fmt: skip
-
-    def map(
-        self,
-        function: Callable[[dict[str, Any]], Mapping[str, Any]],
-        *,
-        schema: Schema | str,
-        uses: Sequence[str] | None = None,
-        passes: Sequence[str] = (),
-        name: str | None = None,
-        attributes: Attributes | None = None,
-    ) -> Stream:
-        """Make one record of each with a Python function: ``record -> record``.
-
-        A record is a ``dict`` from column to value. Prefer `select` and `with_columns` where Spark SQL
-        can say it: a live query with a Python function cannot run in real-time mode.
-
-        Args:
-            function: A plain function, or an object with state (see `RichFunction`).
-            schema: The columns of what it returns, as Spark DDL; checked when it runs.
-            uses: The columns that it reads; no other column needs to reach the Python worker. Default:
-                all.
-            passes: The columns of its input that are, unchanged, in each record it puts out: a `where` that
-                reads no others is done before it, so that fewer records reach the Python worker.
-            name: Name of the operator.
-            attributes: What it promises, beside what the function declares.
-
-        Raises:
-            PlanError: It is no function, or a column of ``uses`` or ``passes`` is unknown.
-        """
-        fields = self._converted("map", function, schema, uses, passes, name=name)
-        key = checks.key_passed(self.operator, fields["passes"])
-        return self._flow.add(Map(**fields, key=key, given=declared(attributes)))
-
-    def filter(
-        self,
-        function: Callable[[dict[str, Any]], bool],
-        *,
-        uses: Sequence[str] | None = None,
-        name: str | None = None,
-        attributes: Attributes | None = None,
-    ) -> Stream:
-        """Keep the records for which a Python function returns true: ``record -> bool``.
-
-        Args:
-            function: As for `map`.
-            uses: The columns that it reads, as for `map`.
-            name: Name of the operator.
-            attributes: What it promises, beside what the function declares.
-
-        Raises:
-            PlanError: It is no function, or a column of ``uses`` is unknown.
-        """
-        node, name = self.operator, self._python(function, "filter", name)
-        return self._flow.add(
-            Filter(
-                name=name, inputs=(node,), columns=node.columns, bounded=node.bounded, key=node.key,
-                updating=node.updating, function=function, uses=checks.columns_named(node, name, uses),
-                given=declared(attributes),
-            )
-        )  # fmt: skip
-
-    def flat_map(
-        self,
-        function: Callable[[dict[str, Any]], Iterable[Mapping[str, Any]]],
-        *,
-        schema: Schema | str,
-        uses: Sequence[str] | None = None,
-        passes: Sequence[str] = (),
-        name: str | None = None,
-        attributes: Attributes | None = None,
-    ) -> Stream:
-        """Make any number of records of each with a Python function: ``record -> records``.
-
-        Args:
-            function: As for `map`; returns or yields records.
-            schema: The columns of its records, as Spark DDL; checked when it runs.
-            uses: The columns that it reads, as for `map`.
-            passes: The columns that it hands on unchanged, as for `map`.
-            name: Name of the operator.
-            attributes: What it promises, beside what the function declares.
-
-        Raises:
-            PlanError: It is no function, or a column of ``uses`` or ``passes`` is unknown.
-        """
-        fields = self._converted("flat_map", function, schema, uses, passes, name=name)
-        return self._flow.add(FlatMap(**fields, given=declared(attributes)))
-
-    def map_batches(
-        self,
-        function: Callable[[Any], Any],
-        *,
-        schema: Schema | str,
-        uses: Sequence[str] | None = None,
-        passes: Sequence[str] = (),
-        name: str | None = None,
-        attributes: Attributes | None = None,
-    ) -> Stream:
-        """Hand Arrow record batches to a Python function: ``RecordBatch -> RecordBatch``.
-
-        Args:
-            function: Gets a ``pyarrow.RecordBatch`` of any length and returns one of any length.
-            schema: The columns of what it returns, as Spark DDL; checked when it runs.
-            uses: The columns that it reads, as for `map`.
-            passes: The columns that it hands on unchanged, as for `map`.
-            name: Name of the operator.
-            attributes: What it promises, beside what the function declares.
-
-        Raises:
-            PlanError: It is no function, or a column of ``uses`` or ``passes`` is unknown.
-        """
-        fields = self._converted("map_batches", function, schema, uses, passes, name=name)
-        return self._flow.add(MapBatches(**fields, given=declared(attributes)))
-
-    def window(
-        self,
-        windows: WindowDeclaration,
-        *,
-        by: str | Sequence[str] = (),
-        trigger: Trigger | None = None,
-        evictor: Evictor | None = None,
-        allowed_lateness: Length = 0,
-        late: LateRecords = "drop",
-        time: WindowTime = "event",
-        timestamp: str | None = None,
-        uses: Sequence[str] | None = None,
-        name: str | None = None,
-        attributes: Attributes | None = None,
-    ) -> WindowedStream:
-        """Group records by time; say with `WindowedStream.aggregate` and others what each window emits.
-
-        Args:
-            windows: `Tumbling`, `Sliding`, `Session`, `Global`, `EndOfStream`, or an assigner of your own.
-            by: Column or columns of the key; none for one key for all.
-            trigger: When a window emits (see `flowcore.windows.triggers`); default: at its end.
-            evictor: Which records are let go when it emits (see `flowcore.windows`).
-            allowed_lateness: How long after its end records still count in a window, each emitting anew;
-                seconds or `timedelta`.
-            late: ``"drop"`` (and count) records that come later, or ``"side-output"``: `late` has them.
-            time: ``"event"``: by the records' timestamps and watermarks. ``"processing"``: by the clock.
-            timestamp: Bounded input only: column or expression of a row's time, BIGINT milliseconds or
-                TIMESTAMP.
-            uses: The columns that Python functions in it read; default: all.
-            name: Name of the operator.
-            attributes: What it promises beside what it says of itself.
-
-        Raises:
-            PlanError: A column is unknown, or the windows would never emit: the source sets no watermarks,
-                say.
-            InvalidWindowError: The parameters contradict each other.
-        """
-        return declare.window(
-            self._flow, self.operator, name, windows,
-            by=by, trigger=trigger, evictor=evictor, allowed_lateness=allowed_lateness, late=late, time=time,
-            timestamp=timestamp, uses=uses, given=declared(attributes),
-        )  # fmt: skip
-
-    def process(
-        self,
-        function: KeyedProcessFunction,
-        *,
-        schema: Schema | str,
-        by: str | Sequence[str] = (),
-        side_outputs: Mapping[str, Schema | str] | None = None,
-        timestamp: str | None = None,
-        uses: Sequence[str] | None = None,
-        name: str | None = None,
-        attributes: Attributes | None = None,
-    ) -> Stream:
-        """A Python function with state and timers for each key.
-
-        Args:
-            function: What is done with records and timers; see `KeyedProcessFunction`.
-            schema: The columns of the records it puts out, as Spark DDL.
-            by: Column or columns of the key; none for one key for all.
-            side_outputs: Name to schema of what else it puts out; `side_output` has it.
-            timestamp: Bounded input only: as for `window`.
-            uses: The columns that it reads; default: all.
-            name: Name of the operator.
-            attributes: What it promises, beside what the function declares.
-
-        Raises:
-            PlanError: A column is unknown, or it is no such function.
-        """
-        name = name or self._flow.free_name("process")
-        return self._flow.add(
-            declare.keyed_process(
-                self.operator, name, function,
-                schema=schema, by=by, side_outputs=side_outputs or {}, timestamp=timestamp, uses=uses,
-                given=declared(attributes),
-            )
-        )  # fmt: skip
-
-    def side_output(self, output: str) -> Stream:
-        """What leaves a window or a process function beside its results.
-
-        Raises:
-            PlanError: There is no side output of this name.
-        """
-        node = self.operator
-        for each in self._flow.operators:
-            if isinstance(each, SideOutput) and each.inputs == (node,) and each.output == output:
-                return Stream(self._flow, each)
-        columns, schema = side_columns(node, output)
-        return self._flow.add(
-            SideOutput(
-                name=f"{node.name}.{output}", inputs=(node,), columns=columns, bounded=node.bounded,
-                output=output, schema=schema,
-            )
-        )  # fmt: skip
-
-    @property
-    def late(self) -> Stream:
-        """The records that came too late for all their windows, with the columns of the windows' input.
-
-        Raises:
-            PlanError: It is not the result of windows with ``late="side-output"``.
-        """
-        return self.side_output(LATE)
-
     def write(
         self,
         name: str,
@@ -573,37 +312,6 @@ class Stream:
             on=on, function=function, schema=schema, batches=batches, aggregates=aggregates,
             attributes=attributes,
         )  # fmt: skip
-
-    def _converted(
-        self,
-        kind: str,
-        function: object,
-        schema: Schema | str,
-        uses: Sequence[str] | None,
-        passes: Sequence[str],
-        *,
-        name: str | None,
-    ) -> dict[str, Any]:
-        """What the operators have in common that make records of another schema."""
-        node, name = self.operator, self._python(function, kind, name)
-        schema = Schema.parse(schema)
-        used = checks.columns_named(node, name, uses)
-        return {
-            "name": name,
-            "inputs": (node,),
-            "columns": schema.names,
-            "bounded": node.bounded,
-            "updating": node.updating,
-            "function": function,
-            "schema": schema,
-            "uses": used,
-            "passes": checks.columns_passed(node, name, passes, schema, used),
-        }
-
-    def _python(self, function: object, kind: str, name: str | None) -> str:
-        name = name or self._flow.free_name(kind)
-        require_function(function, name)
-        return name
 
     def _require_same_flow(self, other: Stream, name: str) -> None:
         if other._flow is not self._flow:

@@ -24,7 +24,7 @@ __all__ = ["WindowAggregates", "window_aggregates"]
 _ALIASES = {
     "mean": "avg", "first": "first_value", "any_value": "first_value", "last": "last_value",
     "every": "bool_and", "some": "bool_or", "any": "bool_or", "stddev": "stddev_samp", "std": "stddev_samp",
-    "variance": "var_samp",
+    "variance": "var_samp", "array_agg": "collect_list",
 }  # fmt: skip
 _OPEN = {TokenType.L_PAREN, TokenType.L_BRACKET}
 _CLOSE = {TokenType.R_PAREN, TokenType.R_BRACKET}

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flowcore.graph.connectors import KafkaTopic
-from flowcore.graph.operators import Aggregate, Read, Write, topic_of
+from flowcore.graph.operators import Aggregate, KeyGroupOperator, Read, Write, topic_of
 from flowcore.kafka.limits import TopicLimits, topic_limits
 from flowcore.kafka.topics import partition_counts
 from flowcore.planner.plan import LiveQuery, Plan
@@ -38,6 +38,7 @@ class Beside:
         watermarked: Its sources bring watermarks, and those sinks write them.
         partitions: How many partitions the topics of the query have.
         limits: What the topics that it writes to take.
+        windowed: Windows or timers in it go by what its sources tell of time.
     """
 
     tracked: bool
@@ -45,11 +46,17 @@ class Beside:
     watermarked: bool
     partitions: Mapping[str, int]
     limits: Mapping[str, TopicLimits]
+    windowed: bool = False
 
     @property
     def timed(self) -> bool:
         """Records carry their timestamps."""
-        return bool(self.tagged)
+        return bool(self.tagged) or self.windowed
+
+    @property
+    def tells(self) -> bool:
+        """Control elements that arrive among records are looked at."""
+        return self.watermarked or self.windowed
 
     @classmethod
     def of(cls, query: LiveQuery, plan: Plan, settings: Settings, checkpoint: Path) -> Beside:
@@ -76,6 +83,7 @@ class Beside:
             watermarked=bool(tagged) and brings_watermarks(query.operators),
             partitions=partitions,
             limits=limits,
+            windowed=any(isinstance(node, KeyGroupOperator) for node in query.operators),
         )
 
 
@@ -88,7 +96,11 @@ def tracks_latency(query: LiveQuery, settings: Settings, checkpoint: Path) -> bo
     if not before:
         return wanted
     tracked = any(topic.events in before for node in query.sources if (topic := topic_of(node)))
-    if wanted and not tracked and any(isinstance(node, Aggregate) for node in query.operators):
+    if (
+        wanted
+        and not tracked
+        and any(isinstance(node, Aggregate | KeyGroupOperator) for node in query.operators)
+    ):
         _log.warning(
             "query %r keeps state that was made with metrics.latency.interval=0: its latency is not "
             "measured; to measure it, start it once on a new state.dir",

@@ -26,18 +26,22 @@ from flowcore.graph.operators import (
     PythonOperator,
     Read,
     Select,
+    SideOutput,
     Union,
     Where,
+    Window,
     WithColumns,
     Write,
     topic_of,
 )
+from flowcore.keygroups.emission import RESULTS
 from flowcore.planner.columns import columns_used
 from flowcore.planner.plan import Chain, LiveQuery
 from flowcore.spark import batch
 from flowcore.spark.aggregates import aggregated
 from flowcore.spark.beside import Beside
 from flowcore.spark.boundary import declared_by
+from flowcore.spark.checkpoints import checkpoint_of
 from flowcore.spark.context import Context
 from flowcore.spark.incoming import Incoming
 from flowcore.spark.kept_state import column_types, stateful_parts
@@ -45,6 +49,7 @@ from flowcore.spark.lanes import BAD, ORDINAL, Lane, Tracks, unite
 from flowcore.spark.outgoing import Outgoing
 from flowcore.spark.python_chain import chained
 from flowcore.spark.stream_source import read_stream
+from flowcore.spark.windows import Windowed, windowed
 
 __all__ = ["CompiledQuery", "compile_query"]
 
@@ -99,6 +104,7 @@ class _Compiler:
         self.chains: dict[Operator, Chain] = {chain.head: chain for chain in query.chains}
         self.waiting: dict[Operator, list[tuple[Tracks, Lane]]] = {}
         self.ends: list[tuple[Tracks, Lane, Write]] = []
+        self.beside_results: dict[Operator, tuple[Tracks, Mapping[str, Lane]]] = {}
         self.types: dict[str, tuple[str, ...]] = {}
 
     def sink_frame(self) -> DataFrame:
@@ -108,6 +114,8 @@ class _Compiler:
                     self.ends.append((*self._take(node.inputs[0]), node))
                 elif node in self.chains:
                     self._run_chain(self.chains[node])
+                elif isinstance(node, SideOutput):
+                    self._put(node, *self._side(node))
                 elif not isinstance(node, PythonOperator):  # the others run with the first of their chain
                     self._put(node, *self._output(node))
         frames = [tracks for tracks, _, _ in self.ends]
@@ -144,7 +152,7 @@ class _Compiler:
         lanes = [lane] if readers <= 1 else tracks.split(lane, [next(self.numbers) for _ in range(readers)])
         self.waiting[node] = [(tracks, each) for each in lanes]
 
-    def _output(self, node: Operator) -> tuple[Tracks, Lane]:
+    def _output(self, node: Operator) -> tuple[Tracks, Lane]:  # noqa: C901 - a case for each kind
         match node:
             case Read():
                 return self._read(node)
@@ -176,6 +184,8 @@ class _Compiler:
                 tracks, lane = aggregated(node, tracks, lane, timed=self.beside.timed)
                 self.types[node.name] = column_types(tracks.frame)
                 return tracks, lane
+            case Window():
+                return self._windowed(node)
             case _:
                 msg = f"operator {node.name!r} has no output of its own"
                 raise PlanError(msg)
@@ -196,6 +206,31 @@ class _Compiler:
         )  # fmt: skip
         for node, each in lanes.items():
             self._put(node, tracks, each)
+
+    def _windowed(self, node: Window) -> tuple[Tracks, Lane]:
+        """The results; late records wait for `_side`."""
+        tracks, lane = self._take(node.inputs[0])
+        of = Windowed(
+            query=self.query,
+            checkpoint=str(checkpoint_of(self.query, self.context.flow, self.context.settings)),
+            beside=self.beside,
+            key_groups=self.query.key_groups,
+            counted=self.counted,
+            numbers=self.numbers,
+        )
+        used = {
+            column.lower()
+            for each in self.query.operators
+            if isinstance(each, SideOutput) and node in each.inputs
+            for column in self.used[each]
+        }
+        tracks, lanes = windowed(node, tracks, lane, used, of)
+        self.beside_results[node] = tracks, lanes
+        return tracks, lanes[RESULTS]
+
+    def _side(self, node: SideOutput) -> tuple[Tracks, Lane]:
+        tracks, lanes = self.beside_results[node.inputs[0]]
+        return tracks, lanes[node.output]
 
     def _unite(self, node: Union) -> tuple[Tracks, Lane]:
         members = [self._take(parent) for parent in node.inputs]
@@ -242,6 +277,7 @@ class _Compiler:
             beside=self.beside,
             keeps_bad=node in self.query.dead_letters,
             counted=self.counted,
+            number=self.query.sources.index(node),
             may_fail=bool(self.chains),
         )
         lane = Lane(next(self.numbers), {name: next(self.names) for name in node.columns})

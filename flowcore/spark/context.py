@@ -12,7 +12,7 @@ from flowcore.graph.connectors import KafkaTopic
 from flowcore.settings import Settings
 from flowcore.spark.results import ResultStore
 
-__all__ = ["Context"]
+__all__ = ["Context", "broker_of"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame
 
 from flowcore.graph.connectors import KafkaTopic
-from flowcore.graph.event_time import event_time_of
+from flowcore.graph.event_time import event_time_of, marker_of, said_of
 from flowcore.graph.operators import Read
 from flowcore.kafka.elements import CHANNEL_HEADER, ELEMENT_HEADER
 from flowcore.spark import elements
@@ -23,8 +23,10 @@ from flowcore.spark.lanes import (
     FAILED,
     KAFKA_MS,
     LANE,
+    NEWEST,
     ORDINAL,
     REASON,
+    SOURCE,
     TIME,
     VALUE,
     Lane,
@@ -50,6 +52,7 @@ class Incoming:
         beside: What the query carries beside its records.
         keeps_bad: Bad messages leave through this query; else they are dropped here, or stop it.
         counted: Records carry an ordinal.
+        number: The source's number in the query.
         may_fail: Records become bad where a function fails for them, so they keep their bytes.
     """
 
@@ -58,6 +61,7 @@ class Incoming:
     beside: Beside
     keeps_bad: bool
     counted: bool
+    number: int = 0
     may_fail: bool = False
 
     @classmethod
@@ -117,7 +121,7 @@ class Incoming:
         columns += [REASON, *self._of_messages()]
         if self.counted:
             columns.append(f"'0' AS {ORDINAL}")
-        if self.beside.watermarked and self._tagged:
+        if self.beside.tells and self._tagged:
             columns += [ELEMENT, CHANNEL]
         given = event_time_of(self.node)
         if self.beside.timed and given is None:
@@ -130,14 +134,29 @@ class Incoming:
             ((_, kind),) = rows.selectExpr(f"{time} AS {TIME}").dtypes
             milliseconds = f"unix_millis({time})" if kind == "timestamp" else time
             rows = rows.selectExpr("*", f"{milliseconds} AS {TIME}")
+        if self.beside.windowed:
+            rows = rows.selectExpr("*", f"{self.number} AS {SOURCE}", f"{self._newest(lane)} AS {NEWEST}")
         if self.beside.watermarked:
             partitions = self.beside.partitions[self.topic.name]
             said = observations(self.node, lane, CONTROL, partitions)
             rows = rows.observe(observed_as(self.node), *said)
         others = ([BAD] if self.keeps_bad else []) + ([EVENT] if self.beside.tracked else [])
+        others += [CONTROL] if self.beside.windowed and self._tagged else []
         if not self.keeps_bad or self._tagged:
             rows = rows.where(f"{LANE} IN ({', '.join(map(str, [*others, lane.number]))})")
-        return Tracks(rows, names, identified=True, bad=self.keeps_bad, marked=self.beside.tracked)
+        return Tracks(
+            rows, names, identified=True, bad=self.keeps_bad, marked=self.beside.tracked,
+            telling=self.beside.windowed,
+        )  # fmt: skip
+
+    def _newest(self, lane: Lane) -> str:
+        """The timestamp of a record that counts for watermarks, null for others."""
+        if self.topic.watermark is None or not self.topic.watermark.generates:
+            return "CAST(NULL AS BIGINT)"
+        marker, said = marker_of(self.node), said_of(self.node)
+        time = TIME if said is None else lane.expression(said)
+        counts = f" AND {lane.expression(marker)}" if marker else ""
+        return f"CASE WHEN {LANE} = {lane.number}{counts} THEN {time} END"
 
     def _of_messages(self) -> list[str]:
         """Only what may leave with its bytes carries them along."""

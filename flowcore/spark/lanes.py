@@ -24,10 +24,14 @@ __all__ = [
     "BAD",
     "EVENT",
     "FAILED",
+    "GONE",
+    "IDENTITY",
     "KAFKA_MS",
     "LANE",
+    "NEWEST",
     "ORDINAL",
     "REASON",
+    "SOURCE",
     "TIME",
     "VALUE",
     "Lane",
@@ -37,10 +41,16 @@ __all__ = [
 
 BAD = 0
 EVENT = -1
+GONE = -3
+"""Records that were dropped, where they still tell windows how far event time has come."""
 LANE = "_lane"
 ORDINAL = "_ordinal"
 TIME = "_timestamp_ms"
-"""When a record happened; there only where a sink writes it."""
+"""When a record happened; there only where a sink writes it or windows go by it."""
+IDENTITY = "_identity"
+"""What tells an output of a window from all others; there only behind windows."""
+SOURCE, NEWEST = "_source", "_newest_ms"
+"""The number of a record's source, and its timestamp if that counts for watermarks; only before windows."""
 VALUE, REASON, KAFKA_MS = "_value", "_reason", "_kafka_ms"
 """Of rows outside the record lanes: their bytes, and of bad ones why, and the time that Kafka keeps."""
 FAILED = "_failed"
@@ -56,11 +66,13 @@ class Lane:
         number: The value of the lane column in its rows.
         columns: Logical name to physical name, in order.
         identified: Its rows still carry the coordinates of the record they came from, if any of its frame do.
+        named: Its rows have an identity of their own, in the column `IDENTITY`.
     """
 
     number: int
     columns: Mapping[str, str]
     identified: bool = True
+    named: bool = False
 
     def column(self, name: str) -> str:
         """The column by its logical name, whatever its case."""
@@ -86,6 +98,7 @@ class Tracks:
         identified: Its rows still carry the coordinates of the record they came from.
         bad: Bad records may be among them.
         marked: Latency markers may be among them.
+        telling: Windows follow, so records that are dropped go on telling of time.
     """
 
     def __init__(
@@ -96,13 +109,15 @@ class Tracks:
         identified: bool,
         bad: bool = False,
         marked: bool = False,
+        telling: bool = False,
     ) -> None:
         self.frame = frame
         self.names = names
         self.identified = identified
         self.bad = bad
         self.marked = marked
-        self.shared = bad or marked
+        self.telling = telling
+        self.shared = bad or marked or telling
 
     def mine(self, lane: Lane) -> str:
         """True for the rows of a lane."""
@@ -127,6 +142,10 @@ class Tracks:
 
     def keep(self, lane: Lane, condition: str) -> None:
         """Drop the rows of a lane for which the condition is not true."""
+        if self.telling:
+            gone = f"{self.mine(lane)} AND NOT coalesce({condition}, false)"
+            self.set({LANE: f"CASE WHEN {gone} THEN {GONE} ELSE {LANE} END"})
+            return
         self.frame = self.frame.where(
             f"NOT ({self.mine(lane)}) OR ({condition})" if self.shared else condition
         )
@@ -186,7 +205,8 @@ def unite(members: Sequence[tuple[Tracks, Lane]], columns: Sequence[str], number
         united = united.unionByName(tracks.frame, allowMissingColumns=True)
     identified = all(tracks.identified for tracks in frames)
     bad, marked = any(tracks.bad for tracks in frames), any(tracks.marked for tracks in frames)
-    together = Tracks(united, first.names, identified=identified, bad=bad, marked=marked)
+    telling = any(tracks.telling for tracks in frames)
+    together = Tracks(united, first.names, identified=identified, bad=bad, marked=marked, telling=telling)
     together.shared = shared
     return together, Lane(number, names, identified=all(lane.identified for _, lane in members))
 

@@ -39,6 +39,7 @@ from flowcore.spark.session import live_session
 from flowcore.spark.sinks import DEAD_LETTER_CONFIGS, start_files
 from flowcore.spark.stream_source import output_servers, sink_options
 from flowcore.spark.watermarks import WatermarkSender, watermarks_of
+from flowcore.spark.windows import goes_by_clock
 from flowcore.watermarks.query import QueryWatermarks
 
 __all__ = ["LiveRun", "prepare_topics", "slots_needed"]
@@ -96,7 +97,7 @@ class LiveRun:
                 self._collectors = self._closing.enter_context(track(self.plan, beside, self.context))
             for query in self.stage.queries:
                 with while_running(f"query {query.name!r}", self.context.log):
-                    running = self._start(query, compiled[query].frame)
+                    running = self._start(query, compiled[query].frame, windowed=beside[query].windowed)
                 self._running[query.name] = running
                 self._closing.callback(running.stop)
                 watermarks = (
@@ -203,7 +204,15 @@ class LiveRun:
         check(query, self.plan.flow, self._checkpoint(query), compiled.types)
         return compiled
 
-    def _start(self, query: LiveQuery, frame: DataFrame) -> StreamingQuery:
+    def _start(self, query: LiveQuery, frame: DataFrame, *, windowed: bool) -> StreamingQuery:
+        by_clock = False
+        if windowed:
+            # A query keeps what is set when it starts; without input the clock may still make windows emit.
+            conf = self.context.spark.conf
+            conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(1 << 17))
+            conf.set("spark.sql.execution.arrow.maxBytesPerBatch", str(64 << 20))  # of packed rows, too
+            by_clock = query.mode.value != "slice" and goes_by_clock(query)
+            conf.set("spark.sql.streaming.noDataMicroBatches.enabled", str(by_clock).lower())
         writer = (
             frame.writeStream.queryName(query.name)
             .option("checkpointLocation", str(self._checkpoint(query)))
@@ -216,7 +225,10 @@ class LiveRun:
             case "slice":
                 writer = writer.trigger(availableNow=True)
             case _:
-                milliseconds = int(self.context.settings.trigger_interval.total_seconds() * 1000)
+                interval = self.context.settings.trigger_interval
+                if by_clock:  # batches without input, one after the other, would keep the machine busy
+                    interval = interval or self.context.settings.auto_watermark_interval
+                milliseconds = int(interval.total_seconds() * 1000)
                 writer = writer.trigger(processingTime=f"{milliseconds} milliseconds")
         files = [sink.sink for sink in query.sinks if topic_of(sink) is None]
         if files:

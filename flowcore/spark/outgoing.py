@@ -21,6 +21,7 @@ from flowcore.spark.lanes import (
     BAD,
     EVENT,
     FAILED,
+    IDENTITY,
     KAFKA_MS,
     LANE,
     ORDINAL,
@@ -87,7 +88,10 @@ class Outgoing:
         columns = {name: lane.column(name) for name in sink.columns}
         value = kafka_value(topic, columns, tracks.frame)
         found = {}
-        if tracks.identified and lane.identified:
+        if lane.named:
+            ordinal = f" || ':' || {ORDINAL}" if self.counted else ""
+            found["flowcore-id"] = f"({IDENTITY}{ordinal})"
+        elif tracks.identified and lane.identified:
             ordinal = ORDINAL if self.counted else "'0'"
             if Counter(each.name for _, each in self.sinks)[topic.name] > 1:
                 ordinal += f" || {literal(f'.{sink.name}')}"  # branches of a record meet in the topic

@@ -20,14 +20,29 @@ from flowcore.graph.operators import Filter, FlatMap, Map, MapBatches, Operator,
 from flowcore.graph.schema import Schema
 from flowcore.planner.columns import columns_read
 from flowcore.planner.plan import Chain
-from flowcore.spark.lanes import BAD, FAILED, KAFKA_MS, LANE, ORDINAL, REASON, TIME, VALUE, Lane, Tracks
+from flowcore.spark.lanes import (
+    BAD,
+    FAILED,
+    IDENTITY,
+    KAFKA_MS,
+    LANE,
+    NEWEST,
+    ORDINAL,
+    REASON,
+    SOURCE,
+    TIME,
+    VALUE,
+    Lane,
+    Tracks,
+)
 from flowcore.spark.sql import quoted
+from flowcore.spark.watermarks import CHANNEL, ELEMENT
 
-__all__ = ["chained", "outputs_of_bounded"]
+__all__ = ["arrow_schema", "chained", "outputs_of_bounded", "types_of"]
 
 _COORDINATES = ("topic", "partition", "offset")
-_OF_A_RECORD = (*_COORDINATES, ORDINAL, TIME)
-_OF_MESSAGES = (VALUE, REASON, KAFKA_MS, FAILED)
+_OF_A_RECORD = (*_COORDINATES, ORDINAL, TIME, IDENTITY, SOURCE, NEWEST)
+_OF_MESSAGES = (VALUE, REASON, KAFKA_MS, FAILED, ELEMENT, CHANNEL)
 _ROW = "_row"
 _COPIES: Mapping[str, Copy] = {"reuse": "reuse", "shallow": "shallow", "deep": "deep"}
 
@@ -98,6 +113,7 @@ def chained(
             lane.number if len(outlets) == 1 else next(numbers),
             {name: next(tracks.names) for name in outlet.types},
             identified=lane.identified and not outlet.batched,
+            named=lane.named and not outlet.batched,
         )
         for outlet in outlets
     }
@@ -161,12 +177,12 @@ class _SpecWriter:
     def spec(self, given: Mapping[str, DataType]) -> ChainSpec:
         """The chain over an input of columns with their types."""
         head = self._step(self.chain.head, given, multiplied=False, batched=False)
-        return ChainSpec(_arrow(given), head)
+        return ChainSpec(arrow_schema(given), head)
 
     def _step(
         self, node: PythonOperator, given: Mapping[str, DataType], *, multiplied: bool, batched: bool
     ) -> Step:
-        types = given if isinstance(node, Filter) else _types(node.schema)
+        types = given if isinstance(node, Filter) else types_of(node.schema)
         multiplied = multiplied or isinstance(node, FlatMap)
         batched = batched or isinstance(node, MapBatches)
         attributes = node.attributes()
@@ -193,10 +209,10 @@ class _SpecWriter:
             name=node.name,
             kind=_kind(node),
             function=node.function,
-            schema=_arrow(types),
+            schema=arrow_schema(types),
             receivers=receivers,
             outlet=outlet,
-            outlet_schema=_arrow(leaving),
+            outlet_schema=arrow_schema(leaving),
             outlet_copy=_COPIES[outlet_copy],
             stores_output=attributes.output_value_stored,
             stores_input=attributes.input_record_stored,
@@ -215,7 +231,8 @@ def _kind(node: PythonOperator) -> Kind:
             return "map_batches"
 
 
-def _types(schema: Schema) -> dict[str, DataType]:
+def types_of(schema: Schema) -> dict[str, DataType]:
+    """Spark's types of a schema's columns."""
     ddl = ", ".join(f"{quoted(column.name)} {column.type}" for column in schema.columns)
     parsed: Any = StructType.fromDDL(ddl)
     return {field.name: field.dataType for field in parsed.fields}
@@ -225,6 +242,7 @@ def _struct(types: Mapping[str, DataType]) -> StructType:
     return StructType([StructField(name, kind) for name, kind in types.items()])
 
 
-def _arrow(types: Mapping[str, DataType]) -> pa.Schema:
+def arrow_schema(types: Mapping[str, DataType]) -> pa.Schema:
+    """Columns of these types as Arrow has them."""
     schema: pa.Schema = to_arrow_schema(_struct(types), timezone="UTC")
     return schema

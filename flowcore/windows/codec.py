@@ -17,7 +17,7 @@ from flowcore.windows.plain import from_plain, to_plain
 from flowcore.windows.state import KeyState, Pane, WindowState
 from flowcore.windows.window import TimeWindow
 
-__all__ = ["VERSION", "decode_key", "encode_key", "restore", "snapshot"]
+__all__ = ["VERSION", "decode_key", "encode_key", "form_of", "restore", "snapshot"]
 
 VERSION = 1
 
@@ -30,7 +30,7 @@ def snapshot(state: WindowState, config: WindowConfig) -> dict[str, Any]:
     """
     return {
         "version": VERSION,
-        "form": _form(config),
+        "form": form_of(config),
         "watermark_ms": state.watermark_ms,
         "clock_ms": state.clock_ms,
         "dropped_records": state.dropped_records,
@@ -50,9 +50,9 @@ def restore(written: Mapping[str, Any], config: WindowConfig) -> WindowState:
             "make something else of it; go on with the flowcore that wrote it, or start a new checkpoint"
         )
         raise StateError(msg)
-    if written.get("form") != _form(config):
+    if written.get("form") != form_of(config):
         msg = (
-            f"state of windows that keep {written.get('form')!r}, these keep {_form(config)!r}: it cannot "
+            f"state of windows that keep {written.get('form')!r}, these keep {form_of(config)!r}: it cannot "
             "be gone on from; change windows and function back, or start a new checkpoint"
         )
         raise StateError(msg)
@@ -124,6 +124,7 @@ def _decode_pane(written: Mapping[str, Any]) -> Pane:
     )
 
 
-def _form(config: WindowConfig) -> str:
+def form_of(config: WindowConfig) -> str:
+    """What is kept: state of another form cannot be gone on from."""
     merging = "sessions" if config.assigner.merging else "windows"
     return f"{config.time}-time {merging} of {config.content_logic.form}"

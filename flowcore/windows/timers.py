@@ -68,6 +68,13 @@ class TimerQueue:
                 return timer
         return None
 
+    @property
+    def next_ms(self) -> int | None:
+        """When the next one is due, None if none is pending."""
+        while self._heap and self._pending.get(self._heap[0][3]) != self._heap[0][2]:
+            heapq.heappop(self._heap)
+        return self._heap[0][0] if self._heap else None
+
     def __len__(self) -> int:
         return len(self._pending)
 

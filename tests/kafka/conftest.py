@@ -116,7 +116,7 @@ class Live:
         if plan.live:
             with LiveRun(plan, context) as run:
                 if until is None:
-                    assert run.wait(60)
+                    assert run.wait(180)
                 else:
                     until(run)
 

@@ -1,0 +1,29 @@
+"""Columns: rows of Arrow columns taken out and put together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from flowcore.keygroups.slots import Ints
+
+__all__ = ["KeyColumns", "joined", "taken"]
+
+KeyColumns = list["pa.Array[Any]"]
+"""The columns of a key, for some rows."""
+
+
+def taken(columns: Sequence[pa.Array[Any]], rows: Ints) -> KeyColumns:
+    """Some rows of columns."""
+    return [column.take(rows) for column in columns]
+
+
+def joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    """Batches, one behind the other; at least one."""
+    if len(batches) == 1:
+        return batches[0]
+    # One chunk, since that is what a batch is; a table of no rows would have none.
+    chunks = pa.Table.from_batches(batches).combine_chunks().to_batches()
+    return chunks[0] if chunks else batches[0]

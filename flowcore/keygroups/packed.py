@@ -1,0 +1,127 @@
+"""Packed rows: how do records and what travels among them get from the tasks that read to the key groups?
+
+Spark's Python state operators take rows apart one by one, so a row is made to carry many records: those of
+one key group in a part of a task's input, as an Arrow record batch. Between them go control rows, to every
+key group. Columns: ``key_group``, ``kind``, ``channel`` (as JSON: source, partition, and sender of arriving
+elements), ``at`` (the order within a partition) and ``payload``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import IntEnum
+from struct import Struct
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from flowcore.elements import LatencyMarker, StreamElement
+from flowcore.serializers.events import LatencyMarkerEventSerializer
+from flowcore.serializers.formats.raw import RawFormat
+from flowcore.serializers.tagged import TaggedSerializer
+
+__all__ = ["PACKED", "Channel", "Kind", "Packed", "in_order"]
+
+_COLUMNS: dict[str, pa.DataType] = {
+    "key_group": pa.int32(),
+    "kind": pa.int8(),
+    "channel": pa.string(),
+    "at": pa.int64(),
+    "payload": pa.binary(),
+}
+PACKED: pa.Schema = pa.schema(_COLUMNS)
+_TIME = Struct(">q")
+_EVENTS = LatencyMarkerEventSerializer()
+_ELEMENTS: TaggedSerializer[bytes] = TaggedSerializer(RawFormat())
+
+
+class Kind(IntEnum):
+    """What the payload is. Those in front of `SEEN` keep the order they came in."""
+
+    ROWS = 0
+    """A record batch."""
+    ELEMENT = 1
+    """A control element that stood among the records."""
+    SEEN = 2
+    """That a partition had records, and the newest timestamp that counts; after all rows of the step."""
+    MARKER = 3
+    """A latency marker; after all else."""
+
+
+@dataclass(frozen=True, slots=True)
+class Channel:
+    """Where something came from.
+
+    Attributes:
+        source: The source's name.
+        partition: The input partition.
+        sender: Whose watermarks these are, where several send into one partition.
+    """
+
+    source: str
+    partition: str
+    sender: str = ""
+
+    def encode(self) -> str:
+        """As text."""
+        return json.dumps([self.source, self.partition, self.sender])
+
+    @classmethod
+    def decode(cls, written: str) -> Channel:
+        """From text."""
+        return cls(*json.loads(written))
+
+
+class Packed(NamedTuple):
+    """One packed row, without its key group."""
+
+    kind: int
+    channel: str
+    at: int
+    payload: bytes
+
+    @property
+    def newest_ms(self) -> int | None:
+        """Of `Kind.SEEN`: the newest timestamp that counts."""
+        return _TIME.unpack(self.payload)[0] if self.payload else None
+
+    @property
+    def element(self) -> StreamElement[Any]:
+        """Of `Kind.ELEMENT`: the element."""
+        return _ELEMENTS.decode(self.payload)
+
+    @property
+    def marker(self) -> LatencyMarker:
+        """Of `Kind.MARKER`: the marker."""
+        return _EVENTS.decode(self.payload).to_marker()
+
+    def rows(self, schema: pa.Schema) -> pa.RecordBatch:
+        """Of `Kind.ROWS`: the records."""
+        return pa.ipc.read_record_batch(pa.py_buffer(self.payload), schema)
+
+    @classmethod
+    def of_rows(cls, channel: Channel, at: int, rows: pa.RecordBatch) -> Packed:
+        """Records; their schema is known at both ends."""
+        return cls(Kind.ROWS, channel.encode(), at, rows.serialize().to_pybytes())
+
+    @classmethod
+    def of_seen(cls, channel: Channel, newest_ms: int | None) -> Packed:
+        """A partition had records."""
+        return cls(Kind.SEEN, channel.encode(), 0, b"" if newest_ms is None else _TIME.pack(newest_ms))
+
+    @classmethod
+    def of_element(cls, channel: Channel, at: int, element: StreamElement[Any]) -> Packed:
+        """A control element."""
+        return cls(Kind.ELEMENT, channel.encode(), at, _ELEMENTS.encode(element))
+
+    @classmethod
+    def of_event(cls, channel: Channel, event: bytes) -> Packed:
+        """A latency marker, as the event that carried it."""
+        return cls(Kind.MARKER, channel.encode(), 0, event)
+
+
+def in_order(items: Iterable[Packed]) -> list[Packed]:
+    """The rows of one step in the order in which a key group takes them."""
+    return sorted(items, key=lambda item: (max(item.kind, Kind.ELEMENT), item.channel, item.at, item.kind))

@@ -1,0 +1,166 @@
+"""Packing: a task's part of the input, from records with their key groups to packed rows.
+
+A task reads one part of one input partition, in order. Its records are gathered until they are worth it,
+sorted by key group, and sent to each group as one packed row; when the task has read all, each group is told
+what was seen of time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from flowcore.keygroups.columns import joined
+from flowcore.keygroups.packed import PACKED, Channel, Packed
+from flowcore.serializers.formats.raw import RawFormat
+from flowcore.serializers.tagged import TaggedSerializer
+
+__all__ = ["Inputs", "Packing"]
+
+_ROWS_AT_ONCE = 1 << 17
+_ELEMENTS: TaggedSerializer[bytes] = TaggedSerializer(RawFormat())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inputs:
+    """What the columns of the input are called, beside those of records.
+
+    Attributes:
+        key_group: The key group.
+        source: The number of the source.
+        partition: The input partition.
+        offset: The order within it.
+        newest: The timestamp that counts for watermarks, null where the record's does not.
+        record: True for a record that windows take; null or false for one that only tells of time.
+        element: A control element, null in rows that are records; None where there are none.
+        sender: Whose control element it is.
+        marker: A latency marker's event, null in rows that are none; None where there are none.
+    """
+
+    key_group: str
+    source: str
+    partition: str
+    offset: str
+    newest: str
+    record: str | None = None
+    element: str | None = None
+    sender: str | None = None
+    marker: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Packing:
+    """How the input is packed.
+
+    Attributes:
+        inputs: Its columns.
+        sources: The names of the sources, by number.
+        key_groups: How many there are.
+        rows: The columns of records.
+        functions: Of sources whose watermarks a user's function makes: from the timestamps of a batch.
+    """
+
+    inputs: Inputs
+    sources: tuple[str, ...]
+    key_groups: int
+    rows: pa.Schema
+    functions: Mapping[str, Callable[[pa.Array[Any]], int | None]] = field(default_factory=dict)
+
+    def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Pack what one task reads."""
+        seen: dict[Channel, int | None] = {}
+        waiting: list[pa.RecordBatch] = []
+        for batch in batches:
+            waiting.append(batch)
+            if sum(each.num_rows for each in waiting) >= _ROWS_AT_ONCE:
+                yield from self._packed(joined(waiting), seen)
+                waiting = []
+        if waiting:
+            yield from self._packed(joined(waiting), seen)
+        yield from _written(
+            (group, Packed.of_seen(channel, newest_ms))
+            for channel, newest_ms in seen.items()
+            for group in range(self.key_groups)
+        )
+
+    def _packed(self, batch: pa.RecordBatch, seen: dict[Channel, int | None]) -> Iterator[pa.RecordBatch]:
+        if self.inputs.marker is not None:
+            event = batch.column(self.inputs.marker)
+            yield from _written(self._markers(batch.filter(event.is_valid()), self.inputs.marker))
+            batch = batch.filter(event.is_null())
+        for channel, part in self._by_partition(batch):
+            yield from _written(self._of_partition(channel, part, seen))
+
+    def _by_partition(self, batch: pa.RecordBatch) -> Iterator[tuple[Channel, pa.RecordBatch]]:
+        names = [self.inputs.source, self.inputs.partition]
+        table = pa.Table.from_batches([batch.select(names)])
+        distinct = table.group_by(names).aggregate([]).to_pylist()
+        for origin in distinct:
+            number, partition = origin.values()
+            mine = batch
+            if len(distinct) > 1:
+                equal = (pc.equal(batch.column(name), value) for name, value in origin.items())
+                mine = batch.filter(pc.and_(*equal))
+            yield Channel(self.sources[number], str(partition)), mine
+
+    def _of_partition(
+        self, channel: Channel, batch: pa.RecordBatch, seen: dict[Channel, int | None]
+    ) -> Iterator[tuple[int, Packed]]:
+        """Records, and the control elements among them, each to every group."""
+        name, start = self.inputs.element, 0
+        if name is not None:
+            offsets = batch.column(self.inputs.offset).to_numpy()
+            elements = batch.column(name)
+            for position in np.flatnonzero(elements.is_valid().to_numpy(zero_copy_only=False)).tolist():
+                yield from self._records(channel, batch.slice(start, position - start), seen)
+                sender = Channel(channel.source, channel.partition, self._sender(batch, position))
+                element = _ELEMENTS.decode(elements[position].as_py())
+                packed = Packed.of_element(sender, int(offsets[position]), element)
+                yield from ((group, packed) for group in range(self.key_groups))
+                start = position + 1
+        yield from self._records(channel, batch.slice(start), seen)
+
+    def _sender(self, batch: pa.RecordBatch, position: int) -> str:
+        found = None if self.inputs.sender is None else batch.column(self.inputs.sender)[position].as_py()
+        return found or ""
+
+    def _records(
+        self, channel: Channel, batch: pa.RecordBatch, seen: dict[Channel, int | None]
+    ) -> Iterator[tuple[int, Packed]]:
+        if not batch.num_rows:
+            return
+        times = batch.column(self.inputs.newest)
+        function = self.functions.get(channel.source)
+        newest_ms = [seen.get(channel), function(times) if function else pc.max(times).as_py()]
+        seen[channel] = max((each for each in newest_ms if each is not None), default=None)
+        at: int = batch.column(self.inputs.offset)[0].as_py()
+        if self.inputs.record is not None:
+            batch = batch.filter(batch.column(self.inputs.record))  # which drops nulls too
+        groups = batch.column(self.inputs.key_group).to_numpy()
+        order = np.argsort(groups.astype(np.min_scalar_type(self.key_groups)), kind="stable")
+        rows = batch.select(self.rows.names).take(order)
+        bounds = np.searchsorted(groups[order], np.arange(self.key_groups + 1)).tolist()
+        for group, (start, end) in enumerate(pairwise(bounds)):
+            if start < end:
+                yield group, Packed.of_rows(channel, at, rows.slice(start, end - start))
+
+    def _markers(self, batch: pa.RecordBatch, marker: str) -> Iterator[tuple[int, Packed]]:
+        """Each to one group only, and out of it again when the group's records are out."""
+        for row in batch.select([self.inputs.source, self.inputs.partition, marker]).to_pylist():
+            number, partition, event = row.values()
+            channel = Channel(self.sources[number], str(partition))
+            yield partition % self.key_groups, Packed.of_event(channel, event)
+
+
+def _written(rows: Iterable[tuple[int, Packed]]) -> Iterator[pa.RecordBatch]:
+    found: list[Any] = list(rows)
+    if found:
+        columns = zip(*((group, *packed) for group, packed in found), strict=True)
+        arrays = [pa.array(values, field.type) for values, field in zip(columns, PACKED, strict=True)]
+        yield pa.record_batch(arrays, schema=PACKED)

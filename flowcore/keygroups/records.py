@@ -1,0 +1,271 @@
+"""Windows record by record: every window there is, by the pure operator, on key groups.
+
+For what is not folded by column: sessions, custom triggers, evictors, windows by the clock, Python functions.
+Records become mappings, one by one, and go to `flowcore.windows.WindowOperator`; a delta holds the keys that
+were touched, as JSON after a version byte.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from flowcore.elements import LatencyMarker, WatermarkStatus
+from flowcore.errors import FlowcoreError, FunctionError, StateError
+from flowcore.keygroups.emission import LATE, RESULTS, WINDOW_FIELDS
+from flowcore.keygroups.operator import Outputs
+from flowcore.keygroups.slots import python_values
+from flowcore.windows import Emissions, KeyedRecord, WindowConfig, WindowOperator, WindowResult, WindowState
+from flowcore.windows.codec import VERSION, decode_key, encode_key, form_of
+from flowcore.windows.panes import OpenPane
+from flowcore.windows.plain import from_plain, to_plain
+from flowcore.windows.timers import Timer, TimerQueue
+
+__all__ = ["ORDINAL", "RecordWindows"]
+
+ORDINAL = "@ordinal"
+"""Tells apart the outputs of one emission."""
+_KEYS_PER_PIECE = 4096
+
+
+def _unchanged(value: Any) -> Any:
+    return value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordWindows:
+    """Configuration of windows that look at each record.
+
+    Attributes:
+        name: The operator's name, for errors.
+        config: What the windows do; values are mappings.
+        keys: The key's columns; none for one key for all.
+        key_of: Makes the key of their values.
+        values: The columns of a record's mapping.
+        value_of: Makes what the windows see of the mapping.
+        record_of: Makes a mapping of what comes out.
+        timestamp: The column of the records' timestamps, a 64-bit integer.
+        rows: The columns of records.
+        results: Those of the mappings that come out.
+        late: Those of late records.
+    """
+
+    name: str
+    config: WindowConfig
+    keys: tuple[str, ...]
+    key_of: Callable[[tuple[Any, ...]], Any]
+    values: tuple[str, ...]
+    timestamp: str
+    rows: pa.Schema
+    results: pa.Schema
+    late: tuple[str, ...] = ()
+    value_of: Callable[[dict[str, Any]], Any] = _unchanged
+    record_of: Callable[[Any], Mapping[str, Any]] = _unchanged
+
+    @property
+    def form(self) -> str:
+        """What a key keeps."""
+        return f"records by {', '.join(self.keys)}: {form_of(self.config)}"
+
+    @property
+    def outputs(self) -> Mapping[str, pa.Schema]:
+        """Results and late records."""
+        keys = [(name, self.rows.field(name).type) for name in self.keys]
+        own = [(field.name, field.type) for field in self.results]
+        results = [*keys, *own, *WINDOW_FIELDS, (ORDINAL, pa.int32())]
+        return {RESULTS: pa.schema(results), LATE: pa.schema([self.rows.field(name) for name in self.late])}
+
+    def open(self) -> _Group:
+        """A key group without state."""
+        return _Group(self)
+
+
+class _Group:
+    def __init__(self, of: RecordWindows) -> None:
+        self._of = of
+        self._operator = WindowOperator(of.config)
+        self._touched: set[Any] = set()
+        self._state = WindowState(
+            event_timers=_Noting(self._touched), processing_timers=_Noting(self._touched)
+        )
+        self._results = of.outputs[RESULTS]
+
+    @property
+    def wake_ms(self) -> int | None:
+        """When a timer of the clock is due."""
+        return self._state.processing_timers.next_ms
+
+    def advance_clock(self, clock_ms: int, out: Outputs) -> None:
+        """Timers of the clock that are due."""
+        self._put(self._called(lambda: self._operator.advance_clock(self._state, clock_ms)), out)
+
+    def rows(self, rows: pa.RecordBatch, out: Outputs) -> None:
+        """Records, one by one."""
+        records = self._records(rows)
+        self._touched.update(record.key for record in records)
+        seen = self._called(lambda: self._operator.process(self._state, records))
+        self._put(seen, out)
+        if seen.late:
+            places = {id(record): place for place, record in enumerate(records)}
+            late = np.array([places[id(record)] for record in seen.late])
+            out.rows(LATE, rows.select(list(self._of.late)).take(late))
+
+    def advance_watermark(self, watermark_ms: int, out: Outputs) -> None:
+        """Timers of event time that are due."""
+        self._put(self._called(lambda: self._operator.advance_watermark(self._state, watermark_ms)), out)
+
+    def status(self, status: WatermarkStatus, out: Outputs) -> None:
+        """Nothing changes for windows."""
+
+    def marker(self, marker: LatencyMarker, out: Outputs) -> None:
+        """It follows what is out."""
+        out.markers.append(marker)
+
+    def finish(self, out: Outputs, *, idle: bool) -> None:
+        """Nothing is held back."""
+
+    def header(self) -> Mapping[str, Any]:
+        """Both clocks."""
+        return {"watermark_ms": self._state.watermark_ms, "clock_ms": self._state.clock_ms}
+
+    def delta(self) -> bytes | None:
+        """The keys that were touched."""
+        touched = list(self._touched)
+        self._touched.clear()
+        return self._written(touched) if touched else None
+
+    def snapshot(self) -> Iterator[bytes]:
+        """All keys."""
+        self._touched.clear()
+        keys = list(self._state.keys)
+        for start in range(0, len(keys), _KEYS_PER_PIECE):
+            yield self._written(keys[start : start + _KEYS_PER_PIECE])
+
+    def restore(self, header: Mapping[str, Any], pieces: Iterator[bytes]) -> None:
+        """Take what was written."""
+        self._state.watermark_ms = header.get("watermark_ms", self._state.watermark_ms)
+        self._state.clock_ms = header.get("clock_ms", self._state.clock_ms)
+        for piece in pieces:
+            written = _read(piece)
+            for entry in written["keys"]:
+                self._forget(from_plain(entry["key"]))
+                decode_key(entry, self._state, self._of.config)
+            for key in written["gone"]:
+                self._forget(from_plain(key))
+        self._touched.clear()
+
+    def _forget(self, key: Any) -> None:
+        key_state = self._state.keys.pop(key, None)
+        if key_state is not None:
+            for window, state_window in key_state.windows.items():
+                pane = key_state.panes[state_window]
+                OpenPane(self._state, key, key_state, window, pane).cancel_timers(self._of.config)
+
+    def _written(self, keys: Iterable[Any]) -> bytes:
+        held = self._state.keys
+        entries, gone = [], []
+        for key in keys:
+            if key in held:
+                entries.append(encode_key(key, held[key]))
+            else:
+                gone.append(to_plain(key))
+        return bytes([VERSION]) + json.dumps({"keys": entries, "gone": gone}).encode()
+
+    def _records(self, rows: pa.RecordBatch) -> list[KeyedRecord]:
+        keys = [python_values(rows.column(name)) for name in self._of.keys]
+        whole = zip(*keys, strict=True) if keys else ((),) * rows.num_rows
+        names = self._of.values
+        lists = [python_values(rows.column(name)) for name in names]
+        values = [dict(zip(names, each, strict=True)) for each in zip(*lists, strict=True)]
+        times = rows.column(self._of.timestamp).to_pylist()
+        key_of, value_of = self._of.key_of, self._of.value_of
+        found = zip(whole, values or ({},) * rows.num_rows, times, strict=True)
+        return [KeyedRecord(key_of(key), value_of(value), time_ms) for key, value, time_ms in found]
+
+    def _called(self, work: Callable[[], Emissions]) -> Emissions:
+        try:
+            return work()
+        except FlowcoreError:
+            raise
+        except Exception as error:
+            msg = f"operator {self._of.name!r}: its function raised {type(error).__name__}: {error}"
+            raise FunctionError(msg) from error
+
+    def _put(self, seen: Emissions, out: Outputs) -> None:
+        out.count("late_records", len(seen.late))
+        out.count("dropped_records", seen.dropped_records)
+        if seen.results:
+            out.rows(RESULTS, self._batch(seen.results))
+
+    def _batch(self, results: Sequence[WindowResult]) -> pa.RecordBatch:
+        many = len(self._of.keys) > 1
+        columns: list[Sequence[Any]] = [
+            [result.key[place] if many else result.key for result in results]
+            for place in range(len(self._of.keys))
+        ]
+        columns += [
+            [result.window_start_ms for result in results],
+            [result.window_end_ms for result in results],
+            [result.timestamp_ms for result in results],
+            [result.firing for result in results],
+            [result.is_late for result in results],
+            _ordinals(results),
+        ]
+        try:
+            found = [self._of.record_of(result.value) for result in results]
+            columns[len(self._of.keys) : len(self._of.keys)] = [
+                [each[name] for each in found] for name in self._of.results.names
+            ]
+            arrays = [
+                pa.array(values, field.type) for values, field in zip(columns, self._results, strict=True)
+            ]
+        except (pa.ArrowException, KeyError, TypeError) as error:
+            msg = (
+                f"operator {self._of.name!r}: its function put out {results[0].value!r}, no record of "
+                f"{self._of.results}: {error}; let it put out mappings with these columns"
+            )
+            raise FunctionError(msg) from error
+        return pa.record_batch(arrays, schema=self._results)
+
+
+class _Noting(TimerQueue):
+    """Timers whose keys are noted when they are due, since their states change."""
+
+    __slots__ = ("_due",)
+
+    def __init__(self, due: set[Any]) -> None:
+        super().__init__()
+        self._due = due
+
+    def next_due(self, now_ms: int) -> Timer | None:
+        timer = super().next_due(now_ms)
+        if timer is not None:
+            self._due.add(timer.key)
+        return timer
+
+
+def _read(piece: bytes) -> dict[str, Any]:
+    if piece[:1] != bytes([VERSION]):
+        msg = (
+            f"windows' state of version {piece[0] if piece else 'none'}, this flowcore reads {VERSION}: "
+            "it would become something else; go on with the flowcore that wrote it, or start a new checkpoint"
+        )
+        raise StateError(msg)
+    written: dict[str, Any] = json.loads(piece[1:])
+    return written
+
+
+def _ordinals(results: Sequence[WindowResult]) -> list[int]:
+    """The place of each among the outputs of its emission."""
+    found: dict[tuple[Any, ...], int] = {}
+    places = []
+    for result in results:
+        emission = (repr(result.key), result.window, result.firing)
+        places.append(found.get(emission, 0))
+        found[emission] = places[-1] + 1
+    return places

@@ -1,0 +1,65 @@
+"""Segments: how are deltas and snapshots of columnar state written?
+
+A segment is a version byte and then tables by name: for each the length of its name (1 byte), the name, the
+length of its content (8 bytes, big-endian), and the content as an Arrow IPC stream with its schema.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from struct import Struct
+
+import pyarrow as pa
+
+from flowcore.errors import StateError
+
+__all__ = ["VERSION", "decode", "encode"]
+
+VERSION = 1
+_LENGTH = Struct(">Q")
+
+
+def encode(tables: Mapping[str, pa.RecordBatch]) -> bytes:
+    """A segment of tables by name.
+
+    >>> segment = encode({"panes": pa.record_batch({"a": [1, 2]})})
+    >>> [(name, table.num_rows) for name, table in decode(segment)]
+    [('panes', 2)]
+    """
+    parts = [bytes([VERSION])]
+    for name, table in tables.items():
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, table.schema) as writer:
+            writer.write_batch(table)
+        content = sink.getvalue().to_pybytes()
+        written = name.encode()
+        parts += [bytes([len(written)]), written, _LENGTH.pack(len(content)), content]
+    return b"".join(parts)
+
+
+def decode(segment: bytes) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """The tables of a segment.
+
+    Raises:
+        StateError: It is of another version, or cut off.
+    """
+    if segment[:1] != bytes([VERSION]):
+        found = segment[0] if segment else "none"
+        msg = (
+            f"state segment of version {found}, this flowcore reads {VERSION}: it would become something "
+            "else; go on with the flowcore that wrote it, or start a new checkpoint"
+        )
+        raise StateError(msg)
+    position = 1
+    while position < len(segment):
+        end = position + 1 + segment[position]
+        name = segment[position + 1 : end].decode()
+        (length,) = _LENGTH.unpack_from(segment, end)
+        start = end + _LENGTH.size
+        position = start + length
+        if position > len(segment):
+            msg = f"state segment of {len(segment)} bytes is cut off in {name!r}: start a new checkpoint"
+            raise StateError(msg)
+        with pa.ipc.open_stream(pa.py_buffer(segment)[start:position]) as reader:
+            for batch in reader:
+                yield name, batch

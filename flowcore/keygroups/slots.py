@@ -1,0 +1,118 @@
+"""Slots: where in the columns of a table is each key, and which of a batch's rows have equal keys?
+
+Keys are looked up once for each that occurs in a batch, not once for each record.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import repeat
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+
+__all__ = ["Coded", "Index", "Ints", "coded", "first_rows", "python_keys", "python_values"]
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Coded:
+    """The keys of some rows.
+
+    Attributes:
+        codes: For each row the number of its key.
+        first: For each key the first row that has it.
+    """
+
+    codes: Ints
+    first: Ints
+
+
+def coded(columns: Sequence[pa.Array[Any]], rows: int) -> Coded:
+    """Number the keys of some rows, in order of appearance where that is cheap.
+
+    Args:
+        columns: The key's columns; none for one key for all.
+        rows: How many rows there are.
+    """
+    if not columns:
+        return Coded(np.zeros(rows, np.int64), np.zeros(min(rows, 1), np.int64))
+    codes, count = _column_codes(columns[0])
+    for column in columns[1:]:
+        more, width = _column_codes(column)
+        codes, found = pd.factorize(codes * width + more)
+        count = len(found)
+    return Coded(codes, first_rows(codes, count))
+
+
+def first_rows(codes: Ints, count: int) -> Ints:
+    """For each code the first row that has it."""
+    first = np.empty(count, np.int64)
+    first[codes[::-1]] = np.arange(len(codes) - 1, -1, -1)
+    return first
+
+
+def python_keys(columns: Sequence[pa.Array[Any]], rows: int) -> list[Any]:
+    """Keys as Python values that are equal where Spark holds them to be: not-a-number equals itself."""
+    lists = [_key_values(column) for column in columns]
+    match lists:
+        case []:
+            return [None] * rows
+        case [only]:
+            return only
+        case _:
+            return list(zip(*lists, strict=True))
+
+
+class Index:
+    """From keys to slots, which are given out one after the other."""
+
+    __slots__ = ("_slots",)
+
+    def __init__(self) -> None:
+        self._slots: dict[Any, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._slots)
+
+    def find(self, keys: Sequence[Any]) -> Ints:
+        """The slot of each key, -1 where it has none."""
+        return np.fromiter(map(self._slots.get, keys, repeat(-1)), np.int64, len(keys))
+
+    def add(self, keys: Sequence[Any]) -> None:
+        """Give the next slots to keys that have none."""
+        start = len(self._slots)
+        self._slots.update(zip(keys, range(start, start + len(keys)), strict=True))
+
+
+_NAN = float("nan")
+
+
+def python_values(column: pa.Array[Any]) -> list[Any]:
+    """A column as Python values; times are in `datetime.timezone.utc`, which plain data may hold."""
+    values: list[Any] = column.to_pylist()
+    if pa.types.is_timestamp(column.type) and column.type.tz is not None:
+        return [None if value is None else value.replace(tzinfo=dt.UTC) for value in values]
+    return values
+
+
+def _key_values(column: pa.Array[Any]) -> list[Any]:
+    values = python_values(column)
+    if pa.types.is_floating(column.type) and pc.any(pc.is_nan(column)).as_py():
+        return [_NAN if value is not None and value != value else value for value in values]  # noqa: PLR0124
+    return values
+
+
+def _column_codes(column: pa.Array[Any]) -> tuple[Ints, int]:
+    if column.null_count == 0 and pa.types.is_integer(column.type):
+        codes, found = pd.factorize(column.to_numpy())
+        return codes.astype(np.int64, copy=False), len(found)
+    encoded = column.dictionary_encode(null_encoding="encode")
+    return encoded.indices.to_numpy().astype(np.int64), len(encoded.dictionary)

@@ -1,0 +1,169 @@
+"""Steps: an operator on key groups, one micro-batch a step, as a test or a transcript gives them.
+
+The stream is a folder of JSON files, each one step: records and control elements in order. It is the
+runtime, the state store and the workers of a live query; only Kafka is not there.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import LongType, StringType
+
+from flowcore.elements import StreamElement
+from flowcore.errors import RunError
+from flowcore.keygroups.event_time import Source
+from flowcore.keygroups.operator import KeyGroupOperator, Outputs
+from flowcore.keygroups.packing import Inputs, Packing
+from flowcore.keygroups.runtime import Runtime
+from flowcore.serializers.formats.raw import RawFormat
+from flowcore.serializers.tagged import TaggedSerializer
+from flowcore.spark.keygroups import COUNTER_ROWS, COUNTERS, by_key_group
+
+__all__ = ["Steps"]
+
+_KEY_GROUPS = 3
+_SOURCE = "steps"
+_ELEMENTS: TaggedSerializer[bytes] = TaggedSerializer(RawFormat())
+_INPUTS = Inputs(
+    key_group="_group", source="_source", partition="_partition", offset="_offset", newest="_newest",
+    element="_element",
+)  # fmt: skip
+
+
+class Steps:
+    """A running query; a context manager that stops it.
+
+    Args:
+        spark: A session with the configuration of live queries.
+        operator: What is run.
+        rows: The columns of records.
+        keys: Those of the key.
+        folder: An empty folder, for the steps and the checkpoint.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        operator: KeyGroupOperator,
+        *,
+        rows: pa.Schema,
+        keys: Sequence[str],
+        folder: Path,
+    ) -> None:
+        self.spark = spark
+        self.operator = operator
+        self.rows = rows
+        self.keys = keys
+        self.folder = folder
+        self._files = self.folder / "steps"
+        self._files.mkdir(parents=True)
+        self._seen: list[tuple[str, bytes]] = []
+        self._number = 0
+        self._query: Any = None
+
+    def __enter__(self) -> Self:
+        self._start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._query.stop()
+
+    def step(self, items: Iterable[Mapping[str, Any] | StreamElement[Any]]) -> Outputs:
+        """Take records (mappings) and control elements, and say what came out.
+
+        Raises:
+            RunError: The batch failed; the step is undone, and the query goes on.
+        """
+        self._number += 1
+        lines = [json.dumps(self._line(place, item)) for place, item in enumerate(items)]
+        path = self._files / f"step-{self._number:06}.json"
+        self._write(path, lines)
+        self._seen.clear()
+        try:
+            self._query.processAllAvailable()
+        except PySparkException as error:
+            # Its batch is planned and will be run again: without content it does nothing.
+            self._write(path, [])
+            self._start()
+            self._query.processAllAvailable()
+            raise RunError(str(error)) from error
+        return self._outputs()
+
+    def restart(self) -> None:
+        """Stop the query and start it again on its checkpoint."""
+        self._query.stop()
+        self._start()
+
+    def _start(self) -> None:
+        self._query = (
+            self._stepped()
+            .writeStream.foreachBatch(self._take)
+            .option("checkpointLocation", str(self.folder / "checkpoint"))
+            .outputMode("update")
+            .trigger(processingTime="0 seconds")
+            .start()
+        )
+
+    def _stepped(self) -> DataFrame:
+        fields = from_arrow_schema(self.rows).add("_offset", LongType()).add("_element", StringType())
+        frame = self.spark.readStream.schema(fields).option("maxFilesPerTrigger", 1).json(str(self._files))
+        keys = ", ".join(f"`{key}`" for key in self.keys)
+        frame = frame.select(
+            *(F.col(name) for name in self.rows.names),
+            "_offset",
+            F.expr("unhex(_element)").alias("_element"),
+            F.expr(f"CAST(pmod(hash({keys}), {_KEY_GROUPS}) AS INT)").alias("_group"),
+            F.lit(0).alias("_source"),
+            F.lit(0).alias("_partition"),
+            F.expr("CAST(NULL AS BIGINT)").alias("_newest"),
+        )
+        packing = Packing(inputs=_INPUTS, sources=(_SOURCE,), key_groups=_KEY_GROUPS, rows=self.rows)
+        runtime = Runtime(
+            operator=self.operator,
+            query=str(self.folder),
+            key_groups=_KEY_GROUPS,
+            sources={_SOURCE: Source(None, ("0",))},
+            rows=self.rows,
+        )
+        return by_key_group(frame, packing, runtime)
+
+    def _line(self, place: int, item: Mapping[str, Any] | StreamElement[Any]) -> dict[str, Any]:
+        if isinstance(item, Mapping):
+            return {**item, "_offset": place}
+        return {"_element": _ELEMENTS.encode(item).hex(), "_offset": place}
+
+    def _write(self, path: Path, lines: Sequence[str]) -> None:
+        part = path.with_name(f"_{path.name}")  # which Spark does not look at
+        part.write_text("".join(f"{line}\n" for line in lines))
+        part.replace(path)
+
+    def _take(self, batch: DataFrame, _number: int) -> None:
+        self._seen += [(row.output, bytes(row.content)) for row in batch.collect()]
+
+    def _outputs(self) -> Outputs:
+        found = Outputs()
+        schemas = self.operator.outputs
+        for output, content in self._seen:
+            if output in schemas:
+                found.rows(output, pa.ipc.read_record_batch(pa.py_buffer(content), schemas[output]))
+            elif output == COUNTERS:
+                counters = json.loads(_text(content))
+                found.count("dropped_records", counters.get("dropped_records", 0))
+        return found
+
+
+def _text(content: bytes) -> str:
+    found: str = pa.ipc.read_record_batch(pa.py_buffer(content), COUNTER_ROWS).column(0)[0].as_py()
+    return found

@@ -1,0 +1,148 @@
+"""Transcripts of kind ``window`` on Spark: each step is one micro-batch of a query on key groups."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from flowcore.elements import MAX_TIMESTAMP_MS, Watermark
+from flowcore.errors import InvalidWindowError, NoTimestampError, RunError
+from flowcore.keygroups.emission import END, RESULTS, START, TIMESTAMP
+from flowcore.keygroups.folded import FoldedWindows
+from flowcore.keygroups.operator import KeyGroupOperator, Outputs
+from flowcore.keygroups.records import RecordWindows
+from flowcore.settings import Settings
+from flowcore.spark.session import live_session, session
+from flowcore.spark.steps import Steps
+from flowcore.testing.transcripts.runner import Kind, Refused
+from flowcore.testing.transcripts.window import window_config
+from flowcore.windows import Aggregate, WindowConfig
+from flowcore.windows.aggregates import Sum
+from flowcore.windows.built_in import BuiltIn, BuiltIns
+
+__all__ = ["SKIPPED", "kinds_on_spark"]
+
+SKIPPED = frozenset({"processing_time_ms"})
+"""Actions that cannot be done there: the clock is Spark's own."""
+
+_TYPES: dict[str, pa.DataType] = {"key": pa.string(), "value": pa.int64(), "timestamp_ms": pa.int64()}
+_ROWS = pa.schema(_TYPES)
+_TOTAL = Aggregate(BuiltIns((("value", BuiltIn("sum", ("value",))),)))
+
+
+@contextmanager
+def kinds_on_spark() -> Iterator[Mapping[str, Kind]]:
+    """The kinds that can be replayed on a session that lives as long as the context."""
+    folder = Path(tempfile.mkdtemp(prefix="flowcore-replay-"))
+    settings = Settings.of(
+        {"state.dir": folder, "execution.short-lived": "true", "execution.shuffle-partitions": 1}
+    )
+    try:
+        with session(settings, "replay") as spark:
+            live = live_session(spark, settings)
+            runners: list[_Windows] = []
+
+            def build(operator: Mapping[str, Any]) -> _Windows:
+                while runners:
+                    runners.pop().close()
+                path = Path(tempfile.mkdtemp(dir=folder))
+                runners.append(_Windows(operator, live, path))
+                return runners[0]
+
+            yield {"window": Kind(name="window", build=build)}
+            while runners:
+                runners.pop().close()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+class _Windows:
+    def __init__(self, operator: Mapping[str, Any], spark: Any, folder: Path) -> None:
+        try:
+            config = window_config(operator)
+        except InvalidWindowError as error:
+            word = "invalid-argument"
+            raise Refused(word) from error
+        listing = operator.get("aggregate") == "list"
+        self._steps = Steps(
+            spark, _operator(config, listing=listing), rows=_ROWS, keys=("key",), folder=folder
+        )
+        self._steps.__enter__()
+
+    def close(self) -> None:
+        """Stop the query."""
+        self._steps.__exit__(None, None, None)
+
+    def act(self, action: str, argument: Any, /) -> Mapping[str, Any]:
+        match action:
+            case "in":
+                seen = self._feed(argument)
+            case "watermark_ms":
+                seen = self._steps.step([Watermark(argument)])
+            case "end_of_input":
+                seen = self._steps.step([Watermark(MAX_TIMESTAMP_MS)])
+            case _:
+                self._steps.restart()
+                return {}
+        rows = {name: [row for output, batch in seen.batches if output == name for row in batch.to_pylist()]
+                for name in (RESULTS, "late")}  # fmt: skip
+        return {
+            "out": [
+                [row["key"], row["value"], row[TIMESTAMP], [row[START], row[END]]] for row in rows[RESULTS]
+            ],
+            "late": [list(row.values()) for row in rows["late"]],
+            "dropped": seen.counters.get("dropped_records", 0),
+        }
+
+    def _feed(self, rows: Any) -> Outputs:
+        try:
+            return self._steps.step([dict(zip(_ROWS.names, row, strict=True)) for row in rows])
+        except RunError as error:
+            for kind, word in ((NoTimestampError, "no-timestamp"), (InvalidWindowError, "invalid-argument")):
+                if kind.__name__ in str(error):
+                    raise Refused(word) from error
+            raise
+
+
+def _operator(config: WindowConfig, *, listing: bool) -> KeyGroupOperator:
+    types = {field.name: field.type for field in _ROWS}
+    folded = config
+    if isinstance(config.function, Aggregate) and isinstance(config.function.function, Sum):
+        folded = replace(config, function=_TOTAL)
+    if FoldedWindows.refusal(folded, types) is None:
+        return FoldedWindows(
+            config=folded, keys=("key",), timestamp="timestamp_ms", rows=_ROWS, late=tuple(types)
+        )
+    value = pa.list_(pa.int64()) if listing else pa.int64()
+    return RecordWindows(
+        name="windows",
+        config=config,
+        keys=("key",),
+        key_of=_only,
+        values=("value",),
+        value_of=_value,
+        record_of=_record,
+        timestamp="timestamp_ms",
+        rows=_ROWS,
+        results=pa.schema([pa.field("value", value)]),
+        late=tuple(types),
+    )
+
+
+def _only(values: tuple[Any, ...]) -> Any:
+    return values[0]
+
+
+def _value(record: Mapping[str, Any]) -> Any:
+    return record["value"]
+
+
+def _record(value: Any) -> Mapping[str, Any]:
+    return {"value": value}

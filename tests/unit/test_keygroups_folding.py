@@ -1,0 +1,94 @@
+"""Aggregates folded by column have the values and types that they have record by record."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from flowcore.keygroups.folding import Folding
+from flowcore.keygroups.result_types import result_type
+from flowcore.keygroups.table import Table
+from flowcore.windows.built_in import BuiltIn
+
+UTC = dt.UTC
+NOON = dt.datetime(2024, 1, 1, 12, tzinfo=UTC)
+COLUMNS: dict[str, pa.Array[Any]] = {
+    "short": pa.array([3, None, -1], pa.int16()),
+    "single": pa.array([0.5, None, 2.5], pa.float32()),
+    "when": pa.array([NOON, None, NOON - dt.timedelta(days=1)], pa.timestamp("us", tz="UTC")),
+    "day": pa.array([dt.date(2024, 1, 2), None, dt.date(2024, 1, 1)], pa.date32()),
+    "true": pa.array([True, None, False]),
+    "none": pa.array([None, None, None], pa.int64()),
+}
+CASES = [
+    *(
+        (function, column)
+        for function in ("sum", "avg", "min", "max", "count")
+        for column in ("short", "single")
+    ),
+    *((function, column) for function in ("min", "max", "count") for column in ("when", "day")),
+    *((function, "true") for function in ("count_if", "bool_and", "bool_or", "count")),
+    *((function, "none") for function in ("sum", "avg", "min", "max", "count")),
+]
+
+
+@pytest.mark.parametrize(("function", "column"), CASES, ids=[f"{f}({c})" for f, c in CASES])
+def test_a_fold_by_column_is_the_fold_by_record(function: str, column: str) -> None:
+    """Also over nulls alone; the type is Spark's."""
+    values = COLUMNS[column]
+    aggregate = BuiltIn(function, (column,))
+    folding = Folding((("found", aggregate),), {column: values.type})
+    table = Table(folding.fields)
+    rows = pa.record_batch([values], names=[column])
+    slots = table.slots(["key"], [pa.array(["key"])])[np.zeros(3, np.int64)]
+    for field in folding.fields:
+        table.combine(field, slots, field.of(rows))
+    kept = aggregate.create()
+    for value in values.to_pylist():
+        kept = aggregate.add(kept, {column: value})
+
+    found = folding.results(table.values())["found"]
+
+    assert found.to_pylist() == [aggregate.result(kept)]
+    assert found.type == result_type(aggregate, {column: values.type})
+
+
+@pytest.mark.parametrize(
+    ("aggregate", "kind", "why"),
+    [
+        (BuiltIn("collect_list", ("c",)), pa.int64(), "collect_list"),
+        (BuiltIn("count", ("c",), distinct=True), pa.int64(), "distinct"),
+        (BuiltIn("sum", ("c",)), pa.decimal128(10, 2), "no number of 64 bits"),
+        (BuiltIn("max", ("c",)), pa.string(), "no number of 64 bits"),
+        (BuiltIn("sum", ("c",)), pa.date32(), "no number of 64 bits"),
+    ],
+    ids=["list", "distinct", "decimal", "text", "sum of dates"],
+)
+def test_what_numpy_cannot_fold_is_refused_with_the_reason(
+    aggregate: BuiltIn, kind: pa.DataType, why: str
+) -> None:
+    """So that it goes record by record."""
+    assert why in (Folding.refusal([("found", aggregate)], {"c": kind}) or "")
+    assert Folding.refusal([("found", BuiltIn("count", ("c",)))], {"c": kind}) is None
+
+
+@pytest.mark.parametrize(
+    ("aggregate", "kind", "expected"),
+    [
+        (BuiltIn("sum", ("c",)), pa.decimal128(10, 2), pa.decimal128(20, 2)),
+        (BuiltIn("avg", ("c",)), pa.decimal128(10, 2), pa.decimal128(14, 6)),
+        (BuiltIn("collect_list", ("c",)), pa.string(), pa.list_(pa.string())),
+        (BuiltIn("var_pop", ("c",)), pa.int32(), pa.float64()),
+        (BuiltIn("max_by", ("c", "d")), pa.string(), pa.string()),
+    ],
+    ids=["sum", "average", "list", "variance", "max_by"],
+)
+def test_results_that_are_folded_by_record_have_sparks_types(
+    aggregate: BuiltIn, kind: pa.DataType, expected: pa.DataType
+) -> None:
+    """Decimals grow as they do there."""
+    assert result_type(aggregate, {"c": kind, "d": pa.int64()}) == expected

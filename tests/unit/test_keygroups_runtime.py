@@ -1,0 +1,344 @@
+"""The runtime of key groups: state over restarts, workers, tasks tried again and batches run again."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flowcore.elements import EndOfInput, LatencyMarker, LatencyMarkerEvent, Watermark
+from flowcore.errors import StateError
+from flowcore.keygroups.event_time import Source
+from flowcore.keygroups.folded import FoldedWindows
+from flowcore.keygroups.packed import Channel, Kind, Packed, in_order
+from flowcore.keygroups.packing import Inputs, Packing
+from flowcore.keygroups.records import RecordWindows
+from flowcore.keygroups.runtime import Remembered, Runtime
+from flowcore.keygroups.store import MemoryStore
+from flowcore.serializers.events import LatencyMarkerEventSerializer
+from flowcore.watermarks.strategies import BoundedOutOfOrderness, WatermarkStrategy
+from flowcore.windows import Aggregate, SlidingWindows, TumblingWindows, WindowConfig
+from flowcore.windows.built_in import BuiltIn, BuiltIns
+
+ROWS = pa.schema([pa.field("user", pa.string()), pa.field("t", pa.int64()), pa.field("v", pa.int64())])
+TOTALS = (("n", BuiltIn("count")), ("total", BuiltIn("sum", ("v",))))
+STRATEGY = WatermarkStrategy(BoundedOutOfOrderness(0))
+
+
+def by_column(config: WindowConfig) -> FoldedWindows:
+    return FoldedWindows(config=config, keys=("user",), timestamp="t", rows=ROWS, late=("user", "t"))
+
+
+def by_record(config: WindowConfig) -> RecordWindows:
+    return RecordWindows(
+        name="windows", config=config, keys=("user",), key_of=lambda values: values[0], values=("v",),
+        timestamp="t", rows=ROWS, late=("user", "t"),
+        results=pa.schema([pa.field("n", pa.int64()), pa.field("total", pa.int64())]),
+    )  # fmt: skip
+
+
+def runtime_of(operator: Any, partitions: int = 1, strategy: WatermarkStrategy | None = STRATEGY) -> Runtime:
+    names = tuple(map(str, range(partitions)))
+    return Runtime(
+        operator=operator, query="q", key_groups=1, sources={"in": Source(strategy, names)}, rows=ROWS
+    )
+
+
+def windows(**settings: Any) -> WindowConfig:
+    return WindowConfig(
+        **{"assigner": TumblingWindows(10), "function": Aggregate(BuiltIns(TOTALS)), **settings}
+    )
+
+
+def rows(*given: tuple[str, int, int], partition: int = 0) -> list[Packed]:
+    channel = Channel("in", str(partition))
+    columns = [list(column) for column in zip(*given, strict=True)]
+    batch = pa.record_batch(columns, schema=ROWS)
+    newest = max(t for _, t, _ in given)
+    return [Packed.of_rows(channel, 0, batch), Packed.of_seen(channel, newest)]
+
+
+def results(stepped: Any) -> list[tuple[Any, ...]]:
+    return [
+        (row["user"], row["n"], row["total"], row["@start_ms"], row["@firing"], row["@is_late"])
+        for output, batch in stepped.outputs.batches
+        if output == "results"
+        for row in batch.to_pylist()
+    ]
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[tuple[list[tuple[str, int, int]], int, str]]:
+    """Batches of records, each with the worker that takes it and what happens to it."""
+    record = st.tuples(st.sampled_from("abc"), st.integers(0, 60), st.integers(1, 5))
+    fate = st.sampled_from(["done", "done", "done", "failed", "repeated"])
+    step = st.tuples(st.lists(record, min_size=1, max_size=5), st.integers(0, 2), fate)
+    return draw(st.lists(step, max_size=14))
+
+
+@pytest.mark.parametrize("operator", [by_column, by_record], ids=["by column", "by record"])
+@settings(max_examples=150, deadline=None)
+@given(
+    histories(),
+    st.sampled_from([0, 12]),
+    st.sampled_from([TumblingWindows(10), SlidingWindows(12, 4)]),
+    st.sampled_from([0, 3000, 1 << 20]),
+)
+def test_state_is_right_whichever_workers_take_the_batches(
+    operator: Any, history: Any, lateness: int, assigner: Any, smallest_log: int
+) -> None:
+    """Three workers, tasks that fail after they have stepped, and batches run again, against one worker."""
+    config = windows(assigner=assigner, allowed_lateness_ms=lateness, late="side-output")
+    runtime = replace(runtime_of(operator(config)), smallest_log_bytes=smallest_log)
+    plain, store = MemoryStore(), MemoryStore()
+    alone: Remembered = {}
+    workers: list[Remembered] = [{}, {}, {}]
+
+    for clock, (given_rows, worker, fate) in enumerate(history):
+        items = rows(*given_rows)
+        expected = Counter(results(runtime.step(0, items, clock, plain, alone)))
+        if fate != "done":  # what this attempt has stored is thrown away, what its worker remembers is not
+            thrown_away = store.copy()
+            runtime.step(0, items, clock, thrown_away, workers[(worker + 1) % 3])
+            if fate == "failed":
+                runtime.step(0, rows(("a", 1, 1)), clock, thrown_away, workers[(worker + 1) % 3])
+
+        found = Counter(results(runtime.step(0, items, clock, store, workers[worker])))
+
+        assert found == expected
+
+
+def test_what_is_written_goes_with_what_is_touched_and_not_with_what_is_held() -> None:
+    """A hundred steps that touch one key each, beside 20,000 keys that are held."""
+    runtime = runtime_of(by_column(windows(assigner=TumblingWindows(1_000_000))))
+    store, remembered = MemoryStore(), Remembered()
+    runtime.step(0, rows(*((f"user-{n}", 1, 1) for n in range(20_000))), 0, store, remembered)
+    held = sum(map(len, store.segments.values()))
+
+    written = 0
+    for clock in range(1, 101):
+        before = set(store.segments)
+        runtime.step(0, rows(("user-7", 2, 1)), clock, store, remembered)
+        written += sum(len(store.segments[number]) for number in set(store.segments) - before)
+
+    assert written < held
+    assert len(store.manifest() or b"") < 20_000
+
+
+def test_deltas_are_folded_into_a_snapshot_when_they_outgrow_it() -> None:
+    """Keys that are touched again and again do not make the log grow for ever."""
+    runtime = runtime_of(by_column(windows(assigner=TumblingWindows(1_000_000))))
+    store, remembered = MemoryStore(), Remembered()
+    keys = [f"user-{n}" for n in range(2_000)]
+    for clock in range(100):
+        runtime.step(0, rows(*((key, 1, 1) for key in keys)), clock, store, remembered)
+
+    assert sum(map(len, store.segments.values())) < 1_000_000
+    manifest, group = runtime.read(store)
+    assert manifest.snapshot
+    assert len(store.segments) == len(manifest.snapshot) + len(manifest.deltas)
+    stepped = runtime.step(0, rows(("z", 2_000_000, 1)), 101, store, Remembered())
+    assert {(n, total) for _, n, total, *_ in results(stepped)} == {(100, 100)}
+    assert group.header() == {"watermark_ms": 0}
+
+
+def test_a_partition_without_records_holds_event_time() -> None:
+    """Windows wait for the partition that is furthest behind, also for one that nothing is known of."""
+    runtime = runtime_of(by_column(windows()), partitions=2)
+    store, remembered = MemoryStore(), Remembered()
+
+    assert results(runtime.step(0, rows(("a", 5, 1), ("a", 100, 1)), 0, store, remembered)) == []
+    assert results(runtime.step(0, rows(("a", 7, 1), partition=1), 1, store, remembered)) == []
+    stepped = runtime.step(0, rows(("b", 30, 1), partition=1), 2, store, remembered)
+
+    assert results(stepped) == [("a", 2, 2, 0, 1, False)]
+
+
+def test_an_idle_partition_is_not_waited_for_and_the_group_asks_to_be_woken() -> None:
+    """Nothing comes; the clock makes the silent partition idle and the window emit."""
+    strategy = WatermarkStrategy(BoundedOutOfOrderness(0), idle_after_ms=1000)
+    runtime = runtime_of(by_column(windows()), partitions=2, strategy=strategy)
+    store, remembered = MemoryStore(), Remembered()
+    clock_ms, seen = 0, []
+    stepped = runtime.step(0, rows(("a", 5, 1), ("a", 100, 1)), clock_ms, store, remembered)
+    while stepped.manifest.wake_ms is not None and clock_ms < 10_000:
+        clock_ms = stepped.manifest.wake_ms
+        stepped = runtime.step(0, [], clock_ms, store, Remembered())
+        seen += [(clock_ms, result) for result in results(stepped)]
+
+    assert seen == [(1001, ("a", 1, 1, 0, 1, False))]
+
+
+def test_control_elements_count_where_they_stand_among_records() -> None:
+    """A watermark makes the record behind it late, not the one in front of it."""
+    runtime = runtime_of(by_column(windows(late="side-output")), strategy=None)
+    channel = Channel("in", "0", "other-flow")
+    first, second = (rows(("a", 5, value))[0] for value in (1, 2))
+    items = [
+        Packed(Kind.ROWS, channel.encode(), 12, second.payload),
+        Packed.of_element(channel, 11, Watermark(20)),
+        Packed(Kind.ROWS, channel.encode(), 10, first.payload),
+        Packed.of_element(channel, 13, EndOfInput()),
+    ]
+
+    stepped = runtime.step(0, items, 0, MemoryStore(), Remembered())
+
+    assert results(stepped) == [("a", 1, 1, 0, 1, False)]
+    assert [output for output, _ in stepped.outputs.batches] == ["results", "late"]
+
+
+def test_markers_come_out_behind_the_records_in_front_of_them() -> None:
+    """A marker that comes first in a batch leaves it last."""
+    marker = LatencyMarker(7, "in", 3)
+    event = LatencyMarkerEventSerializer().encode(LatencyMarkerEvent.from_marker(marker))
+    items = [Packed.of_event(Channel("in", "0"), event), *rows(("a", 5, 1))]
+
+    assert [item.kind for item in in_order(items)] == [Kind.ROWS, Kind.SEEN, Kind.MARKER]
+    stepped = runtime_of(by_column(windows())).step(0, items, 0, MemoryStore(), Remembered())
+
+    assert stepped.outputs.markers == [marker]
+
+
+def test_state_of_another_operator_or_number_of_key_groups_is_refused() -> None:
+    """Its keys would not be found again, or would mean something else."""
+    store = MemoryStore()
+    runtime_of(by_column(windows())).step(0, rows(("a", 5, 1)), 0, store, Remembered())
+
+    with pytest.raises(StateError, match="panes of 10 ms"):
+        runtime_of(by_column(windows(assigner=TumblingWindows(7)))).read(store)
+    other = runtime_of(by_column(windows()))
+    with pytest.raises(StateError, match="key_groups=1"):
+        Runtime(operator=other.operator, query="q", key_groups=2, sources=other.sources, rows=ROWS).read(
+            store
+        )
+
+
+def test_packing_sends_records_to_their_group_and_time_to_all() -> None:
+    """Dropped records tell of time; each part is cut off from the rest of its batch."""
+    packing = Packing(
+        inputs=Inputs(
+            key_group="g", source="s", partition="p", offset="o", newest="newest", record="kept"
+        ),
+        sources=("in",), key_groups=3, rows=ROWS,
+    )  # fmt: skip
+    batch = pa.record_batch(
+        {
+            "g": pa.array([2, 0, 2, 1], pa.int32()),
+            "s": pa.array([0, 0, 0, 0], pa.int32()),
+            "p": pa.array([4, 4, 5, 4], pa.int32()),
+            "o": [10, 11, 3, 12],
+            "newest": [1, 2, 3, 99],
+            "kept": [True, True, True, None],
+            "user": ["a", "b", "c", "d"],
+            "t": [1, 2, 3, 99],
+            "v": [1, 2, 3, 4],
+        }
+    )
+
+    packed = [row for part in packing.run([batch]) for row in part.to_pylist()]
+
+    items = [(row.pop("key_group"), Packed(**row)) for row in packed]
+    sent = [
+        (group, item.channel, item.rows(ROWS).column("user").to_pylist())
+        for group, item in items
+        if item.kind == Kind.ROWS
+    ]
+    four, five = Channel("in", "4").encode(), Channel("in", "5").encode()
+    assert sorted(sent) == [(0, four, ["b"]), (2, four, ["a"]), (2, five, ["c"])]
+    told = sorted((group, item.channel, item.newest_ms) for group, item in items if item.kind == Kind.SEEN)
+    assert told == sorted([(g, four, 99) for g in range(3)] + [(g, five, 3) for g in range(3)])
+
+
+def test_a_partition_that_was_added_since_is_waited_for() -> None:
+    """A restart with one more partition holds event time until it has records too."""
+    store = MemoryStore()
+    runtime_of(by_column(windows())).step(0, rows(("a", 5, 1)), 0, store, Remembered())
+    runtime = runtime_of(by_column(windows()), partitions=2)
+
+    assert results(runtime.step(0, rows(("a", 50, 1)), 1, store, Remembered())) == []
+    stepped = runtime.step(0, rows(("a", 20, 1), partition=1), 2, store, Remembered())
+
+    assert results(stepped) == [("a", 1, 1, 0, 1, False)]
+
+
+def test_a_segment_that_is_gone_is_an_error() -> None:
+    """Not a state with something missing."""
+    store = MemoryStore()
+    runtime = runtime_of(by_column(windows()))
+    runtime.step(0, rows(("a", 5, 1)), 0, store, Remembered())
+    store.segments.clear()
+
+    with pytest.raises(StateError, match="segment 0"):
+        runtime.step(0, rows(("a", 6, 1)), 1, store, Remembered())
+
+
+@pytest.mark.parametrize("operator", [by_column, by_record], ids=["by column", "by record"])
+def test_segments_of_another_version_are_refused(operator: Any) -> None:
+    """The first byte tells."""
+    store = MemoryStore()
+    runtime = runtime_of(operator(windows()))
+    runtime.step(0, rows(("a", 5, 1)), 0, store, Remembered())
+    store.segments[0] = b"\x63" + store.segments[0][1:]
+
+    with pytest.raises(StateError, match="version 99"):
+        runtime.read(store)
+
+
+def test_times_as_keys_and_values_survive_a_restart() -> None:
+    """Spark's times are in a zone that plain data does not hold."""
+    kind = pa.timestamp("us", tz="UTC")
+    schema = pa.schema([pa.field("user", kind), pa.field("t", pa.int64()), pa.field("v", kind)])
+    latest = Aggregate(BuiltIns((("latest", BuiltIn("last_value", ("v",))),)))
+    operator = replace(
+        by_record(windows(function=latest)), rows=schema, results=pa.schema([pa.field("latest", kind)])
+    )
+    runtime = replace(runtime_of(operator), rows=schema)
+    now = dt.datetime(2024, 1, 1, tzinfo=dt.UTC)
+    batch = pa.record_batch([[now], [5], [now]], schema=schema)
+    channel, store = Channel("in", "0"), MemoryStore()
+
+    runtime.step(0, [Packed.of_rows(channel, 0, batch)], 0, store, Remembered())
+    stepped = runtime.step(0, [Packed.of_seen(channel, 100)], 1, store, Remembered())
+
+    ((_, found),) = stepped.outputs.batches
+    assert [(row["user"], row["latest"]) for row in found.to_pylist()] == [(now, now)]
+
+
+def test_event_time_goes_on_with_the_clock_while_all_are_idle() -> None:
+    """A window that waits for records that do not come emits when the clock has gone on far enough."""
+    strategy = WatermarkStrategy(BoundedOutOfOrderness(0), idle_after_ms=100, all_idle="advance")
+    runtime = runtime_of(by_column(windows()), strategy=strategy)
+    store = MemoryStore()
+    stepped = runtime.step(0, rows(("a", 5, 1)), 0, store, Remembered())
+    clocks = []
+    while stepped.manifest.wake_ms is not None and stepped.manifest.wake_ms < 300:
+        clocks.append(stepped.manifest.wake_ms)
+        stepped = runtime.step(0, [], clocks[-1], store, Remembered())
+        if results(stepped):
+            break
+
+    # Quiet since 1, idle from 102 on at the watermark 4; 9 is the window's last millisecond.
+    assert (clocks[-1], results(stepped)) == (107, [("a", 1, 1, 0, 1, False)])
+
+
+def test_a_users_function_says_how_far_event_time_has_come() -> None:
+    """It sees the timestamps of one partition's batch."""
+    packing = Packing(
+        inputs=Inputs(key_group="g", source="s", partition="p", offset="o", newest="t"),
+        sources=("in",), key_groups=1, rows=ROWS, functions={"in": lambda times: len(times) * 100},
+    )  # fmt: skip
+    zeros = pa.array([0, 0], pa.int32())
+    batch = pa.record_batch(
+        {"g": zeros, "s": zeros, "p": zeros, "o": [0, 1], "user": ["a", "b"], "t": [1, 2], "v": [1, 1]}
+    )
+
+    packed = [row for part in packing.run([batch]) for row in part.to_pylist()]
+
+    items = [Packed(row["kind"], row["channel"], row["at"], row["payload"]) for row in packed]
+    assert [item.newest_ms for item in items if item.kind == Kind.SEEN] == [200]
