@@ -61,6 +61,15 @@ class Batch:
         return self.start_ms + self.length_ms
 
     @classmethod
+    def run_of(cls, told: Iterable[Mapping[str, Any]]) -> list[Self]:
+        """Those of some ``StreamingQueryProgress`` that ran.
+
+        At the start and every ten seconds a trigger that found nothing to read tells of the batch to come,
+        under its number.
+        """
+        return [cls.of(one) for one in told if "addBatch" in one["durationMs"]]
+
+    @classmethod
     def of(cls, told: Mapping[str, Any]) -> Self:
         """From the JSON of a ``StreamingQueryProgress``.
 

@@ -174,7 +174,7 @@ class _QueryMeter:
         self._letters = {topic.dead_letter for node in query.dead_letters if (topic := topic_of(node))}
 
     def read(self, topics: TopicEnds, now_ms: int) -> QueryProgress:
-        self._tally.take(map(Batch.of, _batches_after(self._last_batch, self._running)))
+        self._tally.take(Batch.run_of(_batches_after(self._last_batch, self._running)))
         batch = self._tally.last
         under_way = self._under_way.records(self._last_batch) if self._under_way else 0
         rows_in, rows_out = self._tally.rows_in + under_way, topics.written(self._sinks)

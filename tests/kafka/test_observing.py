@@ -98,6 +98,8 @@ def test_history_tells_of_runs_switches_and_versions(live: Live, tmp_path: Path)
     kept = committed_offsets(live.settings.state_dir / "kept" / "checkpoints" / "bids")
 
     def follow(run: Any) -> None:
+        # Its first trigger finds nothing, and tells of a batch all the same.
+        _wait(run, lambda: run._running["bids"].lastProgress is not None)
         live.send(bids, _bid(3))
         _wait(run, lambda: _last(live, "kept").queries[0].rows_in == 1)
         shown.append(_top("kept", live))

@@ -13,6 +13,7 @@ from flowcore.watermarks.merge import Standing
 START_MS = 1_000_000
 TOLD = json.loads("""{
   "name": "tops", "timestamp": "1970-01-01T00:16:40.440Z", "batchId": 3, "batchDuration": 14714,
+  "durationMs": {"addBatch": 9000},
   "numInputRows": 3800, "eventTime": {"watermark": "1970-01-01T00:00:00.000Z"},
   "stateOperators": [
     {"operatorName": "aggregate", "numRowsTotal": 7, "memoryUsedBytes": 264368,
@@ -123,6 +124,18 @@ def test_tally_takes_each_batch_once() -> None:
     tally.take([first, second])
 
     assert (tally.batches, tally.rows_in, tally.late, tally.last) == (2, 30, 3, second)
+
+
+def test_trigger_that_found_nothing_to_read_is_no_batch() -> None:
+    """It has the number of the batch to come, whose records must count."""
+    nothing = {**TOLD, "durationMs": {"latestOffset": 2, "triggerExecution": 34}, "numInputRows": 0}
+    tally = QueryTally(START_MS)
+
+    tally.take(Batch.run_of([nothing]))
+    assert tally.batches == 0
+
+    tally.take(Batch.run_of([nothing, TOLD]))
+    assert (tally.batches, tally.rows_in) == (1, 3_800)
 
 
 def test_tally_goes_on_from_the_checkpoint() -> None:
