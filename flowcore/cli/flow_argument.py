@@ -1,4 +1,4 @@
-"""`MODULE:FLOW`, `--settings FILE`, `--set key=value`: what commands that take a flow have in common."""
+"""`MODULE:FLOW` or a flow's name, `--settings FILE`, `--set key=value`: what commands have in common."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from flowcore.errors import PlanError
 from flowcore.graph.flow import Flow
 from flowcore.settings import FILE_VARIABLE, Settings
 
-__all__ = ["flow_and_settings"]
+__all__ = ["flow_and_settings", "name_and_settings"]
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -45,6 +45,13 @@ class _FlowType(click.ParamType[Flow]):
         return found
 
 
+class _NameType(click.ParamType[str]):
+    name = "FLOW"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        return _FlowType().convert(value, param, ctx).name if ":" in value else value
+
+
 class _Setting(click.ParamType[tuple[str, str]]):
     name = "KEY=VALUE"
 
@@ -59,7 +66,15 @@ class _Setting(click.ParamType[tuple[str, str]]):
 
 def flow_and_settings(command: _Command) -> _Command:
     """Give a command the arguments ``flow`` and ``settings``."""
+    return click.argument("flow", type=_FlowType())(_with_settings(command))
 
+
+def name_and_settings(command: _Command) -> _Command:
+    """Give a command the arguments ``flow``, which is a flow's name, and ``settings``."""
+    return click.argument("flow", type=_NameType())(_with_settings(command))
+
+
+def _with_settings(command: _Command) -> _Command:
     @functools.wraps(command)
     def read(*, pairs: tuple[tuple[str, str], ...], file: Path | None, **others: Any) -> Any:
         return command(settings=Settings.of(dict(pairs), file=file, origin="--set"), **others)
@@ -79,4 +94,4 @@ def flow_and_settings(command: _Command) -> _Command:
         show_envvar=True,
         help="A TOML file of settings; environment variables and --set win over it.",
     )
-    return cast("_Command", click.argument("flow", type=_FlowType())(setting(file(read))))
+    return cast("_Command", setting(file(read)))

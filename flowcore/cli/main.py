@@ -17,9 +17,11 @@ _COMMANDS = {
     "doctor": "Check that this machine has what flowcore needs.",
     "latency": "Show how long records take to the sinks of a running flow.",
     "plan": "Print in which stages and modes a flow would run, and why.",
+    "report": "Write the history of a flow's live runs as one page of plots.",
     "replay": "Replay transcripts: scripts of steps and of what has to come out.",
     "run": "Run a flow: bounded stages as needed, then live.",
     "setup": "Fetch jars and prepare Spark's JVM for a fast start.",
+    "top": "Show how a flow that runs elsewhere is doing.",
 }
 
 

@@ -11,13 +11,14 @@ from rich.table import Table
 
 from flowcore.cli.flow_argument import flow_and_settings
 from flowcore.graph.flow import Flow
+from flowcore.metrics.progress import QueryProgress
 from flowcore.planner.plan import Mode, Plan
 from flowcore.settings import Settings
 from flowcore.spark.live_runs import LiveRuns
 from flowcore.spark.manifest import Manifest
-from flowcore.spark.progress import QueryProgress, waiting_queries
 from flowcore.spark.run import run_flow
 from flowcore.spark.stages import StageProgress, StageState
+from flowcore.spark.waiting import waiting_queries
 
 __all__ = ["run"]
 
@@ -108,6 +109,8 @@ class _Terminal:
 
     def live(self, run: LiveRuns) -> None:
         began = time.monotonic()
+        if run.metrics_url:
+            self._console.print(f"metrics for Prometheus: {run.metrics_url}")
         self._wait("live")
         try:
             while not run.wait(_REFRESH_S):

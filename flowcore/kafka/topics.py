@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = [
     "begin_offsets",
     "end_offsets",
+    "ends_of",
     "ensure_topics",
     "grow_topic",
     "offsets_at",
@@ -129,6 +130,26 @@ def end_offsets(bootstrap_servers: str, topic: str) -> dict[int, int]:
         return _offsets(client, bootstrap_servers, topic, OffsetSpec.LATEST)
 
 
+def ends_of(
+    bootstrap_servers: str, topics: Iterable[str], timeout_s: float = _TIMEOUT_S
+) -> dict[str, dict[int, int]]:
+    """Return the end offsets of several topics, asked for at once; one that does not exist has none.
+
+    Raises:
+        BrokerError: The broker has not answered within the time.
+    """
+    with _asking(bootstrap_servers, timeout_s) as client:
+        counts = _partition_counts(client, topics)
+        asked = [
+            TopicPartition(topic, number) for topic, count in counts.items() for number in range(count or 0)
+        ]
+        found = client.list_partition_offsets(dict.fromkeys(asked, OffsetSpec.LATEST)) if asked else {}
+    return {
+        topic: {each.partition: found[each].offset for each in asked if each.topic == topic}
+        for topic in counts
+    }
+
+
 def offsets_at(bootstrap_servers: str, topic: str, time_ms: int) -> dict[int, int]:
     """Return by partition the offset of the first record of this time or later, else the end.
 
@@ -174,12 +195,12 @@ def wait_until_ready(bootstrap_servers: str, timeout_s: float, still_running: Ca
 
 
 @contextlib.contextmanager
-def _asking(bootstrap_servers: str) -> Iterator[KafkaAdminClient]:
+def _asking(bootstrap_servers: str, timeout_s: float = _TIMEOUT_S) -> Iterator[KafkaAdminClient]:
     try:
-        with connected(bootstrap_servers, _TIMEOUT_S) as client:
+        with connected(bootstrap_servers, timeout_s) as client:
             yield client
     except KafkaError as error:
-        raise _unreachable(bootstrap_servers, _TIMEOUT_S, error) from error
+        raise _unreachable(bootstrap_servers, timeout_s, error) from error
 
 
 def _unreachable(bootstrap_servers: str, timeout_s: float, error: KafkaError) -> BrokerError:

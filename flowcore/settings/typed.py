@@ -38,6 +38,14 @@ def _positive(value: str | int) -> int:
     return number
 
 
+def _port(value: str | int) -> int:
+    number = -1 if isinstance(value, (bool, float)) else int(value)
+    if not 0 <= number < 1 << 16:
+        msg = "it must be a whole number from 0 to 65535"
+        raise ValueError(msg)
+    return number
+
+
 def _flag(value: str | bool) -> bool:
     if str(value).lower() not in ("true", "false"):
         msg = "it must be true or false"
@@ -137,6 +145,14 @@ class Settings:
     latency_interval: timedelta = _setting(
         "metrics.latency.interval", timedelta(0), parse_duration,
         "time between two latency markers of a source partition, 0 for none",
+    )  # fmt: skip
+    metrics_interval: timedelta = _setting(
+        "metrics.interval", timedelta(seconds=5), parse_duration,
+        "time between two looks at a live run, for listeners and history; 0 for none",
+    )  # fmt: skip
+    prometheus_port: int | None = _setting(
+        "metrics.prometheus.port", None, _port,
+        "port on 127.0.0.1 where a live run serves metrics to Prometheus, 0 for any that is free",
     )  # fmt: skip
     spark: Mapping[str, str] = field(default_factory=dict)
     """Keys that begin with ``spark.``, as given."""

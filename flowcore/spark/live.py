@@ -17,12 +17,13 @@ from typing import Self
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
-from flowcore.errors import RunError
+from flowcore.errors import FlowcoreError, RunError
 from flowcore.graph.operators import Operator, topic_of
 from flowcore.kafka.elements import ElementWriter
 from flowcore.kafka.latency_collector import LatencyCollector
 from flowcore.kafka.topics import ensure_topics, partition_counts
 from flowcore.latency.summary import LatencySummary
+from flowcore.metrics.progress import FlowProgress, QueryProgress
 from flowcore.planner.plan import LiveQuery, LiveStage, Plan
 from flowcore.settings import Settings
 from flowcore.spark.beside import Beside, tracks_latency
@@ -33,12 +34,13 @@ from flowcore.spark.context import Context, broker_of
 from flowcore.spark.joined_results import joined_results
 from flowcore.spark.latency import track
 from flowcore.spark.lock import exclusive
-from flowcore.spark.progress import ProgressMeter, QueryProgress
+from flowcore.spark.observation import Observation
 from flowcore.spark.session import live_session
 from flowcore.spark.sinks import DEAD_LETTER_CONFIGS, start_files
 from flowcore.spark.stream_source import output_servers, sink_options
 from flowcore.spark.watermarks import WatermarkSender, watermarks_of
 from flowcore.spark.windows import goes_by_clock
+from flowcore.watermarks.query import QueryWatermarks
 
 __all__ = ["LiveRun", "prepare_topics", "slots_needed"]
 
@@ -51,6 +53,7 @@ class LiveRun:
     Args:
         plan: A plan with a live stage, of which every bounded stage is committed.
         context: Session and settings.
+        observation: Of more queries than these, closed by whoever made it. Default: of these.
 
     Raises:
         RunError: A checkpoint is in use by another run, or a broker or topic is missing.
@@ -59,7 +62,7 @@ class LiveRun:
         PlanError: Spark refuses an operator.
     """
 
-    def __init__(self, plan: Plan, context: Context) -> None:
+    def __init__(self, plan: Plan, context: Context, observation: Observation | None = None) -> None:
         if plan.live is None:
             msg = f"flow {plan.flow!r} has no unbounded source: there is nothing to run live"
             raise RunError(msg)
@@ -67,8 +70,9 @@ class LiveRun:
         self.stage: LiveStage = plan.live
         self.context = Context(live_session(context.spark, context.settings), context.settings, context.flow)
         self._running: dict[str, StreamingQuery] = {}
-        self._meters: dict[str, ProgressMeter] = {}
         self._collectors: tuple[LatencyCollector, ...] = ()
+        self._observation = observation or Observation(plan, self.context)
+        self._closes_observation = observation is None
         self._closing = ExitStack()
 
     def __enter__(self) -> Self:
@@ -84,6 +88,7 @@ class LiveRun:
                 for query in self.stage.queries
             }
             compiled = {query: self._compile(query, results, beside[query]) for query in self.stage.queries}
+            meter = self._observation.prepare()
             pin()
             for query, each in compiled.items():
                 clear_unborn(self._checkpoint(query))
@@ -91,12 +96,15 @@ class LiveRun:
             if any(each.tracked for each in beside.values()):
                 self._collectors = self._closing.enter_context(track(self.plan, beside, self.context))
             for query in self.stage.queries:
-                self._meters[query.name] = ProgressMeter(query, self.context.settings)
                 with while_running(f"query {query.name!r}", self.context.log):
-                    self._running[query.name] = self._start(query, compiled[query].frame, beside[query])
-                self._closing.callback(self._running[query.name].stop)
-                if beside[query].watermarked:
-                    self._send_watermarks(query, beside[query])
+                    running = self._start(query, compiled[query].frame, beside[query])
+                self._running[query.name] = running
+                self._closing.callback(running.stop)
+                watermarks = (
+                    self._send_watermarks(query, beside[query]) if beside[query].watermarked else None
+                )
+                meter.started(query, running, checkpoint=self._checkpoint(query), watermarks=watermarks)
+            self._observation.begin(self.latency)
         except BaseException:
             self.stop()
             raise
@@ -133,8 +141,17 @@ class LiveRun:
             time.sleep(_POLL_S)
 
     def progress(self) -> tuple[QueryProgress, ...]:
-        """What each query has done; what a real-time query has read is known when its batch ends."""
-        return tuple(self._meters[name].read(running) for name, running in self._running.items())
+        """What each query has done; a real-time query tells what it has read every two seconds."""
+        return self._observation.health().queries
+
+    def health(self) -> FlowProgress:
+        """All that is known of the run now, as listeners are told."""
+        return self._observation.health()
+
+    @property
+    def metrics_url(self) -> str | None:
+        """Where Prometheus finds the run's metrics, if it does."""
+        return self._observation.metrics_url
 
     def latency(self) -> tuple[LatencySummary, ...]:
         """Of the markers that reached each sink in the last minute; none unless latency is tracked."""
@@ -142,34 +159,42 @@ class LiveRun:
 
     def stop(self) -> None:
         """Stop every query at once; what was not committed is read again by the next start."""
+        if self._closes_observation:
+            self._observation.close()
         self._closing.close()
 
     def _raise_failure(self) -> None:
         for name, query in self._running.items():
             error = query.exception() if not query.isActive else None
             if error is not None:
-                self.stop()
-                with while_running(f"query {name!r} of flow {self.plan.flow!r}", self.context.log):
-                    raise error
+                try:
+                    with while_running(f"query {name!r} of flow {self.plan.flow!r}", self.context.log):
+                        raise error
+                except FlowcoreError as failure:
+                    self._observation.failed(str(failure))
+                    self.stop()
+                    raise
 
     def _checkpoint(self, query: LiveQuery) -> Path:
         return checkpoint_of(query, self.context.flow, self.context.settings)
 
-    def _send_watermarks(self, query: LiveQuery, beside: Beside) -> None:
+    def _send_watermarks(self, query: LiveQuery, beside: Beside) -> QueryWatermarks:
         topics = {topic: beside.partitions[topic.name] for sink in beside.tagged if (topic := topic_of(sink))}
         writer = ElementWriter(
             output_servers(query, self.context.settings), topics, f"{self.plan.flow}/{query.name}"
         )
+        watermarks = watermarks_of(query, beside.partitions)
         sender = WatermarkSender(
             query,
             self._running[query.name],
-            watermarks=watermarks_of(query, beside.partitions),
+            watermarks=watermarks,
             writer=writer,
             interval_s=self.context.settings.auto_watermark_interval.total_seconds(),
             state=self._checkpoint(query).with_suffix(".watermarks.json"),
         )
         self._closing.enter_context(writer)
         self._closing.enter_context(sender)
+        return watermarks
 
     def _compile(
         self, query: LiveQuery, results: Mapping[Operator, DataFrame], beside: Beside

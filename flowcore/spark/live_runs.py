@@ -13,11 +13,13 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
+from flowcore.errors import FlowcoreError
 from flowcore.latency.summary import LatencySummary
+from flowcore.metrics.progress import QueryProgress
 from flowcore.planner.plan import LiveQuery, LiveStage, Plan
 from flowcore.spark.context import Context
 from flowcore.spark.live import LiveRun
-from flowcore.spark.progress import QueryProgress
+from flowcore.spark.observation import Observation
 
 __all__ = ["LiveRuns"]
 
@@ -39,6 +41,7 @@ class LiveRuns:
         for query in plan.live.queries if plan.live else ():
             self._waiting.setdefault(query.after, []).append(query)
         self._runs: list[LiveRun] = []
+        self._observation = Observation(plan, context)
         self._closing = ExitStack()
 
     def __enter__(self) -> Self:
@@ -47,7 +50,9 @@ class LiveRuns:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._closing.close()
+        if isinstance(error, FlowcoreError):
+            self._observation.failed(str(error))
+        self._close()
 
     def start(self, committed: Collection[str]) -> None:
         """Start the queries that wait for nothing but these bounded stages.
@@ -57,8 +62,9 @@ class LiveRuns:
         """
         for after in tuple(self._waiting):
             if set(after) <= {*committed}:
-                part = self._part(self._waiting.pop(after))
-                self._runs.append(self._closing.enter_context(LiveRun(part, self._context)))
+                run = LiveRun(self._part(self._waiting.pop(after)), self._context, self._observation)
+                self._runs.append(self._closing.enter_context(run))
+        self._observation.only(committed)
 
     def check(self) -> None:
         """See whether a query has failed; it ends all that run.
@@ -70,7 +76,7 @@ class LiveRuns:
             for run in self._runs:
                 run.wait(0)
         except BaseException:
-            self._closing.close()
+            self._close()
             raise
 
     @property
@@ -99,12 +105,21 @@ class LiveRuns:
             time.sleep(_POLL_S)
 
     def progress(self) -> tuple[QueryProgress, ...]:
-        """What each query that was started has done."""
-        return tuple(progress for run in self._runs for progress in run.progress())
+        """What each query has done, or that it waits; nothing before the first ones are started."""
+        return self._observation.health().queries if self._runs else ()
+
+    @property
+    def metrics_url(self) -> str | None:
+        """Where Prometheus finds the metrics of all queries, if it does."""
+        return self._observation.metrics_url
 
     def latency(self) -> tuple[LatencySummary, ...]:
         """Of the markers that reached each sink in the last minute; none unless latency is tracked."""
         return tuple(summary for run in self._runs for summary in run.latency())
+
+    def _close(self) -> None:
+        self._observation.close()
+        self._closing.close()
 
     def _part(self, queries: list[LiveQuery]) -> Plan:
         joined = {node for query in queries for node in query.results}

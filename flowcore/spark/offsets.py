@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from datetime import datetime
+from pathlib import Path
 
 from flowcore.errors import PlanError
 from flowcore.graph.connectors import KafkaTopic, Position
 from flowcore.kafka.topics import begin_offsets, end_offsets, offsets_at
 
-__all__ = ["offset_range", "offsets_json", "start_offsets"]
+__all__ = ["committed_offsets", "offset_range", "offsets_json", "start_offsets"]
 
 Offsets = dict[int, int]
 
@@ -22,6 +23,23 @@ Offsets = dict[int, int]
 def start_offsets(topic: KafkaTopic, servers: str) -> Offsets:
     """The first offset to read of each partition."""
     return _resolve(topic, topic.start, servers)
+
+
+def committed_offsets(checkpoint: Path) -> dict[str, Offsets]:
+    """By topic the first offsets that the batch after the last committed one reads, as a checkpoint tells.
+
+    Nothing is known if there is no checkpoint, or nothing is committed.
+    """
+    numbers = (int(file.name) for file in (checkpoint / "commits").glob("*") if file.name.isdigit())
+    latest = max(numbers, default=None)
+    planned = checkpoint / "offsets" / str(latest)
+    if latest is None or not planned.exists():
+        return {}
+    found: dict[str, Offsets] = {}
+    for line in planned.read_text().splitlines()[2:]:
+        for topic, offsets in json.loads(line).items() if line.startswith("{") else ():
+            found[topic] = {int(number): offset for number, offset in offsets.items()}
+    return found
 
 
 def offset_range(topic: KafkaTopic, servers: str) -> tuple[Offsets, Offsets]:

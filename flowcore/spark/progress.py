@@ -1,171 +1,247 @@
-"""Progress: how much has a live query done since it was started?
+"""Progress: what have the queries of a live run done since they were started?
 
-Spark tells what a batch read when the batch ends, which in real-time mode is once in minutes. What has
-come out is asked of the broker, so it can be seen at any time.
+Spark tells what a batch read when the batch ends, which in real-time mode is once in minutes. Where topics
+end is asked of their broker, so what has come out can be seen at any time.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from pyspark.sql.streaming.query import StreamingQuery
 
-from flowcore.backlog.inputs import Inputs, lags
 from flowcore.elements import MIN_TIMESTAMP_MS
 from flowcore.errors import BrokerError
-from flowcore.graph.operators import KeyGroupOperator, Operator, topic_of
-from flowcore.kafka.topics import end_offsets
+from flowcore.graph.operators import topic_of
+from flowcore.latency import LatencySummary
+from flowcore.metrics.progress import FlowProgress, LatencyProgress, QueryProgress, Switch
+from flowcore.metrics.tally import Batch, QueryTally, Rate, partitions_of
 from flowcore.planner.plan import LiveQuery, Plan
-from flowcore.settings import Settings
-from flowcore.spark.context import broker_of
-from flowcore.spark.windows import counted_as
+from flowcore.spark.context import Context
+from flowcore.spark.offsets import committed_offsets, start_offsets
+from flowcore.spark.topic_ends import TopicEnds
+from flowcore.spark.under_way import UnderWay
+from flowcore.spark.waiting import WAITING, inputs_of
+from flowcore.watermarks.merge import Standing
+from flowcore.watermarks.query import QueryWatermarks
 
-__all__ = ["ProgressMeter", "QueryProgress", "inputs_of", "waiting_queries"]
+__all__ = ["RunMeter"]
 
-
-@dataclass(frozen=True, slots=True)
-class QueryProgress:
-    """What one query has done since it was started.
-
-    Attributes:
-        name: The query's.
-        mode: How it runs.
-        active: It has not ended.
-        batches: Batches committed.
-        rows_in: Records read in them.
-        rows_per_second: Of the last one.
-        rows_out: Records that came into its sinks' topics, whoever wrote them; dead letters not counted.
-        dead_letters: Bad messages that came into the dead-letter topics that it writes.
-        late: Records that left through the side outputs of its windows.
-        dropped: Records that its windows dropped as late.
-        state_bytes: What its windows keep, as of the last batch that all key groups had part in.
-        watermark_ms: How far event time has come in its windows; None where there are none, or none yet.
-        backlog: What it reads is history: a bounded result that it joins is pending, or a source lags by
-            over `flowcore.backlog.inputs.CATCH_UP_S`, as its last batch told; None if that is not known.
-    """
-
-    name: str
-    mode: str
-    active: bool
-    batches: int
-    rows_in: int
-    rows_per_second: float
-    rows_out: int
-    dead_letters: int = 0
-    late: int = 0
-    dropped: int = 0
-    state_bytes: int = 0
-    watermark_ms: int | None = None
-    backlog: bool | None = None
+_SWITCHES = 10
 
 
-def waiting_queries(plan: Plan, committed: Collection[str]) -> tuple[QueryProgress, ...]:
-    """The live queries of a plan that wait for bounded stages, and hold nothing.
+class RunMeter:
+    """Adds up what the queries of one live run tell; made before they are started.
+
+    Spark keeps the last 100 batches, so `read` must be called at least as often as that many end. Threads
+    may call it at the same time.
 
     Args:
-        plan: What runs.
-        committed: Names of the bounded stages that are committed.
-    """
-    pending = {r.operator for stage in plan.bounded if stage.name not in committed for r in stage.results}
-    return tuple(
-        QueryProgress(query.name, "waiting", False, 0, 0, 0.0, 0, backlog=inputs_of(query, pending).backlog)
-        for query in (plan.live.queries if plan.live else ())
-        if not set(query.after) <= {*committed}
-    )
-
-
-def inputs_of(query: LiveQuery, pending: Collection[Operator] = ()) -> Inputs:
-    """What a query reads, with those of its bounded results that are pending; the others are no backlog."""
-    inputs = Inputs((node.name for node in query.results), (node.name for node in query.sources))
-    for node in query.results:
-        if node not in pending:
-            inputs.tell(node.name, backlog=False)
-    return inputs
-
-
-class ProgressMeter:
-    """Adds up what one running query tells; made before the query is started.
-
-    Spark keeps the last 100 batches, so `read` must be called at least as often as that many end.
+        plan: Of the run; it has a live stage.
+        context: Session and settings.
+        last: What was last known of the run before this one, to tell switches of mode by.
 
     Raises:
-        BrokerError: The broker of a sink cannot be reached.
+        BrokerError: A broker cannot be reached.
     """
 
-    def __init__(self, query: LiveQuery, settings: Settings) -> None:
-        self._query = query
-        topics = {topic.name: topic for sink in query.sinks if (topic := topic_of(sink))}
-        self._topics = {name: broker_of(topic, settings) for name, topic in topics.items()}
-        letters = [(topic.dead_letter, topic) for node in query.dead_letters if (topic := topic_of(node))]
-        self._letters = {name: broker_of(topic, settings) for name, topic in letters}
-        self._before = self._now = _records(self._topics), _records(self._letters)
-        self._last_batch = -1
-        self._batches = self._rows_in = 0
-        self._windows = [counted_as(node) for node in query.operators if isinstance(node, KeyGroupOperator)]
-        self._late = self._dropped = self._state_bytes = 0
-        self._watermark_ms: int | None = None
-        self._inputs = inputs_of(query)
+    def __init__(self, plan: Plan, context: Context, last: FlowProgress | None = None) -> None:
+        self._plan = plan
+        self._context = context
+        self._last = last
+        self._began_ms = _now_ms()
+        self._topics = TopicEnds(plan, context)
+        self._queries: dict[str, _QueryMeter] = {}
+        self._reading = threading.Lock()
 
-    def read(self, running: StreamingQuery) -> QueryProgress:
-        """What the query has done so far; ``rows_out`` stands still while the broker does not answer."""
-        with suppress(BrokerError):
-            self._now = _records(self._topics), _records(self._letters)
-        for batch in running.recentProgress:
-            if batch["batchId"] > self._last_batch:
-                self._last_batch = batch["batchId"]
-                self._batches += 1
-                self._rows_in += batch["numInputRows"]
-                self._take(batch["observedMetrics"])
-        last = running.lastProgress
-        if last:
-            self._hear(last)
-        return QueryProgress(
-            name=self._query.name,
-            mode=self._query.mode.value,
-            active=running.isActive,
-            batches=self._batches,
-            rows_in=self._rows_in,
-            rows_per_second=float(last["processedRowsPerSecond"] or 0.0) if last else 0.0,
-            rows_out=self._now[0] - self._before[0],
-            dead_letters=self._now[1] - self._before[1],
-            late=self._late,
-            dropped=self._dropped,
-            state_bytes=self._state_bytes,
-            watermark_ms=self._watermark_ms,
-            backlog=self._inputs.backlog,
+    def started(
+        self,
+        query: LiveQuery,
+        running: StreamingQuery,
+        *,
+        checkpoint: Path,
+        watermarks: QueryWatermarks | None = None,
+    ) -> None:
+        """Take in a query that was just started.
+
+        Args:
+            query: Its plan.
+            running: The query.
+            checkpoint: The folder of its checkpoint.
+            watermarks: What its sources tell of event time, if they do.
+        """
+        joined = set(query.results)
+        stages = [s.name for s in self._plan.bounded if joined & {result.operator for result in s.results}]
+        pins = {stage: self._context.results.folder(stage).pinned(query.name) for stage in stages}
+        meter = _QueryMeter(
+            query,
+            running,
+            watermarks,
+            tally=QueryTally(_now_ms(), self._begin(query) | committed_offsets(checkpoint)),
+            under_way=UnderWay(self._context.spark, running) if query.mode.value == "realtime" else None,
+            bounded={stage: version for stage, version in pins.items() if version},
+        )
+        self._queries = {**self._queries, query.name: meter}  # another thread may be reading
+
+    def read(
+        self, state: str = "running", error: str = "", latencies: Iterable[LatencySummary] = ()
+    ) -> FlowProgress:
+        """What the run has done so far; ends of topics stand still while the broker does not answer.
+
+        Args:
+            state: See `FlowProgress`.
+            error: See `FlowProgress`.
+            latencies: Of the last minute.
+        """
+        with self._reading:
+            self._topics.ask()
+            now_ms = _now_ms()
+            queries = tuple(meter.read(self._topics, now_ms) for meter in self._queries.values())
+        if state != "running":  # those that are still active are about to be stopped
+            queries = tuple(replace(query, active=False) for query in queries)
+        return FlowProgress(
+            flow=self._plan.flow,
+            time_ms=now_ms,
+            seconds=(now_ms - self._began_ms) / 1000,
+            state=state,
+            error=error,
+            interval_s=self._context.settings.metrics_interval.total_seconds(),
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            queries=queries,
+            latencies=tuple(map(LatencyProgress.of_summary, latencies)),
+            switches=self._switches(),
         )
 
-    def _take(self, metrics: Mapping[str, Any]) -> None:
-        for name in self._windows:
-            row = metrics.get(name)
-            if row is None or row["watermark_ms"] is None:  # a batch that no key group had part in
-                continue
-            self._late += row["late_records"]
-            self._dropped += row["dropped_records"]
-            self._state_bytes = row["state_bytes"]
-            if row["watermark_ms"] != MIN_TIMESTAMP_MS:
-                self._watermark_ms = row["watermark_ms"]
+    def _begin(self, query: LiveQuery) -> dict[str, dict[int, int]]:
+        """Where the query begins to read if its checkpoint says nothing of it."""
+        found = {}
+        with suppress(BrokerError):
+            for topic in filter(None, map(topic_of, query.sources)):
+                found[topic.name] = start_offsets(topic, self._context.servers(topic))
+        return found
 
-    def _hear(self, batch: Mapping[str, Any]) -> None:
-        for source in self._query.sources:
+    def _switches(self) -> tuple[Switch, ...]:
+        if self._last is None:
+            return ()
+        before = {query.name: query.mode for query in self._last.queries if query.mode != WAITING}
+        now = [
+            Switch(
+                time_ms=self._began_ms,
+                query=name,
+                before=before[name],
+                after=meter.query.mode.value,
+                reason="; ".join(meter.query.mode.reasons),
+            )
+            for name, meter in self._queries.items()
+            if before.get(name, meter.query.mode.value) != meter.query.mode.value
+        ]
+        return (*self._last.switches, *now)[-_SWITCHES:]
+
+
+class _QueryMeter:
+    """What one query has done since it was started."""
+
+    def __init__(
+        self,
+        query: LiveQuery,
+        running: StreamingQuery,
+        watermarks: QueryWatermarks | None,
+        *,
+        tally: QueryTally,
+        under_way: UnderWay | None,
+        bounded: Mapping[str, str],
+    ) -> None:
+        self.query = query
+        self._running = running
+        self._watermarks = watermarks
+        self._tally = tally
+        self._under_way = under_way
+        self._bounded = bounded
+        self._inputs = inputs_of(query)
+        self._rows_in, self._rows_out = Rate(), Rate()
+        self._sources = {topic.name: node for node in query.sources if (topic := topic_of(node))}
+        self._sinks = {topic.name for sink in query.sinks if (topic := topic_of(sink))}
+        self._letters = {topic.dead_letter for node in query.dead_letters if (topic := topic_of(node))}
+
+    def read(self, topics: TopicEnds, now_ms: int) -> QueryProgress:
+        self._tally.take(Batch.run_of(_batches_after(self._last_batch, self._running)))
+        batch = self._tally.last
+        under_way = self._under_way.records(self._last_batch) if self._under_way else 0
+        rows_in, rows_out = self._tally.rows_in + under_way, topics.written(self._sinks)
+        partitions = partitions_of(self._sources, self._tally.offsets, topics.ends, self._standings())
+        lags = [one.lag for one in partitions if one.lag is not None]
+        return QueryProgress(
+            name=self.query.name,
+            mode=self.query.mode.value,
+            mode_reason="; ".join(self.query.mode.reasons),
+            active=self._running.isActive,
+            batches=self._tally.batches,
+            rows_in=rows_in,
+            rows_per_second=self._rows_per_second(now_ms, rows_in),
+            rows_out=rows_out,
+            rows_out_per_second=self._rows_out.take(now_ms, rows_out),
+            lag=max(sum(lags) - under_way, 0) if lags else None,
+            backlog=self._backlog(batch),
+            batch_ms=batch.length_ms if batch else None,
+            watermark_ms=self._watermark_ms(),
+            late=self._tally.late,
+            dropped=self._tally.dropped,
+            dead_letters=topics.written(self._letters),
+            state_rows=batch.state_rows if batch else None,
+            state_bytes=self._tally.state_bytes,
+            bounded=self._bounded,
+            partitions=partitions,
+        )
+
+    @property
+    def _last_batch(self) -> int:
+        return self._tally.last.number if self._tally.last else -1
+
+    def _rows_per_second(self, now_ms: int, rows_in: int) -> float | None:
+        if self._under_way:
+            return self._rows_in.take(now_ms, rows_in)
+        return self._tally.rows_per_second(now_ms, busy=self._running.status["isTriggerActive"])
+
+    def _standings(self) -> dict[str, Mapping[int, Standing]]:
+        known = self._watermarks.sources if self._watermarks else {}
+        return {
+            topic: known[node.name].standings() for topic, node in self._sources.items() if node.name in known
+        }
+
+    def _backlog(self, batch: Batch | None) -> bool | None:
+        lagging = batch.lagging if batch else {}
+        for source in self.query.sources:
             topic = topic_of(source)
-            for each in batch["sources"]:
-                read, there = _offsets(each.get("endOffset")), _offsets(each.get("latestOffset"))
-                if topic is not None and topic.name in read and topic.name in there:
-                    unread = sum(there[topic.name].values()) - sum(read[topic.name].values())
-                    rate = float(each.get("processedRowsPerSecond") or 0.0)
-                    self._inputs.tell(source.name, backlog=lags(unread, rate))
+            if topic is not None and topic.name in lagging:
+                self._inputs.tell(source.name, backlog=lagging[topic.name])
+        return self._inputs.backlog
+
+    def _watermark_ms(self) -> int | None:
+        told_ms = self._watermarks.watermark_ms if self._watermarks else MIN_TIMESTAMP_MS
+        return told_ms if told_ms > MIN_TIMESTAMP_MS else self._tally.watermark_ms
 
 
-def _records(topics: Mapping[str, str]) -> int:
-    return sum(sum(end_offsets(servers, name).values()) for name, servers in topics.items())
+def _batches_after(number: int, running: StreamingQuery) -> list[dict[str, Any]]:
+    """What Spark tells of the batches after one, oldest first."""
+    # PySpark's own way asks the JVM dozens of questions for each of the last hundred.
+    recent = running._jsq.recentProgress()  # noqa: SLF001
+    found = []
+    for each in reversed(range(len(recent))):
+        if recent[each].batchId() <= number:
+            break
+        found.append(json.loads(recent[each].json()))
+    return found[::-1]
 
 
-def _offsets(found: Any) -> dict[str, dict[str, int]]:
-    """Offsets by topic and partition, as a batch tells them; nothing if it does not."""
-    offsets = json.loads(found) if isinstance(found, str) else found
-    return offsets if isinstance(offsets, dict) else {}
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -79,6 +79,11 @@ class StageFolder:
         pins.mkdir(exist_ok=True)
         (pins / reader).write_text(version)
 
+    def pinned(self, reader: str) -> str | None:
+        """The version that a reader's checkpoint stands on."""
+        pin = self.root / "pins" / reader
+        return pin.read_text() if pin.exists() else None
+
     def _remove_unused(self) -> None:
         try:
             current = self.manifest()

@@ -73,6 +73,9 @@ def session_config(
         "spark.driver.extraJavaOptions": " ".join(options),
         "spark.executor.extraJavaOptions": " ".join(limits),
         "spark.ui.enabled": "false",
+        # A real-time batch lasts minutes, and only heartbeats tell what it has read: at Spark's 10 s every
+        # other look at a run (metrics.interval, 5 s) would show a rate of 0. It is one message of a process.
+        "spark.executor.heartbeatInterval": "2s",
         "spark.ui.showConsoleProgress": "false",
         # Between pools: each bounded stage has its own. Within one it is first come, first served.
         "spark.scheduler.mode": "FAIR",

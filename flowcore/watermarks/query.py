@@ -57,6 +57,10 @@ class GeneratedWatermarks:
         self._tracking, _ = tracking.look(self._strategy, self._tracking, now_ms)
         return Standing(self._tracking.merged.watermark_ms, self._tracking.idle)
 
+    def standings(self) -> dict[int, Standing]:
+        """What was last told of each partition."""
+        return {int(number): standing for number, standing in self._tracking.merged.partitions.items()}
+
     def snapshot(self) -> dict[str, Any]:
         """What must survive a restart, as JSON."""
         newest = {str(partition): seen.newest_ms for partition, seen in self._tracking.seen.items()}
@@ -102,6 +106,14 @@ class ArrivingWatermarks:
         """What has arrived."""
         return Standing(self._merged.watermark_ms, self._merged.idle)
 
+    def standings(self) -> dict[int, Standing]:
+        """What was last told of each partition, by all its channels together."""
+        channels: dict[int, dict[PartitionId, Standing]] = {}
+        for name, standing in self._merged.partitions.items():
+            channels.setdefault(int(str(name).partition("/")[0]), {})[name] = standing
+        merged = {number: merge(Merged(), known) for number, known in channels.items()}
+        return {number: Standing(each.watermark_ms, each.idle) for number, each in merged.items()}
+
     def snapshot(self) -> dict[str, Any]:
         """What must survive a restart, as JSON."""
         return {
@@ -132,6 +144,11 @@ class QueryWatermarks:
     def __init__(self, sources: Mapping[str, GeneratedWatermarks | ArrivingWatermarks]) -> None:
         self.sources = sources
         self._merged = Merged({name: Standing() for name in sources})
+
+    @property
+    def watermark_ms(self) -> int:
+        """What was last told downstream; the smallest timestamp before that."""
+        return self._merged.watermark_ms
 
     def look(self, now_ms: int) -> Told:
         """What has changed for downstream by now."""

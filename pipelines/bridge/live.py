@@ -4,7 +4,6 @@ A beat is a materialization in the middle of a run, so that Dagster plots its nu
 """
 
 import time
-from collections.abc import Mapping
 from typing import Literal
 
 from dagster import (
@@ -23,7 +22,6 @@ from flowcore.graph.flow import Flow
 from flowcore.planner import plan_flow
 from flowcore.planner.fingerprint import fingerprint
 from flowcore.planner.plan import Plan
-from flowcore.spark.context import Context
 from flowcore.spark.live import LiveRun
 from pipelines.bridge.interrupts import deferred_interrupts
 from pipelines.bridge.metadata import Metadata, plan_metadata, progress_metadata
@@ -87,9 +85,8 @@ def live_asset(flow: Flow, plan: Plan, notes: Notes) -> AssetsDefinition:
         todays = plan_flow(flow, None if config.mode == "auto" else config.mode, settings)
         with deferred_interrupts() as interrupted:
             run = spark.context(todays, settings)
-            versions = _versions(todays, run)
             with LiveRun(todays, run) as queries:
-                beats = _Beats(context, queries, versions)
+                beats = _Beats(context, queries)
                 while not interrupted.is_set() and not beats.over(config.run_seconds):
                     if queries.wait(_LOOK_S):
                         break
@@ -107,10 +104,11 @@ def live_asset(flow: Flow, plan: Plan, notes: Notes) -> AssetsDefinition:
 class _Beats:
     """Reports on running queries."""
 
-    def __init__(self, context: AssetExecutionContext, run: LiveRun, versions: Mapping[str, str]) -> None:
+    def __init__(self, context: AssetExecutionContext, run: LiveRun) -> None:
         self._context = context
         self._run = run
-        self._versions = versions
+        if run.metrics_url:
+            context.log.info("metrics for Prometheus are at %s", run.metrics_url)
         self._began = self._last = time.monotonic()
 
     @property
@@ -125,9 +123,4 @@ class _Beats:
         self._context.log_event(AssetMaterialization(live_key(self._run.plan.flow), metadata=self.metadata()))
 
     def metadata(self) -> Metadata:
-        seconds = time.monotonic() - self._began
-        return progress_metadata(self._run.progress(), seconds, self._versions, self._run.latency())
-
-
-def _versions(plan: Plan, run: Context) -> dict[str, str]:
-    return {stage.name: run.results.require(stage.name).version for stage in plan.bounded if stage.results}
+        return progress_metadata(self._run.health())

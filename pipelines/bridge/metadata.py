@@ -6,15 +6,16 @@ Numbers keep their keys from one event to the next, since Dagster plots them ove
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from dagster import MetadataValue, TableColumn, TableSchema
 
-from flowcore.latency import LatencySummary
+from flowcore.metrics.health import markdown, tables
+from flowcore.metrics.measures import measures_of
+from flowcore.metrics.progress import FlowProgress
 from flowcore.planner.plan import Plan
 from flowcore.spark.manifest import Manifest, Table
-from flowcore.spark.progress import QueryProgress
 from flowcore.spark.stages import StageProgress
 
 __all__ = ["Metadata", "plan_metadata", "progress_metadata", "stage_metadata", "table_metadata"]
@@ -63,44 +64,38 @@ def table_metadata(table: Table, folder: Path) -> Metadata:
     }
 
 
-def progress_metadata(
-    queries: Iterable[QueryProgress],
-    seconds: float,
-    versions: Mapping[str, str],
-    latency: Iterable[LatencySummary] = (),
-) -> Metadata:
-    """How live queries are doing.
-
-    Args:
-        queries: Of one live stage.
-        seconds: How long they have run.
-        versions: The version of each bounded result that they join.
-        latency: Of the last minute, where it is tracked.
-    """
+def progress_metadata(progress: FlowProgress) -> Metadata:
+    """How live queries are doing: every measure, and tables for a person."""
     found: Metadata = {
-        "seconds": MetadataValue.float(seconds),
+        "health": MetadataValue.md("\n\n".join(map(markdown, tables(progress)))),
+        "seconds": MetadataValue.float(progress.seconds),
     }
-    for query in queries:
-        found |= {
-            f"{query.name}/mode": MetadataValue.text(query.mode),
-            f"{query.name}/batches": _count(query.batches),
-            f"{query.name}/records": _count(query.rows_in),
-            f"{query.name}/records_out": _count(query.rows_out),
-            f"{query.name}/dead_letters": _count(query.dead_letters),
-            f"{query.name}/records_per_second": MetadataValue.float(query.rows_per_second),
-        }
-        if query.backlog is not None:
-            found[f"{query.name}/backlog"] = MetadataValue.bool(query.backlog)
-    for one in latency:
-        path = f"latency/{one.source} -> {one.sink}"
-        found[f"{path}/markers"] = _count(one.count)
-        figures = ("p50", one.p50_ms), ("p90", one.p90_ms), ("p99", one.p99_ms), ("max", one.max_ms)
-        for name, value_ms in figures:
-            if value_ms is not None:
-                found[f"{path}/{name}_ms"] = MetadataValue.float(value_ms)
-    return found | {
-        f"bounded_version/{stage}": MetadataValue.text(version) for stage, version in versions.items()
-    }
+    for query in progress.queries:
+        found[f"{query.name}/mode"] = MetadataValue.text(query.mode)
+        found |= _measures(query.name, query, progress.time_ms)
+        for one in query.partitions:
+            path = f"{query.name}/{one.topic}[{one.partition}]"
+            found |= _measures(path, one, progress.time_ms)
+        for stage, version in query.bounded.items():
+            found[f"bounded_version/{stage}"] = MetadataValue.text(version)
+    for latency in progress.latencies:
+        path = f"latency/{latency.source} -> {latency.sink}"
+        found |= _measures(path, latency, progress.time_ms)
+    return found
+
+
+def _measures(path: str, of: Any, now_ms: int) -> Metadata:
+    found: Metadata = {}
+    for measure in measures_of(of):
+        key, value = measure.key, measure.of(of)
+        if measure.unit == "ago":  # a watermark that stands still shall be seen to fall behind
+            key, value = key.replace("_ms", "_delay_s"), measure.figure(of, now_ms)
+        if value is None or not measure.plotted:
+            continue
+        found[f"{path}/{key}"] = (
+            MetadataValue.float(value) if isinstance(value, float) else _count(int(value))
+        )
+    return found
 
 
 def _count(number: int) -> MetadataValue:

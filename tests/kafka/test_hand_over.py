@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ import pytest
 
 from flowcore import Flow, Parquet, from_frame
 from flowcore.errors import RunError
+from flowcore.kafka.broker import free_port
+from flowcore.metrics.history import history_folder, last_progress
 from flowcore.planner import plan_flow
 from flowcore.spark.context import Context
 from flowcore.spark.live import prepare_topics
@@ -29,7 +32,7 @@ def _held(folder: Path) -> Callable[[Any], Any]:
 
     def wait(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
         (folder / "held").touch()
-        deadline = time.monotonic() + 90
+        deadline = time.monotonic() + 300
         while not (folder / "go").exists() and time.monotonic() < deadline:
             time.sleep(0.05)
         yield from frames
@@ -71,8 +74,14 @@ def _run(flow: Flow, live: Live, mode: Any, errors: list[BaseException]) -> thre
     return thread
 
 
+def _told(live: Live) -> dict[str, tuple[str, bool]]:
+    """Mode and liveness of each query at the last look at the run."""
+    last = last_progress(history_folder(live.settings.state_dir, "f"))
+    return {query.name: (query.mode, query.active) for query in last.queries} if last else {}
+
+
 def _wait_for(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 240
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.1)
@@ -83,7 +92,12 @@ def test_query_runs_while_a_stage_does_that_it_does_not_join(
     hand_over: str, flow: Flow, live: Live, tmp_path: Path
 ) -> None:
     """The early stream is joined before the held table is there if it is asked for, and not else."""
-    live.settings = replace(live.settings, hand_over=hand_over)
+    live.settings = replace(
+        live.settings,
+        hand_over=hand_over,
+        metrics_interval=timedelta(milliseconds=200),
+        prometheus_port=free_port(),  # one for the run, however many starts it has
+    )
     errors: list[BaseException] = []
     thread = _run(flow, live, "slice", errors)
     try:
@@ -91,16 +105,18 @@ def test_query_runs_while_a_stage_does_that_it_does_not_join(
         _wait_for(lambda: committed.exists() and (tmp_path / "held").exists())
         if hand_over == "pipelined":
             _wait_for(lambda: len(live.values(live.early)) == 3)
+            _wait_for(lambda: _told(live).get("asks") == ("waiting", True))
         early = live.values(live.early)
         assert not live.values(live.late)
     finally:
         (tmp_path / "go").touch()
-        thread.join(90)
+        thread.join(300)
 
     assert not errors
     assert len(early) == (3 if hand_over == "pipelined" else 0)
     for topic in (live.early, live.late):
         assert sorted(value["id"] for value in live.values(topic)) == [0, 1, 2]
+    assert _told(live) == {"bids": ("slice", False), "asks": ("slice", False)}
 
 
 def test_query_that_fails_ends_the_stage_beside_it(flow: Flow, live: Live, tmp_path: Path) -> None:
@@ -116,11 +132,14 @@ def test_query_that_fails_ends_the_stage_beside_it(flow: Flow, live: Live, tmp_p
     errors: list[BaseException] = []
 
     thread = _run(failing, live, "micro-batch", errors)
-    thread.join(90)
+    thread.join(300)
 
     assert not thread.is_alive()
     (error,) = errors
     assert isinstance(error, RunError)
     assert "query 'bids'" in str(error)
+    last = last_progress(history_folder(live.settings.state_dir, "f"))
+    assert last is not None
+    assert (last.state, last.error) == ("failed", str(error))
     assert not (live.settings.state_dir / "f" / "results" / "held" / "manifest.json").exists()
     del flow

@@ -4,8 +4,16 @@ from datetime import timedelta
 
 import pytest
 
-from flowcore.elements import MAX_TIMESTAMP_MS, EndOfInput, RecordAttributes, Watermark, WatermarkStatus
+from flowcore.elements import (
+    MAX_TIMESTAMP_MS,
+    MIN_TIMESTAMP_MS,
+    EndOfInput,
+    RecordAttributes,
+    Watermark,
+    WatermarkStatus,
+)
 from flowcore.watermarks import bounded_out_of_orderness, monotonous, punctuated
+from flowcore.watermarks.merge import Standing
 from flowcore.watermarks.query import ArrivingWatermarks, GeneratedWatermarks, QueryWatermarks
 
 
@@ -53,6 +61,22 @@ def test_arriving_watermarks_wait_for_every_partition_and_channel() -> None:
     assert query.look(0) == (Watermark(200),)
     source.take(0, "y", RecordAttributes(backlog=True))
     assert query.look(0) == ()
+
+
+def test_partition_stands_where_its_channels_do() -> None:
+    """The slowest that is not idle; a partition that nothing has come from is at the beginning."""
+    arriving, own = ArrivingWatermarks(range(2)), GeneratedWatermarks(monotonous(), range(2))
+    query = QueryWatermarks({"arriving": arriving, "own": own})
+
+    arriving.take(0, "x", Watermark(100))
+    arriving.take(0, "y", Watermark(50))
+    arriving.take(0, "z", WatermarkStatus(idle=True))
+    own.take({1: 70})
+    query.look(0)
+
+    assert arriving.standings() == {0: Standing(50), 1: Standing()}
+    assert own.standings() == {0: Standing(), 1: Standing(69)}
+    assert query.watermark_ms == MIN_TIMESTAMP_MS
 
 
 def test_idle_channels_are_not_waited_for() -> None:

@@ -104,6 +104,9 @@ def test_settings_unknown_key_with_nothing_near_lists_all() -> None:
         ("pipeline.force-timestamp-support", 0),
         ("pipeline.auto-watermark-interval", "200"),
         ("metrics.latency.interval", "1 fortnight"),
+        ("metrics.prometheus.port", "65536"),
+        ("metrics.prometheus.port", -1),
+        ("metrics.prometheus.port", True),
     ],
 )
 def test_settings_refuse_a_value_of_another_kind(key: str, value: object) -> None:

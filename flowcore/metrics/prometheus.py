@@ -1,0 +1,118 @@
+"""Prometheus: the last look at a live run as metrics, served on loopback.
+
+A scrape asks nobody: it shows what the run was told at its last look.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
+
+from flowcore.errors import RunError
+from flowcore.metrics.measures import measures_of
+from flowcore.metrics.progress import FlowProgress
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self
+
+__all__ = ["PrometheusListener", "metrics_of"]
+
+_HOST = "127.0.0.1"
+
+
+class PrometheusListener:
+    """Serves the last look at a run at ``http://127.0.0.1:PORT/metrics``; a context manager.
+
+    Args:
+        port: 0 for any that is free.
+
+    Raises:
+        RunError: The port is in use, or may not be used.
+    """
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._latest = _Latest()
+
+    @property
+    def url(self) -> str:
+        """Where the metrics are."""
+        return f"http://{_HOST}:{self._port}/metrics"
+
+    def progressed(self, progress: FlowProgress) -> None:
+        """Serve this from now on."""
+        self._latest.progress = progress
+
+    def __enter__(self) -> Self:
+        registry = CollectorRegistry()
+        registry.register(self._latest)
+        try:
+            self._server, self._thread = start_http_server(self._port, _HOST, registry)
+        except (OSError, OverflowError) as error:
+            msg = (
+                f"metrics.prometheus.port={self._port} cannot be listened on at {_HOST}: {error}; the run "
+                "would have no metrics; pass the number of a port that is free, or 0 for any"
+            )
+            raise RunError(msg) from error
+        self._port = self._server.server_port
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+class _Latest(Collector):
+    progress: FlowProgress | None = None
+
+    def collect(self) -> Iterator[Metric]:
+        if self.progress is not None:
+            yield from metrics_of(self.progress)
+
+
+def metrics_of(progress: FlowProgress) -> list[Metric]:
+    """A run's progress as Prometheus metrics; what is not known has no sample."""
+    flow = {"flow": progress.flow}
+    families = _Families()
+    families.add(progress, flow)
+    for query in progress.queries:
+        labels = {**flow, "query": query.name}
+        families.add(query, labels)
+        families.info("flowcore_query_mode", "how the query runs", {**labels, "mode": query.mode})
+        for stage, version in query.bounded.items():
+            told = {**labels, "stage": stage, "version": version}
+            families.info("flowcore_query_bounded_result", "version of a bounded result that it joins", told)
+        for one in query.partitions:
+            families.add(one, {**labels, "topic": one.topic, "partition": str(one.partition)})
+    for latency in progress.latencies:
+        families.add(latency, {**flow, "source": latency.source, "sink": latency.sink})
+    return list(families.found.values())
+
+
+class _Families:
+    """Metrics by name; one has the samples of all that it is measured of."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, Metric] = {}
+
+    def add(self, progress: Any, labels: Mapping[str, str]) -> None:
+        for measure in measures_of(progress):
+            value = measure.of(progress)
+            if value is not None:
+                name = f"{measure.metric}_total" if measure.kind == "counter" else measure.metric
+                family = self._family(measure.metric, measure.doc, measure.kind)
+                family.add_sample(name, {**labels, **measure.labels}, value * measure.scale)
+
+    def info(self, name: str, doc: str, labels: Mapping[str, str]) -> None:
+        self._family(name, doc, "gauge").add_sample(name, dict(labels), 1)
+
+    def _family(self, name: str, doc: str, kind: str) -> Metric:
+        return self.found.setdefault(name, Metric(name, doc, kind))

@@ -1,0 +1,72 @@
+"""A beat carries what is told of a run, under keys that stay the same, as numbers that the UI plots."""
+
+from dataclasses import replace
+
+import pytest
+from dagster import FloatMetadataValue, IntMetadataValue, MarkdownMetadataValue, TextMetadataValue
+
+from flowcore.metrics.measures import measures_of
+from flowcore.metrics.progress import FlowProgress, LatencyProgress, PartitionProgress, QueryProgress, Switch
+from pipelines.bridge.metadata import progress_metadata
+
+pytestmark = pytest.mark.dagster
+
+NOW_MS = 1_800_000_000_000
+PARTITION = PartitionProgress(topic="bids", partition=0, offset=9, end=10, lag=1, watermark_ms=NOW_MS - 5_000)
+QUERY = QueryProgress(
+    name="out", mode="realtime", active=True, batches=3, rows_in=1 << 31, rows_per_second=450.5, rows_out=5,
+    rows_out_per_second=4.0, lag=1, batch_ms=2_000, watermark_ms=NOW_MS - 5_000, late=5, dropped=4,
+    dead_letters=6, backlog=True, state_rows=7, state_bytes=2_048, bounded={"usual": "v1"},
+    partitions=(PARTITION,),
+)  # fmt: skip
+LATENCY = LatencyProgress(source="sales/bids", sink="out", markers=60, p50_ms=0.5, p90_ms=2.0, p99_ms=4.0)
+UNTOLD = LatencyProgress(source="sales/asks", sink="out", markers=0)
+RUN = FlowProgress(
+    flow="sales", time_ms=NOW_MS, seconds=60.0, queries=(QUERY,),
+    latencies=(LATENCY, UNTOLD),
+    switches=(Switch(time_ms=NOW_MS, query="out", before="slice", after="realtime", reason="all native"),),
+)  # fmt: skip
+
+
+def test_beat_plots_every_measure_that_has_a_course() -> None:
+    """Numbers, with the text of what cannot be plotted beside them."""
+    found = progress_metadata(RUN)
+    numbers = {
+        key: value.value
+        for key, value in found.items()
+        if isinstance(value, (IntMetadataValue, FloatMetadataValue))
+    }
+    texts = {key: value.value for key, value in found.items() if isinstance(value, TextMetadataValue)}
+
+    assert numbers == {
+        "seconds": 60.0,
+        "out/batches": 3, "out/records": float(1 << 31), "out/records_per_second": 450.5,
+        "out/records_out": 5, "out/records_out_per_second": 4.0, "out/lag": 1, "out/batch_ms": 2_000,
+        "out/watermark_delay_s": 5.0, "out/late": 5, "out/dropped": 4, "out/dead_letters": 6,
+        "out/backlog": 1, "out/state_rows": 7, "out/state_bytes": 2_048,
+        "out/bids[0]/lag": 1, "out/bids[0]/watermark_delay_s": 5.0,
+        "latency/sales/bids -> out/markers": 60, "latency/sales/bids -> out/p50_ms": 0.5,
+        "latency/sales/bids -> out/p90_ms": 2.0, "latency/sales/bids -> out/p99_ms": 4.0,
+        "latency/sales/asks -> out/markers": 0,
+    }  # fmt: skip
+    assert texts == {"out/mode": "realtime", "bounded_version/usual": "v1"}
+    plotted = [measure for measure in measures_of(QUERY) if measure.plotted]
+    assert sum(key.count("/") == 1 and key.startswith("out/") for key in numbers) == len(plotted)
+
+
+def test_beat_has_no_number_for_what_is_not_known() -> None:
+    """The plot has a gap, not a zero."""
+    found = progress_metadata(replace(RUN, queries=(replace(QUERY, lag=None, rows_per_second=None),)))
+
+    assert "out/lag" not in found
+    assert "out/records_per_second" not in found
+
+
+def test_beat_shows_the_health_as_tables() -> None:
+    """One for each subject, as Markdown."""
+    health = progress_metadata(RUN)["health"]
+
+    assert isinstance(health, MarkdownMetadataValue)
+    assert "| out | realtime | history | 450 | 4 | 1 | 5 s ago |" in (health.md_str or "")
+    assert "| out | 5 | 4 | 6 |" in (health.md_str or "")
+    assert "| slice to realtime | all native |" in (health.md_str or "")

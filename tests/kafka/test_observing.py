@@ -1,0 +1,224 @@
+"""What is told of a running query is what it does: scraped, kept, shown in another process."""
+
+import json
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from urllib.error import URLError
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from flowcore import Flow, Parquet
+from flowcore.errors import RunError
+from flowcore.metrics.history import history_folder, last_progress, read_history
+from flowcore.metrics.progress import FlowProgress
+from flowcore.spark.offsets import committed_offsets
+from flowcore.watermarks import bounded_out_of_orderness
+
+pytestmark = pytest.mark.kafka
+
+Live = Any
+BID = "id BIGINT NOT NULL, shop STRING, price DOUBLE"
+
+
+def test_scrape_of_a_running_query_says_what_it_did(live: Live) -> None:
+    """Counts, lag of each partition, dead letters, state; nobody answers when the run has ended."""
+    bids, out, best = live.topic("bids", schema=BID), live.topic("out"), live.topic("best")
+    live.send(bids, *(_bid(number) for number in range(20)), b"bad", b"worse", partitions=2)
+    flow = Flow("scraped")
+    source = flow.read("bids", bids)
+    source.where("price > 5").write("out", out)
+    source.aggregate(by="shop", best="max(price)").write("best", best)
+    live.settings = _looking(live, prometheus_port=0)
+    urls = []
+
+    def follow(run: Any) -> None:
+        urls.append(run.metrics_url)
+        _wait(run, lambda: _scraped(run.metrics_url).get(("flowcore_query_records_out_total", "bids")) == 14)
+        _wait(run, lambda: _scraped(run.metrics_url).get(("flowcore_query_batches_total", "best")) == 1)
+
+        found = _scraped(run.metrics_url)
+        letters = [found["flowcore_query_dead_letters_total", name] for name in ("bids", "best")]
+        assert found["flowcore_query_records_in_total", "bids"] == 22
+        assert found["flowcore_query_lag_records", "bids"] == 0
+        assert found["flowcore_partition_offset", "bids", bids.name, "0"] == 11
+        assert found["flowcore_partition_lag_records", "bids", bids.name, "1"] == 0
+        assert sorted(letters) == [0, 2]
+        assert found["flowcore_query_state_bytes", "best"] > 0
+        assert ("flowcore_query_state_bytes", "bids") not in found
+        assert found["flowcore_query_mode", "bids"] == 1
+
+    live.run(flow, "micro-batch", follow)
+
+    with pytest.raises(URLError):
+        _scraped(urls[0])
+
+
+def test_realtime_query_tells_what_it_reads_long_before_its_batch_ends(live: Live) -> None:
+    """Its lag is what it has not read; what is not committed yet is told by partition."""
+    bids, out = live.topic("bids", schema=BID), live.topic("out")
+    live.send(bids, *(_bid(number) for number in range(30)), partitions=2)
+    flow = Flow("quick")
+    flow.read("bids", bids).write("out", out)
+
+    def follow(run: Any) -> None:
+        _wait(run, lambda: (run.progress()[0].rows_in, run.progress()[0].rows_out) == (30, 30))
+        (query,) = run.progress()
+        assert (query.batches, query.lag) == (0, 0)
+        assert [one.lag for one in query.partitions] == [15, 15]
+
+    live.run(flow, "realtime", follow)
+
+
+def test_history_tells_of_runs_switches_and_versions(live: Live, tmp_path: Path) -> None:
+    """A slice, then a run in micro-batches on the same checkpoint, seen from another process."""
+    (tmp_path / "shops").mkdir()
+    pq.write_table(pa.table({"shop": ["a"], "city": ["Bern"]}), tmp_path / "shops" / "p.parquet")
+    bids, out = live.topic("bids", schema=BID), live.topic("out")
+    live.send(bids, _bid(1), _bid(2))
+    flow = Flow("kept")
+    shops = flow.read("shops", Parquet("shops", schema="shop STRING, city STRING")).select(
+        "*", name="shops_all"
+    )
+    flow.read("bids", bids).join(shops, on="shop", how="left").write("out", out)
+    live.settings = _looking(live)
+    shown: list[Any] = []
+
+    live.run(flow)
+    first = _last(live, "kept")
+    kept = committed_offsets(live.settings.state_dir / "kept" / "checkpoints" / "bids")
+
+    def follow(run: Any) -> None:
+        # Its first trigger finds nothing, and tells of a batch all the same.
+        _wait(run, lambda: run._running["bids"].lastProgress is not None)
+        live.send(bids, _bid(3))
+        _wait(run, lambda: _last(live, "kept").queries[0].rows_in == 1)
+        shown.append(_top("kept", live))
+
+    live.run(flow, "micro-batch", follow)
+    second, (code, told) = _last(live, "kept"), shown[0]
+    stopped, _ = _top("kept", live)
+    history = read_history(history_folder(live.settings.state_dir, "kept"))
+
+    assert (first.state, first.queries[0].rows_in, first.queries[0].rows_out) == ("ended", 2, 2)
+    assert kept == {bids.name: {0: 2}}
+    assert (code, told["state"], told["queries"][0]["mode"]) == (0, "running", "micro-batch")
+    assert stopped == 1
+    (switch,) = second.switches
+    assert (switch.query, switch.before, switch.after) == ("bids", "slice", "micro-batch")
+    assert switch.reason
+    (version,) = second.queries[0].bounded.values()
+    assert (live.settings.state_dir / "kept" / "results").glob(f"*/{version}")
+    assert not second.queries[0].active
+    assert len({look.started_ms for look in history}) == 2
+
+
+def test_history_says_why_a_run_failed(live: Live) -> None:
+    """The last look is that of the failure."""
+    bids, out = live.topic("bids", schema=BID), live.topic("out")
+    live.send(bids, _bid(1))
+    flow = Flow("failing")
+    flow.read("bids", bids).select("id", "raise_error('too high') as price").write("out", out)
+    live.settings = _looking(live)
+
+    with pytest.raises(RunError) as caught:
+        live.run(flow)
+
+    last = _last(live, "failing")
+    assert last.state == "failed"
+    assert last.error == str(caught.value)
+    assert "too high" in last.error
+    assert not last.queries[0].active
+
+
+def test_watermark_of_each_partition_is_told(live: Live) -> None:
+    """The query has that of the partition that is furthest behind."""
+    bids = live.topic(
+        "bids", schema="id BIGINT NOT NULL, at BIGINT NOT NULL", event_time="at",
+        watermark=bounded_out_of_orderness(timedelta(0)),
+    )  # fmt: skip
+    out = live.topic("out", elements="tagged")
+    live.send(bids, {"id": 1, "at": 5_000}, {"id": 2, "at": 9_000}, partitions=2)
+    flow = Flow("timed")
+    flow.read("bids", bids).write("out", out)
+
+    def follow(run: Any) -> None:
+        _wait(run, lambda: run.progress()[0].watermark_ms is not None)
+        (query,) = run.progress()
+        assert query.watermark_ms == 4_999
+        assert [one.watermark_ms for one in query.partitions] == [4_999, 8_999]
+        assert [one.idle for one in query.partitions] == [False, False]
+
+    live.run(flow, "micro-batch", follow)
+
+
+def test_run_without_looks_leaves_no_history(live: Live) -> None:
+    """metrics.interval=0: it can be asked, and tells nobody by itself."""
+    bids, out = live.topic("bids", schema=BID), live.topic("out")
+    live.send(bids, _bid(1))
+    flow = Flow("silent")
+    flow.read("bids", bids).write("out", out)
+    live.settings = replace(live.settings, metrics_interval=timedelta(0))
+    asked: list[FlowProgress] = []
+
+    def follow(run: Any) -> None:
+        assert run.wait(60)
+        asked.append(run.health())
+
+    live.run(flow, "slice", follow)
+
+    assert asked[0].queries[0].rows_in == 1
+    assert not history_folder(live.settings.state_dir, "silent").exists()
+
+
+def _bid(number: int) -> dict[str, Any]:
+    return {"id": number, "shop": "ab"[number % 2], "price": float(number)}
+
+
+def _looking(live: Live, **settings: Any) -> Any:
+    return replace(live.settings, metrics_interval=timedelta(milliseconds=200), **settings)
+
+
+def _wait(run: Any, condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 240
+    while not condition():
+        assert not run.wait(0.1), "the queries have ended"
+        assert time.monotonic() < deadline, f"the condition did not come about in time: {run.health()}"
+
+
+def _scraped(url: str) -> dict[tuple[str, ...], float]:
+    """What Prometheus would get, by name, query, and topic and partition where there are any."""
+    with urllib.request.urlopen(url) as answer:  # noqa: S310 - the address is ours
+        families = text_string_to_metric_families(answer.read().decode())
+        samples = [sample for family in families for sample in family.samples]
+    labels = ("query", "topic", "partition")
+    return {
+        (one.name, *(one.labels[name] for name in labels if name in one.labels)): one.value for one in samples
+    }
+
+
+def _last(live: Live, flow: str) -> FlowProgress:
+    found = last_progress(history_folder(live.settings.state_dir, flow))
+    assert found is not None
+    return found
+
+
+def _top(flow: str, live: Live) -> tuple[int, dict[str, Any]]:
+    """What `flowcore top` says in a process of its own."""
+    command = [sys.executable, "-m", "flowcore.cli.main", "top", flow, "--json"]
+    found = subprocess.run(
+        [*command, "--set", f"state.dir={live.settings.state_dir}"],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    return found.returncode, json.loads(found.stdout)

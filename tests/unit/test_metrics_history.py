@@ -1,0 +1,115 @@
+"""The history keeps what was told, in files that never grow beyond their size, whoever is killed when."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flowcore.metrics.history import HistoryWriter, history_folder, known_flows, last_progress, read_history
+from flowcore.metrics.progress import FlowProgress, LatencyProgress, PartitionProgress, QueryProgress, Switch
+
+SECOND_MS, HOUR_MS = 1_000, 3_600_000
+
+
+def look(time_ms: int, *, flow: str = "sales") -> FlowProgress:
+    """A look at a run with something of everything."""
+    partition = PartitionProgress(topic="bids", partition=0, offset=1, end=3, lag=2)
+    query = QueryProgress(
+        name="out", mode="realtime", active=True, bounded={"usual": "v1"}, partitions=(partition,)
+    )
+    return FlowProgress(
+        flow=flow, time_ms=time_ms, seconds=time_ms / 1000, queries=(query,),
+        latencies=(LatencyProgress(source="sales/bids", sink="out", markers=3, p50_ms=0.5),),
+        switches=(Switch(time_ms=1, query="out", before="slice", after="realtime", reason="native"),),
+    )  # fmt: skip
+
+
+def write(folder: Path, times_ms: list[int], file_bytes: int = 1 << 20) -> None:
+    """Write looks as one process does."""
+    writer = HistoryWriter(folder, file_bytes)
+    for time_ms in times_ms:
+        writer.progressed(look(time_ms))
+
+
+def test_history_gives_back_what_was_told(tmp_path: Path) -> None:
+    """Each look once, oldest first, also over several runs."""
+    write(tmp_path, [1_000, 2_000])
+    write(tmp_path, [3_000])
+
+    assert read_history(tmp_path) == [look(1_000), look(2_000), look(3_000)]
+    assert read_history(tmp_path, since_ms=2_000) == [look(2_000), look(3_000)]
+    assert last_progress(tmp_path) == look(3_000)
+
+
+def test_history_of_months_stays_small_and_tells_of_the_first_day(tmp_path: Path) -> None:
+    """Coarse files reach further back than fine ones; all together keep their size."""
+    file_bytes = 40_000
+    apart_ms, days = 300 * SECOND_MS, 60
+    write(tmp_path, list(range(0, days * 24 * HOUR_MS, apart_ms)), file_bytes)
+    found = read_history(tmp_path)
+    last_hour = [one for one in found if one.time_ms >= (days * 24 - 1) * HOUR_MS]
+
+    assert sum(file.stat().st_size for file in tmp_path.iterdir()) <= 8 * file_bytes
+    assert found[-1].time_ms - found[0].time_ms > 50 * HOUR_MS
+    assert len(last_hour) == 12
+
+
+def test_history_thins_by_the_clock_not_by_the_run(tmp_path: Path) -> None:
+    """A slice every minute, a run of its own, does not fill the file of hours."""
+    for minute in range(120):
+        write(tmp_path, [minute * 60_000])
+
+    lines = {file.name: len(file.read_bytes().splitlines()) for file in tmp_path.iterdir()}
+
+    assert lines == {"all.jsonl": 120, "1min.jsonl": 120, "10min.jsonl": 12, "1h.jsonl": 2}
+
+
+@given(cut=st.integers(min_value=0, max_value=2_000))
+def test_history_survives_a_process_that_is_killed_while_it_writes(
+    tmp_path_factory: pytest.TempPathFactory, cut: int
+) -> None:
+    """What came before is read, and what comes after; only the line that was cut off is lost."""
+    folder = tmp_path_factory.mktemp("history")
+    write(folder, [1_000, 2_000])
+    for file in folder.iterdir():
+        content = file.read_bytes()
+        whole = content.index(b"\n") + 1 if file.name == "all.jsonl" else 0
+        file.write_bytes(content[: whole + cut])
+    write(folder, [3_000])
+
+    times = [one.time_ms for one in read_history(folder)]
+
+    assert times[0] == 1_000
+    assert times[-1] == 3_000
+    assert last_progress(folder) == look(3_000)
+
+
+def test_history_goes_on_when_the_clock_is_put_back(tmp_path: Path) -> None:
+    """Else the coarse files would stand still until the old time is reached again."""
+    write(tmp_path, [10 * HOUR_MS, HOUR_MS])
+
+    assert len((tmp_path / "1h.jsonl").read_bytes().splitlines()) == 2
+
+
+def test_history_of_another_version_is_read(tmp_path: Path) -> None:
+    """Fields that are not known are left out, those that are missing have their default."""
+    stored = look(1_000).stored()
+    stored["colour"] = stored["queries"][0]["colour"] = "blue"
+    del stored["switches"], stored["queries"][0]["late"]
+    (tmp_path / "all.jsonl").write_text(json.dumps(stored) + '\n{"other": 1}\n[]\n')
+
+    (found,) = read_history(tmp_path)
+
+    assert found.switches == ()
+    assert found.queries == look(1_000).queries
+
+
+def test_history_names_the_flows_that_have_one(tmp_path: Path) -> None:
+    """For a person who has mistyped."""
+    write(history_folder(tmp_path, "sales"), [1])
+    (tmp_path / "other" / "results").mkdir(parents=True)
+
+    assert known_flows(tmp_path) == ["sales"]
+    assert last_progress(history_folder(tmp_path, "other")) is None

@@ -1,0 +1,227 @@
+"""What Spark tells of batches adds up; rates and lag say what is true now."""
+
+import json
+from typing import Any
+
+import pytest
+
+from flowcore.elements import MIN_TIMESTAMP_MS
+from flowcore.metrics.progress import PartitionProgress
+from flowcore.metrics.tally import WINDOW_MS, Batch, QueryTally, Rate, partitions_of
+from flowcore.watermarks.merge import Standing
+
+START_MS = 1_000_000
+TOLD = json.loads("""{
+  "name": "tops", "timestamp": "1970-01-01T00:16:40.440Z", "batchId": 3, "batchDuration": 14714,
+  "durationMs": {"addBatch": 9000},
+  "numInputRows": 3800, "eventTime": {"watermark": "1970-01-01T00:00:00.000Z"},
+  "stateOperators": [
+    {"operatorName": "aggregate", "numRowsTotal": 7, "memoryUsedBytes": 264368,
+     "numRowsDroppedByWatermark": 2, "customMetrics": {"rocksdbSstFileSize": 1000}},
+    {"operatorName": "dedupe", "numRowsTotal": 5, "memoryUsedBytes": 32, "numRowsDroppedByWatermark": 1}],
+  "sources": [
+    {"startOffset": null, "endOffset": {"bids": {"0": 1900, "1": 1901}, "bids.events": {"0": 4}}},
+    {"startOffset": null, "endOffset": {"asks": {"0": 7}}, "latestOffset": {"asks": {"0": 40}},
+     "processedRowsPerSecond": 3.2}]
+}""")
+"""Of a real query, shortened, with a second operator and a second source."""
+
+
+def batch(number: int, end_ms: int, *, length_ms: int = 1_000, records: int = 0, **more: Any) -> Batch:
+    """A batch that ended so long after the start."""
+    return Batch(
+        number=number, start_ms=START_MS + end_ms - length_ms, length_ms=length_ms, records=records, **more
+    )
+
+
+def test_batch_is_what_spark_tells() -> None:
+    """State and late records of all operators together; offsets of all sources."""
+    assert Batch.of(TOLD) == Batch(
+        number=3, start_ms=1_000_440, length_ms=14_714, records=3_800, dropped=3,
+        state_rows=12, state_bytes=265_400, watermark_ms=None,
+        offsets={"bids": {0: 1900, 1: 1901}, "bids.events": {0: 4}, "asks": {0: 7}},
+        lagging={"asks": True},
+    )  # fmt: skip
+
+
+def test_batch_of_a_store_that_does_not_count_has_no_rows() -> None:
+    """Nobody shall read "0 rows" off a state of millions."""
+    states = [{**state, "numRowsTotal": 0} for state in TOLD["stateOperators"]]
+
+    assert Batch.of({**TOLD, "stateOperators": states}).state_rows is None
+    assert Batch.of({**TOLD, "stateOperators": []}).state_bytes is None
+
+
+def test_batch_has_sparks_watermark_once_there_is_one() -> None:
+    """It stands at the epoch before."""
+    told = {**TOLD, "eventTime": {"watermark": "1970-01-01T00:00:02.500Z"}}
+
+    assert Batch.of(told).watermark_ms == 2_500
+
+
+def test_batch_counts_what_operators_observe() -> None:
+    """Late records of windows, dropped ones with Spark's; the watermark that is furthest behind."""
+    observed = {
+        "flowcore-keygroups-a": {
+            "late_records": 10,
+            "dropped_records": 4,
+            "state_bytes": 70,
+            "watermark_ms": 900,
+        },
+        "flowcore-keygroups-b": {"late_records": 20, "state_bytes": 7, "watermark_ms": 800},
+        "flowcore-keygroups-c": {"late_records": 0, "state_bytes": 0, "watermark_ms": None},
+        "flowcore-watermarks-bids": {"newest_0": 5},
+        "nothing": None,
+    }
+
+    found = Batch.of({**TOLD, "observedMetrics": observed})
+
+    assert (found.late, found.dropped, found.state_bytes, found.watermark_ms) == (30, 7, 77, 800)
+
+
+def test_tally_keeps_what_a_batch_without_input_does_not_tell() -> None:
+    """Windows still have their state and their time."""
+    tally = QueryTally(START_MS)
+
+    tally.take([batch(4, 1_000, state_bytes=70, watermark_ms=800), batch(5, 2_000)])
+
+    assert (tally.state_bytes, tally.watermark_ms) == (70, 800)
+
+
+@pytest.mark.parametrize(
+    ("latest", "per_second", "expected"),
+    [
+        ({"asks": {"0": 7}}, 0.0, {"asks": False}),
+        ({"asks": {"0": 17}}, 1.0, {"asks": False}),
+        ({"asks": {"0": 18}}, 1.0, {"asks": True}),
+        (None, 1.0, {}),
+    ],
+    ids=["read-to-its-end", "ten-seconds", "over-ten-seconds", "not-told"],
+)
+def test_topic_lags_where_what_is_left_takes_long(
+    latest: Any, per_second: float, expected: dict[str, bool]
+) -> None:
+    """At the pace of the batch."""
+    source = {"endOffset": {"asks": {"0": 7}}, "latestOffset": latest, "processedRowsPerSecond": per_second}
+
+    assert Batch.of({**TOLD, "sources": [source]}).lagging == expected
+
+
+def test_batch_of_windows_that_have_no_time_yet_has_no_watermark() -> None:
+    """They say the smallest number that there is."""
+    observed = {"windows": {"late_records": 1, "watermark_ms": MIN_TIMESTAMP_MS}}
+    found = Batch.of({**TOLD, "observedMetrics": observed})
+
+    assert (found.late, found.watermark_ms) == (1, None)
+
+
+def test_tally_takes_each_batch_once() -> None:
+    """Spark tells of the last hundred again and again."""
+    tally = QueryTally(START_MS)
+    first, second = batch(4, 1_000, records=10, late=1), batch(5, 2_000, records=20, late=2)
+
+    tally.take([first])
+    tally.take([first, second])
+
+    assert (tally.batches, tally.rows_in, tally.late, tally.last) == (2, 30, 3, second)
+
+
+def test_trigger_that_found_nothing_to_read_is_no_batch() -> None:
+    """It has the number of the batch to come, whose records must count."""
+    nothing = {**TOLD, "durationMs": {"latestOffset": 2, "triggerExecution": 34}, "numInputRows": 0}
+    tally = QueryTally(START_MS)
+
+    tally.take(Batch.run_of([nothing]))
+    assert tally.batches == 0
+
+    tally.take(Batch.run_of([nothing, TOLD]))
+    assert (tally.batches, tally.rows_in) == (1, 3_800)
+
+
+def test_tally_goes_on_from_the_checkpoint() -> None:
+    """A topic that a batch says nothing of stays where it was."""
+    tally = QueryTally(START_MS, {"bids": {0: 5}, "asks": {0: 9}})
+
+    tally.take([batch(1, 1_000, offsets={"bids": {0: 8}})])
+
+    assert tally.offsets == {"bids": {0: 8}, "asks": {0: 9}}
+
+
+@pytest.mark.parametrize(
+    ("batches", "now_ms", "busy", "expected"),
+    [
+        pytest.param([], 60_000, True, None, id="none yet"),
+        pytest.param([batch(0, 59_000, records=50)], 60_000, False, 5.0, id="one short batch in ten seconds"),
+        pytest.param([batch(0, 2_000, records=50)], 2_500, True, 20.0, id="started just now"),
+        pytest.param(
+            [batch(n, 50_000 + n * 500, length_ms=500, records=100) for n in range(1, 21)],
+            60_000, True, 200.0, id="many batches",
+        ),
+        pytest.param(
+            [batch(0, 59_000, length_ms=50_000, records=5_000)], 60_000, True, 100.0, id="a long one"
+        ),
+        pytest.param(
+            [batch(0, 30_000, length_ms=20_000, records=5_000)], 60_000, True, 250.0, id="and one more"
+        ),
+        pytest.param([batch(0, 30_000, records=5_000)], 60_000, False, 0.0, id="nothing came since"),
+    ],
+)  # fmt: skip
+def test_rate_in_is_that_of_the_last_batches(
+    batches: list[Batch], now_ms: int, busy: bool, expected: float | None
+) -> None:
+    """Over ten seconds, or over the last batch where it took longer."""
+    tally = QueryTally(START_MS)
+    tally.take(batches)
+
+    assert tally.rows_per_second(START_MS + now_ms, busy=busy) == expected
+
+
+def test_rate_out_is_over_the_window_however_often_it_is_asked() -> None:
+    """Two who look at one run see the same."""
+    often, rarely = Rate(), Rate()
+    count = 0
+    for now_ms in range(0, 3 * WINDOW_MS, 100):
+        count += 7
+        seen = often.take(now_ms, count)
+        if now_ms % WINDOW_MS == 0:
+            at = rarely.take(now_ms, count)
+
+    assert seen == pytest.approx(70)
+    assert at == pytest.approx(70)
+
+
+def test_rate_out_forgets_what_was_before_the_window() -> None:
+    """A stream that stands still is seen to."""
+    rate = Rate()
+    for now_ms in range(0, 2 * WINDOW_MS, 1_000):
+        rate.take(now_ms, now_ms)
+    for now_ms in range(2 * WINDOW_MS, 3 * WINDOW_MS + 1_000, 1_000):
+        last = rate.take(now_ms, 2 * WINDOW_MS)
+
+    assert last == 0
+
+
+def test_rate_out_is_unknown_at_the_first_look() -> None:
+    """There is nothing to compare it with."""
+    rate = Rate()
+
+    assert [rate.take(0, 5), rate.take(1_000, 25)] == [None, 20.0]
+
+
+def test_lag_is_the_end_minus_what_is_committed() -> None:
+    """Companion topics do not count; a partition that only one side knows has no lag."""
+    found = partitions_of(
+        ["bids"],
+        {"bids": {0: 90, 1: 120}, "bids.events": {0: 1}},
+        {"bids": {0: 100, 1: 119, 2: 7}, "out": {0: 1}},
+        {"bids": {0: Standing(5_000), 1: Standing(idle=True)}},
+    )
+
+    assert found == (
+        PartitionProgress(
+            topic="bids", partition=0, offset=90, end=100, lag=10, watermark_ms=5_000, idle=False
+        ),
+        # The broker was asked before the batch was committed.
+        PartitionProgress(topic="bids", partition=1, offset=120, end=119, lag=0, idle=True),
+        PartitionProgress(topic="bids", partition=2, end=7),
+    )

@@ -1,0 +1,451 @@
+"""What a person, Prometheus and Dagster are shown of a run is what was told of it."""
+
+import io
+import itertools
+import json
+import logging
+import os
+import pty
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from prometheus_client.parser import text_string_to_metric_families
+from rich.console import Console
+
+from flowcore.cli.main import flowcore
+from flowcore.cli.top import _view
+from flowcore.errors import RunError, SettingsError
+from flowcore.metrics.chart import Line, line_chart
+from flowcore.metrics.health import markdown, show_count, tables
+from flowcore.metrics.history import HistoryWriter, history_folder
+from flowcore.metrics.listening import listeners_of
+from flowcore.metrics.liveness import what_is_wrong
+from flowcore.metrics.log import LogListener, news
+from flowcore.metrics.progress import FlowProgress, LatencyProgress, PartitionProgress, QueryProgress, Switch
+from flowcore.metrics.prometheus import PrometheusListener, metrics_of
+from flowcore.metrics.report import report_page
+from flowcore.metrics.reporter import Reporter
+from flowcore.settings import Settings
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+NOW_MS = 1_800_000_000_000
+SWITCH = Switch(time_ms=NOW_MS - 60_000, query="out", before="slice", after="realtime", reason="all native")
+
+
+def query(**more: Any) -> QueryProgress:
+    """A query of which everything is known."""
+    partition = PartitionProgress(
+        topic="bids", partition=1, offset=900, end=1_000, lag=100, watermark_ms=NOW_MS - 3_000, idle=False
+    )
+    known = {
+        "name": "out", "mode": "realtime", "active": True, "batches": 3, "rows_in": 900, "rows_out": 1_234,
+        "rows_per_second": 450.5, "rows_out_per_second": 460.0, "lag": 100, "batch_ms": 2_000,
+        "watermark_ms": NOW_MS - 3_000, "late": 5, "dropped": 4, "dead_letters": 6, "backlog": False,
+        "state_rows": 7, "state_bytes": 2_048,
+        "bounded": {"usual": "20260101T000000-aa"}, "partitions": (partition,),
+    }  # fmt: skip
+    return QueryProgress(**{**known, **more})
+
+
+def run(**more: Any) -> FlowProgress:
+    """A run of which everything is known."""
+    latency = LatencyProgress(
+        source="sales/bids", sink="sales/out", markers=60, p50_ms=0.5, p90_ms=2.0, p99_ms=4.0, max_ms=30.0
+    )
+    known = {
+        "flow": "sales", "time_ms": NOW_MS, "seconds": 60.0, "interval_s": 5.0, "host": socket.gethostname(),
+        "pid": os.getpid(), "queries": (query(),), "latencies": (latency,), "switches": (SWITCH,),
+    }  # fmt: skip
+    return FlowProgress(**{**known, **more})
+
+
+def scrape(url: str) -> str:
+    """What Prometheus would get."""
+    with urllib.request.urlopen(url) as answer:  # noqa: S310 - the address is ours
+        return str(answer.read().decode())
+
+
+def samples(text: str) -> dict[str, float]:
+    """What a scrape says, by name and labels."""
+    return {
+        f"{sample.name}{json.dumps(sample.labels, sort_keys=True)}": sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def test_prometheus_serves_every_measure_in_base_units() -> None:
+    """Counters end in _total, times are seconds; names carry their unit; labels say what of."""
+    with PrometheusListener(0) as listener:
+        listener.progressed(run())
+        found = samples(scrape(listener.url))
+    names = {key.partition("{")[0] for key in found}
+
+    of_query = '{"flow": "sales", "query": "out"}'
+    of_partition = '{"flow": "sales", "partition": "1", "query": "out", "topic": "bids"}'
+    of_latency = '{"flow": "sales", "quantile": "0.99", "sink": "sales/out", "source": "sales/bids"}'
+    assert found[f"flowcore_query_records_in_total{of_query}"] == 900
+    assert found[f"flowcore_query_batch_duration_seconds{of_query}"] == 2
+    assert found[f"flowcore_query_watermark_timestamp_seconds{of_query}"] == NOW_MS / 1000 - 3
+    assert found[f"flowcore_partition_lag_records{of_partition}"] == 100
+    assert found[f"flowcore_latency_seconds{of_latency}"] == 0.004
+    assert found['flowcore_query_mode{"flow": "sales", "mode": "realtime", "query": "out"}'] == 1
+    assert len(names) == 26
+    assert not [name for name in names if name.endswith("_ms")]
+
+
+def test_prometheus_says_nothing_of_what_is_not_known() -> None:
+    """No sample, not a zero."""
+    names = {family.name for family in metrics_of(run(queries=(query(lag=None, partitions=()),)))}
+
+    assert "flowcore_query_lag_records" not in names
+    assert "flowcore_partition_lag_records" not in names
+    assert "flowcore_query_late_records" in names
+
+
+def test_prometheus_port_that_is_taken_is_refused() -> None:
+    """With the port, and what to pass instead; the first goes on."""
+    with PrometheusListener(0) as first:
+        port = int(first.url.split(":")[2].split("/")[0])
+        with pytest.raises(
+            RunError, match=rf"port={port} cannot be listened on at 127.0.0.1: .*or 0 for any"
+        ):
+            PrometheusListener(port).__enter__()
+
+        first.progressed(run())
+        assert "flowcore_query_active" in scrape(first.url)
+
+
+def test_prometheus_without_looks_is_refused(tmp_path: Path) -> None:
+    """It would have nothing to show."""
+    settings = Settings.of(
+        {"state.dir": tmp_path, "metrics.prometheus.port": 0, "metrics.interval": "0"}, environment={}
+    )
+
+    with pytest.raises(SettingsError, match=r"metrics\.interval=0"), listeners_of("sales", settings):
+        pass
+
+
+def test_dashboard_and_alerts_ask_for_metrics_that_exist() -> None:
+    """Every name in the dashboard and in Prometheus' files is one that a run serves."""
+    served = {sample.name for family in metrics_of(run()) for sample in family.samples}
+    texts = [file.read_text() for folder in ("grafana", "prometheus") for file in _files(DEPLOY / folder)]
+    asked = {name for text in texts for name in re.findall(r"\bflowcore_[a-z_]+", text)}
+
+    assert len(asked) > 10
+    assert asked - served == set()
+
+
+def test_dashboard_shows_something_of_every_kind() -> None:
+    """Each panel has a title, a unit where it has axes, and asks the data source that is provisioned."""
+    dashboard = json.loads((DEPLOY / "grafana" / "flowcore.json").read_text())
+    panels = [panel for panel in dashboard["panels"] if panel["type"] != "row"]
+
+    assert len(panels) >= 10
+    assert all(panel["title"] and panel["targets"] for panel in panels)
+    assert {panel["datasource"]["uid"] for panel in panels} == {"flowcore-prometheus"}
+    assert "uid: flowcore-prometheus" in (DEPLOY / "grafana" / "datasource.yaml").read_text()
+
+
+def _files(folder: Path) -> list[Path]:
+    return [file for file in folder.iterdir() if file.is_file()]
+
+
+class _Told:
+    """A listener that keeps what it was told, and says when it was enough."""
+
+    def __init__(self, enough: int) -> None:
+        self.seconds: list[float] = []
+        self.has_enough = threading.Event()
+        self._enough = enough
+
+    def progressed(self, progress: FlowProgress) -> None:
+        self.seconds.append(progress.seconds)
+        if len(self.seconds) == self._enough:
+            self.has_enough.set()
+
+
+class _Broken:
+    def progressed(self, progress: FlowProgress) -> None:
+        raise OSError(progress.seconds)
+
+
+def _looks(broken: int | None = None) -> Callable[[], FlowProgress]:
+    numbers = itertools.count()
+
+    def look() -> FlowProgress:
+        number = next(numbers)
+        if number == broken:
+            raise ValueError
+        return run(seconds=float(number))
+
+    return look
+
+
+def test_reporter_looks_at_the_start_and_at_the_end() -> None:
+    """However long the interval is."""
+    told = _Told(enough=1)
+
+    with Reporter(_looks(), [told], interval_s=3_600):
+        assert told.has_enough.wait(10)
+
+    assert told.seconds == [0, 1]
+
+
+def test_reporter_goes_on_whatever_fails() -> None:
+    """A look, or another listener."""
+    told = _Told(enough=4)
+
+    with Reporter(_looks(broken=1), [_Broken(), told], interval_s=0.001):
+        assert told.has_enough.wait(10)
+
+    assert told.seconds[:4] == [0, 2, 3, 4]
+
+
+def test_news_are_what_is_lost_and_what_switches() -> None:
+    """Told once, when it happens."""
+    before = run(switches=())
+    after = run(queries=(query(late=9, dropped=6, dead_letters=6),))
+
+    assert news(before, before) == []
+    assert news(before, after) == [
+        "query 'out' of flow 'sales': 2 records came too late and were dropped",
+        "query 'out' of flow 'sales' went from slice to realtime: all native",
+    ]
+    assert news(after, after) == []
+
+
+def test_log_has_a_line_a_minute_and_news_at_once(caplog: pytest.LogCaptureFixture) -> None:
+    """And one at the end."""
+    caplog.set_level(logging.INFO, "flowcore.metrics.log")
+    listener = LogListener()
+
+    for seconds in (0, 5, 60, 65):
+        listener.progressed(run(time_ms=NOW_MS + seconds * 1000))
+    listener.progressed(run(time_ms=NOW_MS + 66_000, state="ended", queries=(query(dropped=9),)))
+
+    found = [(record.levelname, record.message.partition(":")[0]) for record in caplog.records]
+    line = ("INFO", "sales/out realtime")
+    at_first = [("WARNING", "query 'out' of flow 'sales'")] * 2
+    assert found == [*at_first, line, line, ("WARNING", "query 'out' of flow 'sales'"), line]
+
+
+@pytest.mark.parametrize(
+    ("last", "ago_s", "expected"),
+    [
+        pytest.param(run(), 3, None, id="runs"),
+        pytest.param(run(), 44, None, id="late"),
+        pytest.param(run(), 46, r"told nothing for 46 s, though it looks every 5 s: process \d+", id="hangs"),
+        pytest.param(run(state="ended"), 90, "does not run; it ended 1 min 30 s ago", id="ended"),
+        pytest.param(
+            run(state="failed", error="query 'out': no"), 1, "failed 1 s ago: query 'out': no", id="failed"
+        ),
+        pytest.param(run(host="elsewhere", pid=0), 3, None, id="runs elsewhere"),
+    ],
+)
+def test_run_that_is_gone_is_told_from_one_that_lives(
+    last: FlowProgress, ago_s: int, expected: str | None
+) -> None:
+    """By its last word, and by how long ago that was."""
+    found = what_is_wrong(last, NOW_MS + ago_s * 1000)
+
+    assert found is None if expected is None else re.search(expected, found or "")
+
+
+def test_run_whose_process_is_gone_is_told_at_once() -> None:
+    """On the same machine nobody has to wait for what is overdue."""
+    process = subprocess.Popen(["true"])
+    process.wait()
+
+    assert "is gone without a word" in (what_is_wrong(run(pid=process.pid), NOW_MS + 1) or "")
+
+
+def test_tables_show_everything_that_is_known() -> None:
+    """A subject of which nothing is known is left out."""
+    found = {table.title: table for table in tables(run())}
+    nothing = tables(run(latencies=(), switches=(), queries=(query(bounded={}, partitions=()),)))
+
+    assert found["queries"].rows == (("out", "realtime", "news", "450", "460", "100", "3 s ago"),)
+    assert found["put aside or lost"].rows == (("out", "5", "4", "6"),)
+    assert found["since the start"].rows == (("out", "900", "1,234", "3", "2 s", "7", "2.0 KiB"),)
+    assert found["partitions"].rows == (("out", "bids[1]", "900", "1,000", "100", "3 s ago"),)
+    assert found["latency of the last minute"].rows[0][3:] == ("0.5 ms", "2.0 ms", "4.0 ms", "30.0 ms")
+    assert found["bounded results"].rows == (("usual", "20260101T000000-aa"),)
+    assert found["last switches of mode"].rows[0][1:] == ("out", "slice to realtime", "all native")
+    assert [table.title for table in nothing] == ["queries", "put aside or lost", "since the start"]
+
+
+def test_markdown_keeps_its_columns_whatever_the_text() -> None:
+    """A bar in a reason is no column."""
+    found = tables(run(switches=(replace(SWITCH, reason="a|b"),)))
+    (table,) = (table for table in found if table.title == "last switches of mode")
+
+    assert markdown(table).splitlines()[-1].endswith("| slice to realtime | a\\|b |")
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
+    """A state folder with the history of a run that just told of itself, and of one before it."""
+    now_ms = time.time_ns() // 1_000_000
+    writer = HistoryWriter(history_folder(tmp_path, "sales"))
+    for ago_s in (86_000, 85_990, 20, 15, 10, 5, 0):
+        seconds = 100.0 - ago_s if ago_s < 80_000 else 87_000.0 - ago_s
+        writer.progressed(run(time_ms=now_ms - ago_s * 1000, seconds=seconds))
+    return tmp_path
+
+
+def call(*arguments: str) -> tuple[int, str, str]:
+    """Run a command as a person does: exit code, output, errors."""
+    found = CliRunner().invoke(flowcore, arguments)
+    error = str(found.exception) if found.exception and not isinstance(found.exception, SystemExit) else ""
+    return found.exit_code, found.stdout, error or found.stderr
+
+
+def test_top_once_shows_the_run_and_json_gives_it_to_scripts(state: Path) -> None:
+    """Both end with 0 while it runs; the flow's name is enough."""
+    shown = call("top", "sales", "--once", "--set", f"state.dir={state}")
+    given = call("top", "pipelines.auctions.flow:flow", "--json", "--set", f"state.dir={state}")
+    told = call("top", "sales", "--json", "--set", f"state.dir={state}")
+
+    assert shown[0] == 0
+    assert "running for" in shown[1]
+    assert given[2].startswith("flow 'auctions' has left no progress in state.dir=")
+    assert "(those that have: sales)" in given[2]
+    assert json.loads(told[1])["queries"][0]["lag"] == 100
+
+
+def test_top_ends_with_1_and_says_so_when_the_flow_does_not_run(state: Path) -> None:
+    """The last look is shown all the same."""
+    HistoryWriter(history_folder(state, "sales")).progressed(run(time_ms=NOW_MS, state="ended"))
+
+    code, output, error = call("top", "sales", "--json", "--set", f"state.dir={state}")
+
+    assert code == 1
+    assert json.loads(output)["state"] == "ended"
+    assert "does not run; it ended" in error
+
+
+def test_top_without_a_terminal_says_what_to_pass(state: Path) -> None:
+    """It could not draw."""
+    assert "pass --once or --json" in call("top", "sales", "--set", f"state.dir={state}")[2]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "terminate"])
+def test_top_ends_well_when_a_person_has_seen_enough(state: Path, number: signal.Signals) -> None:
+    """In a real terminal: it draws, and leaves with 0 and without a traceback."""
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "flowcore.cli.main", "top", "sales", "--set", f"state.dir={state}"]
+    with subprocess.Popen(command, stdout=theirs, stderr=theirs) as process:
+        os.close(theirs)
+        shown = b""
+        while b"since the start" not in shown:
+            shown += os.read(ours, 1 << 16)
+            assert len(shown) < 1 << 18, shown[-2_000:]
+        process.send_signal(number)
+        code = process.wait(60)
+        with suppress(OSError):  # the terminal is closed
+            shown += os.read(ours, 1 << 16)
+    os.close(ours)
+
+    assert (code, b"Traceback" in shown) == (0, False)
+
+
+def test_top_draws_every_table() -> None:
+    """Nothing in a name is taken for markup."""
+    console = Console(width=200, record=True, file=io.StringIO())
+    console.print(_view(run(queries=(query(name="[red]x"),))))
+    text = console.export_text()
+
+    assert "[red]x" in text
+    assert all(table.title in text for table in tables(run()))
+
+
+class _Outside(HTMLParser):
+    """Finds what a page would load, and whether its tags are closed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.loaded: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.loaded += [value or "" for name, value in attrs if name in ("src", "href")]
+        if tag not in ("meta", "path", "line"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in ("path", "line"):
+            assert self.open.pop() == tag
+
+
+def test_report_is_one_page_that_loads_nothing(state: Path, tmp_path: Path) -> None:
+    """With a plot for all that is known, the runs, and the last switches."""
+    file = tmp_path / "page.html"
+    code, output, _ = call("report", "sales", "--html", str(file), "--set", f"state.dir={state}")
+    page = file.read_text()
+    parser = _Outside()
+    parser.feed(page)
+
+    assert (code, output) == (0, f"{file}: 7 looks at flow sales\n")
+    assert (parser.open, parser.loaded) == ([], [])
+    assert "http" not in page.replace("https://", "http://").replace('xmlns="http://www.w3.org/2000/svg"', "")
+    assert page.count("<svg") == 18
+    assert page.count("all native") == 1
+
+
+def test_report_of_the_last_part_leaves_out_the_rest(state: Path, tmp_path: Path) -> None:
+    """And says so where nothing is left."""
+    arguments = ("report", "sales", "--html", str(tmp_path / "page.html"), "--set", f"state.dir={state}")
+
+    assert "5 looks" in call(*arguments, "--since", "1 h")[1]
+    assert "has not run in the last 0:00:00.001" in call(*arguments, "--since", "1 ms")[2]
+    assert "a duration is a number" in call(*arguments, "--since", "soon")[2]
+
+
+def test_report_that_cannot_be_written_says_what_to_pass(state: Path, tmp_path: Path) -> None:
+    """The folder does not exist."""
+    missing = tmp_path / "missing" / "page.html"
+
+    assert "No such file" in call("report", "sales", "--html", str(missing), "--set", f"state.dir={state}")[2]
+
+
+def test_report_takes_names_for_text() -> None:
+    """A flow or an error may have any letters."""
+    page = report_page([run(flow="<b>", state="failed", error="<script>")])
+
+    assert "<script>" not in page
+    assert "&lt;script&gt;" in page
+
+
+def test_chart_breaks_a_line_where_nothing_ran_and_keeps_peaks() -> None:
+    """A plot of a hundred thousand points has no more of them than pixels, and the highest is among them."""
+    points: list[tuple[int, float | None]] = [(time_ms, 1.0) for time_ms in range(100_000)]
+    points[50_003] = (50_003, 100.0)
+    points[70_000] = (70_000, None)
+
+    chart = line_chart("t", [Line("a", points), Line("none", [(0, None)])], (0, 100_000), show_count)
+
+    assert chart.count("M") == 2
+    assert chart.count("L") < 2_000
+    assert "L516 8.0" in chart or re.search(r"L51\d(\.\d)? 8\.0", chart)
+    assert "highest 100" in chart
+    assert "none" not in chart
+
+
+def test_chart_of_nothing_is_nothing() -> None:
+    """No empty frame."""
+    assert line_chart("t", [Line("a", [(0, None)])], (0, 1), show_count) == ""
