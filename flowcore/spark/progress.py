@@ -21,8 +21,8 @@ from flowcore.graph.operators import KeyGroupOperator, Operator, topic_of
 from flowcore.kafka.topics import end_offsets
 from flowcore.planner.plan import LiveQuery, Plan
 from flowcore.settings import Settings
+from flowcore.spark.by_key import counted_as
 from flowcore.spark.context import broker_of
-from flowcore.spark.windows import counted_as
 
 __all__ = ["ProgressMeter", "QueryProgress", "inputs_of", "waiting_queries"]
 
