@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -36,6 +36,7 @@ from flowcore.kafka.broker import EmbeddedBroker
 from flowcore.kafka.topics import end_offsets, ensure_topics
 from flowcore.planner import plan_flow
 from flowcore.settings import Settings
+from flowcore.spark.context import Context
 from flowcore.spark.live import LiveRun
 from flowcore.spark.run import open_context
 from flowcore.spark.session import live_session
@@ -206,9 +207,11 @@ class _Bench:
         """Records a second of flowcore."""
         out = f"out-{next(self.numbers)}"
         ensure_topics(self.servers, {out: PARTITIONS})
-        plan = plan_flow(_flow(case, sent.topic, out), "slice", self.context.settings)
+        settings = replace(self.context.settings, state_dir=self.folder / f"state-{out}")
+        plan = plan_flow(_flow(case, sent.topic, out), "slice", settings)
+        context = Context(self.context.spark, settings, plan.flow)
         began = time.monotonic()
-        with LiveRun(plan, self.context) as run:
+        with LiveRun(plan, context) as run:
             run.wait()
         seconds = time.monotonic() - began
         rows = pd.DataFrame(_read(self.servers, out))
