@@ -201,6 +201,8 @@ def test_it_is_woken_by_timers_of_the_clock_and_by_what_expires() -> None:
     assert group.wake_ms == 110
     group.advance_clock(110, Outputs())
     assert group.wake_ms is None
+    group.rows(batch(("a", 1, "clock timer", 120, 2), ("a", 1, "no timer", 120, 3)), Outputs())
+    assert group.wake_ms is None
 
 
 class Kept(KeyedProcessFunction):
