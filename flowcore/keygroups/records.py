@@ -16,10 +16,11 @@ import numpy as np
 import pyarrow as pa
 
 from flowcore.elements import LatencyMarker, WatermarkStatus
-from flowcore.errors import FlowcoreError, FunctionError, StateError
+from flowcore.errors import StateError
 from flowcore.keygroups.emission import LATE, RESULTS, WINDOW_FIELDS
 from flowcore.keygroups.operator import Outputs
 from flowcore.keygroups.slots import python_values
+from flowcore.keygroups.user_code import columns_of, of_operator
 from flowcore.windows import Emissions, KeyedRecord, WindowConfig, WindowOperator, WindowResult, WindowState
 from flowcore.windows.codec import VERSION, decode_key, encode_key, form_of
 from flowcore.windows.panes import OpenPane
@@ -188,13 +189,8 @@ class _Group:
         return [KeyedRecord(key_of(key), value_of(value), time_ms) for key, value, time_ms in found]
 
     def _called(self, work: Callable[[], Emissions]) -> Emissions:
-        try:
+        with of_operator(self._of.name):
             return work()
-        except FlowcoreError:
-            raise
-        except Exception as error:
-            msg = f"operator {self._of.name!r}: its function raised {type(error).__name__}: {error}"
-            raise FunctionError(msg) from error
 
     def _put(self, seen: Emissions, out: Outputs) -> None:
         out.count("late_records", len(seen.late))
@@ -216,20 +212,12 @@ class _Group:
             [result.is_late for result in results],
             _ordinals(results),
         ]
-        try:
-            found = [self._of.record_of(result.value) for result in results]
-            columns[len(self._of.keys) : len(self._of.keys)] = [
-                [each[name] for each in found] for name in self._of.results.names
-            ]
-            arrays = [
-                pa.array(values, field.type) for values, field in zip(columns, self._results, strict=True)
-            ]
-        except (pa.ArrowException, KeyError, TypeError) as error:
-            msg = (
-                f"operator {self._of.name!r}: its function put out {results[0].value!r}, no record of "
-                f"{self._of.results}: {error}; let it put out mappings with these columns"
-            )
-            raise FunctionError(msg) from error
+        found = [self._of.record_of(result.value) for result in results]
+        own = columns_of(found, self._of.results, self._of.name)
+        first, fields = len(self._of.keys), list(self._results)
+        beside = [*fields[:first], *fields[first + len(own) :]]
+        arrays = [pa.array(values, field.type) for values, field in zip(columns, beside, strict=True)]
+        arrays[first:first] = own
         return pa.record_batch(arrays, schema=self._results)
 
 

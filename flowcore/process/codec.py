@@ -14,7 +14,16 @@ from flowcore.process.state import Entry, ProcessState
 from flowcore.process.states import Declaration
 from flowcore.windows.plain import from_plain, to_plain
 
-__all__ = ["VERSION", "decode_key", "encode_key", "keys_of", "require_forms", "restore", "snapshot"]
+__all__ = [
+    "VERSION",
+    "decode_key",
+    "encode_key",
+    "forget_key",
+    "keys_of",
+    "require_forms",
+    "restore",
+    "snapshot",
+]
 
 VERSION = 1
 
@@ -104,3 +113,13 @@ def decode_key(written: Mapping[str, Any], state: ProcessState, declared: Mappin
         state.event_timers.add(key, time_ms)
     for time_ms in written["processing_timers"]:
         state.processing_timers.add(key, time_ms)
+
+
+def forget_key(key: Any, state: ProcessState) -> None:
+    """Take one key out of a state, with its timers."""
+    for name in state.cells.pop(key, {}):
+        for time_ms in tuple(state.expiries.of((key, name))):
+            state.expiries.discard((key, name), time_ms)
+    for timers in (state.event_timers, state.processing_timers):
+        for time_ms in tuple(timers.of(key)):
+            timers.discard(key, time_ms)

@@ -55,6 +55,13 @@ class KeyTimers:
         return self._times.get(key, ())
 
     @property
+    def next_ms(self) -> int | None:
+        """The earliest time that is pending, None if none is."""
+        while self._heap and self._heap[0][0] not in self._times.get(self._heap[0][2], ()):
+            heapq.heappop(self._heap)
+        return self._heap[0][0] if self._heap else None
+
+    @property
     def keys(self) -> Mapping[Any, Collection[int]]:
         """Every key with timers, and their times."""
         return self._times

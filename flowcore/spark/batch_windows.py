@@ -12,13 +12,13 @@ from pyspark.sql import functions as F
 
 from flowcore.graph.operators import KeyedProcess, Window
 from flowcore.graph.stateful import WINDOW_COLUMNS
+from flowcore.spark.by_key import STAMP
 from flowcore.spark.sql import literal, quoted, shown_time, struct
-from flowcore.spark.windows import time_column
 from flowcore.windows import SlidingWindows, TumblingWindows
 
 __all__ = ["TIME", "timed", "windowed"]
 
-TIME = time_column()
+TIME = STAMP
 """The column of a row's time, BIGINT milliseconds, null if it has none."""
 
 _BEHIND, _START, _LAST = "_flowcore_behind_ms", "_flowcore_start_ms", "_flowcore_last_ms"

@@ -22,6 +22,7 @@ from flowcore.graph.operators import (
     Apply,
     FlatMap,
     Join,
+    KeyedProcess,
     Operator,
     PythonOperator,
     Read,
@@ -41,15 +42,17 @@ from flowcore.spark import batch
 from flowcore.spark.aggregates import aggregated
 from flowcore.spark.beside import Beside
 from flowcore.spark.boundary import declared_by
+from flowcore.spark.by_key import ByKey
 from flowcore.spark.checkpoints import checkpoint_of
 from flowcore.spark.context import Context
 from flowcore.spark.incoming import Incoming
 from flowcore.spark.kept_state import column_types, stateful_parts
 from flowcore.spark.lanes import BAD, ORDINAL, Lane, Tracks, unite
 from flowcore.spark.outgoing import Outgoing
+from flowcore.spark.processes import processed
 from flowcore.spark.python_chain import chained
 from flowcore.spark.stream_source import read_stream
-from flowcore.spark.windows import Windowed, windowed
+from flowcore.spark.windows import windowed
 
 __all__ = ["CompiledQuery", "compile_query"]
 
@@ -104,7 +107,6 @@ class _Compiler:
         self.chains: dict[Operator, Chain] = {chain.head: chain for chain in query.chains}
         self.waiting: dict[Operator, list[tuple[Tracks, Lane]]] = {}
         self.ends: list[tuple[Tracks, Lane, Write]] = []
-        self.beside_results: dict[Operator, tuple[Tracks, Mapping[str, Lane]]] = {}
         self.types: dict[str, tuple[str, ...]] = {}
 
     def sink_frame(self) -> DataFrame:
@@ -114,9 +116,7 @@ class _Compiler:
                     self.ends.append((*self._take(node.inputs[0]), node))
                 elif node in self.chains:
                     self._run_chain(self.chains[node])
-                elif isinstance(node, SideOutput):
-                    self._put(node, *self._side(node))
-                elif not isinstance(node, PythonOperator):  # the others run with the first of their chain
+                elif not isinstance(node, (PythonOperator, SideOutput)):  # these came out with another one
                     self._put(node, *self._output(node))
         frames = [tracks for tracks, _, _ in self.ends]
         for waiting in self.waiting.values():
@@ -184,8 +184,8 @@ class _Compiler:
                 tracks, lane = aggregated(node, tracks, lane, timed=self.beside.timed)
                 self.types[node.name] = column_types(tracks.frame)
                 return tracks, lane
-            case Window():
-                return self._windowed(node)
+            case Window() | KeyedProcess():
+                return self._by_key(node)
             case _:
                 msg = f"operator {node.name!r} has no output of its own"
                 raise PlanError(msg)
@@ -207,10 +207,13 @@ class _Compiler:
         for node, each in lanes.items():
             self._put(node, tracks, each)
 
-    def _windowed(self, node: Window) -> tuple[Tracks, Lane]:
-        """The results; late records wait for `_side`."""
+    def _by_key(self, node: Window | KeyedProcess) -> tuple[Tracks, Lane]:
+        """The results; side outputs wait for their readers already."""
         tracks, lane = self._take(node.inputs[0])
-        of = Windowed(
+        sides = [
+            each for each in self.query.operators if isinstance(each, SideOutput) and node in each.inputs
+        ]
+        of = ByKey(
             query=self.query,
             checkpoint=str(checkpoint_of(self.query, self.context.flow, self.context.settings)),
             beside=self.beside,
@@ -218,19 +221,14 @@ class _Compiler:
             counted=self.counted,
             numbers=self.numbers,
         )
-        used = {
-            column.lower()
-            for each in self.query.operators
-            if isinstance(each, SideOutput) and node in each.inputs
-            for column in self.used[each]
-        }
-        tracks, lanes = windowed(node, tracks, lane, used, of)
-        self.beside_results[node] = tracks, lanes
+        if isinstance(node, Window):
+            used = {column.lower() for each in sides for column in self.used[each]}
+            tracks, lanes = windowed(node, tracks, lane, used, of)
+        else:
+            tracks, lanes = processed(node, tracks, lane, of)
+        for each in sides:
+            self._put(each, tracks, lanes[each.output])
         return tracks, lanes[RESULTS]
-
-    def _side(self, node: SideOutput) -> tuple[Tracks, Lane]:
-        tracks, lanes = self.beside_results[node.inputs[0]]
-        return tracks, lanes[node.output]
 
     def _unite(self, node: Union) -> tuple[Tracks, Lane]:
         members = [self._take(parent) for parent in node.inputs]

@@ -28,6 +28,7 @@ from flowcore.planner.plan import LiveQuery, LiveStage, Plan
 from flowcore.settings import Settings
 from flowcore.spark.beside import Beside, tracks_latency
 from flowcore.spark.boundary import while_running
+from flowcore.spark.by_key import goes_by_clock
 from flowcore.spark.checkpoints import check, check_plan, checkpoint_of, clear_unborn, record
 from flowcore.spark.compile import CompiledQuery, compile_query
 from flowcore.spark.context import Context, broker_of
@@ -39,7 +40,6 @@ from flowcore.spark.session import live_session
 from flowcore.spark.sinks import DEAD_LETTER_CONFIGS, start_files
 from flowcore.spark.stream_source import output_servers, sink_options
 from flowcore.spark.watermarks import WatermarkSender, watermarks_of
-from flowcore.spark.windows import goes_by_clock
 from flowcore.watermarks.query import QueryWatermarks
 
 __all__ = ["LiveRun", "prepare_topics", "slots_needed"]

@@ -1,0 +1,60 @@
+"""What users' functions do in a key group: what they raise, and what they put out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pyarrow as pa
+
+from flowcore.errors import FlowcoreError, FunctionError
+
+__all__ = ["columns_of", "of_operator"]
+
+_SHOWN = 200
+
+
+@contextmanager
+def of_operator(name: str) -> Iterator[None]:
+    """Around calls of an operator's function.
+
+    Raises:
+        FunctionError: What it raised, on one line.
+    """
+    try:
+        yield
+    except FlowcoreError:
+        raise
+    except Exception as error:
+        said = " ".join(str(error).split())
+        msg = f"operator {name!r}: its function raised {type(error).__name__}{f': {said}' if said else ''}"
+        raise FunctionError(msg) from error
+
+
+def columns_of(records: Sequence[Mapping[str, Any]], schema: pa.Schema, operator: str) -> list[pa.Array[Any]]:
+    """The columns of records that an operator's function put out.
+
+    Raises:
+        FunctionError: They are no records of the schema.
+    """
+    try:
+        return [pa.array([record[field.name] for record in records], field.type) for field in schema]
+    except (pa.ArrowException, KeyError, TypeError, OverflowError) as error:
+        wrong = next((record for record in records if not _fits(record, schema)), records[0])
+        shown = repr(wrong)[:_SHOWN]
+        columns = ", ".join(f"{field.name}: {field.type}" for field in schema)
+        msg = (
+            f"operator {operator!r}: its function put out {shown}, no record of ({columns}): {error!r}; "
+            "let it put out mappings with these columns, or declare another schema"
+        )
+        raise FunctionError(" ".join(msg.split())) from error
+
+
+def _fits(record: Any, schema: pa.Schema) -> bool:
+    try:
+        for field in schema:
+            pa.array([record[field.name]], field.type)
+    except (pa.ArrowException, KeyError, TypeError, OverflowError):
+        return False
+    return True

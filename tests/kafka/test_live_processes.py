@@ -1,0 +1,198 @@
+"""Keyed process functions of live queries: states, timers and side outputs, over restarts."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from flowcore import Flow, KafkaTopic, KeyedProcessFunction
+from flowcore.errors import RunError
+from flowcore.spark.live import LiveRun
+from flowcore.watermarks import monotonous
+from tests.kafka.conftest import Live
+
+BID = "bidder STRING, price BIGINT, at BIGINT"
+SEEN = "bidder STRING, what STRING, bids BIGINT, spent BIGINT"
+
+
+class Silence(KeyedProcessFunction):
+    """Counts bids, passes dear ones on, and says who has been silent for ten seconds."""
+
+    def open(self, context: Any) -> None:
+        self.bids = context.value_state("bids", "BIGINT")
+        self.spent = context.reducing_state("spent", "BIGINT", lambda kept, new: kept + new)
+        self.last_ms = context.value_state("last", "BIGINT")
+
+    def process(self, record: Mapping[str, Any], context: Any) -> Iterator[Mapping[str, Any]]:
+        self.bids.set(self.bids.get(0) + 1)
+        self.spent.add(record["price"])
+        context.delete_event_timer(self.last_ms.get(0) + 10_000)
+        self.last_ms.set(context.timestamp_ms)
+        context.register_event_timer(context.timestamp_ms + 10_000)
+        if record["price"] >= 100:
+            context.side_output("dear", {"price": record["price"], "nth": self.bids.get()})
+        for what in ("bid", "again"):
+            yield self._seen(what, context)
+
+    def on_timer(self, time_ms: int, context: Any) -> list[Mapping[str, Any]]:
+        return [self._seen(f"silent at {time_ms}", context)]
+
+    def _seen(self, what: str, context: Any) -> Mapping[str, Any]:
+        return {"bidder": context.key, "what": what, "bids": self.bids.get(), "spent": self.spent.get()}
+
+
+class Alarm(KeyedProcessFunction):
+    """Asks for the clock, and remembers a little while."""
+
+    def open(self, context: Any) -> None:
+        self.bids = context.value_state("bids", "BIGINT")
+
+    def process(self, _record: Mapping[str, Any], context: Any) -> None:
+        self.bids.set(self.bids.get(0) + 1)
+        context.register_processing_timer(context.clock_ms + 300)
+
+    def on_timer(self, _time_ms: int, context: Any) -> list[Mapping[str, Any]]:
+        return [{"bidder": context.key, "bids": self.bids.get()}]
+
+
+class Sums(KeyedProcessFunction):
+    """Takes batches."""
+
+    def open(self, context: Any) -> None:
+        self.sum = context.value_state("sum", "BIGINT")
+
+    def process_batch(self, keys: Any, batch: pa.RecordBatch, context: Any) -> list[pa.RecordBatch]:
+        sums = []
+        for key, price in zip(keys, batch.column("price").to_pylist(), strict=True):
+            context.key = key
+            self.sum.set(self.sum.get(0) + price)
+            sums.append(self.sum.get())
+        return [pa.RecordBatch.from_pydict({"bidder": list(keys), "sum": sums})]
+
+
+class Broken(KeyedProcessFunction):
+    """Fails."""
+
+    def process(self, record: Mapping[str, Any], _context: Any) -> None:
+        msg = f"no such price:\n{record['price']}"
+        raise LookupError(msg)
+
+
+def loud(record: dict[str, Any]) -> dict[str, Any]:
+    return {**record, "what": record["what"].upper()}
+
+
+def bids(live: Live) -> KafkaTopic:
+    return live.topic("bids", schema=BID, event_time="at", watermark=monotonous())
+
+
+def bid(bidder: str, price: int, at: int) -> dict[str, Any]:
+    return {"bidder": bidder, "price": price, "at": at}
+
+
+def told(live: Live, topic: KafkaTopic) -> dict[str, tuple[Any, ...]]:
+    """Each output by its identity."""
+    records = live.records(topic)
+    found = {each.headers["flowcore-id"].decode(): tuple(each.json.values()) for each in records}
+    assert len(found) == len(records)
+    return found
+
+
+def test_states_and_timers_go_on_after_a_restart(live: Live) -> None:
+    """Results, a side output and timers of event time, from three runs on one checkpoint; a map behind."""
+    source, out, dear = bids(live), live.topic("out"), live.topic("dear")
+    flow = Flow("silence")
+    found = flow.read("bids", source).process(
+        Silence(), by="bidder", uses=["price"], schema=SEEN, name="silence",
+        side_outputs={"dear": "price BIGINT, nth BIGINT"},
+    )  # fmt: skip
+    found.map(loud, schema=SEEN).write("out", out)
+    found.side_output("dear").write("dear", dear)
+    at = f"silence:{source.name}:0"
+    live.send(source, bid("ann", 5, 1_000), bid("bob", 100, 2_000))
+
+    live.run(flow)
+
+    first = {
+        f"{at}:0:0": ("ann", "BID", 1, 5),
+        f"{at}:0:1": ("ann", "AGAIN", 1, 5),
+        f"{at}:1:0": ("bob", "BID", 1, 100),
+        f"{at}:1:1": ("bob", "AGAIN", 1, 100),
+    }
+    assert told(live, out) == first
+    live.send(source, bid("ann", 200, 11_000))  # her timer at 11000 is not due yet, and is deleted
+    live.run(flow)
+    second = {
+        f"{at}:2:0": ("ann", "BID", 2, 205),
+        f"{at}:2:1": ("ann", "AGAIN", 2, 205),
+    }
+    assert told(live, out) == {**first, **second}
+    live.send(source, bid("bob", 1, 21_001))
+    live.run(flow)
+    third = {
+        f"{at}:3:0": ("bob", "BID", 2, 101),
+        f"{at}:3:1": ("bob", "AGAIN", 2, 101),
+        'silence:{"bidder": "ann"}:event:21000:0': ("ann", "SILENT AT 21000", 2, 205),
+    }
+    assert told(live, out) == {**first, **second, **third}
+    beside = f"silence.dear:{source.name}:0"
+    assert told(live, dear) == {f"{beside}:1:0": (100, 1), f"{beside}:2:0": (200, 2)}
+
+
+def test_timers_of_the_clock_need_no_input(live: Live) -> None:
+    """A batch in which nothing came lets them come out."""
+    source, out = bids(live), live.topic("out")
+    flow = Flow("alarm")
+    flow.read("bids", source).process(
+        Alarm(), by="bidder", schema="bidder STRING, bids BIGINT", name="alarm"
+    ).write("out", out)
+    live.send(source, bid("ann", 5, 1_000), bid("ann", 6, 1_000))
+
+    def arrived(run: LiveRun) -> None:
+        end = time.monotonic() + 60
+        while not live.records(out):
+            assert time.monotonic() < end, "the timer did not come"
+            assert not run.wait(0.2)
+
+    live.run(flow, "micro-batch", until=arrived)
+
+    ((identity, seen),) = told(live, out).items()
+    assert identity.startswith('alarm:{"bidder": "ann"}:clock:')
+    assert seen == ("ann", 2)
+
+
+def test_a_function_of_batches_puts_out_batches(live: Live) -> None:
+    """Without timestamps, and with ids of the first record of a batch."""
+    source, out = bids(live), live.topic("out")
+    flow = Flow("sums")
+    flow.read("bids", source).process(
+        Sums(), by="bidder", schema="bidder STRING, sum BIGINT", name="sums"
+    ).write("out", out)
+    live.send(source, bid("ann", 5, 1_000), bid("ann", 6, 1_000))
+    live.run(flow)
+    live.send(source, bid("ann", 7, 1_000))
+    live.run(flow)
+
+    at = f"sums:{source.name}:0"
+    assert told(live, out) == {f"{at}:0:0": ("ann", 5), f"{at}:0:1": ("ann", 11), f"{at}:2:0": ("ann", 18)}
+
+
+def test_a_function_that_fails_stops_the_query_with_one_line(live: Live) -> None:
+    """It names the operator and what was raised."""
+    source, out = bids(live), live.topic("out")
+    flow = Flow("broken")
+    flow.read("bids", source).process(Broken(), by="bidder", schema="price BIGINT", name="broken").write(
+        "out", out
+    )
+    live.send(source, bid("ann", 5, 1_000))
+
+    with pytest.raises(RunError) as raised:
+        live.run(flow)
+
+    said = "operator 'broken': its function raised LookupError: no such price: 5"
+    assert said in str(raised.value)
+    assert "\n" not in str(raised.value)

@@ -1,0 +1,256 @@
+"""Keyed process functions on key groups: what the harness puts out, over restarts, workers and repeats."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flowcore.errors import FunctionError, StateError
+from flowcore.keygroups.event_time import Source
+from flowcore.keygroups.operator import Outputs
+from flowcore.keygroups.packed import Channel, Packed
+from flowcore.keygroups.processes import KeyedProcesses
+from flowcore.keygroups.runtime import Remembered, Runtime, Stepped
+from flowcore.keygroups.store import MemoryStore
+from flowcore.process import KeyedProcessFunction
+from flowcore.testing.process_harness import ProcessHarness
+from flowcore.watermarks.strategies import BoundedOutOfOrderness, WatermarkStrategy
+from tests.unit.test_process_oracle import Everything
+
+ROWS = pa.schema(
+    [
+        ("user", pa.string()),
+        ("t", pa.int64()),
+        ("do", pa.string()),
+        ("number", pa.int64()),
+        ("at", pa.int64()),
+    ]
+)
+SEEN = pa.schema([pa.field("seen", pa.string())])
+GROUPS = {"a": 0, "b": 0, "c": 1}
+STRATEGY = WatermarkStrategy(BoundedOutOfOrderness(0))
+
+Row = tuple[str, int, str, int, int]
+
+
+class Shown(Everything):
+    """Everything that can be seen, as text, and some of it beside."""
+
+    def process(self, record: Any, context: Any) -> Any:
+        if record["number"] % 2:
+            context.side_output("odd", {"seen": f"{context.key} {record['number']} {context.timestamp_ms}"})
+        return [{"seen": repr(each)} for each in super().process(record, context) or ()] * 2
+
+    def on_timer(self, time_ms: int, context: Any) -> Any:
+        context.side_output("odd", {"seen": f"{context.key} timer {time_ms}"})
+        return [{"seen": repr(each)} for each in super().on_timer(time_ms, context) or ()]
+
+
+class Sums(KeyedProcessFunction):
+    """Takes batches."""
+
+    def open(self, context: Any) -> None:
+        self.sum = context.value_state("sum", "BIGINT")
+
+    def process_batch(self, keys: Any, batch: pa.RecordBatch, context: Any) -> Iterator[pa.RecordBatch]:
+        for place, number in enumerate(batch.column("number").to_pylist()):
+            context.key = keys[place]
+            self.sum.set(self.sum.get(0) + number)
+            context.register_event_timer(number)
+            yield pa.record_batch([[f"{keys[place]} {self.sum.get()}"]], names=["seen"])
+
+    def on_timer(self, time_ms: int, context: Any) -> Any:
+        return [{"seen": f"{context.key} at {time_ms}: {self.sum.get()}"}]
+
+
+def processes(function: KeyedProcessFunction, **changed: Any) -> KeyedProcesses:
+    configured: dict[str, Any] = {
+        "name": "watch", "function": function, "keys": ("user",), "values": ("do", "number"),
+        "timestamp": "t", "rows": ROWS, "places": ("at",), "results": SEEN, "side_outputs": {"odd": SEEN},
+    }  # fmt: skip
+    return KeyedProcesses(**{**configured, **changed})
+
+
+def runtime(function: KeyedProcessFunction, **changed: Any) -> Runtime:
+    return Runtime(
+        operator=processes(function, **changed), query="q", key_groups=2,
+        sources={"in": Source(STRATEGY, ("0",))}, rows=ROWS, smallest_log_bytes=1000,
+    )  # fmt: skip
+
+
+def packed(given_rows: Sequence[Row], group: int) -> list[Packed]:
+    if not given_rows:
+        return []
+    channel = Channel("in", "0")
+    newest = max(t for _, t, *_ in given_rows)
+    mine = [row for row in given_rows if GROUPS[row[0]] == group]
+    columns = [list(column) for column in zip(*mine, strict=True)]
+    rows = [Packed.of_rows(channel, 0, pa.record_batch(columns, schema=ROWS))] if mine else []
+    return [*rows, Packed.of_seen(channel, newest)]
+
+
+def put_out(stepped: Stepped | Outputs) -> list[tuple[Any, ...]]:
+    """Output, what was seen, timestamp; and the identity: record or timer, and ordinal."""
+    out = stepped.outputs if isinstance(stepped, Stepped) else stepped
+    return [
+        (output, *(row[name] for name in ("seen", "@timestamp_ms", "at", "@timer", "@ordinal")))
+        for output, batch in out.batches
+        for row in batch.to_pylist()
+    ]
+
+
+DO = ["set", "add", "put", "look", "remove", "clear", "event timer", "clock timer", "no timer"]
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[tuple[list[Row], int, int, str, bool]]:
+    """Steps: records, how far the clock goes, which worker takes it, what happens to it, in a new task?"""
+    places = iter(range(1000))
+    record = st.tuples(
+        st.sampled_from("abc"), st.integers(0, 40), st.sampled_from(DO), st.integers(0, 60),
+        st.builds(lambda: next(places)),
+    )  # fmt: skip
+    fate = st.sampled_from(["done", "done", "done", "failed", "repeated"])
+    step = st.tuples(st.lists(record, max_size=5), st.integers(0, 12), st.integers(0, 2), fate, st.booleans())
+    return draw(st.lists(step, max_size=14))
+
+
+@settings(max_examples=200, deadline=None)
+@given(histories())
+def test_key_groups_put_out_what_the_harness_does(history: Any) -> None:
+    """Two groups, three workers, tasks that fail and batches run again; and no two outputs have one id."""
+    harness = ProcessHarness(Shown(), ["odd"])
+    stores = [MemoryStore(), MemoryStore()]
+    workers: list[Remembered] = [{}, {}, {}]
+    tasks = [runtime(Shown()) for _ in workers]
+    clock, newest, ids = 0, None, Counter[Any]()
+
+    for given_rows, passed, worker, fate, new in history:
+        clock += passed
+        seen = [harness.move_clock(clock)]
+        seen.append(harness.feed(*((u, {"do": do, "number": n}, t) for u, t, do, n, _ in given_rows)))
+        newest = max([t for _, t, *_ in given_rows] + ([] if newest is None else [newest]), default=None)
+        if newest is not None:
+            seen.append(harness.watermark(newest - 1))
+        expected = Counter(
+            (output, result.value["seen"], result.timestamp_ms)
+            for each in seen
+            for output, results in (("results", each.results), ("side odd", each.side_outputs.get("odd", [])))
+            for result in results
+        )
+        if new:
+            tasks[worker] = runtime(Shown())
+        found: list[Any] = []
+        for group, store in enumerate(stores):
+            items = packed(given_rows, group)
+            first = None
+            if fate != "done":
+                other, thrown_away = (worker + 1) % 3, store.copy()
+                first = put_out(tasks[other].step(group, items, clock, thrown_away, workers[other]))
+                if fate == "failed":
+                    tasks[other].step(group, [], clock, thrown_away, workers[other])
+            mine = put_out(tasks[worker].step(group, items, clock, store, workers[worker]))
+            assert first is None or Counter(first) == Counter(mine)
+            found += mine
+        assert Counter((output, seen, time) for output, seen, time, *_ in found) == expected
+        ids.update((output, *identity) for output, _, _, *identity in found)
+
+    assert not ids or max(ids.values()) == 1
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.lists(st.integers(0, 30), min_size=1, max_size=4), max_size=6))
+def test_a_function_of_batches_has_batches(steps: list[list[int]]) -> None:
+    """Its outputs have the first record of a batch as their origin, and no timestamp; its timers do."""
+    harness, store = ProcessHarness(Sums(), ["odd"]), MemoryStore()
+    place = 0
+    for clock, numbers in enumerate(steps):
+        rows = [("ab"[n % 2], 2 * clock + n, "", n, place + i) for i, n in enumerate(numbers)]
+        seen = harness.feed(*((u, {"number": n}, t) for u, t, _, n, _ in rows))
+        texts = [batch["seen"][0].as_py() for batch in seen.batches]
+        expected = [("results", text, None, place, None, nth) for nth, text in enumerate(texts)]
+        due = harness.watermark(max(t for _, t, *_ in rows) - 1).results
+        timers = [(each.value["seen"], each.timestamp_ms) for each in due]
+
+        found = put_out(runtime(Sums()).step(0, packed(rows, 0), clock, store, {}))
+
+        assert found[: len(expected)] == expected
+        assert Counter(each[1:3] for each in found[len(expected) :]) == Counter(timers)
+        place += len(numbers)
+
+
+def batch(*given_rows: Row) -> pa.RecordBatch:
+    return pa.record_batch([list(column) for column in zip(*given_rows, strict=True)], schema=ROWS)
+
+
+def test_it_is_woken_by_timers_of_the_clock_and_by_what_expires() -> None:
+    """The earlier one; and by nothing when both are gone."""
+    group = processes(Shown()).open()
+    group.advance_clock(100, Outputs())
+    assert group.wake_ms is None
+    group.rows(batch(("a", 1, "clock timer", 104, 0), ("a", 1, "put", 1, 1)), Outputs())
+    assert group.wake_ms == 104
+    group.advance_clock(105, Outputs())
+    assert group.wake_ms == 110
+    group.advance_clock(110, Outputs())
+    assert group.wake_ms is None
+    group.rows(batch(("a", 1, "clock timer", 120, 2), ("a", 1, "no timer", 120, 3)), Outputs())
+    assert group.wake_ms is None
+
+
+class Kept(KeyedProcessFunction):
+    """Keeps what it is told to."""
+
+    def __init__(self, *states: tuple[str, str]) -> None:
+        self.states = states
+
+    def open(self, context: Any) -> None:
+        self.kept = [context.value_state(name, kind, ttl=timedelta(1)) for name, kind in self.states]
+
+    def process(self, record: Any, _context: Any) -> list[Any]:
+        self.kept[0].set(record["number"])
+        return [{"seen": record["do"] or None}, {"unseen": 3}][: 1 + record["number"] // 50]
+
+
+def test_a_function_may_keep_more_than_before_and_not_less() -> None:
+    """A state of another type is refused, too."""
+    store = MemoryStore()
+    runtime(Kept(("n", "BIGINT"))).step(0, packed([("a", 1, "x", 1, 0)], 0), 0, store, {})
+
+    runtime(Kept(("n", "BIGINT"), ("more", "INT"))).step(0, [], 1, store, {})
+    with pytest.raises(StateError, match="state 'n' was written as 'value BIGINT with ttl'"):
+        runtime(Kept(("n", "STRING"), ("more", "INT"))).step(0, [], 2, store, {})
+    with pytest.raises(StateError, match="the function declares 'nothing'"):
+        runtime(Kept(("n", "BIGINT"))).step(0, [], 2, store, {})
+
+
+def test_an_output_of_other_columns_is_shown() -> None:
+    """The record that does not fit, and not the first one."""
+    with pytest.raises(FunctionError, match=r"operator 'watch': its function put out \{'unseen': 3\}"):
+        processes(Kept(("n", "BIGINT"))).open().rows(batch(("a", 1, "x", 50, 0)), Outputs())
+
+
+def test_state_of_another_version_is_refused() -> None:
+    """It says which."""
+    with pytest.raises(StateError, match="state of version 9, this flowcore reads 1"):
+        processes(Shown()).open().restore({}, iter([bytes([9])]))
+
+
+def test_a_record_without_columns_is_a_record() -> None:
+    """A function that uses none of them."""
+
+    class Counts(KeyedProcessFunction):
+        def process(self, record: Any, context: Any) -> list[Any]:
+            return [{"seen": f"{context.key} {record}"}]
+
+    out = Outputs()
+    group = processes(Counts(), keys=("user", "number"), values=()).open()
+    group.rows(batch(("a", 1, "x", 5, 0), ("b", 1, "x", 5, 1)), out)
+    assert [seen for _, seen, *_ in put_out(out)] == ["('a', 5) {}", "('b', 5) {}"]
