@@ -56,7 +56,8 @@ class Manifest:
         form: What is kept, as the operator calls it.
         key_groups: How many groups there are.
         positions: The state, and those that led to it, as far as they are remembered; the oldest first.
-        snapshot: The pieces of the last snapshot.
+        snapshot: The pieces of the last snapshot; none where nothing was kept.
+        snapshot_leads_to: The number of the state that it leads to.
         deltas: What followed it, oldest first.
         next_segment: A number that was never used.
         event_time: How far event time has come, and by which inputs.
@@ -69,6 +70,7 @@ class Manifest:
     key_groups: int
     positions: list[Position] = field(default_factory=list)
     snapshot: list[Written] = field(default_factory=list)
+    snapshot_leads_to: int = 0
     deltas: list[Written] = field(default_factory=list)
     next_segment: int = 0
     event_time: Mapping[str, Any] = field(default_factory=dict)

@@ -125,7 +125,7 @@ class Runtime:
     def _state(self, manifest: Manifest, store: Store, known: tuple[Position, KeyGroup] | None) -> KeyGroup:
         if known is not None and known[0] in manifest.positions:
             position, state = known
-            if all(piece.leads_to <= position.number for piece in manifest.snapshot):
+            if manifest.snapshot_leads_to <= position.number:
                 newer = [delta for delta in manifest.deltas if delta.leads_to > position.number]
                 if position != manifest.position:
                     state.restore(manifest.header, _read(store, newer))
@@ -180,6 +180,7 @@ class Runtime:
             return
         old = [*manifest.snapshot, *manifest.deltas]
         manifest.snapshot = [_put(manifest, store, piece, number) for piece in state.snapshot()]
+        manifest.snapshot_leads_to = number
         manifest.deltas = []
         for written in old:
             store.remove_segment(written.segment)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from flowcore.errors import FunctionError, StateError
@@ -122,8 +122,21 @@ def histories(draw: st.DrawFn) -> list[tuple[list[Row], int, int, str, bool]]:
     return draw(st.lists(step, max_size=14))
 
 
+EMPTY_SNAPSHOT = [
+    ([], 0, 0, "done", False),
+    *(([("a", 0, "set", 0, place)], 0, 0, "done", False) for place in range(3)),
+    ([("a", 0, "add", 0, 3)], 0, 0, "done", False),
+    ([("a", 0, "clock timer", 1, 4)], 3, 1, "done", False),
+    ([], 0, 0, "done", False),
+    ([("a", 0, "clear", 0, 5)], 7, 0, "done", False),
+    ([], 0, 1, "done", False),
+]
+"""The first worker lets go of the last key in a snapshot of nothing; the second still remembers it."""
+
+
 @settings(max_examples=200, deadline=None)
 @given(histories())
+@example(EMPTY_SNAPSHOT)
 def test_key_groups_put_out_what_the_harness_does(history: Any) -> None:
     """Two groups, three workers, tasks that fail and batches run again; and no two outputs have one id."""
     harness = ProcessHarness(Shown(), ["odd"])
