@@ -6,11 +6,16 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings as hypothesis
 
 from flowcore.settings import Settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+# No test is about time: a busy machine makes no example wrong.
+hypothesis.register_profile("flowcore", deadline=None)
+hypothesis.load_profile("flowcore")
 
 _SLOTS = 6  # a real-time query holds one for each partition
 
