@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,8 @@ from flowcore.settings import Settings
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+# A shell's background job ignores SIGINT, and so would all that tests start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 # No test is about time: a busy machine makes no example wrong.
 hypothesis.register_profile("flowcore", deadline=None)
 hypothesis.load_profile("flowcore")

@@ -193,8 +193,6 @@ def ui(auctions: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ui]:
         "webserver": [str(scripts / "dagster-webserver"), "-p", str(port), *workspace],
         "daemon": [str(scripts / "dagster-daemon"), "run", *workspace],
     }
-    # A shell's background job ignores SIGINT, and so would all that it starts.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
     servers: list[subprocess.Popen[bytes]] = []
     try:
         ui = Ui(port, state)

@@ -356,7 +356,10 @@ def test_top_ends_well_when_a_person_has_seen_enough(state: Path, number: signal
             shown += os.read(ours, 1 << 16)
             assert len(shown) < 1 << 18, shown[-2_000:]
         process.send_signal(number)
-        code = process.wait(60)
+        try:
+            code = process.wait(60)
+        finally:
+            process.kill()
         with suppress(OSError):  # the terminal is closed
             shown += os.read(ours, 1 << 16)
     os.close(ours)
