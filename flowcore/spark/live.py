@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
@@ -42,7 +42,7 @@ from flowcore.spark.stream_source import output_servers, sink_options
 from flowcore.spark.watermarks import WatermarkSender, watermarks_of
 from flowcore.watermarks.query import QueryWatermarks
 
-__all__ = ["LiveRun", "prepare_topics", "slots_needed"]
+__all__ = ["LiveRun", "prepare_topics", "slots_needed", "wait_until_ended"]
 
 _POLL_S = 0.05
 
@@ -129,16 +129,7 @@ class LiveRun:
         Raises:
             RunError: A query failed; the others are stopped.
         """
-        end = None if timeout_s is None else time.monotonic() + timeout_s
-        while True:
-            # Asked first: a query that fails after the look at failures has not ended well.
-            active = self.active
-            self._raise_failure()
-            if not active:
-                return True
-            if end is not None and time.monotonic() >= end:
-                return False
-            time.sleep(_POLL_S)
+        return wait_until_ended(self, self._raise_failure, timeout_s)
 
     def progress(self) -> tuple[QueryProgress, ...]:
         """What each query has done; a real-time query tells what it has read every two seconds."""
@@ -306,3 +297,30 @@ def _only_run(checkpoint: Path, name: str) -> AbstractContextManager[None]:
         "spoil it; stop the other run, or set another state.dir"
     )
     return exclusive(checkpoint.with_name(f".{name}.lock"), refusal)
+
+
+class _Active(Protocol):
+    @property
+    def active(self) -> bool:
+        """It has not ended."""
+        ...
+
+
+def wait_until_ended(run: _Active, raise_failure: Callable[[], None], timeout_s: float | None) -> bool:
+    """Wait until a run has ended by itself; True if it has.
+
+    Args:
+        run: What is waited for.
+        raise_failure: Looks whether it has failed.
+        timeout_s: Seconds to wait at most; None for as long as it takes.
+    """
+    end = None if timeout_s is None else time.monotonic() + timeout_s
+    while True:
+        # Asked first: a query that fails after the look at failures has not ended well.
+        active = run.active
+        raise_failure()
+        if not active:
+            return True
+        if end is not None and time.monotonic() >= end:
+            return False
+        time.sleep(_POLL_S)

@@ -6,7 +6,6 @@ one; with ``execution.hand-over = pipelined`` some may start while bounded stage
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection
 from contextlib import ExitStack
 from dataclasses import replace
@@ -18,12 +17,10 @@ from flowcore.latency.summary import LatencySummary
 from flowcore.metrics.progress import QueryProgress
 from flowcore.planner.plan import LiveQuery, LiveStage, Plan
 from flowcore.spark.context import Context
-from flowcore.spark.live import LiveRun
+from flowcore.spark.live import LiveRun, wait_until_ended
 from flowcore.spark.observation import Observation
 
 __all__ = ["LiveRuns"]
-
-_POLL_S = 0.05
 
 
 class LiveRuns:
@@ -93,16 +90,7 @@ class LiveRuns:
         Raises:
             RunError: A query failed; the others are stopped.
         """
-        end = None if timeout_s is None else time.monotonic() + timeout_s
-        while True:
-            # Asked first: a query that fails after the look at failures has not ended well.
-            active = self.active
-            self.check()
-            if not active:
-                return True
-            if end is not None and time.monotonic() >= end:
-                return False
-            time.sleep(_POLL_S)
+        return wait_until_ended(self, self.check, timeout_s)
 
     def progress(self) -> tuple[QueryProgress, ...]:
         """What each query has done, or that it waits; nothing before the first ones are started."""
