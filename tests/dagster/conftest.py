@@ -23,6 +23,7 @@ class Auctions:
 
     servers: str
     data: Path
+    events: int
     bids: int
 
     def settings(self, state: Path) -> dict[str, str]:
@@ -50,7 +51,7 @@ def auctions(data: Path) -> Iterator[Auctions]:
     with EmbeddedBroker() as broker:
         ensure_topics(broker.bootstrap_servers, {"bids": 2})
         feed(broker.bootstrap_servers, "bids", live_batches(NexmarkConfig(), EVENTS, BIDS))
-        yield Auctions(broker.bootstrap_servers, data, BIDS)
+        yield Auctions(broker.bootstrap_servers, data, EVENTS, BIDS)
 
 
 @pytest.fixture(scope="session", autouse=True)

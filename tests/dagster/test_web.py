@@ -24,12 +24,14 @@ from confluent_kafka import Consumer, TopicPartition
 from flowcore.kafka.broker import free_port
 from flowcore.kafka.topics import end_offsets
 from pipelines.auctions.feed import feed
+from pipelines.auctions.history import write_history
 from pipelines.auctions.nexmark import NexmarkConfig, live_batches, live_bids
 
 pytestmark = pytest.mark.dagster
 
 PROJECT = Path(__file__).parents[2]
 MORE_BIDS = 500
+LONG_EVENTS = 5_000_000
 TIMEOUT_S = 180.0
 
 LAUNCH = """
@@ -346,6 +348,15 @@ def test_every_bid_is_enriched(session: Session, auctions: Any) -> None:
     }
 
 
+@pytest.fixture
+def long_history(auctions: Any) -> Iterator[None]:
+    """Enough of it that a stage is still at work when it has been terminated."""
+    write_history(NexmarkConfig(), LONG_EVENTS, auctions.data / "history")
+    yield
+    write_history(NexmarkConfig(), auctions.events, auctions.data / "history")
+
+
+@pytest.mark.usefixtures("long_history")
 def test_terminated_stage_leaves_nothing(ui: Ui, history: str) -> None:
     """A stage that is ended while Spark writes leaves no JVM, no files and the earlier result."""
     assert ui.run(history)["status"] == "SUCCESS"
