@@ -64,7 +64,7 @@ def called(environment: dict[str, str], *arguments: str) -> list[str]:
 
 
 def test_entry_point_starts_a_driver(programs: dict[str, str]) -> None:
-    """As a client of the cluster that has made its pod, with the connector on its class path."""
+    """As a client of the cluster that has made its pod, with the arguments as they are."""
     found = called(
         programs | {"SPARK_DRIVER_BIND_ADDRESS": "10.0.0.7"},
         "driver",
@@ -76,7 +76,6 @@ def test_entry_point_starts_a_driver(programs: dict[str, str]) -> None:
 
     assert found == [
         "--deploy-mode", "client", "--conf", "spark.driver.bindAddress=10.0.0.7",
-        "--driver-class-path", "/opt/flowcore/connector/*",
         "--properties-file", "p", "main.py", "a b",
     ]  # fmt: skip
 
@@ -85,6 +84,7 @@ def test_entry_point_starts_an_executor(programs: dict[str, str]) -> None:
     """With the options that Spark numbers, in their order, each as one argument."""
     given = {
         **{f"SPARK_JAVA_OPT_{number}": f"-Dn={number} x" for number in range(12)},
+        "SPARK_CLASSPATH": "/connector/*",
         "SPARK_EXECUTOR_MEMORY": "1g",
         "SPARK_DRIVER_URL": "spark://driver",
         "SPARK_EXECUTOR_ID": "3",
@@ -101,7 +101,7 @@ def test_entry_point_starts_an_executor(programs: dict[str, str]) -> None:
         "-Xms1g",
         "-Xmx1g",
         "-cp",
-        f"{programs['SPARK_HOME']}/jars/*:/opt/flowcore/connector/*",
+        f"/connector/*:{programs['SPARK_HOME']}/jars/*",
     ]
     assert found[16] == "org.apache.spark.scheduler.cluster.k8s.KubernetesExecutorBackend"
     assert dict(zip(found[17::2], found[18::2], strict=True)) == {
