@@ -6,7 +6,6 @@ the first lives. In slice mode the queries stop by themselves when they have cau
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack
@@ -26,7 +25,7 @@ from flowcore.latency.summary import LatencySummary
 from flowcore.metrics.progress import FlowProgress, QueryProgress
 from flowcore.planner.plan import LiveQuery, LiveStage, Plan
 from flowcore.settings import Settings
-from flowcore.spark.beside import Beside, tracks_latency
+from flowcore.spark.beside import Beside
 from flowcore.spark.boundary import while_running
 from flowcore.spark.by_key import goes_by_clock
 from flowcore.spark.checkpoints import check, check_plan, checkpoint_of, clear_unborn, record
@@ -38,11 +37,12 @@ from flowcore.spark.lock import exclusive
 from flowcore.spark.observation import Observation
 from flowcore.spark.session import live_session
 from flowcore.spark.sinks import DEAD_LETTER_CONFIGS, start_files
+from flowcore.spark.slots import require_slots
 from flowcore.spark.stream_source import output_servers, sink_options
 from flowcore.spark.watermarks import WatermarkSender, watermarks_of
 from flowcore.watermarks.query import QueryWatermarks
 
-__all__ = ["LiveRun", "prepare_topics", "slots_needed", "wait_until_ended"]
+__all__ = ["LiveRun", "prepare_topics", "wait_until_ended"]
 
 _POLL_S = 0.05
 
@@ -88,6 +88,7 @@ class LiveRun:
                 for query in self.stage.queries
             }
             compiled = {query: self._compile(query, results, beside[query]) for query in self.stage.queries}
+            require_slots(self.plan, self.context)
             meter = self._observation.prepare()
             pin()
             for query, each in compiled.items():
@@ -257,31 +258,6 @@ def prepare_topics(stage: LiveStage, settings: Settings) -> None:
                 if topic.on_error == "dead-letter":
                     letters = {topic.dead_letter: 1}
                     ensure_topics(output_servers(query, settings), letters, DEAD_LETTER_CONFIGS)
-
-
-def slots_needed(plan: Plan, settings: Settings) -> int:
-    """Tasks that shall be able to run at the same time, 0 if the plan has no live queries.
-
-    A real-time query holds its slots as long as it lives. Batches of other queries would wait for each
-    other on fewer slots than their tasks, while those wait for the broker; twice the cores is enough.
-    One more is for Spark's own small jobs, such as sending a joined table to all tasks.
-    """
-    held = shared = 0
-    for query in plan.live.queries if plan.live else ():
-        partitions = 0
-        for source in query.sources:
-            topic = topic_of(source)
-            if topic is not None:
-                counts = partition_counts(broker_of(topic, settings), [topic.name])
-                partitions += counts[topic.name] or topic.partitions or 1
-        if tracks_latency(query, settings, checkpoint_of(query, plan.flow, settings)):
-            partitions *= 2  # their companion topics have as many
-        if query.mode.value == "realtime":
-            held += partitions + (settings.shuffle_partitions if query.updating else 0)
-        else:
-            shared += partitions
-    slots = held + min(shared, 2 * (os.cpu_count() or 1))
-    return slots + 1 if held else slots
 
 
 def _create_outputs(query: LiveQuery, partitions: int, settings: Settings) -> None:
