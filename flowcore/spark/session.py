@@ -159,7 +159,10 @@ def live_session(spark: SparkSession, settings: Settings) -> SparkSession:
 
 def _submitted() -> dict[str, str]:
     """What ``spark-submit`` was told, where it has started this process and the driver's JVM."""
-    return dict(SparkConf().getAll()) if "PYSPARK_GATEWAY_PORT" in os.environ else {}
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:
+        return {}
+    SparkContext._ensure_initialized()  # noqa: SLF001 - only that JVM knows, and a SparkConf does not ask for it
+    return dict(SparkConf().getAll())
 
 
 def _shipped(given: Mapping[str, str]) -> dict[str, str]:
