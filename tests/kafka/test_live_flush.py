@@ -16,7 +16,7 @@ from flowcore import Flow, KafkaTopic
 pytestmark = pytest.mark.kafka
 
 Live = Any
-INTERVAL = timedelta(seconds=3)
+INTERVAL = timedelta(seconds=8)
 KEYS = 4
 BID = "shop BIGINT, price BIGINT, kind STRING"
 
@@ -40,7 +40,7 @@ def _until(live: Live, topic: KafkaTopic, wanted: dict[int, int]) -> Iterator[No
 
 
 def test_live_aggregate_leaves_once_an_interval_whatever_comes(live: Live) -> None:
-    """Input comes in 40 steps; results are the same, and at most one for each shop and interval.
+    """Input comes in 60 steps; results are the same, and at most one for each shop and interval.
 
     The last ones leave though nothing comes any more.
     """
@@ -51,16 +51,16 @@ def test_live_aggregate_leaves_once_an_interval_whatever_comes(live: Live) -> No
     def feed(_: object) -> None:
         nonlocal began
         began = time.monotonic()
-        for step in range(40):
+        for step in range(60):
             live.send(bids, *_bids(KEYS + step * KEYS, KEYS))
-            time.sleep(0.1)
-        for _ in _until(live, top, dict.fromkeys(range(KEYS), 41)):
+            time.sleep(0.2)
+        for _ in _until(live, top, dict.fromkeys(range(KEYS), 61)):
             pass
 
     live.run(_flow(bids, top, flush=INTERVAL), mode=None, until=feed)
 
     found = live.values(top)
-    assert {row["shop"]: row["top"] for row in found} == {shop: 40 * KEYS + shop for shop in range(KEYS)}
+    assert {row["shop"]: row["top"] for row in found} == {shop: 60 * KEYS + shop for shop in range(KEYS)}
     intervals = (time.monotonic() - began) / INTERVAL.total_seconds() + 2
     assert max(Counter(row["shop"] for row in found).values()) <= intervals
 
