@@ -46,6 +46,14 @@ def _port(value: str | int) -> int:
     return number
 
 
+def _address(value: Any) -> str:
+    text = _text(value)
+    if not text.startswith(("http://", "https://")):
+        msg = "it must begin with http:// or https://"
+        raise ValueError(msg)
+    return text
+
+
 def _flag(value: str | bool) -> bool:
     if str(value).lower() not in ("true", "false"):
         msg = "it must be true or false"
@@ -170,7 +178,15 @@ class Settings:
     )  # fmt: skip
     prometheus_port: int | None = _setting(
         "metrics.prometheus.port", None, _port,
-        "port on 127.0.0.1 where a live run serves metrics to Prometheus, 0 for any that is free",
+        "port where a live run serves metrics to Prometheus, 0 for any that is free",
+    )  # fmt: skip
+    prometheus_host: str = _setting(
+        "metrics.prometheus.host", "127.0.0.1", _text,
+        "address it listens on there; 0.0.0.0 lets other machines ask, without a password",
+    )  # fmt: skip
+    dagster_url: str | None = _setting(
+        "metrics.dagster.url", None, _address,
+        "address of a Dagster webserver, to which a live run reports as its asset <flow>/live",
     )  # fmt: skip
     spark: Mapping[str, str] = field(default_factory=dict)
     """Keys that begin with ``spark.``, as given."""

@@ -1,0 +1,184 @@
+"""The flow of `orders.py` on a cluster: `flowcore run` with settings, and a machine that dies meanwhile."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from flowcore.kafka.topics import end_offsets, ensure_topics
+from tests.cluster.conftest import Cluster, wait_until
+
+pytestmark = [pytest.mark.spark, pytest.mark.kafka]
+
+HERE = Path(__file__).parent
+PARTITIONS = 2
+CUSTOMERS = 50
+AT_ONCE = 1000
+RUN_TIMEOUT_S = 180.0
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """The flow, its topics and its folders, which all machines see."""
+
+    servers: str
+    folder: Path
+    master: str
+
+    def send(self, first: int) -> None:
+        """Send the next thousand orders."""
+        producer = Producer({"bootstrap.servers": self.servers})
+        for number in range(first, first + AT_ONCE):
+            order = {
+                "number": number,
+                "customer": f"customer {number % CUSTOMERS}",
+                "currency": ("chf", "eur")[number % 2],
+                "amount": number,
+            }
+            producer.produce("orders", json.dumps(order).encode(), partition=number % PARTITIONS)
+        assert producer.flush(20) == 0
+
+    @contextmanager
+    def running(self, *options: str) -> Iterator[subprocess.Popen[bytes]]:
+        """`flowcore run`, on the cluster by nothing but settings."""
+        settings = {
+            "spark.master": self.master,
+            "spark.submit.pyFiles": HERE / "orders.py",
+            "spark.executor.memory": "768m",
+            "spark.driver.memory": "1g",
+            "spark.driver.host": "127.0.0.1",
+            "data.dir": self.folder,
+            "state.dir": self.folder / "state",
+            "kafka.bootstrap.servers": self.servers,
+            "execution.short-lived": "true",
+            "execution.realtime.batch-duration": "5 s",
+        }
+        given = [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
+        environment = os.environ | {
+            "PYTHONPATH": f"{HERE}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
+            "SPARK_LOCAL_IP": "127.0.0.1",
+        }
+        with (self.folder / "run.log").open("ab") as log:
+            run = subprocess.Popen(
+                ["flowcore", "run", "orders:flow", *given, *options],
+                env=environment, stdout=log, stderr=subprocess.STDOUT,
+            )  # fmt: skip
+        try:
+            yield run
+        finally:
+            run.send_signal(signal.SIGINT)
+            run.wait(timeout=30)
+
+    def arrived(self, orders: int, run: subprocess.Popen[bytes]) -> None:
+        """Wait until so many orders are in both of the flow's topics."""
+
+        def done() -> bool:
+            assert run.poll() is None, (self.folder / "run.log").read_text()
+            return all(self.count(topic) >= orders for topic in ("priced", "accounts"))
+
+        wait_until(done, f"{orders} orders have arrived", RUN_TIMEOUT_S)
+
+    def count(self, topic: str) -> int:
+        """How many records a topic has."""
+        return sum(end_offsets(self.servers, topic).values())
+
+    def rows(self, topic: str) -> list[Row]:
+        """What a topic has, without repeats, in the order of its partitions."""
+        ends = end_offsets(self.servers, topic)
+        consumer = Consumer(
+            {"bootstrap.servers": self.servers, "group.id": "test", "enable.auto.commit": False}
+        )
+        found: dict[bytes, Row] = {}
+        try:
+            consumer.assign([TopicPartition(topic, partition, 0) for partition in ends])
+            for _ in range(sum(ends.values())):
+                (message,) = consumer.consume(1, timeout=20)
+                found.setdefault(dict(message.headers())["flowcore-id"], json.loads(message.value()))
+        finally:
+            consumer.close()
+        return list(found.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What was there after each step.
+
+    Attributes:
+        sliced: Orders in each topic after the slice.
+        priced: What the query in real-time mode wrote.
+        accounts: What the query with state wrote.
+        orders: How many were sent.
+    """
+
+    sliced: tuple[int, int]
+    priced: list[Row]
+    accounts: list[Row]
+    orders: int
+
+
+@pytest.fixture(scope="module")
+def outcome(cluster: Cluster, broker: str, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+    """History and a slice; then live, and one of the two machines dies."""
+    flow = Orders(broker, tmp_path_factory.mktemp("shared"), cluster.master)
+    (flow.folder / "rates").mkdir()
+    (flow.folder / "rates/rates.csv").write_text("currency,rate\nchf,1.0\neur,1.5\neur,2.0\n")
+    ensure_topics(broker, {"orders": PARTITIONS})
+    flow.send(0)
+    with flow.running("--slice") as run:
+        assert run.wait(RUN_TIMEOUT_S) == 0, (flow.folder / "run.log").read_text()
+    sliced = flow.count("priced"), flow.count("accounts")
+    flow.send(AT_ONCE)
+    with flow.running() as run:
+        flow.arrived(2 * AT_ONCE, run)
+        cluster.workers[0].die()
+        flow.send(2 * AT_ONCE)
+        flow.arrived(3 * AT_ONCE, run)
+    return Outcome(sliced, flow.rows("priced"), flow.rows("accounts"), 3 * AT_ONCE)
+
+
+def test_history_and_a_slice_run_on_a_cluster(outcome: Outcome) -> None:
+    """Each order is priced and counted once."""
+    assert outcome.sliced == (AT_ONCE, AT_ONCE)
+
+
+def test_a_live_query_loses_nothing_when_a_machine_dies(outcome: Outcome) -> None:
+    """Every order has its price, by the rates that the bounded stage found."""
+    prices = {row["number"]: row["price"] for row in outcome.priced}
+
+    assert prices == {number: number * (1.0, 2.0)[number % 2] for number in range(outcome.orders)}
+    assert len(outcome.priced) == outcome.orders
+
+
+def test_state_by_key_group_goes_on_elsewhere_when_a_machine_dies(outcome: Outcome) -> None:
+    """Each customer's count has no gap and no repeat over slice, live run and the machine's end."""
+    counts: dict[str, list[int]] = {}
+    spent: dict[str, int] = {}
+    for row in outcome.accounts:
+        counts.setdefault(row["customer"], []).append(row["orders"])
+        spent[row["customer"]] = max(row["spent"], spent.get(row["customer"], 0))
+    each = outcome.orders // CUSTOMERS
+
+    assert {name: sorted(found) for name, found in counts.items()} == {
+        f"customer {number}": list(range(1, each + 1)) for number in range(CUSTOMERS)
+    }
+    assert spent == {
+        f"customer {number}": sum(range(number, outcome.orders, CUSTOMERS)) for number in range(CUSTOMERS)
+    }
+
+
+def test_state_is_kept_by_both_machines(outcome: Outcome, cluster: Cluster) -> None:
+    """The function ran in the folders of both workers."""
+    folders = {row["folder"] for row in outcome.accounts}
+
+    assert all(any(str(worker.folder) in folder for folder in folders) for worker in cluster.workers)
