@@ -32,7 +32,7 @@ from flowcore.spark.stages import StageProgress, stages_side_by_side
 from pipelines.bridge.interrupts import deferred_interrupts, jobs_end_with
 from pipelines.bridge.metadata import Metadata, plan_metadata, stage_metadata, table_metadata
 from pipelines.bridge.names import asset_key, identifier, kind_of, op_name, stage_keys, table_key
-from pipelines.bridge.notes import Notes
+from pipelines.bridge.options import Notes
 from pipelines.bridge.resources import FlowcoreResource, SparkResource
 
 __all__ = ["StageConfig", "completeness_checks", "history_assets"]
@@ -99,7 +99,7 @@ def _specs(stage: BoundedStage, plan: Plan, notes: Notes) -> list[AssetSpec]:
             description=notes.descriptions.get(name, f"`{name}` of flow `{plan.flow}`"),
             metadata=plan_metadata(plan),
             kinds={"spark", kind},
-            group_name=identifier(plan.flow),
+            group_name=notes.group or identifier(plan.flow),
             owners=notes.owners,
             tags=notes.tags,
             code_version=code_version,

@@ -6,6 +6,7 @@ Numbers keep their keys from one event to the next, since Dagster plots them ove
 from __future__ import annotations
 
 import base64
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from flowcore.metrics.measures import measures_of
 from flowcore.metrics.progress import FlowProgress
 from flowcore.planner.plan import Plan
 from flowcore.spark.manifest import Manifest, Table
+from flowcore.spark.results import version_time_s
 from flowcore.spark.stages import StageProgress
 
 __all__ = ["Metadata", "plan_metadata", "progress_metadata", "stage_metadata", "table_metadata"]
@@ -72,12 +74,16 @@ def progress_metadata(progress: FlowProgress) -> Metadata:
     }
     for query in progress.queries:
         found[f"{query.name}/mode"] = MetadataValue.text(query.mode)
+        found[f"{query.name}/realtime"] = MetadataValue.int(query.mode == "realtime")
         found |= _measures(query.name, query, progress.time_ms)
         for one in query.partitions:
             path = f"{query.name}/{one.topic}[{one.partition}]"
             found |= _measures(path, one, progress.time_ms)
         for stage, version in query.bounded.items():
             found[f"bounded_version/{stage}"] = MetadataValue.text(version)
+            with suppress(ValueError):
+                age_s = progress.time_ms / 1000 - version_time_s(version)
+                found[f"bounded_age_s/{stage}"] = MetadataValue.float(max(age_s, 0.0))
     for latency in progress.latencies:
         path = f"latency/{latency.source} -> {latency.sink}"
         found |= _measures(path, latency, progress.time_ms)

@@ -63,6 +63,7 @@ def test_definitions_of_the_reference_flow_are_these() -> None:
         (each.name, each.cron_schedule, each.job_name, each.default_status.value)
         for each in repository.schedule_defs
     ]
+    sensors = [(each.name, each.default_status.value) for each in repository.sensor_defs]
 
     assert {node.group_name for node in graph.asset_nodes if node.is_executable} == {"auctions"}
     assert assets == [
@@ -74,19 +75,31 @@ def test_definitions_of_the_reference_flow_are_these() -> None:
         "kafka/enriched-bids (kafka) of external <- auctions/live",
         "kafka/highest-bids (kafka) of external <- auctions/live",
     ]
-    assert checks == ["auctions/catalog:complete"]
+    assert sorted(checks) == ["auctions/catalog:complete", "auctions/live:running"]
     assert jobs == {
         "auctions_history": ["auctions/catalog"],
         "auctions_slice": ["auctions/live"],
         "auctions_live": ["auctions/live"],
     }
-    assert schedules == [("auctions_slice_schedule", "*/5 * * * *", "auctions_slice", "STOPPED")]
+    assert schedules == [
+        ("auctions_refresh_schedule", "0 3 * * *", "auctions_history", "STOPPED"),
+        ("auctions_slice_schedule", "*/5 * * * *", "auctions_slice", "STOPPED"),
+    ]
+    assert sensors == [("auctions_supervision", "RUNNING")]
 
 
-@pytest.mark.parametrize("job", ["auctions_slice", "auctions_live"])
-def test_schedule_skips_while_the_flow_runs(job: str) -> None:
+@pytest.mark.parametrize(
+    ("schedule", "job"),
+    [
+        ("auctions_slice_schedule", "auctions_slice"),
+        ("auctions_slice_schedule", "auctions_live"),
+        ("auctions_refresh_schedule", "auctions_history"),
+    ],
+    ids=["slice-slice", "slice-live", "refresh"],
+)
+def test_schedule_skips_while_the_flow_runs(schedule: str, job: str) -> None:
     """A slice behind a live run would wait in the queue, and one more with each tick."""
-    (each,) = defs.get_repository_def().schedule_defs
+    each = defs.resolve_schedule_def(schedule)
     with DagsterInstance.local_temp() as instance, build_schedule_context(instance) as context:
         idle = each(context)
         instance.create_run_for_job(defs.resolve_job_def(job), status=DagsterRunStatus.STARTED)

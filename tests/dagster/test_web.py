@@ -159,16 +159,16 @@ class Ui:
             if event["runId"] == run
         ]
 
-    def jvms(self) -> list[str]:
+    def jvms(self) -> list[int]:
         """The process ids of the JVMs that keep their log in this session's folder."""
-        found = []
+        found: list[int] = []
         for process in Path("/proc").glob("[0-9]*"):
             try:
                 command = (process / "cmdline").read_text()
             except OSError:  # it ended while we looked
                 continue
             if "SparkSubmit" in command and str(self.state) in command:
-                found.append(process.name)
+                found.append(int(process.name))
         return found
 
 
