@@ -8,27 +8,33 @@ from dagster import (
     RunRequest,
     ScheduleDefinition,
     ScheduleEvaluationContext,
+    SensorDefinition,
     SkipReason,
     schedule,
 )
 
 from flowcore.planner.plan import Plan
+from pipelines.bridge.health import health_sensor
 from pipelines.bridge.jobs import jobs_of, live_jobs, unfinished
+from pipelines.bridge.launchers import automation_sensor, history_sensor, lag_sensor
 from pipelines.bridge.names import identifier
-from pipelines.bridge.options import Automation
+from pipelines.bridge.options import Automation, Objectives
 from pipelines.bridge.supervisor import supervision_sensor
 
 __all__ = ["automation_of"]
 
 
-def automation_of(plan: Plan, options: Automation) -> Definitions:
+def automation_of(plan: Plan, options: Automation, objectives: Objectives) -> Definitions:
     """Jobs, schedules and sensors of a flow."""
-    schedules, sensors = [], []
+    schedules: list[ScheduleDefinition] = []
+    sensors: list[SensorDefinition] = []
     if plan.bounded:
         schedules.append(_schedule(plan, "history", "refresh_schedule", options.refresh_cron))
+        sensors += [history_sensor(plan), automation_sensor(plan)]
     if plan.live is not None:
         schedules.append(_schedule(plan, "slice", "slice_schedule", options.slice_cron))
-        sensors.append(supervision_sensor(plan, options.restart_policy))
+        sensors += [supervision_sensor(plan, options.restart_policy), health_sensor(plan, objectives)]
+        sensors.append(lag_sensor(plan, options))
     return Definitions.merge(
         jobs_of(plan, options.retries), Definitions(schedules=schedules, sensors=sensors)
     )

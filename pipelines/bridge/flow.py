@@ -13,8 +13,10 @@ from flowcore.planner.plan import Plan
 from flowcore.settings import Settings
 from pipelines.bridge.automation import automation_of
 from pipelines.bridge.bounded import completeness_checks, history_assets
+from pipelines.bridge.expectations import expectation_checks
+from pipelines.bridge.health import health_checks
 from pipelines.bridge.live import live_asset
-from pipelines.bridge.options import Automation, Notes
+from pipelines.bridge.options import Automation, Expectations, Notes, Objectives
 from pipelines.bridge.supervisor import running_check
 
 __all__ = ["BridgedFlow", "bridge"]
@@ -42,6 +44,8 @@ def bridge(
     tags: Mapping[str, str] | None = None,
     descriptions: Mapping[str, str] | None = None,
     automation: Automation | None = None,
+    objectives: Objectives | None = None,
+    expectations: Mapping[str, Expectations] | None = None,
 ) -> BridgedFlow:
     """Describe a flow to Dagster; no JVM is started.
 
@@ -52,9 +56,12 @@ def bridge(
         tags: Put on every asset of the flow.
         descriptions: Markdown by the name of a table or sink; ``"live"`` is that of the live queries.
         automation: When it runs by itself.
+        objectives: What its stream shall hold.
+        expectations: By table of a bounded stage, what it shall hold.
 
     Raises:
-        PlanError: The flow cannot run.
+        PlanError: The flow cannot run, or something is expected of a column that a table does not have.
+        ConfigurationError: Something is expected of a table that there is not.
         SettingsError: A setting in the environment, by which the shown plan is made, cannot be used.
     """
     plan = plan_flow(flow, settings=Settings.of())
@@ -62,8 +69,11 @@ def bridge(
     options = automation or Automation()
     assets = [history_assets(plan, notes)] if plan.bounded else []
     checks = [check for stage in plan.bounded for check in completeness_checks(stage, plan)]
+    checks += expectation_checks(plan, expectations or {})
+    held = objectives or Objectives()
     if plan.live is not None:
         assets.append(live_asset(flow, plan, notes))
+        checks.append(health_checks(plan, held))
         checks.append(running_check(plan, options.restart_policy))
     own = Definitions(assets=assets, asset_checks=checks)
-    return BridgedFlow(plan, Definitions.merge(own, automation_of(plan, options)))
+    return BridgedFlow(plan, Definitions.merge(own, automation_of(plan, options, held)))

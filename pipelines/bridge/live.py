@@ -93,7 +93,7 @@ def live_asset(flow: Flow, plan: Plan, notes: Notes) -> AssetsDefinition:
                     if queries.wait(_LOOK_S):
                         break
                     if beats.since_last_s >= config.beat_seconds:
-                        if _is_asked_to_end(context.instance, context.run_id):
+                        if _is_asked_to_end(context.instance, context.run.run_id):
                             interrupted.set()
                             break
                         beats.beat()
