@@ -81,9 +81,7 @@ class LiveRun:
             prepare_topics(self.stage, self.context.settings)
             meter = self._observation.prepare()
             for query in self.stage.queries:
-                checkpoint = self._checkpoint(query)
-                meter.about_to_start(query, checkpoint)
-                beside = Beside.of(query, self.plan, self.context.settings, checkpoint)
+                beside = Beside.of(query, self.plan, self.context.settings, self._checkpoint(query))
                 self._queries.append(SupervisedQuery(query, self.context, meter, self._results, beside))
             besides = {each.query: each.beside for each in self._queries}
             if any(beside.tracked for beside in besides.values()):

@@ -11,7 +11,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -34,7 +34,6 @@ from flowcore.metrics.progress import (
 from flowcore.metrics.tally import Batch, QueryTally, Rate, partitions_of
 from flowcore.planner.backlog import thresholds
 from flowcore.planner.plan import LiveQuery, Plan
-from flowcore.spark.batch_end import has_ended
 from flowcore.spark.context import Context
 from flowcore.spark.offsets import committed_offsets, start_offsets
 from flowcore.spark.topic_ends import TopicEnds
@@ -75,15 +74,16 @@ class RunMeter:
         self._queries: dict[str, _QueryMeter] = {}
         self._reading = threading.Lock()
 
-    def about_to_start(self, query: LiveQuery, checkpoint: Path) -> None:
+    def about_to_start(self, query: LiveQuery, checkpoint: Path, active: Callable[[], bool]) -> None:
         """Take in a query before it is started, so that it is known how far behind it is.
 
         Args:
             query: Its plan.
             checkpoint: The folder of its checkpoint.
+            active: Tells whether it runs, or is about to go on.
         """
         tally = QueryTally(_now_ms(), self._begin(query) | committed_offsets(checkpoint))
-        meter = _QueryMeter(query, tally, thresholds(self._context.settings))
+        meter = _QueryMeter(query, tally, thresholds(self._context.settings), active)
         self._queries = {**self._queries, query.name: meter}  # another thread may be reading
 
     def started(
@@ -178,10 +178,13 @@ class RunMeter:
 class _QueryMeter:
     """What one query has done since it was started."""
 
-    def __init__(self, query: LiveQuery, tally: QueryTally, thresholds: Thresholds) -> None:
+    def __init__(
+        self, query: LiveQuery, tally: QueryTally, thresholds: Thresholds, active: Callable[[], bool]
+    ) -> None:
         self._query = query
         self._tally = tally
         self._thresholds = thresholds
+        self._active = active
         self._running: StreamingQuery | None = None
         self._watermarks: QueryWatermarks | None = None
         self._under_way: UnderWay | None = None
@@ -223,7 +226,7 @@ class _QueryMeter:
             name=self._query.name,
             mode=self._query.mode.value,
             mode_reason="; ".join(self._query.mode.reasons),
-            active=self._running is not None and not has_ended(self._running),
+            active=self._active(),
             batches=self._tally.batches,
             rows_in=rows_in,
             rows_per_second=self._rows_per_second(now_ms, rows_in),

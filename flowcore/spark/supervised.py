@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping
+from pathlib import Path
 
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -36,7 +37,7 @@ class SupervisedQuery:
     Args:
         query: As it is planned.
         context: The live session and settings.
-        meter: Of the run; knows the query.
+        meter: Of the run.
         results: What the run's queries join.
         beside: What the query carries beside its records.
 
@@ -56,6 +57,7 @@ class SupervisedQuery:
         self._reason = ""
         self._looked_s = 0.0
         self._running: RunningQuery | None = None
+        meter.about_to_start(query, self._checkpoint, lambda: self.active)
         self._next = self._prepare(behind=self._behind())
 
     @property
@@ -89,9 +91,8 @@ class SupervisedQuery:
         Raises:
             RunError: Spark cannot.
         """
-        checkpoint = checkpoint_of(self.query, self._context.flow, self._context.settings)
-        clear_unborn(checkpoint)
-        record(self.query, self._context.flow, checkpoint, self._next.types)
+        clear_unborn(self._checkpoint)
+        record(self.query, self._context.flow, self._checkpoint, self._next.types)
         self._start()
 
     def look(self) -> None:
@@ -115,6 +116,10 @@ class SupervisedQuery:
         """Stop it at once; what was not committed is read again by the next start."""
         if self._running is not None:
             self._running.stop()
+
+    @property
+    def _checkpoint(self) -> Path:
+        return checkpoint_of(self.query, self._context.flow, self._context.settings)
 
     def _takes_over(self, running: RunningQuery) -> bool:
         """Whether there is another version to join, and it can be joined."""
