@@ -114,7 +114,7 @@ def test_kill_in_the_middle_of_a_switch_loses_nothing(live: Live, tmp_path: Path
     codes = []
     for number, dies in enumerate(("before", "after")):
         live.send(bids, *map(_bid, range(number * 2_000, (number + 1) * 2_000)), partitions=2)
-        command = [sys.executable, "-c", DYING, *given, dies, "2000"]
+        command = [sys.executable, "-c", DYING, *given, dies, str(10**9)]
         codes.append(subprocess.run(command, check=False, timeout=200, start_new_session=True).returncode)
     live.send(bids, *map(_bid, range(4_000, 4_010)), partitions=2)
 
