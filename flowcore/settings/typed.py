@@ -38,6 +38,14 @@ def _positive(value: str | int) -> int:
     return number
 
 
+def _count(value: str | int) -> int:
+    number = -1 if isinstance(value, (bool, float)) else int(value)
+    if number < 0:
+        msg = "it must be a whole number, 0 or more"
+        raise ValueError(msg)
+    return number
+
+
 def _port(value: str | int) -> int:
     number = -1 if isinstance(value, (bool, float)) else int(value)
     if not 0 <= number < 1 << 16:
@@ -131,6 +139,18 @@ class Settings:
     cache_entries: int = _setting(
         "state.backend.cache.max-entries-num", 1_000_000, _positive,
         "most records that one operator holds back in memory, with execution.flush.memory-buffer-only",
+    )  # fmt: skip
+    backlog_checkpoints: timedelta | None = _setting(
+        "execution.checkpointing.interval-during-backlog", None, parse_duration,
+        "most time between two checkpoints in backlog, at least execution.realtime.batch-duration; 0: any",
+    )  # fmt: skip
+    backlog_enter: int = _setting(
+        "backlog.enter", 200_000, _positive,
+        "unread records of a partition above which a live query is in backlog and catches up",
+    )  # fmt: skip
+    backlog_leave: int = _setting(
+        "backlog.leave", 50_000, _count,
+        "unread records of each partition up to which it is out of it again and live; below backlog.enter",
     )  # fmt: skip
     stages_at_once: int = _setting(
         "execution.stages-at-once", 4, _positive,
