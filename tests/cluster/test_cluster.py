@@ -1,4 +1,4 @@
-"""The flow of `orders.py` on a cluster: `flowcore run` with settings, and a machine that dies meanwhile."""
+"""The flow of `orders.py` on a cluster, by settings alone, and a machine that dies meanwhile."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,10 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
+from flowcore.cli import main
+from flowcore.installation.archive import driver_class_path
+from flowcore.installation.jars import pyspark_jars
+from flowcore.installation.java import find_java
 from flowcore.kafka.topics import end_offsets, ensure_topics
 from tests.cluster.conftest import Cluster, wait_until
 
@@ -49,42 +54,72 @@ class Orders:
             producer.produce("orders", json.dumps(order).encode(), partition=number % PARTITIONS)
         assert producer.flush(20) == 0
 
-    @contextmanager
-    def running(self, *options: str) -> Iterator[subprocess.Popen[bytes]]:
+    def command(self, *options: str) -> list[str]:
         """`flowcore run`, on the cluster by nothing but settings."""
-        settings = {
+        settings = self.settings | {
             "spark.master": self.master,
-            "spark.submit.pyFiles": HERE / "orders.py",
+            "spark.submit.pyFiles": f"{HERE}/orders.py",
             "spark.executor.memory": "768m",
-            "spark.driver.memory": "1g",
             "spark.driver.host": "127.0.0.1",
-            "data.dir": self.folder,
-            "state.dir": self.folder / "state",
+        }
+        return ["flowcore", "run", "orders:flow", *_given("--set", settings), *options]
+
+    def submitted(self) -> list[str]:
+        """The same by `spark-submit`, as on Kubernetes: Spark is told of the cluster, flowcore is not."""
+        connector = driver_class_path()
+        spark = {
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.extraClassPath": connector,
+            "spark.executor.extraClassPath": connector,
+            "spark.executor.memory": "768m",
+        }
+        program = Path(main.__file__)
+        options = ["--master", self.master, "--py-files", f"{HERE}/orders.py", *_given("--conf", spark)]
+        submit = str(pyspark_jars().parent / "bin/spark-submit")
+        return [submit, *options, str(program), "run", "orders:flow", *_given("--set", self.settings)]
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """Of every run, wherever it runs."""
+        return {
+            "data.dir": str(self.folder),
+            "state.dir": str(self.folder / "state"),
             "kafka.bootstrap.servers": self.servers,
             "execution.short-lived": "true",
             "execution.realtime.batch-duration": "5 s",
         }
-        given = [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
+
+    @contextmanager
+    def running(self, command: list[str]) -> Iterator[subprocess.Popen[bytes]]:
+        """A command with the driver's Python path, which alone has the flow; its processes end with it."""
         environment = os.environ | {
             "PYTHONPATH": f"{HERE}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
+            "PYSPARK_PYTHON": sys.executable,
             "SPARK_LOCAL_IP": "127.0.0.1",
+            "JAVA_HOME": str(find_java().home),
         }
-        with (self.folder / "run.log").open("ab") as log:
+        with self.log.open("ab") as log:
             run = subprocess.Popen(
-                ["flowcore", "run", "orders:flow", *given, *options],
-                env=environment, stdout=log, stderr=subprocess.STDOUT,
-            )  # fmt: skip
+                command, env=environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+            )
         try:
             yield run
         finally:
-            run.send_signal(signal.SIGINT)
+            with suppress(ProcessLookupError):
+                os.killpg(run.pid, signal.SIGINT)
             run.wait(timeout=30)
+            wait_until(lambda: not _alive(run.pid), "the run has left no process")
+
+    @property
+    def log(self) -> Path:
+        """What the runs print."""
+        return self.folder / "run.log"
 
     def arrived(self, orders: int, run: subprocess.Popen[bytes]) -> None:
         """Wait until so many orders are in both of the flow's topics."""
 
         def done() -> bool:
-            assert run.poll() is None, (self.folder / "run.log").read_text()
+            assert run.poll() is None, self.log.read_text()
             return all(self.count(topic) >= orders for topic in ("priced", "accounts"))
 
         wait_until(done, f"{orders} orders have arrived", RUN_TIMEOUT_S)
@@ -135,11 +170,11 @@ def outcome(cluster: Cluster, broker: str, tmp_path_factory: pytest.TempPathFact
     (flow.folder / "rates/rates.csv").write_text("currency,rate\nchf,1.0\neur,1.5\neur,2.0\n")
     ensure_topics(broker, {"orders": PARTITIONS})
     flow.send(0)
-    with flow.running("--slice") as run:
-        assert run.wait(RUN_TIMEOUT_S) == 0, (flow.folder / "run.log").read_text()
+    with flow.running(flow.command("--slice")) as run:
+        assert run.wait(RUN_TIMEOUT_S) == 0, flow.log.read_text()
     sliced = flow.count("priced"), flow.count("accounts")
     flow.send(AT_ONCE)
-    with flow.running() as run:
+    with flow.running(flow.submitted()) as run:
         flow.arrived(2 * AT_ONCE, run)
         cluster.workers[0].die()
         flow.send(2 * AT_ONCE)
@@ -182,3 +217,16 @@ def test_state_is_kept_by_both_machines(outcome: Outcome, cluster: Cluster) -> N
     folders = {row["folder"] for row in outcome.accounts}
 
     assert all(any(str(worker.folder) in folder for folder in folders) for worker in cluster.workers)
+
+
+def _given(option: str, values: Mapping[str, str]) -> list[str]:
+    return [part for key, value in values.items() for part in (option, f"{key}={value}")]
+
+
+def _alive(group: int) -> bool:
+    """Whether a process group has a process."""
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
