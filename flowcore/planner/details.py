@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from flowcore.graph.attributes import OperatorAttributes
 from flowcore.graph.connectors import KafkaTopic
 from flowcore.graph.operators import (
-    Aggregate,
     Apply,
     KeyGroupOperator,
     Operator,
@@ -123,7 +122,7 @@ def _operator(node: Operator, runs: BoundedStage | LiveQuery, place: Decision | 
         node=node,
         compiled=_compiled(node, runs.chains),
         output=output_time(node),
-        flush=_flush(node, attributes),
+        flush=_flush(node, runs),
         failure=failure_of(node, runs),
         place=place,
         state=state_of(node, runs) if isinstance(node, KeyGroupOperator) else None,
@@ -173,19 +172,10 @@ def _alignment(node: Operator) -> Decision | None:
     )
 
 
-def _flush(node: Operator, attributes: OperatorAttributes) -> Decision:
-    if isinstance(node, Write):
-        return Decision("off", ("it is a sink",))
-    reasons = ["no flush interval is set"]
-    if node.bounded:
-        reasons.append("its stage puts out once")
-    elif not attributes.output_idempotent:
-        reasons.append("its output does not replace earlier output (output_idempotent)")
-    elif node.key is None:
-        reasons.append("no key says which output replaces which")
-    elif isinstance(node, Aggregate):
-        reasons.append("the query's own trigger already gives one output for each key and batch")
-    return Decision("off", tuple(reasons))
+def _flush(node: Operator, runs: BoundedStage | LiveQuery) -> Decision:
+    if isinstance(runs, BoundedStage):
+        return Decision("off", ("it is a sink" if isinstance(node, Write) else "its stage puts out once",))
+    return next(each.decision for each in runs.flushes if each.operator is node)
 
 
 def _edges(plan: Plan, runs: BoundedStage | LiveQuery) -> Iterator[EdgeDetail]:
