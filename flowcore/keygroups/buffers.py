@@ -52,14 +52,15 @@ class FlushBuffers:
 
     Attributes:
         config: When it is flushed; its entries are those of one key group.
-        quiet_ms: How long nothing must have come until there is "nothing available", >= 0.
+        quiet_ms: How long nothing must have come until there is "nothing available", >= 0; None if there is
+            nothing behind each step, as in a slice.
         keys: The key's columns; none for one record in all.
         timestamp: The column of the records' timestamps, a 64-bit integer that may be null.
         rows: The columns of records.
     """
 
     config: BufferOutput
-    quiet_ms: int
+    quiet_ms: int | None
     keys: tuple[str, ...]
     timestamp: str
     rows: pa.Schema
@@ -108,7 +109,7 @@ class BufferGroup:
         if not self._held:
             return None
         interval_ms = self._config.interval_ms_in(backlog=self._rest.backlog)
-        quiet_ms = self._heard_ms + self._of.quiet_ms
+        quiet_ms = self._heard_ms + (self._of.quiet_ms or 0)
         return quiet_ms if interval_ms is None else min(self._rest.last_flush_ms + interval_ms, quiet_ms)
 
     def advance_clock(self, clock_ms: int, out: Outputs) -> None:
@@ -154,7 +155,9 @@ class BufferGroup:
         """Flush if there has been nothing for long enough."""
         if not idle:
             self._heard_ms = self._clock_ms
-        elif self._config.holds and not 0 <= self._clock_ms - self._heard_ms < self._of.quiet_ms:
+        quiet_ms = self._of.quiet_ms
+        is_quiet = idle and not 0 <= self._clock_ms - self._heard_ms < (quiet_ms or 0)
+        if self._config.holds and (is_quiet or quiet_ms is None):
             self._flush(out)
         if not self._held:
             self._clean_ms = self._clock_ms
@@ -225,8 +228,8 @@ class BufferGroup:
         out.count("saved_records", self._came - records.num_rows)
         later = records
         if isinstance(watermark, Watermark):
-            times = records.column(self._of.timestamp)
-            covered = pc.less_equal(times, pa.scalar(watermark.timestamp_ms)).fill_null(False)
+            times, last = records.column(self._of.timestamp), pa.scalar(watermark.timestamp_ms)
+            covered: Any = pc.less_equal(times, last).fill_null(False)
             _records(records.filter(covered), out)
             later = records.filter(pc.invert(covered))
         _elements(released, out)
