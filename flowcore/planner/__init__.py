@@ -10,7 +10,7 @@ from flowcore.graph.operators import Write
 from flowcore.planner.backlog import backlog_of
 from flowcore.planner.checkpoints import checkpoint_of
 from flowcore.planner.copies import chains_of
-from flowcore.planner.flush import flushed
+from flowcore.planner.flush import with_flushes
 from flowcore.planner.hand_over import handed_over
 from flowcore.planner.plan import LiveStage, Mode, Plan
 from flowcore.planner.pushdown import pushed
@@ -42,7 +42,7 @@ def plan_flow(flow: Flow, mode: Mode | None = None, settings: Settings | None = 
     operators, filters = pushed(flow.operators)
     bounded = bounded_stages(operators)
     live = live_stage(operators, mode, settings)
-    planned = (flushed(query, settings) for query in (live.queries if live else ()))
+    held = with_flushes(live.queries if live else (), settings)
     queries = tuple(
         replace(
             handed_over(query, bounded, settings),
@@ -52,7 +52,7 @@ def plan_flow(flow: Flow, mode: Mode | None = None, settings: Settings | None = 
             key_groups=settings.key_groups,
             latency=tracking_of(query, settings),
         )
-        for query in planned
+        for query in held
     )
     return Plan(
         flow=flow.name,

@@ -27,7 +27,7 @@ from flowcore.planner.at_end import output_time
 from flowcore.planner.columns import columns_read, columns_used
 from flowcore.planner.failures import failure_of
 from flowcore.planner.forms import form_of, late_of, state_of
-from flowcore.planner.plan import BoundedStage, Chain, Decision, LiveQuery, Plan
+from flowcore.planner.plan import BoundedStage, Chain, Decision, Flush, LiveQuery, Plan
 
 __all__ = ["EdgeDetail", "OperatorDetail", "Part", "end_name", "parts"]
 
@@ -43,7 +43,7 @@ class OperatorDetail:
         node: The operator.
         compiled: In which form it runs.
         output: When it puts out.
-        flush: Whether its output is buffered.
+        flush: Whether its output is held back, and by what.
         failure: What becomes of a record for which its function fails; None without a function.
         place: Of a filter behind Python functions: whether it is done before them.
         state: Of windows and process functions in a live query: what is kept by key group.
@@ -56,7 +56,7 @@ class OperatorDetail:
     node: Operator
     compiled: Decision
     output: Decision
-    flush: Decision
+    flush: Flush
     failure: Decision | None
     place: Decision | None
     state: Decision | None
@@ -172,10 +172,11 @@ def _alignment(node: Operator) -> Decision | None:
     )
 
 
-def _flush(node: Operator, runs: BoundedStage | LiveQuery) -> Decision:
+def _flush(node: Operator, runs: BoundedStage | LiveQuery) -> Flush:
     if isinstance(runs, BoundedStage):
-        return Decision("off", ("it is a sink" if isinstance(node, Write) else "its stage puts out once",))
-    return next(each.decision for each in runs.flushes if each.operator is node)
+        why = "it is a sink" if isinstance(node, Write) else "its stage puts out once"
+        return Flush(node, "off", Decision("off", (why,)))
+    return next(each for each in runs.flushes if each.operator is node)
 
 
 def _edges(plan: Plan, runs: BoundedStage | LiveQuery) -> Iterator[EdgeDetail]:

@@ -145,7 +145,7 @@ def _operator(detail: OperatorDetail) -> Iterator[str]:
     yield f"  {describe(detail.node)}"
     outcomes = {
         "compiled": detail.compiled, "filter": detail.place, "state": detail.state, "late": detail.late,
-        "alignment": detail.alignment, "output": detail.output, "flush": detail.flush,
+        "alignment": detail.alignment, "output": detail.output, "flush": detail.flush.decision,
         "failure": detail.failure,
     }  # fmt: skip
     yield from (f"    {name}: {_because(each)}" for name, each in outcomes.items() if each)

@@ -25,7 +25,8 @@ from flowcore.graph.operators import (
     topic_of,
     upstream,
 )
-from flowcore.planner.flush import held_back, own_buffer, why_held
+from flowcore.planner.flush import held_back, own_buffer
+from flowcore.planner.flush_reasons import why_held
 from flowcore.planner.modes import mode_of
 from flowcore.planner.plan import Decision, LiveQuery, LiveStage, Mode
 from flowcore.settings import Settings

@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack
+from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
@@ -216,7 +217,8 @@ class LiveRun:
             case "slice":
                 writer = writer.trigger(availableNow=True)
             case _:
-                interval = self.context.settings.trigger_interval
+                held = timedelta(milliseconds=query.batch_interval_ms or 0)
+                interval = max(self.context.settings.trigger_interval, held)
                 if by_clock:  # batches without input, one after the other, would keep the machine busy
                     interval = interval or self.context.settings.auto_watermark_interval
                 milliseconds = int(interval.total_seconds() * 1000)
