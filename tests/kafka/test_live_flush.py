@@ -78,3 +78,35 @@ def test_live_backlog_leaves_once(live: Live, mode: Any) -> None:
     live.run(_flow(bids, top), mode=mode, until=until)
 
     assert sorted((row["shop"], row["n"]) for row in live.values(top)) == sorted(wanted.items())
+
+
+def test_live_chain_of_flushes_leaves_once_an_interval(live: Live) -> None:
+    """Three aggregates, a topic between each two: the last result is right, and leaves no more often."""
+    bids = live.topic("bids", schema=BID)
+    names = [live.topic(name, schema="shop BIGINT, top BIGINT") for name in ("one", "two", "three")]
+    live.send(bids, *_bids(0, KEYS))
+    flow = Flow("f")
+    reads = flow.read("bids", bids).select("shop", "price as top")
+    for number, topic in enumerate(names):
+        source = topic if number == len(names) - 1 else replace(topic, partitions=1)
+        highest = reads.aggregate(by="shop", top="max(top)", flush=INTERVAL, name=f"highest_{number}")
+        highest.write(f"to_{number}", topic)
+        reads = flow.read(f"from_{number}", source) if number < len(names) - 1 else reads
+    began = 0.0
+
+    def feed(_: object) -> None:
+        nonlocal began
+        began = time.monotonic()
+        for step in range(40):
+            live.send(bids, *_bids(KEYS + step * KEYS, KEYS))
+            time.sleep(0.2)
+        wanted = {shop: 40 * KEYS + shop for shop in range(KEYS)}
+        while {row["shop"]: row["top"] for row in live.values(names[-1])} != wanted:
+            time.sleep(0.2)
+
+    live.run(flow, mode=None, until=feed)
+
+    intervals = (time.monotonic() - began) / INTERVAL.total_seconds() + 2
+    most = [max(Counter(row["shop"] for row in live.values(topic)).values()) for topic in names]
+    assert most[0] <= intervals
+    assert most[2] <= 2 * intervals
