@@ -25,6 +25,7 @@ def figures(progress: FlowProgress) -> dict[str, Figure]:
     found: dict[str, Figure] = {"seconds": progress.seconds}
     for query in progress.queries:
         found[f"{query.name}/mode"] = query.mode
+        found[f"{query.name}/realtime"] = int(query.mode == "realtime")
         found |= _measures(query.name, query, progress.time_ms)
         for one in query.partitions:
             found |= _measures(f"{query.name}/{one.topic}[{one.partition}]", one, progress.time_ms)

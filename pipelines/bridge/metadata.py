@@ -6,16 +6,21 @@ Numbers keep their keys from one event to the next, since Dagster plots them ove
 from __future__ import annotations
 
 import base64
+from contextlib import suppress
 from pathlib import Path
 
-from dagster import MetadataValue, TableColumn, TableSchema
+from dagster import MetadataValue, TableColumn, TableColumnDep, TableColumnLineage, TableSchema
 
+from flowcore.graph.operators import Operator
 from flowcore.metrics.figures import Figure, figures, plotted
 from flowcore.metrics.health import markdown, tables
 from flowcore.metrics.progress import FlowProgress
+from flowcore.planner.lineage import column_lineage
 from flowcore.planner.plan import Plan
 from flowcore.spark.manifest import Manifest, Table
+from flowcore.spark.results import version_time_s
 from flowcore.spark.stages import StageProgress
+from pipelines.bridge.names import asset_key
 
 __all__ = ["Metadata", "plan_metadata", "progress_metadata", "stage_metadata", "table_metadata"]
 
@@ -50,12 +55,26 @@ def stage_metadata(progress: StageProgress, manifest: Manifest) -> Metadata:
     }
 
 
-def table_metadata(table: Table, folder: Path) -> Metadata:
-    """What is true of one table; ``folder`` holds its files."""
+def table_metadata(table: Table, folder: Path, operator: Operator, flow: str) -> Metadata:
+    """What is true of one table.
+
+    Args:
+        table: As its stage committed it.
+        folder: Holds its files.
+        operator: Whose output it is.
+        flow: The flow's name.
+    """
     columns = [TableColumn(name, kind) for name, kind in table.schema]
+    lineage = TableColumnLineage(
+        {
+            column: [TableColumnDep(asset_key(flow, source), name) for source, name in origins]
+            for column, origins in column_lineage(operator).items()
+        }
+    )
     return {
         "dagster/row_count": MetadataValue.int(table.rows),
         "dagster/column_schema": MetadataValue.table_schema(TableSchema(columns)),
+        "dagster/column_lineage": MetadataValue.column_lineage(lineage),
         "digest": MetadataValue.text(table.digest),
         "files": MetadataValue.int(len(table.files)),
         "bytes": _value(plotted(sum(file.bytes for file in table.files))),
@@ -64,8 +83,13 @@ def table_metadata(table: Table, folder: Path) -> Metadata:
 
 
 def progress_metadata(progress: FlowProgress) -> Metadata:
-    """How live queries are doing: every figure, and tables for a person."""
+    """How live queries are doing: every figure, the age of what they join, and tables for a person."""
     found = {key: _value(figure) for key, figure in figures(progress).items()}
+    for query in progress.queries:
+        for stage, version in query.bounded.items():
+            with suppress(ValueError):
+                age_s = progress.time_ms / 1000 - version_time_s(version)
+                found[f"bounded_age_s/{stage}"] = MetadataValue.float(max(age_s, 0.0))
     return {"health": MetadataValue.md("\n\n".join(map(markdown, tables(progress)))), **found}
 
 

@@ -98,6 +98,10 @@ class SparkResource(LazyPySparkResource):
             prepare_topics(plan.live, settings)
         return Context(self._session(settings, slots_needed(plan, settings)), settings, plan.flow)
 
+    def session(self, settings: Settings) -> SparkSession:
+        """A session for batch work of one's own; that of the run, if it has one."""
+        return self._session(self._configured(settings), 0)
+
     def teardown_after_execution(self, context: InitResourceContext) -> None:
         """Stop the session and its JVM."""
         del context
