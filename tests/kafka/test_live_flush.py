@@ -12,10 +12,14 @@ from typing import Any
 import pytest
 
 from flowcore import Flow, KafkaTopic
+from flowcore.elements import LatencyMarkerEvent
+from flowcore.kafka.markers import ensure_companion
+from flowcore.serializers import LatencyMarkerEventSerializer
 
 pytestmark = pytest.mark.kafka
 
 Live = Any
+EVENTS = LatencyMarkerEventSerializer()
 INTERVAL = timedelta(seconds=8)
 KEYS = 4
 BID = "shop BIGINT, price BIGINT, kind STRING"
@@ -78,6 +82,40 @@ def test_live_backlog_leaves_once(live: Live, mode: Any) -> None:
     live.run(_flow(bids, top), mode=mode, until=until)
 
     assert sorted((row["shop"], row["n"]) for row in live.values(top)) == sorted(wanted.items())
+
+
+def test_live_marker_that_leaves_a_flush_is_the_earliest(live: Live) -> None:
+    """Of each batch and sender: it has waited as long as the record that waited longest.
+
+    State that was made without an interval, or with one, is met by the other.
+    """
+    now_ms = time.time_ns() // 1_000_000
+    bids, top = live.topic("bids", schema=BID), live.topic("top")
+    one = replace(live.settings, latency_interval=timedelta(hours=1))
+    live.send(bids, *_bids(0, KEYS))
+    ensure_companion(live.servers, bids.name)
+
+    def marked(*, ago_ms: list[int], interval_s: int) -> list[int]:
+        before = len(_markers(live, top))
+        live.send(bids, *_bids(0, KEYS))
+        live.send(
+            KafkaTopic(bids.events),
+            *(EVENTS.encode(LatencyMarkerEvent(now_ms - ago, "test", n % 2)) for n, ago in enumerate(ago_ms)),
+        )
+        settings = replace(one, flush_interval=timedelta(seconds=interval_s))
+        type(live)(live.servers, settings, live.spark).run(_flow(bids, top))
+        return sorted(now_ms - each for each in _markers(live, top)[before:])
+
+    assert marked(ago_ms=[9000, 9500, 5000, 5500, 7000, 7500], interval_s=0) == [5000, 5500]
+    assert marked(ago_ms=[4000, 4500, 900, 950], interval_s=60) == [4000, 4500]
+    assert marked(ago_ms=[3000, 3500, 800, 850], interval_s=60) == [3000, 3500]
+    assert marked(ago_ms=[700, 750, 600, 650], interval_s=0) == [600, 650]
+
+
+def _markers(live: Live, topic: KafkaTopic) -> list[int]:
+    """When the markers were made that this test has sent."""
+    events = [EVENTS.decode(record.value) for record in live.records(topic.events)]
+    return [event.marked_ms for event in events if event.operator_id == "test"]
 
 
 def test_live_chain_of_flushes_leaves_once_an_interval(live: Live) -> None:

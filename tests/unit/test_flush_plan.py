@@ -22,6 +22,7 @@ from flowcore import (
 from flowcore.errors import PlanError, SettingsError
 from flowcore.flush.config import BufferOutput
 from flowcore.planner import plan_flow
+from flowcore.planner.fingerprint import fingerprint
 from flowcore.planner.plan import Flush, LiveQuery, Mode
 from flowcore.settings import Settings
 from flowcore.windows.triggers import Count, Purging
@@ -332,6 +333,45 @@ def test_key_of_a_function_is_refused_unless_later_output_replaces_earlier() -> 
         _query(lambda sales: sales.map(_same, schema=SALE, key="shop"))
     with pytest.raises(PlanError, match=r"key='shopp'.*did you mean 'shop'"):
         _query(lambda sales: sales.map(Latest(), schema=SALE, key="shopp"))
+
+
+def test_key_of_a_function_is_that_of_its_sink_and_keeps_it_out_of_files() -> None:
+    """A later record replaces an earlier one, which a file cannot do."""
+    query = _query(lambda sales: sales.map(Latest(), schema=SALE, key="kind", name="held"))
+
+    assert query.updating
+    flow = Flow("f")
+    held = flow.read("sales", KafkaTopic("sales", schema=SALE)).map(Latest(), schema=SALE, key="kind")
+    held.write("out", KafkaTopic("out"))
+    assert flow.sinks[0].key == ("kind",)
+    with pytest.raises(PlanError, match="replaces what it has put out before, which files cannot do"):
+        held.write("files", Parquet("out"))
+
+
+@pytest.mark.parametrize("flush", [MINUTE, timedelta(0)], ids=["held", "not-held"])
+def test_branches_behind_one_aggregate_are_one_query(flush: timedelta) -> None:
+    """No buffer parts them: what leaves with the aggregate needs none, and none can be behind it."""
+    flow = Flow("f")
+    top = flow.read("sales", KafkaTopic("sales", schema=SALE, on_error="fail")).aggregate(
+        by="shop", x="max(price)", flush=flush
+    )
+    top.write("plain", KafkaTopic("plain"))
+    top.map(Latest(), schema="shop STRING", passes=["shop"]).write("made", KafkaTopic("made"))
+    live = plan_flow(flow, settings=Settings(flush_interval=MINUTE)).live
+
+    assert live
+    assert [query.name for query in live.queries] == ["plain"]
+
+
+def test_interval_does_not_make_a_stage_run_again() -> None:
+    """It changes nothing in what a bounded stage leaves."""
+    rows = Flow("f").read("rows", Parquet("rows", schema=SALE))
+    long, short = (
+        Flow("f").read("rows", Parquet("rows", schema=SALE)).aggregate(by="shop", x="max(price)", flush=flush)
+        for flush in (2 * MINUTE, MINUTE)
+    )
+
+    assert fingerprint([rows.operator, long.operator]) == fingerprint([rows.operator, short.operator])
 
 
 def test_interval_of_an_operator_wins_over_the_setting() -> None:
