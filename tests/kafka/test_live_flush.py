@@ -14,6 +14,7 @@ import pytest
 from flowcore import Flow, KafkaTopic
 from flowcore.elements import LatencyMarkerEvent
 from flowcore.kafka.markers import ensure_companion
+from flowcore.kafka.topics import ensure_topics
 from flowcore.serializers import LatencyMarkerEventSerializer
 
 pytestmark = pytest.mark.kafka
@@ -92,8 +93,9 @@ def test_live_marker_that_leaves_a_flush_is_the_earliest(live: Live) -> None:
     now_ms = time.time_ns() // 1_000_000
     bids, top = live.topic("bids", schema=BID), live.topic("top")
     one = replace(live.settings, latency_interval=timedelta(hours=1))
-    live.send(bids, *_bids(0, KEYS))
-    ensure_companion(live.servers, bids.name)
+    ensure_topics(live.servers, {bids.name: 1, top.name: 1})
+    for topic in (bids, top):
+        ensure_companion(live.servers, topic.name)
 
     def marked(*, ago_ms: list[int], interval_s: int) -> list[int]:
         before = len(_markers(live, top))
@@ -148,3 +150,22 @@ def test_live_chain_of_flushes_leaves_once_an_interval(live: Live) -> None:
     most = [max(Counter(row["shop"] for row in live.values(topic)).values()) for topic in names]
     assert most[0] <= intervals
     assert most[2] <= 2 * intervals
+
+
+def test_live_results_that_wait_leave_with_the_next_start(live: Live) -> None:
+    """A stop loses nothing and waits for nothing: what had come is still in its topic."""
+    bids, top = live.topic("bids", schema=BID), live.topic("top")
+    live.send(bids, *_bids(0, KEYS))
+    flow = _flow(bids, top, flush=timedelta(hours=1))
+
+    def more(_: object) -> None:
+        for _ in _until(live, top, dict.fromkeys(range(KEYS), 1)):
+            pass
+        live.send(bids, *_bids(KEYS, KEYS))
+
+    live.run(flow, mode=None, until=more)
+    live.run(flow, mode=None, until=lambda _: [*_until(live, top, dict.fromkeys(range(KEYS), 2))])
+
+    assert sorted((row["shop"], row["n"]) for row in live.values(top)) == [
+        (shop, n) for shop in range(KEYS) for n in (1, 2)
+    ]
