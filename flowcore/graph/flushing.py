@@ -144,6 +144,8 @@ def _not_idempotent(node: Operator) -> Obstacle | None:
 
 
 def _no_key(node: Operator) -> Obstacle | None:
+    if isinstance(node, KeyedProcess) and node.function.by_batch():
+        return Obstacle("a batch that its function returns has no one key", "process records one by one")
     if buffer_key(node) is not None:
         return None
     return Obstacle(
