@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -16,6 +16,9 @@ from flowcore.elements import LatencyMarkerEvent
 from flowcore.kafka.markers import ensure_companion
 from flowcore.kafka.topics import ensure_topics
 from flowcore.serializers import LatencyMarkerEventSerializer
+
+if TYPE_CHECKING:
+    from flowcore.spark.live import LiveRun
 
 pytestmark = pytest.mark.kafka
 
@@ -153,15 +156,22 @@ def test_live_chain_of_flushes_leaves_once_an_interval(live: Live) -> None:
 
 
 def test_live_results_that_wait_leave_with_the_next_start(live: Live) -> None:
-    """A stop loses nothing and waits for nothing: what had come is still in its topic."""
+    """A stop loses nothing and waits for nothing: what had come is still in its topic.
+
+    And that it lies there is no backlog, however much it is.
+    """
+    live = type(live)(live.servers, replace(live.settings, backlog_enter=2, backlog_leave=0), live.spark)
     bids, top = live.topic("bids", schema=BID), live.topic("top")
     live.send(bids, *_bids(0, KEYS))
     flow = _flow(bids, top, flush=timedelta(hours=1))
 
-    def more(_: object) -> None:
+    def more(run: LiveRun) -> None:
         for _ in _until(live, top, dict.fromkeys(range(KEYS), 1)):
             pass
         live.send(bids, *_bids(KEYS, KEYS))
+        while (query := run.progress()[0]).lag != KEYS:
+            time.sleep(0.2)
+        assert query.backlog is False
 
     live.run(flow, mode=None, until=more)
     live.run(flow, mode=None, until=lambda _: [*_until(live, top, dict.fromkeys(range(KEYS), 2))])
