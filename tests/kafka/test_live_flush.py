@@ -29,6 +29,13 @@ KEYS = 4
 BID = "shop BIGINT, price BIGINT, kind STRING"
 
 
+def _topics(live: Live) -> tuple[KafkaTopic, KafkaTopic]:
+    """What is read, and what is written, which is there before the first look at it."""
+    bids, top = live.topic("bids", schema=BID), live.topic("top")
+    ensure_topics(live.servers, {top.name: 1})
+    return bids, top
+
+
 def _flow(bids: KafkaTopic, top: KafkaTopic, **flush: timedelta) -> Flow:
     flow = Flow("f")
     highest = flow.read("bids", bids).aggregate(by="shop", top="max(price)", n="count(*)", **flush)
@@ -52,7 +59,7 @@ def test_live_aggregate_leaves_once_an_interval_whatever_comes(live: Live) -> No
 
     The last ones leave though nothing comes any more.
     """
-    bids, top = live.topic("bids", schema=BID), live.topic("top")
+    bids, top = _topics(live)
     live.send(bids, *_bids(0, KEYS))
     began = 0.0
 
@@ -78,7 +85,7 @@ def test_live_backlog_leaves_once(live: Live, mode: Any) -> None:
     """What is there at the start is one batch, however small batches are otherwise."""
     settings = replace(live.settings, max_batch_records=7, flush_interval=timedelta(hours=1))
     live = type(live)(live.servers, settings, live.spark)
-    bids, top = live.topic("bids", schema=BID), live.topic("top")
+    bids, top = _topics(live)
     live.send(bids, *_bids(0, 20 * KEYS), partitions=2)
     wanted = dict.fromkeys(range(KEYS), 20)
 
@@ -94,9 +101,9 @@ def test_live_marker_that_leaves_a_flush_is_the_earliest(live: Live) -> None:
     State that was made without an interval, or with one, is met by the other.
     """
     now_ms = time.time_ns() // 1_000_000
-    bids, top = live.topic("bids", schema=BID), live.topic("top")
+    bids, top = _topics(live)
     one = replace(live.settings, latency_interval=timedelta(hours=1))
-    ensure_topics(live.servers, {bids.name: 1, top.name: 1})
+    ensure_topics(live.servers, {bids.name: 1})
     for topic in (bids, top):
         ensure_companion(live.servers, topic.name)
 
@@ -128,13 +135,13 @@ def test_live_chain_of_flushes_leaves_once_an_interval(live: Live) -> None:
     bids = live.topic("bids", schema=BID)
     names = [live.topic(name, schema="shop BIGINT, top BIGINT") for name in ("one", "two", "three")]
     live.send(bids, *_bids(0, KEYS))
+    ensure_topics(live.servers, {topic.name: 1 for topic in names})
     flow = Flow("f")
     reads = flow.read("bids", bids).select("shop", "price as top")
     for number, topic in enumerate(names):
-        source = topic if number == len(names) - 1 else replace(topic, partitions=1)
         highest = reads.aggregate(by="shop", top="max(top)", flush=INTERVAL, name=f"highest_{number}")
         highest.write(f"to_{number}", topic)
-        reads = flow.read(f"from_{number}", source) if number < len(names) - 1 else reads
+        reads = flow.read(f"from_{number}", topic) if number < len(names) - 1 else reads
     began = 0.0
 
     def feed(_: object) -> None:
@@ -161,7 +168,7 @@ def test_live_results_that_wait_leave_with_the_next_start(live: Live) -> None:
     And that it lies there is no backlog, however much it is.
     """
     live = type(live)(live.servers, replace(live.settings, backlog_enter=2, backlog_leave=0), live.spark)
-    bids, top = live.topic("bids", schema=BID), live.topic("top")
+    bids, top = _topics(live)
     live.send(bids, *_bids(0, KEYS))
     flow = _flow(bids, top, flush=timedelta(hours=1))
 

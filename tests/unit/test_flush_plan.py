@@ -389,6 +389,27 @@ def test_interval_of_an_operator_wins_over_the_setting() -> None:
     assert unset.decision.change == ("set execution.flush.max-interval, or flush= on held",)
 
 
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda sales, flush: _windows(sales, flush=flush).aggregate(x="max(price)"),
+        lambda sales, flush: sales.process(Ranked(), by="shop", schema="n INT", name="held", flush=flush),
+        lambda sales, flush: sales.map(Latest(), schema=SALE, key="shop", name="held", flush=flush),
+        lambda sales, flush: sales.flat_map(Latest(), schema=SALE, key="shop", name="held", flush=flush),
+    ],
+    ids=["window", "process", "map", "flat-map"],
+)
+def test_every_operator_that_can_be_held_back_takes_an_interval(
+    build: Callable[[Stream, timedelta], Stream],
+) -> None:
+    """With and without one of the run; zero takes it out."""
+    for setting in ("0", "1 min"):
+        held = _flush(lambda sales: build(sales, 2 * MINUTE), flush__max_interval=setting)
+        assert held.config is not None
+        assert held.config.interval_ms == 120_000
+        assert _flush(lambda sales: build(sales, timedelta(0)), flush__max_interval=setting).way == "off"
+
+
 def test_interval_takes_an_aggregate_out_of_real_time() -> None:
     """There each change leaves; the plan says what stands in the way and what to do."""
     query = _query(lambda sales: sales.aggregate(by="shop", x="max(price)", name="held"))
