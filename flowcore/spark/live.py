@@ -106,6 +106,11 @@ class LiveRun:
         return {each.query.name: each.running for each in self._queries if each.running is not None}
 
     @property
+    def modes(self) -> Mapping[str, str]:
+        """How each query was started last, by name; asks nobody."""
+        return {each.query.name: each.mode for each in self._queries}
+
+    @property
     def active(self) -> bool:
         """At least one query has not ended."""
         return any(each.active for each in self._queries)
