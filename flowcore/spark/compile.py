@@ -42,6 +42,7 @@ from flowcore.spark import batch
 from flowcore.spark.aggregates import aggregated
 from flowcore.spark.beside import Beside
 from flowcore.spark.boundary import declared_by
+from flowcore.spark.buffers import buffer_of, held_back
 from flowcore.spark.by_key import ByKey
 from flowcore.spark.checkpoints import checkpoint_of
 from flowcore.spark.context import Context
@@ -101,6 +102,10 @@ class _Compiler:
         readers = Counter(parent for node in query.operators for parent in node.inputs)
         self.readers = {node: readers[node] for node in query.operators}
         self.used = columns_used(query.operators)
+        if query.buffer is not None:
+            # What is kept shall not change with what is read of it.
+            held = query.buffer.operator
+            self.used = {**self.used, held: frozenset(column.lower() for column in held.columns)}
         self.chains: dict[Operator, Chain] = {chain.head: chain for chain in query.chains}
         self.waiting: dict[Operator, list[tuple[Tracks, Lane]]] = {}
         self.ends: list[tuple[Tracks, Lane, Write]] = []
@@ -202,8 +207,10 @@ class _Compiler:
             kept=[each.lower[name.lower()] for each, names in others for name in names],
             check=self.context.settings.object_reuse_check, last=len(self.chains) == 1,
         )  # fmt: skip
+        of = self._key_groups()
         for node, each in lanes.items():
-            self._put(node, tracks, each)
+            flush = buffer_of(node, of)
+            self._put(node, *((tracks, each) if flush is None else held_back(flush, tracks, each, of)))
 
     def _by_key(self, node: Window | KeyedProcess) -> tuple[Tracks, Lane]:
         """The results; side outputs wait for their readers already."""
@@ -211,14 +218,7 @@ class _Compiler:
         sides = [
             each for each in self.query.operators if isinstance(each, SideOutput) and node in each.inputs
         ]
-        of = ByKey(
-            query=self.query,
-            checkpoint=str(checkpoint_of(self.query, self.context.flow, self.context.settings)),
-            beside=self.beside,
-            key_groups=self.query.key_groups,
-            counted=self.counted,
-            numbers=self.numbers,
-        )
+        of = self._key_groups()
         if isinstance(node, Window):
             used = {column.lower() for each in sides for column in self.used[each]}
             tracks, lanes = windowed(node, tracks, lane, used, of)
@@ -227,6 +227,16 @@ class _Compiler:
         for each in sides:
             self._put(each, tracks, lanes[each.output])
         return tracks, lanes[RESULTS]
+
+    def _key_groups(self) -> ByKey:
+        return ByKey(
+            query=self.query,
+            checkpoint=str(checkpoint_of(self.query, self.context.flow, self.context.settings)),
+            beside=self.beside,
+            key_groups=self.query.key_groups,
+            counted=self.counted,
+            numbers=self.numbers,
+        )
 
     def _unite(self, node: Union) -> tuple[Tracks, Lane]:
         members = [self._take(parent) for parent in node.inputs]

@@ -6,7 +6,6 @@ the first lives. In slice mode the queries stop by themselves when they have cau
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -24,7 +23,7 @@ from flowcore.latency.summary import LatencySummary
 from flowcore.metrics.progress import FlowProgress, QueryProgress
 from flowcore.planner.plan import LiveQuery, LiveStage, Plan
 from flowcore.settings import Settings
-from flowcore.spark.beside import Beside, tracks_latency
+from flowcore.spark.beside import Beside
 from flowcore.spark.boundary import while_running
 from flowcore.spark.checkpoints import check_plan, checkpoint_of
 from flowcore.spark.context import Context, broker_of
@@ -34,10 +33,11 @@ from flowcore.spark.lease import Leases
 from flowcore.spark.observation import Observation
 from flowcore.spark.session import live_session
 from flowcore.spark.sinks import DEAD_LETTER_CONFIGS
+from flowcore.spark.slots import require_slots
 from flowcore.spark.stream_source import output_servers
 from flowcore.spark.supervised import SupervisedQuery
 
-__all__ = ["LiveRun", "prepare_topics", "slots_needed", "wait_until_ended"]
+__all__ = ["LiveRun", "prepare_topics", "wait_until_ended"]
 
 _POLL_S = 0.05
 
@@ -85,6 +85,7 @@ class LiveRun:
             for query in self.stage.queries:
                 beside = Beside.of(query, self.plan, self.context.settings, self._checkpoint(query))
                 self._queries.append(SupervisedQuery(query, self.context, meter, self._results, beside))
+            require_slots(self.plan, self.context)
             besides = {each.query: each.beside for each in self._queries}
             if any(beside.tracked for beside in besides.values()):
                 self._collectors = self._closing.enter_context(track(self.plan, besides, self.context))
@@ -201,31 +202,6 @@ def prepare_topics(stage: LiveStage, settings: Settings) -> None:
                 if topic.on_error == "dead-letter":
                     letters = {topic.dead_letter: 1}
                     ensure_topics(output_servers(query, settings), letters, DEAD_LETTER_CONFIGS)
-
-
-def slots_needed(plan: Plan, settings: Settings) -> int:
-    """Tasks that shall be able to run at the same time, 0 if the plan has no live queries.
-
-    A real-time query holds its slots as long as it lives. Batches of other queries would wait for each
-    other on fewer slots than their tasks, while those wait for the broker; twice the cores is enough.
-    One more is for Spark's own small jobs, such as sending a joined table to all tasks.
-    """
-    held = shared = 0
-    for query in plan.live.queries if plan.live else ():
-        partitions = 0
-        for source in query.sources:
-            topic = topic_of(source)
-            if topic is not None:
-                counts = partition_counts(broker_of(topic, settings), [topic.name])
-                partitions += counts[topic.name] or topic.partitions or 1
-        if tracks_latency(query, settings, checkpoint_of(query, plan.flow, settings)):
-            partitions *= 2  # their companion topics have as many
-        if query.mode.value == "realtime":
-            held += partitions + (settings.shuffle_partitions if query.updating else 0)
-        else:
-            shared += partitions
-    slots = held + min(shared, 2 * (os.cpu_count() or 1))
-    return slots + 1 if held else slots
 
 
 def _create_outputs(query: LiveQuery, partitions: int, settings: Settings) -> None:

@@ -8,6 +8,7 @@ query's checkpoint was started with it.
 
 from __future__ import annotations
 
+import calendar
 import secrets
 import shutil
 import time
@@ -21,7 +22,21 @@ from flowcore.spark.lock import exclusive
 from flowcore.spark.manifest import Manifest
 from flowcore.spark.swaps import Swap, finish
 
-__all__ = ["ResultStore", "StageFolder"]
+__all__ = ["ResultStore", "StageFolder", "version_time_s"]
+
+_TIME = "%Y%m%dT%H%M%S"
+
+
+def version_time_s(version: str) -> float:
+    """When the run of a stage began that made a version, in seconds since the epoch.
+
+    Raises:
+        ValueError: It is the name of no version.
+
+    >>> version_time_s("19700101T000010-0a1b2c3d")
+    10.0
+    """
+    return float(calendar.timegm(time.strptime(version.partition("-")[0], _TIME)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +75,7 @@ class StageFolder:
         with self._locked():
             with suppress(ResultError):  # of a manifest that cannot be read nothing can be finished
                 finish(_pending(self.manifest()))
-            version = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{secrets.token_hex(4)}"
+            version = f"{time.strftime(_TIME, time.gmtime())}-{secrets.token_hex(4)}"
             try:
                 yield version, self.root / version
             finally:

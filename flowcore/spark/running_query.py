@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from pathlib import Path
 
 from pyspark.sql import DataFrame
@@ -164,7 +165,8 @@ class RunningQuery:
             case _ if prepared.catching_up:
                 writer = writer.trigger(availableNow=True)
             case _:
-                interval = settings.trigger_interval
+                held = timedelta(milliseconds=query.batch_interval_ms or 0)
+                interval = max(settings.trigger_interval, held)
                 if by_clock:  # batches without input, one after the other, would keep the machine busy
                     interval = interval or settings.auto_watermark_interval
                 milliseconds = int(interval.total_seconds() * 1000)

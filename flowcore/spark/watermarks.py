@@ -16,7 +16,6 @@ from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pyspark.errors import PySparkException
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
@@ -129,17 +128,17 @@ class WatermarkSender:
         while not self._stop.wait(self._interval_s):
             try:
                 self._look()
-            except PySparkException:
-                _log.exception("watermarks of query %r: its progress cannot be read", self._query.name)
+            except Exception:  # noqa: BLE001 - whatever it is, records go on, and the next look may succeed
+                _log.exception(
+                    "watermarks of query %r were not sent: they are with the next", self._query.name
+                )
 
     def _look(self) -> None:
         fresh = [batch for batch in self._running.recentProgress if batch["batchId"] > self._last_batch]
         for batch in fresh:
             self._last_batch = batch["batchId"]
             self._take(batch["observedMetrics"])
-        told = self._watermarks.look(time.time_ns() // 1_000_000)
-        if told:
-            self._writer.write(told)
+        self._writer.write(self._watermarks.look(time.time_ns() // 1_000_000))
         if fresh:
             part = self._state.with_suffix(".part")
             part.write_text(json.dumps(self._watermarks.snapshot()))

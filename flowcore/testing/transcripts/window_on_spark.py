@@ -27,8 +27,10 @@ from flowcore.windows import Aggregate, WindowConfig
 from flowcore.windows.aggregates import Sum
 from flowcore.windows.built_in import BuiltIn, BuiltIns
 
-__all__ = ["SKIPPED", "kinds_on_spark"]
+__all__ = ["AT_ONCE", "SKIPPED", "kinds_on_spark"]
 
+AT_ONCE = 4
+"""Transcripts that are replayed side by side: a batch waits for files and Python most of its time."""
 SKIPPED = frozenset({"processing_time_ms"})
 """Actions that cannot be done there: the clock is Spark's own."""
 
@@ -47,18 +49,11 @@ def kinds_on_spark() -> Iterator[Mapping[str, Kind]]:
     try:
         with session(settings, "replay") as spark:
             live = live_session(spark, settings)
-            runners: list[_Windows] = []
 
             def build(operator: Mapping[str, Any]) -> _Windows:
-                while runners:
-                    runners.pop().close()
-                path = Path(tempfile.mkdtemp(dir=folder))
-                runners.append(_Windows(operator, live, path))
-                return runners[0]
+                return _Windows(operator, live, Path(tempfile.mkdtemp(dir=folder)))
 
-            yield {"window": Kind(name="window", build=build)}
-            while runners:
-                runners.pop().close()
+            yield {"window": Kind(name="window", build=build, close=_Windows.close)}
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
