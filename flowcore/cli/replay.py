@@ -35,8 +35,7 @@ def replay(files: tuple[Path, ...], engine: str, as_json: bool) -> None:
     """Replay transcripts, and print each step that shows something else than it should.
 
     FILES are transcripts, or folders of them (every .yaml file in them). A transcript of a kind that
-    cannot be run here is skipped; so is, on Spark, one that moves the clock by hand. The last line
-    counts; the exit code is 1 if any transcript failed.
+    cannot be run here is skipped. The last line counts; the exit code is 1 if any transcript failed.
 
     \b
     Examples:
@@ -45,9 +44,9 @@ def replay(files: tuple[Path, ...], engine: str, as_json: bool) -> None:
       flowcore replay --json my-case.yaml
     """
     counts = {"passed": 0, "failed": 0, "skipped": 0}
-    with _engine(engine) as (kinds, skipped):
+    with _engine(engine) as kinds:
         for path in _transcripts(files):
-            outcome = _replayed(path, kinds, skipped)
+            outcome = _replayed(path, kinds)
             counts[outcome["result"]] += 1
             if as_json:
                 click.echo(json.dumps(outcome, default=str))
@@ -61,18 +60,15 @@ def replay(files: tuple[Path, ...], engine: str, as_json: bool) -> None:
 
 
 @contextmanager
-def _engine(name: str) -> Iterator[tuple[Mapping[str, Kind], frozenset[str]]]:
-    """What transcripts are run on, and the actions that cannot be done there."""
+def _engine(name: str) -> Iterator[Mapping[str, Kind]]:
+    """What transcripts are run on."""
     if name == "memory":
-        yield KINDS, frozenset()
+        yield KINDS
         return
-    from flowcore.testing.transcripts.window_on_spark import (  # noqa: PLC0415 - Spark is slow to import
-        SKIPPED,
-        kinds_on_spark,
-    )
+    from flowcore.testing.transcripts.on_spark import kinds_on_spark  # noqa: PLC0415 - Spark is slow to import
 
     with kinds_on_spark() as kinds:
-        yield kinds, SKIPPED
+        yield kinds
 
 
 def _transcripts(files: tuple[Path, ...]) -> Iterator[Path]:
@@ -87,15 +83,13 @@ def _transcripts(files: tuple[Path, ...]) -> Iterator[Path]:
         yield from found
 
 
-def _replayed(path: Path, kinds: Mapping[str, Kind], skipped: frozenset[str]) -> dict[str, Any]:
+def _replayed(path: Path, kinds: Mapping[str, Kind]) -> dict[str, Any]:
     told: dict[str, Any] = {"file": str(path)}
     try:
         transcript = load(path)
         told |= {"name": transcript.name, "kind": transcript.kind}
         if transcript.kind not in kinds:
             return {**told, "result": "skipped", "why": f"kind {transcript.kind!r} cannot be replayed here"}
-        if any(not skipped.isdisjoint(step) for step in transcript.steps):
-            return {**told, "result": "skipped", "why": "it moves the clock by hand"}
         outcome = replay_transcript(transcript, kinds)
     except FlowcoreError as error:
         return {**told, "result": "failed", "why": str(error)}

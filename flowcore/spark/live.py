@@ -19,6 +19,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from flowcore.errors import FlowcoreError, RunError
+from flowcore.flush.withheld import Withheld
 from flowcore.graph.operators import Operator, topic_of
 from flowcore.kafka.elements import ElementWriter
 from flowcore.kafka.latency_collector import LatencyCollector
@@ -183,6 +184,7 @@ class LiveRun:
             writer=writer,
             interval_s=self.context.settings.auto_watermark_interval.total_seconds(),
             state=self._checkpoint(query).with_suffix(".watermarks.json"),
+            withheld=Withheld(0 if query.mode.value == "slice" else query.buffer_interval_ms),
         )
         self._closing.enter_context(writer)
         self._closing.enter_context(sender)
