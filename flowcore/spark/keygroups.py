@@ -80,8 +80,6 @@ class _Processor(StatefulProcessor):
         (group,) = key
         clock_ms = timers.getCurrentProcessingTimeInMs()
         stepped = self._runtime.step(int(group), items, clock_ms, self._store, _remembered)
-            f"{clock_ms} g{group} n{len(items)} exp{expired} wake{stepped.wake_before_ms}->{stepped.manifest.wake_ms} out{len(stepped.outputs.batches)}\n"
-        )
         before_ms, wake_ms = stepped.wake_before_ms, stepped.manifest.wake_ms
         if wake_ms != before_ms:
             if before_ms is not None and not expired:  # Spark itself takes out the one that has expired
