@@ -31,6 +31,7 @@ def _part(part: Part) -> dict[str, Any]:
             "joins": [node.name for node in runs.results],
             "split": _decision(runs.split),
             "backlog": _decision(runs.backlog),
+            "catch_up": _decision(runs.catch_up),
             "checkpoint_needs": _needs(runs),
             "latency": _decision(runs.latency),
             "dead_letters": [f"{source.name}.dead-letter" for source in runs.dead_letters],

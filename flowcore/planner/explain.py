@@ -130,6 +130,7 @@ def _details(part: Part) -> Iterator[str]:
     outcomes = {"mode": part.mode, "checkpoint": runs.checkpoint, "start": runs.start}
     if isinstance(runs, LiveQuery):
         outcomes["backlog"] = runs.backlog
+        outcomes["catch up"] = runs.catch_up
         outcomes["latency"] = runs.latency
     for name, decision in outcomes.items():
         yield f"  {name}: {_because(decision)}"

@@ -197,6 +197,7 @@ class LiveQuery:
         chains: Its Python operators, by call of a worker.
         checkpoint: When one is taken, and whether anything is flushed for it.
         backlog: When what it reads counts as history.
+        catch_up: Whether it runs in micro-batches until then; ``"no"`` if it never changes its mode.
         after: Names of the bounded stages that have to be committed before it may start.
         start: When it starts, and why.
         key_groups: In how many parts windows and process functions keep their state.
@@ -214,6 +215,7 @@ class LiveQuery:
     chains: tuple[Chain, ...] = ()
     checkpoint: Decision = Decision("after each batch", ())
     backlog: Decision = Decision("while a source lags", ())
+    catch_up: Decision = Decision("no", ())
     after: tuple[str, ...] = ()
     start: Decision = _AT_ONCE
     key_groups: int = 16

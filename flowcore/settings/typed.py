@@ -38,12 +38,28 @@ def _positive(value: str | int) -> int:
     return number
 
 
+def _count(value: str | int) -> int:
+    number = -1 if isinstance(value, (bool, float)) else int(value)
+    if number < 0:
+        msg = "it must be a whole number, 0 or more"
+        raise ValueError(msg)
+    return number
+
+
 def _port(value: str | int) -> int:
     number = -1 if isinstance(value, (bool, float)) else int(value)
     if not 0 <= number < 1 << 16:
         msg = "it must be a whole number from 0 to 65535"
         raise ValueError(msg)
     return number
+
+
+def _address(value: Any) -> str:
+    text = _text(value)
+    if not text.startswith(("http://", "https://")):
+        msg = "it must begin with http:// or https://"
+        raise ValueError(msg)
+    return text
 
 
 def _flag(value: str | bool) -> bool:
@@ -124,6 +140,18 @@ class Settings:
         "state.backend.cache.max-entries-num", 1_000_000, _positive,
         "most records that one operator holds back in memory, with execution.flush.memory-buffer-only",
     )  # fmt: skip
+    backlog_checkpoints: timedelta | None = _setting(
+        "execution.checkpointing.interval-during-backlog", None, parse_duration,
+        "most time between two checkpoints in backlog, at least execution.realtime.batch-duration; 0: any",
+    )  # fmt: skip
+    backlog_enter: int = _setting(
+        "backlog.enter", 200_000, _positive,
+        "unread records of a partition above which a live query is in backlog and catches up",
+    )  # fmt: skip
+    backlog_leave: int = _setting(
+        "backlog.leave", 50_000, _count,
+        "unread records of each partition up to which it is out of it again and live; below backlog.enter",
+    )  # fmt: skip
     stages_at_once: int = _setting(
         "execution.stages-at-once", 4, _positive,
         "most bounded stages that run side by side; 1 for one after another, as declared",
@@ -170,7 +198,15 @@ class Settings:
     )  # fmt: skip
     prometheus_port: int | None = _setting(
         "metrics.prometheus.port", None, _port,
-        "port on 127.0.0.1 where a live run serves metrics to Prometheus, 0 for any that is free",
+        "port where a live run serves metrics to Prometheus, 0 for any that is free",
+    )  # fmt: skip
+    prometheus_host: str = _setting(
+        "metrics.prometheus.host", "127.0.0.1", _text,
+        "address it listens on there; 0.0.0.0 lets other machines ask, without a password",
+    )  # fmt: skip
+    dagster_url: str | None = _setting(
+        "metrics.dagster.url", None, _address,
+        "address of a Dagster webserver, to which a live run reports as its asset <flow>/live",
     )  # fmt: skip
     spark: Mapping[str, str] = field(default_factory=dict)
     """Keys that begin with ``spark.``, as given."""

@@ -3,7 +3,7 @@
 The frame of a query with Kafka sinks has the columns ``topic``, ``key``, ``value``, ``headers`` and, where
 latency markers pass through, ``partition``. Every record that comes from one source record carries the
 header ``flowcore-id``: ``topic:partition:offset:ordinal``, the same after a restart, so that readers can
-drop repeats.
+drop repeats. Every record of a query that joins bounded results carries their versions.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ from flowcore.spark.by_key import ByKey
 from flowcore.spark.checkpoints import checkpoint_of
 from flowcore.spark.context import Context
 from flowcore.spark.incoming import Incoming
+from flowcore.spark.joined_results import Joined
 from flowcore.spark.kept_state import column_types, stateful_parts
 from flowcore.spark.lanes import BAD, ORDINAL, Lane, Tracks, unite
 from flowcore.spark.outgoing import Outgoing
@@ -71,35 +72,31 @@ class CompiledQuery:
     types: Mapping[str, tuple[str, ...]]
 
 
-def compile_query(
-    query: LiveQuery, context: Context, results: Mapping[Operator, DataFrame], beside: Beside
-) -> CompiledQuery:
+def compile_query(query: LiveQuery, context: Context, joined: Joined, beside: Beside) -> CompiledQuery:
     """Compile one live query.
 
     Args:
         query: What to compile.
         context: Session and settings.
-        results: The bounded results it joins; with a column `ORDINAL` where keys repeat.
+        joined: The bounded results it joins; with a column `ORDINAL` where keys repeat.
         beside: What the query carries beside its records.
 
     Raises:
         PlanError: Spark refuses an operator; the message names it.
     """
-    compiler = _Compiler(query, context, results, beside)
+    compiler = _Compiler(query, context, joined, beside)
     return CompiledQuery(compiler.sink_frame(), compiler.types)
 
 
 class _Compiler:
-    def __init__(
-        self, query: LiveQuery, context: Context, results: Mapping[Operator, DataFrame], beside: Beside
-    ) -> None:
+    def __init__(self, query: LiveQuery, context: Context, joined: Joined, beside: Beside) -> None:
         self.query = query
         self.context = context
-        self.results = results
+        self.joined = joined
         self.beside = beside
         self.names: Iterator[str] = (f"_c{number}" for number in count(1))
         self.numbers = count(BAD + 1)
-        self.counted = any(ORDINAL in frame.columns for frame in results.values()) or any(
+        self.counted = any(ORDINAL in frame.columns for frame in joined.frames.values()) or any(
             isinstance(node, (Union, FlatMap)) for node in query.operators
         )
         readers = Counter(parent for node in query.operators for parent in node.inputs)
@@ -137,6 +134,7 @@ class _Compiler:
             beside=self.beside,
             sources=[_topic(node) for node in self.query.sources],
             counted=self.counted,
+            bounded=self.joined.version,
         )
         outputs = [
             outgoing.messages(
@@ -172,7 +170,7 @@ class _Compiler:
                 return tracks, lane
             case Join():
                 tracks, lane = self._take(node.inputs[0])
-                result = self.results[node.inputs[1]]
+                result = self.joined.frames[node.inputs[1]]
                 if self._changes_nothing(node, result):
                     return tracks, lane
                 right = tracks.join(lane, result, node.on, node.how)

@@ -160,7 +160,8 @@ class Steps:
             sources={_SOURCE: Source(None, ("0",), relays=self._relays)},
             rows=self.rows,
         )
-        return by_key_group(frame, packing, runtime)
+        # Starting Python takes longer than all steps of a transcript.
+        return by_key_group(frame, packing, runtime, workers="steps")
 
     def _line(self, place: int, item: Mapping[str, Any] | StreamElement[Any]) -> dict[str, Any]:
         if isinstance(item, Mapping):

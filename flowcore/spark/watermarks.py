@@ -17,7 +17,6 @@ from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pyspark.errors import PySparkException
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
@@ -135,8 +134,10 @@ class WatermarkSender:
         while not self._stop.wait(self._interval_s):
             try:
                 self._look()
-            except PySparkException:
-                _log.exception("watermarks of query %r: its progress cannot be read", self._query.name)
+            except Exception:  # noqa: BLE001 - whatever it is, records go on, and the next look may succeed
+                _log.exception(
+                    "watermarks of query %r were not sent: they are with the next", self._query.name
+                )
 
     def _look(self) -> None:
         fresh = [batch for batch in self._running.recentProgress if batch["batchId"] > self._last_batch]
@@ -147,9 +148,7 @@ class WatermarkSender:
             self._take(batch["observedMetrics"])
         now_ms = time.time_ns() // 1_000_000
         self._withheld.take(self._watermarks.look(now_ms), now_ms)
-        told = self._withheld.release(self._begun_ms)
-        if told:
-            self._writer.write(told)
+        self._writer.write(self._withheld.release(self._begun_ms))
         if fresh:
             part = self._state.with_suffix(".part")
             part.write_text(json.dumps(self._watermarks.snapshot()))

@@ -6,6 +6,16 @@ their resources together. Loading starts no JVM.
 
 from pipelines.bridge.definitions import definitions
 from pipelines.bridge.flow import BridgedFlow, bridge
+from pipelines.bridge.options import Automation, Expectations, Objectives
 from pipelines.bridge.resources import FlowcoreResource, SparkResource
 
-__all__ = ["BridgedFlow", "FlowcoreResource", "SparkResource", "bridge", "definitions"]
+__all__ = [
+    "Automation",
+    "BridgedFlow",
+    "Expectations",
+    "FlowcoreResource",
+    "Objectives",
+    "SparkResource",
+    "bridge",
+    "definitions",
+]

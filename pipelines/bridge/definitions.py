@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dagster import Definitions, in_process_executor
 
-from pipelines.bridge.externals import external_specs, externals_of
+from pipelines.bridge.dead_letters import dead_letter_definitions
+from pipelines.bridge.externals import dead_lettered, external_specs, externals_of
 from pipelines.bridge.flow import BridgedFlow
 from pipelines.bridge.names import bounded_keys
 from pipelines.bridge.resources import FlowcoreResource, SparkResource
@@ -27,4 +28,5 @@ def definitions(
     outside = external_specs((e for flow in flows for e in externals_of(flow.plan)), made)
     # Assets that run one after another in one process share one JVM.
     shared = Definitions(assets=outside, resources=resources, executor=in_process_executor)
-    return Definitions.merge(shared, *(flow.definitions for flow in flows))
+    letters = dead_letter_definitions(topic for flow in flows for topic in dead_lettered(flow.plan))
+    return Definitions.merge(shared, letters, *(flow.definitions for flow in flows))

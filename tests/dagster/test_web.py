@@ -1,7 +1,8 @@
 """A person at the UI: webserver and daemon run as they would, and every click is the UI's GraphQL.
 
 The tests of this module are one session at the UI: history is digested, the live queries are
-started, a slice is asked for meanwhile and waits, the live queries are terminated, the slice runs.
+started, their run worker and then their JVM are killed and they come back, a slice is asked for meanwhile
+and waits, the live queries are terminated, the slice runs.
 """
 
 import http.client
@@ -71,6 +72,13 @@ query Materializations($assetKey: AssetKeyInput!) {
         }
       }
     }
+  }
+}
+"""
+RUNS = """
+query Runs($job: String!) {
+  runsOrError(filter: {pipelineName: $job}) {
+    ... on Runs { results { id status parentRunId tags { key value } } }
   }
 }
 """
@@ -150,6 +158,12 @@ class Ui:
 
         wait_until(reached, f"run {run} is {status}")
 
+    def runs(self, job: str) -> list[dict[str, Any]]:
+        """The runs of a job, latest first."""
+        found = self.ask(RUNS, job=job)["runsOrError"]["results"]
+        assert isinstance(found, list)
+        return found
+
     def materializations(self, *key: str, run: str) -> list[dict[str, Any]]:
         """The metadata of each materialization by a run, latest first."""
         asset = self.ask(MATERIALIZATIONS, assetKey={"path": key})["assetOrError"]
@@ -159,16 +173,16 @@ class Ui:
             if event["runId"] == run
         ]
 
-    def jvms(self) -> list[str]:
+    def jvms(self) -> list[int]:
         """The process ids of the JVMs that keep their log in this session's folder."""
-        found = []
+        found: list[int] = []
         for process in Path("/proc").glob("[0-9]*"):
             try:
                 command = (process / "cmdline").read_text()
             except OSError:  # it ended while we looked
                 continue
             if "SparkSubmit" in command and str(self.state) in command:
-                found.append(process.name)
+                found.append(int(process.name))
         return found
 
 
@@ -246,13 +260,15 @@ class Session:
     """What a person did and saw after the history was digested.
 
     Attributes:
-        live: Id of the live run.
+        killed: Ids of the live runs of which the worker, then the JVM was killed.
+        live: Id of the live run that came after them, and was terminated.
         slice: Id of the run that waited for it.
         beats: Metadata of each beat of the live run, latest first.
         stop_s: Seconds from the click on *Terminate* to *Canceled*.
         jvms: JVMs of the live run just before, and how many of them were left after it.
     """
 
+    killed: list[str]
     live: str
     slice: str
     beats: list[dict[str, Any]]
@@ -265,14 +281,17 @@ def session(ui: Ui, history: str, auctions: Any) -> Session:
     """Live queries started, seen beating, joined by a queued slice, terminated; then the slice runs."""
     config = {"ops": {"auctions__live": {"config": {"mode": "auto", "beat_seconds": 1.0}}}}
     assert ui.run(history)["status"] == "SUCCESS"
-    live = ui.launch("auctions_live", config)
-    ui.wait_for(live, "STARTED")
-    wait_until(lambda: _records(ui, live) >= auctions.bids, "a beat tells of all bids so far")
+    first = ui.launch("auctions_live", config)
+    ui.wait_for(first, "STARTED")
+    wait_until(lambda: _records(ui, first) >= auctions.bids, "a beat tells of all bids so far")
+    _feed(auctions, 0)
+    second = _back_after(ui, first, _worker_of)
+    _feed(auctions, 1)
+    live = _back_after(ui, second, lambda jvm: jvm)
     waiting = ui.launch("auctions_slice")
-    more = live_bids(NexmarkConfig(), 20_000, auctions.bids, MORE_BIDS)
-    feed(auctions.servers, "bids", [more])
-    before = len(ui.materializations("auctions", "live", run=live))
-    wait_until(lambda: _records(ui, live) >= auctions.bids + MORE_BIDS, "a beat tells of the later bids")
+    before, records = len(ui.materializations("auctions", "live", run=live)), _records(ui, live)
+    _feed(auctions, 2)
+    wait_until(lambda: _records(ui, live) >= records + MORE_BIDS, "a beat tells of the later bids")
     wait_until(lambda: len(ui.materializations("auctions", "live", run=live)) >= before + 2, "it beats on")
     assert ui.run(waiting)["status"] == "QUEUED"
     jvms_live = ui.jvms()
@@ -283,7 +302,29 @@ def session(ui: Ui, history: str, auctions: Any) -> Session:
     jvms = (len(jvms_live), len(set(jvms_live) & set(ui.jvms())))
     beats = ui.materializations("auctions", "live", run=live)
     ui.wait_for(waiting, "SUCCESS")
-    return Session(live, waiting, beats, stop_s, jvms)
+    return Session([first, second], live, waiting, beats, stop_s, jvms)
+
+
+def _feed(auctions: Any, times: int) -> None:
+    """So many more bids, after as many as were fed before."""
+    bids = live_bids(NexmarkConfig(), 20_000, auctions.bids + times * MORE_BIDS, MORE_BIDS)
+    feed(auctions.servers, "bids", [bids])
+
+
+def _back_after(ui: Ui, run: str, victim: Callable[[int], int]) -> str:
+    """Kill a process of a live run, by its JVM's id; the run that beats after it."""
+    (jvm,) = ui.jvms()
+    os.kill(victim(jvm), signal.SIGKILL)
+    wait_until(lambda: ui.runs("auctions_live")[0]["id"] != run, "the live run is launched again")
+    latest = str(ui.runs("auctions_live")[0]["id"])
+    ui.wait_for(latest, "STARTED")
+    wait_until(lambda: _records(ui, latest) > 0, "it reads again")
+    return latest
+
+
+def _worker_of(jvm: int) -> int:
+    status = Path(f"/proc/{jvm}/status").read_text()
+    return int(next(line for line in status.splitlines() if line.startswith("PPid:")).split()[1])
 
 
 def _records(ui: Ui, run: str) -> int:
@@ -327,6 +368,22 @@ def test_live_run_beats_with_numbers(session: Session) -> None:
     assert session.beats[0]["bids/mode"] == session.beats[0]["highest/mode"] == "realtime"
 
 
+def test_killed_run_is_launched_again(ui: Ui, session: Session) -> None:
+    """A killed worker by Dagster's own retry, a failed query by the supervisor; a terminated run stays so."""
+    runs = {run["id"]: run for run in ui.runs("auctions_live")}
+    tags = {tag["key"]: tag["value"] for tag in runs[session.live]["tags"]}
+    first, second = session.killed
+
+    assert runs.keys() == {first, second, session.live}  # none after the one that was terminated
+    assert runs[second]["parentRunId"] == first
+    assert (tags["flowcore/restart"], tags["flowcore/restart-of"]) == ("2", second)
+    assert [runs[run]["status"] for run in (first, second, session.live)] == [
+        "FAILURE",
+        "FAILURE",
+        "CANCELED",
+    ]
+
+
 def test_live_run_ends_soon_when_it_is_terminated(session: Session) -> None:
     """From the click to *Canceled* are at most 10 s, and then its JVM is gone."""
     assert session.stop_s < 10
@@ -343,7 +400,7 @@ def test_every_bid_is_enriched(session: Session, auctions: Any) -> None:
     assert session.slice
     assert _bid_ids(auctions.servers) == {
         bid
-        for table in live_batches(NexmarkConfig(), 20_000, auctions.bids + MORE_BIDS)
+        for table in live_batches(NexmarkConfig(), 20_000, auctions.bids + 3 * MORE_BIDS)
         for bid in table["bid_id"].to_pylist()
     }
 

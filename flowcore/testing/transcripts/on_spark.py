@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from flowcore.settings import Settings
 from flowcore.spark.session import live_session, session
-from flowcore.testing.transcripts import flush
+from flowcore.testing.transcripts import flush, window
 from flowcore.testing.transcripts.flush_on_spark import FlushSteps
 from flowcore.testing.transcripts.runner import Kind
 from flowcore.testing.transcripts.window_on_spark import WindowSteps
 
-__all__ = ["kinds_on_spark"]
+__all__ = ["AT_ONCE", "kinds_on_spark"]
 
-_Runner = FlushSteps | WindowSteps
+AT_ONCE = 4
+"""Transcripts that are replayed side by side: a batch waits for files and Python most of its time."""
 
 
 @contextmanager
@@ -31,24 +33,16 @@ def kinds_on_spark() -> Iterator[Mapping[str, Kind]]:
     try:
         with session(settings, "replay") as spark:
             live = live_session(spark, settings)
-            runners: list[_Runner] = []
 
-            def building(
-                kind: Callable[[Mapping[str, Any], Any, Path], _Runner],
-            ) -> Callable[[Mapping[str, Any]], _Runner]:
-                def build(operator: Mapping[str, Any]) -> _Runner:
-                    while runners:
-                        runners.pop().close()
-                    runners.append(kind(operator, live, Path(tempfile.mkdtemp(dir=folder))))
-                    return runners[0]
+            def windows(operator: Mapping[str, Any]) -> WindowSteps:
+                return WindowSteps(operator, live, Path(tempfile.mkdtemp(dir=folder)))
 
-                return build
+            def buffers(operator: Mapping[str, Any]) -> FlushSteps:
+                return FlushSteps(operator, live, Path(tempfile.mkdtemp(dir=folder)))
 
             yield {
-                "window": Kind(name="window", build=building(WindowSteps)),
-                "flush": flush.KIND.built_by(building(FlushSteps)),
+                "window": replace(window.KIND, build=windows, close=WindowSteps.close),
+                "flush": replace(flush.KIND, build=buffers, close=FlushSteps.close),
             }
-            while runners:
-                runners.pop().close()
     finally:
         shutil.rmtree(folder, ignore_errors=True)

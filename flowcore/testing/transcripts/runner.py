@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 __all__ = ["COMMON_ACTIONS", "Kind", "Refused", "Runner"]
@@ -61,7 +61,4 @@ class Kind:
     actions: frozenset[str] = frozenset()
     in_order: bool = False
     agrees: Callable[[str, Any, Mapping[str, Any]], bool | None] = lambda *_: None
-
-    def built_by(self, build: Callable[[Mapping[str, Any]], Runner]) -> Kind:
-        """The same kind, run on something else."""
-        return replace(self, build=build)
+    close: Callable[[Any], None] = lambda _: None
