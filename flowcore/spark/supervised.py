@@ -118,6 +118,8 @@ class SupervisedQuery:
             self._looked_s = time.monotonic()
             if self._takes_over(running) or self._falls_behind(running):
                 running.end_after_batch()
+            elif running.prepared.catching_up and self._next is running.prepared:
+                self._next = self._prepare(running.prepared.joined, behind=False)  # so the pause is shorter
 
     def stop(self) -> None:
         """Stop it at once; what was not committed is read again by the next start."""
