@@ -26,7 +26,7 @@ from flowcore.keygroups.packing import Packing
 from flowcore.keygroups.runtime import Remembered, Runtime, Stepped
 from flowcore.serializers.events import LatencyMarkerEventSerializer
 
-__all__ = ["COUNTERS", "MARKERS", "Outlet", "Unpacking", "by_key_group"]
+__all__ = ["COUNTERS", "COUNTER_ROWS", "MARKERS", "MARKER_ROWS", "Outlet", "Unpacking", "by_key_group"]
 
 MARKERS, COUNTERS = "_markers", "_counters"
 """Outputs beside an operator's own."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
+from flowcore.flush.withheld import Withheld
 from flowcore.graph.operators import topic_of
 from flowcore.kafka.elements import ElementWriter
 from flowcore.planner.plan import Decision, LiveQuery
@@ -136,6 +137,7 @@ class RunningQuery:
             writer=writer,
             interval_s=self._context.settings.auto_watermark_interval.total_seconds(),
             state=self._checkpoint.with_suffix(".watermarks.json"),
+            withheld=Withheld(0 if query.mode.value == "slice" else query.buffer_interval_ms),
         )
         self._closing.enter_context(writer)
         self._closing.enter_context(sender)
