@@ -97,14 +97,12 @@ def keyed(node: Map | FlatMap, key: str | Sequence[str] | None) -> Map | FlatMap
 
 
 def obstacle(node: Operator) -> Obstacle | None:
-    """Why an operator's output is never held back, whatever the settings are; None if it may be."""
+    """Why an operator of a live query is never held back, whatever the settings are; None if it may be."""
     match node:
         case Write():
             return Obstacle("it is a sink")
         case Read():
             return Obstacle("it is a source")
-        case _ if node.bounded:
-            return Obstacle("its stage puts out once")
         case Aggregate() | Window() | KeyedProcess() | Map() | Filter() | FlatMap() | MapBatches():
             return _not_idempotent(node) or _no_key(node)
         case _:

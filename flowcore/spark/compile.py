@@ -184,7 +184,10 @@ class _Compiler:
                 return self._plain(frame)
             case Aggregate():
                 tracks, lane = self._take(node.inputs[0])
-                tracks, lane = aggregated(node, tracks, lane, timed=self.beside.timed)
+                tracks, lane = aggregated(
+                    node, tracks, lane,
+                    timed=self.beside.timed, held=self.query.batch_interval_ms is not None,
+                )  # fmt: skip
                 self.types[node.name] = column_types(tracks.frame)
                 return tracks, lane
             case Window() | KeyedProcess():

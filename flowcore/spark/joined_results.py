@@ -158,6 +158,14 @@ def _load(
 ) -> DataFrame:
     root = context.results.folder(stage.name).root
     table = manifest.tables[operator.name]
+    known = {name.lower() for name, _ in table.schema}
+    if missing := [name for name in operator.columns if name.lower() not in known]:
+        msg = (
+            f"result {operator.name!r} of flow {context.flow!r}, version {manifest.version}, has no column "
+            f"{missing[0]!r}: another version of the flow left it, and it cannot be joined; run the stage "
+            "again with this one"
+        )
+        raise ResultError(msg)
     files = [str(root / file.path) for file in table.files]
     schema = ", ".join(f"`{name}` {kind}" for name, kind in table.schema)
     reader = context.spark.read

@@ -1,6 +1,6 @@
 """The live stage: start its queries, watch them, and stop them all when one fails or a person says so.
 
-Each query has its checkpoint and a lock on it: a second start on the same checkpoint is refused while
+Each query has its checkpoint and a lease of it: a second start on the same checkpoint is refused while
 the first lives. In slice mode the queries stop by themselves when they have caught up.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
@@ -29,7 +29,7 @@ from flowcore.spark.checkpoints import check_plan, checkpoint_of
 from flowcore.spark.context import Context, broker_of
 from flowcore.spark.joined_results import JoinedResults
 from flowcore.spark.latency import track
-from flowcore.spark.lock import exclusive
+from flowcore.spark.lease import Leases
 from flowcore.spark.observation import Observation
 from flowcore.spark.session import live_session
 from flowcore.spark.sinks import DEAD_LETTER_CONFIGS
@@ -65,6 +65,7 @@ class LiveRun:
         self.stage: LiveStage = plan.live
         self.context = Context(live_session(context.spark, context.settings), context.settings, context.flow)
         self._queries: list[SupervisedQuery] = []
+        self._leases = Leases()
         self._results = JoinedResults(plan, self.context)
         self._collectors: tuple[LatencyCollector, ...] = ()
         self._observation = observation or Observation(plan, self.context)
@@ -73,9 +74,10 @@ class LiveRun:
 
     def __enter__(self) -> Self:
         try:
-            # Locks first: a start that is refused must change nothing for the run that lives.
+            # Leases first: a start that is refused must change nothing for the run that lives.
+            self._closing.enter_context(self._leases)
             for query in self.stage.queries:
-                self._closing.enter_context(_only_run(self._checkpoint(query), query.name))
+                self._leases.take(self._checkpoint(query))
             check_plan(self.plan, self.context.settings)
             self._closing.enter_context(self._results)
             prepare_topics(self.stage, self.context.settings)
@@ -105,6 +107,11 @@ class LiveRun:
     def running(self) -> Mapping[str, StreamingQuery]:
         """Spark's own queries, as they were started last, by name."""
         return {each.query.name: each.running for each in self._queries if each.running is not None}
+
+    @property
+    def modes(self) -> Mapping[str, str]:
+        """How each query was started last, by name; asks nobody."""
+        return {each.query.name: each.mode for each in self._queries}
 
     @property
     def active(self) -> bool:
@@ -150,6 +157,7 @@ class LiveRun:
 
     def _look(self) -> None:
         try:
+            self._leases.check()
             for each in self._queries:
                 if (error := each.error) is not None:
                     with while_running(
@@ -201,14 +209,6 @@ def _create_outputs(query: LiveQuery, partitions: int, settings: Settings) -> No
         topic = topic_of(sink)
         if topic is not None:
             ensure_topics(broker_of(topic, settings), {topic.name: topic.partitions or partitions})
-
-
-def _only_run(checkpoint: Path, name: str) -> AbstractContextManager[None]:
-    refusal = (
-        f"query {name!r} already runs on the checkpoint {checkpoint}: two would write everything twice and "
-        "spoil it; stop the other run, or set another state.dir"
-    )
-    return exclusive(checkpoint.with_name(f".{name}.lock"), refusal)
 
 
 class _Active(Protocol):

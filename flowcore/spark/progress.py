@@ -191,6 +191,8 @@ class _QueryMeter:
         self.bounded: Mapping[str, str] = {}
         self._inputs = inputs_of(query)
         self._lagging: dict[str, bool] = {}
+        self._busy_since: tuple[int, int] | None = None
+        """The batch that was the last one when the running one was seen first, and the clock then."""
         self._rows_in, self._rows_out = Rate(), Rate()
         self._sources = {topic.name: node for node in query.sources if (topic := topic_of(node))}
         self._sinks = {topic.name for sink in query.sinks if (topic := topic_of(sink))}
@@ -233,7 +235,7 @@ class _QueryMeter:
             rows_out=rows_out,
             rows_out_per_second=self._rows_out.take(now_ms, rows_out),
             lag=lag,
-            backlog=self._backlog(partitions, lag),
+            backlog=self._backlog(partitions, lag, now_ms),
             batch_ms=batch.length_ms if batch else None,
             watermark_ms=self._watermark_ms(),
             late=self._tally.late,
@@ -256,8 +258,11 @@ class _QueryMeter:
     def _rows_per_second(self, now_ms: int, rows_in: int) -> float | None:
         if self._under_way:
             return self._rows_in.take(now_ms, rows_in)
-        busy = self._running is not None and self._running.status["isTriggerActive"]
-        return self._tally.rows_per_second(now_ms, busy=busy)
+        return self._tally.rows_per_second(now_ms, busy=self._busy)
+
+    @property
+    def _busy(self) -> bool:
+        return self._running is not None and bool(self._running.status["isTriggerActive"])
 
     def _standings(self) -> dict[str, Mapping[int, Standing]]:
         known = self._watermarks.sources if self._watermarks else {}
@@ -265,16 +270,28 @@ class _QueryMeter:
             topic: known[node.name].standings() for topic, node in self._sources.items() if node.name in known
         }
 
-    def _backlog(self, partitions: Iterable[PartitionProgress], lag: int | None) -> bool | None:
+    def _backlog(self, partitions: Iterable[PartitionProgress], lag: int | None, now_ms: int) -> bool | None:
+        waits = self._waits_for_a_flush(now_ms)
         for topic, node in self._sources.items():
             lags = [one.lag for one in partitions if one.topic == topic and one.lag is not None]
             if lags and lag is not None:
                 # Of what a real-time batch has read only the sum is known, and no partition lags by more.
                 worst = min(max(lags), lag)
-                lagging = self._thresholds.backlog(worst, before=self._lagging.get(topic))
+                lagging = not waits and self._thresholds.backlog(worst, before=self._lagging.get(topic))
                 self._lagging[topic] = lagging
                 self._inputs.tell(node.name, backlog=lagging)
         return self._inputs.backlog
+
+    def _waits_for_a_flush(self, now_ms: int) -> bool:
+        """What is unread is what comes in a flush interval, unless a batch takes longer to read it."""
+        interval_ms = self._query.batch_interval_ms
+        if interval_ms is None:
+            return False
+        if not self._busy:
+            self._busy_since = None
+        elif self._busy_since is None or self._busy_since[0] != self._last_batch:
+            self._busy_since = self._last_batch, now_ms
+        return self._busy_since is None or now_ms - self._busy_since[1] <= interval_ms
 
     def _watermark_ms(self) -> int | None:
         told_ms = self._watermarks.watermark_ms if self._watermarks else MIN_TIMESTAMP_MS

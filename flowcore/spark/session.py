@@ -57,22 +57,11 @@ def session_config(
         record_to: Write the JVM's class archive there when it ends; see `flowcore.installation.archive`.
     """
     cores = os.cpu_count() or 1
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    heap_gib = max(1, min(4, memory // _GIB // 4))
-    log = settings.state_dir.absolute() / "spark.log"
+    submitted = _submitted()
+    given = {**submitted, **settings.spark}
     limits = [f"-Dorg.apache.avro.limits.{name}={limit}" for name, limit in _AVRO_LIMITS.items()]
-    options = [
-        *driver_options(short_lived=settings.short_lived, record_to=record_to),
-        f'"-Dflowcore.log={log}"',
-        *limits,
-        f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}",
-    ]
-    given = {**_submitted(), **settings.spark}
     config = {
         "spark.master": f"local[{max(cores, slots or 0)}]",
-        "spark.driver.memory": f"{heap_gib}g",
-        "spark.driver.extraClassPath": driver_class_path(),
-        "spark.driver.extraJavaOptions": " ".join(options),
         "spark.executor.extraJavaOptions": " ".join([*limits, *compiler_options(settings.short_lived)]),
         "spark.ui.enabled": "false",
         # A real-time batch lasts minutes, and only heartbeats tell what it has read: at Spark's 10 s every
@@ -86,10 +75,30 @@ def session_config(
         "spark.sql.files.minPartitionNum": str(cores),
         "spark.sql.warehouse.dir": str(settings.state_dir.absolute() / "warehouse"),
     }
+    if not submitted:
+        config |= _driver(settings, limits, record_to)
     if given.get("spark.master", "local").startswith("local"):
         loopback = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
         return config | loopback | given
     return config | given | _shipped(given)
+
+
+def _driver(settings: Settings, limits: list[str], record_to: Path | None) -> dict[str, str]:
+    """Of the JVM that is about to be started."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    heap_gib = max(1, min(4, memory // _GIB // 4))
+    log = settings.state_dir.absolute() / "spark.log"
+    options = [
+        *driver_options(short_lived=settings.short_lived, record_to=record_to),
+        f'"-Dflowcore.log={log}"',
+        *limits,
+        f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}",
+    ]
+    return {
+        "spark.driver.memory": f"{heap_gib}g",
+        "spark.driver.extraClassPath": driver_class_path(),
+        "spark.driver.extraJavaOptions": " ".join(options),
+    }
 
 
 @contextmanager
@@ -149,8 +158,11 @@ def live_session(spark: SparkSession, settings: Settings) -> SparkSession:
 
 
 def _submitted() -> dict[str, str]:
-    """What ``spark-submit`` was told, where it has started this process: the master, above all."""
-    return dict(SparkConf().getAll()) if "PYSPARK_GATEWAY_PORT" in os.environ else {}
+    """What ``spark-submit`` was told, where it has started this process and the driver's JVM."""
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:
+        return {}
+    SparkContext._ensure_initialized()  # noqa: SLF001 - only that JVM knows, and a SparkConf does not ask for it
+    return dict(SparkConf().getAll())
 
 
 def _shipped(given: Mapping[str, str]) -> dict[str, str]:

@@ -28,7 +28,7 @@ from flowcore.spark.running_query import Prepared, RunningQuery, prepare
 __all__ = ["SupervisedQuery"]
 
 _log = logging.getLogger(__name__)
-_LOOK_S = 0.5
+_LOOK_S = 2.0
 
 
 class SupervisedQuery:
@@ -54,6 +54,8 @@ class SupervisedQuery:
         self._meter = meter
         self._results = results
         self._per_second: float | None = None
+        self._rows_in = 0
+        self._started = (0, 0.0)
         self._reason = ""
         self._looked_s = 0.0
         self._running: RunningQuery | None = None
@@ -64,6 +66,11 @@ class SupervisedQuery:
     def running(self) -> StreamingQuery | None:
         """Spark's own query, as it was started last."""
         return self._running.running if self._running else None
+
+    @property
+    def mode(self) -> str:
+        """How it was started last."""
+        return (self._running.prepared if self._running else self._next).query.mode.value
 
     @property
     def active(self) -> bool:
@@ -139,12 +146,7 @@ class SupervisedQuery:
         return True
 
     def _falls_behind(self, running: RunningQuery) -> bool:
-        if self.query.catch_up.value == "no":
-            return False
-        if running.prepared.catching_up:
-            self._per_second = self._meter.query(self.query.name).rows_per_second or self._per_second
-            return False
-        if not self._behind():
+        if running.prepared.catching_up or not self._behind():
             return False
         self._next = self._prepare(behind=True)
         self._reason = f"a partition has over {thresholds(self._context.settings).enter:,} unread records"
@@ -153,6 +155,8 @@ class SupervisedQuery:
     def _go_on(self, before: RunningQuery) -> None:
         began = time.monotonic()
         behind = self._behind()
+        if before.prepared.catching_up:
+            self._per_second = (self._rows_in - self._started[0]) / (began - self._started[1])
         if self._next.catching_up != behind:
             self._next = self._prepare(behind=behind)
         if before.prepared.catching_up and not behind and not before.ending:
@@ -164,6 +168,7 @@ class SupervisedQuery:
     def _start(self, ended: float | None = None) -> None:
         prepared = self._next
         self._results.pin(self.query, prepared.joined.versions)
+        self._started = self._rows_in, time.monotonic()
         self._running = RunningQuery(prepared, self._context)
         self._meter.started(
             prepared.query,
@@ -178,7 +183,9 @@ class SupervisedQuery:
     def _behind(self) -> bool:
         if self.query.catch_up.value == "no":
             return False
-        return bool(self._meter.query(self.query.name).backlog)
+        progress = self._meter.query(self.query.name)
+        self._rows_in = progress.rows_in
+        return bool(progress.backlog)
 
     def _prepare(self, *, behind: bool) -> Prepared:
         settings = self._context.settings

@@ -4,6 +4,7 @@
 their resources together. Loading starts no JVM.
 """
 
+from pipelines.bridge.component import FlowComponent, FlowsComponent
 from pipelines.bridge.definitions import definitions
 from pipelines.bridge.flow import BridgedFlow, bridge
 from pipelines.bridge.options import Automation, Expectations, Objectives
@@ -13,7 +14,9 @@ __all__ = [
     "Automation",
     "BridgedFlow",
     "Expectations",
+    "FlowComponent",
     "FlowcoreResource",
+    "FlowsComponent",
     "Objectives",
     "SparkResource",
     "bridge",

@@ -14,6 +14,8 @@ from dagster import (
 )
 
 from flowcore.planner.plan import Plan
+from pipelines.bridge.dead_letters import dead_letter_sensor
+from pipelines.bridge.externals import dead_lettered
 from pipelines.bridge.health import health_sensor
 from pipelines.bridge.jobs import jobs_of, live_jobs, unfinished
 from pipelines.bridge.launchers import automation_sensor, history_sensor, lag_sensor
@@ -35,6 +37,8 @@ def automation_of(plan: Plan, options: Automation, objectives: Objectives) -> De
         schedules.append(_schedule(plan, "slice", "slice_schedule", options.slice_cron))
         sensors += [supervision_sensor(plan, options.restart_policy), health_sensor(plan, objectives)]
         sensors.append(lag_sensor(plan, options))
+        if dead_lettered(plan):
+            sensors.append(dead_letter_sensor(plan))
     return Definitions.merge(
         jobs_of(plan, options.retries), Definitions(schedules=schedules, sensors=sensors)
     )

@@ -10,7 +10,6 @@ from dagster import (
     AssetChecksDefinition,
     AssetCheckSeverity,
     DefaultSensorStatus,
-    Definitions,
     MetadataValue,
     SensorDefinition,
     SensorEvaluationContext,
@@ -23,29 +22,27 @@ from dagster import (
 from flowcore.errors import BrokerError, RunError
 from flowcore.graph.connectors import KafkaTopic
 from flowcore.kafka.topics import end_offsets, offsets_at, partition_counts
+from flowcore.planner.plan import Plan
 from flowcore.settings import Settings
 from flowcore.spark.context import broker_of
-from pipelines.bridge.names import topic_key
+from pipelines.bridge.externals import dead_lettered
+from pipelines.bridge.names import identifier, topic_key
 from pipelines.bridge.resources import FlowcoreResource
 
-__all__ = ["dead_letter_definitions"]
+__all__ = ["dead_letter_checks", "dead_letter_sensor"]
 
 _CHECK = "quiet"
 _LATELY_MS = 3_600_000
 _EVERY_S = 60
 
 
-def dead_letter_definitions(topics: Iterable[KafkaTopic]) -> Definitions:
-    """A check for each of these topics' dead letters, and one sensor that asks them all.
+def dead_letter_checks(topics: Iterable[KafkaTopic]) -> list[AssetChecksDefinition]:
+    """For each of these topics, a check of its dead letters.
 
     Args:
-        topics: Whose bad records are put aside.
+        topics: Whose bad records are put aside, by whatever flows.
     """
-    each = {topic.dead_letter: topic for topic in topics}
-    if not each:
-        return Definitions()
-    checks = [_check(topic) for topic in each.values()]
-    return Definitions(asset_checks=checks, sensors=[_sensor(list(each.values()))])
+    return [_check(topic) for topic in {topic.dead_letter: topic for topic in topics}.values()]
 
 
 def _check(topic: KafkaTopic) -> AssetChecksDefinition:
@@ -66,13 +63,16 @@ def _check(topic: KafkaTopic) -> AssetChecksDefinition:
     return quiet
 
 
-def _sensor(topics: list[KafkaTopic]) -> SensorDefinition:
+def dead_letter_sensor(plan: Plan) -> SensorDefinition:
+    """A sensor that answers the checks of a flow's dead letters; it is on unless a person turns it off."""
+    topics = dead_lettered(plan)
+
     @sensor(
-        name="dead_letters",
+        name=identifier(plan.flow, "dead_letters"),
         asset_selection=[topic_key(topic.dead_letter) for topic in topics],
         minimum_interval_seconds=_EVERY_S,
         default_status=DefaultSensorStatus.RUNNING,
-        description="Tells, as asset checks, when messages are refused and when that is over.",
+        description=f"Tells, as asset checks, when flow `{plan.flow}` refuses messages, and when that ends.",
     )
     def look(context: SensorEvaluationContext, flowcore: FlowcoreResource) -> SensorResult | SkipReason:
         told: dict[str, bool] = json.loads(context.cursor or "{}")

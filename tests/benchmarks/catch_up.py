@@ -106,7 +106,7 @@ def _fresh(context: Context, state: Path) -> Context:
 def _until_read(run: LiveRun, mode: Mode | None) -> None:
     end = time.monotonic() + LONGEST_S
     while time.monotonic() < end:
-        if run.wait(0.01) or (mode is None and {one.mode for one in run.progress()} == {"realtime"}):
+        if run.wait(0.01) or (mode is None and {*run.modes.values()} == {"realtime"}):
             return
     msg = f"the queries have not caught up in {LONGEST_S:.0f} s: {run.health()}"
     raise RunError(msg)

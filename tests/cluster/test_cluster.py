@@ -23,7 +23,7 @@ from flowcore.installation.java import find_java
 from flowcore.kafka.topics import end_offsets, ensure_topics
 from tests.cluster.conftest import Cluster, wait_until
 
-pytestmark = [pytest.mark.spark, pytest.mark.kafka]
+pytestmark = pytest.mark.spark
 
 HERE = Path(__file__).parent
 PARTITIONS = 2

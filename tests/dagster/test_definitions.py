@@ -100,11 +100,11 @@ def test_definitions_of_the_reference_flow_are_these() -> None:
     # What looks after a flow is on, what launches one waits for a person.
     assert sorted(sensors) == [
         ("auctions_automation", "STOPPED"),
+        ("auctions_dead_letters", "RUNNING"),
         ("auctions_health", "RUNNING"),
         ("auctions_lag", "STOPPED"),
         ("auctions_new_history", "STOPPED"),
         ("auctions_supervision", "RUNNING"),
-        ("dead_letters", "RUNNING"),
     ]
 
 

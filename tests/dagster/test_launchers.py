@@ -169,11 +169,11 @@ def _progress(state: Path, offsets: dict[str, tuple[int, int]]) -> None:
 def test_dead_letters_are_told_when_they_come(broker: str, tmp_path: Path, instance: DagsterInstance) -> None:
     """First that there are none, then that there are, and nothing between."""
     defs = _relay(broker, tmp_path)
-    before = _tick(defs, "dead_letters", instance)
+    before = _tick(defs, "f_dead_letters", instance)
     ensure_topics(broker, {"in.dead-letter": 1})
-    between = _tick(defs, "dead_letters", instance, before.cursor)
+    between = _tick(defs, "f_dead_letters", instance, before.cursor)
     _send(broker, "in.dead-letter", 3)
-    after = _tick(defs, "dead_letters", instance, between.cursor)
+    after = _tick(defs, "f_dead_letters", instance, between.cursor)
 
     assert _told(before) == [(True, "0 messages of topic 'in' were refused in the last hour")]
     assert _told(between) == []
@@ -182,7 +182,7 @@ def test_dead_letters_are_told_when_they_come(broker: str, tmp_path: Path, insta
 
 def test_dead_letters_wait_for_a_broker(tmp_path: Path, instance: DagsterInstance) -> None:
     """Without one, a tick says so."""
-    found = _tick(_relay("127.0.0.1:9", tmp_path), "dead_letters", instance)
+    found = _tick(_relay("127.0.0.1:9", tmp_path), "f_dead_letters", instance)
 
     assert isinstance(found, SkipReason)
 

@@ -85,7 +85,7 @@ def test_dagster_is_told_now_and_then_and_at_the_end() -> None:
     with webserver() as (address, came):
         listener = DagsterListener(address)
         listener.progressed(RUN)
-        listener.progressed(replace(RUN, time_ms=NOW_MS + 9_999, seconds=70.0))
+        listener.progressed(replace(RUN, time_ms=NOW_MS + 9_999, seconds=69.0))
         listener.progressed(replace(RUN, time_ms=NOW_MS + 10_000, seconds=70.0))
         listener.progressed(replace(RUN, time_ms=NOW_MS + 10_001, state="failed", error="broken"))
 

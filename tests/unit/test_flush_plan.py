@@ -22,6 +22,7 @@ from flowcore import (
 from flowcore.errors import PlanError, SettingsError
 from flowcore.flush.config import BufferOutput
 from flowcore.planner import plan_flow
+from flowcore.planner.fingerprint import fingerprint
 from flowcore.planner.plan import Flush, LiveQuery, Mode
 from flowcore.settings import Settings
 from flowcore.windows.triggers import Count, Purging
@@ -334,6 +335,45 @@ def test_key_of_a_function_is_refused_unless_later_output_replaces_earlier() -> 
         _query(lambda sales: sales.map(Latest(), schema=SALE, key="shopp"))
 
 
+def test_key_of_a_function_is_that_of_its_sink_and_keeps_it_out_of_files() -> None:
+    """A later record replaces an earlier one, which a file cannot do."""
+    query = _query(lambda sales: sales.map(Latest(), schema=SALE, key="kind", name="held"))
+
+    assert query.updating
+    flow = Flow("f")
+    held = flow.read("sales", KafkaTopic("sales", schema=SALE)).map(Latest(), schema=SALE, key="kind")
+    held.write("out", KafkaTopic("out"))
+    assert flow.sinks[0].key == ("kind",)
+    with pytest.raises(PlanError, match="replaces what it has put out before, which files cannot do"):
+        held.write("files", Parquet("out"))
+
+
+@pytest.mark.parametrize("flush", [MINUTE, timedelta(0)], ids=["held", "not-held"])
+def test_branches_behind_one_aggregate_are_one_query(flush: timedelta) -> None:
+    """No buffer parts them: what leaves with the aggregate needs none, and none can be behind it."""
+    flow = Flow("f")
+    top = flow.read("sales", KafkaTopic("sales", schema=SALE, on_error="fail")).aggregate(
+        by="shop", x="max(price)", flush=flush
+    )
+    top.write("plain", KafkaTopic("plain"))
+    top.map(Latest(), schema="shop STRING", passes=["shop"]).write("made", KafkaTopic("made"))
+    live = plan_flow(flow, settings=Settings(flush_interval=MINUTE)).live
+
+    assert live
+    assert [query.name for query in live.queries] == ["plain"]
+
+
+def test_interval_does_not_make_a_stage_run_again() -> None:
+    """It changes nothing in what a bounded stage leaves."""
+    rows = Flow("f").read("rows", Parquet("rows", schema=SALE))
+    long, short = (
+        Flow("f").read("rows", Parquet("rows", schema=SALE)).aggregate(by="shop", x="max(price)", flush=flush)
+        for flush in (2 * MINUTE, MINUTE)
+    )
+
+    assert fingerprint([rows.operator, long.operator]) == fingerprint([rows.operator, short.operator])
+
+
 def test_interval_of_an_operator_wins_over_the_setting() -> None:
     """Longer or shorter; without any there is no buffer."""
     flush = _flush(lambda sales: sales.aggregate(by="shop", x="max(price)", name="held", flush=2 * MINUTE))
@@ -347,6 +387,27 @@ def test_interval_of_an_operator_wins_over_the_setting() -> None:
     assert "flush=2 min is declared with held" in flush.decision.reasons
     assert (unset.way, unset.decision.reasons) == ("off", ("no flush interval is set",))
     assert unset.decision.change == ("set execution.flush.max-interval, or flush= on held",)
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda sales, flush: _windows(sales, flush=flush).aggregate(x="max(price)"),
+        lambda sales, flush: sales.process(Ranked(), by="shop", schema="n INT", name="held", flush=flush),
+        lambda sales, flush: sales.map(Latest(), schema=SALE, key="shop", name="held", flush=flush),
+        lambda sales, flush: sales.flat_map(Latest(), schema=SALE, key="shop", name="held", flush=flush),
+    ],
+    ids=["window", "process", "map", "flat-map"],
+)
+def test_every_operator_that_can_be_held_back_takes_an_interval(
+    build: Callable[[Stream, timedelta], Stream],
+) -> None:
+    """With and without one of the run; zero takes it out."""
+    for setting in ("0", "1 min"):
+        held = _flush(lambda sales: build(sales, 2 * MINUTE), flush__max_interval=setting)
+        assert held.config is not None
+        assert held.config.interval_ms == 120_000
+        assert _flush(lambda sales: build(sales, timedelta(0)), flush__max_interval=setting).way == "off"
 
 
 def test_interval_takes_an_aggregate_out_of_real_time() -> None:
