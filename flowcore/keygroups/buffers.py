@@ -157,6 +157,9 @@ class BufferGroup:
         is_quiet = idle and not 0 <= self._clock_ms - self._heard_ms < (quiet_ms or 0)
         if self._config.holds and (is_quiet or quiet_ms is None):
             self._flush(out)
+        out.gauges["held_records"] = len(self._held)
+        if self._rest.waiting_since_ms is not None:
+            out.gauges["held_since_ms"] = self._rest.waiting_since_ms
 
     def header(self) -> Mapping[str, Any]:
         """All but the records: also when something came last, and how many since the last flush."""

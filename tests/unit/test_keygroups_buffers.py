@@ -256,6 +256,19 @@ def test_buffer_tells_how_many_records_it_saved() -> None:
     assert group.runtime.read(group.store)[0].counters == {"saved_records": 2}
 
 
+def test_buffer_tells_what_it_holds_and_since_when() -> None:
+    """After each step."""
+    group = each_second()
+
+    def gauges(items: Sequence[Item], now_ms: int) -> dict[str, int]:
+        stepped = group.runtime.step(0, packed(items), now_ms, group.store, group.remembered[0])
+        return stepped.outputs.gauges
+
+    assert gauges([("a", 1, None), ("b", 1, None)], 5_100) == {"held_records": 2, "held_since_ms": 5_100}
+    assert gauges([("c", 1, None)], 5_200) == {"held_records": 3, "held_since_ms": 5_100}
+    assert gauges([], 6_000) == {"held_records": 0}
+
+
 def test_what_a_buffer_writes_goes_with_what_comes_and_not_with_what_is_held() -> None:
     """And of what has left nothing stays but what a snapshot is not worth."""
     group = each_second(quiet_ms=100_000)
