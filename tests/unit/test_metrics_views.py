@@ -408,7 +408,7 @@ def test_report_is_one_page_that_loads_nothing(state: Path, tmp_path: Path) -> N
     assert (code, output) == (0, f"{file}: 7 looks at flow sales\n")
     assert (parser.open, parser.loaded) == ([], [])
     assert "http" not in page.replace("https://", "http://").replace('xmlns="http://www.w3.org/2000/svg"', "")
-    assert page.count("<svg") == 18
+    assert page.count("<svg") == 21
     assert page.count("all native") == 1
 
 
