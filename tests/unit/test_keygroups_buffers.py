@@ -197,6 +197,21 @@ def test_the_same_leaves_in_the_same_order_as_from_the_pure_buffer(
     assert group.wakes_at() is None
 
 
+def test_flush_sends_what_the_watermark_covers_in_front_of_it() -> None:
+    """One whose timestamp equals it, too; those without time and markers follow."""
+    group = _Worker(buffers(BufferOutput(interval_ms=1_000)))
+    marker = LatencyMarker(5, "op", 0)
+    group.step([("after", 1, 11), ("at", 2, 10), ("none", 3, None), Watermark(10), marker], 0)
+
+    assert group.step([], 1) == [
+        Record(("at", 2), 10),
+        Watermark(10),
+        Record(("after", 1), 11),
+        Record(("none", 3), None),
+        marker,
+    ]
+
+
 def each_second(quiet_ms: int | None = 400, **settings: Any) -> _Worker:
     group = _Worker(buffers(BufferOutput(interval_ms=1_000, **settings), quiet_ms))
     group.step([Watermark(1)], 5_000)
