@@ -25,6 +25,8 @@ with warnings.catch_warnings():
     from kafka.net.inet import KafkaNetSocket
     from kafka.net.selector import NetworkSelector
 
+from flowcore.kafka.security import admin_login
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from socket import socket
@@ -74,7 +76,8 @@ def connected(bootstrap_servers: str, timeout_s: float) -> Iterator[KafkaAdminCl
                 return client
 
             yield KafkaAdminClient(
-                bootstrap_servers=bootstrap_servers,
+                bootstrap_servers=str(bootstrap_servers),
+                **admin_login(bootstrap_servers),
                 client_id=_CLIENT_ID,
                 bootstrap_timeout_ms=timeout_ms,
                 request_timeout_ms=timeout_ms,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from confluent_kafka import Producer
 
 from flowcore.graph.connectors import KafkaTopic
+from flowcore.kafka.security import client_login
 from flowcore.serializers.formats.raw import RawFormat
 from flowcore.serializers.tagged import TaggedSerializer
 
@@ -47,7 +48,7 @@ class ElementWriter:
         self._topics = topics
         self._channel = channel.encode()
         self._serializer = TaggedSerializer(RawFormat(), channel)
-        self._producer = Producer({"bootstrap.servers": servers, "enable.idempotence": True, "log_level": 0})
+        self._producer = Producer({**client_login(servers), "enable.idempotence": True, "log_level": 0})
 
     def __enter__(self) -> Self:
         return self

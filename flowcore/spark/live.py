@@ -21,6 +21,7 @@ from flowcore.errors import FlowcoreError, RunError
 from flowcore.graph.operators import Operator, topic_of
 from flowcore.kafka.elements import ElementWriter
 from flowcore.kafka.latency_collector import LatencyCollector
+from flowcore.kafka.security import spark_login
 from flowcore.kafka.topics import ensure_topics, partition_counts
 from flowcore.latency.summary import LatencySummary
 from flowcore.metrics.progress import FlowProgress, QueryProgress
@@ -224,7 +225,7 @@ class LiveRun:
         files = [sink.sink for sink in query.sinks if topic_of(sink) is None]
         if files:
             return start_files(files[0], writer.outputMode("append"), self.context)
-        options = {"kafka.bootstrap.servers": output_servers(query, self.context.settings)}
+        options = spark_login(output_servers(query, self.context.settings))
         return (
             writer.format("kafka").options(**options, **sink_options(query, beside.limits.values())).start()
         )
