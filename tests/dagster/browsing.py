@@ -3,12 +3,11 @@
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from playwright.sync_api import Page, expect, sync_playwright
-from playwright.sync_api import TimeoutError as TooLong
 
 PICTURES = Path(os.environ.get("FLOWCORE_PICTURES") or Path(__file__).parents[2] / ".pictures")
 TIMEOUT_MS = 60_000
@@ -53,10 +52,8 @@ class Browser:
     address: str
 
     def open(self, path: str) -> None:
-        """Go to a page of the UI, and put away what greets a newcomer."""
+        """Go to a page of the UI."""
         self.page.goto(self.address + path)
-        with suppress(TooLong):
-            self.page.get_by_role("button", name="Skip").click(timeout=5_000)
 
     def press(self, name: str) -> None:
         """Press a button."""
@@ -83,4 +80,6 @@ def browsing(port: int) -> Iterator[Browser]:
     ):
         page = browser.new_page(viewport={"width": 1600, "height": 1200})
         page.set_default_timeout(TIMEOUT_MS)
+        greeting = page.get_by_role("button", name="Skip")  # to a newcomer, sooner or later
+        page.add_locator_handler(greeting, lambda button: button.click())
         yield Browser(page, f"http://127.0.0.1:{port}")
