@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +37,7 @@ def replay(files: tuple[Path, ...], engine: str, as_json: bool) -> None:
     """Replay transcripts, and print each step that shows something else than it should.
 
     FILES are transcripts, or folders of them (every .yaml file in them). A transcript of a kind that
-    cannot be run here is skipped; so is, on Spark, one that moves the clock by hand. The last line
+    cannot be run here is skipped. The last line
     counts; the exit code is 1 if any transcript failed.
 
     \b
@@ -45,9 +47,8 @@ def replay(files: tuple[Path, ...], engine: str, as_json: bool) -> None:
       flowcore replay --json my-case.yaml
     """
     counts = {"passed": 0, "failed": 0, "skipped": 0}
-    with _engine(engine) as (kinds, skipped):
-        for path in _transcripts(files):
-            outcome = _replayed(path, kinds, skipped)
+    with _engine(engine) as run, ThreadPoolExecutor(run.at_once) as threads:
+        for outcome in threads.map(run.replayed, _transcripts(files)):
             counts[outcome["result"]] += 1
             if as_json:
                 click.echo(json.dumps(outcome, default=str))
@@ -60,19 +61,56 @@ def replay(files: tuple[Path, ...], engine: str, as_json: bool) -> None:
         raise SystemExit(1)
 
 
+@dataclass(frozen=True, slots=True)
+class _Engine:
+    """What transcripts are run on, and how many run side by side."""
+
+    kinds: Mapping[str, Kind]
+    at_once: int = 1
+
+    def replayed(self, path: Path) -> dict[str, Any]:
+        """How one transcript went."""
+        told: dict[str, Any] = {"file": str(path)}
+        try:
+            transcript = load(path)
+            told |= {"name": transcript.name, "kind": transcript.kind}
+            if transcript.kind not in self.kinds:
+                return {
+                    **told,
+                    "result": "skipped",
+                    "why": f"kind {transcript.kind!r} cannot be replayed here",
+                }
+            outcome = replay_transcript(transcript, self.kinds)
+        except FlowcoreError as error:
+            return {**told, "result": "failed", "why": str(error)}
+        except Exception as error:  # noqa: BLE001 - one broken transcript must not hide the others
+            return {**told, "result": "failed", "why": f"{type(error).__name__}: {error}"}
+        if outcome.difference is None:
+            return {**told, "result": "passed", "steps": outcome.steps}
+        found = outcome.difference
+        return {
+            **told,
+            "result": "failed",
+            "step": found.step,
+            "action": found.action,
+            "what": found.name,
+            "expected": found.expected,
+            "seen": found.seen,
+        }
+
+
 @contextmanager
-def _engine(name: str) -> Iterator[tuple[Mapping[str, Kind], frozenset[str]]]:
-    """What transcripts are run on, and the actions that cannot be done there."""
+def _engine(name: str) -> Iterator[_Engine]:
     if name == "memory":
-        yield KINDS, frozenset()
+        yield _Engine(KINDS)
         return
-    from flowcore.testing.transcripts.window_on_spark import (  # noqa: PLC0415 - Spark is slow to import
-        SKIPPED,
+    from flowcore.testing.transcripts.on_spark import (  # noqa: PLC0415 - Spark is slow to import
+        AT_ONCE,
         kinds_on_spark,
     )
 
     with kinds_on_spark() as kinds:
-        yield kinds, SKIPPED
+        yield _Engine(kinds, AT_ONCE)
 
 
 def _transcripts(files: tuple[Path, ...]) -> Iterator[Path]:
@@ -85,34 +123,6 @@ def _transcripts(files: tuple[Path, ...]) -> Iterator[Path]:
             msg = f"{path} holds no .yaml file: nothing would be replayed; name a folder of transcripts"
             raise ConfigurationError(msg)
         yield from found
-
-
-def _replayed(path: Path, kinds: Mapping[str, Kind], skipped: frozenset[str]) -> dict[str, Any]:
-    told: dict[str, Any] = {"file": str(path)}
-    try:
-        transcript = load(path)
-        told |= {"name": transcript.name, "kind": transcript.kind}
-        if transcript.kind not in kinds:
-            return {**told, "result": "skipped", "why": f"kind {transcript.kind!r} cannot be replayed here"}
-        if any(not skipped.isdisjoint(step) for step in transcript.steps):
-            return {**told, "result": "skipped", "why": "it moves the clock by hand"}
-        outcome = replay_transcript(transcript, kinds)
-    except FlowcoreError as error:
-        return {**told, "result": "failed", "why": str(error)}
-    except Exception as error:  # noqa: BLE001 - one broken transcript must not hide the others
-        return {**told, "result": "failed", "why": f"{type(error).__name__}: {error}"}
-    if outcome.difference is None:
-        return {**told, "result": "passed", "steps": outcome.steps}
-    found = outcome.difference
-    return {
-        **told,
-        "result": "failed",
-        "step": found.step,
-        "action": found.action,
-        "what": found.name,
-        "expected": found.expected,
-        "seen": found.seen,
-    }
 
 
 def _told(outcome: Mapping[str, Any]) -> str:

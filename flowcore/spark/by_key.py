@@ -98,7 +98,7 @@ def counted_as(node: Operator) -> str:
 
 
 def goes_by_clock(query: LiveQuery) -> bool:
-    """Whether windows or timers may emit because time has passed, without any input."""
+    """Whether windows, timers or a buffer may emit because time has passed, without any input."""
     topics = [topic_of(source) for source in query.sources]
     idle = any(topic and topic.watermark and topic.watermark.idle_after_ms for topic in topics)
     windows = [node.config for node in query.operators if isinstance(node, Window)]
@@ -107,6 +107,7 @@ def goes_by_clock(query: LiveQuery) -> bool:
     return (
         idle
         or processes
+        or query.buffer is not None
         or any(config.time == "processing" or config.trigger is not None for config in windows)
     )
 

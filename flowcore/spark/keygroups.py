@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from threading import Lock
 from typing import Any
 
 import pandas as pd
@@ -25,7 +26,7 @@ from flowcore.keygroups.packing import Packing
 from flowcore.keygroups.runtime import Remembered, Runtime, Stepped
 from flowcore.serializers.events import LatencyMarkerEventSerializer
 
-__all__ = ["COUNTERS", "MARKERS", "Outlet", "Unpacking", "by_key_group"]
+__all__ = ["COUNTERS", "COUNTER_ROWS", "MARKERS", "MARKER_ROWS", "Outlet", "Unpacking", "by_key_group"]
 
 MARKERS, COUNTERS = "_markers", "_counters"
 """Outputs beside an operator's own."""
@@ -37,13 +38,24 @@ _NUMBER = StructType([StructField("number", LongType())])
 _EVENTS = LatencyMarkerEventSerializer()
 _remembered: Remembered = {}
 """Of this worker process."""
+_environments = Lock()
+"""Queries that start side by side share the context whose environment it is."""
 
 
-def by_key_group(frame: DataFrame, packing: Packing, runtime: Runtime) -> DataFrame:
-    """Run an operator over a frame with the columns that ``packing`` asks for; then `Unpacking` follows."""
+def by_key_group(
+    frame: DataFrame, packing: Packing, runtime: Runtime, *, workers: str | None = None
+) -> DataFrame:
+    """Run an operator over a frame with the columns that ``packing`` asks for; then `Unpacking` follows.
+
+    Args:
+        frame: The frame.
+        packing: How its rows come to their key groups.
+        runtime: The operator.
+        workers: The name of the pool of Python workers. By default each query has a pool of its own, so
+            that its few workers remember the state that others could not use.
+    """
     packed = frame.mapInArrow(packing.run, _PACKED)
-    # A pool of workers of its own, so that its few workers remember the state that others could not use.
-    with _environment(frame, FLOWCORE_KEY_GROUPS=runtime.query):
+    with _environment(frame, FLOWCORE_KEY_GROUPS=workers or runtime.query):
         stepped: DataFrame = packed.groupBy("key_group").transformWithStateInPandas(
             _Processor(runtime), outputStructType=_OUTPUT, outputMode="Update", timeMode="ProcessingTime"
         )
@@ -189,10 +201,11 @@ def _contents(stepped: Stepped) -> Iterator[tuple[str, bytes]]:
 def _environment(frame: DataFrame, **variables: str) -> Iterator[None]:
     """Spark keeps Python workers apart by the environment that they were asked for with."""
     environment: dict[str, str] = frame.sparkSession.sparkContext.environment
-    before = dict(environment)
-    environment.update(variables)
-    try:
-        yield
-    finally:
-        environment.clear()
-        environment.update(before)
+    with _environments:
+        before = dict(environment)
+        environment.update(variables)
+        try:
+            yield
+        finally:
+            environment.clear()
+            environment.update(before)

@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from flowcore.errors import ResultError
+from flowcore.errors import ResultError, RunError
 from flowcore.spark.lock import exclusive
 from flowcore.spark.manifest import Manifest
 from flowcore.spark.swaps import Swap, finish
@@ -92,7 +92,18 @@ class StageFolder:
         """Keep a version for as long as a reader's checkpoint stands on it."""
         pins = self.root / "pins"
         pins.mkdir(exist_ok=True)
-        (pins / reader).write_text(version)
+        part = self.root / f".pin-{reader}"
+        part.write_text(version)
+        part.replace(pins / reader)
+
+    def unpin(self, reader: str) -> None:
+        """A reader needs no version any more."""
+        (self.root / "pins" / reader).unlink(missing_ok=True)
+
+    def remove_unused(self) -> None:
+        """Remove versions that are neither committed nor pinned; left to its end while the stage runs."""
+        with suppress(RunError), self._locked():
+            self._remove_unused()
 
     def pinned(self, reader: str) -> str | None:
         """The version that a reader's checkpoint stands on."""
@@ -105,7 +116,10 @@ class StageFolder:
         except ResultError:  # which version is in use cannot be told; the next commit tells it
             return
         pins = self.root / "pins"
-        keep = {pin.read_text() for pin in pins.iterdir()} if pins.is_dir() else set()
+        keep = set()
+        for pin in pins.iterdir() if pins.is_dir() else ():
+            with suppress(FileNotFoundError):  # it was taken away just now
+                keep.add(pin.read_text())
         keep |= {current.version} if current else set()
         for path in self.root.iterdir():
             if path.is_dir() and path != pins and path.name not in keep:

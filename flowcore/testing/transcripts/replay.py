@@ -98,6 +98,13 @@ def replay(transcript: Transcript | Path, kinds: Mapping[str, Kind] = KINDS) -> 
         runner = kind.build(transcript.operator)
     except Refused as refused:
         return Outcome(transcript, 0, _compared(0, "build", transcript.error, refused.word))
+    try:
+        return _steps(transcript, kind, runner)
+    finally:
+        kind.close(runner)
+
+
+def _steps(transcript: Transcript, kind: Kind, runner: Runner) -> Outcome:
     if transcript.error is not None:
         return Outcome(transcript, 0, _compared(0, "build", transcript.error, None))
     for number, step in enumerate(transcript.steps, 1):

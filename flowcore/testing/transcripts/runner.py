@@ -61,3 +61,4 @@ class Kind:
     actions: frozenset[str] = frozenset()
     in_order: bool = False
     agrees: Callable[[str, Any, Mapping[str, Any]], bool | None] = lambda *_: None
+    close: Callable[[Any], None] = lambda _: None
