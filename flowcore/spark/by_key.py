@@ -18,16 +18,9 @@ from flowcore.keygroups.packing import Inputs, Packing
 from flowcore.keygroups.runtime import Runtime
 from flowcore.planner.plan import LiveQuery
 from flowcore.spark.beside import Beside
-from flowcore.spark.keygroups import (
-    COUNTER_ROWS,
-    COUNTERS,
-    MARKER_ROWS,
-    MARKERS,
-    Outlet,
-    Unpacking,
-    by_key_group,
-)
+from flowcore.spark.keygroups import Outlet, Unpacking, by_key_group
 from flowcore.spark.lanes import EVENT, LANE, NEWEST, ORDINAL, SOURCE, TIME, VALUE, Lane, Tracks
+from flowcore.spark.processor import COUNTERS, MARKERS
 from flowcore.spark.sql import literal, quoted
 from flowcore.spark.watermarks import CHANNEL, ELEMENT
 from flowcore.watermarks import no_watermarks
@@ -50,6 +43,8 @@ __all__ = [
 
 _COUNTED = -4
 _COUNTERS = "_counters"
+_MARKER: dict[str, pa.DataType] = {"event": pa.binary(), "partition": pa.int32()}
+_COUNTER: dict[str, pa.DataType] = {"counters": pa.string()}
 OWN = "_flowcore_"
 """In front of names beside the user's."""
 OF = f"{OWN}of_"
@@ -240,7 +235,7 @@ def put_out(
         names: Fresh physical column names.
     """
     schemas = {name: schema for name, (_, schema) in outputs.items()}
-    schemas |= {MARKERS: MARKER_ROWS, COUNTERS: COUNTER_ROWS}
+    schemas |= {MARKERS: pa.schema(_MARKER), COUNTERS: pa.schema(_COUNTER)}
     numbers = {name: number for name, (number, _) in outputs.items()}
     numbers |= {MARKERS: EVENT, COUNTERS: _COUNTED}
     found = {name: {column: next(names) for column in schemas[name].names} for name in outputs}

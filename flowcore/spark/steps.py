@@ -27,12 +27,14 @@ from flowcore.keygroups.packing import Inputs, Packing
 from flowcore.keygroups.runtime import Runtime
 from flowcore.serializers.formats.raw import RawFormat
 from flowcore.serializers.tagged import TaggedSerializer
-from flowcore.spark.keygroups import COUNTER_ROWS, COUNTERS, by_key_group
+from flowcore.spark.keygroups import by_key_group
+from flowcore.spark.processor import COUNTERS
 
 __all__ = ["Steps"]
 
 _KEY_GROUPS = 3
 _SOURCE = "steps"
+_COUNTERS = pa.schema([pa.field("counters", pa.string())])
 _ELEMENTS: TaggedSerializer[bytes] = TaggedSerializer(RawFormat())
 _INPUTS = Inputs(
     key_group="_group", source="_source", partition="_partition", offset="_offset", newest="_newest",
@@ -160,11 +162,7 @@ class Steps:
             if output in schemas:
                 found.rows(output, pa.ipc.read_record_batch(pa.py_buffer(content), schemas[output]))
             elif output == COUNTERS:
-                counters = json.loads(_text(content))
-                found.count("dropped_records", counters.get("dropped_records", 0))
+                rows = pa.ipc.read_record_batch(pa.py_buffer(content), _COUNTERS)
+                for row in rows.to_pylist():
+                    found.count("dropped_records", json.loads(row["counters"]).get("dropped_records", 0))
         return found
-
-
-def _text(content: bytes) -> str:
-    found: str = pa.ipc.read_record_batch(pa.py_buffer(content), COUNTER_ROWS).column(0)[0].as_py()
-    return found
