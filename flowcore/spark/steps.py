@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
+from threading import Lock
 from types import TracebackType
 from typing import Any, Self
 
@@ -34,6 +36,8 @@ __all__ = ["Steps"]
 
 _KEY_GROUPS = 3
 _SOURCE = "steps"
+_starting = Lock()
+"""The first batch of a query starts a Python process, for which Spark waits no longer than 10 s."""
 _COUNTERS = pa.schema([pa.field("counters", pa.string())])
 _ELEMENTS: TaggedSerializer[bytes] = TaggedSerializer(RawFormat())
 _INPUTS = Inputs(
@@ -72,6 +76,7 @@ class Steps:
         self._seen: list[tuple[str, bytes]] = []
         self._number = 0
         self._query: Any = None
+        self._started = False
 
     def __enter__(self) -> Self:
         self._start()
@@ -91,10 +96,9 @@ class Steps:
         self._number += 1
         lines = [json.dumps(self._line(place, item)) for place, item in enumerate(items)]
         path = self._files / f"step-{self._number:06}.json"
-        self._write(path, lines)
         self._seen.clear()
         try:
-            self._query.processAllAvailable()
+            self._process(path, lines)
         except PySparkException as error:
             # Its batch is planned and will be run again: without content it does nothing.
             self._write(path, [])
@@ -108,7 +112,14 @@ class Steps:
         self._query.stop()
         self._start()
 
+    def _process(self, path: Path, lines: Sequence[str]) -> None:
+        with nullcontext() if self._started else _starting:
+            self._write(path, lines)
+            self._query.processAllAvailable()
+        self._started = True
+
     def _start(self) -> None:
+        self._started = False
         self._query = (
             self._stepped()
             .writeStream.foreachBatch(self._take)

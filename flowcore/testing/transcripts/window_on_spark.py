@@ -29,7 +29,7 @@ from flowcore.windows.built_in import BuiltIn, BuiltIns
 
 __all__ = ["AT_ONCE", "SKIPPED", "kinds_on_spark"]
 
-AT_ONCE = 4
+AT_ONCE = 3
 """Transcripts that are replayed side by side: a batch waits for files and Python most of its time."""
 SKIPPED = frozenset({"processing_time_ms"})
 """Actions that cannot be done there: the clock is Spark's own."""
