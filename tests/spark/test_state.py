@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -134,7 +135,9 @@ def test_state_shows_buffers_and_timers_of_windows_by_record(live: SparkSession,
     """How many records a window holds, and when it will be asked."""
     found = keys(state_of(live, checkpoint(live, tmp_path, evicted(), 5)))
 
-    assert found["a"]["windows"] == [{"start_ms": 0, "end_ms": 10, "records": 2, "event_timers": [9]}]
+    assert found["a"]["windows"] == [
+        {"start_ms": 0, "end_ms": 10, "records": 2, "firings": 0, "event_timers": [9]}
+    ]
     assert [each["records"] for each in found["b"]["windows"]] == [1, 1]
 
 
@@ -171,7 +174,11 @@ def test_state_shows_what_spark_aggregates_natively(live: SparkSession, tmp_path
     }
 
 
-def test_state_refuses_a_folder_that_is_no_checkpoint(live: SparkSession, tmp_path: Path) -> None:
+def test_state_refuses_a_checkpoint_that_is_damaged(live: SparkSession, tmp_path: Path) -> None:
     """With what Spark said."""
-    with pytest.raises(StateError, match=f"{tmp_path}/none cannot be read"):
-        list(state_of(live, tmp_path / "none"))
+    damaged = checkpoint(live, tmp_path, folded(TumblingWindows(10)), 20)
+    for store in (damaged / "state/0").glob("[0-9]*"):
+        shutil.rmtree(store)
+
+    with pytest.raises(StateError, match=f"{damaged} cannot be read"):
+        list(state_of(live, damaged))
