@@ -78,20 +78,21 @@ def test_a_partition_an_hour_behind_loses_nothing(live: Live, tmp_path: Path) ->
     flow = Flow("lagging")
     flow.read("clicks", source).window(Tumbling(10), by="user").aggregate(n="count(*)").write("totals", out)
     hour = 3_600_000
-    ahead = [click("a", 1, hour + second * 1000) for second in range(30)]
-    behind = [click("a", 1, second * 1000) for second in range(30)]
+    ahead = [click("a", 1, hour + second * 1000) for second in range(36)]
+    behind = [click("a", 1, second * 1000) for second in range(36)]
     both = [row for pair in zip(ahead, behind, strict=True) for row in pair]
     native: dict[int, int] = {}
     dropped = 0
-    for part in (both[:30], both[30:]):
+    # Spark drops by the watermark of the batch before the last one: it shows in the third.
+    for part in (both[:24], both[24:48], both[48:]):
         live.send(source, *part, partitions=2)
         live.run(flow)
         dropped += _count_natively(live, source, tmp_path / "native", native)
 
     counts = {row["window_start"][14:19]: row["n"] for row in live.values(out)}
 
-    assert counts == {"00:00": 10, "00:10": 10}  # and that of 20 s is still open
-    assert {start: native[start] for start in (0, 10, 20) if start in native} == {0: 10, 10: 5}
+    assert counts == {"00:00": 10, "00:10": 10, "00:20": 10}  # and that of 30 s is still open
+    assert {start: n for start, n in native.items() if start < hour // 1000} == {0: 10, 10: 10, 20: 4}
     assert dropped > 0
 
 

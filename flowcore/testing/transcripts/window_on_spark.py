@@ -27,7 +27,7 @@ from flowcore.windows import Aggregate, WindowConfig
 from flowcore.windows.aggregates import Sum
 from flowcore.windows.built_in import BuiltIn, BuiltIns
 
-__all__ = ["AT_ONCE", "SKIPPED", "kinds_on_spark"]
+__all__ = ["AT_ONCE", "SKIPPED", "kinds_on", "kinds_on_spark"]
 
 AT_ONCE = 3
 """Transcripts that are replayed side by side: a batch waits for files and Python most of its time."""
@@ -41,21 +41,30 @@ _TOTAL = Aggregate(BuiltIns((("value", BuiltIn("sum", ("value",))),)))
 
 @contextmanager
 def kinds_on_spark() -> Iterator[Mapping[str, Kind]]:
-    """The kinds that can be replayed on a session that lives as long as the context."""
+    """The kinds that can be replayed, on a session that lives as long as the context."""
     folder = Path(tempfile.mkdtemp(prefix="flowcore-replay-"))
-    settings = Settings.of(
-        {"state.dir": folder, "execution.short-lived": "true", "execution.shuffle-partitions": 1}
-    )
+    settings = Settings.of({"state.dir": folder, "execution.short-lived": "true"})
     try:
         with session(settings, "replay") as spark:
-            live = live_session(spark, settings)
-
-            def build(operator: Mapping[str, Any]) -> _Windows:
-                return _Windows(operator, live, Path(tempfile.mkdtemp(dir=folder)))
-
-            yield {"window": Kind(name="window", build=build, close=_Windows.close)}
+            yield kinds_on(spark, folder)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def kinds_on(spark: Any, folder: Path) -> Mapping[str, Kind]:
+    """The kinds that can be replayed on a session.
+
+    Args:
+        spark: The Spark session.
+        folder: Where checkpoints go.
+    """
+    settings = Settings.of({"state.dir": folder, "execution.shuffle-partitions": 1})
+    live = live_session(spark, settings)
+
+    def build(operator: Mapping[str, Any]) -> _Windows:
+        return _Windows(operator, live, Path(tempfile.mkdtemp(dir=folder)))
+
+    return {"window": Kind(name="window", build=build, close=_Windows.close)}
 
 
 class _Windows:
