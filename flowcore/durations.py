@@ -17,10 +17,10 @@ def parse_duration(text: str | float | timedelta) -> timedelta:
     Raises:
         ValueError: The text is not a number with a unit, or is negative.
     """
+    if text < timedelta(0) if isinstance(text, timedelta) else str(text).lstrip().startswith("-"):
+        msg = "a duration cannot be negative"
+        raise ValueError(msg)
     if isinstance(text, timedelta):
-        if text < timedelta(0):
-            msg = "a duration cannot be negative"
-            raise ValueError(msg)
         return text
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", str(text).lower())
     if match and float(match[1]) == 0 and not match[2]:

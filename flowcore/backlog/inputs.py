@@ -1,7 +1,7 @@
 """Inputs: is what a query reads history or news, over all that it reads?
 
 Its inputs are the bounded results that it joins and the sources that it reads, each a channel by its
-name. A result is backlog until it is committed, a source while it takes long to read what is unread.
+name. A result is backlog until it is committed, a source while it lags (`flowcore.backlog.thresholds`).
 """
 
 from __future__ import annotations
@@ -11,10 +11,7 @@ from collections.abc import Iterable
 from flowcore.backlog.channels import hear, start
 from flowcore.elements import RecordAttributes
 
-__all__ = ["CATCH_UP_S", "Inputs", "lags"]
-
-CATCH_UP_S = 10.0
-"""A source that is read to its end in this many seconds is no backlog."""
+__all__ = ["Inputs"]
 
 
 class Inputs:
@@ -48,13 +45,3 @@ class Inputs:
         said = RecordAttributes(backlog)
         self._channels, told = hear(self._channels, self._numbers[name], said)
         return told
-
-
-def lags(unread: int, per_second: float) -> bool:
-    """Whether a source is in backlog.
-
-    Args:
-        unread: Records that are there and have not been read.
-        per_second: Records that were read in a second of the last batch.
-    """
-    return unread > per_second * CATCH_UP_S

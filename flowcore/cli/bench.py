@@ -15,12 +15,15 @@ __all__ = ["bench"]
 
 class _Benchmarks(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
-        return sorted(path.stem for path in _folder().glob("*.py") if not path.stem.startswith("_"))
+        return sorted(
+            path.stem.replace("_", "-") for path in _folder().glob("*.py") if not path.stem.startswith("_")
+        )
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in self.list_commands(ctx):
             return None
-        spec = importlib.util.spec_from_file_location(f"benchmark_{cmd_name}", _folder() / f"{cmd_name}.py")
+        stem = cmd_name.replace("-", "_")
+        spec = importlib.util.spec_from_file_location(f"benchmark_{stem}", _folder() / f"{stem}.py")
         if spec is None or spec.loader is None:
             return None
         sys.path.insert(0, str(_folder().parent.parent))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,8 +10,9 @@ from typing import Any, TypeVar, cast
 
 import click
 
-from flowcore.errors import PlanError
+from flowcore.errors import ConfigurationError
 from flowcore.graph.flow import Flow
+from flowcore.graph.loading import load_flow
 from flowcore.settings import FILE_VARIABLE, Settings
 
 __all__ = ["flow_and_settings", "name_and_settings"]
@@ -26,23 +26,14 @@ class _FlowType(click.ParamType[Flow]):
     def convert(self, value: str | Flow, param: click.Parameter | None, ctx: click.Context | None) -> Flow:
         if isinstance(value, Flow):
             return value
-        module_name, _, attribute = value.partition(":")
-        if not module_name or not attribute:
-            self.fail(f"{value!r} is not MODULE:FLOW; pass for instance my_flows.sales:flow", param, ctx)
-        sys.path.insert(0, str(Path.cwd()))
+        if ":" in value:
+            sys.path.insert(0, str(Path.cwd()))
         try:
-            module = importlib.import_module(module_name)
-        except ModuleNotFoundError as error:
-            if error.name is None or not module_name.startswith(error.name):
-                raise
-            self.fail(f"there is no module {module_name!r} in {Path.cwd()} or on PYTHONPATH", param, ctx)
-        found = getattr(module, attribute, None)
-        if not isinstance(found, Flow):
-            flows = [name for name, item in vars(module).items() if isinstance(item, Flow)]
-            has = ", ".join(flows) or "none"
-            msg = f"module {module_name!r} has no flow {attribute!r}; its flows are: {has}"
-            raise PlanError(msg)
-        return found
+            return load_flow(value)
+        except ConfigurationError as error:
+            if type(error) is ConfigurationError:  # not that there is something wrong with the flow
+                self.fail(str(error), param, ctx)
+            raise
 
 
 class _NameType(click.ParamType[str]):

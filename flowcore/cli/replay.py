@@ -37,7 +37,7 @@ def replay(files: tuple[Path, ...], engine: str, as_json: bool) -> None:
     """Replay transcripts, and print each step that shows something else than it should.
 
     FILES are transcripts, or folders of them (every .yaml file in them). A transcript of a kind that
-    cannot be run here is skipped; so is, on Spark, one that moves the clock by hand. The last line
+    cannot be run here is skipped. The last line
     counts; the exit code is 1 if any transcript failed.
 
     \b
@@ -63,10 +63,9 @@ def replay(files: tuple[Path, ...], engine: str, as_json: bool) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Engine:
-    """What transcripts are run on, the actions that cannot be done there, and how many run side by side."""
+    """What transcripts are run on, and how many run side by side."""
 
     kinds: Mapping[str, Kind]
-    skipped: frozenset[str] = frozenset()
     at_once: int = 1
 
     def replayed(self, path: Path) -> dict[str, Any]:
@@ -81,8 +80,6 @@ class _Engine:
                     "result": "skipped",
                     "why": f"kind {transcript.kind!r} cannot be replayed here",
                 }
-            if any(not self.skipped.isdisjoint(step) for step in transcript.steps):
-                return {**told, "result": "skipped", "why": "it moves the clock by hand"}
             outcome = replay_transcript(transcript, self.kinds)
         except FlowcoreError as error:
             return {**told, "result": "failed", "why": str(error)}
@@ -107,14 +104,13 @@ def _engine(name: str) -> Iterator[_Engine]:
     if name == "memory":
         yield _Engine(KINDS)
         return
-    from flowcore.testing.transcripts.window_on_spark import (  # noqa: PLC0415 - Spark is slow to import
+    from flowcore.testing.transcripts.on_spark import (  # noqa: PLC0415 - Spark is slow to import
         AT_ONCE,
-        SKIPPED,
         kinds_on_spark,
     )
 
     with kinds_on_spark() as kinds:
-        yield _Engine(kinds, SKIPPED, AT_ONCE)
+        yield _Engine(kinds, AT_ONCE)
 
 
 def _transcripts(files: tuple[Path, ...]) -> Iterator[Path]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
+from typing import Literal
 
 import click
 from rich.console import Console
@@ -30,12 +31,14 @@ _BUSY = (StageState.WAITING, StageState.RUNNING, StageState.FINISHING)
 @flow_and_settings
 @click.option(
     "--mode",
-    type=click.Choice(["realtime", "micro-batch", "slice"]),
-    help="How live queries run. Default: realtime where the plan allows it, else micro-batch.",
+    type=click.Choice(["auto", "realtime", "micro-batch", "slice"]),
+    default="auto",
+    help="How live queries run. Default, auto: realtime where the plan allows it, and micro-batch while such "
+    "a query catches up; else micro-batch.",
 )
 @click.option("--slice", "slice_", is_flag=True, help="Catch up with the topics, then stop; --mode slice.")
 @click.option("--refresh", is_flag=True, help="Run bounded stages even where nothing has changed.")
-def run(flow: Flow, settings: Settings, mode: Mode | None, *, slice_: bool, refresh: bool) -> None:
+def run(flow: Flow, settings: Settings, mode: Mode | Literal["auto"], *, slice_: bool, refresh: bool) -> None:
     """Run a flow until it ends or Ctrl-C; started again, it goes on where it stopped.
 
     \b
@@ -44,14 +47,14 @@ def run(flow: Flow, settings: Settings, mode: Mode | None, *, slice_: bool, refr
       flowcore run my_flows.sales:flow --slice --set data.dir=/data --set state.dir=/var/lib/flows
       flowcore run my_flows.sales:flow --set spark.master=spark://host:7077
     """
-    if slice_ and mode not in (None, "slice"):
+    if slice_ and mode not in ("auto", "slice"):
         msg = f"--slice and --mode {mode} exclude each other"
         raise click.UsageError(msg)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     run_flow(
         flow,
         settings,
-        mode="slice" if slice_ else mode,
+        mode="slice" if slice_ else None if mode == "auto" else mode,
         refresh=refresh,
         listener=_Terminal(Console(stderr=True)),
     )

@@ -23,7 +23,7 @@ from flowcore.elements import (
 from flowcore.flush.buffer import Buffer, Released, flush, hold, hold_record
 from flowcore.flush.config import BufferOutput
 
-__all__ = ["Control", "control", "input_idle", "look", "record", "start"]
+__all__ = ["Control", "control", "input_idle", "is_due", "look", "record", "start"]
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -81,11 +81,14 @@ def control(config: BufferOutput, buffer: Buffer[K, V], element: Control, now_ms
 
 
 def look(config: BufferOutput, buffer: Buffer[K, V], now_ms: int) -> Released[V]:
-    """Look at the clock: is a flush due? One that was put back is not waited for."""
+    """Look at the clock, and flush if that is due."""
+    return flush(buffer, now_ms) if is_due(config, buffer, now_ms) else ()
+
+
+def is_due(config: BufferOutput, buffer: Buffer[K, V], now_ms: int) -> bool:
+    """Whether the interval has passed. A clock that was put back is not waited for."""
     interval_ms = config.interval_ms_in(backlog=buffer.backlog)
-    if interval_ms is None or 0 <= now_ms - buffer.last_flush_ms < interval_ms:
-        return ()
-    return flush(buffer, now_ms)
+    return interval_ms is not None and not 0 <= now_ms - buffer.last_flush_ms < interval_ms
 
 
 def input_idle(config: BufferOutput, buffer: Buffer[K, V], now_ms: int) -> Released[V]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Literal, get_args
 
 from flowcore.errors import ConfigurationError
@@ -120,6 +120,9 @@ class KafkaTopic:
             sinks only: tagged or value-only, as the plan finds that the flow needs timestamps or not.
         headers: Of tagged elements, put tag and timestamp into Kafka headers, so that readers that know
             nothing of them find the value as it is.
+        flushed: Sources only: whoever writes the topic holds results back, and lets them go once in this time
+            (a flush interval). What is held back behind it then leaves right after them, and not an interval
+            later.
         format: What a value looks like in bytes: ``json``, ``avro``, ``avro-confluent``, ``fixed``,
             ``protobuf``, ``raw``, or one that you `flowcore.serializers.formats.register`.
         format_options: What the format takes beside columns: ``schema`` and ``schema_id`` for Avro,
@@ -143,6 +146,7 @@ class KafkaTopic:
     watermark: WatermarkStrategy | None = field(default=None, metadata=ADDED_LATER)
     elements: Elements = field(default="plain", metadata=ADDED_LATER)
     headers: bool = field(default=False, metadata=ADDED_LATER)
+    flushed: timedelta | None = field(default=None, metadata=ADDED_LATER)
     format: str = field(default="json", metadata=ADDED_LATER)
     format_options: Mapping[str, Any] = field(default_factory=dict, hash=False, metadata=ADDED_LATER)
 
@@ -159,6 +163,7 @@ class KafkaTopic:
             msg = f"until='earliest' of topic {self.name!r} ends before its first record; pass 'latest'"
             raise ConfigurationError(msg)
         _check_elements(self)
+        _check_flushed(self)
         check_format(self)
 
     @property
@@ -213,6 +218,16 @@ def _check_elements(topic: KafkaTopic) -> None:
     else:
         return
     raise ConfigurationError(msg)
+
+
+def _check_flushed(topic: KafkaTopic) -> None:
+    length: object = topic.flushed
+    if length is not None and (not isinstance(length, timedelta) or length <= timedelta(0)):
+        msg = (
+            f"flushed={length!r} of topic {topic.name!r} is no time between two flushes of its writer; pass "
+            "for instance timedelta(minutes=2), or leave it out"
+        )
+        raise ConfigurationError(msg)
 
 
 def _check_position(topic: str, what: str, place: object) -> None:

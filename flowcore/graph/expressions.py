@@ -18,7 +18,7 @@ from sqlglot.tokenizer_core import TokenType
 
 from flowcore.errors import PlanError
 
-__all__ = ["Expression", "resolve"]
+__all__ = ["Expression", "is_aggregate", "resolve"]
 
 _VALUES = (exp.Condition, exp.Alias, exp.Aliases, exp.Star, exp.Interval,
            exp.Filter, exp.WithinGroup, exp.IgnoreNulls, exp.RespectNulls)  # fmt: skip
@@ -95,8 +95,8 @@ class Expression:
             name=name,
             references=tuple(found[start][0] for start in sorted(found)),
             fields=tuple(found[start][1] for start in sorted(found)),
-            aggregates=any(map(_aggregates, body.find_all(exp.Func, exp.Any))),
-            aggregate=_aggregates(body) or isinstance(body, exp.WithinGroup),
+            aggregates=any(map(is_aggregate, body.find_all(exp.Func, exp.Any))),
+            aggregate=is_aggregate(body) or isinstance(body, exp.WithinGroup),
             windowed=_first(body, exp.Window),
             distinct=_first(body, exp.Distinct),
             generates=_first(body, *_GENERATORS) or any(map(_generates, body.find_all(exp.Anonymous))),
@@ -138,6 +138,22 @@ def resolve(wanted: Iterable[str], columns: Iterable[str], operator: str, where:
             raise PlanError(msg)
 
 
+def is_aggregate(node: exp.Expr) -> bool:
+    """Whether a part of a parsed expression is a call of an aggregate function of Spark's."""
+    match node:
+        case exp.AggFunc():
+            pass
+        case exp.Any() if not isinstance(node.parent, exp.Binary):  # any(x), not: a like any ('b', 'c')
+            pass
+        case exp.Anonymous() if _MORE_AGGREGATES.fullmatch(_name(node)):
+            pass
+        case _:
+            return False
+    while isinstance(node.parent, (exp.Filter, exp.IgnoreNulls, exp.RespectNulls, exp.WithinGroup)):
+        node = node.parent
+    return not (isinstance(node.parent, exp.Window) and node.parent.this is node)
+
+
 def _parse(text: str, operator: str) -> exp.Expr:
     if not isinstance(text, str) or not text.strip():
         msg = f"operator {operator!r}: {text!r} is not Spark SQL text; pass for instance 'price * 2 as twice'"
@@ -174,21 +190,6 @@ def _without_alias(text: str, tree: exp.Expr) -> str:
     if before[-1].token_type is TokenType.ALIAS:
         before.pop()
     return text[: before[-1].end + 1]
-
-
-def _aggregates(node: exp.Expr) -> bool:
-    match node:
-        case exp.AggFunc():
-            pass
-        case exp.Any() if not isinstance(node.parent, exp.Binary):  # any(x), not: a like any ('b', 'c')
-            pass
-        case exp.Anonymous() if _MORE_AGGREGATES.fullmatch(_name(node)):
-            pass
-        case _:
-            return False
-    while isinstance(node.parent, (exp.Filter, exp.IgnoreNulls, exp.RespectNulls, exp.WithinGroup)):
-        node = node.parent
-    return not (isinstance(node.parent, exp.Window) and node.parent.this is node)
 
 
 def _generates(function: exp.Anonymous) -> bool:

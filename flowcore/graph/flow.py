@@ -11,6 +11,7 @@ from flowcore.graph import checks
 from flowcore.graph.attributes import Attributes, declared
 from flowcore.graph.connectors import KafkaTopic, Source
 from flowcore.graph.event_time import require_event_time
+from flowcore.graph.flushing import require_flushable
 from flowcore.graph.operators import Operator, Read, Write
 from flowcore.graph.schema import Schema
 from flowcore.graph.stream import Stream
@@ -85,6 +86,7 @@ class Flow:
             )
             raise PlanError(msg)
         checks.require_attributes(node)
+        require_flushable(node)
         self._operators[node.name.lower()] = node
         return self.stream(node)
 

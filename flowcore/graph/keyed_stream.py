@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from flowcore.graph import windowed as declare
@@ -42,6 +43,7 @@ class KeyedStream:
         time: WindowTime = "event",
         timestamp: str | None = None,
         uses: Sequence[str] | None = None,
+        flush: timedelta | None = None,
         name: str | None = None,
         attributes: Attributes | None = None,
     ) -> WindowedStream:
@@ -59,6 +61,8 @@ class KeyedStream:
             timestamp: Bounded input only: column or expression of a row's time, BIGINT milliseconds or
                 TIMESTAMP.
             uses: The columns that Python functions in it read; default: all.
+            flush: Of an unbounded input, how long results may be held back, so that only the latest of each
+                key and window leaves; as for `aggregate`.
             name: Name of the operator.
             attributes: What it promises beside what it says of itself.
 
@@ -70,7 +74,7 @@ class KeyedStream:
         return declare.window(
             self._flow, self.operator, name, windows,
             by=by, trigger=trigger, evictor=evictor, allowed_lateness=allowed_lateness, late=late, time=time,
-            timestamp=timestamp, uses=uses, given=declared(attributes),
+            timestamp=timestamp, uses=uses, given=declared(attributes), flush=flush,
         )  # fmt: skip
 
     def process(
@@ -82,6 +86,7 @@ class KeyedStream:
         side_outputs: Mapping[str, Schema | str] | None = None,
         timestamp: str | None = None,
         uses: Sequence[str] | None = None,
+        flush: timedelta | None = None,
         name: str | None = None,
         attributes: Attributes | None = None,
     ) -> Stream:
@@ -94,6 +99,8 @@ class KeyedStream:
             side_outputs: Name to schema of what else it puts out; `side_output` has it.
             timestamp: Bounded input only: as for `window`.
             uses: The columns that it reads; default: all.
+            flush: Of an unbounded input, how long what it puts out may be held back, so that only the latest
+                of each key leaves, if it declares ``is_output_idempotent``; as for `aggregate`.
             name: Name of the operator.
             attributes: What it promises, beside what the function declares.
 
@@ -105,7 +112,7 @@ class KeyedStream:
             declare.keyed_process(
                 self.operator, name, function,
                 schema=schema, by=by, side_outputs=side_outputs or {}, timestamp=timestamp, uses=uses,
-                given=declared(attributes),
+                given=declared(attributes), flush=flush,
             )
         )  # fmt: skip
 

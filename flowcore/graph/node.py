@@ -26,6 +26,8 @@ class Node:
         key: The columns of which the latest record replaces earlier ones, None if there are none.
         updating: A later output with the same key replaces an earlier one.
         given: The attributes that were declared with it, by name.
+        flush_ms: How long its output may be held back, 0 for not at all; None for what the run's settings
+            say.
     """
 
     name: str
@@ -35,6 +37,7 @@ class Node:
     key: tuple[str, ...] | None = None
     updating: bool = False
     given: Mapping[str, bool] = field(default_factory=dict)
+    flush_ms: int | None = None
 
     def attributes(self) -> OperatorAttributes:
         """What it promises: what was declared with it, else what it knows of itself, else what is safe."""

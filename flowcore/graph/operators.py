@@ -14,6 +14,7 @@ from flowcore.graph.connectors import KafkaTopic, Sink, Source
 from flowcore.graph.expressions import Expression
 from flowcore.graph.functions import promises
 from flowcore.graph.grouping import SideAggregate
+from flowcore.graph.idempotent import not_idempotent
 from flowcore.graph.node import Node
 from flowcore.graph.schema import Schema
 from flowcore.graph.stateful import KeyedProcess, SideOutput, Window
@@ -84,8 +85,9 @@ class Aggregate(Node):
     aggregates: tuple[tuple[str, Expression], ...]
 
     def known(self) -> Mapping[str, bool]:
-        """Over bounded input, it puts out at its end; each row replaces the earlier one of its group."""
-        return {**Node.known(self), "output_only_at_end": self.bounded, "output_idempotent": True}
+        """Over bounded input, it puts out at its end; else later rows replace, as its functions say."""
+        replaces = self.bounded or not any(not_idempotent(each.text) for _, each in self.aggregates)
+        return {**Node.known(self), "output_only_at_end": self.bounded, "output_idempotent": replaces}
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)

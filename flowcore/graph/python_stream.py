@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from flowcore.graph import checks
 from flowcore.graph.attributes import Attributes, declared
+from flowcore.graph.flushing import flush_ms, keyed
 from flowcore.graph.functions import require_function
 from flowcore.graph.operators import (
     Apply,
@@ -38,6 +40,8 @@ class PythonStream:
         schema: Schema | str,
         uses: Sequence[str] | None = None,
         passes: Sequence[str] = (),
+        key: str | Sequence[str] | None = None,
+        flush: timedelta | None = None,
         name: str | None = None,
         attributes: Attributes | None = None,
     ) -> Stream:
@@ -53,15 +57,21 @@ class PythonStream:
                 all.
             passes: The columns of its input that are, unchanged, in each record it puts out: a `where` that
                 reads no others is done before it, so that fewer records reach the Python worker.
+            key: Columns of its output of which a later record replaces the earlier ones, if the function
+                declares ``is_output_idempotent``. Default: the key of its input, if it is in ``passes``.
+            flush: How long what it puts out may be held back, so that only the latest of each key leaves;
+                as for `aggregate`.
             name: Name of the operator.
             attributes: What it promises, beside what the function declares.
 
         Raises:
-            PlanError: It is no function, or a column of ``uses`` or ``passes`` is unknown.
+            PlanError: It is no function, or a column of ``uses``, ``passes`` or ``key`` is unknown.
         """
         fields = self._converted("map", function, schema, uses, passes, name=name)
-        key = checks.key_passed(self.operator, fields["passes"])
-        return self._flow.add(Map(**fields, key=key, given=declared(attributes)))
+        passed = checks.key_passed(self.operator, fields["passes"])
+        length = flush_ms(fields["name"], flush)
+        node = Map(**fields, key=passed, given=declared(attributes), flush_ms=length)
+        return self._flow.add(keyed(node, key))
 
     def filter(
         self,
@@ -98,6 +108,8 @@ class PythonStream:
         schema: Schema | str,
         uses: Sequence[str] | None = None,
         passes: Sequence[str] = (),
+        key: str | Sequence[str] | None = None,
+        flush: timedelta | None = None,
         name: str | None = None,
         attributes: Attributes | None = None,
     ) -> Stream:
@@ -108,14 +120,17 @@ class PythonStream:
             schema: The columns of its records, as Spark DDL; checked when it runs.
             uses: The columns that it reads, as for `map`.
             passes: The columns that it hands on unchanged, as for `map`.
+            key: As for `map`; without a default.
+            flush: As for `map`.
             name: Name of the operator.
             attributes: What it promises, beside what the function declares.
 
         Raises:
-            PlanError: It is no function, or a column of ``uses`` or ``passes`` is unknown.
+            PlanError: It is no function, or a column of ``uses``, ``passes`` or ``key`` is unknown.
         """
         fields = self._converted("flat_map", function, schema, uses, passes, name=name)
-        return self._flow.add(FlatMap(**fields, given=declared(attributes)))
+        length = flush_ms(fields["name"], flush)
+        return self._flow.add(keyed(FlatMap(**fields, given=declared(attributes), flush_ms=length), key))
 
     def map_batches(
         self,

@@ -13,11 +13,12 @@ from typing import Any
 from flowcore.errors import PlanError
 from flowcore.graph.expressions import Expression
 from flowcore.graph.functions import promises
+from flowcore.graph.idempotent import IDEMPOTENT
 from flowcore.graph.node import Node
 from flowcore.graph.schema import Schema
 from flowcore.windows.built_in import BuiltIn, BuiltIns
 from flowcore.windows.config import WindowConfig
-from flowcore.windows.functions import Aggregate, PlainProcess
+from flowcore.windows.functions import Aggregate, PlainProcess, Reduce
 
 __all__ = ["LATE", "WINDOW_COLUMNS", "KeyedProcess", "SideOutput", "Window", "key_of", "side_columns"]
 
@@ -83,11 +84,15 @@ class Window(Node):
         return key_of(values)
 
     def known(self) -> Mapping[str, bool]:
-        """Over bounded input it puts out at its end; with a key, later emissions replace earlier ones."""
+        """Over bounded input it puts out at its end; with a key, later emissions replace earlier ones.
+
+        Its aggregates have to be such (`flowcore.graph.idempotent`), or its function has to declare it.
+        """
         return {
             **Node.known(self),
             "output_only_at_end": self.bounded,
-            "output_idempotent": self.key is not None,
+            "output_idempotent": self.key is not None
+            and all(each.function in IDEMPOTENT for _, each in self.built_in),
             **_promised(self),
         }
 
@@ -172,7 +177,10 @@ def key_of(values: tuple[Any, ...]) -> Any:
 
 
 def _promised(node: Window) -> Mapping[str, bool]:
-    """Of Python functions, what they declare: kept if one of them keeps, replacing if the last one does."""
+    """Of Python functions, what they declare: kept if one of them keeps, replacing if the last one does.
+
+    A reduce keeps one record for each window, which replaces the one before.
+    """
     if not node.functions:
         return {}
     plain = [each.function if isinstance(each, PlainProcess) else each for each in node.functions]
@@ -180,4 +188,6 @@ def _promised(node: Window) -> Mapping[str, bool]:
     found = {"output_value_stored": any(promised["output_value_stored"] for promised in each)}
     if node.config.function.then is not None:
         found["output_idempotent"] = each[-1]["output_idempotent"]
+    elif not isinstance(node.config.function, Reduce):
+        found["output_idempotent"] = node.key is not None and each[-1]["output_idempotent"]
     return found

@@ -7,6 +7,7 @@ column.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from flowcore.errors import PlanError
@@ -15,6 +16,7 @@ from flowcore.graph.attributes import Attributes, OperatorAttributes, declared
 from flowcore.graph.co_grouping import co_group
 from flowcore.graph.connectors import KafkaTopic, Sink
 from flowcore.graph.expressions import resolve
+from flowcore.graph.flushing import flush_ms
 from flowcore.graph.keyed_stream import KeyedStream
 from flowcore.graph.operators import (
     Aggregate,
@@ -132,6 +134,7 @@ class Stream(PythonStream, KeyedStream):
         self,
         *,
         by: str | Sequence[str] = (),
+        flush: timedelta | None = None,
         name: str | None = None,
         attributes: Attributes | None = None,
         **aggregates: str,
@@ -144,13 +147,16 @@ class Stream(PythonStream, KeyedStream):
 
         Args:
             by: Column or columns to group by; none for one row over everything.
+            flush: Of an unbounded input, how long changes may be held back, so that only the latest of each
+                key leaves; zero for not at all. Default: the setting ``execution.flush.max-interval``.
             name: Name of the operator.
             attributes: What it promises beside what it says of itself.
             aggregates: Output column to Spark SQL aggregate.
 
         Raises:
-            PlanError: A column is unknown or named twice, or the aggregate needs all distinct values
-                of an unbounded input.
+            PlanError: A column is unknown or named twice, the aggregate needs all distinct values of an
+                unbounded input, or it is not known that its results replace earlier ones and ``flush`` is
+                given.
         """
         node = self.operator
         name = name or self._flow.free_name("aggregate")
@@ -166,7 +172,7 @@ class Stream(PythonStream, KeyedStream):
             Aggregate(
                 name=name, inputs=(node,), columns=columns, bounded=node.bounded, key=keys,
                 updating=not node.bounded, by=keys, aggregates=parsed,
-                given=declared(attributes),
+                given=declared(attributes), flush_ms=flush_ms(name, flush),
             )
         )  # fmt: skip
 

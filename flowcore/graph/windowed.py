@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from flowcore.errors import PlanError
 from flowcore.graph import checks, window_checks
 from flowcore.graph.expressions import Expression, resolve
+from flowcore.graph.flushing import flush_ms
 from flowcore.graph.functions import require_function
 from flowcore.graph.operators import Operator
 from flowcore.graph.schema import Schema
@@ -67,6 +69,7 @@ class WindowedStream:
     uses: tuple[str, ...]
     timestamp: Expression | None
     given: Mapping[str, bool]
+    flush_ms: int | None
 
     @property
     def name(self) -> str:
@@ -190,6 +193,7 @@ class WindowedStream:
                 key=(*self.by, *WINDOW_COLUMNS[:2]) if replacing else None,
                 by=self.by, config=config, computed=(*self.computed, *computed), uses=uses, values=values,
                 schema=types, timestamp=self.timestamp, sql=sql, given=self.given,
+                flush_ms=self.flush_ms,
             )
         )  # fmt: skip
 
@@ -209,6 +213,7 @@ def window(
     timestamp: str | None,
     uses: Sequence[str] | None,
     given: Mapping[str, bool],
+    flush: timedelta | None,
 ) -> WindowedStream:
     """Windows over ``node``; the arguments are those of `Stream.window`."""
     name = given_name or flow.free_name("window")
@@ -231,6 +236,7 @@ def window(
     return WindowedStream(
         flow=flow, node=node, given_name=given_name, by=_keys(node, name, by), windows=config,
         computed=computed, uses=_used(node, name, uses), timestamp=time_of_row, given=given,
+        flush_ms=flush_ms(name, flush),
     )  # fmt: skip
 
 
@@ -245,6 +251,7 @@ def keyed_process(
     timestamp: str | None,
     uses: Sequence[str] | None,
     given: Mapping[str, bool],
+    flush: timedelta | None,
 ) -> KeyedProcess:
     """A keyed process over ``node``; the arguments are those of `Stream.process`."""
     window_checks.require_keyed_process(function, name)
@@ -257,7 +264,7 @@ def keyed_process(
         name=name, inputs=(node,), columns=types.names, bounded=node.bounded, by=_keys(node, name, by),
         function=function, schema=types, uses=_used(node, name, uses), timestamp=time_of_row,
         side_outputs=tuple((output, Schema.parse(each)) for output, each in side_outputs.items()),
-        given=given,
+        given=given, flush_ms=flush_ms(name, flush),
     )  # fmt: skip
 
 

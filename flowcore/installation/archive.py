@@ -25,7 +25,7 @@ from flowcore.installation.cache import cache_folder, locked, remove_partial
 from flowcore.installation.jars import jars, pyspark_jars
 from flowcore.installation.java import find_java
 
-__all__ = ["archive_file", "driver_class_path", "driver_options", "make_archive"]
+__all__ = ["archive_file", "compiler_options", "driver_class_path", "driver_options", "make_archive"]
 
 _KEEP = 3
 """Archives of other environments to leave in the cache; each has about 200 MB."""
@@ -53,10 +53,13 @@ def driver_options(*, short_lived: bool = False, record_to: Path | None = None) 
     if archive.is_file():
         # An archive that does not fit after all is to be ignored without a word.
         options += [_quoted(f"-XX:SharedArchiveFile={archive}"), "-Xshare:auto", "-Xlog:cds*=off"]
-    if short_lived:
-        # With one compiler Java reserves 48 MiB for code, which the JVM of a whole test run fills.
-        options += ["-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=240m"]
-    return options
+    return options + compiler_options(short_lived)
+
+
+def compiler_options(short_lived: bool) -> list[str]:
+    """Return the JVM flags of one that compiles quickly instead of well, if it is short-lived."""
+    # With one compiler Java reserves 48 MiB for code, which the JVM of a whole test run fills.
+    return ["-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=240m"] if short_lived else []
 
 
 def archive_file() -> Path:

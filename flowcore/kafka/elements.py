@@ -10,7 +10,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from confluent_kafka import Producer
+from confluent_kafka import KafkaException, Producer
 
 from flowcore.graph.connectors import KafkaTopic
 from flowcore.serializers.formats.raw import RawFormat
@@ -47,7 +47,12 @@ class ElementWriter:
         self._topics = topics
         self._channel = channel.encode()
         self._serializer = TaggedSerializer(RawFormat(), channel)
-        self._producer = Producer({"bootstrap.servers": servers, "enable.idempotence": True, "log_level": 0})
+        # In order, and twice does no harm; an idempotent producer may fail for good.
+        refresh = {"topic.metadata.refresh.interval.ms": 10_000}  # a partition that is missing may come
+        settings = {"bootstrap.servers": servers, "max.in.flight": 1, "log_level": 0, **refresh}
+        self._producer = Producer(settings)
+        self._latest: dict[type, StreamElement[Any]] = {}
+        self._lost = False
 
     def __enter__(self) -> Self:
         return self
@@ -58,8 +63,14 @@ class ElementWriter:
         self._producer.flush(_FLUSH_S)
 
     def write(self, elements: Iterable[StreamElement[Any]]) -> None:
-        """Write elements in order to every partition of every topic; records are not written here."""
-        for element in elements:
+        """Write elements in order to every partition of every topic; records are not written here.
+
+        What did not arrive is made good: the latest of each kind is written again in front of these, since
+        readers would wait for it for as long as nothing else comes.
+        """
+        again, self._lost = list(self._latest.values()) if self._lost else [], False
+        for element in (*again, *elements):
+            self._latest[type(element)] = element
             content = self._serializer.encode(element)
             for topic, partitions in self._topics.items():
                 headers: list[tuple[str, str | bytes | None]] = [(CHANNEL_HEADER, self._channel)]
@@ -68,15 +79,24 @@ class ElementWriter:
                     headers.append((ELEMENT_HEADER, content))
                     value = None
                 for partition in range(partitions):
-                    self._producer.produce(
-                        topic.name, value, partition=partition, headers=headers, on_delivery=_delivered
-                    )
+                    self._produce(topic.name, value, partition, headers)
         self._producer.poll(0)
 
+    def _produce(
+        self, topic: str, value: bytes | None, partition: int, headers: list[tuple[str, str | bytes | None]]
+    ) -> None:
+        try:
+            self._producer.produce(
+                topic, value, partition=partition, headers=headers, on_delivery=self._delivered
+            )
+        except (KafkaException, BufferError) as error:  # no such partition; too many wait for the broker
+            self._lost = True
+            _log.debug("a watermark for %s[%s] cannot be sent now: %s", topic, partition, error)
 
-def _delivered(error: KafkaError | None, message: Message) -> None:
-    if error is not None:
-        _log.warning(
-            "a watermark for %s[%s] was not delivered (%s): readers wait for the next",
-            message.topic(), message.partition(), error,
-        )  # fmt: skip
+    def _delivered(self, error: KafkaError | None, message: Message) -> None:
+        if error is not None:
+            self._lost = True
+            _log.warning(
+                "a watermark for %s[%s] was not delivered (%s): it is sent again",
+                message.topic(), message.partition(), error,
+            )  # fmt: skip

@@ -30,10 +30,13 @@ class Source:
     Attributes:
         strategy: What its records say; None if it reads watermarks that others made.
         partitions: Those that are known when the query starts; more may turn up.
+        relays: It is the only input, of one partition and one sender: there is nothing to merge, and what
+            arrived is passed on as it is.
     """
 
     strategy: WatermarkStrategy | None
     partitions: tuple[str, ...]
+    relays: bool = False
 
 
 class EventTime:
@@ -81,6 +84,8 @@ class EventTime:
 
     def arrive(self, source: str, partition: str, channel: str, element: StreamElement[Any]) -> Told:
         """A control element came among the records of a partition; what changes at once."""
+        if self._sources[source].relays and isinstance(element, Watermark | WatermarkStatus):
+            return (element,)
         merged = self._arrived[source]
         name = f"{partition}/{channel}"
         before = merged.partitions.get(name, Standing())

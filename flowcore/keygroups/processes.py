@@ -42,6 +42,7 @@ __all__ = ["TIMER", "KeyedProcesses"]
 
 TIMER = "@timer"
 """Of which timer an output was made: key, clock and time; null for those of records."""
+KEY = "@key_"
 _KEYS_PER_PIECE = 4096
 
 
@@ -60,6 +61,7 @@ class KeyedProcesses:
         side_outputs: The columns of what else it puts out, by name.
         places: Columns of records that say where one was, and go on with what is made of it.
         topics: By number, where the first three of these are a topic's number, partition and offset.
+        keyed: Results carry their key, as `key_fields`; not from a function of batches, which has no one key.
     """
 
     name: str
@@ -72,6 +74,7 @@ class KeyedProcesses:
     side_outputs: Mapping[str, pa.Schema]
     places: tuple[str, ...] = ()
     topics: tuple[str, ...] = ()
+    keyed: bool = False
 
     @property
     def form(self) -> str:
@@ -83,8 +86,15 @@ class KeyedProcesses:
         """Results and side outputs."""
         beside = [*(self.rows.field(name) for name in self.places), pa.field(TIMER, pa.string())]
         beside += [pa.field(TIMESTAMP, pa.int64()), pa.field(ORDINAL, pa.int32())]
-        own = {RESULTS: self.results, **{side(name): each for name, each in self.side_outputs.items()}}
+        results = pa.schema([*self.results, *self.key_fields])
+        own = {RESULTS: results, **{side(name): each for name, each in self.side_outputs.items()}}
         return {output: pa.schema([*schema, *beside]) for output, schema in own.items()}
+
+    @property
+    def key_fields(self) -> Sequence[pa.Field[Any]]:
+        """The columns of a result's key, under names that no column of a user has."""
+        names = self.keys if self.keyed else ()
+        return [self.rows.field(name).with_name(f"{KEY}{name}") for name in names]
 
     def open(self) -> _Group:
         """A key group without state."""
@@ -253,8 +263,11 @@ class _Group:
         rows: pa.RecordBatch | None,
     ) -> pa.RecordBatch:
         schema = self._outputs[output]
-        own = pa.schema(list(schema)[: -len(self._of.places) - 3])
+        keys = self._of.key_fields if output == RESULTS else ()
+        own = pa.schema(list(schema)[: -len(keys) - len(self._of.places) - 3])
         columns = columns_of([result.value for result in results], own, self._of.name)
+        whole = [result.key if len(keys) > 1 else (result.key,) for result in results]
+        columns += [pa.array([key[n] for key in whole], field.type) for n, field in enumerate(keys)]
         columns += self._places(rows, [result.origin or 0 for result in results])
         columns.append(pa.array([timer(result) for result in results], pa.string()))
         columns.append(pa.array([result.timestamp_ms for result in results], pa.int64()))

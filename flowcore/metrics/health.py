@@ -192,10 +192,16 @@ def _results(progress: FlowProgress) -> Table:
 
 def _switches(progress: FlowProgress) -> Table:
     rows = [
-        (_clock(one.time_ms), one.query, f"{one.before} to {one.after}", one.reason or _NONE)
+        (
+            _clock(one.time_ms),
+            one.query,
+            f"{one.before} to {one.after}" if one.before != one.after else one.after,
+            one.reason or _NONE,
+            show_seconds(None if one.pause_ms is None else one.pause_ms / 1000),
+        )
         for one in reversed(progress.switches)
     ]
-    return Table("last switches of mode", ("time", "query", "mode", "reason"), tuple(rows), names=4)
+    return Table("last switches", ("time", "query", "mode", "reason", "pause"), tuple(rows), names=4)
 
 
 def _reads(backlog: bool | None) -> str:

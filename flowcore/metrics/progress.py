@@ -58,8 +58,8 @@ class QueryProgress(_Stored):
         name: The query's.
         mode: How it runs: ``"realtime"``, ``"micro-batch"``, ``"slice"``; ``"waiting"`` until it is started.
         mode_reason: Why.
-        backlog: What it reads is history: a bounded result that it joins is pending, or a source lags by
-            over `flowcore.backlog.inputs.CATCH_UP_S`, as its last batch told; None if that is not known.
+        backlog: What it reads is history: a bounded result that it joins is pending, or a source lags
+            (`flowcore.backlog.thresholds`); None if that is not known.
         bounded: By bounded stage the version of its result that the query joins.
         partitions: Of its sources' topics.
     """
@@ -151,13 +151,23 @@ class LatencyProgress(_Stored):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Switch(_Stored):
-    """A query that went from one mode to another, in this run or from the run before it."""
+    """A query that was started anew: in another mode, or with another version of a result that it joins.
+
+    Attributes:
+        time_ms: When.
+        query: Its name.
+        before: Its mode before, in this run or in the run before it.
+        after: Its mode now.
+        reason: Why.
+        pause_ms: From the end of what ran before to the start of what runs now; None between two runs.
+    """
 
     time_ms: int
     query: str
     before: str
     after: str
     reason: str = ""
+    pause_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Prometheus: the last look at a live run as metrics, served on loopback.
+"""Prometheus: the last look at a live run as metrics, served on loopback unless told otherwise.
 
 A scrape asks nobody: it shows what the run was told at its last look.
 """
@@ -22,27 +22,27 @@ if TYPE_CHECKING:
 
 __all__ = ["PrometheusListener", "metrics_of"]
 
-_HOST = "127.0.0.1"
-
 
 class PrometheusListener:
-    """Serves the last look at a run at ``http://127.0.0.1:PORT/metrics``; a context manager.
+    """Serves the last look at a run at ``http://HOST:PORT/metrics``; a context manager.
 
     Args:
         port: 0 for any that is free.
+        host: The address to listen on; there is no password.
 
     Raises:
         RunError: The port is in use, or may not be used.
     """
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, host: str = "127.0.0.1") -> None:
         self._port = port
+        self._host = host
         self._latest = _Latest()
 
     @property
     def url(self) -> str:
         """Where the metrics are."""
-        return f"http://{_HOST}:{self._port}/metrics"
+        return f"http://{self._host}:{self._port}/metrics"
 
     def progressed(self, progress: FlowProgress) -> None:
         """Serve this from now on."""
@@ -52,11 +52,11 @@ class PrometheusListener:
         registry = CollectorRegistry()
         registry.register(self._latest)
         try:
-            self._server, self._thread = start_http_server(self._port, _HOST, registry)
+            self._server, self._thread = start_http_server(self._port, self._host, registry)
         except (OSError, OverflowError) as error:
             msg = (
-                f"metrics.prometheus.port={self._port} cannot be listened on at {_HOST}: {error}; the run "
-                "would have no metrics; pass the number of a port that is free, or 0 for any"
+                f"metrics.prometheus.port={self._port} cannot be listened on at {self._host}: {error}; the "
+                "run would have no metrics; pass the number of a port that is free, or 0 for any"
             )
             raise RunError(msg) from error
         self._port = self._server.server_port

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Self
 
-from flowcore.backlog.inputs import lags
 from flowcore.elements import MIN_TIMESTAMP_MS
 from flowcore.metrics.progress import PartitionProgress
 from flowcore.watermarks.merge import Standing
@@ -40,7 +39,6 @@ class Batch:
         state_bytes: After it; None where the query has no state, or does not tell.
         watermark_ms: Of its operators; None where they have none.
         offsets: First offsets that the next batch reads.
-        lagging: Topics of which it is told what was left unread, and whether that takes long to read.
     """
 
     number: int
@@ -53,7 +51,6 @@ class Batch:
     state_bytes: int | None = None
     watermark_ms: int | None = None
     offsets: Offsets = field(default_factory=dict)
-    lagging: Mapping[str, bool] = field(default_factory=dict)
 
     @property
     def end_ms(self) -> int:
@@ -97,7 +94,6 @@ class Batch:
             state_bytes=sum(own_bytes or map(_bytes, states)) if own_bytes or states else None,
             watermark_ms=event_time if event_time > MIN_TIMESTAMP_MS else None,
             offsets=_offsets(source["endOffset"] for source in told["sources"]),
-            lagging=_lagging(told["sources"]),
         )
 
 
@@ -212,16 +208,6 @@ def _time_ms(text: str | None) -> int | None:
 def _bytes(state: Mapping[str, Any]) -> int:
     files = int(state.get("customMetrics", {}).get("rocksdbSstFileSize", 0))
     return int(state["memoryUsedBytes"]) + files
-
-
-def _lagging(sources: Iterable[Mapping[str, Any]]) -> dict[str, bool]:
-    found = {}
-    for source in sources:
-        read, there = _offsets([source["endOffset"]]), _offsets([source.get("latestOffset")])
-        for topic in read.keys() & there.keys():
-            unread = sum(there[topic].values()) - sum(read[topic].values())
-            found[topic] = lags(unread, float(source.get("processedRowsPerSecond") or 0.0))
-    return found
 
 
 def _offsets(told: Iterable[Any]) -> Offsets:

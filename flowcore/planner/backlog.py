@@ -1,4 +1,4 @@
-"""Backlog: when does a live query take what it reads for history?
+"""Backlog: when does a live query take what it reads for history, and does it catch up in another mode?
 
 A blocking edge with records that are pending counts as a source in backlog. Any input in backlog makes the
 query's records backlog; they are news when all inputs have said so (`flowcore.backlog.channels`).
@@ -6,22 +6,69 @@ query's records backlog; they are news when all inputs have said so (`flowcore.b
 
 from __future__ import annotations
 
-from flowcore.backlog.inputs import CATCH_UP_S
-from flowcore.planner.plan import Decision, LiveQuery
+from flowcore.backlog import CheckpointInterval, Thresholds
+from flowcore.planner.plan import Decision, LiveQuery, Mode
+from flowcore.settings import Settings
 
-__all__ = ["backlog_of"]
+__all__ = ["backlog_interval", "backlog_of", "catch_up_of", "thresholds"]
+
+_MS = 1000
 
 
-def backlog_of(query: LiveQuery) -> Decision:
+def thresholds(settings: Settings) -> Thresholds:
+    """When a source is in backlog.
+
+    Raises:
+        ConfigurationError: ``backlog.leave`` is not below ``backlog.enter``.
+    """
+    return Thresholds(settings.backlog_enter, settings.backlog_leave)
+
+
+def backlog_interval(settings: Settings) -> CheckpointInterval:
+    """How far checkpoints are apart, in backlog and out of it.
+
+    Raises:
+        ConfigurationError: The interval in backlog is the shorter one.
+    """
+    backlog = settings.backlog_checkpoints
+    return CheckpointInterval(
+        round(settings.realtime_batch.total_seconds() * _MS),
+        None if backlog is None else round(backlog.total_seconds() * _MS),
+    )
+
+
+def backlog_of(query: LiveQuery, settings: Settings) -> Decision:
     """When a live query is in backlog."""
     pending = ", ".join(node.name for node in query.results)
     lagging = ", ".join(node.name for node in query.sources)
+    limits = thresholds(settings)
+    lags = (
+        f"a partition of {lagging} has over {limits.enter:,} unread records (backlog.enter), until none has "
+        f"over {limits.leave:,} (backlog.leave)"
+    )
     reasons = [
         *(
             f"the edge from {node.name} is blocking: what is pending there is backlog"
             for node in query.results
         ),
-        f"{lagging} would take over {CATCH_UP_S:g} s to read to its end",
+        lags,
     ]
     until = f"until {pending} is committed, and " if pending else ""
     return Decision(f"{until}while {lagging} lags", tuple(reasons))
+
+
+def catch_up_of(query: LiveQuery, requested: Mode | None, settings: Settings) -> Decision:
+    """Whether a live query leaves its mode while it is in backlog: ``"in micro-batches"`` or ``"no"``."""
+    if requested is not None:
+        return Decision("no", (f"mode {requested} was asked for",), ("run it with --mode auto",))
+    if query.mode.value != "realtime":
+        return Decision("no", ("it runs in micro-batches anyway, each of all that is there",))
+    interval_ms = backlog_interval(settings).interval_ms_in(backlog=True)
+    least = f" or what it reads in {interval_ms / _MS:g} s, if that is less" if interval_ms else ""
+    return Decision(
+        "in micro-batches",
+        (
+            "they read history faster than real-time mode",
+            f"each has up to {settings.max_batch_records:,} records (execution.max-records-per-batch){least}",
+        ),
+    )

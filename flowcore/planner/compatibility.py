@@ -83,6 +83,9 @@ class Needs:
         return hashlib.sha256(json.dumps([self.sources, states]).encode()).hexdigest()
 
 
+_HELD_BACK = "the latest output until a flush"
+
+
 def needs_of(query: LiveQuery) -> Needs:
     """What a query needs its checkpoint to be of."""
     topics = (topic_of(source) for source in query.sources)
@@ -113,13 +116,18 @@ def _names(topics: tuple[str, ...]) -> str:
 
 
 def _state(node: Operator, query: LiveQuery) -> State | None:
+    held_back = query.buffer is not None and query.buffer.operator is node
     match node:
+        case _ if held_back and not isinstance(node, Window | KeyedProcess):
+            key = (query.buffer.key if query.buffer else None) or ()
+            return State(node.name, "buffer", key, (_HELD_BACK, *node.columns), query.key_groups)
         case Aggregate():
             values = tuple(expression.text for _, expression in node.aggregates)
             return State(node.name, "aggregate", node.by, values)
         case Window() | KeyedProcess():
             kind = "window" if isinstance(node, Window) else "process"
-            return State(node.name, kind, node.by, (kept_by_key(node),), query.key_groups)
+            values = (kept_by_key(node), *([_HELD_BACK] if held_back else []))
+            return State(node.name, kind, node.by, values, query.key_groups)
         case Apply():
             return None  # only Spark can tell; see flowcore.spark.kept_state
         case (

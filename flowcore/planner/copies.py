@@ -9,7 +9,7 @@ Source: FLIP-329, Add operator attribute to specify support for object-reuse.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 
 from flowcore.graph.attributes import OperatorAttributes
 from flowcore.graph.operators import MapBatches, Operator, PythonOperator
@@ -18,7 +18,9 @@ from flowcore.planner.plan import Chain, Decision
 __all__ = ["chains_of", "copy_between"]
 
 
-def chains_of(operators: Sequence[Operator], object_reuse: bool = False) -> tuple[Chain, ...]:
+def chains_of(
+    operators: Sequence[Operator], object_reuse: bool = False, ends: Container[Operator] = ()
+) -> tuple[Chain, ...]:
     """The chains among the operators of one stage or live query.
 
     An operator goes on a chain where everything that reads its input within the stage is a Python
@@ -27,17 +29,20 @@ def chains_of(operators: Sequence[Operator], object_reuse: bool = False) -> tupl
     Args:
         operators: Inputs before readers.
         object_reuse: ``pipeline.object-reuse``.
+        ends: Operators behind which something else holds their records.
     """
     readers: dict[Operator, list[Operator]] = {node: [] for node in operators}
     for node in operators:
         for parent in node.inputs:
-            if parent in readers:
+            if parent in readers and parent not in ends:
                 readers[parent].append(node)
 
     def chained(node: Operator) -> bool:
         """Its input is in the worker already when it is called."""
         (parent,) = node.inputs
-        return isinstance(parent, PythonOperator) and parent in readers and _all_python(readers[parent])
+        if parent in ends or parent not in readers:
+            return False
+        return isinstance(parent, PythonOperator) and _all_python(readers[parent])
 
     heads = [node for node in operators if isinstance(node, PythonOperator) and not chained(node)]
     return tuple(_chain(head, readers, object_reuse) for head in heads)

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from flowcore.graph.attributes import OperatorAttributes
 from flowcore.graph.connectors import KafkaTopic
 from flowcore.graph.operators import (
-    Aggregate,
     Apply,
     KeyGroupOperator,
     Operator,
@@ -28,7 +27,7 @@ from flowcore.planner.at_end import output_time
 from flowcore.planner.columns import columns_read, columns_used
 from flowcore.planner.failures import failure_of
 from flowcore.planner.forms import form_of, late_of, state_of
-from flowcore.planner.plan import BoundedStage, Chain, Decision, LiveQuery, Plan
+from flowcore.planner.plan import BoundedStage, Chain, Decision, Flush, LiveQuery, Plan
 
 __all__ = ["EdgeDetail", "OperatorDetail", "Part", "end_name", "parts"]
 
@@ -44,7 +43,7 @@ class OperatorDetail:
         node: The operator.
         compiled: In which form it runs.
         output: When it puts out.
-        flush: Whether its output is buffered.
+        flush: Whether its output is held back, and by what.
         failure: What becomes of a record for which its function fails; None without a function.
         place: Of a filter behind Python functions: whether it is done before them.
         state: Of windows and process functions in a live query: what is kept by key group.
@@ -57,7 +56,7 @@ class OperatorDetail:
     node: Operator
     compiled: Decision
     output: Decision
-    flush: Decision
+    flush: Flush
     failure: Decision | None
     place: Decision | None
     state: Decision | None
@@ -123,7 +122,7 @@ def _operator(node: Operator, runs: BoundedStage | LiveQuery, place: Decision | 
         node=node,
         compiled=_compiled(node, runs.chains),
         output=output_time(node),
-        flush=_flush(node, attributes),
+        flush=_flush(node, runs),
         failure=failure_of(node, runs),
         place=place,
         state=state_of(node, runs) if isinstance(node, KeyGroupOperator) else None,
@@ -173,19 +172,11 @@ def _alignment(node: Operator) -> Decision | None:
     )
 
 
-def _flush(node: Operator, attributes: OperatorAttributes) -> Decision:
-    if isinstance(node, Write):
-        return Decision("off", ("it is a sink",))
-    reasons = ["no flush interval is set"]
-    if node.bounded:
-        reasons.append("its stage puts out once")
-    elif not attributes.output_idempotent:
-        reasons.append("its output does not replace earlier output (output_idempotent)")
-    elif node.key is None:
-        reasons.append("no key says which output replaces which")
-    elif isinstance(node, Aggregate):
-        reasons.append("the query's own trigger already gives one output for each key and batch")
-    return Decision("off", tuple(reasons))
+def _flush(node: Operator, runs: BoundedStage | LiveQuery) -> Flush:
+    if isinstance(runs, BoundedStage):
+        why = "it is a sink" if isinstance(node, Write) else "its stage puts out once"
+        return Flush(node, "off", Decision("off", (why,)))
+    return next(each for each in runs.flushes if each.operator is node)
 
 
 def _edges(plan: Plan, runs: BoundedStage | LiveQuery) -> Iterator[EdgeDetail]:

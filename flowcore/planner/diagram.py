@@ -76,7 +76,7 @@ def _node(detail: OperatorDetail) -> str:
     node = detail.node
     outcomes = [detail.compiled.value]
     if not isinstance(node, Write):
-        outcomes += [f"out {detail.output.value}", f"flush {detail.flush.value}"]
+        outcomes += [f"out {detail.output.value}", f"flush {detail.flush.decision.value}"]
     lines = [f"{node.name}: {what(node)}", "; ".join(outcomes)]
     text = _quoted("<br>".join(_escaped(line) for line in lines))
     match node:

@@ -8,7 +8,7 @@ from typing import Any
 from flowcore.planner.compatibility import needs_of
 from flowcore.planner.describe import describe
 from flowcore.planner.details import EdgeDetail, OperatorDetail, Part, end_name, parts
-from flowcore.planner.plan import BoundedStage, Chain, Decision, LiveQuery, Plan
+from flowcore.planner.plan import BoundedStage, Chain, Decision, Flush, LiveQuery, Plan
 
 __all__ = ["document"]
 
@@ -31,6 +31,7 @@ def _part(part: Part) -> dict[str, Any]:
             "joins": [node.name for node in runs.results],
             "split": _decision(runs.split),
             "backlog": _decision(runs.backlog),
+            "catch_up": _decision(runs.catch_up),
             "checkpoint_needs": _needs(runs),
             "latency": _decision(runs.latency),
             "dead_letters": [f"{source.name}.dead-letter" for source in runs.dead_letters],
@@ -71,10 +72,22 @@ def _operator_document(detail: OperatorDetail) -> dict[str, Any]:
         "columns": list(detail.node.columns),
         "compiled": _decision(detail.compiled),
         "output": _decision(detail.output),
-        "flush": _decision(detail.flush),
+        "flush": _flush(detail.flush),
         **{name: _decision(each) for name, each in _some_have(detail).items() if each},
         "attributes": asdict(detail.attributes),
         "unknown_attributes": list(detail.unknown),
+    }
+
+
+def _flush(flush: Flush) -> dict[str, Any]:
+    if flush.way == "off":
+        return _decision(flush.decision)
+    return {
+        **_decision(flush.decision),
+        "way": flush.way,
+        "key": list(flush.key or ()),
+        "interval_ms": flush.config.interval_ms if flush.config else None,
+        "after": flush.after.name if flush.after else None,
     }
 
 

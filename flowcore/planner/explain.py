@@ -60,6 +60,7 @@ def _query(query: LiveQuery, plan: Plan) -> Iterator[str]:
         yield f"    backlog {query.backlog.value}"
     yield from _elements(edges)
     yield from _latency(query)
+    yield from _flushes(query)
     yield from (f"      {describe(node)}" for node in query.operators)
     yield from (f"      {line}" for line in _python(query, plan))
     yield from _topics(edges)
@@ -81,6 +82,12 @@ def _elements(edges: tuple[Edge, ...]) -> Iterator[str]:
 def _latency(query: LiveQuery) -> Iterator[str]:
     if query.latency.value != "off" and query.sinks:
         yield f"    latency markers {_because(query.latency)}"
+
+
+def _flushes(query: LiveQuery) -> Iterator[str]:
+    for each in query.flushes:
+        if each.way != "off":
+            yield f"    {each.operator.name} is flushed {_because(each.decision)}"
 
 
 def _topics(edges: tuple[Edge, ...]) -> Iterator[str]:
@@ -123,6 +130,7 @@ def _details(part: Part) -> Iterator[str]:
     outcomes = {"mode": part.mode, "checkpoint": runs.checkpoint, "start": runs.start}
     if isinstance(runs, LiveQuery):
         outcomes["backlog"] = runs.backlog
+        outcomes["catch up"] = runs.catch_up
         outcomes["latency"] = runs.latency
     for name, decision in outcomes.items():
         yield f"  {name}: {_because(decision)}"
@@ -138,7 +146,7 @@ def _operator(detail: OperatorDetail) -> Iterator[str]:
     yield f"  {describe(detail.node)}"
     outcomes = {
         "compiled": detail.compiled, "filter": detail.place, "state": detail.state, "late": detail.late,
-        "alignment": detail.alignment, "output": detail.output, "flush": detail.flush,
+        "alignment": detail.alignment, "output": detail.output, "flush": detail.flush.decision,
         "failure": detail.failure,
     }  # fmt: skip
     yield from (f"    {name}: {_because(each)}" for name, each in outcomes.items() if each)

@@ -33,7 +33,7 @@ def _describe(node: Operator) -> str:
     settings = [
         f"{field.name}={_value(getattr(node, field.name), ())}"
         for field in fields(node)
-        if field.name not in ("inputs", "columns", "bounded", "key", "updating", "given")
+        if field.name not in ("inputs", "columns", "bounded", "key", "updating", "given", "flush_ms")
     ]
     inputs = ",".join(parent.name for parent in node.inputs)
     return f"{type(node).__name__}({inputs}; {'; '.join(settings)})"

@@ -6,10 +6,11 @@ that stands in the way is named, so that a user can see what to change.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from flowcore.errors import PlanError
 from flowcore.graph.operators import (
+    Aggregate,
     Apply,
     KeyedProcess,
     Operator,
@@ -28,17 +29,22 @@ from flowcore.planner.timestamps import brings_watermarks
 __all__ = ["mode_of"]
 
 
-def mode_of(operators: tuple[Operator, ...], requested: Mode | None) -> Decision:
+def mode_of(
+    operators: tuple[Operator, ...], requested: Mode | None, held: Mapping[Operator, str] | None = None
+) -> Decision:
     """The mode of the query made of these live operators.
 
     Args:
         operators: The live operators of one query.
         requested: What the user asked for; None for the fastest that is possible.
+        held: Operators whose output is held back for an interval, and why; in real-time mode each change
+            leaves at once. Who asks for that mode gets it, unless an operator has an interval of its own.
 
     Raises:
         PlanError: ``realtime`` was asked for and cannot be.
     """
-    found = tuple(_obstacles(operators))
+    holding = {node: why for node, why in (held or {}).items() if node in operators}
+    found = (*_obstacles(operators), *_flushes(holding, requested))
     obstacles = tuple(what for what, _ in found)
     if requested == "slice":
         return Decision("slice", ("asked for: catch up, then stop",))
@@ -98,6 +104,18 @@ def _obstacles(operators: tuple[Operator, ...]) -> Iterator[tuple[str, str]]:
             f"{names} {'are Python functions' if len(python) > 1 else 'is a Python function'}",
             f"say {names} in Spark SQL (select, with_columns, where), or keep Python in another flow",
         )
+
+
+def _flushes(held: Mapping[Operator, str], requested: Mode | None) -> Iterator[tuple[str, str]]:
+    """Results that leave once in an interval, which real-time mode cannot do."""
+    for node, why in held.items():
+        # Anything else that is held back stands in the way anyway.
+        if isinstance(node, Aggregate) and (requested != "realtime" or node.flush_ms):
+            insist = "" if node.flush_ms else ", or ask for --mode realtime, which does without the interval"
+            yield (
+                f"{node.name} is to leave once in an interval ({why}), and in real time each change leaves",
+                f"give {node.name} flush=timedelta(0){insist}",
+            )
 
 
 def _shared_source(union: Union) -> bool:

@@ -9,12 +9,26 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from flowcore.flush.config import BufferOutput
 from flowcore.graph.connectors import KafkaTopic
 from flowcore.graph.operators import Operator, PythonOperator, Read, Write, topic_of
 
-__all__ = ["BoundedStage", "Chain", "Decision", "Edge", "LiveQuery", "LiveStage", "Mode", "Plan", "Result"]
+__all__ = [
+    "BoundedStage",
+    "Chain",
+    "Decision",
+    "Edge",
+    "Flush",
+    "FlushWay",
+    "LiveQuery",
+    "LiveStage",
+    "Mode",
+    "Plan",
+    "Result",
+]
 
 Mode = Literal["realtime", "micro-batch", "slice"]
+FlushWay = Literal["off", "trigger", "key-groups", "with"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +109,30 @@ class Edge:
 
 
 @dataclass(frozen=True, slots=True)
+class Flush:
+    """Whether an operator of a live query holds its output back, so that only the latest of each key leaves.
+
+    Attributes:
+        operator: Whose output it is.
+        way: ``"off"``. ``"trigger"``: the query's batches are as far apart as the interval, and each puts out
+            once for each key. ``"key-groups"``: a buffer behind the operator keeps the latest of each key
+            over batches. ``"with"``: what it reads comes once in an interval, so it holds nothing itself.
+        decision: The outcome in words, and why.
+        key: The columns of which the latest output is kept: of its output, of a process function of its
+            input. None where it is off.
+        config: When a buffer lets go, None where it is off.
+        after: The operator in front of it, in the same query, with whose flush it leaves.
+    """
+
+    operator: Operator
+    way: FlushWay
+    decision: Decision
+    key: tuple[str, ...] | None = None
+    config: BufferOutput | None = None
+    after: Operator | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Result:
     """A table that a bounded stage leaves for live queries.
 
@@ -159,10 +197,12 @@ class LiveQuery:
         chains: Its Python operators, by call of a worker.
         checkpoint: When one is taken, and whether anything is flushed for it.
         backlog: When what it reads counts as history.
+        catch_up: Whether it runs in micro-batches until then; ``"no"`` if it never changes its mode.
         after: Names of the bounded stages that have to be committed before it may start.
         start: When it starts, and why.
         key_groups: In how many parts windows and process functions keep their state.
         latency: How often latency markers are sent through it.
+        flushes: Of each operator, whether it holds its output back.
     """
 
     name: str
@@ -175,15 +215,34 @@ class LiveQuery:
     chains: tuple[Chain, ...] = ()
     checkpoint: Decision = Decision("after each batch", ())
     backlog: Decision = Decision("while a source lags", ())
+    catch_up: Decision = Decision("no", ())
     after: tuple[str, ...] = ()
     start: Decision = _AT_ONCE
     key_groups: int = 16
     latency: Decision = Decision("off", ())
+    flushes: tuple[Flush, ...] = ()
 
     @property
     def sources(self) -> tuple[Read, ...]:
         """What it reads."""
         return tuple(node for node in self.operators if isinstance(node, Read))
+
+    @property
+    def buffer(self) -> Flush | None:
+        """The one buffer that it keeps by key group, if it has one."""
+        return next((each for each in self.flushes if each.way == "key-groups"), None)
+
+    @property
+    def buffer_interval_ms(self) -> int:
+        """How long what came may wait in its buffer, 0 if it has none."""
+        config = self.buffer.config if self.buffer else None
+        return (config.interval_ms or 0) if config else 0
+
+    @property
+    def batch_interval_ms(self) -> int | None:
+        """How far apart its batches are so that results leave no more often, None if that does not matter."""
+        by_trigger = (each.config for each in self.flushes if each.way == "trigger")
+        return next((config.interval_ms for config in by_trigger if config is not None), None)
 
     @property
     def updating(self) -> bool:

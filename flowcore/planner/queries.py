@@ -7,27 +7,36 @@ Bad records of a source leave through exactly one query.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from flowcore.errors import PlanError
 from flowcore.graph.operators import (
     Aggregate,
     Apply,
+    Filter,
+    FlatMap,
     Join,
     KeyGroupOperator,
+    Map,
+    MapBatches,
     Operator,
     Read,
     Write,
     topic_of,
     upstream,
 )
+from flowcore.planner.flush import held_back, own_buffer
+from flowcore.planner.flush_reasons import why_held
 from flowcore.planner.modes import mode_of
 from flowcore.planner.plan import Decision, LiveQuery, LiveStage, Mode
+from flowcore.settings import Settings
 
 __all__ = ["live_stage"]
 
 
-def live_stage(operators: tuple[Operator, ...], requested: Mode | None) -> LiveStage | None:
+def live_stage(
+    operators: tuple[Operator, ...], requested: Mode | None, settings: Settings
+) -> LiveStage | None:
     """The live queries behind the unbounded sinks, None if there are none.
 
     Raises:
@@ -36,15 +45,16 @@ def live_stage(operators: tuple[Operator, ...], requested: Mode | None) -> LiveS
     sinks = [node for node in operators if isinstance(node, Write) and not node.bounded]
     if not sinks:
         return None
-    groups = [_query(group, requested) for group in _groups(sinks)]
+    held = {node: why_held(node, settings) for node in operators if node in held_back(operators, settings)}
+    groups = [_query(group, requested, held) for group in _groups(sinks, held)]
     return LiveStage(_with_dead_letters(groups, requested))
 
 
-def _groups(sinks: Sequence[Write]) -> list[list[Write]]:
+def _groups(sinks: Sequence[Write], held: Mapping[Operator, str]) -> list[list[Write]]:
     exclusive: dict[tuple[Operator, ...], list[Write]] = {}
     shared: list[list[Write]] = []
     for sink in sinks:
-        alone = _exclusive(sink)
+        alone = _exclusive(sink, held)
         if alone:
             exclusive.setdefault(alone, []).append(sink)
             continue
@@ -55,9 +65,13 @@ def _groups(sinks: Sequence[Write]) -> list[list[Write]]:
     return [*shared, *exclusive.values()]
 
 
-def _exclusive(sink: Write) -> tuple[Operator, ...]:
+def _exclusive(sink: Write, held: Mapping[Operator, str]) -> tuple[Operator, ...]:
     stateful = Aggregate | KeyGroupOperator
-    alone = tuple(n for n in upstream(sink) if not n.bounded and isinstance(n, stateful | Apply))
+    buffered = own_buffer(upstream(sink), held)
+    alone = tuple(
+        n for n in upstream(sink)
+        if not n.bounded and (isinstance(n, stateful | Apply) or n is buffered)
+    )  # fmt: skip
     states = [node.name for node in alone if isinstance(node, stateful)]
     if len(states) > 1:
         msg = (
@@ -74,9 +88,9 @@ def _sources(sinks: Sequence[Write]) -> set[Operator]:
     return {node for node in upstream(*sinks) if isinstance(node, Read) and not node.bounded}
 
 
-def _query(sinks: Sequence[Write], requested: Mode | None) -> LiveQuery:
+def _query(sinks: Sequence[Write], requested: Mode | None, held: Mapping[Operator, str]) -> LiveQuery:
     live = tuple(node for node in upstream(*sinks) if not node.bounded)
-    alone = _exclusive(sinks[0])
+    alone = _exclusive(sinks[0], held)
     results = tuple(dict.fromkeys(node.inputs[1] for node in live if isinstance(node, Join)))
     sources = [node for node in live if isinstance(node, Read)]
     if alone:
@@ -91,7 +105,7 @@ def _query(sinks: Sequence[Write], requested: Mode | None) -> LiveQuery:
         results=results,
         sinks=tuple(sinks),
         dead_letters=dead_letters,
-        mode=mode_of(live, requested),
+        mode=mode_of(live, requested, held),
         split=split,
     )
 
@@ -102,6 +116,8 @@ def _kind(node: Operator) -> str:
             return "is a DataFrame function"
         case Write():
             return "writes files"
+        case Map() | Filter() | FlatMap() | MapBatches():
+            return "has a buffer behind it"
         case _:
             return "keeps state"
 

@@ -10,7 +10,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from flowcore.durations import parse_duration
+from flowcore.durations import parse_duration, show_duration
 from flowcore.errors import SettingsError
 from flowcore.settings.sources import FILE_VARIABLE, from_environment, from_file, from_mapping
 
@@ -38,12 +38,28 @@ def _positive(value: str | int) -> int:
     return number
 
 
+def _count(value: str | int) -> int:
+    number = -1 if isinstance(value, (bool, float)) else int(value)
+    if number < 0:
+        msg = "it must be a whole number, 0 or more"
+        raise ValueError(msg)
+    return number
+
+
 def _port(value: str | int) -> int:
     number = -1 if isinstance(value, (bool, float)) else int(value)
     if not 0 <= number < 1 << 16:
         msg = "it must be a whole number from 0 to 65535"
         raise ValueError(msg)
     return number
+
+
+def _address(value: Any) -> str:
+    text = _text(value)
+    if not text.startswith(("http://", "https://")):
+        msg = "it must begin with http:// or https://"
+        raise ValueError(msg)
+    return text
 
 
 def _flag(value: str | bool) -> bool:
@@ -106,6 +122,36 @@ class Settings:
         "execution.max-records-per-batch", 5_000_000, _positive,
         "micro-batch and slice: most records of a source taken into one batch",
     )  # fmt: skip
+    flush_interval: timedelta = _setting(
+        "execution.flush.max-interval", timedelta(0), parse_duration,
+        "longest time that the output of an idempotent operator may be held back, so that only the latest "
+        "of each key leaves; 0 for none",
+    )  # fmt: skip
+    backlog_flush_interval: timedelta = _setting(
+        "execution.flush.max-interval-during-backlog", timedelta(0), parse_duration,
+        "the same while the records are history, not shorter; 0 to hold back until the backlog is gone",
+    )  # fmt: skip
+    flush_memory_only: bool = _setting(
+        "execution.flush.memory-buffer-only", False, _flag,
+        "what is held back may not outgrow memory: it leaves as soon as state.backend.cache.max-entries-num "
+        "is reached",
+    )  # fmt: skip
+    cache_entries: int = _setting(
+        "state.backend.cache.max-entries-num", 1_000_000, _positive,
+        "most records that one operator holds back in memory, with execution.flush.memory-buffer-only",
+    )  # fmt: skip
+    backlog_checkpoints: timedelta | None = _setting(
+        "execution.checkpointing.interval-during-backlog", None, parse_duration,
+        "most time between two checkpoints in backlog, at least execution.realtime.batch-duration; 0: any",
+    )  # fmt: skip
+    backlog_enter: int = _setting(
+        "backlog.enter", 200_000, _positive,
+        "unread records of a partition above which a live query is in backlog and catches up",
+    )  # fmt: skip
+    backlog_leave: int = _setting(
+        "backlog.leave", 50_000, _count,
+        "unread records of each partition up to which it is out of it again and live; below backlog.enter",
+    )  # fmt: skip
     stages_at_once: int = _setting(
         "execution.stages-at-once", 4, _positive,
         "most bounded stages that run side by side; 1 for one after another, as declared",
@@ -152,10 +198,29 @@ class Settings:
     )  # fmt: skip
     prometheus_port: int | None = _setting(
         "metrics.prometheus.port", None, _port,
-        "port on 127.0.0.1 where a live run serves metrics to Prometheus, 0 for any that is free",
+        "port where a live run serves metrics to Prometheus, 0 for any that is free",
+    )  # fmt: skip
+    prometheus_host: str = _setting(
+        "metrics.prometheus.host", "127.0.0.1", _text,
+        "address it listens on there; 0.0.0.0 lets other machines ask, without a password",
+    )  # fmt: skip
+    dagster_url: str | None = _setting(
+        "metrics.dagster.url", None, _address,
+        "address of a Dagster webserver, to which a live run reports as its asset <flow>/live",
     )  # fmt: skip
     spark: Mapping[str, str] = field(default_factory=dict)
     """Keys that begin with ``spark.``, as given."""
+
+    def __post_init__(self) -> None:
+        short, long = self.flush_interval, self.backlog_flush_interval
+        if timedelta(0) < long < short:
+            msg = (
+                f"setting execution.flush.max-interval-during-backlog='{show_duration(long)}' is shorter "
+                f"than execution.flush.max-interval='{show_duration(short)}': history would leave more often "
+                f"than news; set it to '{show_duration(short)}' or more, or to 0 to wait for the end of the "
+                "backlog"
+            )
+            raise SettingsError(msg)
 
     @classmethod
     def of(

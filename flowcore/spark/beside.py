@@ -38,7 +38,7 @@ class Beside:
         watermarked: Its sources bring watermarks, and those sinks write them.
         partitions: How many partitions the topics of the query have.
         limits: What the topics that it writes to take.
-        windowed: Windows or timers in it go by what its sources tell of time.
+        windowed: Windows, timers or a buffer in it go by what its sources tell of time.
     """
 
     tracked: bool
@@ -83,7 +83,7 @@ class Beside:
             watermarked=bool(tagged) and brings_watermarks(query.operators),
             partitions=partitions,
             limits=limits,
-            windowed=any(isinstance(node, KeyGroupOperator) for node in query.operators),
+            windowed=keeps_key_groups(query),
         )
 
 
@@ -96,11 +96,8 @@ def tracks_latency(query: LiveQuery, settings: Settings, checkpoint: Path) -> bo
     if not before:
         return wanted
     tracked = any(topic.events in before for node in query.sources if (topic := topic_of(node)))
-    if (
-        wanted
-        and not tracked
-        and any(isinstance(node, Aggregate | KeyGroupOperator) for node in query.operators)
-    ):
+    aggregates = any(isinstance(node, Aggregate) for node in query.operators)
+    if wanted and not tracked and (aggregates or keeps_key_groups(query)):
         _log.warning(
             "query %r keeps state that was made with metrics.latency.interval=0: its latency is not "
             "measured; to measure it, start it once on a new state.dir",
@@ -108,6 +105,11 @@ def tracks_latency(query: LiveQuery, settings: Settings, checkpoint: Path) -> bo
         )
         return False
     return wanted or tracked
+
+
+def keeps_key_groups(query: LiveQuery) -> bool:
+    """Whether a query keeps state by key group."""
+    return query.buffer is not None or any(isinstance(node, KeyGroupOperator) for node in query.operators)
 
 
 def _topics(query: LiveQuery) -> list[KafkaTopic | None]:

@@ -24,6 +24,7 @@ from flowcore.planner.columns import columns_used
 from flowcore.planner.fingerprint import fingerprint
 from flowcore.planner.forms import form_of
 from flowcore.planner.plan import BoundedStage, Chain
+from flowcore.settings import Settings
 from flowcore.spark import batch
 from flowcore.spark.batch_key_groups import by_key_group
 from flowcore.spark.boundary import declared_by, while_running
@@ -34,7 +35,17 @@ from flowcore.spark.sinks import write_bad_records, write_files, write_topic
 from flowcore.spark.sources import read_bounded, source_version
 from flowcore.spark.swaps import Swap, finish, roll_back
 
-__all__ = ["run_bounded", "up_to_date"]
+__all__ = ["run_bounded", "source_versions", "up_to_date"]
+
+
+def source_versions(stage: BoundedStage, settings: Settings) -> dict[str, str]:
+    """The version of each source of a stage as it is now; empty text if nobody can tell.
+
+    Raises:
+        RunError: A source does not exist.
+        BrokerError: A broker cannot be reached.
+    """
+    return {source.name: source_version(source, settings) for source in stage.sources}
 
 
 def up_to_date(stage: BoundedStage, context: Context) -> Manifest | None:
@@ -53,7 +64,7 @@ def up_to_date(stage: BoundedStage, context: Context) -> Manifest | None:
         return None
     if not all(_exists(sink, context) for sink in stage.sinks):
         return None
-    now = _versions(stage, context)
+    now = source_versions(stage, context.settings)
     return committed if all(now.values()) and now == committed.sources else None
 
 
@@ -79,7 +90,7 @@ def run_bounded(
         ExitStack() as kept,
         ExitStack() as undone,
     ):
-        sources = _versions(stage, context)
+        sources = source_versions(stage, context.settings)
         frames, rejected = _compile(stage, context, kept)
         for result in stage.results:
             frames[result.operator].write.parquet(str(path / result.name))
@@ -105,10 +116,6 @@ def run_bounded(
         undone.pop_all()
         finish(manifest.swaps)
     return manifest
-
-
-def _versions(stage: BoundedStage, context: Context) -> dict[str, str]:
-    return {source.name: source_version(source, context) for source in stage.sources}
 
 
 def _compile(

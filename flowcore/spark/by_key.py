@@ -30,7 +30,7 @@ from flowcore.keygroups.packing import Inputs, Packing
 from flowcore.keygroups.runtime import Runtime
 from flowcore.planner.plan import LiveQuery
 from flowcore.spark.beside import Beside
-from flowcore.spark.keygroups import Outlet, Unpacking, by_key_group
+from flowcore.spark.keygroups import COUNTER_ROWS, MARKER_ROWS, Outlet, Unpacking, by_key_group
 from flowcore.spark.lanes import EVENT, LANE, NEWEST, ORDINAL, SOURCE, TIME, VALUE, Lane, Tracks
 from flowcore.spark.processor import COUNTERS, MARKERS
 from flowcore.spark.sql import literal, quoted
@@ -60,8 +60,6 @@ _KEYS = (
     NullType,
 )  # fmt: skip
 _COUNTERS = "_counters"
-_MARKER: dict[str, pa.DataType] = {"event": pa.binary(), "partition": pa.int32()}
-_COUNTER: dict[str, pa.DataType] = {"counters": pa.string()}
 OWN = "_flowcore_"
 """In front of names beside the user's."""
 OF = f"{OWN}of_"
@@ -110,7 +108,7 @@ def counted_as(node: Operator) -> str:
 
 
 def goes_by_clock(query: LiveQuery) -> bool:
-    """Whether windows or timers may emit because time has passed, without any input."""
+    """Whether windows, timers or a buffer may emit because time has passed, without any input."""
     topics = [topic_of(source) for source in query.sources]
     idle = any(topic and topic.watermark and topic.watermark.idle_after_ms for topic in topics)
     windows = [node.config for node in query.operators if isinstance(node, Window)]
@@ -119,6 +117,7 @@ def goes_by_clock(query: LiveQuery) -> bool:
     return (
         idle
         or processes
+        or query.buffer is not None
         or any(config.time == "processing" or config.trigger is not None for config in windows)
     )
 
@@ -276,7 +275,7 @@ def put_out(
         names: Fresh physical column names.
     """
     schemas = {name: schema for name, (_, schema) in outputs.items()}
-    schemas |= {MARKERS: pa.schema(_MARKER), COUNTERS: pa.schema(_COUNTER)}
+    schemas |= {MARKERS: MARKER_ROWS, COUNTERS: COUNTER_ROWS}
     numbers = {name: number for name, (number, _) in outputs.items()}
     numbers |= {MARKERS: EVENT, COUNTERS: _COUNTED}
     found = {name: {column: next(names) for column in schemas[name].names} for name in outputs}

@@ -3,7 +3,7 @@
 The frame of a query with Kafka sinks has the columns ``topic``, ``key``, ``value``, ``headers`` and, where
 latency markers pass through, ``partition``. Every record that comes from one source record carries the
 header ``flowcore-id``: ``topic:partition:offset:ordinal``, the same after a restart, so that readers can
-drop repeats.
+drop repeats. Every record of a query that joins bounded results carries their versions.
 """
 
 from __future__ import annotations
@@ -42,10 +42,12 @@ from flowcore.spark import batch
 from flowcore.spark.aggregates import aggregated
 from flowcore.spark.beside import Beside
 from flowcore.spark.boundary import declared_by
+from flowcore.spark.buffers import buffer_of, held_back
 from flowcore.spark.by_key import ByKey
 from flowcore.spark.checkpoints import checkpoint_of
 from flowcore.spark.context import Context
 from flowcore.spark.incoming import Incoming
+from flowcore.spark.joined_results import Joined
 from flowcore.spark.kept_state import column_types, stateful_parts
 from flowcore.spark.lanes import BAD, ORDINAL, Lane, Tracks, unite
 from flowcore.spark.outgoing import Outgoing
@@ -70,40 +72,40 @@ class CompiledQuery:
     types: Mapping[str, tuple[str, ...]]
 
 
-def compile_query(
-    query: LiveQuery, context: Context, results: Mapping[Operator, DataFrame], beside: Beside
-) -> CompiledQuery:
+def compile_query(query: LiveQuery, context: Context, joined: Joined, beside: Beside) -> CompiledQuery:
     """Compile one live query.
 
     Args:
         query: What to compile.
         context: Session and settings.
-        results: The bounded results it joins; with a column `ORDINAL` where keys repeat.
+        joined: The bounded results it joins; with a column `ORDINAL` where keys repeat.
         beside: What the query carries beside its records.
 
     Raises:
         PlanError: Spark refuses an operator; the message names it.
     """
-    compiler = _Compiler(query, context, results, beside)
+    compiler = _Compiler(query, context, joined, beside)
     return CompiledQuery(compiler.sink_frame(), compiler.types)
 
 
 class _Compiler:
-    def __init__(
-        self, query: LiveQuery, context: Context, results: Mapping[Operator, DataFrame], beside: Beside
-    ) -> None:
+    def __init__(self, query: LiveQuery, context: Context, joined: Joined, beside: Beside) -> None:
         self.query = query
         self.context = context
-        self.results = results
+        self.joined = joined
         self.beside = beside
         self.names: Iterator[str] = (f"_c{number}" for number in count(1))
         self.numbers = count(BAD + 1)
-        self.counted = any(ORDINAL in frame.columns for frame in results.values()) or any(
+        self.counted = any(ORDINAL in frame.columns for frame in joined.frames.values()) or any(
             isinstance(node, (Union, FlatMap)) for node in query.operators
         )
         readers = Counter(parent for node in query.operators for parent in node.inputs)
         self.readers = {node: readers[node] for node in query.operators}
         self.used = columns_used(query.operators)
+        if query.buffer is not None:
+            # What is kept shall not change with what is read of it.
+            held = query.buffer.operator
+            self.used = {**self.used, held: frozenset(column.lower() for column in held.columns)}
         self.chains: dict[Operator, Chain] = {chain.head: chain for chain in query.chains}
         self.waiting: dict[Operator, list[tuple[Tracks, Lane]]] = {}
         self.ends: list[tuple[Tracks, Lane, Write]] = []
@@ -132,6 +134,7 @@ class _Compiler:
             beside=self.beside,
             sources=[_topic(node) for node in self.query.sources],
             counted=self.counted,
+            bounded=self.joined.version,
         )
         outputs = [
             outgoing.messages(
@@ -167,7 +170,7 @@ class _Compiler:
                 return tracks, lane
             case Join():
                 tracks, lane = self._take(node.inputs[0])
-                result = self.results[node.inputs[1]]
+                result = self.joined.frames[node.inputs[1]]
                 if self._changes_nothing(node, result):
                     return tracks, lane
                 right = tracks.join(lane, result, node.on, node.how)
@@ -181,7 +184,10 @@ class _Compiler:
                 return self._plain(frame)
             case Aggregate():
                 tracks, lane = self._take(node.inputs[0])
-                tracks, lane = aggregated(node, tracks, lane, timed=self.beside.timed)
+                tracks, lane = aggregated(
+                    node, tracks, lane,
+                    timed=self.beside.timed, held=self.query.batch_interval_ms is not None,
+                )  # fmt: skip
                 self.types[node.name] = column_types(tracks.frame)
                 return tracks, lane
             case Window() | KeyedProcess():
@@ -204,8 +210,10 @@ class _Compiler:
             kept=[each.lower[name.lower()] for each, names in others for name in names],
             check=self.context.settings.object_reuse_check, last=len(self.chains) == 1,
         )  # fmt: skip
+        of = self._key_groups()
         for node, each in lanes.items():
-            self._put(node, tracks, each)
+            flush = buffer_of(node, of)
+            self._put(node, *((tracks, each) if flush is None else held_back(flush, tracks, each, of)))
 
     def _by_key(self, node: Window | KeyedProcess) -> tuple[Tracks, Lane]:
         """The results; side outputs wait for their readers already."""
@@ -213,14 +221,7 @@ class _Compiler:
         sides = [
             each for each in self.query.operators if isinstance(each, SideOutput) and node in each.inputs
         ]
-        of = ByKey(
-            query=self.query,
-            checkpoint=str(checkpoint_of(self.query, self.context.flow, self.context.settings)),
-            beside=self.beside,
-            key_groups=self.query.key_groups,
-            counted=self.counted,
-            numbers=self.numbers,
-        )
+        of = self._key_groups()
         if isinstance(node, Window):
             used = {column.lower() for each in sides for column in self.used[each]}
             tracks, lanes = windowed(node, tracks, lane, used, of)
@@ -229,6 +230,16 @@ class _Compiler:
         for each in sides:
             self._put(each, tracks, lanes[each.output])
         return tracks, lanes[RESULTS]
+
+    def _key_groups(self) -> ByKey:
+        return ByKey(
+            query=self.query,
+            checkpoint=str(checkpoint_of(self.query, self.context.flow, self.context.settings)),
+            beside=self.beside,
+            key_groups=self.query.key_groups,
+            counted=self.counted,
+            numbers=self.numbers,
+        )
 
     def _unite(self, node: Union) -> tuple[Tracks, Lane]:
         members = [self._take(parent) for parent in node.inputs]

@@ -12,7 +12,7 @@ from flowcore.graph.connectors import KafkaTopic
 from flowcore.settings import Settings
 from flowcore.spark.results import ResultStore
 
-__all__ = ["Context", "broker_of"]
+__all__ = ["Context", "broker_of", "path_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Context:
 
     def path(self, given: str) -> str:
         """Where a source's or sink's path is; an address such as ``s3a://`` stays as it is."""
-        return given if "://" in given else str(Path(self.settings.data_dir).absolute() / given)
+        return path_of(given, self.settings)
 
     def servers(self, topic: KafkaTopic) -> str:
         """The broker of a topic.
@@ -44,6 +44,11 @@ class Context:
             RunError: Neither the topic nor the settings name one.
         """
         return broker_of(topic, self.settings)
+
+
+def path_of(given: str, settings: Settings) -> str:
+    """Where a source's or sink's path is; an address such as ``s3a://`` stays as it is."""
+    return given if "://" in given else str(Path(settings.data_dir).absolute() / given)
 
 
 def broker_of(topic: KafkaTopic, settings: Settings) -> str:

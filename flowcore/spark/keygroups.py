@@ -19,7 +19,12 @@ from flowcore.keygroups.packing import Packing
 from flowcore.keygroups.runtime import Runtime
 from flowcore.spark.processor import Processor
 
-__all__ = ["Outlet", "Unpacking", "by_key_group"]
+__all__ = ["COUNTER_ROWS", "MARKER_ROWS", "Outlet", "Unpacking", "by_key_group"]
+
+_MARKER: dict[str, pa.DataType] = {"event": pa.binary(), "partition": pa.int32()}
+MARKER_ROWS = pa.schema(_MARKER)
+COUNTER_ROWS = pa.schema([pa.field("counters", pa.string())])
+"""Of the outputs `flowcore.spark.processor.MARKERS` and `COUNTERS`."""
 
 _PACKED = "key_group INT, kind TINYINT, channel STRING, at BIGINT, payload BINARY"
 _OUTPUT = StructType([StructField("output", StringType()), StructField("content", BinaryType())])

@@ -39,6 +39,7 @@ __all__ = ["Outgoing"]
 
 _Message = dict[str, str]
 """SQL text of each column that Spark's Kafka sink reads."""
+BOUNDED_VERSION_HEADER = "flowcore-bounded-version"
 _NOTHING = "CAST(NULL AS STRING)"
 _TO = "_to"
 
@@ -53,6 +54,7 @@ class Outgoing:
         beside: What it carries beside its records.
         sources: The topics that it reads.
         counted: Its records carry an ordinal.
+        bounded: The version of the bounded results that it joins; empty if it joins none.
     """
 
     sinks: Sequence[tuple[Write, KafkaTopic]]
@@ -60,6 +62,7 @@ class Outgoing:
     beside: Beside
     sources: Sequence[KafkaTopic]
     counted: bool
+    bounded: str = ""
 
     def messages(self, tracks: Tracks, ends: Sequence[tuple[Lane, Write, KafkaTopic]]) -> DataFrame:
         """Topic, key, value and headers of every row of a frame; and the partition, of markers."""
@@ -96,6 +99,8 @@ class Outgoing:
             if Counter(each.name for _, each in self.sinks)[topic.name] > 1:
                 ordinal += f" || {literal(f'.{sink.name}')}"  # branches of a record meet in the topic
             found["flowcore-id"] = f"(topic || ':' || partition || ':' || offset || ':' || {ordinal})"
+        if self.bounded:
+            found[BOUNDED_VERSION_HEADER] = literal(self.bounded)
         if sink in self.beside.tagged:
             if topic.headers:
                 found[ELEMENT_HEADER] = elements.tagged_record(TIME, "X''")

@@ -8,6 +8,7 @@ from flowcore.graph.operators import KeyedProcess, SideOutput, topic_of
 from flowcore.keygroups.emission import RESULTS, TIMESTAMP
 from flowcore.keygroups.processes import TIMER, KeyedProcesses, side
 from flowcore.keygroups.records import ORDINAL as OUTPUT
+from flowcore.spark.buffers import buffer_of, buffered
 from flowcore.spark.by_key import (
     OF,
     STAMP,
@@ -40,7 +41,7 @@ def processed(node: KeyedProcess, tracks: Tracks, lane: Lane, of: ByKey) -> tupl
     columns = {**read, **places}
     frame = given(node.by, tracks, lane, columns, of)
     rows = records_of(frame, columns)
-    operator = KeyedProcesses(
+    function = KeyedProcesses(
         name=node.name,
         function=node.function,
         keys=node.by,
@@ -51,7 +52,9 @@ def processed(node: KeyedProcess, tracks: Tracks, lane: Lane, of: ByKey) -> tupl
         topics=tuple(topic.name if (topic := topic_of(each)) else each.name for each in of.query.sources),
         results=arrow_schema(types_of(node.schema)),
         side_outputs={name: arrow_schema(types_of(schema)) for name, schema in node.side_outputs},
+        keyed=buffer_of(node, of) is not None,
     )
+    operator = buffered(node, function, [field.name for field in function.key_fields], of)
     sides = [
         each.output for each in of.query.operators if isinstance(each, SideOutput) and node in each.inputs
     ]

@@ -11,7 +11,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -19,12 +19,20 @@ from typing import Any
 
 from pyspark.sql.streaming.query import StreamingQuery
 
+from flowcore.backlog import Thresholds
 from flowcore.elements import MIN_TIMESTAMP_MS
 from flowcore.errors import BrokerError
 from flowcore.graph.operators import topic_of
 from flowcore.latency import LatencySummary
-from flowcore.metrics.progress import FlowProgress, LatencyProgress, QueryProgress, Switch
+from flowcore.metrics.progress import (
+    FlowProgress,
+    LatencyProgress,
+    PartitionProgress,
+    QueryProgress,
+    Switch,
+)
 from flowcore.metrics.tally import Batch, QueryTally, Rate, partitions_of
+from flowcore.planner.backlog import thresholds
 from flowcore.planner.plan import LiveQuery, Plan
 from flowcore.spark.context import Context
 from flowcore.spark.offsets import committed_offsets, start_offsets
@@ -57,40 +65,76 @@ class RunMeter:
     def __init__(self, plan: Plan, context: Context, last: FlowProgress | None = None) -> None:
         self._plan = plan
         self._context = context
-        self._last = last
+        self._before = (
+            {query.name: query.mode for query in last.queries if query.mode != WAITING} if last else {}
+        )
+        self._switches: tuple[Switch, ...] = last.switches if last else ()
         self._began_ms = _now_ms()
         self._topics = TopicEnds(plan, context)
         self._queries: dict[str, _QueryMeter] = {}
         self._reading = threading.Lock()
+
+    def about_to_start(self, query: LiveQuery, checkpoint: Path, active: Callable[[], bool]) -> None:
+        """Take in a query before it is started, so that it is known how far behind it is.
+
+        Args:
+            query: Its plan.
+            checkpoint: The folder of its checkpoint.
+            active: Tells whether it runs, or is about to go on.
+        """
+        tally = QueryTally(_now_ms(), self._begin(query) | committed_offsets(checkpoint))
+        meter = _QueryMeter(query, tally, thresholds(self._context.settings), active)
+        self._queries = {**self._queries, query.name: meter}  # another thread may be reading
 
     def started(
         self,
         query: LiveQuery,
         running: StreamingQuery,
         *,
-        checkpoint: Path,
+        bounded: Mapping[str, str],
         watermarks: QueryWatermarks | None = None,
+        reason: str = "",
+        pause_ms: int | None = None,
     ) -> None:
-        """Take in a query that was just started.
+        """Take in that a query was just started, for the first time or anew; its counts go on.
 
         Args:
-            query: Its plan.
+            query: Its plan, with the mode that it was started in.
             running: The query.
-            checkpoint: The folder of its checkpoint.
+            bounded: By bounded stage the version of its result that it joins.
             watermarks: What its sources tell of event time, if they do.
+            reason: Why it was started anew; default: why it is in its mode.
+            pause_ms: How long it did not run, where it was started anew.
         """
-        joined = set(query.results)
-        stages = [s.name for s in self._plan.bounded if joined & {result.operator for result in s.results}]
-        pins = {stage: self._context.results.folder(stage).pinned(query.name) for stage in stages}
-        meter = _QueryMeter(
-            query,
-            running,
-            watermarks,
-            tally=QueryTally(_now_ms(), self._begin(query) | committed_offsets(checkpoint)),
-            under_way=UnderWay(self._context.spark, running) if query.mode.value == "realtime" else None,
-            bounded={stage: version for stage, version in pins.items() if version},
-        )
-        self._queries = {**self._queries, query.name: meter}  # another thread may be reading
+        meter = self._queries[query.name]
+        before = meter.mode or self._before.get(query.name)
+        reason = reason or "; ".join(query.mode.reasons)
+        refreshed = meter.mode is not None and meter.bounded != bounded
+        if before and (refreshed or before != query.mode.value):
+            switch = Switch(
+                time_ms=_now_ms(),
+                query=query.name,
+                before=before,
+                after=query.mode.value,
+                reason=reason,
+                pause_ms=pause_ms,
+            )
+            self._switches = (*self._switches, switch)[-_SWITCHES:]
+        under_way = UnderWay(self._context.spark, running) if query.mode.value == "realtime" else None
+        with self._reading:
+            meter.started(query, running, watermarks, under_way=under_way, bounded=bounded)
+
+    def note(self, name: str, reason: str) -> None:
+        """Tell of a query that goes on as it is though it was to be started anew."""
+        mode = self._queries[name].mode or ""
+        switch = Switch(time_ms=_now_ms(), query=name, before=mode, after=mode, reason=reason)
+        self._switches = (*self._switches, switch)[-_SWITCHES:]
+
+    def query(self, name: str) -> QueryProgress:
+        """What one query has done so far."""
+        with self._reading:
+            self._topics.ask()
+            return self._queries[name].read(self._topics, _now_ms())
 
     def read(
         self, state: str = "running", error: str = "", latencies: Iterable[LatencySummary] = ()
@@ -119,7 +163,7 @@ class RunMeter:
             pid=os.getpid(),
             queries=queries,
             latencies=tuple(map(LatencyProgress.of_summary, latencies)),
-            switches=self._switches(),
+            switches=self._switches,
         )
 
     def _begin(self, query: LiveQuery) -> dict[str, dict[int, int]]:
@@ -130,68 +174,68 @@ class RunMeter:
                 found[topic.name] = start_offsets(topic, self._context.servers(topic))
         return found
 
-    def _switches(self) -> tuple[Switch, ...]:
-        if self._last is None:
-            return ()
-        before = {query.name: query.mode for query in self._last.queries if query.mode != WAITING}
-        now = [
-            Switch(
-                time_ms=self._began_ms,
-                query=name,
-                before=before[name],
-                after=meter.query.mode.value,
-                reason="; ".join(meter.query.mode.reasons),
-            )
-            for name, meter in self._queries.items()
-            if before.get(name, meter.query.mode.value) != meter.query.mode.value
-        ]
-        return (*self._last.switches, *now)[-_SWITCHES:]
-
 
 class _QueryMeter:
     """What one query has done since it was started."""
 
     def __init__(
-        self,
-        query: LiveQuery,
-        running: StreamingQuery,
-        watermarks: QueryWatermarks | None,
-        *,
-        tally: QueryTally,
-        under_way: UnderWay | None,
-        bounded: Mapping[str, str],
+        self, query: LiveQuery, tally: QueryTally, thresholds: Thresholds, active: Callable[[], bool]
     ) -> None:
-        self.query = query
-        self._running = running
-        self._watermarks = watermarks
+        self._query = query
         self._tally = tally
-        self._under_way = under_way
-        self._bounded = bounded
+        self._thresholds = thresholds
+        self._active = active
+        self._running: StreamingQuery | None = None
+        self._watermarks: QueryWatermarks | None = None
+        self._under_way: UnderWay | None = None
+        self.bounded: Mapping[str, str] = {}
         self._inputs = inputs_of(query)
+        self._lagging: dict[str, bool] = {}
+        self._busy_since: tuple[int, int] | None = None
+        """The batch that was the last one when the running one was seen first, and the clock then."""
         self._rows_in, self._rows_out = Rate(), Rate()
         self._sources = {topic.name: node for node in query.sources if (topic := topic_of(node))}
         self._sinks = {topic.name for sink in query.sinks if (topic := topic_of(sink))}
         self._letters = {topic.dead_letter for node in query.dead_letters if (topic := topic_of(node))}
 
+    @property
+    def mode(self) -> str | None:
+        """How it was started last, None if it was not."""
+        return self._query.mode.value if self._running else None
+
+    def started(
+        self,
+        query: LiveQuery,
+        running: StreamingQuery,
+        watermarks: QueryWatermarks | None,
+        *,
+        under_way: UnderWay | None,
+        bounded: Mapping[str, str],
+    ) -> None:
+        self._take()  # the last batches of what ran before
+        self._query, self._running = query, running
+        self._watermarks, self._under_way, self.bounded = watermarks, under_way, bounded
+
     def read(self, topics: TopicEnds, now_ms: int) -> QueryProgress:
-        self._tally.take(Batch.run_of(_batches_after(self._last_batch, self._running)))
+        self._take()
         batch = self._tally.last
         under_way = self._under_way.records(self._last_batch) if self._under_way else 0
         rows_in, rows_out = self._tally.rows_in + under_way, topics.written(self._sinks)
         partitions = partitions_of(self._sources, self._tally.offsets, topics.ends, self._standings())
         lags = [one.lag for one in partitions if one.lag is not None]
+        lag = max(sum(lags) - under_way, 0) if lags else None
         return QueryProgress(
-            name=self.query.name,
-            mode=self.query.mode.value,
-            mode_reason="; ".join(self.query.mode.reasons),
-            active=self._running.isActive,
+            name=self._query.name,
+            mode=self._query.mode.value,
+            mode_reason="; ".join(self._query.mode.reasons),
+            active=self._active(),
             batches=self._tally.batches,
             rows_in=rows_in,
             rows_per_second=self._rows_per_second(now_ms, rows_in),
             rows_out=rows_out,
             rows_out_per_second=self._rows_out.take(now_ms, rows_out),
-            lag=max(sum(lags) - under_way, 0) if lags else None,
-            backlog=self._backlog(batch),
+            lag=lag,
+            backlog=self._backlog(partitions, lag, now_ms),
             batch_ms=batch.length_ms if batch else None,
             watermark_ms=self._watermark_ms(),
             late=self._tally.late,
@@ -199,9 +243,13 @@ class _QueryMeter:
             dead_letters=topics.written(self._letters),
             state_rows=batch.state_rows if batch else None,
             state_bytes=self._tally.state_bytes,
-            bounded=self._bounded,
+            bounded=self.bounded,
             partitions=partitions,
         )
+
+    def _take(self) -> None:
+        if self._running:
+            self._tally.take(Batch.run_of(_batches_after(self._last_batch, self._running)))
 
     @property
     def _last_batch(self) -> int:
@@ -210,7 +258,11 @@ class _QueryMeter:
     def _rows_per_second(self, now_ms: int, rows_in: int) -> float | None:
         if self._under_way:
             return self._rows_in.take(now_ms, rows_in)
-        return self._tally.rows_per_second(now_ms, busy=self._running.status["isTriggerActive"])
+        return self._tally.rows_per_second(now_ms, busy=self._busy)
+
+    @property
+    def _busy(self) -> bool:
+        return self._running is not None and bool(self._running.status["isTriggerActive"])
 
     def _standings(self) -> dict[str, Mapping[int, Standing]]:
         known = self._watermarks.sources if self._watermarks else {}
@@ -218,13 +270,28 @@ class _QueryMeter:
             topic: known[node.name].standings() for topic, node in self._sources.items() if node.name in known
         }
 
-    def _backlog(self, batch: Batch | None) -> bool | None:
-        lagging = batch.lagging if batch else {}
-        for source in self.query.sources:
-            topic = topic_of(source)
-            if topic is not None and topic.name in lagging:
-                self._inputs.tell(source.name, backlog=lagging[topic.name])
+    def _backlog(self, partitions: Iterable[PartitionProgress], lag: int | None, now_ms: int) -> bool | None:
+        waits = self._waits_for_a_flush(now_ms)
+        for topic, node in self._sources.items():
+            lags = [one.lag for one in partitions if one.topic == topic and one.lag is not None]
+            if lags and lag is not None:
+                # Of what a real-time batch has read only the sum is known, and no partition lags by more.
+                worst = min(max(lags), lag)
+                lagging = not waits and self._thresholds.backlog(worst, before=self._lagging.get(topic))
+                self._lagging[topic] = lagging
+                self._inputs.tell(node.name, backlog=lagging)
         return self._inputs.backlog
+
+    def _waits_for_a_flush(self, now_ms: int) -> bool:
+        """What is unread is what comes in a flush interval, unless a batch takes longer to read it."""
+        interval_ms = self._query.batch_interval_ms
+        if interval_ms is None:
+            return False
+        if not self._busy:
+            self._busy_since = None
+        elif self._busy_since is None or self._busy_since[0] != self._last_batch:
+            self._busy_since = self._last_batch, now_ms
+        return self._busy_since is None or now_ms - self._busy_since[1] <= interval_ms
 
     def _watermark_ms(self) -> int | None:
         told_ms = self._watermarks.watermark_ms if self._watermarks else MIN_TIMESTAMP_MS

@@ -8,6 +8,7 @@ query's checkpoint was started with it.
 
 from __future__ import annotations
 
+import calendar
 import secrets
 import shutil
 import time
@@ -16,12 +17,26 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from flowcore.errors import ResultError
+from flowcore.errors import ResultError, RunError
 from flowcore.spark.lock import exclusive
 from flowcore.spark.manifest import Manifest
 from flowcore.spark.swaps import Swap, finish
 
-__all__ = ["ResultStore", "StageFolder"]
+__all__ = ["ResultStore", "StageFolder", "version_time_s"]
+
+_TIME = "%Y%m%dT%H%M%S"
+
+
+def version_time_s(version: str) -> float:
+    """When the run of a stage began that made a version, in seconds since the epoch.
+
+    Raises:
+        ValueError: It is the name of no version.
+
+    >>> version_time_s("19700101T000010-0a1b2c3d")
+    10.0
+    """
+    return float(calendar.timegm(time.strptime(version.partition("-")[0], _TIME)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +75,7 @@ class StageFolder:
         with self._locked():
             with suppress(ResultError):  # of a manifest that cannot be read nothing can be finished
                 finish(_pending(self.manifest()))
-            version = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{secrets.token_hex(4)}"
+            version = f"{time.strftime(_TIME, time.gmtime())}-{secrets.token_hex(4)}"
             try:
                 yield version, self.root / version
             finally:
@@ -77,7 +92,18 @@ class StageFolder:
         """Keep a version for as long as a reader's checkpoint stands on it."""
         pins = self.root / "pins"
         pins.mkdir(exist_ok=True)
-        (pins / reader).write_text(version)
+        part = self.root / f".pin-{reader}"
+        part.write_text(version)
+        part.replace(pins / reader)
+
+    def unpin(self, reader: str) -> None:
+        """A reader needs no version any more."""
+        (self.root / "pins" / reader).unlink(missing_ok=True)
+
+    def remove_unused(self) -> None:
+        """Remove versions that are neither committed nor pinned; left to its end while the stage runs."""
+        with suppress(RunError), self._locked():
+            self._remove_unused()
 
     def pinned(self, reader: str) -> str | None:
         """The version that a reader's checkpoint stands on."""
@@ -90,7 +116,10 @@ class StageFolder:
         except ResultError:  # which version is in use cannot be told; the next commit tells it
             return
         pins = self.root / "pins"
-        keep = {pin.read_text() for pin in pins.iterdir()} if pins.is_dir() else set()
+        keep = set()
+        for pin in pins.iterdir() if pins.is_dir() else ():
+            with suppress(FileNotFoundError):  # it was taken away just now
+                keep.add(pin.read_text())
         keep |= {current.version} if current else set()
         for path in self.root.iterdir():
             if path.is_dir() and path != pins and path.name not in keep:

@@ -16,9 +16,10 @@ from flowcore.planner.plan import Mode, Plan
 from flowcore.settings import Settings
 from flowcore.spark.checkpoints import check_plan
 from flowcore.spark.context import Context
-from flowcore.spark.live import prepare_topics, slots_needed
+from flowcore.spark.live import prepare_topics
 from flowcore.spark.live_runs import LiveRuns
 from flowcore.spark.session import session
+from flowcore.spark.slots import slots_needed
 from flowcore.spark.stages import StageProgress, stages_side_by_side
 
 __all__ = ["Listener", "SilentListener", "open_context", "run_flow", "run_plan", "run_stages"]

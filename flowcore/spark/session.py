@@ -8,15 +8,16 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from pyspark import SparkContext
+from pyspark import SparkConf, SparkContext
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
-from flowcore.installation.archive import driver_class_path, driver_options
+from flowcore.installation.archive import compiler_options, driver_class_path, driver_options
+from flowcore.installation.jars import jars
 from flowcore.installation.java import find_java
 from flowcore.settings import Settings
 
@@ -56,22 +57,12 @@ def session_config(
         record_to: Write the JVM's class archive there when it ends; see `flowcore.installation.archive`.
     """
     cores = os.cpu_count() or 1
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    heap_gib = max(1, min(4, memory // _GIB // 4))
-    log = settings.state_dir.absolute() / "spark.log"
+    submitted = _submitted()
+    given = {**submitted, **settings.spark}
     limits = [f"-Dorg.apache.avro.limits.{name}={limit}" for name, limit in _AVRO_LIMITS.items()]
-    options = [
-        *driver_options(short_lived=settings.short_lived, record_to=record_to),
-        f'"-Dflowcore.log={log}"',
-        *limits,
-        f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}",
-    ]
     config = {
         "spark.master": f"local[{max(cores, slots or 0)}]",
-        "spark.driver.memory": f"{heap_gib}g",
-        "spark.driver.extraClassPath": driver_class_path(),
-        "spark.driver.extraJavaOptions": " ".join(options),
-        "spark.executor.extraJavaOptions": " ".join(limits),
+        "spark.executor.extraJavaOptions": " ".join([*limits, *compiler_options(settings.short_lived)]),
         "spark.ui.enabled": "false",
         # A real-time batch lasts minutes, and only heartbeats tell what it has read: at Spark's 10 s every
         # other look at a run (metrics.interval, 5 s) would show a rate of 0. It is one message of a process.
@@ -83,9 +74,31 @@ def session_config(
         "spark.sql.shuffle.partitions": str(max(2 * cores, 4)),
         "spark.sql.files.minPartitionNum": str(cores),
         "spark.sql.warehouse.dir": str(settings.state_dir.absolute() / "warehouse"),
-        **_loopback(settings),
     }
-    return config | dict(settings.spark)
+    if not submitted:
+        config |= _driver(settings, limits, record_to)
+    if given.get("spark.master", "local").startswith("local"):
+        loopback = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+        return config | loopback | given
+    return config | given | _shipped(given)
+
+
+def _driver(settings: Settings, limits: list[str], record_to: Path | None) -> dict[str, str]:
+    """Of the JVM that is about to be started."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    heap_gib = max(1, min(4, memory // _GIB // 4))
+    log = settings.state_dir.absolute() / "spark.log"
+    options = [
+        *driver_options(short_lived=settings.short_lived, record_to=record_to),
+        f'"-Dflowcore.log={log}"',
+        *limits,
+        f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}",
+    ]
+    return {
+        "spark.driver.memory": f"{heap_gib}g",
+        "spark.driver.extraClassPath": driver_class_path(),
+        "spark.driver.extraJavaOptions": " ".join(options),
+    }
 
 
 @contextmanager
@@ -106,7 +119,8 @@ def prepare(settings: Settings) -> None:
     """What must be true before a JVM is started: Java, worker Python, folder of the log."""
     os.environ["JAVA_HOME"] = str(find_java().home)
     # Workers would otherwise run whatever python3 is on the PATH.
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["PYSPARK_PYTHON"] = settings.spark.get("spark.pyspark.python", sys.executable)
     # They would print a JVM stack trace for every error that flowcore.spark.boundary puts into words.
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         PySparkLogger.getLogger(name).disabled = True
@@ -143,7 +157,17 @@ def live_session(spark: SparkSession, settings: Settings) -> SparkSession:
     return live
 
 
-def _loopback(settings: Settings) -> dict[str, str]:
-    if not settings.spark.get("spark.master", "local").startswith("local"):
+def _submitted() -> dict[str, str]:
+    """What ``spark-submit`` was told, where it has started this process and the driver's JVM."""
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:
         return {}
-    return {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    SparkContext._ensure_initialized()  # noqa: SLF001 - only that JVM knows, and a SparkConf does not ask for it
+    return dict(SparkConf().getAll())
+
+
+def _shipped(given: Mapping[str, str]) -> dict[str, str]:
+    """The connector's jars, which executors lack unless it is said where they have them."""
+    if "spark.executor.extraClassPath" in given:
+        return {}
+    shipped = [*map(str, jars("connector")), *filter(None, given.get("spark.jars", "").split(","))]
+    return {"spark.jars": ",".join(shipped)}

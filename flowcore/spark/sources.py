@@ -16,7 +16,8 @@ from pyspark.sql import functions as F
 from flowcore.errors import PlanError, RunError
 from flowcore.graph.connectors import Csv, Frame, Json, KafkaTopic, Parquet
 from flowcore.graph.operators import Read
-from flowcore.spark.context import Context
+from flowcore.settings import Settings
+from flowcore.spark.context import Context, broker_of, path_of
 from flowcore.spark.incoming import Incoming
 from flowcore.spark.offsets import offset_range, offsets_json
 
@@ -36,15 +37,16 @@ class BatchInput:
     bad: DataFrame | None = None
 
 
-def source_version(node: Read, context: Context) -> str:
+def source_version(node: Read, settings: Settings) -> str:
     """The version of a bounded source as it is now; empty if unknown.
 
     Raises:
         RunError: The source does not exist.
+        BrokerError: A broker cannot be reached.
     """
     match node.source:
         case KafkaTopic() as topic:
-            servers = context.servers(topic)
+            servers = broker_of(topic, settings)
             start, end = offset_range(topic, servers)
             return (
                 f"{topic.name} at {servers} from {offsets_json(topic, start)} to {offsets_json(topic, end)}"
@@ -52,7 +54,7 @@ def source_version(node: Read, context: Context) -> str:
         case Frame():
             return ""
         case files:
-            return _files_version(node.name, context.path(files.path))
+            return _files_version(node.name, path_of(files.path, settings))
 
 
 def read_bounded(node: Read, context: Context) -> BatchInput:

@@ -1,7 +1,8 @@
 """Steps: an operator on key groups, one micro-batch a step, as a test or a transcript gives them.
 
 The stream is a folder of JSON files, each one step: records and control elements in order. It is the
-runtime, the state store and the workers of a live query; only Kafka is not there.
+runtime, the state store and the workers of a live query; only Kafka is not there. The clock may be moved by
+hand: Spark keeps one for its tests.
 """
 
 from __future__ import annotations
@@ -19,18 +20,19 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.types import LongType, StringType
+from pyspark.sql.types import BooleanType, LongType, StringType
 
-from flowcore.elements import StreamElement
+from flowcore.elements import LatencyMarker, LatencyMarkerEvent, StreamElement
 from flowcore.errors import RunError
 from flowcore.keygroups.event_time import Source
 from flowcore.keygroups.operator import KeyGroupOperator, Outputs
 from flowcore.keygroups.packing import Inputs, Packing
 from flowcore.keygroups.runtime import Runtime
+from flowcore.serializers.events import LatencyMarkerEventSerializer
 from flowcore.serializers.formats.raw import RawFormat
 from flowcore.serializers.tagged import TaggedSerializer
-from flowcore.spark.keygroups import by_key_group
-from flowcore.spark.processor import COUNTERS
+from flowcore.spark.keygroups import COUNTER_ROWS, MARKER_ROWS, by_key_group
+from flowcore.spark.processor import COUNTERS, MARKERS
 
 __all__ = ["Steps"]
 
@@ -38,11 +40,11 @@ _KEY_GROUPS = 3
 _SOURCE = "steps"
 _starting = Lock()
 """The first batch of a query starts a Python process, for which Spark waits no longer than 10 s."""
-_COUNTERS = pa.schema([pa.field("counters", pa.string())])
 _ELEMENTS: TaggedSerializer[bytes] = TaggedSerializer(RawFormat())
+_EVENTS = LatencyMarkerEventSerializer()
 _INPUTS = Inputs(
     key_group="_group", source="_source", partition="_partition", offset="_offset", newest="_newest",
-    element="_element",
+    element="_element", record="_record", marker="_marker",
 )  # fmt: skip
 
 
@@ -55,6 +57,9 @@ class Steps:
         rows: The columns of records.
         keys: Those of the key.
         folder: An empty folder, for the steps and the checkpoint.
+        key_groups: How many there are.
+        clock_ms: The clock at the start, which is then moved by hand; None for the time of day.
+        relays: Control elements are passed on as they are, also such as say nothing new.
     """
 
     def __init__(
@@ -65,12 +70,18 @@ class Steps:
         rows: pa.Schema,
         keys: Sequence[str],
         folder: Path,
+        key_groups: int = _KEY_GROUPS,
+        clock_ms: int | None = None,
+        relays: bool = False,
     ) -> None:
         self.spark = spark
         self.operator = operator
         self.rows = rows
         self.keys = keys
         self.folder = folder
+        self.clock_ms = clock_ms
+        self._key_groups = key_groups
+        self._relays = relays
         self._files = self.folder / "steps"
         self._files.mkdir(parents=True)
         self._seen: list[tuple[str, bytes]] = []
@@ -96,6 +107,7 @@ class Steps:
         self._number += 1
         lines = [json.dumps(self._line(place, item)) for place, item in enumerate(items)]
         path = self._files / f"step-{self._number:06}.json"
+        self._tell_time()
         self._seen.clear()
         try:
             self._process(path, lines)
@@ -128,26 +140,36 @@ class Steps:
             .trigger(processingTime="0 seconds")
             .start()
         )
+        if self.clock_ms is not None:
+            self._clock = _by_hand(self.spark, self._query, self.clock_ms)
+
+    def _tell_time(self) -> None:
+        if self.clock_ms is not None:
+            self._clock.setTime(self.clock_ms)
 
     def _stepped(self) -> DataFrame:
         fields = from_arrow_schema(self.rows).add("_offset", LongType()).add("_element", StringType())
+        fields = fields.add("_marker", StringType()).add("_record", BooleanType())
         frame = self.spark.readStream.schema(fields).option("maxFilesPerTrigger", 1).json(str(self._files))
         keys = ", ".join(f"`{key}`" for key in self.keys)
+        group = f"CAST(pmod(hash({keys}), {self._key_groups}) AS INT)" if keys else "0"
         frame = frame.select(
             *(F.col(name) for name in self.rows.names),
             "_offset",
             F.expr("unhex(_element)").alias("_element"),
-            F.expr(f"CAST(pmod(hash({keys}), {_KEY_GROUPS}) AS INT)").alias("_group"),
+            F.expr("unhex(_marker)").alias("_marker"),
+            "_record",
+            F.expr(group).alias("_group"),
             F.lit(0).alias("_source"),
             F.lit(0).alias("_partition"),
             F.expr("CAST(NULL AS BIGINT)").alias("_newest"),
         )
-        packing = Packing(inputs=_INPUTS, sources=(_SOURCE,), key_groups=_KEY_GROUPS, rows=self.rows)
+        packing = Packing(inputs=_INPUTS, sources=(_SOURCE,), key_groups=self._key_groups, rows=self.rows)
         runtime = Runtime(
             operator=self.operator,
             query=str(self.folder),
-            key_groups=_KEY_GROUPS,
-            sources={_SOURCE: Source(None, ("0",))},
+            key_groups=self._key_groups,
+            sources={_SOURCE: Source(None, ("0",), relays=self._relays)},
             rows=self.rows,
         )
         # Starting Python takes longer than all steps of a transcript.
@@ -155,7 +177,10 @@ class Steps:
 
     def _line(self, place: int, item: Mapping[str, Any] | StreamElement[Any]) -> dict[str, Any]:
         if isinstance(item, Mapping):
-            return {**item, "_offset": place}
+            return {"_record": True, **item, "_offset": place}
+        if isinstance(item, LatencyMarker):
+            event = _EVENTS.encode(LatencyMarkerEvent.from_marker(item))
+            return {"_marker": event.hex(), "_offset": place}
         return {"_element": _ELEMENTS.encode(item).hex(), "_offset": place}
 
     def _write(self, path: Path, lines: Sequence[str]) -> None:
@@ -173,7 +198,28 @@ class Steps:
             if output in schemas:
                 found.rows(output, pa.ipc.read_record_batch(pa.py_buffer(content), schemas[output]))
             elif output == COUNTERS:
-                rows = pa.ipc.read_record_batch(pa.py_buffer(content), _COUNTERS)
-                for row in rows.to_pylist():
-                    found.count("dropped_records", json.loads(row["counters"]).get("dropped_records", 0))
+                counters = json.loads(_text(content))
+                found.count("dropped_records", counters.get("dropped_records", 0))
+            elif output == MARKERS:
+                events = pa.ipc.read_record_batch(pa.py_buffer(content), MARKER_ROWS).column("event")
+                found.markers += [_EVENTS.decode(event.as_py()).to_marker() for event in events]
         return found
+
+
+def _by_hand(spark: SparkSession, query: Any, clock_ms: int) -> Any:
+    """A clock that stands still, in place of the one by which a query numbers its batches' times."""
+    jvm: Any = spark.sparkContext._jvm  # noqa: SLF001 - PySpark has no way to it
+    clock = jvm.org.apache.spark.util.ManualClock(clock_ms)
+    execution = query._jsq.streamingQuery()  # noqa: SLF001
+    kind = execution.getClass()
+    while kind.getSimpleName() != "StreamExecution":
+        kind = kind.getSuperclass()
+    field = kind.getDeclaredField("triggerClock")
+    field.setAccessible(True)
+    field.set(execution, clock)
+    return clock
+
+
+def _text(content: bytes) -> str:
+    found: str = pa.ipc.read_record_batch(pa.py_buffer(content), COUNTER_ROWS).column(0)[0].as_py()
+    return found

@@ -48,7 +48,11 @@ def read_stream(topic: KafkaTopic, query: LiveQuery, context: Context, *, events
     if topic.elements == "tagged":
         options["includeHeaders"] = "true"
     if query.mode.value != "realtime":
-        options |= {**_BULK_READ, "maxOffsetsPerTrigger": str(context.settings.max_batch_records)}
+        options |= _BULK_READ
+    if query.mode.value != "realtime" and query.batch_interval_ms is None:
+        # Where results leave once in an interval, a batch takes all that has come: with bounded batches they
+        # would leave more often, or input would come faster than it is read.
+        options["maxOffsetsPerTrigger"] = str(context.settings.max_batch_records)
     return context.spark.readStream.format("kafka").options(**options).load()
 
 

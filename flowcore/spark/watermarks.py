@@ -7,6 +7,7 @@ file beside the checkpoint lets a restart go on where the last run stopped.
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import logging
 import threading
@@ -16,10 +17,10 @@ from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pyspark.errors import PySparkException
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
+from flowcore.flush.withheld import Withheld
 from flowcore.graph.event_time import marker_of, said_of
 from flowcore.graph.operators import Read, topic_of
 from flowcore.kafka.elements import ElementWriter
@@ -89,6 +90,7 @@ class WatermarkSender:
         writer: Writes to its sinks.
         interval_s: Time between two looks at batches and clock.
         state: Where it keeps what must survive a restart.
+        withheld: What waits for the query's buffers.
     """
 
     def __init__(
@@ -100,6 +102,7 @@ class WatermarkSender:
         writer: ElementWriter,
         interval_s: float,
         state: Path,
+        withheld: Withheld,
     ) -> None:
         self._query = query
         self._running = running
@@ -107,6 +110,8 @@ class WatermarkSender:
         self._writer = writer
         self._interval_s = max(interval_s, _SHORTEST_LOOK_S)
         self._state = state
+        self._withheld = withheld
+        self._begun_ms = 0
         self._serializer = TaggedSerializer(RawFormat())
         self._last_batch = -1
         self._stop = threading.Event()
@@ -129,17 +134,21 @@ class WatermarkSender:
         while not self._stop.wait(self._interval_s):
             try:
                 self._look()
-            except PySparkException:
-                _log.exception("watermarks of query %r: its progress cannot be read", self._query.name)
+            except Exception:  # noqa: BLE001 - whatever it is, records go on, and the next look may succeed
+                _log.exception(
+                    "watermarks of query %r were not sent: they are with the next", self._query.name
+                )
 
     def _look(self) -> None:
         fresh = [batch for batch in self._running.recentProgress if batch["batchId"] > self._last_batch]
         for batch in fresh:
             self._last_batch = batch["batchId"]
+            begun = dt.datetime.fromisoformat(batch["timestamp"])
+            self._begun_ms = int(begun.timestamp() * 1000)
             self._take(batch["observedMetrics"])
-        told = self._watermarks.look(time.time_ns() // 1_000_000)
-        if told:
-            self._writer.write(told)
+        now_ms = time.time_ns() // 1_000_000
+        self._withheld.take(self._watermarks.look(now_ms), now_ms)
+        self._writer.write(self._withheld.release(self._begun_ms))
         if fresh:
             part = self._state.with_suffix(".part")
             part.write_text(json.dumps(self._watermarks.snapshot()))

@@ -15,6 +15,7 @@ from flowcore.keygroups.operator import KeyGroupOperator
 from flowcore.keygroups.records import ORDINAL as OUTPUT
 from flowcore.keygroups.records import RecordWindows
 from flowcore.keygroups.result_types import result_type
+from flowcore.spark.buffers import buffered
 from flowcore.spark.by_key import (
     OF,
     OWN,
@@ -54,7 +55,8 @@ def windowed(
     columns = _record_columns(node, lane, late)
     frame = given(node.by, tracks, lane, columns, of)
     rows = records_of(frame, columns)
-    operator = operator_of(node, rows, tuple(late))
+    keys = (*node.by, emission.START, emission.END)
+    operator = buffered(node, operator_of(node, rows, tuple(late)), keys, of)
     results = Lane(next(of.numbers), {}, identified=False, named=True)
     later = Lane(next(of.numbers), {})
     outputs = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pipelines.auctions.flow import flow
-from pipelines.bridge import bridge
+from pipelines.bridge import Expectations, bridge
 
 __all__ = ["auctions"]
 
@@ -14,5 +14,10 @@ auctions = bridge(
     descriptions={
         "catalog": "Each auction of history with its category and, of its seller, sales and median price.",
         "live": "Each live bid beside its auction's row of the catalog; the highest price of each auction.",
+    },
+    expectations={
+        "catalog": Expectations(
+            unique=["auction_id"], ranges={"sold": (1, None), "median": (0, None)}, not_null=["seller"]
+        )
     },
 )

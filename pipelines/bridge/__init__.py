@@ -4,8 +4,21 @@
 their resources together. Loading starts no JVM.
 """
 
+from pipelines.bridge.component import FlowComponent, FlowsComponent
 from pipelines.bridge.definitions import definitions
 from pipelines.bridge.flow import BridgedFlow, bridge
+from pipelines.bridge.options import Automation, Expectations, Objectives
 from pipelines.bridge.resources import FlowcoreResource, SparkResource
 
-__all__ = ["BridgedFlow", "FlowcoreResource", "SparkResource", "bridge", "definitions"]
+__all__ = [
+    "Automation",
+    "BridgedFlow",
+    "Expectations",
+    "FlowComponent",
+    "FlowcoreResource",
+    "FlowsComponent",
+    "Objectives",
+    "SparkResource",
+    "bridge",
+    "definitions",
+]

@@ -1,97 +1,63 @@
-"""Automation: the jobs of a flow, which need no typing to launch, and the schedule of its slices."""
+"""Automation: the schedules of a flow, and everything else that launches its jobs or looks after them."""
 
-from typing import Literal
+from __future__ import annotations
 
 from dagster import (
-    AssetSelection,
-    DagsterRunStatus,
     DefaultScheduleStatus,
     Definitions,
-    RunConfig,
     RunRequest,
-    RunsFilter,
+    ScheduleDefinition,
     ScheduleEvaluationContext,
+    SensorDefinition,
     SkipReason,
-    define_asset_job,
     schedule,
 )
 
 from flowcore.planner.plan import Plan
-from pipelines.bridge.live import LiveConfig
-from pipelines.bridge.names import bounded_keys, identifier, live_key, op_name
+from pipelines.bridge.dead_letters import dead_letter_sensor
+from pipelines.bridge.externals import dead_lettered
+from pipelines.bridge.health import health_sensor
+from pipelines.bridge.jobs import jobs_of, live_jobs, unfinished
+from pipelines.bridge.launchers import automation_sensor, history_sensor, lag_sensor
+from pipelines.bridge.names import identifier
+from pipelines.bridge.options import Automation, Objectives
+from pipelines.bridge.supervisor import supervision_sensor
 
-__all__ = ["automation"]
-
-# Run monitoring may have a limit for other jobs.
-_UNLIMITED = {"dagster/max_runtime": "0"}
-_UNFINISHED = [
-    DagsterRunStatus.QUEUED,
-    DagsterRunStatus.NOT_STARTED,
-    DagsterRunStatus.STARTING,
-    DagsterRunStatus.STARTED,
-    DagsterRunStatus.CANCELING,
-]
+__all__ = ["automation_of"]
 
 
-def automation(plan: Plan, slice_cron: str) -> Definitions:
-    """Jobs and schedule of a flow.
-
-    ``<flow>_history`` runs its bounded stages; ``<flow>_slice`` lets its live queries catch up and end;
-    ``<flow>_live`` lets them stay.
-
-    Args:
-        plan: Of the flow.
-        slice_cron: When the schedule runs a slice; it does so once a person has switched it on.
-    """
-    found = []
+def automation_of(plan: Plan, options: Automation, objectives: Objectives) -> Definitions:
+    """Jobs, schedules and sensors of a flow."""
+    schedules: list[ScheduleDefinition] = []
+    sensors: list[SensorDefinition] = []
     if plan.bounded:
-        found.append(_history_job(plan))
+        schedules.append(_schedule(plan, "history", "refresh_schedule", options.refresh_cron))
+        sensors += [history_sensor(plan), automation_sensor(plan)]
     if plan.live is not None:
-        found += [_live_job(plan, "slice"), _live_job(plan, "auto"), _slice_schedule(plan, slice_cron)]
-    return Definitions.merge(*found)
-
-
-def _history_job(plan: Plan) -> Definitions:
-    job = define_asset_job(
-        identifier(plan.flow, "history"),
-        AssetSelection.assets(*bounded_keys(plan)),
-        description=f"Run the bounded stages of flow `{plan.flow}` and check what they leave.",
-        tags=_UNLIMITED,
+        schedules.append(_schedule(plan, "slice", "slice_schedule", options.slice_cron))
+        sensors += [supervision_sensor(plan, options.restart_policy), health_sensor(plan, objectives)]
+        sensors.append(lag_sensor(plan, options))
+        if dead_lettered(plan):
+            sensors.append(dead_letter_sensor(plan))
+    return Definitions.merge(
+        jobs_of(plan, options.retries), Definitions(schedules=schedules, sensors=sensors)
     )
-    return Definitions(jobs=[job])
 
 
-def _live_job(plan: Plan, mode: Literal["slice", "auto"]) -> Definitions:
-    what = "catch up with the topics and end" if mode == "slice" else "run until they are terminated"
-    job = define_asset_job(
-        identifier(plan.flow, "slice" if mode == "slice" else "live"),
-        AssetSelection.assets(live_key(plan.flow)),
-        config=RunConfig(ops={op_name(plan.flow, "live"): LiveConfig(mode=mode)}),
-        description=f"Let the live queries of flow `{plan.flow}` {what}.",
-        tags=_UNLIMITED,
-    )
-    return Definitions(jobs=[job])
-
-
-def _slice_schedule(plan: Plan, cron: str) -> Definitions:
-    job = identifier(plan.flow, "slice")
-    jobs = (job, identifier(plan.flow, "live"))
+def _schedule(plan: Plan, what: str, name: str, cron: str) -> ScheduleDefinition:
+    job = identifier(plan.flow, what)
+    # The pool would queue a slice behind a live run, and one more at each tick.
+    before = live_jobs(plan) if what == "slice" else (job,)
 
     @schedule(
-        name=identifier(plan.flow, "slice_schedule"),
+        name=identifier(plan.flow, name),
         job_name=job,
         cron_schedule=cron,
         default_status=DefaultScheduleStatus.STOPPED,
-        description=f"Let flow `{plan.flow}` catch up, unless it runs or waits to run.",
+        description=f"Launch `{job}`, unless it runs or waits to run.",
     )
-    def slices(context: ScheduleEvaluationContext) -> RunRequest | SkipReason:
-        # The pool would queue it behind a live run, and one more at each tick.
-        for name in jobs:
-            unfinished = context.instance.get_run_ids(
-                RunsFilter(job_name=name, statuses=_UNFINISHED), limit=1
-            )
-            if unfinished:
-                return SkipReason(f"run {unfinished[0]} of job {name} has not ended")
-        return RunRequest()
+    def launch(context: ScheduleEvaluationContext) -> RunRequest | SkipReason:
+        waits = unfinished(context.instance, *before)
+        return SkipReason(waits) if waits else RunRequest()
 
-    return Definitions(schedules=[slices])
+    return launch

@@ -30,9 +30,10 @@ from flowcore.spark.manifest import Manifest
 from flowcore.spark.results import ResultStore, StageFolder
 from flowcore.spark.stages import StageProgress, stages_side_by_side
 from pipelines.bridge.interrupts import deferred_interrupts, jobs_end_with
+from pipelines.bridge.launchers import REFRESH_WHEN
 from pipelines.bridge.metadata import Metadata, plan_metadata, stage_metadata, table_metadata
 from pipelines.bridge.names import asset_key, identifier, kind_of, op_name, stage_keys, table_key
-from pipelines.bridge.notes import Notes
+from pipelines.bridge.options import Notes
 from pipelines.bridge.resources import FlowcoreResource, SparkResource
 
 __all__ = ["StageConfig", "completeness_checks", "history_assets"]
@@ -99,10 +100,11 @@ def _specs(stage: BoundedStage, plan: Plan, notes: Notes) -> list[AssetSpec]:
             description=notes.descriptions.get(name, f"`{name}` of flow `{plan.flow}`"),
             metadata=plan_metadata(plan),
             kinds={"spark", kind},
-            group_name=identifier(plan.flow),
+            group_name=notes.group or identifier(plan.flow),
             owners=notes.owners,
             tags=notes.tags,
             code_version=code_version,
+            automation_condition=REFRESH_WHEN,
         )
 
     tables = [spec(table_key(plan.flow, result.name), result.name, "parquet") for result in stage.results]
@@ -136,7 +138,7 @@ def _results(progress: StageProgress, manifest: Manifest, folder: StageFolder) -
         path = folder.root / manifest.version / result.name
         yield MaterializeResult(
             asset_key=table_key(manifest.flow, result.name),
-            metadata=common | table_metadata(table, path),
+            metadata=common | table_metadata(table, path, result.operator, manifest.flow),
             data_version=DataVersion(table.digest),
         )
     for sink in progress.stage.sinks:

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from dagster import AssetDep, AssetKey, AssetSpec
 
 from flowcore.graph.connectors import Frame, KafkaTopic
-from flowcore.graph.operators import Read, Write
+from flowcore.graph.operators import Read, Write, topic_of
 from flowcore.planner.plan import Plan
-from pipelines.bridge.names import asset_key, kind_of, live_key
+from pipelines.bridge.names import asset_key, kind_of, live_key, topic_key
 
-__all__ = ["External", "external_specs", "externals_of"]
+__all__ = ["External", "dead_lettered", "external_specs", "externals_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,14 +33,21 @@ class External:
 
 
 def externals_of(plan: Plan) -> tuple[External, ...]:
-    """The sources of a plan, and the topics and files that its live queries write."""
+    """The sources of a plan, and the topics and files that its live queries write, dead letters' included."""
     queries = plan.live.queries if plan.live else ()
     ends: dict[Read | Write, None] = {}
     for stage in plan.bounded:
         ends.update(dict.fromkeys(stage.sources))
     for query in queries:
         ends.update(dict.fromkeys([*query.sources, *query.sinks]))
-    return tuple(_external(plan.flow, end) for end in ends)
+    letters = (_letters(plan.flow, topic) for topic in dead_lettered(plan))
+    return (*(_external(plan.flow, end) for end in ends), *letters)
+
+
+def dead_lettered(plan: Plan) -> tuple[KafkaTopic, ...]:
+    """The topics whose bad records live queries put aside."""
+    sources = (source for query in (plan.live.queries if plan.live else ()) for source in query.dead_letters)
+    return tuple(dict.fromkeys(topic for source in sources if (topic := topic_of(source))))
 
 
 def external_specs(externals: Iterable[External], made: Iterable[AssetKey]) -> list[AssetSpec]:
@@ -65,6 +72,11 @@ def external_specs(externals: Iterable[External], made: Iterable[AssetKey]) -> l
         )
         for key, views in shared.items()
     ]
+
+
+def _letters(flow: str, topic: KafkaTopic) -> External:
+    description = f"Messages of topic `{topic.name}` that were refused, each with the reason in its headers"
+    return External(topic_key(topic.dead_letter), "kafka", description, live_key(flow))
 
 
 def _external(flow: str, end: Read | Write) -> External:

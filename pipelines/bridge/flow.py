@@ -11,10 +11,13 @@ from flowcore.graph.flow import Flow
 from flowcore.planner import plan_flow
 from flowcore.planner.plan import Plan
 from flowcore.settings import Settings
-from pipelines.bridge.automation import automation
+from pipelines.bridge.automation import automation_of
 from pipelines.bridge.bounded import completeness_checks, history_assets
+from pipelines.bridge.expectations import expectation_checks
+from pipelines.bridge.health import health_checks
 from pipelines.bridge.live import live_asset
-from pipelines.bridge.notes import Notes
+from pipelines.bridge.options import Automation, Expectations, Notes, Objectives
+from pipelines.bridge.supervisor import running_check
 
 __all__ = ["BridgedFlow", "bridge"]
 
@@ -37,28 +40,40 @@ def bridge(
     flow: Flow,
     *,
     owners: Sequence[str] = (),
+    group: str | None = None,
     tags: Mapping[str, str] | None = None,
     descriptions: Mapping[str, str] | None = None,
-    slice_cron: str = "*/5 * * * *",
+    automation: Automation | None = None,
+    objectives: Objectives | None = None,
+    expectations: Mapping[str, Expectations] | None = None,
 ) -> BridgedFlow:
     """Describe a flow to Dagster; no JVM is started.
 
     Args:
         flow: The flow.
         owners: Who answers for it: e-mail addresses, or ``team:name``.
+        group: Of its assets. Default: the flow's name.
         tags: Put on every asset of the flow.
         descriptions: Markdown by the name of a table or sink; ``"live"`` is that of the live queries.
-        slice_cron: When the schedule of slices runs, once it is switched on.
+        automation: When it runs by itself.
+        objectives: What its stream shall hold.
+        expectations: By table of a bounded stage, what it shall hold.
 
     Raises:
-        PlanError: The flow cannot run.
+        PlanError: The flow cannot run, or something is expected of a column that a table does not have.
+        ConfigurationError: Something is expected of a table that there is not.
         SettingsError: A setting in the environment, by which the shown plan is made, cannot be used.
     """
     plan = plan_flow(flow, settings=Settings.of())
-    notes = Notes(owners=owners, tags=tags or {}, descriptions=descriptions or {})
+    notes = Notes(owners=owners, group=group, tags=tags or {}, descriptions=descriptions or {})
+    options = automation or Automation()
     assets = [history_assets(plan, notes)] if plan.bounded else []
     checks = [check for stage in plan.bounded for check in completeness_checks(stage, plan)]
+    checks += expectation_checks(plan, expectations or {})
+    held = objectives or Objectives()
     if plan.live is not None:
         assets.append(live_asset(flow, plan, notes))
+        checks.append(health_checks(plan, held))
+        checks.append(running_check(plan, options.restart_policy))
     own = Definitions(assets=assets, asset_checks=checks)
-    return BridgedFlow(plan, Definitions.merge(own, automation(plan, slice_cron)))
+    return BridgedFlow(plan, Definitions.merge(own, automation_of(plan, options, held)))

@@ -12,6 +12,8 @@ from dagster import (
     AssetsDefinition,
     AssetSpec,
     Config,
+    DagsterInstance,
+    DagsterRunStatus,
     MaterializeResult,
     multi_asset,
 )
@@ -26,7 +28,7 @@ from flowcore.spark.live import LiveRun
 from pipelines.bridge.interrupts import deferred_interrupts
 from pipelines.bridge.metadata import Metadata, plan_metadata, progress_metadata
 from pipelines.bridge.names import asset_key, identifier, live_key, op_name, table_key
-from pipelines.bridge.notes import Notes
+from pipelines.bridge.options import Notes
 from pipelines.bridge.resources import FlowcoreResource, SparkResource
 
 __all__ = ["LiveConfig", "live_asset"]
@@ -71,7 +73,7 @@ def live_asset(flow: Flow, plan: Plan, notes: Notes) -> AssetsDefinition:
         description=notes.descriptions.get("live", f"Live queries of flow `{plan.flow}`"),
         metadata=plan_metadata(plan),
         kinds={"spark", "kafka"},
-        group_name=identifier(plan.flow),
+        group_name=notes.group or identifier(plan.flow),
         owners=notes.owners,
         tags=notes.tags,
         code_version=fingerprint(node for query in plan.live.queries for node in query.operators)[:12],
@@ -91,6 +93,9 @@ def live_asset(flow: Flow, plan: Plan, notes: Notes) -> AssetsDefinition:
                     if queries.wait(_LOOK_S):
                         break
                     if beats.since_last_s >= config.beat_seconds:
+                        if _is_asked_to_end(context.instance, context.run.run_id):
+                            interrupted.set()
+                            break
                         beats.beat()
                 if interrupted.is_set():
                     context.log.info("the live queries of flow %s are asked to stop", plan.flow)
@@ -99,6 +104,19 @@ def live_asset(flow: Flow, plan: Plan, notes: Notes) -> AssetsDefinition:
         return MaterializeResult(metadata=last)
 
     return live
+
+
+def _is_asked_to_end(instance: DagsterInstance, run: str) -> bool:
+    """A worker whose code server is gone hears of it from nobody.
+
+    Raises:
+        RunError: The supervisor took the run for dead, and may have launched another.
+    """
+    now = instance.get_run_by_id(run)
+    if now is not None and now.status is DagsterRunStatus.FAILURE:
+        msg = f"run {run} was declared failed while it still ran: it ends, for another one may have begun"
+        raise RunError(msg)
+    return now is not None and now.status in (DagsterRunStatus.CANCELING, DagsterRunStatus.CANCELED)
 
 
 class _Beats:

@@ -6,17 +6,21 @@ Numbers keep their keys from one event to the next, since Dagster plots them ove
 from __future__ import annotations
 
 import base64
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
-from dagster import MetadataValue, TableColumn, TableSchema
+from dagster import MetadataValue, TableColumn, TableColumnDep, TableColumnLineage, TableSchema
 
+from flowcore.graph.operators import Operator
+from flowcore.metrics.figures import Figure, figures, plotted
 from flowcore.metrics.health import markdown, tables
-from flowcore.metrics.measures import measures_of
 from flowcore.metrics.progress import FlowProgress
+from flowcore.planner.lineage import column_lineage
 from flowcore.planner.plan import Plan
 from flowcore.spark.manifest import Manifest, Table
+from flowcore.spark.results import version_time_s
 from flowcore.spark.stages import StageProgress
+from pipelines.bridge.names import asset_key
 
 __all__ = ["Metadata", "plan_metadata", "progress_metadata", "stage_metadata", "table_metadata"]
 
@@ -51,53 +55,49 @@ def stage_metadata(progress: StageProgress, manifest: Manifest) -> Metadata:
     }
 
 
-def table_metadata(table: Table, folder: Path) -> Metadata:
-    """What is true of one table; ``folder`` holds its files."""
+def table_metadata(table: Table, folder: Path, operator: Operator, flow: str) -> Metadata:
+    """What is true of one table.
+
+    Args:
+        table: As its stage committed it.
+        folder: Holds its files.
+        operator: Whose output it is.
+        flow: The flow's name.
+    """
     columns = [TableColumn(name, kind) for name, kind in table.schema]
+    lineage = TableColumnLineage(
+        {
+            column: [TableColumnDep(asset_key(flow, source), name) for source, name in origins]
+            for column, origins in column_lineage(operator).items()
+        }
+    )
     return {
         "dagster/row_count": MetadataValue.int(table.rows),
         "dagster/column_schema": MetadataValue.table_schema(TableSchema(columns)),
+        "dagster/column_lineage": MetadataValue.column_lineage(lineage),
         "digest": MetadataValue.text(table.digest),
         "files": MetadataValue.int(len(table.files)),
-        "bytes": _count(sum(file.bytes for file in table.files)),
+        "bytes": _value(plotted(sum(file.bytes for file in table.files))),
         "path": MetadataValue.path(folder),
     }
 
 
 def progress_metadata(progress: FlowProgress) -> Metadata:
-    """How live queries are doing: every measure, and tables for a person."""
-    found: Metadata = {
-        "health": MetadataValue.md("\n\n".join(map(markdown, tables(progress)))),
-        "seconds": MetadataValue.float(progress.seconds),
-    }
+    """How live queries are doing: every figure, the age of what they join, and tables for a person."""
+    found = {key: _value(figure) for key, figure in figures(progress).items()}
     for query in progress.queries:
-        found[f"{query.name}/mode"] = MetadataValue.text(query.mode)
-        found |= _measures(query.name, query, progress.time_ms)
-        for one in query.partitions:
-            path = f"{query.name}/{one.topic}[{one.partition}]"
-            found |= _measures(path, one, progress.time_ms)
         for stage, version in query.bounded.items():
-            found[f"bounded_version/{stage}"] = MetadataValue.text(version)
-    for latency in progress.latencies:
-        path = f"latency/{latency.source} -> {latency.sink}"
-        found |= _measures(path, latency, progress.time_ms)
-    return found
+            with suppress(ValueError):
+                age_s = progress.time_ms / 1000 - version_time_s(version)
+                found[f"bounded_age_s/{stage}"] = MetadataValue.float(max(age_s, 0.0))
+    return {"health": MetadataValue.md("\n\n".join(map(markdown, tables(progress)))), **found}
 
 
-def _measures(path: str, of: Any, now_ms: int) -> Metadata:
-    found: Metadata = {}
-    for measure in measures_of(of):
-        key, value = measure.key, measure.of(of)
-        if measure.unit == "ago":  # a watermark that stands still shall be seen to fall behind
-            key, value = key.replace("_ms", "_delay_s"), measure.figure(of, now_ms)
-        if value is None or not measure.plotted:
-            continue
-        found[f"{path}/{key}"] = (
-            MetadataValue.float(value) if isinstance(value, float) else _count(int(value))
-        )
-    return found
-
-
-def _count(number: int) -> MetadataValue:
-    # The UI's plots take whole numbers of 32 bits and leave a gap for a larger one.
-    return MetadataValue.int(number) if number < 1 << 31 else MetadataValue.float(float(number))
+def _value(figure: Figure) -> MetadataValue:
+    match figure:
+        case str():
+            return MetadataValue.text(figure)
+        case int():
+            return MetadataValue.int(figure)
+        case _:
+            return MetadataValue.float(figure)

@@ -24,6 +24,7 @@ __all__ = [
     "op_name",
     "stage_keys",
     "table_key",
+    "topic_key",
 ]
 
 
@@ -32,12 +33,17 @@ def asset_key(flow: str, end: Read | Write) -> AssetKey:
     connector = end.source if isinstance(end, Read) else end.sink
     match connector:
         case KafkaTopic(name=name):
-            return AssetKey(["kafka", name])
+            return topic_key(name)
         case Frame():
             return AssetKey([flow, end.name])
         case files:
             parts = [part for part in re.split(r"[:/\\]+", files.path) if part]
             return AssetKey(["files", *parts])
+
+
+def topic_key(name: str) -> AssetKey:
+    """The key of a topic, to every flow."""
+    return AssetKey(["kafka", name])
 
 
 def kind_of(connector: Source) -> str:

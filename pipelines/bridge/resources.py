@@ -23,8 +23,9 @@ from flowcore.planner.plan import Plan
 from flowcore.settings import Settings
 from flowcore.spark.checkpoints import check_plan
 from flowcore.spark.context import Context
-from flowcore.spark.live import prepare_topics, slots_needed
+from flowcore.spark.live import prepare_topics
 from flowcore.spark.session import prepare, session_config, stop
+from flowcore.spark.slots import slots_needed
 
 __all__ = ["FlowcoreResource", "SparkResource"]
 
@@ -96,6 +97,10 @@ class SparkResource(LazyPySparkResource):
         if plan.live is not None:
             prepare_topics(plan.live, settings)
         return Context(self._session(settings, slots_needed(plan, settings)), settings, plan.flow)
+
+    def session(self, settings: Settings) -> SparkSession:
+        """A session for batch work of one's own; that of the run, if it has one."""
+        return self._session(self._configured(settings), 0)
 
     def teardown_after_execution(self, context: InitResourceContext) -> None:
         """Stop the session and its JVM."""

@@ -263,7 +263,7 @@ def _run(plan: Plan, context: Context, settings: Settings) -> float:
     """Seconds from the begin of the first batch to the end of the last."""
     with LiveRun(plan, Context(context.spark, settings, flow.name)) as run:
         run.wait()
-        batches = [batch for query in run._running.values() for batch in query.recentProgress]
+        batches = [batch for query in run.running.values() for batch in query.recentProgress]
     began = [datetime.fromisoformat(batch.timestamp) for batch in batches]
     lasted = [timedelta(milliseconds=batch.durationMs["triggerExecution"]) for batch in batches]
     return (max(map(operator.add, began, lasted)) - min(began)).total_seconds()

@@ -267,7 +267,7 @@ def _slice(flow: Flow, context: Context) -> tuple[float, Counter[str]]:
     own = Context(context.spark, context.settings, flow.name)
     with LiveRun(plan, own) as run:
         run.wait()
-        (query,) = run._running.values()
+        (query,) = run.running.values()
         (batch,) = query.recentProgress
         seconds = batch.durationMs["addBatch"] / 1_000
         last = query._jsq.streamingQuery().lastExecution().executedPlan()  # type: ignore[attr-defined]

@@ -63,6 +63,7 @@ def test_definitions_of_the_reference_flow_are_these() -> None:
         (each.name, each.cron_schedule, each.job_name, each.default_status.value)
         for each in repository.schedule_defs
     ]
+    sensors = [(each.name, each.default_status.value) for each in repository.sensor_defs]
 
     assert {node.group_name for node in graph.asset_nodes if node.is_executable} == {"auctions"}
     assert assets == [
@@ -71,22 +72,54 @@ def test_definitions_of_the_reference_flow_are_these() -> None:
         "files/history/auctions (parquet) of external <- .",
         "files/history/bids (parquet) of external <- .",
         "kafka/bids (kafka) of external <- .",
+        "kafka/bids.dead-letter (kafka) of external <- auctions/live",
         "kafka/enriched-bids (kafka) of external <- auctions/live",
         "kafka/highest-bids (kafka) of external <- auctions/live",
     ]
-    assert checks == ["auctions/catalog:complete"]
+    assert sorted(checks) == [
+        "auctions/catalog:complete",
+        "auctions/catalog:not_null_seller",
+        "auctions/catalog:range_median",
+        "auctions/catalog:range_sold",
+        "auctions/catalog:unique_auction_id",
+        "auctions/live:dead_letter_share",
+        "auctions/live:fresh",
+        "auctions/live:late_share",
+        "auctions/live:running",
+        "kafka/bids.dead-letter:quiet",
+    ]
     assert jobs == {
         "auctions_history": ["auctions/catalog"],
         "auctions_slice": ["auctions/live"],
         "auctions_live": ["auctions/live"],
     }
-    assert schedules == [("auctions_slice_schedule", "*/5 * * * *", "auctions_slice", "STOPPED")]
+    assert schedules == [
+        ("auctions_refresh_schedule", "0 3 * * *", "auctions_history", "STOPPED"),
+        ("auctions_slice_schedule", "*/5 * * * *", "auctions_slice", "STOPPED"),
+    ]
+    # What looks after a flow is on, what launches one waits for a person.
+    assert sorted(sensors) == [
+        ("auctions_automation", "STOPPED"),
+        ("auctions_dead_letters", "RUNNING"),
+        ("auctions_health", "RUNNING"),
+        ("auctions_lag", "STOPPED"),
+        ("auctions_new_history", "STOPPED"),
+        ("auctions_supervision", "RUNNING"),
+    ]
 
 
-@pytest.mark.parametrize("job", ["auctions_slice", "auctions_live"])
-def test_schedule_skips_while_the_flow_runs(job: str) -> None:
+@pytest.mark.parametrize(
+    ("schedule", "job"),
+    [
+        ("auctions_slice_schedule", "auctions_slice"),
+        ("auctions_slice_schedule", "auctions_live"),
+        ("auctions_refresh_schedule", "auctions_history"),
+    ],
+    ids=["slice-slice", "slice-live", "refresh"],
+)
+def test_schedule_skips_while_the_flow_runs(schedule: str, job: str) -> None:
     """A slice behind a live run would wait in the queue, and one more with each tick."""
-    (each,) = defs.get_repository_def().schedule_defs
+    each = defs.resolve_schedule_def(schedule)
     with DagsterInstance.local_temp() as instance, build_schedule_context(instance) as context:
         idle = each(context)
         instance.create_run_for_job(defs.resolve_job_def(job), status=DagsterRunStatus.STARTED)
@@ -106,7 +139,11 @@ def test_every_asset_and_field_is_described() -> None:
         for field in type(resource).model_fields.values()
     ]
 
+    sensors = defs.get_repository_def().sensor_defs
+
     assert all(node.description for node in graph.asset_nodes)
+    assert all(each.description for each in [*sensors, *defs.get_repository_def().schedule_defs])
+    assert all(graph.get(key).description for key in graph.asset_check_keys)
     assert len(fields) == 5
     assert all(field.description for field in fields)
 
@@ -118,6 +155,17 @@ def test_flows_that_share_a_topic_share_its_asset() -> None:
 
     assert graph.get(AssetKey(["kafka", "b"])).parent_keys == {AssetKey(["first", "live"])}
     assert graph.get(AssetKey(["second", "live"])).parent_keys == {AssetKey(["kafka", "b"])}
+
+
+def test_flows_that_read_one_topic_share_its_dead_letters() -> None:
+    """One asset with one check, though both put messages there."""
+    graph = definitions(
+        bridge(_relay("first", "a", "b")), bridge(_relay("second", "a", "c"))
+    ).resolve_asset_graph()
+    letters = graph.get(AssetKey(["kafka", "a.dead-letter"]))
+
+    assert {key.path[0] for key in letters.parent_keys} == {"first", "second"}
+    assert [key.name for key in letters.check_keys] == ["quiet"]
 
 
 def test_files_that_one_flow_makes_are_not_outside_of_another() -> None:

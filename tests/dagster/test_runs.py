@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 from dagster import (
+    AssetCheckKey,
     AssetKey,
     AssetSelection,
     DagsterInstance,
@@ -26,6 +27,7 @@ pytestmark = pytest.mark.dagster
 
 CATALOG = AssetKey(["auctions", "catalog"])
 LIVE = AssetKey(["auctions", "live"])
+COMPLETE = AssetCheckKey(CATALOG, "complete")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +54,9 @@ def location(auctions: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     state = tmp_path_factory.mktemp("state")
     defs = Definitions.merge(
         definitions(auctions_flow, flowcore=FlowcoreResource(more=auctions.settings(state))),
-        Definitions(jobs=[define_asset_job("checks", AssetSelection.all_asset_checks())]),
+        Definitions(
+            jobs=[define_asset_job("checks", AssetSelection.checks(AssetCheckKey(CATALOG, "complete")))]
+        ),
     )
     with DagsterInstance.ephemeral() as instance:
         yield Location(defs, instance, state)
@@ -98,11 +102,28 @@ def test_bounded_stage_shows_what_it_left(location: Location, history: ExecuteIn
 
 
 def test_bounded_stage_is_checked_in_the_same_run(history: ExecuteInProcessResult) -> None:
-    """The completeness check of each table runs behind it."""
-    (check,) = history.get_asset_check_evaluations()
+    """The checks of each table run behind it."""
+    checks = {check.check_name: check for check in history.get_asset_check_evaluations()}
 
-    assert check.passed
-    assert check.metadata["rows"].value == _metadata(history, CATALOG)["dagster/row_count"]
+    assert checks.keys() == {"complete", "unique_auction_id", "range_sold", "range_median", "not_null_seller"}
+    assert all(check.passed for check in checks.values())
+    assert checks["complete"].metadata["rows"].value == _metadata(history, CATALOG)["dagster/row_count"]
+
+
+def test_bounded_stage_shows_where_its_columns_come_from(history: ExecuteInProcessResult) -> None:
+    """Of each column of the table the columns of the files."""
+    lineage = _metadata(history, CATALOG)["dagster/column_lineage"].deps_by_column
+
+    assert {
+        column: [(dep.asset_key.to_user_string(), dep.column_name) for dep in deps]
+        for column, deps in lineage.items()
+    } == {
+        "auction_id": [("files/history/auctions", "auction_id")],
+        "category": [("files/history/auctions", "category")],
+        "seller": [("files/history/auctions", "seller")],
+        "sold": [("files/history/auctions", "auction_id")],
+        "median": [("files/history/bids", "price")],
+    }
 
 
 def test_run_leaves_no_jvm(history: ExecuteInProcessResult) -> None:

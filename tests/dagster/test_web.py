@@ -1,16 +1,14 @@
 """A person at the UI: webserver and daemon run as they would, and every click is the UI's GraphQL.
 
 The tests of this module are one session at the UI: history is digested, the live queries are
-started, a slice is asked for meanwhile and waits, the live queries are terminated, the slice runs.
+started, their run worker and then their JVM are killed and they come back, a slice is asked for meanwhile
+and waits, the live queries are terminated, the slice runs. Where Chromium is installed, a browser launches
+the history and looks at the pages.
 """
 
-import http.client
 import json
 import os
-import shutil
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -19,9 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from browsing import Seen, browsing, chromium
 from confluent_kafka import Consumer, TopicPartition
+from dagster_ui import CHECKS, Ui, serve, wait_until
 
-from flowcore.kafka.broker import free_port
 from flowcore.kafka.topics import end_offsets
 from pipelines.auctions.feed import feed
 from pipelines.auctions.history import write_history
@@ -29,214 +28,31 @@ from pipelines.auctions.nexmark import NexmarkConfig, live_batches, live_bids
 
 pytestmark = pytest.mark.dagster
 
-PROJECT = Path(__file__).parents[2]
 MORE_BIDS = 500
 LONG_EVENTS = 5_000_000
-TIMEOUT_S = 180.0
-
-LAUNCH = """
-mutation LaunchPipelineExecution($executionParams: ExecutionParams!) {
-  launchPipelineExecution(executionParams: $executionParams) {
-    __typename
-    ... on LaunchRunSuccess { run { id } }
-    ... on PythonError { message }
-    ... on RunConfigValidationInvalid { errors { message } }
-  }
-}
-"""
-TERMINATE = """
-mutation Terminate($runIds: [String!]!, $terminatePolicy: TerminateRunPolicy) {
-  terminateRuns(runIds: $runIds, terminatePolicy: $terminatePolicy) {
-    ... on TerminateRunsResult { terminateRunResults { __typename } }
-  }
-}
-"""
-RUN = """
-query Run($runId: ID!) {
-  runOrError(runId: $runId) { ... on Run { status startTime endTime } }
-}
-"""
-MATERIALIZATIONS = """
-query Materializations($assetKey: AssetKeyInput!) {
-  assetOrError(assetKey: $assetKey) {
-    ... on Asset {
-      assetMaterializations(limit: 100) {
-        runId
-        metadataEntries {
-          label
-          ... on IntMetadataEntry { intValue }
-          ... on FloatMetadataEntry { floatValue }
-          ... on TextMetadataEntry { text }
-          ... on TableSchemaMetadataEntry { schema { columns { name type } } }
-        }
-      }
-    }
-  }
-}
-"""
-LOCATION = """
-query Location {
-  workspaceOrError {
-    ... on Workspace {
-      locationEntries { loadStatus locationOrLoadError { __typename ... on PythonError { message } } }
-    }
-  }
-}
-"""
-CHECKS = """
-query Checks($assetKey: AssetKeyInput!, $checkName: String!) {
-  assetCheckExecutions(assetKey: $assetKey, checkName: $checkName, limit: 5) {
-    runId status evaluation { success description }
-  }
-}
-"""
-
-
-@dataclass(frozen=True, slots=True)
-class Ui:
-    """What a browser at the webserver can do."""
-
-    port: int
-    state: Path
-
-    def ask(self, query: str, **variables: Any) -> dict[str, Any]:
-        answer = _request(self.port, "POST", "/graphql", {"query": query, "variables": variables})
-        assert "errors" not in answer, answer
-        data = answer["data"]
-        assert isinstance(data, dict)
-        return data
-
-    def loaded(self) -> bool:
-        """The code location is there; one that failed to load fails the test with its error."""
-        (entry,) = self.ask(LOCATION)["workspaceOrError"]["locationEntries"]
-        location = entry["locationOrLoadError"]
-        assert location is None or location["__typename"] != "PythonError", location["message"]
-        return location is not None and entry["loadStatus"] == "LOADED"
-
-    def launch(self, job: str, config: dict[str, Any] | None = None) -> str:
-        """Press *Launch run*; return the id of the run."""
-        selector = {
-            "repositoryLocationName": "pipelines",
-            "repositoryName": "__repository__",
-            "pipelineName": job,
-        }
-        params = {
-            "selector": selector,
-            "mode": "default",
-            "runConfigData": config or {},
-            "executionMetadata": {"tags": []},
-        }
-        answer = self.ask(LAUNCH, executionParams=params)["launchPipelineExecution"]
-        assert answer["__typename"] == "LaunchRunSuccess", answer
-        return str(answer["run"]["id"])
-
-    def terminate(self, run: str) -> None:
-        """Press *Terminate*."""
-        answer = self.ask(TERMINATE, runIds=[run], terminatePolicy="SAFE_TERMINATE")
-        assert answer["terminateRuns"] == {"terminateRunResults": [{"__typename": "TerminateRunSuccess"}]}
-
-    def run(self, run: str) -> dict[str, Any]:
-        found = self.ask(RUN, runId=run)["runOrError"]
-        assert isinstance(found, dict)
-        return found
-
-    def wait_for(self, run: str, status: str) -> None:
-        """Wait for a run's status; fail at once if it ends with another."""
-
-        def reached() -> bool:
-            now = self.run(run)["status"]
-            assert now == status or now not in ("SUCCESS", "FAILURE", "CANCELED"), now
-            return bool(now == status)
-
-        wait_until(reached, f"run {run} is {status}")
-
-    def materializations(self, *key: str, run: str) -> list[dict[str, Any]]:
-        """The metadata of each materialization by a run, latest first."""
-        asset = self.ask(MATERIALIZATIONS, assetKey={"path": key})["assetOrError"]
-        return [
-            {entry.pop("label"): next(iter(entry.values()), None) for entry in event["metadataEntries"]}
-            for event in asset.get("assetMaterializations", [])
-            if event["runId"] == run
-        ]
-
-    def jvms(self) -> list[str]:
-        """The process ids of the JVMs that keep their log in this session's folder."""
-        found = []
-        for process in Path("/proc").glob("[0-9]*"):
-            try:
-                command = (process / "cmdline").read_text()
-            except OSError:  # it ended while we looked
-                continue
-            if "SparkSubmit" in command and str(self.state) in command:
-                found.append(process.name)
-        return found
-
-
-def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = TIMEOUT_S) -> None:
-    end = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < end, f"after {timeout_s:.0f} s it is still not so that {what}"
-        time.sleep(0.2)
+needs_browser = pytest.mark.skipif(chromium() is None, reason="Chromium is not installed")
 
 
 @pytest.fixture(scope="module")
 def ui(auctions: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ui]:
-    """Webserver and daemon over one DAGSTER_HOME, as deployed; settings are in their environment."""
+    """Webserver and daemon over one DAGSTER_HOME, as deployed."""
     home, state = tmp_path_factory.mktemp("home"), tmp_path_factory.mktemp("state")
-    shutil.copy(PROJECT / "deploy/dagster.yaml", home)
-    settings = {
-        "FLOWCORE_" + key.upper().replace(".", "_").replace("-", "_"): value
-        for key, value in auctions.settings(state).items()
-    }
-    environment = os.environ | settings | {"DAGSTER_HOME": str(home)}
-    port = free_port()
-    scripts = Path(sys.executable).parent
-    workspace = ["-w", str(PROJECT / "workspace.yaml")]
-    commands = {
-        "webserver": [str(scripts / "dagster-webserver"), "-p", str(port), *workspace],
-        "daemon": [str(scripts / "dagster-daemon"), "run", *workspace],
-    }
-    servers: list[subprocess.Popen[bytes]] = []
-    try:
-        ui = Ui(port, state)
-        # One after the other: both would make the tables of an empty DAGSTER_HOME, and spoil them.
-        for name, command in commands.items():
-            with (home / f"{name}.log").open("wb") as log:
-                server = subprocess.Popen(
-                    command, cwd=PROJECT, env=environment, stdout=log, stderr=subprocess.STDOUT
-                )
-            servers.append(server)
-            wait_until(lambda: _answers(port), "the webserver answers")
-            wait_until(ui.loaded, "the definitions are loaded")
-        assert all(server.poll() is None for server in servers)
-        yield ui
-    finally:
-        for server in servers:
-            server.send_signal(signal.SIGINT)
-        for server in servers:
-            server.wait(timeout=60)
-
-
-def _answers(port: int) -> bool:
-    try:
-        return "dagster_webserver_version" in _request(port, "GET", "/server_info")
-    except OSError:
-        return False
-
-
-def _request(port: int, method: str, path: str, body: object = None) -> Any:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
-    try:
-        connection.request(method, path, json.dumps(body), {"Content-Type": "application/json"})
-        return json.load(connection.getresponse())
-    finally:
-        connection.close()
+    with serve(home, state, auctions.settings(state)) as served:
+        yield served
 
 
 @pytest.fixture(scope="module")
 def history(ui: Ui) -> str:
     """The run that digested the history."""
-    run = ui.launch("auctions_history")
+    if chromium() is None:
+        run = ui.launch("auctions_history")
+    else:
+        with browsing(ui.port) as browser:
+            browser.open("/locations/pipelines/jobs/auctions_history")
+            browser.press("Materialize")
+            browser.wait_for("Launched run")
+            browser.keep("launch")
+        run = str(ui.runs("auctions_history")[0]["id"])
     ui.wait_for(run, "SUCCESS")
     return run
 
@@ -246,18 +62,22 @@ class Session:
     """What a person did and saw after the history was digested.
 
     Attributes:
-        live: Id of the live run.
+        killed: Ids of the live runs of which the worker, then the JVM was killed.
+        live: Id of the live run that came after them, and was terminated.
         slice: Id of the run that waited for it.
         beats: Metadata of each beat of the live run, latest first.
         stop_s: Seconds from the click on *Terminate* to *Canceled*.
         jvms: JVMs of the live run just before, and how many of them were left after it.
+        plots: What a browser showed of the live run while it ran, None without one.
     """
 
+    killed: list[str]
     live: str
     slice: str
     beats: list[dict[str, Any]]
     stop_s: float
     jvms: tuple[int, int]
+    plots: Seen | None
 
 
 @pytest.fixture(scope="module")
@@ -265,16 +85,20 @@ def session(ui: Ui, history: str, auctions: Any) -> Session:
     """Live queries started, seen beating, joined by a queued slice, terminated; then the slice runs."""
     config = {"ops": {"auctions__live": {"config": {"mode": "auto", "beat_seconds": 1.0}}}}
     assert ui.run(history)["status"] == "SUCCESS"
-    live = ui.launch("auctions_live", config)
-    ui.wait_for(live, "STARTED")
-    wait_until(lambda: _records(ui, live) >= auctions.bids, "a beat tells of all bids so far")
+    first = ui.launch("auctions_live", config)
+    ui.wait_for(first, "STARTED")
+    wait_until(lambda: _records(ui, first) >= auctions.bids, "a beat tells of all bids so far")
+    _feed(auctions, 0)
+    second = _back_after(ui, first, _worker_of)
+    _feed(auctions, 1)
+    live = _back_after(ui, second, lambda jvm: jvm)
     waiting = ui.launch("auctions_slice")
-    more = live_bids(NexmarkConfig(), 20_000, auctions.bids, MORE_BIDS)
-    feed(auctions.servers, "bids", [more])
-    before = len(ui.materializations("auctions", "live", run=live))
-    wait_until(lambda: _records(ui, live) >= auctions.bids + MORE_BIDS, "a beat tells of the later bids")
+    before, records = len(ui.materializations("auctions", "live", run=live)), _records(ui, live)
+    _feed(auctions, 2)
+    wait_until(lambda: _records(ui, live) >= records + MORE_BIDS, "a beat tells of the later bids")
     wait_until(lambda: len(ui.materializations("auctions", "live", run=live)) >= before + 2, "it beats on")
     assert ui.run(waiting)["status"] == "QUEUED"
+    plots = _plots(ui) if chromium() else None
     jvms_live = ui.jvms()
     began = time.monotonic()
     ui.terminate(live)
@@ -283,7 +107,37 @@ def session(ui: Ui, history: str, auctions: Any) -> Session:
     jvms = (len(jvms_live), len(set(jvms_live) & set(ui.jvms())))
     beats = ui.materializations("auctions", "live", run=live)
     ui.wait_for(waiting, "SUCCESS")
-    return Session(live, waiting, beats, stop_s, jvms)
+    return Session([first, second], live, waiting, beats, stop_s, jvms, plots)
+
+
+def _feed(auctions: Any, times: int) -> None:
+    """So many more bids, after as many as were fed before."""
+    bids = live_bids(NexmarkConfig(), 20_000, auctions.bids + times * MORE_BIDS, MORE_BIDS)
+    feed(auctions.servers, "bids", [bids])
+
+
+def _back_after(ui: Ui, run: str, victim: Callable[[int], int]) -> str:
+    """Kill a process of a live run, by its JVM's id; the run that beats after it."""
+    (jvm,) = ui.jvms()
+    os.kill(victim(jvm), signal.SIGKILL)
+    wait_until(lambda: ui.runs("auctions_live")[0]["id"] != run, "the live run is launched again")
+    latest = str(ui.runs("auctions_live")[0]["id"])
+    ui.wait_for(latest, "STARTED")
+    wait_until(lambda: _records(ui, latest) > 0, "it reads again")
+    return latest
+
+
+def _worker_of(jvm: int) -> int:
+    status = Path(f"/proc/{jvm}/status").read_text()
+    return int(next(line for line in status.splitlines() if line.startswith("PPid:")).split()[1])
+
+
+def _plots(ui: Ui) -> Seen:
+    with browsing(ui.port) as browser:
+        browser.open("/assets/auctions/live")
+        browser.press("Plots")
+        browser.wait_for("bids/records_per_second")
+        return browser.keep("live-plots")
 
 
 def _records(ui: Ui, run: str) -> int:
@@ -327,6 +181,22 @@ def test_live_run_beats_with_numbers(session: Session) -> None:
     assert session.beats[0]["bids/mode"] == session.beats[0]["highest/mode"] == "realtime"
 
 
+def test_killed_run_is_launched_again(ui: Ui, session: Session) -> None:
+    """A killed worker by Dagster's own retry, a failed query by the supervisor; a terminated run stays so."""
+    runs = {run["id"]: run for run in ui.runs("auctions_live")}
+    tags = {tag["key"]: tag["value"] for tag in runs[session.live]["tags"]}
+    first, second = session.killed
+
+    assert runs.keys() == {first, second, session.live}  # none after the one that was terminated
+    assert runs[second]["parentRunId"] == first
+    assert (tags["flowcore/restart"], tags["flowcore/restart-of"]) == ("2", second)
+    assert [runs[run]["status"] for run in (first, second, session.live)] == [
+        "FAILURE",
+        "FAILURE",
+        "CANCELED",
+    ]
+
+
 def test_live_run_ends_soon_when_it_is_terminated(session: Session) -> None:
     """From the click to *Canceled* are at most 10 s, and then its JVM is gone."""
     assert session.stop_s < 10
@@ -343,9 +213,59 @@ def test_every_bid_is_enriched(session: Session, auctions: Any) -> None:
     assert session.slice
     assert _bid_ids(auctions.servers) == {
         bid
-        for table in live_batches(NexmarkConfig(), 20_000, auctions.bids + MORE_BIDS)
+        for table in live_batches(NexmarkConfig(), 20_000, auctions.bids + 3 * MORE_BIDS)
         for bid in table["bid_id"].to_pylist()
     }
+
+
+@needs_browser
+def test_browser_plots_the_live_run(session: Session) -> None:
+    """While it runs: one drawn plot for each number, under the name that the beats give it."""
+    assert session.plots
+    numbers = {key for key, value in session.beats[-1].items() if isinstance(value, (int, float))}
+
+    assert {"bids/lag", "bids/records", "highest/records_out", "bids/realtime"} <= numbers
+    assert [name for name in sorted(numbers) if name not in session.plots.text] == []
+    assert session.plots.drawn >= len(numbers)
+
+
+@needs_browser
+def test_browser_shows_the_graph_of_the_flow(ui: Ui, session: Session) -> None:
+    """What is read, made and written, and that the checks of the table have passed."""
+    assert session.live
+    with browsing(ui.port) as browser:
+        browser.open("/locations/__repository__@pipelines/asset-groups/auctions/lineage")
+        browser.wait_for("5 / 5 Passed")
+        seen = browser.keep("graph")
+    names = ["catalog", "live", "auctions", "bids", "bids.dead-letter", "enriched-bids", "highest-bids"]
+
+    assert [name for name in names if name not in seen.lines] == []
+
+
+@needs_browser
+def test_browser_tells_why_a_run_was_launched_again(ui: Ui, session: Session) -> None:
+    """The tags of the run that took a crashed one's place are on its page."""
+    with browsing(ui.port) as browser:
+        browser.open(f"/runs/{session.live}")
+        browser.wait_for("flowcore/restart-of")
+        seen = browser.keep("restarted-run")
+
+    assert "Canceled" in seen.text
+    assert "auctions_live" in seen.text
+
+
+@needs_browser
+def test_browser_shows_what_history_came_to(ui: Ui, history: str) -> None:
+    """The run that was launched with a click has made a table with rows and columns."""
+    assert ui.run(history)["status"] == "SUCCESS"
+    (metadata,) = ui.materializations("auctions", "catalog", run=history)
+    with browsing(ui.port) as browser:
+        browser.open("/assets/auctions/catalog")
+        browser.wait_for("digest")
+        seen = browser.keep("catalog")
+
+    assert metadata["digest"] in seen.text
+    assert {"auction_id", "category", "median"} <= set(seen.lines)
 
 
 @pytest.fixture

@@ -48,7 +48,7 @@ def _everything(folder: Path) -> dict[str, bytes]:
     return {
         str(path.relative_to(folder)): path.read_bytes()
         for path in folder.rglob("*")
-        if path.is_file() and path.name != "spark.log"
+        if path.is_file() and path.name != "spark.log" and ".lease." not in path.name
     }
 
 

@@ -248,7 +248,7 @@ def test_value_only_drops_the_timestamp_from_plan_and_shuffle(live: Live) -> Non
 
         def look(run: Any, form: str = form) -> None:
             assert run.wait(60)
-            plans[form] = run._running["out"]._jsq.explainInternal(False)
+            plans[form] = run.running["out"]._jsq.explainInternal(False)
 
         live.run(flow, "slice", look)
 

@@ -137,7 +137,7 @@ def test_without_an_interval_there_is_no_topic_thread_or_column(live: Live) -> N
         def look(run: Any, is_tracked: bool = is_tracked) -> None:
             names = [thread.name for thread in threading.enumerate()]
             assert run.wait(60)
-            plan = run._running["bids"]._jsq.explainInternal(False)
+            plan = run.running["bids"]._jsq.explainInternal(False)
             found[is_tracked] = (
                 any(name.startswith(("latency", "markers")) for name in names),
                 ".events" in plan,

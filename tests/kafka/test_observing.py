@@ -99,7 +99,7 @@ def test_history_tells_of_runs_switches_and_versions(live: Live, tmp_path: Path)
 
     def follow(run: Any) -> None:
         # Its first trigger finds nothing, and tells of a batch all the same.
-        _wait(run, lambda: run._running["bids"].lastProgress is not None)
+        _wait(run, lambda: run.running["bids"].lastProgress is not None)
         live.send(bids, _bid(3))
         _wait(run, lambda: _last(live, "kept").queries[0].rows_in == 1)
         shown.append(_top("kept", live))

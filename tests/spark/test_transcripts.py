@@ -1,4 +1,4 @@
-"""Transcripts of windows agree on Spark too, where each step is a micro-batch."""
+"""Transcripts of windows and flushes agree on Spark too, where each step is a micro-batch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from flowcore.testing.transcripts import Outcome, Transcript, load, replay
-from flowcore.testing.transcripts.window_on_spark import AT_ONCE, SKIPPED, kinds_on
+from flowcore.testing.transcripts.on_spark import AT_ONCE, kinds_on
 
 CONTRACT = Path(__file__).parents[1] / "contract"
 ALL = [
@@ -17,9 +17,7 @@ ALL = [
     for folder in ("transcripts", "variants")
     for path in sorted((CONTRACT / folder).glob("*.yaml"))
 ]
-REPLAYED = [
-    each for each in ALL if each.kind == "window" and all(SKIPPED.isdisjoint(step) for step in each.steps)
-]
+REPLAYED = [each for each in ALL if each.kind in ("window", "flush")]
 
 
 @pytest.fixture(scope="module")

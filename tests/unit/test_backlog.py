@@ -9,10 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flowcore.backlog.batches import LEAST_RECORDS, batch_records
 from flowcore.backlog.channels import Channels, hear
 from flowcore.backlog.channels import start as listen
 from flowcore.backlog.checkpoints import CheckpointInterval, Schedule, due, start, switch
-from flowcore.backlog.inputs import Inputs, lags
+from flowcore.backlog.inputs import Inputs
+from flowcore.backlog.thresholds import Thresholds
 from flowcore.elements import RecordAttributes
 from flowcore.errors import ConfigurationError
 
@@ -211,11 +213,60 @@ def test_inputs_say_nothing_until_every_source_has() -> None:
     assert inputs.backlog is None
 
 
+LIMITS = Thresholds(enter=100, leave=10)
+
+
 @pytest.mark.parametrize(
-    ("unread", "per_second", "late"),
-    [(0, 0.0, False), (1, 0.0, True), (100, 10.0, False), (101, 10.0, True)],
-    ids=["nothing-unread", "nothing-is-read", "ten-seconds", "over-ten-seconds"],
+    ("lag", "before", "backlog"),
+    [
+        (100, None, False), (101, None, True), (100, False, False), (101, False, True), (11, True, True),
+        (10, True, False), (0, True, False),
+    ],
+)  # fmt: skip
+def test_source_is_in_backlog_from_one_number_down_to_another(
+    lag: int, before: bool | None, backlog: bool
+) -> None:
+    """Between the two it stays what it was."""
+    assert LIMITS.backlog(lag, before=before) is backlog
+
+
+@given(st.lists(st.integers(0, 120), min_size=1), st.sampled_from([None, True, False]))
+def test_backlog_never_flaps(lags: list[int], before: bool | None) -> None:
+    """Between two changes of mind the lag has crossed the whole band; inside of it nothing changes."""
+    at: list[tuple[int, bool]] = []
+    for lag in lags:
+        after = LIMITS.backlog(lag, before=before)
+        if after != before:
+            at.append((lag, after))
+        assert before is None or not LIMITS.leave < lag <= LIMITS.enter or after is before
+        before = after
+    for (_, was), (lag, backlog) in pairwise(at):
+        assert backlog is not was
+        assert lag > LIMITS.enter if backlog else lag <= LIMITS.leave
+
+
+@pytest.mark.parametrize(("enter", "leave"), [(10, 10), (10, 11), (10, -1), (0, 0)])
+def test_thresholds_refuse_what_would_go_to_and_fro(enter: int, leave: int) -> None:
+    """The message names both settings."""
+    with pytest.raises(ConfigurationError, match=f"backlog.leave={leave} is not below backlog.enter={enter}"):
+        Thresholds(enter, leave)
+
+
+@pytest.mark.parametrize(
+    ("interval", "per_second", "records"),
+    [
+        (TEN, None, 5_000_000),
+        (TEN, 0.0, 5_000_000),
+        (TEN, 20_000.0, 200_000),
+        (LONGER, 20_000.0, 1_200_000),
+        (LONGER, 200_000.0, 5_000_000),
+        (NONE_IN_BACKLOG, 20_000.0, 5_000_000),
+        (TEN, 3.0, LEAST_RECORDS),
+    ],
+    ids=["unknown", "nothing-read", "interval", "of-backlog", "as-many-as-may", "no-interval", "slow"],
 )
-def test_source_lags_where_it_takes_long_to_read_the_rest(unread: int, per_second: float, late: bool) -> None:
-    """The measure is time, so a fast query may have more unread."""
-    assert lags(unread, per_second) is late
+def test_batch_in_backlog_has_what_is_read_in_the_interval(
+    interval: CheckpointInterval, per_second: float | None, records: int
+) -> None:
+    """As far as the speed is known, and never more than a batch may have."""
+    assert batch_records(interval, per_second, 5_000_000) == records

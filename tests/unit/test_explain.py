@@ -357,6 +357,26 @@ def bounded_windows() -> Flow:
     return flow
 
 
+def flushed_by_the_trigger() -> Flow:
+    """Batches as far apart as the interval; what follows leaves with them, and real time would not wait."""
+    flow = Flow("flushed_by_the_trigger")
+    top = _bids(flow).aggregate(by="shop", top="max(price)", name="highest").where("top > 1", name="high")
+    top.map(_Latest(), schema="shop STRING", passes=["shop"], name="named").write("out", KafkaTopic("out"))
+    return flow
+
+
+def flushed_by_key_group() -> Flow:
+    """Buffers of a function and of windows, each in a query of its own; of a median nothing is known."""
+    flow = Flow("flushed_by_key_group")
+    bids = _bids(flow)
+    ranked = bids.map(_Latest(), schema=SALE, key="shop", flush=timedelta(minutes=2), name="ranked")
+    ranked.filter(_keep, name="kept").write("ranks", KafkaTopic("ranks"))
+    windows = bids.window(Tumbling(seconds=10), by="shop", time="processing", name="per_shop")
+    windows.aggregate(top="max(price)").write("tops", KafkaTopic("tops"))
+    bids.aggregate(by="shop", middle="median(price)", name="middle").write("middles", KafkaTopic("middles"))
+    return flow
+
+
 def _dearest(frame: object) -> object:
     return frame
 
@@ -382,6 +402,13 @@ class _Lookup(RichFunction):
     """Keeps what it likes."""
 
 
+class _Latest(RichFunction):
+    """What it puts out replaces what it has put out of the same shop."""
+
+    def is_output_idempotent(self) -> bool:
+        return True
+
+
 class _Alarm(KeyedProcessFunction):
     """Rings."""
 
@@ -402,9 +429,15 @@ FLOWS: list[Callable[[], Flow]] = [
     united, applied, live_files, python_chain, rich_functions, kept_objects, kept_objects_in_a_fan_out,
     nothing_declared, object_reuse, shallow_copies, python_beside_native, bounded_python, early_filters,
     declared_attributes, python_formats, watermarked, tracked, co_grouped, co_grouped_by_a_function,
-    windows_by_key, sessions, windows_by_the_clock, keyed_process, bounded_windows,
+    windows_by_key, sessions, windows_by_the_clock, keyed_process, bounded_windows, flushed_by_the_trigger,
+    flushed_by_key_group,
 ]  # fmt: skip
 SETTINGS = {
+    "flushed_by_the_trigger": {"execution.flush.max-interval": "2 min"},
+    "flushed_by_key_group": {
+        "execution.flush.max-interval": "1 s",
+        "execution.flush.memory-buffer-only": True,
+    },
     "keyed_process": {"state.key-groups": 4},
     "tracked": {"metrics.latency.interval": "1 s"},
     "object_reuse": {"pipeline.object-reuse": True},

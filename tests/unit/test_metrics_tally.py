@@ -40,7 +40,6 @@ def test_batch_is_what_spark_tells() -> None:
         number=3, start_ms=1_000_440, length_ms=14_714, records=3_800, dropped=3,
         state_rows=12, state_bytes=265_400, watermark_ms=None,
         offsets={"bids": {0: 1900, 1: 1901}, "bids.events": {0: 4}, "asks": {0: 7}},
-        lagging={"asks": True},
     )  # fmt: skip
 
 
@@ -86,25 +85,6 @@ def test_tally_keeps_what_a_batch_without_input_does_not_tell() -> None:
     tally.take([batch(4, 1_000, state_bytes=70, watermark_ms=800), batch(5, 2_000)])
 
     assert (tally.state_bytes, tally.watermark_ms) == (70, 800)
-
-
-@pytest.mark.parametrize(
-    ("latest", "per_second", "expected"),
-    [
-        ({"asks": {"0": 7}}, 0.0, {"asks": False}),
-        ({"asks": {"0": 17}}, 1.0, {"asks": False}),
-        ({"asks": {"0": 18}}, 1.0, {"asks": True}),
-        (None, 1.0, {}),
-    ],
-    ids=["read-to-its-end", "ten-seconds", "over-ten-seconds", "not-told"],
-)
-def test_topic_lags_where_what_is_left_takes_long(
-    latest: Any, per_second: float, expected: dict[str, bool]
-) -> None:
-    """At the pace of the batch."""
-    source = {"endOffset": {"asks": {"0": 7}}, "latestOffset": latest, "processedRowsPerSecond": per_second}
-
-    assert Batch.of({**TOLD, "sources": [source]}).lagging == expected
 
 
 def test_batch_of_windows_that_have_no_time_yet_has_no_watermark() -> None:

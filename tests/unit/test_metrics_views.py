@@ -285,16 +285,16 @@ def test_tables_show_everything_that_is_known() -> None:
     assert found["partitions"].rows == (("out", "bids[1]", "900", "1,000", "100", "3 s ago"),)
     assert found["latency of the last minute"].rows[0][3:] == ("0.5 ms", "2.0 ms", "4.0 ms", "30.0 ms")
     assert found["bounded results"].rows == (("usual", "20260101T000000-aa"),)
-    assert found["last switches of mode"].rows[0][1:] == ("out", "slice to realtime", "all native")
+    assert found["last switches"].rows[0][1:] == ("out", "slice to realtime", "all native", "-")
     assert [table.title for table in nothing] == ["queries", "put aside or lost", "since the start"]
 
 
 def test_markdown_keeps_its_columns_whatever_the_text() -> None:
     """A bar in a reason is no column."""
     found = tables(run(switches=(replace(SWITCH, reason="a|b"),)))
-    (table,) = (table for table in found if table.title == "last switches of mode")
+    (table,) = (table for table in found if table.title == "last switches")
 
-    assert markdown(table).splitlines()[-1].endswith("| slice to realtime | a\\|b |")
+    assert markdown(table).splitlines()[-1].endswith("| slice to realtime | a\\|b | - |")
 
 
 @pytest.fixture

@@ -107,6 +107,7 @@ def test_settings_unknown_key_with_nothing_near_lists_all() -> None:
         ("metrics.prometheus.port", "65536"),
         ("metrics.prometheus.port", -1),
         ("metrics.prometheus.port", True),
+        ("metrics.dagster.url", "dagster:3000"),
     ],
 )
 def test_settings_refuse_a_value_of_another_kind(key: str, value: object) -> None:

@@ -15,7 +15,7 @@ from flowcore.flush.snapshots import restore, snapshot
 from flowcore.testing.transcripts.elements import element_of, shown
 from flowcore.testing.transcripts.runner import Kind, Refused
 
-__all__ = ["KIND"]
+__all__ = ["KIND", "flush_config"]
 
 _Row = list[Any]
 """A record's value: key and value of the row."""
@@ -23,7 +23,7 @@ _Row = list[Any]
 
 class _Flush:
     def __init__(self, operator: Mapping[str, Any]) -> None:
-        self._config = _config(operator)
+        self._config = flush_config(operator)
         self._buffer: Buffer[str, _Row] = start()
         self._now_ms = 0
 
@@ -63,7 +63,12 @@ class _Flush:
         return control(self._config, self._buffer, element, self._now_ms)
 
 
-def _config(operator: Mapping[str, Any]) -> BufferOutput:
+def flush_config(operator: Mapping[str, Any]) -> BufferOutput:
+    """What the ``operator`` section of a transcript asks for.
+
+    Raises:
+        Refused: Building it has to fail.
+    """
     try:
         return BufferOutput(
             operator.get("interval_ms"),

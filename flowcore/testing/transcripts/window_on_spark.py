@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,56 +15,29 @@ from flowcore.keygroups.emission import END, RESULTS, START, TIMESTAMP
 from flowcore.keygroups.folded import FoldedWindows
 from flowcore.keygroups.operator import KeyGroupOperator, Outputs
 from flowcore.keygroups.records import RecordWindows
-from flowcore.settings import Settings
-from flowcore.spark.session import live_session, session
 from flowcore.spark.steps import Steps
-from flowcore.testing.transcripts.runner import Kind, Refused
+from flowcore.testing.transcripts.runner import Refused
 from flowcore.testing.transcripts.window import window_config
 from flowcore.windows import Aggregate, WindowConfig
 from flowcore.windows.aggregates import Sum
 from flowcore.windows.built_in import BuiltIn, BuiltIns
 
-__all__ = ["AT_ONCE", "SKIPPED", "kinds_on", "kinds_on_spark"]
-
-AT_ONCE = 3
-"""Transcripts that are replayed side by side: a batch waits for files and Python most of its time."""
-SKIPPED = frozenset({"processing_time_ms"})
-"""Actions that cannot be done there: the clock is Spark's own."""
+__all__ = ["WindowSteps"]
 
 _TYPES: dict[str, pa.DataType] = {"key": pa.string(), "value": pa.int64(), "timestamp_ms": pa.int64()}
 _ROWS = pa.schema(_TYPES)
 _TOTAL = Aggregate(BuiltIns((("value", BuiltIn("sum", ("value",))),)))
 
 
-@contextmanager
-def kinds_on_spark() -> Iterator[Mapping[str, Kind]]:
-    """The kinds that can be replayed, on a session that lives as long as the context."""
-    folder = Path(tempfile.mkdtemp(prefix="flowcore-replay-"))
-    settings = Settings.of({"state.dir": folder, "execution.short-lived": "true"})
-    try:
-        with session(settings, "replay") as spark:
-            yield kinds_on(spark, folder)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def kinds_on(spark: Any, folder: Path) -> Mapping[str, Kind]:
-    """The kinds that can be replayed on a session.
+class WindowSteps:
+    """Windows in the course of one transcript.
 
     Args:
-        spark: The Spark session.
-        folder: Where checkpoints go.
+        operator: What the transcript says of them.
+        spark: A session with the configuration of live queries.
+        folder: An empty folder.
     """
-    settings = Settings.of({"state.dir": folder, "execution.shuffle-partitions": 1})
-    live = live_session(spark, settings)
 
-    def build(operator: Mapping[str, Any]) -> _Windows:
-        return _Windows(operator, live, Path(tempfile.mkdtemp(dir=folder)))
-
-    return {"window": Kind(name="window", build=build, close=_Windows.close)}
-
-
-class _Windows:
     def __init__(self, operator: Mapping[str, Any], spark: Any, folder: Path) -> None:
         try:
             config = window_config(operator)
@@ -76,7 +46,7 @@ class _Windows:
             raise Refused(word) from error
         listing = operator.get("aggregate") == "list"
         self._steps = Steps(
-            spark, _operator(config, listing=listing), rows=_ROWS, keys=("key",), folder=folder
+            spark, _operator(config, listing=listing), rows=_ROWS, keys=("key",), folder=folder, clock_ms=0
         )
         self._steps.__enter__()
 
@@ -85,11 +55,15 @@ class _Windows:
         self._steps.__exit__(None, None, None)
 
     def act(self, action: str, argument: Any, /) -> Mapping[str, Any]:
+        """Do one step and say what was seen."""
         match action:
             case "in":
                 seen = self._feed(argument)
             case "watermark_ms":
                 seen = self._steps.step([Watermark(argument)])
+            case "processing_time_ms":
+                self._steps.clock_ms = argument
+                seen = self._steps.step([])
             case "end_of_input":
                 seen = self._steps.step([Watermark(MAX_TIMESTAMP_MS)])
             case _:

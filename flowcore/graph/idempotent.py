@@ -1,0 +1,66 @@
+"""Idempotent aggregates: of which does a later result of a group replace the earlier ones?
+
+Those that FLIP-365 lists, under the names that Spark SQL has for them. Of any other function nothing is
+known, so its output is never held back unless the flow declares it (``output_idempotent``).
+
+Source: FLIP-365, Introduce flush interval to adjust the interval of emitting results.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import sqlglot
+from sqlglot import exp
+
+from flowcore.graph.expressions import is_aggregate
+
+__all__ = ["IDEMPOTENT", "not_idempotent"]
+
+IDEMPOTENT = frozenset({
+    "sum", "min", "max", "min_by", "max_by", "count", "avg", "mean", "first_value", "first", "any_value",
+    "last_value", "last", "listagg", "string_agg", "stddev_pop", "stddev_samp", "stddev", "std", "var_pop",
+    "var_samp", "variance", "collect_list", "array_agg", "collect_set",
+})  # fmt: skip
+"""Names of the functions. A group without any (distinct) is idempotent too, and so is what an expression
+makes of their results: ``coalesce(sum(x), 0)`` is FLIP-365's sum0."""
+
+_NAMES: dict[type[exp.Expr], str] = {
+    exp.Sum: "sum", exp.Min: "min", exp.Max: "max", exp.ArgMin: "min_by", exp.ArgMax: "max_by",
+    exp.Count: "count", exp.Avg: "avg", exp.FirstValue: "first_value", exp.First: "first",
+    exp.AnyValue: "any_value", exp.LastValue: "last_value", exp.Last: "last", exp.GroupConcat: "listagg",
+    exp.StddevPop: "stddev_pop", exp.StddevSamp: "stddev_samp", exp.Stddev: "stddev",
+    exp.VariancePop: "var_pop", exp.Variance: "var_samp", exp.ArrayAgg: "collect_list",
+    exp.ArrayUniqueAgg: "collect_set",
+}  # fmt: skip
+"""What sqlglot makes of them; it reads several names as one."""
+
+
+@cache
+def not_idempotent(text: str) -> tuple[str, ...]:
+    """The functions in an aggregate expression of which it is not known that a later result replaces.
+
+    A function that nobody knows may be an aggregate of the user's, unless aggregates stand in it.
+
+    >>> not_idempotent("max(price) / count(*)"), not_idempotent("median(price) + sum(price)")
+    ((), ('median',))
+    """
+    tree = sqlglot.parse_one(text, dialect="spark")
+    calls = [node for node in tree.find_all(exp.Func, exp.Any) if is_aggregate(node)]
+    within = {id(inner) for call in calls for inner in call.walk() if inner is not call}
+    unknown = [
+        node
+        for node in tree.find_all(exp.Anonymous)
+        if id(node) not in within and not any(node is call or _inside(call, node) for call in calls)
+    ]
+    names = (_NAMES.get(type(node)) or _name(node) for node in (*calls, *unknown))
+    return tuple(dict.fromkeys(name for name in names if name not in IDEMPOTENT))
+
+
+def _inside(node: exp.Expr, other: exp.Expr) -> bool:
+    return any(inner is node for inner in other.walk())
+
+
+def _name(node: exp.Expr) -> str:
+    """As Spark calls it."""
+    return node.sql(dialect="spark").partition("(")[0].strip().lower()

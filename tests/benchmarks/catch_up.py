@@ -1,0 +1,173 @@
+"""The reference flow over a backlog in Kafka: by itself until it is live, against a plain slice of the same.
+
+Both in one session, in turn, on new checkpoints. The slice ends when it has read the topic; in mode auto the
+clock stops when every query has caught up and runs in real time. Then one more run in mode auto while bids
+come steadily: from the commit of a query's last micro-batch to its first record in real time is the switch.
+"""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import tempfile
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import click
+import pyarrow as pa
+from confluent_kafka import Consumer, TopicPartition
+
+from flowcore.errors import RunError
+from flowcore.kafka.broker import EmbeddedBroker
+from flowcore.kafka.topics import end_offsets, ensure_topics
+from flowcore.planner import plan_flow
+from flowcore.planner.plan import Mode
+from flowcore.settings import Settings
+from flowcore.spark.checkpoints import checkpoint_of
+from flowcore.spark.context import Context
+from flowcore.spark.live import LiveRun
+from flowcore.spark.run import SilentListener, open_context, run_stages
+from flowcore.testing.benchmark import Figures, Report, in_turn
+from pipelines.auctions import feed, history, nexmark, verify
+from pipelines.auctions.flow import flow
+
+PARTITIONS = 2
+BIDS, ENRICHED, HIGHEST = "bids", "enriched-bids", "highest-bids"
+CONFIG = nexmark.NexmarkConfig()
+RATE = 1_000.0
+LONGEST_S = 200.0
+
+
+@click.command()
+@click.option("--bids", default=1_000_000, show_default=True, help="Bids of backlog.")
+@click.option("--history-events", default=200_000, show_default=True, help="Events of history.")
+@click.option("--rounds", default=3, show_default=True, help="Counted runs of each contender.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def command(bids: int, history_events: int, rounds: int, *, as_json: bool) -> None:
+    """Time that a flow takes to catch up and go live by itself, against a plain slice."""
+    folder = Path(tempfile.mkdtemp(prefix="flowcore-bench-"))
+    try:
+        with EmbeddedBroker() as broker:
+            report = _measure(folder, broker.bootstrap_servers, bids, history_events, rounds)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    report.show(as_json=as_json)
+
+
+def _measure(folder: Path, servers: str, bids: int, events: int, rounds: int) -> Report:
+    history.write_history(CONFIG, events, folder / "history")
+    ensure_topics(servers, dict.fromkeys((BIDS, ENRICHED, HIGHEST), PARTITIONS))
+    backlog = list(nexmark.live_batches(CONFIG, events, bids))
+    feed.feed(servers, BIDS, backlog)
+    settings = Settings.of(
+        {"kafka.bootstrap.servers": servers, "data.dir": folder, "state.dir": folder / "state"}
+    )
+    with open_context(plan_flow(flow, None, settings), settings) as context:
+        run_stages(plan_flow(flow, None, settings), context, refresh=False, listener=SilentListener())
+        states = (folder / f"state-{number}" for number in itertools.count())
+        expected = verify.expected_enriched(folder / "history", pa.concat_tables(backlog))
+
+        def timed(mode: Mode | None) -> float:
+            fresh = _fresh(context, next(states))
+            before = end_offsets(servers, ENRICHED)
+            began = time.monotonic()
+            with LiveRun(plan_flow(flow, mode, fresh.settings), fresh) as run:
+                _until_read(run, mode)
+                seconds = time.monotonic() - began
+            _check(servers, before, expected)
+            return seconds
+
+        contenders = (lambda _: timed(None)), (lambda _: timed("slice"))
+        in_turn(1, *contenders)  # warm up: code generation and class loading
+        by_itself, slices = in_turn(rounds, *contenders)
+        switch_s = _switch(_fresh(context, next(states)), folder, bids, events)
+    figures = [Figures("by itself", "s", by_itself), Figures("slice", "s", slices)]
+    return Report(
+        name="catch-up",
+        workload=f"{bids:,} bids of {PARTITIONS} partitions behind, {events:,} events of history, until "
+        f"every query is live; then a switch with {RATE:,.0f} bids/s coming in",
+        figures=figures,
+        ratios={"ratio": figures[0].median / figures[1].median, "switch_s": switch_s},
+        verified="every enriched bid of every round, warm-up included, against DuckDB: each once",
+    )
+
+
+def _fresh(context: Context, state: Path) -> Context:
+    """A new checkpoint; the bounded result is shared."""
+    (state / flow.name).mkdir(parents=True)
+    results = Path("results")
+    (state / flow.name / results).symlink_to(context.settings.state_dir / flow.name / results)
+    return Context(context.spark, replace(context.settings, state_dir=state), flow.name)
+
+
+def _until_read(run: LiveRun, mode: Mode | None) -> None:
+    end = time.monotonic() + LONGEST_S
+    while time.monotonic() < end:
+        if run.wait(0.01) or (mode is None and {*run.modes.values()} == {"realtime"}):
+            return
+    msg = f"the queries have not caught up in {LONGEST_S:.0f} s: {run.health()}"
+    raise RunError(msg)
+
+
+def _switch(context: Context, folder: Path, bids: int, events: int) -> float:
+    """Seconds from a query's last commit of catching up to its first record in real time; the longest."""
+    servers = context.settings.bootstrap_servers or ""
+    more = pa.concat_tables(nexmark.live_batches(CONFIG, events, bids + int(RATE * LONGEST_S))).slice(bids)
+    before = {topic: end_offsets(servers, topic) for topic in (ENRICHED, HIGHEST)}
+    stop = threading.Event()
+    plan = plan_flow(flow, None, context.settings)
+    with ThreadPoolExecutor(1) as pool, LiveRun(plan, context) as run:
+        feeding = pool.submit(feed.feed, servers, BIDS, iter([more]), RATE, stop=stop)
+        try:
+            _until_read(run, None)
+            run.wait(5.0)
+        finally:
+            stop.set()
+        sent = feeding.result().sent
+        end = time.monotonic() + LONGEST_S
+        while _new(servers, ENRICHED, before[ENRICHED]) < bids + sent and time.monotonic() < end:
+            run.wait(0.2)
+        commits = {
+            sink.name: _last_commit_ms(checkpoint_of(query, flow.name, context.settings))
+            for query in run.stage.queries
+            for sink in query.sinks
+        }
+    table = pa.concat_tables([*nexmark.live_batches(CONFIG, events, bids), more.slice(0, sent)])
+    _check(servers, before[ENRICHED], verify.expected_enriched(folder / "history", table))
+    pauses_ms = []
+    for sink, topic in (("enriched", ENRICHED), ("highest", HIGHEST)):
+        later = (ms for _, ms in _read(servers, topic, before[topic]) if ms > commits[sink])
+        pauses_ms.append(min(later) - commits[sink])
+    return max(pauses_ms) / 1000
+
+
+def _last_commit_ms(checkpoint: Path) -> float:
+    files = [file for file in (checkpoint / "commits").iterdir() if file.name.isdigit()]
+    return max(file.stat().st_mtime_ns for file in files) / 1e6
+
+
+def _new(servers: str, topic: str, before: dict[int, int]) -> int:
+    return sum(end_offsets(servers, topic).values()) - sum(before.values())
+
+
+def _check(servers: str, before: dict[int, int], expected: pa.Table) -> None:
+    values = [value for value, _ in _read(servers, ENRICHED, before)]
+    found = verify.compare_enriched(expected, verify.rows_from_json(values, verify.ENRICHED))
+    if not found.nothing_lost_or_wrong or len(values) != expected.num_rows:
+        msg = f"topic {ENRICHED!r}: {found}, {len(values):,} records: its speed means nothing"
+        raise RunError(msg)
+
+
+def _read(servers: str, topic: str, before: dict[int, int]) -> list[tuple[bytes, int]]:
+    left = _new(servers, topic, before)
+    consumer = Consumer({"bootstrap.servers": servers, "group.id": "bench", "enable.auto.commit": False})
+    consumer.assign([TopicPartition(topic, partition, offset) for partition, offset in before.items()])
+    found: list[tuple[bytes, int]] = []
+    while len(found) < left:
+        messages = consumer.consume(50_000, timeout=10.0)
+        found += [(each.value(), each.timestamp()[1]) for each in messages if not each.error()]
+    consumer.close()
+    return found

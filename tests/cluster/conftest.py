@@ -1,0 +1,124 @@
+"""A Spark standalone cluster on loopback: a master and two workers, processes as on machines of their own."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flowcore.installation.jars import pyspark_jars
+from flowcore.installation.java import find_java
+from flowcore.kafka.broker import EmbeddedBroker, free_port
+
+__all__ = ["Cluster", "Worker", "wait_until"]
+
+_TIMEOUT_S = 60.0
+_CORES = 4
+"""Of a worker: a real-time query holds one for each partition."""
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """One machine of the cluster."""
+
+    process: subprocess.Popen[bytes]
+    folder: Path
+
+    def die(self) -> None:
+        """End the worker and its executors as a machine does that loses its power."""
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Where a flow can run.
+
+    Attributes:
+        master: What ``spark.master`` has to be.
+        workers: Its workers.
+    """
+
+    master: str
+    workers: tuple[Worker, ...]
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[str]:
+    """The address of a broker."""
+    with EmbeddedBroker() as started:
+        yield started.bootstrap_servers
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A master and two workers, which end with the test, and all that they have started."""
+    folder = tmp_path_factory.mktemp("cluster")
+    port, ui = free_port(), free_port()
+    address = ("--host", "127.0.0.1", "--port", str(port))
+    master = f"spark://127.0.0.1:{port}"
+    with ExitStack() as closing:
+        closing.enter_context(_daemon(folder / "master", "master.Master", *address, "--webui-port", str(ui)))
+        workers = []
+        for number in (1, 2):
+            place = folder / f"worker-{number}"
+            options = ("--host", "127.0.0.1", "--cores", str(_CORES), "--memory", "1g", "--webui-port", "0")
+            process = closing.enter_context(
+                _daemon(place, "worker.Worker", *options, "--work-dir", str(place), master)
+            )
+            workers.append(Worker(process, place))
+        wait_until(lambda: _alive(ui) == len(workers), "both workers are registered")
+        yield Cluster(master, tuple(workers))
+
+
+def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = _TIMEOUT_S) -> None:
+    """Wait for a condition; fail if it does not come true."""
+    end = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < end, f"after {timeout_s:.0f} s it is still not so that {what}"
+        time.sleep(0.1)
+
+
+@contextmanager
+def _daemon(folder: Path, kind: str, *options: str) -> Iterator[subprocess.Popen[bytes]]:
+    folder.mkdir()
+    home = pyspark_jars().parent
+    environment = os.environ | {
+        "JAVA_HOME": str(find_java().home),
+        "SPARK_HOME": str(home),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_DAEMON_MEMORY": "256m",
+        "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    }
+    command = [home / "bin/spark-class", f"org.apache.spark.deploy.{kind}", *options]
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(
+            command, cwd=folder, env=environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+        )
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.wait(timeout=30)
+
+
+def _alive(ui: int) -> int:
+    connection = http.client.HTTPConnection("127.0.0.1", ui, timeout=10)
+    try:
+        connection.request("GET", "/json/")
+        state: dict[str, Any] = json.load(connection.getresponse())
+    except OSError:
+        return 0
+    finally:
+        connection.close()
+    return sum(worker["state"] == "ALIVE" for worker in state["workers"])

@@ -1,0 +1,232 @@
+"""The flow of `orders.py` on a cluster, by settings alone, and a machine that dies meanwhile."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from flowcore.cli import main
+from flowcore.installation.archive import driver_class_path
+from flowcore.installation.jars import pyspark_jars
+from flowcore.installation.java import find_java
+from flowcore.kafka.topics import end_offsets, ensure_topics
+from tests.cluster.conftest import Cluster, wait_until
+
+pytestmark = pytest.mark.spark
+
+HERE = Path(__file__).parent
+PARTITIONS = 2
+CUSTOMERS = 50
+AT_ONCE = 1000
+RUN_TIMEOUT_S = 180.0
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """The flow, its topics and its folders, which all machines see."""
+
+    servers: str
+    folder: Path
+    master: str
+
+    def send(self, first: int) -> None:
+        """Send the next thousand orders."""
+        producer = Producer({"bootstrap.servers": self.servers})
+        for number in range(first, first + AT_ONCE):
+            order = {
+                "number": number,
+                "customer": f"customer {number % CUSTOMERS}",
+                "currency": ("chf", "eur")[number % 2],
+                "amount": number,
+            }
+            producer.produce("orders", json.dumps(order).encode(), partition=number % PARTITIONS)
+        assert producer.flush(20) == 0
+
+    def command(self, *options: str) -> list[str]:
+        """`flowcore run`, on the cluster by nothing but settings."""
+        settings = self.settings | {
+            "spark.master": self.master,
+            "spark.submit.pyFiles": f"{HERE}/orders.py",
+            "spark.executor.memory": "768m",
+            "spark.driver.host": "127.0.0.1",
+        }
+        return ["flowcore", "run", "orders:flow", *_given("--set", settings), *options]
+
+    def submitted(self) -> list[str]:
+        """The same by `spark-submit`, as on Kubernetes: Spark is told of the cluster, flowcore is not."""
+        connector = driver_class_path()
+        spark = {
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.extraClassPath": connector,
+            "spark.executor.extraClassPath": connector,
+            "spark.executor.memory": "768m",
+        }
+        program = Path(main.__file__)
+        options = ["--master", self.master, "--py-files", f"{HERE}/orders.py", *_given("--conf", spark)]
+        submit = str(pyspark_jars().parent / "bin/spark-submit")
+        return [submit, *options, str(program), "run", "orders:flow", *_given("--set", self.settings)]
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """Of every run, wherever it runs."""
+        return {
+            "data.dir": str(self.folder),
+            "state.dir": str(self.folder / "state"),
+            "kafka.bootstrap.servers": self.servers,
+            "execution.short-lived": "true",
+            "execution.realtime.batch-duration": "5 s",
+        }
+
+    @contextmanager
+    def running(self, command: list[str]) -> Iterator[subprocess.Popen[bytes]]:
+        """A command with the driver's Python path, which alone has the flow; its processes end with it."""
+        environment = os.environ | {
+            "PYTHONPATH": f"{HERE}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
+            "PYSPARK_PYTHON": sys.executable,
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "JAVA_HOME": str(find_java().home),
+        }
+        with self.log.open("ab") as log:
+            run = subprocess.Popen(
+                command, env=environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+            )
+        try:
+            yield run
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(run.pid, signal.SIGINT)
+            run.wait(timeout=30)
+            wait_until(lambda: not _alive(run.pid), "the run has left no process")
+
+    @property
+    def log(self) -> Path:
+        """What the runs print."""
+        return self.folder / "run.log"
+
+    def arrived(self, orders: int, run: subprocess.Popen[bytes]) -> None:
+        """Wait until so many orders are in both of the flow's topics."""
+
+        def done() -> bool:
+            assert run.poll() is None, self.log.read_text()
+            return all(self.count(topic) >= orders for topic in ("priced", "accounts"))
+
+        wait_until(done, f"{orders} orders have arrived", RUN_TIMEOUT_S)
+
+    def count(self, topic: str) -> int:
+        """How many records a topic has."""
+        return sum(end_offsets(self.servers, topic).values())
+
+    def rows(self, topic: str) -> list[Row]:
+        """What a topic has, without repeats, in the order of its partitions."""
+        ends = end_offsets(self.servers, topic)
+        consumer = Consumer(
+            {"bootstrap.servers": self.servers, "group.id": "test", "enable.auto.commit": False}
+        )
+        found: dict[bytes, Row] = {}
+        try:
+            consumer.assign([TopicPartition(topic, partition, 0) for partition in ends])
+            for _ in range(sum(ends.values())):
+                (message,) = consumer.consume(1, timeout=20)
+                found.setdefault(dict(message.headers())["flowcore-id"], json.loads(message.value()))
+        finally:
+            consumer.close()
+        return list(found.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What was there after each step.
+
+    Attributes:
+        sliced: Orders in each topic after the slice.
+        priced: What the query in real-time mode wrote.
+        accounts: What the query with state wrote.
+        orders: How many were sent.
+    """
+
+    sliced: tuple[int, int]
+    priced: list[Row]
+    accounts: list[Row]
+    orders: int
+
+
+@pytest.fixture(scope="module")
+def outcome(cluster: Cluster, broker: str, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+    """History and a slice; then live, and one of the two machines dies."""
+    flow = Orders(broker, tmp_path_factory.mktemp("shared"), cluster.master)
+    (flow.folder / "rates").mkdir()
+    (flow.folder / "rates/rates.csv").write_text("currency,rate\nchf,1.0\neur,1.5\neur,2.0\n")
+    ensure_topics(broker, {"orders": PARTITIONS})
+    flow.send(0)
+    with flow.running(flow.command("--slice")) as run:
+        assert run.wait(RUN_TIMEOUT_S) == 0, flow.log.read_text()
+    sliced = flow.count("priced"), flow.count("accounts")
+    flow.send(AT_ONCE)
+    with flow.running(flow.submitted()) as run:
+        flow.arrived(2 * AT_ONCE, run)
+        cluster.workers[0].die()
+        flow.send(2 * AT_ONCE)
+        flow.arrived(3 * AT_ONCE, run)
+    return Outcome(sliced, flow.rows("priced"), flow.rows("accounts"), 3 * AT_ONCE)
+
+
+def test_history_and_a_slice_run_on_a_cluster(outcome: Outcome) -> None:
+    """Each order is priced and counted once."""
+    assert outcome.sliced == (AT_ONCE, AT_ONCE)
+
+
+def test_a_live_query_loses_nothing_when_a_machine_dies(outcome: Outcome) -> None:
+    """Every order has its price, by the rates that the bounded stage found."""
+    prices = {row["number"]: row["price"] for row in outcome.priced}
+
+    assert prices == {number: number * (1.0, 2.0)[number % 2] for number in range(outcome.orders)}
+    assert len(outcome.priced) == outcome.orders
+
+
+def test_state_by_key_group_goes_on_elsewhere_when_a_machine_dies(outcome: Outcome) -> None:
+    """Each customer's count has no gap and no repeat over slice, live run and the machine's end."""
+    counts: dict[str, list[int]] = {}
+    spent: dict[str, int] = {}
+    for row in outcome.accounts:
+        counts.setdefault(row["customer"], []).append(row["orders"])
+        spent[row["customer"]] = max(row["spent"], spent.get(row["customer"], 0))
+    each = outcome.orders // CUSTOMERS
+
+    assert {name: sorted(found) for name, found in counts.items()} == {
+        f"customer {number}": list(range(1, each + 1)) for number in range(CUSTOMERS)
+    }
+    assert spent == {
+        f"customer {number}": sum(range(number, outcome.orders, CUSTOMERS)) for number in range(CUSTOMERS)
+    }
+
+
+def test_state_is_kept_by_both_machines(outcome: Outcome, cluster: Cluster) -> None:
+    """The function ran in the folders of both workers."""
+    folders = {row["folder"] for row in outcome.accounts}
+
+    assert all(any(str(worker.folder) in folder for folder in folders) for worker in cluster.workers)
+
+
+def _given(option: str, values: Mapping[str, str]) -> list[str]:
+    return [part for key, value in values.items() for part in (option, f"{key}={value}")]
+
+
+def _alive(group: int) -> bool:
+    """Whether a process group has a process."""
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True

@@ -1,0 +1,236 @@
+"""The Dagster UI for tests: webserver and daemon as they are deployed, and what a browser asks of them."""
+
+import http.client
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flowcore.kafka.broker import free_port
+
+PROJECT = Path(__file__).parents[2]
+TIMEOUT_S = 180.0
+
+LAUNCH = """
+mutation LaunchPipelineExecution($executionParams: ExecutionParams!) {
+  launchPipelineExecution(executionParams: $executionParams) {
+    __typename
+    ... on LaunchRunSuccess { run { id } }
+    ... on PythonError { message }
+    ... on RunConfigValidationInvalid { errors { message } }
+  }
+}
+"""
+TERMINATE = """
+mutation Terminate($runIds: [String!]!, $terminatePolicy: TerminateRunPolicy) {
+  terminateRuns(runIds: $runIds, terminatePolicy: $terminatePolicy) {
+    ... on TerminateRunsResult { terminateRunResults { __typename } }
+  }
+}
+"""
+RUN = """
+query Run($runId: ID!) {
+  runOrError(runId: $runId) { ... on Run { status startTime endTime } }
+}
+"""
+MATERIALIZATIONS = """
+query Materializations($assetKey: AssetKeyInput!) {
+  assetOrError(assetKey: $assetKey) {
+    ... on Asset {
+      assetMaterializations(limit: 100) {
+        runId
+        metadataEntries {
+          label
+          ... on IntMetadataEntry { intValue }
+          ... on FloatMetadataEntry { floatValue }
+          ... on TextMetadataEntry { text }
+          ... on TableSchemaMetadataEntry { schema { columns { name type } } }
+        }
+      }
+    }
+  }
+}
+"""
+RUNS = """
+query Runs($job: String!) {
+  runsOrError(filter: {pipelineName: $job}) {
+    ... on Runs { results { id status parentRunId tags { key value } } }
+  }
+}
+"""
+LOCATION = """
+query Location {
+  workspaceOrError {
+    ... on Workspace {
+      locationEntries { loadStatus locationOrLoadError { __typename ... on PythonError { message } } }
+    }
+  }
+}
+"""
+CHECKS = """
+query Checks($assetKey: AssetKeyInput!, $checkName: String!) {
+  assetCheckExecutions(assetKey: $assetKey, checkName: $checkName, limit: 5) {
+    runId status evaluation { success description }
+  }
+}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Ui:
+    """What a browser at the webserver can do."""
+
+    port: int
+    state: Path
+
+    def ask(self, query: str, **variables: Any) -> dict[str, Any]:
+        answer = _request(self.port, "POST", "/graphql", {"query": query, "variables": variables})
+        assert "errors" not in answer, answer
+        data = answer["data"]
+        assert isinstance(data, dict)
+        return data
+
+    def loaded(self) -> bool:
+        """The code location is there; one that failed to load fails the test with its error."""
+        (entry,) = self.ask(LOCATION)["workspaceOrError"]["locationEntries"]
+        location = entry["locationOrLoadError"]
+        assert location is None or location["__typename"] != "PythonError", location["message"]
+        return location is not None and entry["loadStatus"] == "LOADED"
+
+    def launch(self, job: str, config: dict[str, Any] | None = None) -> str:
+        """Press *Launch run*; return the id of the run."""
+        selector = {
+            "repositoryLocationName": "pipelines",
+            "repositoryName": "__repository__",
+            "pipelineName": job,
+        }
+        params = {
+            "selector": selector,
+            "mode": "default",
+            "runConfigData": config or {},
+            "executionMetadata": {"tags": []},
+        }
+        answer = self.ask(LAUNCH, executionParams=params)["launchPipelineExecution"]
+        assert answer["__typename"] == "LaunchRunSuccess", answer
+        return str(answer["run"]["id"])
+
+    def terminate(self, run: str) -> None:
+        """Press *Terminate*."""
+        answer = self.ask(TERMINATE, runIds=[run], terminatePolicy="SAFE_TERMINATE")
+        assert answer["terminateRuns"] == {"terminateRunResults": [{"__typename": "TerminateRunSuccess"}]}
+
+    def run(self, run: str) -> dict[str, Any]:
+        found = self.ask(RUN, runId=run)["runOrError"]
+        assert isinstance(found, dict)
+        return found
+
+    def wait_for(self, run: str, status: str) -> None:
+        """Wait for a run's status; fail at once if it ends with another."""
+
+        def reached() -> bool:
+            now = self.run(run)["status"]
+            assert now == status or now not in ("SUCCESS", "FAILURE", "CANCELED"), now
+            return bool(now == status)
+
+        wait_until(reached, f"run {run} is {status}")
+
+    def runs(self, job: str) -> list[dict[str, Any]]:
+        """The runs of a job, latest first."""
+        found = self.ask(RUNS, job=job)["runsOrError"]["results"]
+        assert isinstance(found, list)
+        return found
+
+    def materializations(self, *key: str, run: str) -> list[dict[str, Any]]:
+        """The metadata of each materialization by a run, latest first."""
+        asset = self.ask(MATERIALIZATIONS, assetKey={"path": key})["assetOrError"]
+        return [
+            {entry.pop("label"): next(iter(entry.values()), None) for entry in event["metadataEntries"]}
+            for event in asset.get("assetMaterializations", [])
+            if event["runId"] == run
+        ]
+
+    def jvms(self) -> list[int]:
+        """The process ids of the JVMs that keep their log in this session's folder."""
+        found: list[int] = []
+        for process in Path("/proc").glob("[0-9]*"):
+            try:
+                command = (process / "cmdline").read_text()
+            except OSError:  # it ended while we looked
+                continue
+            if "SparkSubmit" in command and str(self.state) in command:
+                found.append(int(process.name))
+        return found
+
+
+def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = TIMEOUT_S) -> None:
+    end = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < end, f"after {timeout_s:.0f} s it is still not so that {what}"
+        time.sleep(0.2)
+
+
+@contextmanager
+def serve(home: Path, state: Path, settings: Mapping[str, str]) -> Iterator[Ui]:
+    """Webserver and daemon over one DAGSTER_HOME; settings are in their environment.
+
+    Args:
+        home: The folder of Dagster's instance; empty.
+        state: The setting ``state.dir``.
+        settings: All settings.
+    """
+    shutil.copy(PROJECT / "deploy/dagster.yaml", home)
+    variables = {
+        "FLOWCORE_" + key.upper().replace(".", "_").replace("-", "_"): value
+        for key, value in settings.items()
+    }
+    environment = os.environ | variables | {"DAGSTER_HOME": str(home)}
+    port = free_port()
+    scripts = Path(sys.executable).parent
+    workspace = ["-w", str(PROJECT / "workspace.yaml")]
+    commands = {
+        "webserver": [str(scripts / "dagster-webserver"), "-p", str(port), *workspace],
+        "daemon": [str(scripts / "dagster-daemon"), "run", *workspace],
+    }
+    servers: list[subprocess.Popen[bytes]] = []
+    try:
+        ui = Ui(port, state)
+        # One after the other: both would make the tables of an empty DAGSTER_HOME, and spoil them.
+        for name, command in commands.items():
+            with (home / f"{name}.log").open("wb") as log:
+                server = subprocess.Popen(
+                    command, cwd=PROJECT, env=environment, stdout=log, stderr=subprocess.STDOUT
+                )
+            servers.append(server)
+            wait_until(lambda: _answers(port), "the webserver answers")
+            wait_until(ui.loaded, "the definitions are loaded")
+        assert all(server.poll() is None for server in servers)
+        yield ui
+    finally:
+        for server in servers:
+            server.send_signal(signal.SIGINT)
+        for server in servers:
+            server.wait(timeout=60)
+
+
+def _answers(port: int) -> bool:
+    try:
+        return "dagster_webserver_version" in _request(port, "GET", "/server_info")
+    except OSError:
+        return False
+
+
+def _request(port: int, method: str, path: str, body: object = None) -> Any:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    try:
+        connection.request(method, path, json.dumps(body), {"Content-Type": "application/json"})
+        return json.load(connection.getresponse())
+    finally:
+        connection.close()

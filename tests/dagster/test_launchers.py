@@ -1,0 +1,232 @@
+"""What launches a flow's jobs does so when there is something to do, once, and not too early."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from confluent_kafka import Producer
+from dagster import (
+    AssetCheckEvaluation,
+    AssetKey,
+    AssetMaterialization,
+    AssetSelection,
+    DagsterInstance,
+    DagsterRunStatus,
+    Definitions,
+    RunRequest,
+    SensorResult,
+    SkipReason,
+    build_sensor_context,
+    evaluate_automation_conditions,
+)
+
+from flowcore import Flow, KafkaTopic, Parquet
+from flowcore.kafka.broker import EmbeddedBroker
+from flowcore.kafka.topics import ensure_topics
+from flowcore.metrics.history import HistoryWriter, history_folder
+from flowcore.metrics.progress import FlowProgress, PartitionProgress, QueryProgress
+from pipelines.bridge import Automation, FlowcoreResource, bridge, definitions
+
+pytestmark = pytest.mark.dagster
+
+
+def _relay(broker: str, folder: Path, **options: Any) -> Definitions:
+    flow = Flow("f")
+    flow.read("in", KafkaTopic("in", schema="id BIGINT")).write("out", KafkaTopic("out"))
+    more = {"state.dir": str(folder), "kafka.bootstrap.servers": broker}
+    return definitions(bridge(flow, automation=Automation(**options)), flowcore=FlowcoreResource(more=more))
+
+
+def _digest(folder: Path) -> Definitions:
+    flow = Flow("f")
+    flow.read("raw", Parquet("raw", schema="id BIGINT")).write("clean", Parquet("clean"))
+    more = {"state.dir": str(folder / "state"), "data.dir": str(folder), "execution.short-lived": "true"}
+    return definitions(bridge(flow), flowcore=FlowcoreResource(more=more))
+
+
+def _tick(defs: Definitions, sensor: str, instance: DagsterInstance, cursor: str | None = None) -> Any:
+    with build_sensor_context(
+        instance, cursor=cursor, definitions=defs, resources=dict(defs.resources or {})
+    ) as context:
+        return defs.resolve_sensor_def(sensor)(context)
+
+
+@pytest.fixture
+def instance() -> Iterator[DagsterInstance]:
+    """One without runs."""
+    with DagsterInstance.ephemeral() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[str]:
+    """One with a topic of two partitions that holds 30 records."""
+    with EmbeddedBroker() as started:
+        ensure_topics(started.bootstrap_servers, {"in": 2})
+        _send(started.bootstrap_servers, "in", 30)
+        yield started.bootstrap_servers
+
+
+def _send(servers: str, topic: str, count: int) -> None:
+    producer = Producer({"bootstrap.servers": servers})
+    for number in range(count):
+        producer.produce(topic, b"{}", partition=number % 2 if topic == "in" else 0)
+    assert producer.flush(30) == 0
+
+
+def _write(path: Path, ids: list[int]) -> None:
+    path.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table({"id": ids}), path / "part.parquet")
+
+
+def test_new_history_is_digested_when_it_has_come_to_rest(tmp_path: Path, instance: DagsterInstance) -> None:
+    """Not at the first look, not while it changes, not again once it was read; once more when it changed."""
+    defs = _digest(tmp_path)
+    _write(tmp_path / "raw", [1])
+    first = _tick(defs, "f_new_history", instance)
+    _write(tmp_path / "raw", [1, 2])
+    second = _tick(defs, "f_new_history", instance, first.cursor)
+    third = _tick(defs, "f_new_history", instance, second.cursor)
+    (request,) = third.run_requests
+
+    assert not first.run_requests
+    assert not second.run_requests
+    assert request.tags == {"flowcore/because": "clean/raw changed"}
+    result = defs.resolve_job_def("f_history").execute_in_process(
+        instance=instance, run_config=request.run_config
+    )
+    assert result.success
+    assert (
+        "no source has changed"
+        in _tick(defs, "f_new_history", instance, third.cursor).skip_reason.skip_message
+    )
+
+    _write(tmp_path / "raw", [1, 2, 3])
+    fourth = _tick(defs, "f_new_history", instance, "")
+    (again,) = _tick(defs, "f_new_history", instance, fourth.cursor).run_requests
+    assert again.run_key != request.run_key
+
+
+def test_new_history_without_files_is_told(tmp_path: Path, instance: DagsterInstance) -> None:
+    """The tick is skipped with what the run would have said, and does not fail each minute."""
+    found = _tick(_digest(tmp_path), "f_new_history", instance)
+
+    assert isinstance(found, SkipReason)
+    assert "does not exist" in (found.skip_message or "")
+
+
+@pytest.mark.parametrize(("lag", "launched"), [(10, True), (11, False)], ids=["enough", "too-little"])
+def test_lag_launches_a_slice(
+    broker: str, tmp_path: Path, instance: DagsterInstance, lag: int, launched: bool
+) -> None:
+    """By what the query that is furthest behind has committed, and the topic's end as it is now."""
+    defs = _relay(broker, tmp_path, lag_records=lag)
+    _progress(tmp_path, {"near": (15, 15), "far": (8, 12)})
+    found = _tick(defs, "f_lag", instance)
+
+    assert isinstance(found, RunRequest if launched else SkipReason)
+    if launched:
+        assert found.tags == {"flowcore/because": "10 records are unread"}
+
+
+def test_lag_launches_nothing_beside_a_run(broker: str, tmp_path: Path, instance: DagsterInstance) -> None:
+    """It would wait in the pool, and another one with each tick."""
+    defs = _relay(broker, tmp_path, lag_records=1)
+    _progress(tmp_path, {"out": (0, 0)})
+    instance.create_run_for_job(defs.resolve_job_def("f_live"), status=DagsterRunStatus.STARTED)
+    found = _tick(defs, "f_lag", instance)
+
+    assert isinstance(found, SkipReason)
+    assert "f_live has not ended" in (found.skip_message or "")
+
+
+def test_lag_of_a_flow_that_never_ran_is_not_guessed(
+    broker: str, tmp_path: Path, instance: DagsterInstance
+) -> None:
+    """It may begin at the end of the topic."""
+    assert "never ran" in _tick(_relay(broker, tmp_path), "f_lag", instance).skip_message
+
+
+def _progress(state: Path, offsets: dict[str, tuple[int, int]]) -> None:
+    queries = tuple(
+        QueryProgress(
+            name=name, mode="slice", active=False,
+            partitions=tuple(
+                PartitionProgress(topic="in", partition=number, offset=offset)
+                for number, offset in enumerate(found)
+            ),
+        )
+        for name, found in offsets.items()
+    )  # fmt: skip
+    progress = FlowProgress(flow="f", time_ms=time.time_ns() // 1_000_000, seconds=1.0, queries=queries)
+    HistoryWriter(history_folder(state, "f")).progressed(progress)
+
+
+def test_dead_letters_are_told_when_they_come(broker: str, tmp_path: Path, instance: DagsterInstance) -> None:
+    """First that there are none, then that there are, and nothing between."""
+    defs = _relay(broker, tmp_path)
+    before = _tick(defs, "f_dead_letters", instance)
+    ensure_topics(broker, {"in.dead-letter": 1})
+    between = _tick(defs, "f_dead_letters", instance, before.cursor)
+    _send(broker, "in.dead-letter", 3)
+    after = _tick(defs, "f_dead_letters", instance, between.cursor)
+
+    assert _told(before) == [(True, "0 messages of topic 'in' were refused in the last hour")]
+    assert _told(between) == []
+    assert _told(after) == [(False, "3 messages of topic 'in' were refused in the last hour")]
+
+
+def test_dead_letters_wait_for_a_broker(tmp_path: Path, instance: DagsterInstance) -> None:
+    """Without one, a tick says so."""
+    found = _tick(_relay("127.0.0.1:9", tmp_path), "f_dead_letters", instance)
+
+    assert isinstance(found, SkipReason)
+
+
+def test_health_is_told_when_it_changes(tmp_path: Path, instance: DagsterInstance) -> None:
+    """Each check once, then those that came to another outcome."""
+    defs = _relay("127.0.0.1:9", tmp_path)
+    nothing = _tick(defs, "f_health", instance)
+    query = QueryProgress(name="out", mode="realtime", active=True, rows_in=100)
+    look = {"flow": "f", "time_ms": time.time_ns() // 1_000_000, "seconds": 1.0}
+    writer = HistoryWriter(history_folder(tmp_path, "f"))
+    writer.progressed(FlowProgress(**look, queries=(query,)))  # type: ignore[arg-type]
+    first = _tick(defs, "f_health", instance, nothing.cursor)
+    again = _tick(defs, "f_health", instance, first.cursor)
+    late = QueryProgress(name="out", mode="realtime", active=True, rows_in=100, dropped=50)
+    writer.progressed(FlowProgress(**look, queries=(late,)))  # type: ignore[arg-type]
+    second = _tick(defs, "f_health", instance, again.cursor)
+
+    assert _told(nothing) == _told(again) == []
+    assert [passed for passed, _ in _told(first)] == [True, True, True]
+    assert _told(second) == [(False, "50 of 100 records of query 'out' (50.000%)")]
+
+
+def _told(result: SensorResult) -> list[tuple[bool, str]]:
+    events = [event for event in result.asset_events or [] if isinstance(event, AssetCheckEvaluation)]
+    return [(event.passed, event.description or "") for event in events]
+
+
+def test_bounded_asset_is_made_anew_after_what_it_reads() -> None:
+    """Declarative automation leads from flow to flow; what lies outside it knows nothing of."""
+    first, second = Flow("first"), Flow("second")
+    first.read("raw", Parquet("raw", schema="id BIGINT")).write("clean", Parquet("clean"))
+    second.read("clean", Parquet("clean", schema="id BIGINT")).write("report", Parquet("report"))
+    defs = definitions(bridge(first), bridge(second))
+    clean, report = (AssetKey(["files", name]) for name in ("clean", "report"))
+    cursor, requested = None, []
+    with DagsterInstance.ephemeral() as instance:
+        for made in ([], [clean], [], [report]):
+            for key in made:
+                instance.report_runless_asset_event(AssetMaterialization(key))
+            found = evaluate_automation_conditions(
+                defs, instance, AssetSelection.assets(clean, report), cursor=cursor
+            )
+            cursor = found.cursor
+            requested.append((found.get_num_requested(clean), found.get_num_requested(report)))
+
+    assert requested == [(0, 0), (0, 1), (0, 0), (0, 0)]

@@ -1,0 +1,231 @@
+"""What the supervisor makes of the runs that Dagster knows: instance and events are real, runs only told."""
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from dagster import (
+    AssetCheckEvaluation,
+    AssetCheckKey,
+    AssetMaterialization,
+    AssetSelection,
+    DagsterInstance,
+    DagsterRun,
+    DagsterRunStatus,
+    Definitions,
+    SensorResult,
+    build_sensor_context,
+    define_asset_job,
+)
+from dagster._core.events import (
+    DagsterEvent,
+    DagsterEventType,
+    JobCanceledData,
+    JobFailureData,
+    RunFailureReason,
+    StepMaterializationData,
+)
+
+from pipelines.auctions.flow import flow
+from pipelines.bridge import Automation, bridge, definitions
+from pipelines.bridge.names import live_key
+from pipelines.bridge.supervisor import GAVE_UP, RESTART
+
+pytestmark = pytest.mark.dagster
+
+LIMIT = 2
+OPTIONS = Automation(restarts=LIMIT, first_wait_s=0, longest_wait_s=0, silent_s=60, start_s=300)
+DEFS = definitions(bridge(flow, automation=OPTIONS))
+SUPERVISOR = next(
+    each for each in DEFS.get_repository_def().sensor_defs if each.name == "auctions_supervision"
+)
+LIVE = DEFS.resolve_job_def("auctions_live")
+CONFIG = {"ops": {"auctions__live": {"config": {"mode": "micro-batch", "beat_seconds": 2.0}}}}
+STEP_FAILED = JobFailureData(error=None, failure_reason=RunFailureReason.STEP_FAILURE)
+
+
+@dataclass
+class Supervised:
+    """Runs of the live job, and the supervisor's ticks."""
+
+    instance: DagsterInstance
+    cursor: str | None = None
+
+    def start(self, ago_s: float = 0.0, **tags: str) -> DagsterRun:
+        run = self.instance.create_run_for_job(
+            LIVE, run_config=CONFIG, tags={"shift": "night", **tags}, status=DagsterRunStatus.STARTING
+        )
+        self.tell(run, DagsterEventType.RUN_START, ago_s=ago_s)
+        return run
+
+    def beat(self, run: DagsterRun, ago_s: float = 0.0) -> None:
+        beat = StepMaterializationData(AssetMaterialization(live_key("auctions")), [])
+        self.tell(run, DagsterEventType.ASSET_MATERIALIZATION, beat, ago_s)
+
+    def crash(self, run: DagsterRun) -> None:
+        self.tell(run, DagsterEventType.RUN_FAILURE, STEP_FAILED)
+
+    def tell(self, run: DagsterRun, kind: DagsterEventType, data: Any = None, ago_s: float = 0.0) -> None:
+        event = DagsterEvent(kind.value, run.job_name, event_specific_data=data)
+        self.instance.report_dagster_event(event, run.run_id, timestamp=time.time() - ago_s)
+
+    def tick(self) -> SensorResult:
+        with build_sensor_context(self.instance, cursor=self.cursor) as context:
+            found = SUPERVISOR(context)
+        assert isinstance(found, SensorResult)
+        self.cursor = found.cursor
+        return found
+
+    def restart(self) -> DagsterRun | None:
+        """One tick, and the run that it asks for, as the daemon would launch it."""
+        requests = self.tick().run_requests or []
+        return self.start(**requests[0].tags) if requests else None
+
+
+@pytest.fixture
+def supervised() -> Iterator[Supervised]:
+    """An instance without runs."""
+    with DagsterInstance.ephemeral() as instance:
+        yield Supervised(instance)
+
+
+def _checks(result: SensorResult) -> list[tuple[bool, str]]:
+    events = [event for event in result.asset_events or [] if isinstance(event, AssetCheckEvaluation)]
+    return [(event.passed, event.description or "") for event in events]
+
+
+def test_nothing_is_launched_that_nobody_launched(supervised: Supervised) -> None:
+    """The supervisor keeps alive; it does not decide that a flow shall run."""
+    result = supervised.tick()
+
+    assert not result.run_requests
+    assert _checks(result) == []
+
+
+def test_crashed_run_is_launched_again_as_it_was(supervised: Supervised) -> None:
+    """With the configuration and tags that a person gave it, and once only, whatever tick is repeated."""
+    run = supervised.start()
+    supervised.crash(run)
+
+    (request,) = supervised.tick().run_requests or []
+
+    assert request.run_config == CONFIG
+    assert request.run_key == run.run_id
+    assert request.tags == {"shift": "night", RESTART: "1", "flowcore/restart-of": run.run_id}
+
+
+def test_crash_and_recovery_are_told_once_each(supervised: Supervised) -> None:
+    """The asset check `running` fails at the crash and passes at the first beat of the next run."""
+    run = supervised.start()
+    supervised.crash(run)
+    crashed = _checks(supervised.tick())
+    again = _checks(supervised.tick())
+    supervised.beat(supervised.start(**{RESTART: "1"}))
+    recovered, later = _checks(supervised.tick()), _checks(supervised.tick())
+
+    assert [passed for passed, _ in crashed] == [False]
+    assert f"run {run.run_id} crashed: restart 1 of {LIMIT}" in crashed[0][1]
+    assert (again, later) == ([], [])
+    assert recovered == [(True, "it runs")]
+
+
+@pytest.mark.parametrize("in_time", [True, False], ids=["safe", "forced"])
+def test_run_that_a_person_terminated_stays_so(supervised: Supervised, in_time: bool) -> None:
+    """Also one that had to be marked as canceled, since its worker was gone."""
+    run = supervised.start()
+    if in_time:
+        supervised.instance.report_run_canceling(run)
+        supervised.tell(run, DagsterEventType.RUN_CANCELED, JobCanceledData(error=None))
+    else:
+        supervised.instance.report_run_canceled(run)
+
+    assert not supervised.tick().run_requests
+
+
+def test_run_that_reached_its_end_stays_so(supervised: Supervised) -> None:
+    """A run that was given a time."""
+    supervised.tell(supervised.start(), DagsterEventType.RUN_SUCCESS)
+
+    assert not supervised.tick().run_requests
+
+
+def test_run_that_a_signal_ended_is_launched_again(supervised: Supervised) -> None:
+    """A machine that shuts down ends its processes; nobody asked for the end of the stream."""
+    run = supervised.start()
+    supervised.tell(run, DagsterEventType.RUN_CANCELED, JobCanceledData(error=None))
+
+    assert supervised.tick().run_requests
+
+
+@pytest.mark.parametrize(
+    ("began_ago_s", "beat_ago_s", "lost"),
+    [(100.0, 59.0, False), (100.0, 61.0, True), (299.0, None, False), (301.0, None, True)],
+    ids=["beats", "silent", "starts", "never-beat"],
+)
+def test_silent_run_counts_as_failed(
+    supervised: Supervised, began_ago_s: float, beat_ago_s: float | None, lost: bool
+) -> None:
+    """Its worker, its code server or its machine is gone; then it is launched again like any other."""
+    run = supervised.start(began_ago_s)
+    if beat_ago_s is not None:
+        supervised.beat(run, beat_ago_s)
+    supervised.tick()
+    now = supervised.instance.get_run_by_id(run.run_id)
+
+    assert now
+    assert (now.status is DagsterRunStatus.FAILURE) == lost
+    assert bool(supervised.tick().run_requests) == lost
+
+
+def test_beat_of_another_run_is_no_sign(supervised: Supervised) -> None:
+    """A slice, or the run before, has beaten lately; this one never did."""
+    run = supervised.start(ago_s=301)
+    supervised.beat(supervised.instance.create_run_for_job(DEFS.resolve_job_def("auctions_slice")))
+    supervised.tick()
+    now = supervised.instance.get_run_by_id(run.run_id)
+
+    assert now
+    assert now.status is DagsterRunStatus.FAILURE
+
+
+def test_run_that_dagster_launches_again_is_left_to_it(supervised: Supervised) -> None:
+    """Its retry is on the way: a second launch would wait behind it in the pool."""
+    run = supervised.start()
+    supervised.crash(run)
+    supervised.instance.add_run_tags(run.run_id, {"dagster/will_retry": "true"})
+
+    assert not supervised.tick().run_requests
+
+
+def test_supervisor_gives_up_and_says_so(supervised: Supervised) -> None:
+    """After the limit: a tag on the last run, a failed check, and the reason at each tick."""
+    run: DagsterRun | None = supervised.start()
+    runs = []
+    while run is not None:
+        runs.append(run)
+        supervised.crash(run)
+        run = supervised.restart()
+    last = supervised.instance.get_run_by_id(runs[-1].run_id)
+    result = supervised.tick()
+
+    assert len(runs) == 1 + LIMIT
+    assert last
+    assert last.tags[GAVE_UP] == f"after {LIMIT + 1} crashes in a row"
+    assert not result.run_requests
+    assert "not launched again" in (result.skip_reason.skip_message if result.skip_reason else "")
+    assert supervised.cursor == f"gave up {last.run_id}"
+
+
+def test_check_can_be_asked_by_a_person(supervised: Supervised) -> None:
+    """It says what the supervisor would say."""
+    job = define_asset_job("ask", AssetSelection.checks(AssetCheckKey(live_key("auctions"), "running")))
+    asking = Definitions.merge(DEFS, Definitions(jobs=[job])).resolve_job_def("ask")
+    run = supervised.start(ago_s=100)
+    supervised.beat(run, ago_s=61)
+    result = asking.execute_in_process(instance=supervised.instance, raise_on_error=False)
+    (check,) = result.get_asset_check_evaluations()
+
+    assert not check.passed
+    assert f"run {run.run_id} has given no sign for 1 min" in (check.description or "")

@@ -1,0 +1,46 @@
+"""Watermarks for a topic that does not take them at first."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+
+from flowcore import KafkaTopic
+from flowcore.elements import Watermark, WatermarkStatus
+from flowcore.kafka.elements import ElementWriter
+from flowcore.kafka.topics import ensure_topics, grow_topic
+from flowcore.serializers import TaggedSerializer
+from flowcore.serializers.formats.raw import RawFormat
+
+pytestmark = pytest.mark.kafka
+
+SERIALIZER: TaggedSerializer[bytes] = TaggedSerializer(RawFormat())
+
+
+def test_what_was_not_delivered_is_sent_again(kafka: str) -> None:
+    """A partition that was not there has the latest watermark and status as soon as it is, unasked."""
+    ensure_topics(kafka, {"late-partition": 1})
+    topic = KafkaTopic("late-partition", elements="tagged")
+    with ElementWriter(kafka, {topic: 2}, "flow/query") as writer:
+        writer.write([Watermark(1_000), WatermarkStatus(idle=False), Watermark(2_000)])
+        grow_topic(kafka, topic.name, 2)
+        end = time.monotonic() + 60
+        while not (found := _elements(kafka, topic.name, 1)):
+            assert time.monotonic() < end, "partition 1 has no watermark"
+            writer.write([])
+            time.sleep(0.1)
+
+    assert set(found) <= {Watermark(2_000), WatermarkStatus(idle=False)}
+
+
+def _elements(servers: str, topic: str, partition: int) -> list[object]:
+    consumer = Consumer({"bootstrap.servers": servers, "group.id": "test", "log_level": 0})
+    try:
+        place = TopicPartition(topic, partition, 0)
+        consumer.assign([place])
+        messages = consumer.consume(10, timeout=1.0)
+        return [SERIALIZER.decode(each.value() or b"") for each in messages if each.error() is None]
+    finally:
+        consumer.close()

@@ -1,0 +1,181 @@
+"""Results that are held back by key group leave once in an interval; the last of each key always does."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from flowcore import Flow, Global, KafkaTopic, KeyedProcessFunction, RichFunction
+from flowcore.errors import StateError
+from flowcore.windows.triggers import Count
+from tests.kafka.conftest import Live
+
+KEYS = 4
+BID = "shop BIGINT, price BIGINT"
+INTERVAL = timedelta(seconds=4)
+FAR = timedelta(hours=1)
+"""An interval that no test sees pass."""
+
+
+class Latest(RichFunction):
+    """Each price as it came: the last one counts."""
+
+    def is_output_idempotent(self) -> bool:
+        return True
+
+    def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
+        return {"shop": record["shop"], "top": record["price"]}
+
+
+class Top(KeyedProcessFunction):
+    """The highest price of a shop, told with each record."""
+
+    def is_output_idempotent(self) -> bool:
+        return True
+
+    def open(self, context: Any) -> None:
+        self.top = context.value_state("top", "BIGINT")
+
+    def process(self, record: Mapping[str, Any], context: Any) -> Iterator[Mapping[str, Any]]:
+        self.top.set(max(self.top.get(0), record["price"]))
+        yield {"shop": context.key, "top": self.top.get()}
+
+
+def by_function(bids: KafkaTopic, tops: KafkaTopic, flush: timedelta) -> Flow:
+    flow = Flow("tops")
+    read = flow.read("bids", bids)
+    found = read.map(Latest(), schema="shop BIGINT, top BIGINT", key="shop", flush=flush, name="latest")
+    found.where("top >= 0").write("tops", tops)
+    return flow
+
+
+def by_process(bids: KafkaTopic, tops: KafkaTopic, flush: timedelta) -> Flow:
+    flow = Flow("tops")
+    read = flow.read("bids", bids)
+    found = read.process(Top(), schema="shop BIGINT, top BIGINT", by="shop", flush=flush, name="highest")
+    found.write("tops", tops)
+    return flow
+
+
+def by_windows(bids: KafkaTopic, tops: KafkaTopic, flush: timedelta) -> Flow:
+    flow = Flow("tops")
+    windows = flow.read("bids", bids).window(Global(), by="shop", trigger=Count(1), flush=flush)
+    windows.aggregate(top="max(price)").select("shop", "top").write("tops", tops)
+    return flow
+
+
+Declared = Callable[[KafkaTopic, KafkaTopic, timedelta], Flow]
+each_kind = pytest.mark.parametrize(
+    "declared", [by_function, by_process, by_windows], ids=["function", "process", "windows"]
+)
+
+
+def bids_of(first: int, number: int) -> list[dict[str, Any]]:
+    return [{"shop": n % KEYS, "price": n} for n in range(first, first + number)]
+
+
+def last_of(live: Live, tops: KafkaTopic) -> dict[int, int]:
+    return {row["shop"]: row["top"] for row in live.values(tops)}
+
+
+def wait_for(live: Live, tops: KafkaTopic, wanted: dict[int, int], seconds: float = 180) -> None:
+    end = time.monotonic() + seconds
+    while last_of(live, tops) != wanted:
+        assert time.monotonic() < end, (last_of(live, tops), wanted)
+        time.sleep(0.2)
+
+
+@each_kind
+def test_results_leave_once_an_interval_and_the_last_ones_when_input_goes_quiet(
+    live: Live, declared: Declared
+) -> None:
+    """Each record makes a result; at most one for each shop and interval is sent, and the last one is."""
+    bids, tops = live.topic("bids", schema=BID), live.topic("tops")
+    live.send(bids, *bids_of(0, KEYS))
+    began = 0.0
+
+    def feed(_: object) -> None:
+        nonlocal began
+        began = time.monotonic()
+        for step in range(80):
+            live.send(bids, *bids_of(KEYS + step * KEYS, KEYS))
+            time.sleep(0.1)
+        wait_for(live, tops, {shop: 80 * KEYS + shop for shop in range(KEYS)})
+
+    live.run(declared(bids, tops, INTERVAL), mode=None, until=feed)
+
+    found = live.values(tops)
+    intervals = (time.monotonic() - began) / INTERVAL.total_seconds()
+    assert max(Counter(row["shop"] for row in found).values()) <= intervals + 2
+    for shop in range(KEYS):
+        mine = [row["top"] for row in found if row["shop"] == shop]
+        assert mine == sorted(set(mine))
+
+
+def test_results_leave_when_nothing_is_available(live: Live) -> None:
+    """Long before the interval has passed; what stood in the buffer at a stop, after the next start."""
+    bids, tops = live.topic("bids", schema=BID), live.topic("tops")
+    flow = by_process(bids, tops, FAR)
+    live.send(bids, *bids_of(0, 2 * KEYS))
+
+    live.run(flow, mode=None, until=lambda _: wait_for(live, tops, {n: KEYS + n for n in range(KEYS)}))
+    assert len(live.values(tops)) == KEYS
+
+    live.send(bids, *bids_of(2 * KEYS, KEYS))
+    read = {n: 2 * KEYS + n for n in range(KEYS)}
+    live.run(flow, mode=None, until=lambda run: _until_read(run, KEYS))
+    live.run(flow, mode=None, until=lambda _: wait_for(live, tops, read))
+    assert len(live.values(tops)) == 2 * KEYS
+
+
+def _until_read(run: Any, records: int) -> None:
+    while sum(query.rows_in for query in run.progress()) < records:
+        time.sleep(0.05)
+
+
+@each_kind
+def test_a_slice_holds_nothing_back(live: Live, declared: Declared) -> None:
+    """Of each of its batches the latest of each key leaves; nothing waits for a next slice."""
+    live = type(live)(live.servers, replace(live.settings, max_batch_records=2 * KEYS), live.spark)
+    bids, tops = live.topic("bids", schema=BID), live.topic("tops")
+    live.send(bids, *bids_of(0, 6 * KEYS))
+
+    live.run(declared(bids, tops, FAR))
+
+    assert last_of(live, tops) == {shop: 5 * KEYS + shop for shop in range(KEYS)}
+    assert len(live.values(tops)) == 3 * KEYS
+
+
+def test_a_full_memory_buffer_is_flushed(live: Live) -> None:
+    """Each key group holds its part of the entries, so all groups together hold no more than asked for."""
+    settings = replace(live.settings, flush_memory_only=True, cache_entries=32, key_groups=1)
+    live = type(live)(live.servers, settings, live.spark)
+    bids, tops = live.topic("bids", schema=BID), live.topic("tops")
+    rows = [{"shop": n, "price": n} for n in range(100)]
+    live.send(bids, *rows)
+
+    def until(_: object) -> None:
+        end = time.monotonic() + 60
+        while len(live.values(tops)) < 96:
+            assert time.monotonic() < end
+            time.sleep(0.2)
+
+    live.run(by_function(bids, tops, FAR), mode=None, until=until)
+
+
+def test_a_buffer_is_not_put_behind_state_that_was_made_without(live: Live) -> None:
+    """What the windows keep could not be read; the difference is named, and nothing has changed."""
+    bids, tops = live.topic("bids", schema=BID), live.topic("tops")
+    live.send(bids, *bids_of(0, KEYS))
+    live.run(by_process(bids, tops, timedelta(0)))
+
+    with pytest.raises(StateError, match="the latest output until a flush"):
+        live.run(by_process(bids, tops, INTERVAL))
+
+    live.run(by_process(bids, tops, timedelta(0)))

@@ -1,0 +1,188 @@
+"""Results that replace themselves leave once in an interval, whatever comes, and none is kept back."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from flowcore import Flow, KafkaTopic
+from flowcore.elements import LatencyMarkerEvent
+from flowcore.kafka.markers import ensure_companion
+from flowcore.kafka.topics import ensure_topics
+from flowcore.serializers import LatencyMarkerEventSerializer
+
+if TYPE_CHECKING:
+    from flowcore.spark.live import LiveRun
+
+pytestmark = pytest.mark.kafka
+
+Live = Any
+EVENTS = LatencyMarkerEventSerializer()
+INTERVAL = timedelta(seconds=8)
+KEYS = 4
+BID = "shop BIGINT, price BIGINT, kind STRING"
+
+
+def _topics(live: Live) -> tuple[KafkaTopic, KafkaTopic]:
+    """What is read, and what is written, which is there before the first look at it."""
+    bids, top = live.topic("bids", schema=BID), live.topic("top")
+    ensure_topics(live.servers, {top.name: 1})
+    return bids, top
+
+
+def _flow(bids: KafkaTopic, top: KafkaTopic, **flush: timedelta) -> Flow:
+    flow = Flow("f")
+    highest = flow.read("bids", bids).aggregate(by="shop", top="max(price)", n="count(*)", **flush)
+    highest.where("top >= 0").write("top", top)
+    return flow
+
+
+def _bids(first: int, number: int) -> list[dict[str, Any]]:
+    return [{"shop": n % KEYS, "price": n, "kind": "a"} for n in range(first, first + number)]
+
+
+def _until(live: Live, topic: KafkaTopic, wanted: dict[int, int]) -> Iterator[None]:
+    """Goes on until each shop has had its last result."""
+    while {row["shop"]: row["n"] for row in live.values(topic)} != wanted:
+        yield
+        time.sleep(0.2)
+
+
+def test_live_aggregate_leaves_once_an_interval_whatever_comes(live: Live) -> None:
+    """Input comes in 60 steps; results are the same, and at most one for each shop and interval.
+
+    The last ones leave though nothing comes any more.
+    """
+    bids, top = _topics(live)
+    live.send(bids, *_bids(0, KEYS))
+    began = 0.0
+
+    def feed(_: object) -> None:
+        nonlocal began
+        began = time.monotonic()
+        for step in range(60):
+            live.send(bids, *_bids(KEYS + step * KEYS, KEYS))
+            time.sleep(0.2)
+        for _ in _until(live, top, dict.fromkeys(range(KEYS), 61)):
+            pass
+
+    live.run(_flow(bids, top, flush=INTERVAL), mode=None, until=feed)
+
+    found = live.values(top)
+    assert {row["shop"]: row["top"] for row in found} == {shop: 60 * KEYS + shop for shop in range(KEYS)}
+    intervals = (time.monotonic() - began) / INTERVAL.total_seconds() + 2
+    assert max(Counter(row["shop"] for row in found).values()) <= intervals
+
+
+@pytest.mark.parametrize("mode", [None, "slice"])
+def test_live_backlog_leaves_once(live: Live, mode: Any) -> None:
+    """What is there at the start is one batch, however small batches are otherwise."""
+    settings = replace(live.settings, max_batch_records=7, flush_interval=timedelta(hours=1))
+    live = type(live)(live.servers, settings, live.spark)
+    bids, top = _topics(live)
+    live.send(bids, *_bids(0, 20 * KEYS), partitions=2)
+    wanted = dict.fromkeys(range(KEYS), 20)
+
+    until = None if mode else (lambda _: [None for _ in _until(live, top, wanted)])
+    live.run(_flow(bids, top), mode=mode, until=until)
+
+    assert sorted((row["shop"], row["n"]) for row in live.values(top)) == sorted(wanted.items())
+
+
+def test_live_marker_that_leaves_a_flush_is_the_earliest(live: Live) -> None:
+    """Of each batch and sender: it has waited as long as the record that waited longest.
+
+    State that was made without an interval, or with one, is met by the other.
+    """
+    now_ms = time.time_ns() // 1_000_000
+    bids, top = _topics(live)
+    one = replace(live.settings, latency_interval=timedelta(hours=1))
+    ensure_topics(live.servers, {bids.name: 1})
+    for topic in (bids, top):
+        ensure_companion(live.servers, topic.name)
+
+    def marked(*, ago_ms: list[int], interval_s: int) -> list[int]:
+        before = len(_markers(live, top))
+        live.send(bids, *_bids(0, KEYS))
+        live.send(
+            KafkaTopic(bids.events),
+            *(EVENTS.encode(LatencyMarkerEvent(now_ms - ago, "test", n % 2)) for n, ago in enumerate(ago_ms)),
+        )
+        settings = replace(one, flush_interval=timedelta(seconds=interval_s))
+        type(live)(live.servers, settings, live.spark).run(_flow(bids, top))
+        return sorted(now_ms - each for each in _markers(live, top)[before:])
+
+    assert marked(ago_ms=[9000, 9500, 5000, 5500, 7000, 7500], interval_s=0) == [5000, 5500]
+    assert marked(ago_ms=[4000, 4500, 900, 950], interval_s=60) == [4000, 4500]
+    assert marked(ago_ms=[3000, 3500, 800, 850], interval_s=60) == [3000, 3500]
+    assert marked(ago_ms=[700, 750, 600, 650], interval_s=0) == [600, 650]
+
+
+def _markers(live: Live, topic: KafkaTopic) -> list[int]:
+    """When the markers were made that this test has sent."""
+    events = [EVENTS.decode(record.value) for record in live.records(topic.events)]
+    return [event.marked_ms for event in events if event.operator_id == "test"]
+
+
+def test_live_chain_of_flushes_leaves_once_an_interval(live: Live) -> None:
+    """Three aggregates, a topic between each two: the last result is right, and leaves no more often."""
+    bids = live.topic("bids", schema=BID)
+    names = [live.topic(name, schema="shop BIGINT, top BIGINT") for name in ("one", "two", "three")]
+    live.send(bids, *_bids(0, KEYS))
+    ensure_topics(live.servers, {topic.name: 1 for topic in names})
+    flow = Flow("f")
+    reads = flow.read("bids", bids).select("shop", "price as top")
+    for number, topic in enumerate(names):
+        highest = reads.aggregate(by="shop", top="max(top)", flush=INTERVAL, name=f"highest_{number}")
+        highest.write(f"to_{number}", topic)
+        reads = flow.read(f"from_{number}", topic) if number < len(names) - 1 else reads
+    began = 0.0
+
+    def feed(_: object) -> None:
+        nonlocal began
+        began = time.monotonic()
+        for step in range(40):
+            live.send(bids, *_bids(KEYS + step * KEYS, KEYS))
+            time.sleep(0.2)
+        wanted = {shop: 40 * KEYS + shop for shop in range(KEYS)}
+        while {row["shop"]: row["top"] for row in live.values(names[-1])} != wanted:
+            time.sleep(0.2)
+
+    live.run(flow, mode=None, until=feed)
+
+    intervals = (time.monotonic() - began) / INTERVAL.total_seconds() + 2
+    most = [max(Counter(row["shop"] for row in live.values(topic)).values()) for topic in names]
+    assert most[0] <= intervals
+    assert most[2] <= 2 * intervals
+
+
+def test_live_results_that_wait_leave_with_the_next_start(live: Live) -> None:
+    """A stop loses nothing and waits for nothing: what had come is still in its topic.
+
+    And that it lies there is no backlog, however much it is.
+    """
+    live = type(live)(live.servers, replace(live.settings, backlog_enter=2, backlog_leave=0), live.spark)
+    bids, top = _topics(live)
+    live.send(bids, *_bids(0, KEYS))
+    flow = _flow(bids, top, flush=timedelta(hours=1))
+
+    def more(run: LiveRun) -> None:
+        for _ in _until(live, top, dict.fromkeys(range(KEYS), 1)):
+            pass
+        live.send(bids, *_bids(KEYS, KEYS))
+        while (query := run.progress()[0]).lag != KEYS:
+            time.sleep(0.2)
+        assert query.backlog is False
+
+    live.run(flow, mode=None, until=more)
+    live.run(flow, mode=None, until=lambda _: [*_until(live, top, dict.fromkeys(range(KEYS), 2))])
+
+    assert sorted((row["shop"], row["n"]) for row in live.values(top)) == [
+        (shop, n) for shop in range(KEYS) for n in (1, 2)
+    ]

@@ -1,0 +1,254 @@
+"""A live query looks after itself: it catches up, goes live, and takes over what is committed meanwhile."""
+
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from flowcore import Flow, KafkaTopic, Parquet
+from flowcore.metrics.history import history_folder, last_progress, read_history
+from flowcore.planner import plan_flow
+from flowcore.spark.context import Context
+from flowcore.spark.results import ResultStore, StageFolder
+from flowcore.spark.run import SilentListener, run_stages
+
+pytestmark = pytest.mark.kafka
+
+Live = Any
+BID = "id BIGINT NOT NULL, price DOUBLE"
+BAND = {"backlog_enter": 500, "backlog_leave": 100}
+# Slow enough that a burst outlasts a real-time batch, and native.
+SLOW = "java_method('java.lang.Thread', 'sleep', cast(2 as bigint)) as slow"
+
+
+def test_query_catches_up_goes_live_and_catches_up_again(live: Live) -> None:
+    """By itself, on one checkpoint, each bid out once; every switch is told with its reason."""
+    bids, out = live.topic("bids", schema=BID), live.topic("out")
+    live.send(bids, *map(_bid, range(2_000)), partitions=2)
+    flow = Flow("itself")
+    flow.read("bids", bids).select("id", SLOW).write("out", out)
+    live.settings = _settings(live, **BAND)
+    modes: list[str] = []
+
+    def follow(run: Any) -> None:
+        modes.append(run.progress()[0].mode)
+        _wait(run, lambda: run.progress()[0].mode == "realtime")
+        assert run.progress()[0].backlog is False
+        live.send(bids, *map(_bid, range(2_000, 12_000)), partitions=2)
+        _wait(run, lambda: run.progress()[0].mode == "micro-batch")
+        _wait(run, lambda: run.progress()[0].mode == "realtime")
+        live.send(bids, _bid(12_000), partitions=2)
+        _wait(run, lambda: len(live.records(out)) >= 12_001)
+        _wait(run, lambda: run.progress()[0].rows_in == 12_001)
+
+    live.run(flow, None, follow)
+
+    assert modes == ["micro-batch"]
+    assert Counter(value["id"] for value in live.values(out)) == dict.fromkeys(range(12_001), 1)
+    last = last_progress(history_folder(live.settings.state_dir, "itself"))
+    assert last is not None
+    assert [(one.before, one.after) for one in last.switches] == [
+        ("micro-batch", "realtime"), ("realtime", "micro-batch"), ("micro-batch", "realtime"),
+    ]  # fmt: skip
+    assert "no partition has over 100 unread" in last.switches[0].reason
+    assert "over 500 unread" in last.switches[1].reason
+    assert all(one.pause_ms is not None for one in last.switches)
+    told = [
+        look.queries[0].backlog for look in read_history(history_folder(live.settings.state_dir, "itself"))
+    ]
+    assert {True, False} <= set(told)
+
+
+DYING = """
+import os, signal, sys
+from flowcore.planner import plan_flow
+from flowcore.settings import Settings
+from flowcore.spark import supervised
+from flowcore.spark.live import LiveRun
+from flowcore.spark.run import open_context
+from tests.kafka.test_supervision import passing
+
+servers, state, source, out, dies, enough = sys.argv[1:]
+starts = 0
+
+class Dying(supervised.RunningQuery):
+    def __init__(self, *given):
+        global starts
+        starts += 1
+        if (starts, dies) == (2, "before"):
+            os.killpg(0, signal.SIGKILL)
+        super().__init__(*given)
+        if (starts, dies) == (2, "after"):
+            os.killpg(0, signal.SIGKILL)
+
+supervised.RunningQuery = Dying
+settings = Settings.of(
+    {
+        "kafka.bootstrap.servers": servers, "state.dir": state, "execution.short-lived": "true",
+        "backlog.enter": 500, "backlog.leave": 100, "execution.max-records-per-batch": 500,
+    },
+    environment={},
+)
+plan = plan_flow(passing(source, out), None, settings)
+with open_context(plan, settings) as context, LiveRun(plan, context) as run:
+    while run.health().queries[0].rows_out < int(enough):
+        assert not run.wait(0.1)
+"""
+
+
+def passing(source: str, out: str) -> Flow:
+    """A flow that real-time mode takes."""
+    flow = Flow("passing")
+    flow.read("bids", KafkaTopic(source, schema=BID)).write("out", KafkaTopic(out))
+    return flow
+
+
+def test_kill_in_the_middle_of_a_switch_loses_nothing(live: Live, tmp_path: Path) -> None:
+    """Between the end of the one mode and the start of the other, and right after that."""
+    bids, out = live.topic("bids"), live.topic("out")
+    given = [live.servers, str(tmp_path / "killed"), bids.name, out.name]
+    codes = []
+    for number, dies in enumerate(("before", "after")):
+        live.send(bids, *map(_bid, range(number * 2_000, (number + 1) * 2_000)), partitions=2)
+        command = [sys.executable, "-c", DYING, *given, dies, str(10**9)]
+        codes.append(subprocess.run(command, check=False, timeout=200, start_new_session=True).returncode)
+    live.send(bids, *map(_bid, range(4_000, 4_010)), partitions=2)
+
+    subprocess.run([sys.executable, "-c", DYING, *given, "never", "10"], check=True, timeout=200)
+
+    assert codes == [-signal.SIGKILL, -signal.SIGKILL]
+    found = {record.headers["flowcore-id"]: record.json["id"] for record in live.records(out)}
+    assert sorted(found.values()) == list(range(4_010))
+
+
+def test_committed_result_is_taken_over_by_a_running_stream(live: Live, tmp_path: Path) -> None:
+    """Twice, while records come: each has the values of the version in its header; nothing lost or twice."""
+    bids, out = live.topic("bids", schema=BID), live.topic("out")
+    flow = Flow("fresh")
+    shops = flow.read("shops", Parquet("shops", schema="id BIGINT, city STRING")).select(
+        "*", name="shops_all"
+    )
+    flow.read("bids", bids).join(shops, on="id", how="left").write("out", out)
+    live.settings = _settings(live)
+    live.send(bids, *map(_bid, range(10)), partitions=2)
+    folder = ResultStore(live.settings.state_dir, "fresh").folder("shops_all")
+    versions: dict[str, str] = {}
+    sent = 10
+
+    def follow(run: Any) -> None:
+        nonlocal sent
+        for city in ("Bern", "Biel", "Brig"):
+            if versions:
+                _commit(live, flow, tmp_path, city)
+            version = committed(folder)
+            versions[version] = city
+            while run.progress()[0].bounded != {"shops_all": version}:
+                live.send(bids, *map(_bid, range(sent, sent + 20)), partitions=2)
+                sent += 20
+                assert not run.wait(0.3), "the queries have ended"
+            live.send(bids, *map(_bid, range(sent, sent + 20)), partitions=2)
+            sent += 20
+            _wait(run, lambda total=sent: run.progress()[0].rows_out == total)  # type: ignore[misc]
+        assert [path.name for path in folder.root.iterdir() if path.name in versions] == [version]
+        switches = run.health().switches
+        assert [f"version {one} of stage 'shops_all'" in each.reason for one, each in
+                zip(list(versions)[1:], switches, strict=True)] == [True, True]  # fmt: skip
+
+    _write_shops(tmp_path, "Bern")
+    live.run(flow, None, follow)
+
+    records = live.records(out)
+    assert Counter(record.json["id"] for record in records) == dict.fromkeys(range(sent), 1)
+    found = Counter(
+        (record.headers["flowcore-bounded-version"].decode(), record.json["city"]) for record in records
+    )
+    assert set(found) == set(versions.items())
+    assert all(count >= 20 for count in found.values())
+
+
+@pytest.mark.parametrize("damage", ["file", "column"])
+def test_result_that_cannot_be_joined_leaves_the_stream_on_the_old_one(
+    damage: str, live: Live, tmp_path: Path
+) -> None:
+    """Damaged files, and a table without the column: records still come out, with the old version."""
+    bids, out = live.topic("bids", schema=BID), live.topic("out")
+    flow = Flow("damaged")
+    shops = flow.read("shops", Parquet("shops", schema="id BIGINT, city STRING")).select(
+        "*", name="shops_all"
+    )
+    flow.read("bids", bids).join(shops, on="id", how="left").write("out", out)
+    live.settings = _settings(live)
+    live.send(bids, _bid(0))
+    folder = ResultStore(live.settings.state_dir, "damaged").folder("shops_all")
+
+    def follow(run: Any) -> None:
+        _wait(run, lambda: len(live.records(out)) == 1)
+        good = folder.manifest()
+        _write_shops(tmp_path, "Biel")
+        bad = replace(_other(good, damage), version="29990101T000000-bad")
+        bad.write(folder.manifest_path)
+        _wait(run, lambda: any("bad" in one.reason for one in run.health().switches))
+        live.send(bids, _bid(1))
+        _wait(run, lambda: len(live.records(out)) == 2)
+        assert run.progress()[0].bounded == {"shops_all": good.version}
+        assert "cannot be taken over" in run.health().switches[-1].reason
+        assert {record.headers["flowcore-bounded-version"].decode() for record in live.records(out)} == {
+            good.version
+        }
+
+    _write_shops(tmp_path, "Bern")
+    live.run(flow, "micro-batch", follow)
+
+
+def _other(good: Any, damage: str) -> Any:
+    table = good.tables["shops_all"]
+    if damage == "file":
+        files = tuple(replace(file, sha256="0" * 64) for file in table.files)
+        return replace(good, tables={"shops_all": replace(table, files=files)})
+    schema = tuple((name.replace("city", "town"), kind) for name, kind in table.schema)
+    return replace(good, tables={"shops_all": replace(table, schema=schema)})
+
+
+def committed(folder: StageFolder) -> str:
+    """The version that is committed."""
+    manifest = folder.manifest()
+    assert manifest is not None
+    return manifest.version
+
+
+def _commit(live: Live, flow: Flow, tmp_path: Path, city: str) -> None:
+    _write_shops(tmp_path, city)
+    context = Context(live.spark, live.settings, flow.name)
+    run_stages(plan_flow(flow, None, live.settings), context, refresh=False, listener=SilentListener())
+
+
+def _write_shops(tmp_path: Path, city: str) -> None:
+    (tmp_path / "shops").mkdir(exist_ok=True)
+    table = pa.table({"id": list(range(5_000)), "city": [city] * 5_000})
+    pq.write_table(table, tmp_path / "shops" / "p.parquet")
+
+
+def _bid(number: int) -> dict[str, Any]:
+    return {"id": number, "price": float(number)}
+
+
+def _settings(live: Live, **settings: Any) -> Any:
+    quick = {"metrics_interval": timedelta(milliseconds=500), "realtime_batch": timedelta(seconds=5)}
+    return replace(live.settings, **quick, **settings)
+
+
+def _wait(run: Any, condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 240
+    while not condition():
+        assert not run.wait(0.1), "the queries have ended"
+        assert time.monotonic() < deadline, f"the condition did not come about in time: {run.health()}"

@@ -1,0 +1,176 @@
+"""deploy/compose: it is what the Compose specification takes, nothing in it is root, and its parts fit."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from compose_spec import PyCompose
+
+from flowcore.settings import Settings
+
+ROOT = Path(__file__).parents[2]
+COMPOSE = ROOT / "deploy/compose"
+TEXT = (COMPOSE / "compose.yaml").read_text()
+GIVEN = dict(
+    line.split("=", 1)
+    for line in (COMPOSE / "env.example").read_text().splitlines()
+    if line and not line.startswith("#")
+)
+OURS = ("code", "webserver", "daemon")
+
+
+def interpolated(text: str) -> str:
+    """With variables in their places, as `docker compose` puts them there."""
+    variables = {name: value or "secret" for name, value in GIVEN.items()}
+    return re.sub(r"\$\{(\w+)(?::[-?][^}]*)?\}", lambda found: variables[found[1]], text)
+
+
+CONTENT: dict[str, Any] = yaml.safe_load(interpolated(TEXT))
+SERVICES: dict[str, Any] = CONTENT["services"]
+each_service = pytest.mark.parametrize("service", SERVICES.values(), ids=SERVICES)
+
+
+def mounts(service: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    for mount in service.get("volumes", ()):
+        source, target = mount.split(":")[:2]
+        yield source, target
+
+
+def checked(text: str) -> PyCompose:
+    """A compose file, read by the specification; ValueError if it is none."""
+    compose = PyCompose.from_yaml(yaml.safe_dump(yaml.safe_load(interpolated(text))))
+    compose.validate()
+    return compose
+
+
+def test_compose_file_is_what_the_specification_takes() -> None:
+    """Every key and every value; the volumes are those that services use."""
+    compose = checked(TEXT)
+
+    assert set(compose.service_names()) == {
+        "kafka", "postgres", "code", "webserver", "daemon", "prometheus", "grafana",
+    }  # fmt: skip
+    used = {source for service in SERVICES.values() for source, _ in mounts(service)}
+    assert {source for source in used if not source.startswith(".")} == CONTENT["volumes"].keys()
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("    healthcheck:", "    healthchek:"),
+        ("interval: 30s", "interval: soon"),
+        ("condition: service_healthy", "condition: healthy"),
+    ],
+    ids=["key", "duration", "condition"],
+)
+def test_the_specification_is_strict(right: str, wrong: str) -> None:
+    """A slip in the file fails the test above."""
+    with pytest.raises(ValueError, match=r"\w"):
+        checked(TEXT.replace(right, wrong, 1))
+
+
+@each_service
+def test_service_is_not_root_and_may_do_nothing_else(service: dict[str, Any]) -> None:
+    """A user by number, no capabilities, nothing published but on loopback."""
+    assert re.fullmatch(r"[1-9]\d*:\d+", service["user"])
+    assert service["cap_drop"] == ["ALL"]
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert all(port.startswith("127.0.0.1:") for port in service.get("ports", ()))
+    assert not service.keys() & {"privileged", "cap_add", "network_mode", "pid", "devices"}
+
+
+@each_service
+def test_service_is_watched_and_limited(service: dict[str, Any]) -> None:
+    """It is restarted, said to be healthy or not, and cannot take the machine from the others."""
+    health, limits = service["healthcheck"], service["deploy"]["resources"]["limits"]
+
+    assert service["restart"] == "unless-stopped"
+    assert health["test"][0] == "CMD"
+    assert {"interval", "timeout", "start_period"} <= health.keys()
+    assert limits["cpus"]
+    assert limits["memory"]
+    assert int(service["logging"]["options"]["max-file"]) > 0
+
+
+@each_service
+def test_service_has_an_image_that_does_not_change_under_it(service: dict[str, Any]) -> None:
+    """One version, from whichever registry the engine is set up for; ours is built from here."""
+    name, _, tag = service["image"].partition(":")
+
+    assert tag not in ("", "latest") or name == "flowcore"
+    assert not re.search(r"[.:]", name.split("/")[0]) or "/" not in name
+
+
+@each_service
+def test_files_of_a_service_exist(service: dict[str, Any]) -> None:
+    """What is mounted from the project is there, and read only."""
+    from_here = [source for source, _ in mounts(service) if source.startswith(".") and source != "./history"]
+
+    assert all((COMPOSE / source).is_file() for source in from_here)
+    assert all(mount.endswith(":ro") for mount in service.get("volumes", ()) if mount.startswith("."))
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_settings_are_flowcores(name: str) -> None:
+    """A setting that does not exist would have no effect."""
+    environment = SERVICES[name]["environment"]
+    ours = {key: value for key, value in environment.items() if key.startswith("FLOWCORE_")}
+    settings = Settings.of(environment=ours)
+
+    changed = [
+        field
+        for field in Settings.__dataclass_fields__
+        if getattr(settings, field) != getattr(Settings(), field)
+    ]
+    assert len(changed) == len(ours) == 5
+    assert settings.bootstrap_servers == "kafka:19092"
+
+
+def test_services_find_each_other() -> None:
+    """Each address in a file is that of a service, at the port where it listens."""
+    (workspace,) = yaml.safe_load((COMPOSE / "workspace.yaml").read_text())["load_from"]
+    (job,) = yaml.safe_load((COMPOSE / "prometheus.yml").read_text())["scrape_configs"]
+    (source,) = yaml.safe_load((COMPOSE / "datasource.yaml").read_text())["datasources"]
+    (dashboards,) = yaml.safe_load((ROOT / "deploy/grafana/dashboards.yaml").read_text())["providers"]
+    code, kafka = SERVICES["code"], SERVICES["kafka"]["environment"]
+    metrics_port = code["environment"]["FLOWCORE_METRICS_PROMETHEUS_PORT"]
+
+    assert (workspace["grpc_server"]["host"], workspace["grpc_server"]["location_name"]) == (
+        "code", code["command"][code["command"].index("--location-name") + 1],
+    )  # fmt: skip
+    assert str(workspace["grpc_server"]["port"]) == code["command"][code["command"].index("--port") + 1]
+    assert job["static_configs"] == [{"targets": [f"code:{metrics_port}"]}]
+    assert source["url"] == "http://prometheus:9090"
+    assert f"{dashboards['options']['path']}/flowcore.json" in dict(mounts(SERVICES["grafana"])).values()
+    assert (
+        f"INSIDE://{code['environment']['FLOWCORE_KAFKA_BOOTSTRAP_SERVERS']}"
+        in kafka["KAFKA_ADVERTISED_LISTENERS"]
+    )
+    assert all(set(service.get("depends_on", ())) <= SERVICES.keys() for service in SERVICES.values())
+
+
+def test_dagster_is_set_up_as_elsewhere() -> None:
+    """Only where it keeps its runs is different; webserver, daemon and code share it."""
+    here = yaml.safe_load((COMPOSE / "dagster.yaml").read_text())
+    storage = here.pop("storage")["postgres"]["postgres_db"]
+    postgres = SERVICES["postgres"]["environment"]
+
+    assert here == yaml.safe_load((ROOT / "deploy/dagster.yaml").read_text())
+    assert (storage["hostname"], storage["username"], storage["db_name"]) == (
+        "postgres", postgres["POSTGRES_USER"], postgres["POSTGRES_DB"],
+    )  # fmt: skip
+    assert storage["password"]["env"] in SERVICES["daemon"]["environment"]
+    assert all(("./dagster.yaml", "/dagster/dagster.yaml") in mounts(SERVICES[name]) for name in OURS)
+
+
+def test_example_of_variables_names_all_of_them() -> None:
+    """And no other; passwords have no default."""
+    used = dict(re.findall(r"\$\{(\w+)(:[-?])?", TEXT))
+
+    assert used.keys() == GIVEN.keys()
+    assert {name for name, rule in used.items() if rule == ":?"} == {"POSTGRES_PASSWORD", "GRAFANA_PASSWORD"}

@@ -1,0 +1,115 @@
+"""deploy/Dockerfile and its entry point: linted, made of files that are there, and not root."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from flowcore.installation.java import NEWEST, OLDEST
+
+ROOT = Path(__file__).parents[2]
+DOCKERFILE = ROOT / "deploy/Dockerfile"
+TEXT = DOCKERFILE.read_text()
+
+
+def test_dockerfile_passes_the_linter() -> None:
+    """With its rules of every severity, and those of the shell."""
+    done = subprocess.run(["hadolint", DOCKERFILE], capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_image_is_made_of_what_is_let_in() -> None:
+    """Each file that is copied exists, and .dockerignore lets it pass; nothing else does."""
+    lines = (ROOT / "deploy/Dockerfile.dockerignore").read_text().splitlines()
+    allowed = {line[1:] for line in lines if line.startswith("!")}
+    copied = re.findall(r"^COPY (?!--from)(?:--\S+ )?(.+) \S+$", TEXT, re.MULTILINE)
+    names = {name for line in copied for name in line.split()}
+
+    assert "*" in lines
+    assert names == allowed
+    assert all((ROOT / name).exists() for name in names)
+
+
+def test_image_has_a_java_that_fits_and_no_root() -> None:
+    """The user is a number, as Kubernetes wants it to see that it is not 0."""
+    (java,) = re.findall(r"openjdk-(\d+)-jre", TEXT)
+
+    assert OLDEST <= int(java) <= NEWEST
+    assert re.findall(r"^USER (.+)$", TEXT, re.MULTILINE) == ["10001:10001"]
+
+
+@pytest.fixture
+def programs(tmp_path: Path) -> dict[str, str]:
+    """An environment in which spark-submit and java write down how they were called."""
+    (tmp_path / "bin").mkdir()
+    for name in ("spark-submit", "java"):
+        program = tmp_path / "bin" / name
+        program.write_text("#!/usr/bin/env python3\nimport json, sys\nprint(json.dumps(sys.argv[1:]))\n")
+        program.chmod(0o755)
+    return {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "SPARK_HOME": str(tmp_path)}
+
+
+def called(environment: dict[str, str], *arguments: str) -> list[str]:
+    entry = ["/bin/bash", ROOT / "deploy/entrypoint.sh", *arguments]
+    done = subprocess.run(entry, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found: list[str] = json.loads(done.stdout)
+    return found
+
+
+def test_entry_point_starts_a_driver(programs: dict[str, str]) -> None:
+    """As a client of the cluster that has made its pod, with the arguments as they are."""
+    found = called(
+        programs | {"SPARK_DRIVER_BIND_ADDRESS": "10.0.0.7"},
+        "driver",
+        "--properties-file",
+        "p",
+        "main.py",
+        "a b",
+    )
+
+    assert found == [
+        "--deploy-mode", "client", "--conf", "spark.driver.bindAddress=10.0.0.7",
+        "--properties-file", "p", "main.py", "a b",
+    ]  # fmt: skip
+
+
+def test_entry_point_starts_an_executor(programs: dict[str, str]) -> None:
+    """With the options that Spark numbers, in their order, each as one argument."""
+    given = {
+        **{f"SPARK_JAVA_OPT_{number}": f"-Dn={number} x" for number in range(12)},
+        "SPARK_CLASSPATH": "/connector/*",
+        "SPARK_EXECUTOR_MEMORY": "1g",
+        "SPARK_DRIVER_URL": "spark://driver",
+        "SPARK_EXECUTOR_ID": "3",
+        "SPARK_EXECUTOR_CORES": "2",
+        "SPARK_APPLICATION_ID": "app",
+        "SPARK_EXECUTOR_POD_IP": "10.0.0.8",
+        "SPARK_RESOURCE_PROFILE_ID": "0",
+        "SPARK_EXECUTOR_POD_NAME": "pod-3",
+    }
+    found = called(programs | given, "executor")
+
+    assert found[:12] == [f"-Dn={number} x" for number in range(12)]
+    assert found[12:16] == [
+        "-Xms1g",
+        "-Xmx1g",
+        "-cp",
+        f"/connector/*:{programs['SPARK_HOME']}/jars/*",
+    ]
+    assert found[16] == "org.apache.spark.scheduler.cluster.k8s.KubernetesExecutorBackend"
+    assert dict(zip(found[17::2], found[18::2], strict=True)) == {
+        "--driver-url": "spark://driver", "--executor-id": "3", "--cores": "2", "--app-id": "app",
+        "--hostname": "10.0.0.8", "--resourceProfileId": "0", "--podName": "pod-3",
+    }  # fmt: skip
+
+
+def test_entry_point_runs_any_other_command(programs: dict[str, str]) -> None:
+    """As it is."""
+    assert called(programs, "java", "-version") == ["-version"]

@@ -1,0 +1,151 @@
+"""Where operators are flushed one after the other, delays do not add up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import timedelta
+
+import pytest
+
+from flowcore import Flow, KafkaTopic, Stream, Tumbling
+from flowcore.errors import ConfigurationError
+from flowcore.planner import plan_flow
+from flowcore.planner.plan import Flush, LiveQuery
+from flowcore.settings import Settings
+
+SCHEMA = "shop STRING, price DOUBLE"
+MINUTE = timedelta(minutes=1)
+
+
+def _topic(name: str, **settings: timedelta) -> KafkaTopic:
+    return KafkaTopic(name, schema=SCHEMA, on_error="fail", **settings)  # type: ignore[arg-type]
+
+
+def _top(flow: Flow, reads: str, writes: str, *, flush: timedelta | None = None) -> None:
+    rows = flow.read(f"read_{reads}", _topic(reads))
+    rows.aggregate(by="shop", price="max(price)", flush=flush, name=f"top_{reads}").write(
+        f"to_{writes}", _topic(writes)
+    )
+
+
+def _queries(flow: Flow) -> dict[str, LiveQuery]:
+    live = plan_flow(flow, settings=Settings(flush_interval=MINUTE)).live
+    assert live
+    return {query.name: query for query in live.queries}
+
+
+def _one(query: LiveQuery) -> Flush:
+    (flush,) = (each for each in query.flushes if each.way != "off")
+    return flush
+
+
+@pytest.mark.parametrize("order", [(1, 2, 3, 4), (4, 3, 2, 1), (2, 4, 1, 3)], ids=str)
+def test_chain_of_flushes_costs_one_interval_and_a_tenth_for_each_that_follows(order: Iterable[int]) -> None:
+    """In whatever order the parts were declared."""
+    flow = Flow("f")
+    for number in order:
+        _top(flow, f"t{number}", f"t{number + 1}")
+
+    queries = _queries(flow)
+
+    held_ms = {name: queries[name].batch_interval_ms for name in sorted(queries)}
+    assert held_ms == {"to_t2": 60_000, "to_t3": 6_000, "to_t4": 6_000, "to_t5": 6_000}
+    after = {name: flush.after.name for name in queries if (flush := _one(queries[name])).after}
+    assert after == {"to_t3": "top_t1", "to_t4": "top_t2", "to_t5": "top_t3"}
+    assert _one(queries["to_t3"]).decision.value == "6 s after top_t1, by the trigger"
+    assert list(queries) == [f"to_t{number + 1}" for number in order]
+
+
+def test_queries_that_read_each_other_have_their_own_intervals_once() -> None:
+    """A circle has a beginning somewhere."""
+    flow = Flow("f")
+    _top(flow, "t1", "t2")
+    _top(flow, "t2", "t1")
+
+    queries = _queries(flow)
+
+    assert sorted(query.batch_interval_ms or 0 for query in queries.values()) == [6_000, 60_000]
+
+
+def test_interval_that_is_longer_than_that_of_the_input_stands() -> None:
+    """What comes more often than it shall leave has to be held back."""
+    flow = Flow("f")
+    _top(flow, "t1", "t2", flush=MINUTE / 2)
+    _top(flow, "t2", "t3")
+
+    assert _queries(flow)["to_t3"].batch_interval_ms == 60_000
+
+
+def test_topic_of_another_flow_may_be_declared_to_be_flushed() -> None:
+    """Its plan is not known here."""
+    flow = Flow("f")
+    rows = flow.read("rows", _topic("rows", flushed=2 * MINUTE))
+    rows.aggregate(by="shop", price="max(price)").write("out", KafkaTopic("out"))
+
+    flush = _one(_queries(flow)["out"])
+
+    assert flush.config is not None
+    assert (flush.config.interval_ms, flush.after) == (12_000, None)
+    assert flush.decision.value == "12 s after topic rows, by the trigger"
+    assert "topic rows fills once in 2 min: results leave no more often" in flush.decision.reasons
+
+
+def test_input_of_which_a_part_comes_all_the_time_is_held_back() -> None:
+    """The other part would else make results leave at each batch."""
+    flow = Flow("f")
+    _top(flow, "t1", "t2")
+    both = flow.read("rows", _topic("rows")).union(flow.read("tops", _topic("t2")))
+    both.aggregate(by="shop", price="max(price)").write("out", KafkaTopic("out"))
+
+    assert _queries(flow)["out"].batch_interval_ms == 60_000
+
+
+def test_topic_of_another_broker_is_another_topic() -> None:
+    """Names alone do not tell."""
+    flow = Flow("f")
+    _top(flow, "t1", "t2")
+    rows = flow.read("rows", KafkaTopic("t2", schema=SCHEMA, on_error="fail", servers="other:1"))
+    rows.aggregate(by="shop", price="max(price)").write("out", KafkaTopic("out"))
+
+    assert _queries(flow)["out"].batch_interval_ms == 60_000
+
+
+def test_windows_that_are_flushed_are_the_beginning_of_a_chain_too() -> None:
+    """By whatever they are."""
+
+    def windows(rows: Stream) -> Stream:
+        return rows.window(Tumbling(10), by="shop", time="processing", name="held").aggregate(
+            price="max(price)"
+        )
+
+    flow = Flow("f")
+    windows(flow.read("rows", _topic("rows"))).select("shop", "price").write(
+        "out", KafkaTopic("t1"), key="shop"
+    )
+    _top(flow, "t1", "t2")
+
+    found = _queries(flow)
+
+    assert _one(found["out"]).way == "key-groups"
+    assert _one(found["to_t2"]).after is _one(found["out"]).operator
+    assert found["to_t2"].batch_interval_ms == 6_000
+
+
+def test_slice_knows_no_chain() -> None:
+    """It is one batch, whatever it reads."""
+    flow = Flow("f")
+    rows = flow.read("rows", _topic("rows", flushed=2 * MINUTE))
+    rows.aggregate(by="shop", price="max(price)").write("out", KafkaTopic("out"))
+    live = plan_flow(flow, "slice", Settings(flush_interval=MINUTE)).live
+
+    assert live
+    assert _one(live.queries[0]).decision.value == "once, with the slice"
+
+
+@pytest.mark.parametrize("wrong", [timedelta(0), timedelta(seconds=-1), 60], ids=str)
+def test_flushed_is_a_time_between_two_flushes(wrong: timedelta) -> None:
+    """None would be no flush."""
+    with pytest.raises(
+        ConfigurationError, match=r"flushed=.* of topic 'rows' is no time between two flushes"
+    ):
+        _topic("rows", flushed=wrong)

@@ -1,0 +1,52 @@
+"""A watermark does not overtake records that wait in buffers."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flowcore.elements import Watermark, WatermarkStatus
+from flowcore.flush.withheld import Withheld
+
+IDLE, ACTIVE = WatermarkStatus(idle=True), WatermarkStatus(idle=False)
+
+
+def test_nothing_waits_where_there_is_no_buffer() -> None:
+    """It leaves as it was told, before any batch is known."""
+    held = Withheld(0)
+    held.take((IDLE, Watermark(5)), now_ms=1_000)
+
+    assert held.release(begun_ms=0) == (IDLE, Watermark(5))
+
+
+def test_what_waits_leaves_with_a_batch_that_began_an_interval_later() -> None:
+    """And of several only the latest, in the order of those that leave."""
+    held = Withheld(500)
+    held.take((Watermark(5), IDLE), now_ms=1_000)
+    held.take((Watermark(6),), now_ms=1_100)
+    held.take((ACTIVE,), now_ms=1_200)
+
+    assert held.release(begun_ms=1_499) == ()
+    assert held.release(begun_ms=1_600) == (IDLE, Watermark(6))
+    assert held.release(begun_ms=1_600) == ()
+    assert held.release(begun_ms=1_700) == (ACTIVE,)
+
+
+@given(st.lists(st.tuples(st.integers(0, 300), st.booleans()), max_size=30), st.integers(1, 500))
+def test_no_watermark_leaves_early_and_none_is_forgotten(
+    told: list[tuple[int, bool]], interval_ms: int
+) -> None:
+    """Whatever is told between batches; the last one leaves in the end."""
+    held, now_ms, times, left = Withheld(interval_ms), 0, {}, []
+    for number, (moves, batch) in enumerate(told):
+        now_ms += moves
+        times[number] = now_ms
+        held.take((Watermark(number),), now_ms)
+        for element in held.release(now_ms) if batch else ():
+            assert isinstance(element, Watermark)
+            assert times[element.timestamp_ms] + interval_ms <= now_ms
+            left.append(element.timestamp_ms)
+    left += [element.timestamp_ms for element in held.release(now_ms + 500) if isinstance(element, Watermark)]
+
+    assert left == sorted(set(left))
+    assert left[-1:] == list(times)[-1:]

@@ -1,0 +1,409 @@
+"""A buffer on key groups does by column what the pure one does record by record, over restarts too."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flowcore.elements import (
+    MAX_TIMESTAMP_MS,
+    EndOfInput,
+    LatencyMarker,
+    LatencyMarkerEvent,
+    Record,
+    StreamElement,
+    Watermark,
+    WatermarkStatus,
+)
+from flowcore.errors import StateError
+from flowcore.flush import Buffer, BufferOutput
+from flowcore.flush.buffering import control, input_idle, look, record, start
+from flowcore.keygroups.buffered import Buffered
+from flowcore.keygroups.buffers import ELEMENTS, FlushBuffers
+from flowcore.keygroups.emission import RESULTS, TIMESTAMP
+from flowcore.keygroups.event_time import Source
+from flowcore.keygroups.folded import FoldedWindows
+from flowcore.keygroups.latest import Latest
+from flowcore.keygroups.operator import KeyGroup, Outputs
+from flowcore.keygroups.packed import Channel, Packed
+from flowcore.keygroups.runtime import Remembered, Runtime
+from flowcore.keygroups.store import MemoryStore
+from flowcore.serializers.events import LatencyMarkerEventSerializer
+from flowcore.serializers.formats.raw import RawFormat
+from flowcore.serializers.tagged import TaggedSerializer
+from flowcore.windows import Aggregate, TumblingWindows, WindowConfig
+from flowcore.windows.built_in import BuiltIn, BuiltIns
+
+ROWS = pa.schema([pa.field("key", pa.string()), pa.field("value", pa.int64()), pa.field("t", pa.int64())])
+EVENTS = LatencyMarkerEventSerializer()
+TAGGED: TaggedSerializer[bytes] = TaggedSerializer(RawFormat())
+ALL = Channel("in", "0")
+Item = tuple[str, int, int | None] | Watermark | WatermarkStatus | LatencyMarker
+Step = tuple[int, list[Item]]
+"""How far the clock moves in front of it, and what comes."""
+
+
+def buffers(config: BufferOutput, quiet_ms: int | None = 0) -> FlushBuffers:
+    keys = ("key",) if config.keyed else ()
+    return FlushBuffers(config=config, quiet_ms=quiet_ms, keys=keys, timestamp="t", rows=ROWS)
+
+
+def packed(items: Sequence[Item]) -> list[Packed]:
+    """A step's input: runs of records, and what stands between them; markers follow."""
+    found: list[Packed] = []
+    run: list[tuple[str, int, int | None]] = []
+
+    def release(place: int) -> None:
+        if run:
+            columns = zip(*run, strict=True)
+            batch = pa.record_batch([list(column) for column in columns], schema=ROWS)
+            found.append(Packed.of_rows(ALL, place, batch))
+            run.clear()
+
+    for place, item in enumerate(items):
+        if isinstance(item, tuple):
+            run.append(item)
+        elif isinstance(item, LatencyMarker):
+            event = EVENTS.encode(LatencyMarkerEvent.from_marker(item))
+            found.append(Packed.of_event(ALL, event))
+        else:
+            release(place)
+            found.append(Packed.of_element(ALL, place, item))
+    release(len(items))
+    return [*found, Packed.of_seen(ALL, None)] if items else []
+
+
+def left(out: Outputs) -> list[StreamElement[Any]]:
+    """What left, in order; markers follow."""
+    found: list[StreamElement[Any]] = []
+    for output, batch in out.batches:
+        for row in batch.to_pylist():
+            if output == ELEMENTS:
+                found.append(TAGGED.decode(row["element"]))
+            else:
+                found.append(Record((row["key"], row["value"]), row["t"]))
+    return [*found, *out.markers]
+
+
+def purely(config: BufferOutput, buffer: Buffer[Any, Any], items: Sequence[Item], now_ms: int) -> list[Any]:
+    """The same step of the pure buffer; markers last."""
+    found: list[StreamElement[Any]] = [*look(config, buffer, now_ms)]
+    for item in sorted(items, key=lambda item: isinstance(item, LatencyMarker)):
+        match item:
+            case (key, value, time_ms):
+                found += record(config, buffer, key, Record((key, value), time_ms), now_ms)
+            case Watermark(timestamp_ms) if timestamp_ms == MAX_TIMESTAMP_MS:
+                *rest, _ = control(config, buffer, EndOfInput(), now_ms)
+                found += [*rest, item]
+            case _:
+                found += control(config, buffer, item, now_ms)  # type: ignore[arg-type]
+    if not items:
+        found += input_idle(config, buffer, now_ms)
+    return sorted(found, key=lambda each: isinstance(each, LatencyMarker))
+
+
+class _Worker:
+    """Key groups of one buffer: a store, and workers that may each have missed steps."""
+
+    def __init__(self, operator: Any, workers: int = 1, smallest_log_bytes: int = 256 << 10) -> None:
+        self.runtime = Runtime(
+            operator=operator,
+            query="q",
+            key_groups=1,
+            sources={"in": Source(None, ("0",), relays=True)},
+            rows=ROWS,
+            smallest_log_bytes=smallest_log_bytes,
+        )
+        self.store = MemoryStore()
+        self.remembered: list[Remembered] = [{} for _ in range(workers)]
+
+    def step(self, items: Sequence[Item], now_ms: int, worker: int = 0) -> list[StreamElement[Any]]:
+        stepped = self.runtime.step(0, packed(items), now_ms, self.store, self.remembered[worker])
+        return left(stepped.outputs)
+
+    def wakes_at(self) -> int | None:
+        return self.runtime.read(self.store)[0].wake_ms
+
+
+times = st.one_of(st.none(), st.integers(0, 30))
+records = st.tuples(st.sampled_from("abcd"), st.integers(0, 99), times)
+markers = st.builds(LatencyMarker, st.integers(0, 9), st.just("op"), st.integers(0, 1))
+steps = st.lists(
+    st.tuples(
+        st.integers(0, 12),
+        st.lists(
+            st.one_of(
+                records, records, records, markers,
+                st.just("watermark"), st.builds(WatermarkStatus, st.booleans()),
+            ),
+            max_size=9,
+        ),
+    ),
+    max_size=12,
+)  # fmt: skip
+configs = st.builds(
+    BufferOutput,
+    interval_ms=st.sampled_from([None, 0, 1, 10]),
+    keyed=st.booleans(),
+    memory_buffer_only=st.booleans(),
+    max_entries=st.sampled_from([None, 1, 2, 3]),
+)
+workers = st.lists(st.integers(0, 2), min_size=12, max_size=12)
+
+
+def rising(happened: list[tuple[int, list[Any]]]) -> list[Step]:
+    """Watermarks in order, and statuses only where they change: a key group hears of no others."""
+    watermark_ms, idle = 0, False
+    found = []
+    for moves, items in happened:
+        step: list[Item] = []
+        for item in items:
+            if item == "watermark":
+                watermark_ms += 3
+                step.append(Watermark(watermark_ms))
+            elif isinstance(item, WatermarkStatus):
+                if item.idle != idle:
+                    step.append(item)
+                idle = item.idle
+            else:
+                step.append(item)
+        found.append((moves, step))
+    return found
+
+
+@given(configs, steps, workers, st.sampled_from([0, 200, 1 << 20]))
+def test_the_same_leaves_in_the_same_order_as_from_the_pure_buffer(
+    config: BufferOutput, happened: list[tuple[int, list[Any]]], taken_by: list[int], smallest_log: int
+) -> None:
+    """Whichever of three workers takes a step, and wherever the state is written as a snapshot."""
+    group = _Worker(buffers(config), workers=3, smallest_log_bytes=smallest_log)
+    now_ms, pure = 0, start()
+
+    for number, (moves, items) in enumerate(rising(happened)):
+        now_ms += moves
+        if number == 0:
+            pure = start(now_ms)
+        expected = purely(config, pure, items, now_ms)
+
+        assert group.step(items, now_ms, taken_by[number]) == expected
+    end: list[Item] = [Watermark(MAX_TIMESTAMP_MS)]
+    assert group.step(end, now_ms) == purely(config, pure, end, now_ms)
+    assert group.wakes_at() is None
+
+
+def each_second(quiet_ms: int | None = 400, **settings: Any) -> _Worker:
+    group = _Worker(buffers(BufferOutput(interval_ms=1_000, **settings), quiet_ms))
+    group.step([Watermark(1)], 5_000)
+    return group
+
+
+def test_buffer_asks_to_be_woken_for_the_flush_that_is_due_next() -> None:
+    """When nothing has come for long enough, or when the interval has passed, whichever is first."""
+    group = each_second()
+    assert group.wakes_at() is None
+
+    group.step([("a", 1, None)], 5_100)
+    assert group.wakes_at() == 5_500
+    group.step([("a", 2, None)], 5_700)
+    assert group.wakes_at() == 6_000
+    assert group.step([("a", 3, None)], 6_000) == [Record(("a", 2), None)]
+    assert group.wakes_at() == 6_400
+
+
+def test_buffer_is_quiet_only_when_nothing_has_come_for_long_enough() -> None:
+    """A step without input before that, for whatever reason, does not flush; nor does one with input."""
+    group = each_second()
+    group.step([("a", 1, 7)], 5_100)
+
+    assert group.step([], 5_499) == []
+    assert group.step([LatencyMarker(1, "op", 0)], 5_500) == []
+    assert group.step([], 5_899) == []
+    assert group.step([], 5_900) == [Record(("a", 1), 7), LatencyMarker(1, "op", 0)]
+    assert group.step([], 5_901) == []
+
+
+def test_buffer_of_a_slice_is_flushed_by_each_step() -> None:
+    """There may be nothing after it; an update within the step is saved all the same."""
+    group = each_second(quiet_ms=None)
+
+    assert group.step([("a", 1, 7), ("a", 2, 8)], 5_100) == [Record(("a", 2), 8)]
+    assert group.wakes_at() is None
+
+
+def test_buffer_begins_its_first_interval_with_its_first_step() -> None:
+    """A clock that shows the time of day does not make the first flush due at once."""
+    group = _Worker(buffers(BufferOutput(interval_ms=1_000), quiet_ms=5_000))
+
+    assert group.step([("a", 1, None)], 1_700_000_000_000) == []
+    assert group.wakes_at() == 1_700_000_001_000
+
+
+def test_buffer_tells_how_many_records_it_saved_and_what_has_left() -> None:
+    """Saved are those that later ones replaced; what came in a step up to ``clean_ms`` is not held."""
+    group = each_second()
+    group.step([("a", 1, None), ("a", 2, None), ("b", 1, None)], 5_100)
+    group.step([("a", 3, None)], 5_200)
+    held, _ = group.runtime.read(group.store)
+    group.step([("c", 1, None)], 6_000)
+    flushed, _ = group.runtime.read(group.store)
+    group.step([], 6_400)
+    empty, _ = group.runtime.read(group.store)
+
+    assert [each.header["clean_ms"] for each in (held, flushed, empty)] == [5_000, 5_200, 6_400]
+    assert empty.counters == {"saved_records": 2}
+
+
+def test_what_a_buffer_writes_goes_with_what_comes_and_not_with_what_is_held() -> None:
+    """And of what has left nothing stays but what a snapshot is not worth."""
+    group = each_second(quiet_ms=100_000)
+    group.step([(f"key-{n}", n, None) for n in range(20_000)], 5_100)
+    held = sum(map(len, group.store.segments.values()))
+
+    before = set(group.store.segments)
+    for clock in range(5_101, 5_150):
+        group.step([("key-7", clock, None)], clock)
+    written = sum(len(group.store.segments[number]) for number in set(group.store.segments) - before)
+
+    assert written < held / 4
+
+
+def test_state_of_another_version_or_another_buffer_is_refused() -> None:
+    """What is held would be lost."""
+    group = each_second()
+    group.step([("a", 1, None)], 5_100)
+    other = _Worker(buffers(BufferOutput(interval_ms=1_000, keyed=False)))
+    other.store = group.store
+    with pytest.raises(StateError, match="latest by"):
+        other.step([], 5_200)
+
+    ((number, segment),) = group.store.segments.items()
+    group.store.segments[number] = bytes([9]) + segment[1:]
+    group.remembered[0].clear()
+    with pytest.raises(StateError, match="version 9"):
+        group.step([], 5_200)
+
+
+@pytest.mark.parametrize("most", [1, 3, 5_000, 100_000])
+def test_latest_knows_when_it_holds_so_many_keys(most: int) -> None:
+    """Whether rows come one by one or ten thousand at once; keys are looked at by column."""
+    chance = random.Random(5)  # noqa: S311 - no secret
+    latest, held = Latest(("key",), ROWS), dict[str, int]()
+    left_over = 40_000 if most > 3 else 40
+    while left_over:
+        count = min(left_over, chance.choice([1, 10, 10_000]))
+        keys = [f"k{chance.randrange(most + most // 2 + 2)}" for _ in range(count)]
+        rows = pa.record_batch([keys, range(count), [None] * count], schema=ROWS)
+        left_over -= count
+        while rows.num_rows:
+            room = latest.room(rows, most)
+            latest.add(rows.slice(0, room))
+            for key, value in zip(*(rows.slice(0, room).column(n).to_pylist() for n in (0, 1)), strict=True):
+                held.pop(key, None)
+                held[key] = value
+                assert len(held) <= most
+            rows = rows.slice(room)
+            found = latest.rows().to_pydict()
+            assert list(zip(found["key"], found["value"], strict=True)) == list(held.items())
+            assert latest.reaches(most) == (len(held) == most)
+            assert rows.num_rows == 0 or room >= 1
+            if len(held) == most:
+                latest.clear()
+                held.clear()
+
+
+WINDOWS = FoldedWindows(
+    config=WindowConfig(
+        assigner=TumblingWindows(10),
+        function=Aggregate(BuiltIns((("total", BuiltIn("sum", ("value",))),))),
+        allowed_lateness_ms=20,
+        late="side-output",
+    ),
+    keys=("key",),
+    timestamp="t",
+    rows=ROWS,
+    late=("key", "value", "t"),
+)
+"""They emit again for late records, and put later ones out."""
+BOTH = Buffered(
+    operator=WINDOWS,
+    buffer=FlushBuffers(
+        config=BufferOutput(interval_ms=10),
+        quiet_ms=0,
+        keys=("key", "@start_ms", "@end_ms"),
+        timestamp=TIMESTAMP,
+        rows=WINDOWS.outputs[RESULTS],
+    ),
+)
+timed = st.tuples(st.sampled_from("ab"), st.integers(1, 9), st.integers(0, 40))
+event_times = st.lists(
+    st.tuples(st.integers(0, 7), st.lists(st.one_of(timed, timed, st.just("watermark")), max_size=6)),
+    max_size=12,
+)
+
+
+def emitted(out: Outputs) -> list[tuple[str, Any]]:
+    """Each output with its name."""
+    return [
+        (output, TAGGED.decode(row["element"]) if output == ELEMENTS else tuple(row.values()))
+        for output, batch in out.batches
+        for row in batch.to_pylist()
+    ]
+
+
+def without_buffer(windows: KeyGroup, items: Sequence[Item]) -> Iterator[tuple[str, Any]]:
+    """What windows put out in a step, and the watermarks between."""
+    for item in items:
+        out = Outputs()
+        if isinstance(item, Watermark):
+            windows.advance_watermark(item.timestamp_ms, out)
+        elif isinstance(item, tuple):
+            windows.rows(pa.record_batch([[value] for value in item], schema=ROWS), out)
+        yield from emitted(out)
+        if isinstance(item, Watermark):
+            yield ELEMENTS, item
+
+
+def behind(buffer: Buffer[Any, Any], came: list[tuple[str, Any]], now_ms: int) -> list[Any]:
+    """What the pure buffer makes of it; there was nothing at all if nothing came."""
+    config, found = BOTH.buffer.config, [*look(BOTH.buffer.config, buffer, now_ms)]
+    for output, what in came:
+        if output == RESULTS:
+            row = dict(zip(WINDOWS.outputs[RESULTS].names, what, strict=True))
+            latest = Record(what, row[TIMESTAMP])
+            found += record(config, buffer, (row["key"], row["@start_ms"]), latest, now_ms)
+        elif output == ELEMENTS:
+            found += control(config, buffer, what, now_ms)
+    return [(RESULTS, each.value) if isinstance(each, Record) else (ELEMENTS, each) for each in found]
+
+
+@given(event_times, workers, st.sampled_from([0, 300, 1 << 20]))
+def test_buffered_windows_put_out_what_a_buffer_behind_windows_does(
+    happened: list[tuple[int, list[Any]]], taken_by: list[int], smallest_log: int
+) -> None:
+    """Both in one operator with one state, against one behind the other; late records do not wait."""
+    both = _Worker(BOTH, 3, smallest_log)
+    windows, pure, now_ms = WINDOWS.open(), start(), 0
+
+    for number, (moves, items) in enumerate(rising(happened)):
+        now_ms += moves
+        if number == 0:
+            pure = start(now_ms)
+        worker = both.remembered[taken_by[number]]
+        came = list(without_buffer(windows, items))
+        expected = behind(pure, came, now_ms)
+        if not items:
+            released = input_idle(BOTH.buffer.config, pure, now_ms)
+            expected += [
+                (RESULTS, each.value) if isinstance(each, Record) else (ELEMENTS, each) for each in released
+            ]
+
+        found = emitted(both.runtime.step(0, packed(items), now_ms, both.store, worker).outputs)
+
+        assert [each for each in found if each[0] == "late"] == [each for each in came if each[0] == "late"]
+        assert [each for each in found if each[0] != "late"] == expected

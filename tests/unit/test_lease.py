@@ -1,0 +1,209 @@
+"""One process holds a checkpoint; it is free again when that one gives it back, is gone, or is silent."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from flowcore.errors import RunError
+from flowcore.spark.lease import STALE_S, Holder, Leases, may_take
+
+MINE = Holder("here", "boot 1", 10, "77")
+HOLDING = """
+import sys
+from pathlib import Path
+from flowcore.spark.lease import Leases
+with Leases() as leases:
+    leases.take(Path(sys.argv[1]))
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    """Of a query `bids`."""
+    return tmp_path / "checkpoints" / "bids"
+
+
+@pytest.fixture
+def holding(checkpoint: Path) -> Iterator[subprocess.Popen[str]]:
+    """Another process that holds it."""
+    command = [sys.executable, "-c", HOLDING, str(checkpoint)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        assert process.stdout.readline() == "held\n"
+        yield process
+        process.kill()
+
+
+@pytest.mark.parametrize(
+    ("holder", "age_s", "lives", "free"),
+    [
+        (MINE, 0.0, True, False),
+        (MINE, 0.0, False, True),
+        (MINE, STALE_S, True, False),
+        (MINE, STALE_S + 1, True, True),
+        (replace(MINE, released=True), 0.0, True, True),
+        (replace(MINE, host="there"), 0.0, False, False),
+        (replace(MINE, host="there"), STALE_S + 1, False, True),
+        (replace(MINE, space="boot 2"), 0.0, False, False),
+        (replace(MINE, space="boot 2"), STALE_S + 1, True, True),
+        (None, 0.0, False, False),
+        (None, STALE_S + 1, False, True),
+    ],
+    ids=[
+        "lives", "gone", "silent-for-a-while", "silent", "given-back", "elsewhere", "elsewhere-silent",
+        "other-container", "before-a-restart-of-the-machine", "being-written", "half-written",
+    ],
+)  # fmt: skip
+def test_lease_is_free_where_its_holder_is_gone_or_silent(
+    holder: Holder | None, *, age_s: float, lives: bool, free: bool
+) -> None:
+    """A process elsewhere cannot be seen; only its silence can."""
+    assert may_take(holder, age_s, replace(MINE, pid=11), lives=lives) is free
+
+
+def test_second_start_is_refused_and_leaves_the_first_alone(
+    checkpoint: Path, holding: subprocess.Popen[str]
+) -> None:
+    """From another process and from this one, with the holder's name; given back, it is free at once."""
+    with Leases() as leases:
+        with pytest.raises(RunError, match=rf"'bids' already runs on .*held by process {holding.pid} on "):
+            leases.take(checkpoint)
+        holding.communicate("", timeout=20)
+        leases.take(checkpoint)
+        with Leases() as others, pytest.raises(RunError, match="already runs"):
+            others.take(checkpoint)
+        leases.check()
+
+    assert [file.name for file in checkpoint.parent.iterdir()] == [".bids.lease.2"]
+
+
+@pytest.mark.parametrize("reaped", [True, False], ids=["reaped", "not-reaped"])
+def test_killed_holder_is_gone_at_once(
+    checkpoint: Path, holding: subprocess.Popen[str], *, reaped: bool
+) -> None:
+    """Even while its parent has not asked for its end."""
+    holding.send_signal(signal.SIGKILL)
+    if reaped:
+        holding.wait(20)
+    else:
+        os.waitid(os.P_PID, holding.pid, os.WEXITED | os.WNOWAIT)
+
+    with Leases() as leases:
+        leases.take(checkpoint)
+
+
+def test_number_of_a_process_that_another_has_now_is_no_sign_of_life(checkpoint: Path) -> None:
+    """It was started at another time."""
+    _lease(checkpoint, replace(Holder.here(), began="1"))
+
+    with Leases() as leases:
+        leases.take(checkpoint)
+
+
+def test_holder_on_another_machine_loses_it_when_it_is_silent_and_stops(checkpoint: Path) -> None:
+    """It must not write any more; what it held is held by the other."""
+    with Leases(heartbeat_s=3600) as slow:
+        slow.take(checkpoint)
+        _lease(checkpoint, replace(Holder.here(), host="elsewhere"))
+        with Leases() as leases:
+            with pytest.raises(RunError, match=r"held by process .* on elsewhere"):
+                leases.take(checkpoint)
+            _lease(checkpoint, replace(Holder.here(), host="elsewhere"), age_s=STALE_S + 5)
+            leases.take(checkpoint)
+            slow.check()
+            slow.renew()
+
+            with pytest.raises(RunError, match="was taken over by another process"):
+                slow.check()
+            leases.renew()
+            leases.check()
+
+
+def test_higher_number_is_who_holds_it(checkpoint: Path) -> None:
+    """Also where whoever took it was killed before it removed the lower one."""
+    with Leases(heartbeat_s=3600) as slow:
+        slow.take(checkpoint)
+        _lease(checkpoint, replace(Holder.here(), host="elsewhere"), number=2)
+        slow.renew()
+
+        with pytest.raises(RunError, match=r"bids\.lease\.1 was taken over"):
+            slow.check()
+
+    assert len(list(checkpoint.parent.iterdir())) == 2
+
+
+def test_renewed_lease_does_not_get_stale(checkpoint: Path) -> None:
+    """Its time of change is the heartbeat."""
+    with Leases(heartbeat_s=0.02) as leases:
+        leases.take(checkpoint)
+        held = checkpoint.parent / ".bids.lease.1"
+        os.utime(held, (0, 0))
+        deadline = time.monotonic() + 20
+        while held.stat().st_mtime < 1 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert held.stat().st_mtime > 1
+        leases.check()
+
+
+def test_of_many_that_find_a_stale_lease_one_takes_it(checkpoint: Path) -> None:
+    """Whoever comes first, again and again."""
+    for number in range(20):
+        _lease(checkpoint, replace(Holder.here(), host="elsewhere"), 10 * number + 1, age_s=STALE_S + 5)
+        contenders = [Leases() for _ in range(8)]
+        barrier = threading.Barrier(len(contenders))
+        won: list[Leases] = []
+
+        def contend(one: Leases, barrier: threading.Barrier = barrier, won: list[Leases] = won) -> None:
+            barrier.wait()
+            with suppress(RunError):
+                one.take(checkpoint)
+                won.append(one)
+
+        threads = [threading.Thread(target=contend, args=(one,)) for one in contenders]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(won) == 1
+
+
+def test_contender_that_was_held_up_takes_nothing(checkpoint: Path) -> None:
+    """While it was about to take a stale lease, another took it, gave it back, and a third took that."""
+
+    class HeldUp(Leases):
+        def _free(self, lease: Path) -> bool:
+            found = super()._free(lease)
+            with Leases() as second:
+                second.take(checkpoint)
+            third.take(checkpoint)
+            return found
+
+    _lease(checkpoint, replace(Holder.here(), host="elsewhere"), age_s=STALE_S + 5)
+    with Leases() as third:
+        with HeldUp() as late, pytest.raises(RunError, match="is just being started"):
+            late.take(checkpoint)
+        third.renew()
+        third.check()
+    assert [file.name for file in checkpoint.parent.iterdir()] == [".bids.lease.3"]
+
+
+def _lease(checkpoint: Path, holder: Holder, number: int = 1, age_s: float = 0.0) -> None:
+    from flowcore.spark.lease import _write  # noqa: PLC0415
+
+    path = checkpoint.parent / f".bids.lease.{number}"
+    path.parent.mkdir(exist_ok=True)
+    _write(path, holder)
+    os.utime(path, (0, time.time() - age_s))

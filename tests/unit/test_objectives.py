@@ -1,0 +1,101 @@
+"""Objectives: what a look at a run says about late records, dead letters, latency and freshness."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flowcore.metrics.progress import FlowProgress, LatencyProgress, QueryProgress
+from pipelines.bridge.objectives import Verdict, judge, judged
+from pipelines.bridge.options import Objectives
+
+NOW_MS = 1_800_000_000_000
+QUERY = QueryProgress(name="out", mode="realtime", active=True, rows_in=1_000)
+RUN = FlowProgress(flow="sales", time_ms=NOW_MS, seconds=60.0, queries=(QUERY,))
+OBJECTIVES = Objectives(late_share=0.01, dead_letter_share=0.01, latency_p99_ms=50, fresh_s=60)
+
+
+def _verdict(name: str, run: FlowProgress | None, now_ms: int = NOW_MS) -> Verdict:
+    return next(verdict for verdict in judge(run, now_ms, OBJECTIVES) if verdict.name == name)
+
+
+@pytest.mark.parametrize(
+    ("query", "name", "passed"),
+    [
+        (replace(QUERY, late=6, dropped=4), "late_share", True),
+        (replace(QUERY, late=6, dropped=5), "late_share", False),
+        (replace(QUERY, dead_letters=10), "dead_letter_share", True),
+        (replace(QUERY, dead_letters=11), "dead_letter_share", False),
+        (replace(QUERY, rows_in=0, dead_letters=1), "dead_letter_share", False),
+        (replace(QUERY, rows_in=0), "dead_letter_share", True),
+    ],
+    ids=["late", "too-late", "refused", "too-many-refused", "all-refused", "nothing-read"],
+)
+def test_share_may_be_what_is_allowed_and_not_more(query: QueryProgress, name: str, passed: bool) -> None:
+    """Dropped records are late ones that nobody gets."""
+    assert _verdict(name, replace(RUN, queries=(query,))).passed is passed
+
+
+def test_share_is_that_of_the_worst_query() -> None:
+    """A query that loses much is not hidden by one that reads much."""
+    good = replace(QUERY, name="good", rows_in=1_000_000)
+    verdict = _verdict("late_share", replace(RUN, queries=(good, replace(QUERY, dropped=500))))
+
+    assert not verdict.passed
+    assert verdict.words == "500 of 1,000 records of query 'out' (50.000%)"
+
+
+@pytest.mark.parametrize(
+    ("p99_ms", "passed"), [(50.0, True), (50.1, False), (None, True)], ids=["held", "missed", "unknown"]
+)
+def test_latency_is_that_of_the_slowest_way(p99_ms: float | None, passed: bool) -> None:
+    """From any source to any sink."""
+    fast = LatencyProgress(source="bids", sink="fast", markers=60, p99_ms=1.0)
+    run = replace(RUN, latencies=(fast, replace(fast, sink="slow", p99_ms=p99_ms)))
+
+    assert _verdict("latency", run).passed is passed
+
+
+@pytest.mark.parametrize(
+    ("run", "now_ms", "passed"),
+    [
+        (RUN, NOW_MS + 60_000, True),
+        (RUN, NOW_MS + 60_001, False),
+        (RUN, NOW_MS - 5_000, True),
+        (replace(RUN, state="ended"), NOW_MS, True),
+        (replace(RUN, state="failed", error="boom"), NOW_MS, False),
+        (None, NOW_MS, False),
+    ],
+    ids=["in-time", "stale", "clock-behind", "slice-ended", "failed", "never"],
+)
+def test_freshness_is_the_time_since_the_last_look(
+    run: FlowProgress | None, now_ms: int, passed: bool
+) -> None:
+    """A slice that has ended was fresh when it did; a failure is not."""
+    assert _verdict("fresh", run, now_ms).passed is passed
+
+
+@pytest.mark.parametrize("latency", [None, 50.0], ids=["without", "with"])
+def test_each_declared_check_gets_a_verdict(latency: float | None) -> None:
+    """Of a latency nobody asked for there is none."""
+    objectives = Objectives(latency_p99_ms=latency)
+
+    assert [verdict.name for verdict in judge(RUN, NOW_MS, objectives)] == list(judged(objectives))
+
+
+counts = st.integers(0, 10_000)
+
+
+@given(rows=counts, late=counts, dropped=counts, letters=counts, limit=st.floats(0, 1))
+def test_share_is_between_nothing_and_all(
+    rows: int, late: int, dropped: int, letters: int, limit: float
+) -> None:
+    """Whatever is counted first; and it passes exactly if it is not above the limit."""
+    query = replace(QUERY, rows_in=rows, late=late, dropped=dropped, dead_letters=letters)
+    objectives = Objectives(late_share=limit, dead_letter_share=limit)
+    for verdict in judge(replace(RUN, queries=(query,)), NOW_MS, objectives)[:2]:
+        assert verdict.found is None or 0 <= verdict.found <= 1
+        assert verdict.passed == ((verdict.found or 0.0) <= limit)

@@ -1,0 +1,53 @@
+"""The Spark configuration of a run, by where it runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from flowcore.installation.jars import jars
+from flowcore.settings import Settings
+from flowcore.spark.session import session_config
+
+
+def config(**spark: Any) -> dict[str, str]:
+    return session_config(Settings.of({"spark": spark}, environment={}), slots=50)
+
+
+def test_session_on_this_machine_is_on_loopback_and_ships_nothing() -> None:
+    """With the task slots that were asked for."""
+    found = config()
+
+    assert found["spark.master"] == "local[50]"
+    assert found["spark.driver.host"] == found["spark.driver.bindAddress"] == "127.0.0.1"
+    assert "spark.jars" not in found
+
+
+def test_session_on_a_cluster_ships_the_connector_beside_the_users_jars() -> None:
+    """And leaves the driver's address to Spark, which the executors have to reach."""
+    found = config(master="spark://host:7077", jars="mine.jar,other.jar")
+
+    connector = list(map(str, jars("connector")))
+    assert found["spark.master"] == "spark://host:7077"
+    assert found["spark.jars"].split(",") == [*connector, "mine.jar", "other.jar"]
+    assert "spark.driver.host" not in found
+
+
+def test_session_ships_nothing_to_executors_that_have_the_connector() -> None:
+    """As in an image that was made for it."""
+    found = config(**{"master": "k8s://https://host", "executor.extraClassPath": "/opt/connector/*"})
+
+    assert "spark.jars" not in found
+
+
+@pytest.mark.parametrize("short", [True, False], ids=["short", "long"])
+def test_executors_compile_quickly_where_the_driver_does(*, short: bool) -> None:
+    """A test on a cluster waits for both."""
+    settings = Settings.of({"execution.short-lived": short, "spark.master": "spark://host:1"}, environment={})
+    found = session_config(settings)
+
+    quick = "-XX:TieredStopAtLevel=1"
+    assert (quick in found["spark.executor.extraJavaOptions"]) is short
+    assert (quick in found["spark.driver.extraJavaOptions"]) is short
+    assert "-Dorg.apache.avro.limits.bytes.maxLength" in found["spark.executor.extraJavaOptions"]

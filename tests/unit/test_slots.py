@@ -1,0 +1,23 @@
+"""Task slots of a cluster: waited for, and missed with words."""
+
+from __future__ import annotations
+
+import pytest
+
+from flowcore.errors import RunError
+from flowcore.spark.slots import await_slots
+
+
+def test_slots_that_come_one_by_one_are_waited_for() -> None:
+    """Executors register after the session has started."""
+    there = iter([0, 2, 4])
+
+    await_slots(4, lambda: next(there), "spark://host:7077", patience_s=60)
+
+    assert next(there, None) is None
+
+
+def test_slots_that_do_not_come_end_the_run() -> None:
+    """A real-time query would wait for them for ever, and say nothing."""
+    with pytest.raises(RunError, match=r"spark://host:7077 has 2 task slots .* hold 5 .*--mode micro-batch"):
+        await_slots(5, lambda: 2, "spark://host:7077", patience_s=0)
