@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -11,9 +10,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from flowcore import Flow, KafkaTopic, Tumbling
-from flowcore.spark.live import LiveRun
 from flowcore.spark.session import live_session
-from flowcore.watermarks import bounded_out_of_orderness, monotonous
+from flowcore.watermarks import bounded_out_of_orderness
 from tests.kafka.conftest import Live
 
 SCHEMA = "user STRING, price BIGINT, at BIGINT"
@@ -128,30 +126,3 @@ def _count_natively(live: Live, source: KafkaTopic, checkpoint: Path, counts: di
         for progress in query.recentProgress
         for operator in progress["stateOperators"]
     )
-
-
-def test_an_idle_partition_is_not_waited_for_and_markers_pass_windows(live: Live) -> None:
-    """The clock alone finds it idle; latency markers go round the windows to the companion topic."""
-    live.settings = replace(live.settings, latency_interval=timedelta(milliseconds=200))
-    source = live.topic(
-        "clicks",
-        schema=SCHEMA,
-        event_time="at",
-        watermark=monotonous().with_idleness(timedelta(seconds=1)),
-    )
-    out = live.topic("totals")
-    flow = Flow("idle")
-    flow.read("clicks", source).window(Tumbling(10), by="user").aggregate(n="count(*)").write("totals", out)
-    live.send(source, click("a", 1, 1000), click("b", 1, 2000), partitions=2)
-    live.send(source, click("a", 1, 20_000), partitions=2)
-
-    def until(run: LiveRun) -> None:
-        for _ in range(600):
-            if live.values(out) and live.records(f"{out.name}.events"):
-                return
-            assert not run.wait(0.1)
-
-    live.run(flow, None, until)
-
-    assert {(row["user"], row["n"]) for row in live.values(out)} == {("a", 1), ("b", 1)}
-    assert live.records(f"{out.name}.events")
