@@ -193,7 +193,7 @@ def _contents(stepped: Stepped) -> Iterator[tuple[str, bytes]]:
             [pa.array(events, pa.binary()), pa.array(partitions, pa.int32())], schema=MARKER_ROWS
         )
         yield MARKERS, rows.serialize().to_pybytes()
-    counters = json.dumps(out.counters | stepped.manifest.sizes())
+    counters = json.dumps(out.counters | out.gauges | stepped.manifest.sizes())
     yield COUNTERS, pa.record_batch([pa.array([counters])], schema=COUNTER_ROWS).serialize().to_pybytes()
 
 
