@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from flowcore.metrics.health import query_lines
-from flowcore.metrics.progress import FlowProgress
+from flowcore.metrics.progress import FlowProgress, Switch
 
 __all__ = ["LogListener", "news"]
 
@@ -50,9 +50,14 @@ def news(before: FlowProgress | None, now: FlowProgress) -> list[str]:
             found.append(f"{where}: {dropped:,} records came too late and were dropped")
     told = set(before.switches) if before else set()
     found += [
-        f"query {switch.query!r} of flow {now.flow!r} went from {switch.before} to {switch.after}: "
-        f"{switch.reason or 'no reason given'}"
+        f"query {switch.query!r} of flow {now.flow!r} {_way(switch)}: {switch.reason or 'no reason given'}"
         for switch in now.switches
         if switch not in told and (before or switch.time_ms >= now.time_ms)
     ]
     return found
+
+
+def _way(switch: Switch) -> str:
+    if switch.before == switch.after:
+        return f"is in {switch.after} mode as before"
+    return f"went from {switch.before} to {switch.after}"
