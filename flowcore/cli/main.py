@@ -21,6 +21,7 @@ _COMMANDS = {
     "replay": "Replay transcripts: scripts of steps and of what has to come out.",
     "run": "Run a flow: bounded stages as needed, then live.",
     "setup": "Fetch jars and prepare Spark's JVM for a fast start.",
+    "state": "Show what a flow keeps, as its checkpoints have it.",
     "top": "Show how a flow that runs elsewhere is doing.",
 }
 

@@ -79,8 +79,8 @@ class AlignedGroup(EventTimeGroup):
         self._forget(watermark_ms)
 
     def header(self) -> Mapping[str, Any]:
-        """How far event time has come."""
-        return {"watermark_ms": self._watermark_ms}
+        """How far event time has come, and, for who reads it alone, the first pane that is not forgotten."""
+        return {"watermark_ms": self._watermark_ms, "first_pane": self._grid.panes_within(self._ended)}
 
     def delta(self) -> bytes | None:
         """The slots that have changed, of panes that are still there."""

@@ -13,7 +13,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from flowcore.elements import MAX_TIMESTAMP_MS
-from flowcore.keygroups.operator import Outputs
+from flowcore.keygroups.operator import Closing, Outputs
 
 __all__ = ["BoundedGroup", "BoundedOperator", "BoundedRun"]
 
@@ -60,6 +60,13 @@ class BoundedRun:
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[str, pa.RecordBatch]]:
         """``(output, rows)``, in order, of records in order of time."""
+        try:
+            yield from self._run(batches)
+        finally:
+            if isinstance(self.operator, Closing):
+                self.operator.close()
+
+    def _run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[str, pa.RecordBatch]]:
         group: BoundedGroup | None = None
         out = Outputs()
         for batch in batches:

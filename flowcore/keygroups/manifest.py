@@ -108,10 +108,27 @@ class Manifest:
 
     @classmethod
     def decode(cls, written: bytes, *, form: str, key_groups: int) -> Manifest:
-        """From JSON.
+        """From JSON, to go on from it.
 
         Raises:
             StateError: It is of another version, another operator, or another number of key groups.
+        """
+        found = cls.read(written)
+        for name, before, now in (("form", found.form, form), ("key_groups", found.key_groups, key_groups)):
+            if before != now:
+                msg = (
+                    f"the checkpoint's state has {name}={before!r}, the flow asks for {now!r}: "
+                    "its keys would not be found again; change it back, or start a new checkpoint "
+                )
+                raise StateError(msg)
+        return found
+
+    @classmethod
+    def read(cls, written: bytes) -> Manifest:
+        """From JSON, whatever operator it is of.
+
+        Raises:
+            StateError: It is of another version.
         """
         fields = json.loads(written)
         version = fields.pop("version", None)
@@ -121,13 +138,6 @@ class Manifest:
                 "else; go on with the flowcore that wrote it, or start a new checkpoint"
             )
             raise StateError(msg)
-        for name, now in (("form", form), ("key_groups", key_groups)):
-            if fields[name] != now:
-                msg = (
-                    f"the checkpoint's state has {name}={fields[name]!r}, the flow asks for {now!r}: "
-                    "its keys would not be found again; change it back, or start a new checkpoint "
-                )
-                raise StateError(msg)
         for name in ("snapshot", "deltas"):
             fields[name] = [Written(**entry) for entry in fields[name]]
         positions = [Position(**entry) for entry in fields.pop("positions")]

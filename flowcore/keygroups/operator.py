@@ -13,13 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import pyarrow as pa
 
 from flowcore.elements import LatencyMarker, WatermarkStatus
 
-__all__ = ["KeyGroup", "KeyGroupOperator", "Outputs"]
+__all__ = ["Closing", "KeyGroup", "KeyGroupOperator", "Outputs"]
 
 
 @dataclass(slots=True)
@@ -124,4 +124,13 @@ class KeyGroupOperator(Protocol):
 
     def open(self) -> KeyGroup:
         """A key group without state."""
+        ...
+
+
+@runtime_checkable
+class Closing(Protocol):
+    """An operator that opens something in a task, on its own, for all groups."""
+
+    def close(self) -> None:
+        """The task ends."""
         ...

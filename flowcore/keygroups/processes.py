@@ -57,9 +57,10 @@ class KeyedProcesses:
         values: The columns of a record as the function sees it.
         timestamp: The column of the records' timestamps, a 64-bit integer.
         rows: The columns of records.
-        places: Those of them that say where a record was, and go on with what is made of it.
         results: The columns of what it puts out.
         side_outputs: The columns of what else it puts out, by name.
+        places: Columns of records that say where one was, and go on with what is made of it.
+        topics: By number, where the first three of these are a topic's number, partition and offset.
         keyed: Results carry their key, as `key_fields`; not from a function of batches, which has no one key.
     """
 
@@ -69,9 +70,10 @@ class KeyedProcesses:
     values: tuple[str, ...]
     timestamp: str
     rows: pa.Schema
-    places: tuple[str, ...]
     results: pa.Schema
     side_outputs: Mapping[str, pa.Schema]
+    places: tuple[str, ...] = ()
+    topics: tuple[str, ...] = ()
     keyed: bool = False
 
     @property
@@ -96,14 +98,21 @@ class KeyedProcesses:
 
     def open(self) -> _Group:
         """A key group without state."""
-        return _Group(self, self.opened)
+        return _Group(self)
 
     @cached_property
     def opened(self) -> ProcessOperator:
-        """The function, opened in this worker."""
+        """The function, opened in this task."""
         with of_operator(self.name):
             config = ProcessConfig(function=self.function, side_outputs=tuple(self.side_outputs))
             return ProcessOperator(config)
+
+    def close(self) -> None:
+        """Close the function if it is open; who asks for it again opens it again."""
+        opened = self.__dict__.pop("opened", None)
+        if opened is not None:
+            with of_operator(self.name):
+                opened.close()
 
 
 def side(name: str) -> str:
@@ -112,9 +121,8 @@ def side(name: str) -> str:
 
 
 class _Group:
-    def __init__(self, of: KeyedProcesses, operator: ProcessOperator) -> None:
+    def __init__(self, of: KeyedProcesses) -> None:
         self._of = of
-        self._operator = operator
         self._state = ProcessState()
         self._advances = 0
         self._outputs = of.outputs
@@ -129,26 +137,29 @@ class _Group:
         """What expires, then timers of the clock that are due."""
         before_ms = self._state.clock_ms
         self._advances += 1
-        seen = self._called(lambda: self._operator.advance_clock(self._state, clock_ms))
+        with of_operator(self._of.name, self._of_timer):
+            seen = self._of.opened.advance_clock(self._state, clock_ms)
         self._put(seen, out, lambda result: self._timer(result, "clock", before_ms))
 
     def rows(self, rows: pa.RecordBatch, out: Outputs) -> None:
         """Records, one by one, or at once for a function of batches."""
         keys = python_keys([rows.column(name) for name in self._of.keys], rows.num_rows)
         times = rows.column(self._of.timestamp).to_pylist()
-        if self._operator.config.function.by_batch():
-            batch = rows.select(list(self._of.values))
-            seen = self._called(lambda: self._operator.process_batch(self._state, keys, times, batch))
-        else:
-            values = map(KeyedRecord, keys, self._records(rows), times)
-            seen = self._called(lambda: self._operator.process(self._state, values))
+        opened = self._of.opened
+        with of_operator(self._of.name, lambda: self._of_record(rows)):
+            if opened.config.function.by_batch():
+                batch = rows.select(list(self._of.values))
+                seen = opened.process_batch(self._state, keys, times, batch)
+            else:
+                seen = opened.process(self._state, map(KeyedRecord, keys, self._records(rows), times))
         self._put(seen, out, lambda _: None, rows)
 
     def advance_watermark(self, watermark_ms: int, out: Outputs) -> None:
         """Timers of event time that are due."""
         before_ms = self._state.watermark_ms
         self._advances += 1
-        seen = self._called(lambda: self._operator.advance_watermark(self._state, watermark_ms))
+        with of_operator(self._of.name, self._of_timer):
+            seen = self._of.opened.advance_watermark(self._state, watermark_ms)
         self._put(seen, out, lambda result: self._timer(result, "event", before_ms))
 
     def status(self, status: WatermarkStatus, out: Outputs) -> None:
@@ -167,7 +178,7 @@ class _Group:
             "watermark_ms": self._state.watermark_ms,
             "clock_ms": self._state.clock_ms,
             "advances": self._advances,
-            "states": {name: each.form for name, each in self._operator.declared.items()},
+            "states": {name: each.form for name, each in self._of.opened.declared.items()},
         }
 
     def delta(self) -> bytes | None:
@@ -185,14 +196,14 @@ class _Group:
 
     def restore(self, header: Mapping[str, Any], pieces: Iterator[bytes]) -> None:
         """Take what was written."""
-        require_forms(header.get("states", {}), self._operator.declared)
+        require_forms(header.get("states", {}), self._of.opened.declared)
         self._state.watermark_ms = header.get("watermark_ms", self._state.watermark_ms)
         self._state.clock_ms = header.get("clock_ms", self._state.clock_ms)
         self._advances = header.get("advances", self._advances)
         for piece in pieces:
             for entry in _read(piece):
                 forget_key(from_plain(entry["key"]), self._state)
-                decode_key(entry, self._state, self._operator.declared)
+                decode_key(entry, self._state, self._of.opened.declared)
         self._state.touched.clear()
 
     def _written(self, keys: Iterable[Any]) -> bytes:
@@ -205,9 +216,19 @@ class _Group:
             return ({} for _ in range(rows.num_rows))
         return (dict(zip(names, each, strict=True)) for each in zip(*lists, strict=True))
 
-    def _called(self, work: Callable[[], ProcessEmissions]) -> ProcessEmissions:
-        with of_operator(self._of.name):
-            return work()
+    def _of_record(self, rows: pa.RecordBatch) -> str:
+        """Where the record was that the function is at; of a batch its first."""
+        if not self._of.topics:
+            return ""
+        number, partition, offset = (
+            rows.column(name)[self._of.opened.current.origin or 0].as_py() for name in self._of.places[:3]
+        )
+        first = " the batch that begins with" if self._of.opened.config.function.by_batch() else ""
+        return f" at{first} {self._of.topics[number]}[{partition}]@{offset}"
+
+    def _of_timer(self) -> str:
+        current = self._of.opened.current
+        return f" at the timer of key {current.key!r}, {current.timestamp_ms} ms"
 
     def _timer(self, result: ProcessResult, clock: str, before_ms: int) -> str:
         """A time is reached once. A timer that was asked for behind it is told apart by the advance."""

@@ -25,7 +25,7 @@ from flowcore.errors import StateError
 from flowcore.keygroups.columns import joined
 from flowcore.keygroups.event_time import EventTime, Source
 from flowcore.keygroups.manifest import Manifest, Position, Written
-from flowcore.keygroups.operator import KeyGroup, KeyGroupOperator, Outputs
+from flowcore.keygroups.operator import Closing, KeyGroup, KeyGroupOperator, Outputs
 from flowcore.keygroups.packed import Channel, Kind, Packed, in_order
 from flowcore.keygroups.store import Store
 from flowcore.watermarks.tracking import Told
@@ -115,6 +115,11 @@ class Runtime:
         """
         manifest = self._manifest(store)
         return manifest, self._state(manifest, store, None)
+
+    def close(self) -> None:
+        """A task ends: what its steps have opened is closed; a next one may open it again."""
+        if isinstance(self.operator, Closing):
+            self.operator.close()
 
     def _manifest(self, store: Store) -> Manifest:
         written = store.manifest()

@@ -100,8 +100,8 @@ class SessionGroup(EventTimeGroup):
         self._emit(fired, out, is_late=False)
 
     def header(self) -> Mapping[str, Any]:
-        """How far event time has come."""
-        return {"watermark_ms": self._watermark_ms}
+        """How far event time has come, and, for who reads it alone, how late records may be."""
+        return {"watermark_ms": self._watermark_ms, "lateness_ms": self._of.config.allowed_lateness_ms}
 
     def delta(self) -> bytes | None:
         """All sessions of the keys that were touched and still have any."""

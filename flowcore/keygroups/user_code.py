@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,8 +16,12 @@ _SHOWN = 200
 
 
 @contextmanager
-def of_operator(name: str) -> Iterator[None]:
+def of_operator(name: str, where: Callable[[], str] = str) -> Iterator[None]:
     """Around calls of an operator's function.
+
+    Args:
+        name: The operator.
+        where: Says what the call was about, with a leading blank; nothing by default.
 
     Raises:
         FunctionError: What it raised, on one line.
@@ -28,7 +32,8 @@ def of_operator(name: str) -> Iterator[None]:
         raise
     except Exception as error:
         said = " ".join(str(error).split())
-        msg = f"operator {name!r}: its function raised {type(error).__name__}{f': {said}' if said else ''}"
+        raised = f"{type(error).__name__}{f': {said}' if said else ''}"
+        msg = f"operator {name!r}: its function raised {raised}{where()}"
         raise FunctionError(msg) from error
 
 

@@ -47,6 +47,7 @@ class ProcessOperator:
 
     Attributes:
         declared: The states of the function by name.
+        current: Which record or timer it is about, or was when the function raised.
 
     Raises:
         StateError: A state is declared twice.
@@ -54,9 +55,9 @@ class ProcessOperator:
 
     def __init__(self, config: ProcessConfig) -> None:
         self.config = config
-        self._current = Current()
-        self._context = ProcessContext(self._current, config.side_outputs)
-        opening = OpenContext(self._current)
+        self.current = Current()
+        self._context = ProcessContext(self.current, config.side_outputs)
+        opening = OpenContext(self.current)
         config.function.open(opening)
         opening.close()
         self.declared: Mapping[str, Declaration] = opening.declared
@@ -67,7 +68,7 @@ class ProcessOperator:
 
     def process(self, state: ProcessState, records: Iterable[KeyedRecord]) -> ProcessEmissions:
         """Give records to the function, one after the other."""
-        current = self._current
+        current = self.current
         seen = current.begin(state)
         for origin, (key, record, timestamp_ms) in enumerate(records):
             current.key, current.timestamp_ms, current.origin = key, timestamp_ms, origin
@@ -85,13 +86,13 @@ class ProcessOperator:
         function = self.config.function
         if not function.by_batch():
             return self.process(state, map(KeyedRecord, keys, batch.to_pylist(), timestamps_ms))
-        seen = self._current.begin(state, timestamps_ms)
+        seen = self.current.begin(state, timestamps_ms)
         seen.batches += function.process_batch(keys, batch, self._context) or ()
         return seen
 
     def advance_watermark(self, state: ProcessState, watermark_ms: int) -> ProcessEmissions:
         """Let event time come this far; a watermark that is not above the current one is ignored."""
-        seen = self._current.begin(state)
+        seen = self.current.begin(state)
         if watermark_ms > state.watermark_ms:
             state.watermark_ms = watermark_ms
             while (due := state.event_timers.next_due(watermark_ms)) is not None:
@@ -107,7 +108,7 @@ class ProcessOperator:
 
         What has expired by then is gone before any timer sees it.
         """
-        seen = self._current.begin(state)
+        seen = self.current.begin(state)
         state.clock_ms = max(state.clock_ms, clock_ms)
         while (expiring := state.expiries.next_due(state.clock_ms)) is not None:
             (key, name), _ = expiring
@@ -117,11 +118,11 @@ class ProcessOperator:
         return seen
 
     def _on_timer(self, key: Any, time_ms: int) -> None:
-        self._current.key, self._current.timestamp_ms, self._current.origin = key, time_ms, None
+        self.current.key, self.current.timestamp_ms, self.current.origin = key, time_ms, None
         self._collect(self.config.function.on_timer(time_ms, self._context))
 
     def _collect(self, outputs: Outputs) -> None:
-        self._current.emissions.results.extend(map(self._current.result, outputs or ()))
+        self.current.emissions.results.extend(map(self.current.result, outputs or ()))
 
     def _expire(self, state: ProcessState, key: Any, name: str) -> None:
         ttl_ms = self.declared[name].ttl_ms

@@ -20,9 +20,10 @@ from flowcore.graph.operators import KeyedProcess, Window
 from flowcore.graph.stateful import WINDOW_COLUMNS
 from flowcore.keygroups import emission
 from flowcore.keygroups.bounded import BoundedOperator, BoundedRun
-from flowcore.keygroups.bounded_process import BoundedProcess, side_named
 from flowcore.keygroups.emission import RESULTS
+from flowcore.keygroups.processes import KeyedProcesses, side
 from flowcore.spark.batch_windows import TIME, timed
+from flowcore.spark.by_key import require_keys
 from flowcore.spark.keygroups import Outlet, Unpacking
 from flowcore.spark.python_chain import arrow_schema, types_of
 from flowcore.spark.sql import quoted, shown_time
@@ -86,7 +87,7 @@ def by_key_group(
         for output in schemas
     }
     sides = [name for name, _ in node.side_outputs] if isinstance(node, KeyedProcess) else []
-    return ByKeyGroup(whole, parts[RESULTS], {name: parts[side_named(name)] for name in sides})
+    return ByKeyGroup(whole, parts[RESULTS], {name: parts[side(name)] for name in sides})
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +112,7 @@ def _in_order(node: Window | KeyedProcess, frame: DataFrame, key_groups: int) ->
     names = dict.fromkeys((*node.by, *node.uses))
     keys = ", ".join(map(quoted, node.by))
     group = f"pmod(hash({keys}), {key_groups})" if keys else "0"
+    require_keys(frame.schema, node.by, node.by)
     frame = timed(node, frame).selectExpr(
         TIME,
         *map(quoted, names),
@@ -130,19 +132,19 @@ def _operator(
     if isinstance(node, Window):
         windows = operator_of(node, rows, late=())
         return windows, {RESULTS: windows.outputs[RESULTS]}
-    process = BoundedProcess(
+    schemas = {name: arrow_schema(types_of(schema)) for name, schema in node.side_outputs}
+    results = arrow_schema(types_of(node.schema))
+    process = KeyedProcesses(
         name=node.name,
         function=node.function,
         keys=node.by,
-        key_of=node.key_of,
         values=node.uses,
         timestamp=TIME,
-        outputs={
-            RESULTS: arrow_schema(types_of(node.schema)),
-            **{side_named(name): arrow_schema(types_of(schema)) for name, schema in node.side_outputs},
-        },
+        rows=rows,
+        results=results,
+        side_outputs=schemas,
     )
-    return process, process.outputs
+    return process, {RESULTS: results, **{side(name): schema for name, schema in schemas.items()}}
 
 
 def _texts(

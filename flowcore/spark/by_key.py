@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
-from pyspark.sql.types import StructType
+from pyspark.sql.types import (
+    BinaryType,
+    BooleanType,
+    DateType,
+    DecimalType,
+    IntegralType,
+    NullType,
+    StringType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
 
+from flowcore.errors import PlanError
 from flowcore.graph.operators import KeyedProcess, Operator, Read, Window, topic_of
 from flowcore.keygroups.event_time import Source
 from flowcore.keygroups.operator import KeyGroupOperator
@@ -18,16 +30,9 @@ from flowcore.keygroups.packing import Inputs, Packing
 from flowcore.keygroups.runtime import Runtime
 from flowcore.planner.plan import LiveQuery
 from flowcore.spark.beside import Beside
-from flowcore.spark.keygroups import (
-    COUNTER_ROWS,
-    COUNTERS,
-    MARKER_ROWS,
-    MARKERS,
-    Outlet,
-    Unpacking,
-    by_key_group,
-)
+from flowcore.spark.keygroups import COUNTER_ROWS, MARKER_ROWS, Outlet, Unpacking, by_key_group
 from flowcore.spark.lanes import EVENT, LANE, NEWEST, ORDINAL, SOURCE, TIME, VALUE, Lane, Tracks
+from flowcore.spark.processor import COUNTERS, MARKERS
 from flowcore.spark.sql import literal, quoted
 from flowcore.spark.watermarks import CHANNEL, ELEMENT
 from flowcore.watermarks import no_watermarks
@@ -45,10 +50,15 @@ __all__ = [
     "goes_by_clock",
     "packed",
     "put_out",
+    "require_keys",
     "topic_case",
 ]
 
 _COUNTED = -4
+_KEYS = (
+    IntegralType, StringType, BooleanType, BinaryType, DateType, DecimalType, TimestampType, TimestampNTZType,
+    NullType,
+)  # fmt: skip
 _COUNTERS = "_counters"
 OWN = "_flowcore_"
 """In front of names beside the user's."""
@@ -137,6 +147,7 @@ def given(
         columns: What a record's columns are called, and what they are called in the frame.
         of: The query.
     """
+    require_keys(tracks.frame.schema, [columns[name] for name in by], by)
     keys = ", ".join(lane.column(name) for name in by)
     group = f"CAST(pmod(hash({keys}), {of.key_groups}) AS INT)" if keys else "0"
     texts = {
@@ -157,6 +168,29 @@ def given(
     return tracks.frame.selectExpr(
         *own, *(f"{quoted(now)} AS {quoted(name)}" for name, now in columns.items())
     )
+
+
+def require_keys(schema: StructType, columns: Sequence[str], names: Sequence[str]) -> None:
+    """Keys that are equal or not wherever they are compared: in Spark, in Python, and read back from state.
+
+    Args:
+        schema: Of the frame.
+        columns: The key's columns there.
+        names: What they are called by the user.
+
+    Raises:
+        PlanError: One is of a type whose values are not.
+    """
+    types = {field.name.lower(): field.dataType for field in schema.fields}
+    for column, name in zip(columns, names, strict=True):
+        kind = types[column.lower()]
+        if not isinstance(kind, _KEYS):
+            msg = (
+                f"by={name!r} is {kind.simpleString().upper()}: not-a-number is not equal to itself, and "
+                "what holds other values cannot be looked up, so that a key would not be found again; go by "
+                f"its parts, or by text: 'cast({name} as STRING) as key' or 'to_json({name}) as key'"
+            )
+            raise PlanError(msg)
 
 
 def packed(

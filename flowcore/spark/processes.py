@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from flowcore.graph.operators import KeyedProcess, SideOutput
+from flowcore.graph.operators import KeyedProcess, SideOutput, topic_of
 from flowcore.keygroups.emission import RESULTS, TIMESTAMP
 from flowcore.keygroups.processes import TIMER, KeyedProcesses, side
 from flowcore.keygroups.records import ORDINAL as OUTPUT
@@ -49,6 +49,7 @@ def processed(node: KeyedProcess, tracks: Tracks, lane: Lane, of: ByKey) -> tupl
         timestamp=STAMP,
         rows=rows,
         places=tuple(places),
+        topics=tuple(topic.name if (topic := topic_of(each)) else each.name for each in of.query.sources),
         results=arrow_schema(types_of(node.schema)),
         side_outputs={name: arrow_schema(types_of(schema)) for name, schema in node.side_outputs},
         keyed=buffer_of(node, of) is not None,

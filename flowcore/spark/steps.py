@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
+from threading import Lock
 from types import TracebackType
 from typing import Any, Self
 
@@ -29,12 +31,15 @@ from flowcore.keygroups.runtime import Runtime
 from flowcore.serializers.events import LatencyMarkerEventSerializer
 from flowcore.serializers.formats.raw import RawFormat
 from flowcore.serializers.tagged import TaggedSerializer
-from flowcore.spark.keygroups import COUNTER_ROWS, COUNTERS, MARKER_ROWS, MARKERS, by_key_group
+from flowcore.spark.keygroups import COUNTER_ROWS, MARKER_ROWS, by_key_group
+from flowcore.spark.processor import COUNTERS, MARKERS
 
 __all__ = ["Steps"]
 
 _KEY_GROUPS = 3
 _SOURCE = "steps"
+_starting = Lock()
+"""The first batch of a query starts a Python process, for which Spark waits no longer than 10 s."""
 _ELEMENTS: TaggedSerializer[bytes] = TaggedSerializer(RawFormat())
 _EVENTS = LatencyMarkerEventSerializer()
 _INPUTS = Inputs(
@@ -82,6 +87,7 @@ class Steps:
         self._seen: list[tuple[str, bytes]] = []
         self._number = 0
         self._query: Any = None
+        self._started = False
 
     def __enter__(self) -> Self:
         self._start()
@@ -102,10 +108,9 @@ class Steps:
         lines = [json.dumps(self._line(place, item)) for place, item in enumerate(items)]
         path = self._files / f"step-{self._number:06}.json"
         self._tell_time()
-        self._write(path, lines)
         self._seen.clear()
         try:
-            self._query.processAllAvailable()
+            self._process(path, lines)
         except PySparkException as error:
             # Its batch is planned and will be run again: without content it does nothing.
             self._write(path, [])
@@ -119,7 +124,14 @@ class Steps:
         self._query.stop()
         self._start()
 
+    def _process(self, path: Path, lines: Sequence[str]) -> None:
+        with nullcontext() if self._started else _starting:
+            self._write(path, lines)
+            self._query.processAllAvailable()
+        self._started = True
+
     def _start(self) -> None:
+        self._started = False
         self._query = (
             self._stepped()
             .writeStream.foreachBatch(self._take)

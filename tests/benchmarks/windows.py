@@ -55,6 +55,7 @@ TUNED_WRITE = {
     "kafka.batch.size": str(512 << 10),
     "kafka.buffer.memory": str(128 << 20),
 }
+HELD, TOUCHED, TOUCHING_BATCHES = (10_000, 1_000_000), 10_000, 12
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,7 @@ CASES = [
 @click.command()
 @click.option("--records", default=2_000_000, show_default=True, help="Records in the topic.")
 @click.option("--per-key-records", default=100_000, show_default=True, help="Records of the per-key rival.")
-@click.option("--case", "names", multiple=True, help="Only these, for instance tumbling-10000.")
+@click.option("--case", "names", multiple=True, help="Only these, for instance tumbling-10000, or held.")
 @click.option("--rounds", default=1, show_default=True, help="Counted runs of each contender.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(
@@ -110,14 +111,24 @@ def command(
     folder = Path(tempfile.mkdtemp(prefix="flowcore-bench-"))
     try:
         with EmbeddedBroker() as broker:
-            report = _measure(folder, broker.bootstrap_servers, cases, records, per_key_records, rounds)
+            held = not names or "held" in names
+            report = _measure(
+                folder, broker.bootstrap_servers, cases, records, per_key_records, rounds, held=held
+            )
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     report.show(as_json=as_json)
 
 
 def _measure(  # noqa: PLR0917 - what was asked for
-    folder: Path, servers: str, cases: list[Case], records: int, per_key_records: int, rounds: int
+    folder: Path,
+    servers: str,
+    cases: list[Case],
+    records: int,
+    per_key_records: int,
+    rounds: int,
+    *,
+    held: bool,
 ) -> Report:
     settings = Settings.of(
         {
@@ -130,10 +141,19 @@ def _measure(  # noqa: PLR0917 - what was asked for
     to_native: dict[str, float] = {}
     to_per_key: dict[str, float] = {}
     ensure_topics(servers, {"first": PARTITIONS})
-    plan = plan_flow(_flow(cases[0], "first", "out"), "slice", settings)
+    ratios: dict[str, float] = {}
+    plan = plan_flow(_flow(CASES[0], "first", "out"), "slice", settings)
     with open_context(plan, settings) as context:
         bench = _Bench(servers, context, folder)
-        bench.warm_up()
+        if held:
+            few_s, many_s = (bench.held(keys) for keys in HELD)
+            ratios["ratio_of_keys_held"] = sorted(many_s)[len(many_s) // 2] / sorted(few_s)[len(few_s) // 2]
+            figures += [
+                Figures(f"{keys:,} keys held, {TOUCHED:,} touched", "s a batch", seconds)
+                for keys, seconds in zip(HELD, (few_s, many_s), strict=True)
+            ]
+        if cases:
+            bench.warm_up()
         for case in cases:
             sent = bench.fill(case, records)
             few = bench.fill(case, per_key_records)
@@ -149,7 +169,7 @@ def _measure(  # noqa: PLR0917 - what was asked for
             to_per_key[case.name] = median["flowcore"] / median["per key"]
             if "native" in median:
                 to_native[case.name] = median["flowcore"] / median["native"]
-    ratios = {"ratio_to_per_key_state": min(to_per_key.values())}
+    ratios |= {"ratio_to_per_key_state": min(to_per_key.values())} if to_per_key else {}
     ratios |= {"ratio_to_native": min(to_native.values())} if to_native else {}
     ratios |= {f"{name} to native": ratio for name, ratio in to_native.items()}
     ratios |= {f"{name} to per key": ratio for name, ratio in to_per_key.items()}
@@ -217,6 +237,46 @@ class _Bench:
         rows = pd.DataFrame(_read(self.servers, out))
         _check(case, sent, rows, "flowcore")
         return len(sent.columns) / seconds
+
+    def held(self, keys: int) -> list[float]:
+        """Seconds of each batch that touches some keys of those that are held; no window ends."""
+        number = next(self.numbers)
+        topic, out = f"in-held-{number}", f"out-held-{number}"
+        ensure_topics(self.servers, {topic: PARTITIONS, out: PARTITIONS})
+        random = np.random.default_rng(7)
+        flow = Flow(f"bench-{topic}")
+        source = KafkaTopic(
+            topic, schema=SCHEMA, event_time="at", watermark=bounded_out_of_orderness(timedelta(seconds=2))
+        )
+        windows = flow.read("records", source).window(Tumbling(100_000), by="auction_id")
+        windows.aggregate(total="sum(price)", n="count(*)").write("out", KafkaTopic(out))
+
+        def run(touched: np.ndarray[Any, Any], batch: int) -> list[float]:
+            table = pa.table(
+                {
+                    "auction_id": touched,
+                    "price": np.ones(len(touched), np.int64),
+                    "at": np.full(len(touched), BEGIN_MS),
+                }
+            )
+            parts = (table.slice(start, 100_000) for start in range(0, len(touched), 100_000))
+            feed.feed(self.servers, topic, parts)
+            settings = replace(
+                self.context.settings, state_dir=self.folder / f"state-{out}", max_records_per_batch=batch
+            )
+            plan = plan_flow(flow, "slice", settings)
+            with LiveRun(plan, Context(self.context.spark, settings, plan.flow)) as live:
+                (query,) = self.context.spark.streams.active
+                live.wait()
+                return [
+                    each["durationMs"]["triggerExecution"] / 1000
+                    for each in query.recentProgress
+                    if each["numInputRows"]
+                ]
+
+        run(np.arange(keys), BATCH)
+        touching = [random.choice(keys, TOUCHED, replace=False) for _ in range(TOUCHING_BATCHES)]
+        return run(np.concatenate(touching), TOUCHED)[2:]
 
     def native(self, case: Case, sent: Sent, _round: int) -> float:
         """Records a second of Spark's own aggregate."""

@@ -1,6 +1,8 @@
 """Every transcript of every kind that can be replayed agrees, step by step.
 
-They are read from the folder ``shared`` beside the checkout if it is there, else from the copy here.
+They are read from the folder ``shared`` beside the checkout if it is there, else from the copy here. The
+folder ``variants`` has more on the same themes: late sessions, the ends of time, sliding windows late for
+some of their panes, evictors, continuous triggers.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ COPY = Path(__file__).parent / "transcripts"
 SHARED = Path(__file__).parents[3] / "shared" / "transcripts"
 FOLDER = SHARED if SHARED.is_dir() else COPY
 
-ALL = [load(path) for path in sorted(FOLDER.glob("*.yaml"))]
+VARIANTS = Path(__file__).parent / "variants"
+
+ALL = [load(path) for folder in (FOLDER, VARIANTS) for path in sorted(folder.glob("*.yaml"))]
 REPLAYED = [transcript for transcript in ALL if transcript.kind in KINDS]
 CLAIMED = {
     "backlog": 1,
@@ -29,7 +33,7 @@ CLAIMED = {
     "serializer": 6,
     "session-merge": 6,
     "watermarks": 13,
-    "window": 44,
+    "window": 44 + 30,
 }
 """Kinds that flowcore says it replays, and how many transcripts of each there are at least."""
 

@@ -24,7 +24,7 @@ from flowcore import (
     Stream,
     Tumbling,
 )
-from flowcore.errors import RunError
+from flowcore.errors import PlanError, RunError
 from flowcore.graph.operators import KeyedProcess, Window
 from flowcore.planner.forms import form_of
 from flowcore.testing.harness import WindowHarness
@@ -253,4 +253,17 @@ def test_row_without_timestamp_is_refused_by_name(run: Run) -> None:
     with pytest.raises(
         RunError, match=r"operator 'window_1': the record \{.*\} has no timestamp: it belongs"
     ):
+        run(flow)
+
+
+@pytest.mark.parametrize("key", ["cast(number as DOUBLE)", "struct(number)", "array(number)"])
+@pytest.mark.usefixtures("visits")
+def test_a_key_that_would_not_be_found_again_is_refused(run: Run, key: str) -> None:
+    """Not-a-number, and what holds other values."""
+    flow = Flow("f")
+    visits = flow.read("visits", Parquet("visits", schema=VISITS)).with_columns(f"{key} as odd")
+    found = visits.window(Session(1), by="odd", timestamp="at").aggregate(n="count(*)")
+    found.select("n").write("out", Parquet("out"))
+
+    with pytest.raises(PlanError, match=r"by='odd' is .*: not-a-number is not equal to itself"):
         run(flow)

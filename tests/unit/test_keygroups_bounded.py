@@ -9,8 +9,8 @@ import pytest
 from flowcore import KeyedProcessFunction
 from flowcore.errors import FunctionError
 from flowcore.keygroups.bounded import BoundedRun
-from flowcore.keygroups.bounded_process import BoundedProcess, side_named
 from flowcore.keygroups.emission import RESULTS
+from flowcore.keygroups.processes import KeyedProcesses, side
 
 ROWS = pa.schema([("user", pa.string()), ("at", pa.int64()), ("n", pa.int64())])
 NUMBERS = pa.schema([("n", pa.int64())])
@@ -42,9 +42,9 @@ class _Noted(KeyedProcessFunction):
 
 
 def _run(life: list[str], *batches: list[dict[str, Any]]) -> list[tuple[str, list[int]]]:
-    process = BoundedProcess(
-        name="noted", function=_Noted(life), keys=("user",), key_of=lambda values: values[0], values=("n",),
-        timestamp="at", outputs={RESULTS: NUMBERS, side_named("odd"): NUMBERS},
+    process = KeyedProcesses(
+        name="noted", function=_Noted(life), keys=("user",), values=("n",), timestamp="at", rows=ROWS,
+        results=NUMBERS, side_outputs={"odd": NUMBERS},
     )  # fmt: skip
     given = (pa.RecordBatch.from_pylist(batch, schema=ROWS) for batch in batches)
     return [(name, rows["n"].to_pylist()) for name, rows in BoundedRun(process, clock_ms=5).run(given)]
@@ -55,7 +55,7 @@ def test_timers_are_due_when_the_records_have_ended() -> None:
     first = [{"user": "a", "at": 1, "n": 3}, {"user": "b", "at": 1, "n": -4}]
     assert _run(life, first, [{"user": "a", "at": 2, "n": 5}]) == [
         (RESULTS, [3, -4]),
-        (side_named("odd"), [-4]),
+        (side("odd"), [-4]),
         (RESULTS, [5]),
         (RESULTS, [1008, 996, 1008]),
     ]

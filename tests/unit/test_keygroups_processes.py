@@ -267,3 +267,66 @@ def test_a_record_without_columns_is_a_record() -> None:
     group = processes(Counts(), keys=("user", "number"), values=()).open()
     group.rows(batch(("a", 1, "x", 5, 0), ("b", 1, "x", 5, 1)), out)
     assert [seen for _, seen, *_ in put_out(out)] == ["('a', 5) {}", "('b', 5) {}"]
+
+
+class Recorded(KeyedProcessFunction):
+    """Writes down when it is opened and closed, and fails when it is asked to."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def open(self, context: Any) -> None:
+        self.calls.append("open")
+        self.sum = context.value_state("sum", "BIGINT")
+
+    def process(self, record: Any, context: Any) -> Any:
+        if record["do"] == "fail":
+            raise ValueError(record["number"])
+        self.sum.set(self.sum.get(0) + record["number"])
+        context.register_event_timer(100)
+        return [{"seen": str(self.sum.get())}]
+
+    def on_timer(self, time_ms: int, context: Any) -> Any:  # noqa: ARG002 - a function's signature
+        raise KeyError(time_ms)
+
+    def close(self) -> None:
+        self.calls.append("close")
+
+
+def test_a_function_is_opened_once_for_each_task_and_closed_behind_it() -> None:
+    """What a worker remembers goes on with the function as it was opened again."""
+    function = Recorded()
+    run, store, remembered = runtime(function), MemoryStore(), Remembered()
+
+    run.step(0, packed([("a", 1, "", 1, 0)], 0), 0, store, remembered)
+    run.step(0, packed([("a", 2, "", 2, 1)], 0), 1, store, remembered)
+    run.close()
+    run.close()
+    stepped = run.step(0, packed([("a", 3, "", 4, 2)], 0), 2, store, remembered)
+
+    assert function.calls == ["open", "close", "open"]
+    assert [row[1] for row in put_out(stepped)] == ["7"]
+
+
+def test_a_failure_says_at_which_record_or_timer() -> None:
+    """Topic, partition and offset; key and time."""
+    where = [("topic", pa.int32()), ("partition", pa.int32()), ("offset", pa.int64())]
+    rows = pa.schema([*ROWS, *where])
+    operator = processes(
+        Recorded(), rows=rows, places=("topic", "partition", "offset"), topics=("orders", "clicks")
+    )
+    group = operator.open()
+    values = [
+        ("a", 1, "", 1, 0, 1, 0, 7),
+        ("a", 1, "fail", 1, 0, 1, 3, 812),
+    ]
+    batch = pa.record_batch([list(column) for column in zip(*values, strict=True)], schema=rows)
+
+    with pytest.raises(
+        FunctionError, match=r"operator 'watch': its function raised ValueError: 1 at clicks\[3\]@812"
+    ):
+        group.rows(batch, Outputs())
+    group = operator.open()
+    group.rows(batch.slice(0, 1), Outputs())
+    with pytest.raises(FunctionError, match="KeyError: 100 at the timer of key 'a', 100 ms"):
+        group.advance_watermark(100, Outputs())

@@ -17,32 +17,41 @@ from flowcore.testing.transcripts.flush_on_spark import FlushSteps
 from flowcore.testing.transcripts.runner import Kind
 from flowcore.testing.transcripts.window_on_spark import WindowSteps
 
-__all__ = ["AT_ONCE", "kinds_on_spark"]
+__all__ = ["AT_ONCE", "kinds_on", "kinds_on_spark"]
 
-AT_ONCE = 4
+AT_ONCE = 3
 """Transcripts that are replayed side by side: a batch waits for files and Python most of its time."""
 
 
 @contextmanager
 def kinds_on_spark() -> Iterator[Mapping[str, Kind]]:
-    """The kinds that can be replayed on a session that lives as long as the context."""
+    """The kinds that can be replayed, on a session that lives as long as the context."""
     folder = Path(tempfile.mkdtemp(prefix="flowcore-replay-"))
-    settings = Settings.of(
-        {"state.dir": folder, "execution.short-lived": "true", "execution.shuffle-partitions": 1}
-    )
+    settings = Settings.of({"state.dir": folder, "execution.short-lived": "true"})
     try:
         with session(settings, "replay") as spark:
-            live = live_session(spark, settings)
-
-            def windows(operator: Mapping[str, Any]) -> WindowSteps:
-                return WindowSteps(operator, live, Path(tempfile.mkdtemp(dir=folder)))
-
-            def buffers(operator: Mapping[str, Any]) -> FlushSteps:
-                return FlushSteps(operator, live, Path(tempfile.mkdtemp(dir=folder)))
-
-            yield {
-                "window": replace(window.KIND, build=windows, close=WindowSteps.close),
-                "flush": replace(flush.KIND, build=buffers, close=FlushSteps.close),
-            }
+            yield kinds_on(spark, folder)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def kinds_on(spark: Any, folder: Path) -> Mapping[str, Kind]:
+    """The kinds that can be replayed on a session.
+
+    Args:
+        spark: The Spark session.
+        folder: Where checkpoints go.
+    """
+    settings = Settings.of({"state.dir": folder, "execution.shuffle-partitions": 1})
+    live = live_session(spark, settings)
+
+    def windows(operator: Mapping[str, Any]) -> WindowSteps:
+        return WindowSteps(operator, live, Path(tempfile.mkdtemp(dir=folder)))
+
+    def buffers(operator: Mapping[str, Any]) -> FlushSteps:
+        return FlushSteps(operator, live, Path(tempfile.mkdtemp(dir=folder)))
+
+    return {
+        "window": replace(window.KIND, build=windows, close=WindowSteps.close),
+        "flush": replace(flush.KIND, build=buffers, close=FlushSteps.close),
+    }

@@ -1,0 +1,205 @@
+"""Inspection: what is in the state of a key group, as its store has it, without the operator that wrote it?
+
+Nothing of a user's is imported or called. What an operator keeps is told by the form in the manifest; of a
+form that is not known here, only sizes are shown. Times are integer milliseconds since the epoch, UTC.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from flowcore.elements import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
+from flowcore.keygroups import segments
+from flowcore.keygroups.manifest import Manifest
+from flowcore.windows.plain import from_plain
+
+__all__ = ["HeldGroup", "HeldKey", "held"]
+
+_PANES = re.compile(r"panes of (\d+) ms at (\d+) by (.*): ", re.DOTALL)
+_SESSIONS = re.compile(r"sessions by (.*): ", re.DOTALL)
+_RECORDS = re.compile(r"records by (.*): ", re.DOTALL)
+_OF_WINDOWS = ("firings", "event_timers", "processing_timers", "trigger", "own")
+_PROCESS = re.compile(r"process by (.*)", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldKey:
+    """What is kept of one key.
+
+    Attributes:
+        key: By column.
+        windows: Each with ``start_ms`` and ``end_ms``; with ``records`` (how many are buffered, or
+            accumulators in their place) or ``fields`` (what they were folded into), ``firings`` and timers.
+        panes: The same for the parts that overlapping windows are made of.
+        states: What a process function keeps: its values by the state's name.
+        event_timers: Times at which the watermark makes something happen.
+        processing_timers: Times at which the clock does.
+    """
+
+    key: Mapping[str, Any]
+    windows: list[dict[str, Any]] = field(default_factory=list)
+    panes: list[dict[str, Any]] = field(default_factory=list)
+    states: Mapping[str, Any] = field(default_factory=dict)
+    event_timers: list[int] = field(default_factory=list)
+    processing_timers: list[int] = field(default_factory=list)
+
+    def shown(self) -> dict[str, Any]:
+        """As JSON-able data, without what is empty."""
+        found = {name: value for name, value in asdict(self).items() if value or name == "key"}
+        shown: dict[str, Any] = json.loads(json.dumps(found, default=str))
+        return shown
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldGroup:
+    """What is kept of one key group.
+
+    Attributes:
+        form: What it is, as the operator calls it.
+        watermark_ms: How far event time has come.
+        wake_ms: When the clock will wake it; None if it will not.
+        bytes: How much is in the store.
+        counters: How often things happened, ever.
+        keys: What is kept of each key; None where the form is not known here.
+    """
+
+    form: str
+    watermark_ms: int
+    wake_ms: int | None
+    bytes: int
+    counters: Mapping[str, int]
+    keys: list[HeldKey] | None
+
+
+def held(manifest: bytes, content: Mapping[int, bytes]) -> HeldGroup:
+    """What a manifest and its segments hold.
+
+    Raises:
+        StateError: They were written by another version.
+    """
+    found = Manifest.read(manifest)
+    pieces = [content[written.segment] for written in (*found.snapshot, *found.deltas)]
+    sizes = found.sizes()
+    keys = _keys(found, pieces)
+    return HeldGroup(
+        form=found.form,
+        watermark_ms=sizes["watermark_ms"],
+        wake_ms=found.wake_ms,
+        bytes=sizes["state_bytes"],
+        counters=found.counters,
+        keys=None if keys is None else list(keys),
+    )
+
+
+def _keys(manifest: Manifest, pieces: Iterable[bytes]) -> Iterator[HeldKey] | None:
+    if match := _PANES.match(manifest.form):
+        pane_ms, offset_ms, names = match.groups()
+        first: int = manifest.header.get("first_pane", MIN_TIMESTAMP_MS)
+        return _panes(_names(names), int(pane_ms), int(offset_ms), first, pieces)
+    if match := _SESSIONS.match(manifest.form):
+        return _sessions(_names(match[1]), manifest.header, pieces)
+    if match := _RECORDS.match(manifest.form):
+        return _records(_names(match[1]), pieces)
+    if match := _PROCESS.match(manifest.form):
+        return _processes(_names(match[1]), pieces)
+    return None
+
+
+def _panes(
+    names: list[str], pane_ms: int, offset_ms: int, first: int, pieces: Iterable[bytes]
+) -> Iterator[HeldKey]:
+    found: dict[str, tuple[dict[str, Any], dict[int, dict[str, Any]]]] = {}
+    for row in _rows(pieces, "panes"):
+        pane = row.pop("pane")
+        if pane >= first:
+            key, fields = _taken(names, row)
+            start_ms = offset_ms + pane * pane_ms
+            kept = found.setdefault(repr(key), (key, {}))[1]
+            kept[pane] = {"start_ms": start_ms, "end_ms": start_ms + pane_ms, "fields": fields}
+    for key, panes in found.values():
+        yield HeldKey(key=key, panes=[panes[pane] for pane in sorted(panes)])
+
+
+def _sessions(names: list[str], header: Mapping[str, Any], pieces: Iterable[bytes]) -> Iterator[HeldKey]:
+    found: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {}
+    for piece in pieces:
+        fresh: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {}
+        for row in _rows([piece], "sessions"):
+            start_ms, last_ms, firings = (row.pop(name) for name in ("start", "last", "firings"))
+            key, fields = _taken(names, row)
+            window = {"start_ms": start_ms, "end_ms": last_ms + 1, "fields": fields, "firings": firings}
+            fresh.setdefault(repr(key), (key, []))[1].append(window)
+        found |= fresh
+    watermark_ms, lateness_ms = header.get("watermark_ms", MIN_TIMESTAMP_MS), header.get("lateness_ms", 0)
+    for key, windows in found.values():
+        live = [
+            each for each in windows
+            if min(each["end_ms"] - 1 + lateness_ms, MAX_TIMESTAMP_MS) > watermark_ms
+        ]  # fmt: skip
+        if live:
+            yield HeldKey(key=key, windows=live)
+
+
+def _records(names: list[str], pieces: Iterable[bytes]) -> Iterator[HeldKey]:
+    found: dict[str, dict[str, Any]] = {}
+    for piece in pieces:
+        written = json.loads(piece[1:])
+        found |= {json.dumps(entry["key"]): entry for entry in written["keys"]}
+        for key in written["gone"]:
+            found.pop(json.dumps(key), None)
+    for entry in found.values():
+        windows = []
+        for each in entry["windows"]:
+            start_ms, end_ms = each["window"]
+            shown = {"start_ms": start_ms, "end_ms": end_ms, "records": len(each["content"])}
+            names_kept = ("firings", "event_timers", "processing_timers", "trigger", "own")
+            kept = {name: from_plain(each[name]) for name in names_kept}
+            windows.append(
+                shown | {name: value for name, value in kept.items() if value not in (None, [], {})}
+            )
+        own = from_plain(entry["own"])
+        yield HeldKey(key=_key(names, from_plain(entry["key"])), windows=windows, states=own)
+
+
+def _processes(names: list[str], pieces: Iterable[bytes]) -> Iterator[HeldKey]:
+    found = {json.dumps(entry["key"]): entry for piece in pieces for entry in json.loads(piece[1:])}
+    for entry in found.values():
+        timers = entry["event_timers"], entry["processing_timers"]
+        if entry["states"] or any(timers):
+            yield HeldKey(
+                key=_key(names, from_plain(entry["key"])),
+                states={name: _cell(cell) for name, cell in entry["states"].items()},
+                event_timers=timers[0],
+                processing_timers=timers[1],
+            )
+
+
+def _cell(written: list[list[Any]]) -> Any:
+    """A value stands alone; entries of a map and of a list by their names."""
+    cell = {from_plain(name): from_plain(value) for name, value, _ in written}
+    return cell[None] if cell.keys() == {None} else {str(name): value for name, value in cell.items()}
+
+
+def _rows(pieces: Iterable[bytes], name: str) -> Iterator[dict[str, Any]]:
+    for piece in pieces:
+        for found, table in segments.decode(piece):
+            if found == name:
+                yield from table.to_pylist()
+
+
+def _taken(names: list[str], row: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    key = {name: row.pop(f"key{number}") for number, name in enumerate(names)}
+    return key, row
+
+
+def _names(written: str) -> list[str]:
+    return written.split(", ") if written else []
+
+
+def _key(names: list[str], key: Any) -> dict[str, Any]:
+    values = key if len(names) > 1 else (key,) * len(names)
+    return dict(zip(names, values, strict=True))

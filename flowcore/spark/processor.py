@@ -1,0 +1,153 @@
+"""The processor: what Spark calls in a worker for the key groups of a task.
+
+It ships its runtime as bytes. Spark starts a Python process whenever such a query starts, only to ask which
+states there are: nothing that is slow to import is imported for that. And a worker unpickles a runtime once,
+not for each batch; one that was made of something else, of an edited function, is another runtime.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from pyspark import cloudpickle
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
+from pyspark.sql.types import BinaryType, LongType, StructField, StructType
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from flowcore.keygroups.packed import Packed
+    from flowcore.keygroups.runtime import Remembered, Runtime, Stepped
+
+__all__ = ["COUNTERS", "MANIFEST", "MARKERS", "SEGMENTS", "Processor"]
+
+MARKERS, COUNTERS = "_markers", "_counters"
+"""Outputs beside an operator's own: columns ``event`` and ``partition``, and ``counters``."""
+MANIFEST, SEGMENTS = "manifest", "segments"
+"""The names of the states."""
+
+_CONTENT = StructType([StructField("content", BinaryType())])
+_NUMBER = StructType([StructField("number", LongType())])
+_known: dict[str, tuple[str, Runtime, Remembered]] = {}
+"""Of this worker process: by query what it runs, the digest of that, and the states that it remembers."""
+
+
+class Processor(StatefulProcessor):
+    """A runtime in a task; see `of`.
+
+    Args:
+        query: Tells its runtime from those of other queries in a worker.
+        pickled: The runtime.
+    """
+
+    def __init__(self, query: str, pickled: bytes) -> None:
+        self._query = query
+        self._pickled = pickled
+        self._runtime: Runtime | None = None
+
+    @classmethod
+    def of(cls, runtime: Runtime) -> Processor:
+        """On the driver: what is shipped to the workers."""
+        return cls(runtime.query, cloudpickle.dumps(runtime))  # type: ignore[no-untyped-call]
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        """Declare the states."""
+        self._store = _SparkStore(handle)
+        self._handle = handle
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[pd.DataFrame]:  # noqa: N802, N803 - Spark's names
+        """Take what came for a key group."""
+        from flowcore.keygroups.packed import PACKED, Packed  # noqa: PLC0415
+
+        names = PACKED.names[1:]
+        items = [Packed(*row) for frame in rows for row in frame[names].itertuples(index=False, name=None)]
+        return self._step(key, items, timerValues, expired=False)
+
+    def handleExpiredTimer(  # noqa: N802
+        self,
+        key: Any,
+        timerValues: Any,  # noqa: N803
+        expiredTimerInfo: Any,  # noqa: N803, ARG002
+    ) -> Iterator[pd.DataFrame]:
+        """Wake a key group to which nothing came."""
+        return self._step(key, [], timerValues, expired=True)
+
+    def close(self) -> None:
+        """The task ends: what users' functions have opened in it is closed."""
+        if self._runtime is not None:
+            self._runtime.close()
+            self._runtime = None
+
+    def _step(self, key: Any, items: list[Packed], timers: Any, *, expired: bool) -> Iterator[pd.DataFrame]:
+        import pandas as pd  # noqa: PLC0415
+
+        (group,) = key
+        clock_ms = timers.getCurrentProcessingTimeInMs()
+        runtime, remembered = self._opened()
+        try:
+            stepped = runtime.step(int(group), items, clock_ms, self._store, remembered)
+        except BaseException:
+            self.close()  # which Spark leaves out
+            raise
+        before_ms, wake_ms = stepped.wake_before_ms, stepped.manifest.wake_ms
+        if wake_ms != before_ms:
+            if before_ms is not None and not expired:  # Spark itself takes out the one that has expired
+                self._handle.deleteTimer(before_ms)
+            if wake_ms is not None:
+                self._handle.registerTimer(wake_ms)
+        rows = list(_contents(stepped))
+        yield pd.DataFrame({"output": [name for name, _ in rows], "content": [each for _, each in rows]})
+
+    def _opened(self) -> tuple[Runtime, Remembered]:
+        digest = hashlib.sha256(self._pickled).hexdigest()
+        known = _known.get(self._query)
+        if known is None or known[0] != digest:
+            known = _known[self._query] = (digest, cloudpickle.loads(self._pickled), {})
+        self._runtime = known[1]
+        return known[1:]
+
+
+class _SparkStore:
+    def __init__(self, handle: StatefulProcessorHandle) -> None:
+        self._manifest = handle.getValueState(MANIFEST, _CONTENT)
+        self._segments = handle.getMapState(SEGMENTS, _NUMBER, _CONTENT)
+
+    def manifest(self) -> bytes | None:
+        found = self._manifest.get()
+        return None if found is None else bytes(found[0])
+
+    def put_manifest(self, manifest: bytes, /) -> None:
+        self._manifest.update((manifest,))
+
+    def segment(self, number: int, /) -> bytes | None:
+        found = self._segments.getValue((number,))
+        return None if found is None else bytes(found[0])
+
+    def put_segment(self, number: int, content: bytes, /) -> None:
+        self._segments.updateValue((number,), (content,))
+
+    def remove_segment(self, number: int, /) -> None:
+        self._segments.removeKey((number,))
+
+
+def _contents(stepped: Stepped) -> Iterator[tuple[str, bytes]]:
+    import pyarrow as pa  # noqa: PLC0415
+
+    from flowcore.elements import LatencyMarkerEvent  # noqa: PLC0415
+    from flowcore.keygroups.operator import Outputs  # noqa: PLC0415
+    from flowcore.serializers.events import LatencyMarkerEventSerializer  # noqa: PLC0415
+
+    out: Outputs = stepped.outputs
+    for output, batch in out.batches:
+        yield output, batch.serialize().to_pybytes()
+    if out.markers:
+        serializer = LatencyMarkerEventSerializer()
+        events = [serializer.encode(LatencyMarkerEvent.from_marker(marker)) for marker in out.markers]
+        partitions = [marker.subtask for marker in out.markers]
+        arrays: list[pa.Array[Any]] = [pa.array(events, pa.binary()), pa.array(partitions, pa.int32())]
+        yield MARKERS, pa.record_batch(arrays, ["event", "partition"]).serialize().to_pybytes()
+    counters = json.dumps(out.counters | out.gauges | stepped.manifest.sizes())
+    yield COUNTERS, pa.record_batch([pa.array([counters])], ["counters"]).serialize().to_pybytes()

@@ -1,0 +1,184 @@
+"""What is in a checkpoint that a real query has left is shown without the query."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from flowcore.elements import Watermark
+from flowcore.errors import StateError
+from flowcore.keygroups.folded import FoldedWindows
+from flowcore.keygroups.operator import KeyGroupOperator
+from flowcore.keygroups.processes import KeyedProcesses
+from flowcore.keygroups.records import RecordWindows
+from flowcore.process import KeyedProcessFunction
+from flowcore.settings import Settings
+from flowcore.spark.inspection import KeyGroupState, NativeState, state_of
+from flowcore.spark.session import live_session
+from flowcore.spark.steps import Steps
+from flowcore.windows import Aggregate, CountEvictor, Process, SessionWindows, TumblingWindows, WindowConfig
+from flowcore.windows.aggregates import CollectList
+from flowcore.windows.built_in import BuiltIn, BuiltIns
+
+ROWS = pa.schema([pa.field("user", pa.string()), pa.field("t", pa.int64()), pa.field("v", pa.int64())])
+TOTALS = Aggregate(BuiltIns((("n", BuiltIn("count")), ("total", BuiltIn("sum", ("v",))))))
+
+
+class Kept(KeyedProcessFunction):
+    """A value, a map and timers of both kinds."""
+
+    def open(self, context: Any) -> None:
+        self.sum = context.value_state("sum", "BIGINT")
+        self.seen = context.map_state("seen", "STRING", "BIGINT")
+
+    def process(self, record: Any, context: Any) -> Any:
+        self.sum.set(self.sum.get(0) + record["v"])
+        self.seen[f"v{record['v']}"] = context.timestamp_ms
+        context.register_event_timer(context.timestamp_ms + 1000)
+        context.register_processing_timer(99_999_999_999_999)
+
+
+def folded(assigner: Any) -> FoldedWindows:
+    config = WindowConfig(assigner=assigner, function=TOTALS, allowed_lateness_ms=5)
+    return FoldedWindows(config=config, keys=("user",), timestamp="t", rows=ROWS)
+
+
+def evicted() -> RecordWindows:
+    config = WindowConfig(
+        assigner=TumblingWindows(10), function=Process(CollectList()), evictor=CountEvictor(5)
+    )
+    return RecordWindows(
+        name="lists", config=config, keys=("user",), key_of=_first, values=("v",), timestamp="t",
+        rows=ROWS, results=pa.schema([]), record_of=_nothing,
+    )  # fmt: skip
+
+
+def _first(values: tuple[Any, ...]) -> Any:
+    return values[0]
+
+
+def _nothing(_: Any) -> dict[str, Any]:
+    return {}
+
+
+def process() -> KeyedProcesses:
+    return KeyedProcesses(
+        name="kept", function=Kept(), keys=("user",), values=("v",), timestamp="t", rows=ROWS,
+        results=pa.schema([pa.field("v", pa.int64())]), side_outputs={},
+    )  # fmt: skip
+
+
+RECORDS = [("a", 1, 1), ("a", 2, 2), ("b", 12, 4), ("b", 30, 8)]
+
+
+@pytest.fixture
+def live(spark: SparkSession, tmp_path: Path) -> SparkSession:
+    """A session with the configuration of live queries."""
+    settings = Settings.of({"state.dir": tmp_path, "execution.shuffle-partitions": 1}, environment={})
+    return live_session(spark, settings)
+
+
+def checkpoint(live: SparkSession, folder: Path, operator: KeyGroupOperator, watermark_ms: int) -> Path:
+    with Steps(live, operator, rows=ROWS, keys=("user",), folder=folder / "query") as steps:
+        steps.step([dict(zip(ROWS.names, row, strict=True)) for row in RECORDS])
+        steps.step([Watermark(watermark_ms)])
+    return folder / "query" / "checkpoint"
+
+
+def keys(found: Iterable[KeyGroupState | NativeState]) -> dict[str, dict[str, Any]]:
+    shown = {}
+    for each in found:
+        assert isinstance(each, KeyGroupState)
+        for key in each.held.keys or ():
+            shown[key.key["user"]] = key.shown()
+    return shown
+
+
+CASES = {
+    "panes": (
+        folded(TumblingWindows(10)),
+        {"b": {"panes": [(10, 20, 1, 1, 4), (30, 40, 1, 1, 8)]}},
+    ),
+    "sessions": (
+        folded(SessionWindows(5)),
+        {"b": {"windows": [(12, 17, 1, 1, 4), (30, 35, 1, 1, 8)]}},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_state_shows_what_is_folded_by_column(live: SparkSession, tmp_path: Path, name: str) -> None:
+    """Complete ones too, as long as the lateness lasts; those of a are forgotten."""
+    operator, expected = CASES[name]
+
+    found = keys(state_of(live, checkpoint(live, tmp_path, operator, 20)))
+
+    shown = {
+        key: {
+            what: [(each["start_ms"], each["end_ms"], *each["fields"].values()) for each in held[what]]
+            for what in held
+            if what != "key"
+        }
+        for key, held in found.items()
+    }
+    assert shown == expected
+
+
+def test_state_shows_buffers_and_timers_of_windows_by_record(live: SparkSession, tmp_path: Path) -> None:
+    """How many records a window holds, and when it will be asked."""
+    found = keys(state_of(live, checkpoint(live, tmp_path, evicted(), 5)))
+
+    assert found["a"]["windows"] == [
+        {"start_ms": 0, "end_ms": 10, "records": 2, "firings": 0, "event_timers": [9]}
+    ]
+    assert [each["records"] for each in found["b"]["windows"]] == [1, 1]
+
+
+def test_state_shows_values_and_timers_of_process_functions(live: SparkSession, tmp_path: Path) -> None:
+    """By key; a timer that has been due is gone."""
+    found = keys(state_of(live, checkpoint(live, tmp_path, process(), 1001)))
+
+    assert found["a"] == {
+        "key": {"user": "a"},
+        "states": {"sum": 3, "seen": {"v1": 1, "v2": 2}},
+        "event_timers": [1002],
+        "processing_timers": [99_999_999_999_999],
+    }
+    assert found["b"]["event_timers"] == [1012, 1030]
+
+
+def test_state_shows_what_spark_aggregates_natively(live: SparkSession, tmp_path: Path) -> None:
+    """Key and value as Spark keeps them."""
+    (tmp_path / "in").mkdir()
+    live.range(10).selectExpr("id % 2 AS odd", "id").coalesce(1).write.json(str(tmp_path / "in/part"))
+    frame = live.readStream.schema("odd BIGINT, id BIGINT").json(str(tmp_path / "in/part"))
+    query = (
+        frame.groupBy("odd").agg(F.sum("id").alias("total"))
+        .writeStream.format("noop").outputMode("update").trigger(availableNow=True)
+        .option("checkpointLocation", str(tmp_path / "native")).start()
+    )  # fmt: skip
+    query.awaitTermination()
+
+    found = list(state_of(live, tmp_path / "native"))
+
+    assert {(each.key["odd"], each.value["sum"]) for each in found if isinstance(each, NativeState)} == {
+        (0, 20),
+        (1, 25),
+    }
+
+
+def test_state_refuses_a_checkpoint_that_is_damaged(live: SparkSession, tmp_path: Path) -> None:
+    """With what Spark said."""
+    damaged = checkpoint(live, tmp_path, folded(TumblingWindows(10)), 20)
+    for store in (damaged / "state/0").glob("[0-9]*"):
+        shutil.rmtree(store)
+
+    with pytest.raises(StateError, match=f"{damaged} cannot be read"):
+        list(state_of(live, damaged))

@@ -1,0 +1,43 @@
+"""Transcripts of windows and flushes agree on Spark too, where each step is a micro-batch."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from flowcore.testing.transcripts import Outcome, Transcript, load, replay
+from flowcore.testing.transcripts.on_spark import AT_ONCE, kinds_on
+
+CONTRACT = Path(__file__).parents[1] / "contract"
+ALL = [
+    load(path)
+    for folder in ("transcripts", "variants")
+    for path in sorted((CONTRACT / folder).glob("*.yaml"))
+]
+REPLAYED = [each for each in ALL if each.kind in ("window", "flush")]
+
+
+@pytest.fixture(scope="module")
+def outcomes(
+    spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> dict[Path, Outcome]:
+    """Of the transcripts that are asked for, replayed side by side."""
+    chosen = [
+        item.callspec.params["transcript"] for item in request.session.items if item.module is request.module
+    ]
+    kinds = kinds_on(spark, tmp_path_factory.mktemp("replay"))
+    with ThreadPoolExecutor(AT_ONCE) as threads:
+        found = threads.map(lambda transcript: replay(transcript, kinds), chosen)
+        return {transcript.path: outcome for transcript, outcome in zip(chosen, found, strict=True)}
+
+
+@pytest.mark.parametrize("transcript", REPLAYED, ids=lambda transcript: transcript.path.stem)
+def test_transcript_agrees_on_spark(transcript: Transcript, outcomes: dict[Path, Outcome]) -> None:
+    """Step by step."""
+    outcome = outcomes[transcript.path]
+
+    assert outcome.disagreement is None
+    assert outcome.steps == len(transcript.steps)

@@ -1,0 +1,80 @@
+"""What is in a store is shown without the operator that left it there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from flowcore.errors import StateError
+from flowcore.keygroups.inspection import HeldGroup, held
+from flowcore.keygroups.runtime import Remembered, Runtime
+from flowcore.keygroups.store import MemoryStore
+from flowcore.windows import SessionWindows, TumblingWindows
+from tests.unit.test_keygroups_runtime import by_column, by_record, rows, runtime_of, windows
+
+RECORDS = [("a", 1, 1), ("a", 2, 2), ("b", 12, 4), ("b", 30, 8)]
+
+
+def left_by(operator: Any, *batches: list[tuple[str, int, int]]) -> HeldGroup:
+    runtime: Runtime = runtime_of(operator)
+    store, remembered = MemoryStore(), Remembered()
+    for clock, batch in enumerate(batches):
+        runtime.step(0, rows(*batch), clock, store, remembered)
+    assert store.kept is not None
+    return held(store.kept, store.segments)
+
+
+def shown(found: HeldGroup) -> dict[str, list[tuple[Any, ...]]]:
+    assert found.keys is not None
+    return {
+        key.key["user"]: [
+            (each["start_ms"], each["end_ms"], each.get("records", each.get("fields", {}).get("sum:v")))
+            for each in (*key.windows, *key.panes)
+        ]
+        for key in found.keys
+    }
+
+
+@pytest.mark.parametrize("operator", [by_column, by_record], ids=["by column", "by record"])
+def test_windows_that_are_forgotten_are_not_shown(operator: Any) -> None:
+    """Though segments that were written before still have them."""
+    found = left_by(operator(windows(allowed_lateness_ms=5)), RECORDS, [("c", 24, 16)], [("b", 33, 32)])
+
+    ends = {key: [each[:2] for each in held] for key, held in shown(found).items()}
+    assert ends == {"b": [(30, 40)]} | ({"c": [(20, 30)]})
+    assert found.watermark_ms == 32
+
+
+def test_what_was_written_later_counts() -> None:
+    """Of a pane and of a key's sessions."""
+    panes = left_by(by_column(windows()), [("a", 1, 1)], [("a", 2, 2), ("b", 3, 5)])
+    sessions = left_by(
+        by_column(windows(assigner=SessionWindows(5))), [("a", 1, 1)], [("a", 4, 2), ("a", 9, 7)]
+    )
+
+    assert shown(panes) == {"a": [(0, 10, 3)], "b": [(0, 10, 5)]}
+    assert shown(sessions) == {"a": [(1, 14, 10)]}
+
+
+def test_of_an_unknown_form_only_sizes_are_shown() -> None:
+    """An operator that is newer than this module."""
+    runtime = runtime_of(by_column(windows()))
+    store = MemoryStore()
+    runtime.step(0, rows(("a", 1, 1)), 0, store, {})
+    assert store.kept is not None
+
+    found = held(store.kept.replace(b"panes of", b"tiles of"), store.segments)
+
+    assert found.keys is None
+    assert found.bytes > 0
+
+
+def test_state_of_another_version_is_refused() -> None:
+    """As a query would refuse it."""
+    store = MemoryStore()
+    runtime_of(by_column(windows(assigner=TumblingWindows(10)))).step(0, rows(("a", 1, 1)), 0, store, {})
+    assert store.kept is not None
+
+    with pytest.raises(StateError, match="state of version 99"):
+        held(store.kept.replace(b'"version":1', b'"version":99'), store.segments)
