@@ -37,14 +37,26 @@ _BUSY = (StageState.WAITING, StageState.RUNNING, StageState.FINISHING)
     "a query catches up; else micro-batch.",
 )
 @click.option("--slice", "slice_", is_flag=True, help="Catch up with the topics, then stop; --mode slice.")
+@click.option(
+    "--bounded", is_flag=True, help="Run the bounded stages alone; live runs take their results over."
+)
 @click.option("--refresh", is_flag=True, help="Run bounded stages even where nothing has changed.")
-def run(flow: Flow, settings: Settings, mode: Mode | Literal["auto"], *, slice_: bool, refresh: bool) -> None:
+def run(
+    flow: Flow,
+    settings: Settings,
+    mode: Mode | Literal["auto"],
+    *,
+    slice_: bool,
+    bounded: bool,
+    refresh: bool,
+) -> None:
     """Run a flow until it ends or Ctrl-C; started again, it goes on where it stopped.
 
     \b
     Examples:
       flowcore run pipelines.auctions.flow:flow --set kafka.bootstrap.servers=127.0.0.1:9092
       flowcore run my_flows.sales:flow --slice --set data.dir=/data --set state.dir=/var/lib/flows
+      flowcore run my_flows.sales:flow --bounded
       flowcore run my_flows.sales:flow --set spark.master=spark://host:7077
     """
     if slice_ and mode not in ("auto", "slice"):
@@ -55,6 +67,7 @@ def run(flow: Flow, settings: Settings, mode: Mode | Literal["auto"], *, slice_:
         flow,
         settings,
         mode="slice" if slice_ else None if mode == "auto" else mode,
+        live=not bounded,
         refresh=refresh,
         listener=_Terminal(Console(stderr=True)),
     )
@@ -131,7 +144,7 @@ class _Terminal:
 
 def _short(run: LiveRuns) -> str:
     queries = [
-        f"{query.name}: {query.rows_out:,} out{' (catching up)' if query.backlog else ''}"
+        f"{query.name} ({query.mode}{', catching up' if query.backlog else ''}): {query.rows_out:,} out"
         for query in run.progress()
     ]
     slowest = max((one.p99_ms for one in run.latency() if one.p99_ms is not None), default=None)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import ssl
 import warnings
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
@@ -25,8 +26,10 @@ with warnings.catch_warnings():
     from kafka.net.inet import KafkaNetSocket
     from kafka.net.selector import NetworkSelector
 
+from flowcore.kafka.security import admin_login
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from socket import socket
 
 __all__ = [
@@ -57,6 +60,7 @@ def connected(bootstrap_servers: str, timeout_s: float) -> Iterator[KafkaAdminCl
         KafkaError: No broker answers, the address cannot be read, or a request has failed.
     """
     timeout_ms = round(timeout_s * 1000)
+    login = admin_login(bootstrap_servers)
     quiet = _asking.set(True)
     try:
         with contextlib.ExitStack() as opened:
@@ -74,7 +78,9 @@ def connected(bootstrap_servers: str, timeout_s: float) -> Iterator[KafkaAdminCl
                 return client
 
             yield KafkaAdminClient(
-                bootstrap_servers=bootstrap_servers,
+                bootstrap_servers=str(bootstrap_servers),
+                **login,
+                ssl_context=_ssl_context(login),
                 client_id=_CLIENT_ID,
                 bootstrap_timeout_ms=timeout_ms,
                 request_timeout_ms=timeout_ms,
@@ -104,6 +110,29 @@ class _Socket(KafkaNetSocket):  # type: ignore[misc] # the client has no types
             sock.close()
             raise
         return sock
+
+
+class _SslSocket(ssl.SSLSocket):
+    """A socket that is closed if the broker's certificate is refused, which the client forgets to do."""
+
+    def do_handshake(self, block: bool = False) -> None:
+        try:
+            super().do_handshake(block)
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            raise
+        except BaseException:
+            self.close()
+            raise
+
+
+def _ssl_context(login: Mapping[str, str | None]) -> ssl.SSLContext | None:
+    if login["security_protocol"] not in ("SSL", "SASL_SSL"):
+        return None
+    context = ssl.create_default_context(cafile=login["ssl_cafile"])
+    context.sslsocket_class = _SslSocket
+    if login["ssl_certfile"]:
+        context.load_cert_chain(login["ssl_certfile"], login["ssl_keyfile"])
+    return context
 
 
 def _is_not_ours(record: logging.LogRecord) -> bool:

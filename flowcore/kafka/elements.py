@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from confluent_kafka import KafkaException, Producer
 
 from flowcore.graph.connectors import KafkaTopic
+from flowcore.kafka.security import client_login
 from flowcore.serializers.formats.raw import RawFormat
 from flowcore.serializers.tagged import TaggedSerializer
 
@@ -49,7 +50,7 @@ class ElementWriter:
         self._serializer = TaggedSerializer(RawFormat(), channel)
         # In order, and twice does no harm; an idempotent producer may fail for good.
         refresh = {"topic.metadata.refresh.interval.ms": 10_000}  # a partition that is missing may come
-        settings = {"bootstrap.servers": servers, "max.in.flight": 1, "log_level": 0, **refresh}
+        settings = {**client_login(servers), "max.in.flight": 1, "log_level": 0, **refresh}
         self._producer = Producer(settings)
         self._latest: dict[type, StreamElement[Any]] = {}
         self._lost = False

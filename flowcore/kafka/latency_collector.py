@@ -18,6 +18,7 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from flowcore.errors import SerializationError
 from flowcore.graph.connectors import KafkaTopic
 from flowcore.kafka.markers import AT_SOURCE_HEADER
+from flowcore.kafka.security import client_login
 from flowcore.latency import LatencySummary, LatencyTracker
 from flowcore.serializers.events import LatencyMarkerEventSerializer
 
@@ -100,7 +101,7 @@ class LatencyCollector:
         return self._ready.wait(timeout_s)
 
     def __enter__(self) -> Self:
-        consumer = Consumer({"bootstrap.servers": self._servers, **_SETTINGS})
+        consumer = Consumer({**client_login(self._servers), **_SETTINGS})
         self._stop.clear()
         self._ready.clear()
         thread = threading.Thread(target=self._run, args=(consumer,), name="latency", daemon=True)

@@ -23,6 +23,7 @@ from flowcore.durations import MILLISECOND, show_duration
 from flowcore.elements import LatencyMarkerEvent
 from flowcore.errors import BrokerError, ConfigurationError
 from flowcore.graph.connectors import KafkaTopic
+from flowcore.kafka.security import client_login
 from flowcore.kafka.topics import ensure_topics, grow_topic, partition_counts
 from flowcore.serializers.events import LatencyMarkerEventSerializer
 
@@ -150,7 +151,7 @@ class MarkerSource:
 
     def __enter__(self) -> Self:
         partitions = ensure_companion(self._servers, self._topic)
-        producer = Producer({"bootstrap.servers": self._servers, **_SETTINGS})
+        producer = Producer({**client_login(self._servers), **_SETTINGS})
         self._stop.clear()
         thread = threading.Thread(
             target=self._run, args=(producer, partitions), name=f"markers-{self._topic}", daemon=True

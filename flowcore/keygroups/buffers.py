@@ -18,7 +18,6 @@ import pyarrow.compute as pc
 
 from flowcore.elements import (
     MAX_TIMESTAMP_MS,
-    MIN_TIMESTAMP_MS,
     LatencyMarker,
     StreamElement,
     Watermark,
@@ -99,8 +98,7 @@ class BufferGroup:
         self._flushed = False
         """There was a flush since the last delta."""
         self._begun = False
-        self._clock_ms = self._before_ms = self._heard_ms = 0
-        self._clean_ms = MIN_TIMESTAMP_MS
+        self._clock_ms = self._heard_ms = 0
         self._came = 0
 
     @property
@@ -116,8 +114,8 @@ class BufferGroup:
         """Flush if the interval has passed; the first one begins now."""
         if not self._begun:
             self._begun = True
-            self._rest.last_flush_ms = self._heard_ms = self._clock_ms = clock_ms
-        self._before_ms, self._clock_ms = self._clock_ms, clock_ms
+            self._rest.last_flush_ms = self._heard_ms = clock_ms
+        self._clock_ms = clock_ms
         if self._config.holds and is_due(self._config, self._rest, clock_ms):
             self._flush(out)
 
@@ -159,20 +157,16 @@ class BufferGroup:
         is_quiet = idle and not 0 <= self._clock_ms - self._heard_ms < (quiet_ms or 0)
         if self._config.holds and (is_quiet or quiet_ms is None):
             self._flush(out)
-        if not self._held:
-            self._clean_ms = self._clock_ms
+        out.gauges["held_records"] = len(self._held)
+        if self._rest.waiting_since_ms is not None:
+            out.gauges["held_since_ms"] = self._rest.waiting_since_ms
 
     def header(self) -> Mapping[str, Any]:
-        """All but the records.
-
-        ``heard_ms`` is when something came last, ``clean_ms`` a time of the clock up to which all that came
-        has left, ``came`` how many records came since the last flush.
-        """
+        """All but the records: also when something came last, and how many since the last flush."""
         return {
             "rest": snapshot(self._rest),
             "clock_ms": self._clock_ms,
             "heard_ms": self._heard_ms,
-            "clean_ms": self._clean_ms,
             "came": self._came,
         }
 
@@ -197,7 +191,7 @@ class BufferGroup:
         self._begun = True
         self._rest = restore(header["rest"])
         self._clock_ms, self._heard_ms = header["clock_ms"], header["heard_ms"]
-        self._clean_ms, self._came = header["clean_ms"], header["came"]
+        self._came = header["came"]
         for piece in pieces:
             flushed, rows = _read(piece, self._of.rows)
             if flushed:
@@ -238,7 +232,7 @@ class BufferGroup:
         self._held.clear()
         self._new.clear()
         self._flushed = True
-        self._came, self._clean_ms = 0, self._before_ms
+        self._came = 0
 
 
 def _records(rows: pa.RecordBatch, out: Outputs) -> None:

@@ -38,8 +38,9 @@ class Latest:
         self._log: list[pa.RecordBatch] = []
         self._logged = self._distinct = 0
 
-    def __bool__(self) -> bool:
-        return bool(self._logged)
+    def __len__(self) -> int:
+        """How many rows the log has, some of which later ones may replace."""
+        return self._logged
 
     def add(self, rows: pa.RecordBatch) -> None:
         """Take rows, in order of arrival."""

@@ -30,11 +30,13 @@ class Outputs:
         batches: ``(output, rows)`` in order.
         markers: Latency markers, which follow all rows: its operator, marked time and partition.
         counters: How often something happened, for instance ``dropped_records``.
+        gauges: How something stands after the step, for instance ``held_records``.
     """
 
     batches: list[tuple[str, pa.RecordBatch]] = field(default_factory=list)
     markers: list[LatencyMarker] = field(default_factory=list)
     counters: dict[str, int] = field(default_factory=dict)
+    gauges: dict[str, int] = field(default_factory=dict)
 
     def rows(self, output: str, batch: pa.RecordBatch) -> None:
         """Put out rows."""

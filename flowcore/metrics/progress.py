@@ -110,6 +110,18 @@ class QueryProgress(_Stored):
         "flowcore_query_dead_letters", "messages that came into its dead-letter topics",
         kind="counter", default=0,
     )  # fmt: skip
+    saved: int = measured(
+        "flowcore_query_saved_records", "results that never left, since later ones of their key came first",
+        kind="counter", default=0,
+    )  # fmt: skip
+    held: int | None = measured(
+        "flowcore_query_held_records", "results in flush buffers, some of which later ones may replace",
+        default=None,
+    )  # fmt: skip
+    oldest_held_ms: int | None = measured(
+        "flowcore_query_oldest_held_seconds", "age of the oldest result in a flush buffer", default=None,
+        scale=0.001,
+    )  # fmt: skip
     state_rows: int | None = measured("flowcore_query_state_rows", "rows of state", default=None)
     state_bytes: int | None = measured("flowcore_query_state_bytes", "bytes of state", default=None)
     bounded: Mapping[str, str] = field(default_factory=dict)

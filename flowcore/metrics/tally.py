@@ -35,6 +35,9 @@ class Batch:
         records: Read in it.
         late: Came too late in it, and were put out as a stream of their own.
         dropped: Came too late in it, and were dropped.
+        saved: Results that left no more, since later ones of their keys had come before a flush.
+        held: In flush buffers after it; None where the query has none.
+        held_since_ms: When the oldest of these came; None where there is none.
         state_rows: After it; None where the query has no state, or its store does not count.
         state_bytes: After it; None where the query has no state, or does not tell.
         watermark_ms: Of its operators; None where they have none.
@@ -47,6 +50,9 @@ class Batch:
     records: int = 0
     late: int = 0
     dropped: int = 0
+    saved: int = 0
+    held: int | None = None
+    held_since_ms: int | None = None
     state_rows: int | None = None
     state_bytes: int | None = None
     watermark_ms: int | None = None
@@ -71,7 +77,8 @@ class Batch:
         """From the JSON of a ``StreamingQueryProgress``.
 
         Operators of flowcore's own tell by what they observe: ``late_records``, ``dropped_records``,
-        ``state_bytes`` and ``watermark_ms``, which is null where they had no part in the batch.
+        ``saved_records``, ``held_records``, ``held_since_ms``, ``state_bytes`` and ``watermark_ms``, which is
+        null where they had no part in the batch.
         """
         states = told.get("stateOperators") or ()
         rows = (row for row in (told.get("observedMetrics") or {}).values() if row)
@@ -80,7 +87,7 @@ class Batch:
             (row["watermark_ms"] for row in observed),
             default=_time_ms(told.get("eventTime", {}).get("watermark")) or MIN_TIMESTAMP_MS,
         )  # Spark's begins at the epoch
-        own_bytes = [row["state_bytes"] for row in observed if row.get("state_bytes") is not None]
+        own_bytes = _of("state_bytes", observed)
         return cls(
             number=told["batchId"],
             start_ms=_time_ms(told["timestamp"]) or 0,
@@ -89,12 +96,19 @@ class Batch:
             late=sum(row.get("late_records") or 0 for row in observed),
             dropped=sum(state["numRowsDroppedByWatermark"] for state in states)
             + sum(row.get("dropped_records") or 0 for row in observed),
+            saved=sum(row.get("saved_records") or 0 for row in observed),
+            held=sum(held) if (held := _of("held_records", observed)) else None,
+            held_since_ms=min(_of("held_since_ms", observed), default=None),
             # A store that does not count says 0.
             state_rows=sum(state["numRowsTotal"] for state in states) or None,
             state_bytes=sum(own_bytes or map(_bytes, states)) if own_bytes or states else None,
             watermark_ms=event_time if event_time > MIN_TIMESTAMP_MS else None,
             offsets=_offsets(source["endOffset"] for source in told["sources"]),
         )
+
+
+def _of(name: str, observed: Iterable[Mapping[str, Any]]) -> list[int]:
+    return [row[name] for row in observed if row.get(name) is not None]
 
 
 class Rate:
@@ -121,7 +135,9 @@ class QueryTally:
     """
 
     def __init__(self, started_ms: int, offsets: Offsets | None = None) -> None:
-        self.batches = self.rows_in = self.late = self.dropped = 0
+        self.batches = self.rows_in = self.late = self.dropped = self.saved = 0
+        self.held: int | None = None
+        self.held_since_ms: int | None = None
         self.state_bytes: int | None = None
         self.watermark_ms: int | None = None
         self.last: Batch | None = None
@@ -138,6 +154,9 @@ class QueryTally:
             self.rows_in += batch.records
             self.late += batch.late
             self.dropped += batch.dropped
+            self.saved += batch.saved
+            if batch.held is not None:
+                self.held, self.held_since_ms = batch.held, batch.held_since_ms
             if batch.state_bytes is not None:
                 self.state_bytes = batch.state_bytes
             if batch.watermark_ms is not None:

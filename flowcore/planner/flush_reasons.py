@@ -93,10 +93,8 @@ def after_arrival(node: Aggregate, arriving: Arrival, settings: Settings) -> Dec
 def by_key_group(node: Operator, query: LiveQuery, config: BufferOutput, settings: Settings) -> Decision:
     """A buffer keeps what batches have put out."""
     reasons = [why_held(node, settings), _replaces(node), _why_buffer(node)]
-    backlog = config.backlog_interval_ms
     reasons.append(
-        f"in backlog {f'every {shown(backlog)}' if backlog else 'when that is gone'}, as "
-        f"{_MAX_INTERVAL}-during-backlog is {shown(backlog)}"
+        f"in backlog too, whatever {_MAX_INTERVAL}-during-backlog says: key groups do not hear of it"
     )
     if settings.flush_memory_only:
         reasons.append(

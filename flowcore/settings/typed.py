@@ -93,8 +93,8 @@ def _batch_duration(value: str | timedelta) -> timedelta:
     return length
 
 
-def _setting(key: str, default: Any, read: Callable[[Any], Any], doc: str) -> Any:
-    return field(default=default, metadata={"key": key, "read": read, "doc": doc})
+def _setting(key: str, default: Any, read: Callable[[Any], Any], doc: str, *, shown: bool = True) -> Any:
+    return field(default=default, repr=shown, metadata={"key": key, "read": read, "doc": doc})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +103,25 @@ class Settings:
 
     bootstrap_servers: str | None = _setting(
         "kafka.bootstrap.servers", None, _text, "host:port[,host:port] of the Kafka broker"
+    )
+    kafka_protocol: str = _setting(
+        "kafka.security.protocol", "PLAINTEXT", _text, "PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL"
+    )
+    kafka_mechanism: str | None = _setting(
+        "kafka.sasl.mechanism", None, _text, "PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512"
+    )
+    kafka_username: str | None = _setting("kafka.sasl.username", None, _text, "name to log in with")
+    kafka_password: str | None = _setting(
+        "kafka.sasl.password", None, _text, "its password; give it by the environment", shown=False
+    )
+    kafka_ca: Path | None = _setting(
+        "kafka.ssl.ca", None, Path, "PEM file of who may have signed the broker's certificate"
+    )
+    kafka_certificate: Path | None = _setting(
+        "kafka.ssl.certificate", None, Path, "PEM file of the client's certificate"
+    )
+    kafka_key: Path | None = _setting(
+        "kafka.ssl.key", None, Path, "PEM file of its private key (PKCS 8, not encrypted)"
     )
     data_dir: Path = _setting(
         "data.dir", Path(), Path, "folder that relative source and sink paths start from"

@@ -309,6 +309,9 @@ def _observed(node: Operator, frame: DataFrame) -> DataFrame:
         counted_as(node),
         F.expr(f"coalesce(sum({total('late_records')}), 0)").alias("late_records"),
         F.expr(f"coalesce(sum({total('dropped_records')}), 0)").alias("dropped_records"),
+        F.expr(f"coalesce(sum({total('saved_records')}), 0)").alias("saved_records"),
+        F.expr(f"sum({total('held_records')})").alias("held_records"),
+        F.expr(f"min({total('held_since_ms')})").alias("held_since_ms"),
         F.expr(f"coalesce(sum({total('state_bytes')}), 0)").alias("state_bytes"),
         F.expr(f"min({total('watermark_ms')})").alias("watermark_ms"),
     )

@@ -9,6 +9,7 @@ from pyspark.sql import SparkSession
 
 from flowcore.errors import RunError
 from flowcore.graph.connectors import KafkaTopic
+from flowcore.kafka.security import BrokerAddress, Security
 from flowcore.settings import Settings
 from flowcore.spark.results import ResultStore
 
@@ -52,10 +53,11 @@ def path_of(given: str, settings: Settings) -> str:
 
 
 def broker_of(topic: KafkaTopic, settings: Settings) -> str:
-    """The address of a topic's broker.
+    """The address of a topic's broker; security is the settings', and only for the settings' broker.
 
     Raises:
         RunError: Neither the topic nor the settings name one.
+        SettingsError: The settings of security do not fit together.
     """
     servers = topic.servers or settings.bootstrap_servers
     if not servers:
@@ -64,4 +66,5 @@ def broker_of(topic: KafkaTopic, settings: Settings) -> str:
             "kafka.bootstrap.servers=host:port, or start one with 'flowcore broker'"
         )
         raise RunError(msg)
-    return servers
+    secured = topic.servers is None or topic.servers == settings.bootstrap_servers
+    return BrokerAddress(servers, Security.of(settings)) if secured else servers

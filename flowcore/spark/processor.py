@@ -149,5 +149,5 @@ def _contents(stepped: Stepped) -> Iterator[tuple[str, bytes]]:
         partitions = [marker.subtask for marker in out.markers]
         arrays: list[pa.Array[Any]] = [pa.array(events, pa.binary()), pa.array(partitions, pa.int32())]
         yield MARKERS, pa.record_batch(arrays, ["event", "partition"]).serialize().to_pybytes()
-    counters = json.dumps(out.counters | stepped.manifest.sizes())
+    counters = json.dumps(out.counters | out.gauges | stepped.manifest.sizes())
     yield COUNTERS, pa.record_batch([pa.array([counters])], ["counters"]).serialize().to_pybytes()

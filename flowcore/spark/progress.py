@@ -224,6 +224,7 @@ class _QueryMeter:
         partitions = partitions_of(self._sources, self._tally.offsets, topics.ends, self._standings())
         lags = [one.lag for one in partitions if one.lag is not None]
         lag = max(sum(lags) - under_way, 0) if lags else None
+        since_ms = self._tally.held_since_ms
         return QueryProgress(
             name=self._query.name,
             mode=self._query.mode.value,
@@ -240,6 +241,9 @@ class _QueryMeter:
             watermark_ms=self._watermark_ms(),
             late=self._tally.late,
             dropped=self._tally.dropped,
+            saved=self._tally.saved,
+            held=self._tally.held,
+            oldest_held_ms=None if since_ms is None else max(now_ms - since_ms, 0),
             dead_letters=topics.written(self._letters),
             state_rows=batch.state_rows if batch else None,
             state_bytes=self._tally.state_bytes,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from typing import Protocol
 
 from flowcore.graph.flow import Flow
@@ -57,6 +58,7 @@ def run_flow(
     settings: Settings,
     *,
     mode: Mode | None = None,
+    live: bool = True,
     refresh: bool = False,
     listener: Listener | None = None,
 ) -> None:
@@ -66,6 +68,7 @@ def run_flow(
         flow: The flow.
         settings: Broker, folders, and what else the run needs.
         mode: How live queries run; ``"slice"`` catches up and returns. Default: the fastest possible.
+        live: Run the live queries; else only the bounded stages, for a live run elsewhere to take over.
         refresh: Run bounded stages even where nothing has changed.
         listener: Told of progress; decides when a live run ends. Default: it ends with its queries.
 
@@ -74,6 +77,8 @@ def run_flow(
     """
     listener = listener or SilentListener()
     plan = plan_flow(flow, mode, settings)
+    if not live:
+        plan = replace(plan, live=None)
     with open_context(plan, settings, listener) as context:
         run_plan(plan, context, refresh=refresh, listener=listener)
 

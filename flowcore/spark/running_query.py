@@ -16,6 +16,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from flowcore.flush.withheld import Withheld
 from flowcore.graph.operators import topic_of
 from flowcore.kafka.elements import ElementWriter
+from flowcore.kafka.security import spark_login
 from flowcore.planner.plan import Decision, LiveQuery
 from flowcore.spark.batch_end import end_after_batch, has_ended
 from flowcore.spark.beside import Beside
@@ -176,7 +177,7 @@ class RunningQuery:
         files = [sink.sink for sink in query.sinks if topic_of(sink) is None]
         if files:
             return start_files(files[0], writer.outputMode("append"), self._context)
-        options = {"kafka.bootstrap.servers": output_servers(query, settings)}
+        options = spark_login(output_servers(query, settings))
         return (
             writer.format("kafka").options(**options, **sink_options(query, beside.limits.values())).start()
         )

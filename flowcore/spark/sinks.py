@@ -17,6 +17,7 @@ from flowcore.graph.connectors import Csv, Json, KafkaTopic, Parquet, Sink
 from flowcore.graph.operators import Read, Write
 from flowcore.kafka.elements import ELEMENT_HEADER
 from flowcore.kafka.limits import TopicLimits, topic_limits
+from flowcore.kafka.security import spark_login
 from flowcore.kafka.topics import ensure_topics
 from flowcore.spark import elements
 from flowcore.spark.context import Context
@@ -172,5 +173,5 @@ def _send(
     servers = context.servers(topic)
     ensure_topics(servers, {name: topic.partitions or _DEFAULT_PARTITIONS}, configs)
     limits = topic_limits(servers, [name]).values()
-    options = {"kafka.bootstrap.servers": servers, "topic": name, **write_options(limits)}
+    options = {**spark_login(servers), "topic": name, **write_options(limits)}
     records.write.format("kafka").options(**options).save()

@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 from flowcore.errors import PlanError, RunError
 from flowcore.graph.connectors import Csv, Frame, Json, KafkaTopic, Parquet
 from flowcore.graph.operators import Read
+from flowcore.kafka.security import spark_login
 from flowcore.settings import Settings
 from flowcore.spark.context import Context, broker_of, path_of
 from flowcore.spark.incoming import Incoming
@@ -86,7 +87,7 @@ def _read_topic(node: Read, topic: KafkaTopic, context: Context) -> BatchInput:
     start, end = offset_range(topic, servers)
     messages = (
         context.spark.read.format("kafka")
-        .options(**{"kafka.bootstrap.servers": servers, "subscribe": topic.name})
+        .options(**spark_login(servers), subscribe=topic.name)
         .option("startingOffsets", offsets_json(topic, start))
         .option("endingOffsets", offsets_json(topic, end))
         .option("includeHeaders", str(topic.elements == "tagged").lower())

@@ -14,6 +14,7 @@ from flowcore.errors import PlanError
 from flowcore.graph.connectors import KafkaTopic
 from flowcore.graph.operators import topic_of
 from flowcore.kafka.limits import TopicLimits
+from flowcore.kafka.security import spark_login
 from flowcore.planner.plan import LiveQuery
 from flowcore.settings import Settings
 from flowcore.spark.context import Context, broker_of
@@ -39,7 +40,7 @@ def read_stream(topic: KafkaTopic, query: LiveQuery, context: Context, *, events
     """
     servers = context.servers(topic)
     options = {
-        "kafka.bootstrap.servers": servers,
+        **spark_login(servers),
         "subscribe": f"{topic.name},{topic.events}" if events else topic.name,
         "startingOffsets": topic.start
         if isinstance(topic.start, str)

@@ -21,7 +21,7 @@ from flowcore.planner.plan import LiveQuery
 from flowcore.spark.beside import Beside
 from flowcore.spark.checkpoints import checkpoint_of, clear_unborn, record
 from flowcore.spark.context import Context
-from flowcore.spark.joined_results import JoinedResults
+from flowcore.spark.joined_results import Joined, JoinedResults
 from flowcore.spark.progress import RunMeter
 from flowcore.spark.running_query import Prepared, RunningQuery, prepare
 
@@ -60,7 +60,7 @@ class SupervisedQuery:
         self._looked_s = 0.0
         self._running: RunningQuery | None = None
         meter.about_to_start(query, self._checkpoint, lambda: self.active)
-        self._next = self._prepare(behind=self._behind())
+        self._next = self._prepare(results.newest(query), behind=self._behind())
 
     @property
     def running(self) -> StreamingQuery | None:
@@ -118,6 +118,8 @@ class SupervisedQuery:
             self._looked_s = time.monotonic()
             if self._takes_over(running) or self._falls_behind(running):
                 running.end_after_batch()
+            elif running.prepared.catching_up and self._next is running.prepared:
+                self._next = self._prepare(running.prepared.joined, behind=False)  # so the pause is shorter
 
     def stop(self) -> None:
         """Stop it at once; what was not committed is read again by the next start."""
@@ -135,7 +137,8 @@ class SupervisedQuery:
         if not fresh:
             return False
         try:
-            self._next = self._prepare(behind=running.prepared.catching_up)
+            joined = self._results.newest(self.query)
+            self._next = self._prepare(joined, behind=running.prepared.catching_up)
         except FlowcoreError as error:
             self._results.refuse(self.query, fresh)
             why = f"{_named(fresh)} cannot be taken over, it goes on with {_named(before)}: {error}"
@@ -148,7 +151,7 @@ class SupervisedQuery:
     def _falls_behind(self, running: RunningQuery) -> bool:
         if running.prepared.catching_up or not self._behind():
             return False
-        self._next = self._prepare(behind=True)
+        self._next = self._prepare(running.prepared.joined, behind=True)
         self._reason = f"a partition has over {thresholds(self._context.settings).enter:,} unread records"
         return True
 
@@ -158,7 +161,7 @@ class SupervisedQuery:
         if before.prepared.catching_up:
             self._per_second = (self._rows_in - self._started[0]) / (began - self._started[1])
         if self._next.catching_up != behind:
-            self._next = self._prepare(behind=behind)
+            self._next = self._prepare(self._next.joined, behind=behind)
         if before.prepared.catching_up and not behind and not before.ending:
             leave = thresholds(self._context.settings).leave
             self._reason = f"caught up: no partition has over {leave:,} unread records"
@@ -187,10 +190,9 @@ class SupervisedQuery:
         self._rows_in = progress.rows_in
         return bool(progress.backlog)
 
-    def _prepare(self, *, behind: bool) -> Prepared:
+    def _prepare(self, joined: Joined, *, behind: bool) -> Prepared:
         settings = self._context.settings
         records = batch_records(backlog_interval(settings), self._per_second, settings.max_batch_records)
-        joined = self._results.newest(self.query)
         return prepare(self.query, self._context, joined, self.beside, records if behind else None)
 
 

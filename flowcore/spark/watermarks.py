@@ -140,7 +140,12 @@ class WatermarkSender:
                 )
 
     def _look(self) -> None:
-        fresh = [batch for batch in self._running.recentProgress if batch["batchId"] > self._last_batch]
+        # A trigger that found nothing to read tells of a batch to come, under its number.
+        fresh = [
+            batch
+            for batch in self._running.recentProgress
+            if batch["batchId"] > self._last_batch and "addBatch" in batch["durationMs"]
+        ]
         for batch in fresh:
             self._last_batch = batch["batchId"]
             begun = dt.datetime.fromisoformat(batch["timestamp"])

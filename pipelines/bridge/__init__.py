@@ -8,7 +8,7 @@ from pipelines.bridge.component import FlowComponent, FlowsComponent
 from pipelines.bridge.definitions import definitions
 from pipelines.bridge.flow import BridgedFlow, bridge
 from pipelines.bridge.options import Automation, Expectations, Objectives
-from pipelines.bridge.resources import FlowcoreResource, SparkResource
+from pipelines.bridge.resources import FlowcoreResource, KafkaResource, ResultsResource, SparkResource
 
 __all__ = [
     "Automation",
@@ -17,7 +17,9 @@ __all__ = [
     "FlowComponent",
     "FlowcoreResource",
     "FlowsComponent",
+    "KafkaResource",
     "Objectives",
+    "ResultsResource",
     "SparkResource",
     "bridge",
     "definitions",

@@ -8,7 +8,7 @@ from pipelines.bridge.dead_letters import dead_letter_checks
 from pipelines.bridge.externals import dead_lettered, external_specs, externals_of
 from pipelines.bridge.flow import BridgedFlow
 from pipelines.bridge.names import bounded_keys
-from pipelines.bridge.resources import FlowcoreResource, SparkResource
+from pipelines.bridge.resources import FlowcoreResource, KafkaResource, ResultsResource, SparkResource
 
 __all__ = ["definitions"]
 
@@ -17,16 +17,27 @@ _FLOWCORE, _SPARK = FlowcoreResource(), SparkResource()
 
 
 def definitions(
-    *flows: BridgedFlow, flowcore: FlowcoreResource | None = None, spark: SparkResource | None = None
+    *flows: BridgedFlow,
+    kafka: KafkaResource | None = None,
+    results: ResultsResource | None = None,
+    flowcore: FlowcoreResource | None = None,
+    spark: SparkResource | None = None,
 ) -> Definitions:
     """What Dagster loads.
 
     Args:
         flows: Bridged flows; a topic or file that several of them touch is one asset.
-        flowcore: Broker and folders; default: from the environment.
+        kafka: The broker and how one speaks to it; default: from the environment.
+        results: Folders; default: from the environment.
+        flowcore: Any other setting; default: from the environment. It may bring its own broker and folders.
         spark: Spark; default: flowcore's own configuration on this machine.
     """
-    resources = {"flowcore": flowcore or _FLOWCORE, "spark": spark or _SPARK}
+    if flowcore is None and (kafka or results):
+        flowcore = FlowcoreResource(kafka=kafka or _FLOWCORE.kafka, results=results or _FLOWCORE.results)
+    flowcore = flowcore or _FLOWCORE
+    resources = {
+        "kafka": flowcore.kafka, "results": flowcore.results, "flowcore": flowcore, "spark": spark or _SPARK
+    }  # fmt: skip
     made = [key for flow in flows for key in bounded_keys(flow.plan)]
     outside = external_specs((e for flow in flows for e in externals_of(flow.plan)), made)
     letters = dead_letter_checks(topic for flow in flows for topic in dead_lettered(flow.plan))

@@ -72,7 +72,7 @@ def bridge(
     checks += expectation_checks(plan, expectations or {})
     held = objectives or Objectives()
     if plan.live is not None:
-        assets.append(live_asset(flow, plan, notes))
+        assets.append(live_asset(flow, plan, notes, held))
         checks.append(health_checks(plan, held))
         checks.append(running_check(plan, options.restart_policy))
     own = Definitions(assets=assets, asset_checks=checks)

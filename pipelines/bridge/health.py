@@ -1,7 +1,8 @@
-"""Health: the asset checks of a flow's stream, answered when a person asks and by a sensor once a minute.
+"""Health: the asset checks of a flow's stream.
 
-They look at what the run left on disk (`flowcore.metrics.history`), so they need neither Spark nor the
-broker. The sensor tells an outcome when it has changed, and once an hour.
+A run answers them while it beats, a sensor while none does, and a person may ask at any time. Who is not the
+run looks at what it left on disk (`flowcore.metrics.history`), and needs neither Spark nor the broker. An
+outcome is told when it has changed.
 """
 
 import json
@@ -25,18 +26,17 @@ from dagster import (
 )
 
 from flowcore.metrics.history import history_folder, last_progress
+from flowcore.metrics.liveness import what_is_wrong
 from flowcore.planner.plan import Plan
-from flowcore.settings import Settings
 from pipelines.bridge.metadata import Metadata
 from pipelines.bridge.names import identifier, live_key, op_name
 from pipelines.bridge.objectives import Verdict, judge, judged
 from pipelines.bridge.options import Objectives
 from pipelines.bridge.resources import FlowcoreResource
 
-__all__ = ["health_checks", "health_sensor"]
+__all__ = ["evaluation", "health_checks", "health_sensor"]
 
 _EVERY_S = 60
-_TELL_AGAIN_S = 3_600
 
 
 def health_checks(plan: Plan, objectives: Objectives) -> AssetChecksDefinition:
@@ -47,7 +47,8 @@ def health_checks(plan: Plan, objectives: Objectives) -> AssetChecksDefinition:
     @multi_asset_check(name=op_name(plan.flow, "health"), specs=specs, can_subset=True)
     def health(context: AssetCheckExecutionContext, flowcore: FlowcoreResource) -> Iterator[AssetCheckResult]:
         wanted = {check.name for check in context.selected_asset_check_keys}
-        for verdict in _verdicts(plan, flowcore.settings(), objectives):
+        last = last_progress(history_folder(flowcore.settings().state_dir, plan.flow))
+        for verdict in judge(last, time.time_ns() // 1_000_000, objectives):
             if verdict.name in wanted:
                 yield AssetCheckResult(
                     asset_key=key,
@@ -62,7 +63,7 @@ def health_checks(plan: Plan, objectives: Objectives) -> AssetChecksDefinition:
 
 
 def health_sensor(plan: Plan, objectives: Objectives) -> SensorDefinition:
-    """A sensor that answers the checks; it is on unless a person turns it off, and starts nothing."""
+    """A sensor that answers the checks where no run does; it is on unless a person turns it off."""
     key = live_key(plan.flow)
 
     @sensor(
@@ -70,37 +71,38 @@ def health_sensor(plan: Plan, objectives: Objectives) -> SensorDefinition:
         asset_selection=[key],
         minimum_interval_seconds=_EVERY_S,
         default_status=DefaultSensorStatus.RUNNING,
-        description=f"Tells whether the stream of flow `{plan.flow}` holds its objectives, as asset checks.",
+        description=f"Tells whether the stream of flow `{plan.flow}` holds its objectives, as asset checks, "
+        "while no run of it does so.",
     )
     def watch(context: SensorEvaluationContext, flowcore: FlowcoreResource) -> SensorResult:
-        now_s = time.time()
-        if last_progress(history_folder(flowcore.settings().state_dir, plan.flow)) is None:
+        last = last_progress(history_folder(flowcore.settings().state_dir, plan.flow))
+        now_ms = time.time_ns() // 1_000_000
+        if last is None:
             return SensorResult(skip_reason="the stream was never read, so there is nothing to judge")
-        told: dict[str, tuple[bool, float]] = json.loads(context.cursor or "{}")
-        events = []
-        for verdict in _verdicts(plan, flowcore.settings(), objectives):
-            passed, told_s = told.get(verdict.name, (None, 0.0))
-            if passed is not verdict.passed or now_s - told_s >= _TELL_AGAIN_S:
-                told[verdict.name] = verdict.passed, now_s
-                events.append(
-                    AssetCheckEvaluation(
-                        asset_key=key,
-                        check_name=verdict.name,
-                        passed=verdict.passed,
-                        severity=AssetCheckSeverity.WARN,
-                        description=verdict.words,
-                        metadata=_metadata(verdict),
-                    )
-                )
-        skip = f"{len(events)} checks have news" if events else "nothing has changed"
-        return SensorResult(asset_events=events, cursor=json.dumps(told), skip_reason=skip)
+        if what_is_wrong(last, now_ms) is None:
+            return SensorResult(skip_reason="the run tells it itself", cursor="")
+        told: dict[str, bool] = json.loads(context.cursor or "{}")
+        news = [v for v in judge(last, now_ms, objectives) if told.get(v.name) is not v.passed]
+        skip = f"{len(news)} checks have news" if news else "nothing has changed"
+        return SensorResult(
+            asset_events=[evaluation(plan.flow, verdict) for verdict in news],
+            cursor=json.dumps(told | {verdict.name: verdict.passed for verdict in news}),
+            skip_reason=skip,
+        )
 
     return watch
 
 
-def _verdicts(plan: Plan, settings: Settings, objectives: Objectives) -> list[Verdict]:
-    last = last_progress(history_folder(settings.state_dir, plan.flow))
-    return judge(last, time.time_ns() // 1_000_000, objectives)
+def evaluation(flow: str, verdict: Verdict) -> AssetCheckEvaluation:
+    """A verdict on a flow's live queries, as Dagster is told of it."""
+    return AssetCheckEvaluation(
+        asset_key=live_key(flow),
+        check_name=verdict.name,
+        passed=verdict.passed,
+        severity=AssetCheckSeverity.WARN,
+        description=verdict.words,
+        metadata=_metadata(verdict),
+    )
 
 
 def _metadata(verdict: Verdict) -> Metadata:

@@ -7,6 +7,7 @@ import time
 from typing import Literal
 
 from dagster import (
+    AssetCheckEvaluation,
     AssetExecutionContext,
     AssetMaterialization,
     AssetsDefinition,
@@ -25,11 +26,14 @@ from flowcore.planner import plan_flow
 from flowcore.planner.fingerprint import fingerprint
 from flowcore.planner.plan import Plan
 from flowcore.spark.live import LiveRun
+from pipelines.bridge.health import evaluation
 from pipelines.bridge.interrupts import deferred_interrupts
 from pipelines.bridge.metadata import Metadata, plan_metadata, progress_metadata
 from pipelines.bridge.names import asset_key, identifier, live_key, op_name, table_key
-from pipelines.bridge.options import Notes
+from pipelines.bridge.objectives import judge
+from pipelines.bridge.options import Notes, Objectives
 from pipelines.bridge.resources import FlowcoreResource, SparkResource
+from pipelines.bridge.supervisor import RUNNING_CHECK, running_now
 
 __all__ = ["LiveConfig", "live_asset"]
 
@@ -52,13 +56,17 @@ class LiveConfig(Config):
     )
 
 
-def live_asset(flow: Flow, plan: Plan, notes: Notes) -> AssetsDefinition:
+def live_asset(flow: Flow, plan: Plan, notes: Notes, objectives: Objectives) -> AssetsDefinition:
     """The asset of a flow's live queries.
+
+    While it runs it answers its own checks: the UI shows of a check only what belongs to the run of the
+    latest materialization, which is to say of the latest beat.
 
     Args:
         flow: Planned again for the mode of each run.
         plan: Of the flow; it has a live stage.
         notes: Owners, tags, descriptions.
+        objectives: What its stream shall hold.
     """
     if plan.live is None:
         msg = f"flow {plan.flow!r} has no unbounded source: there is nothing to run live"
@@ -88,7 +96,7 @@ def live_asset(flow: Flow, plan: Plan, notes: Notes) -> AssetsDefinition:
         with deferred_interrupts() as interrupted:
             run = spark.context(todays, settings)
             with LiveRun(todays, run) as queries:
-                beats = _Beats(context, queries)
+                beats = _Beats(context, queries, objectives)
                 while not interrupted.is_set() and not beats.over(config.run_seconds):
                     if queries.wait(_LOOK_S):
                         break
@@ -100,7 +108,7 @@ def live_asset(flow: Flow, plan: Plan, notes: Notes) -> AssetsDefinition:
                 if interrupted.is_set():
                     context.log.info("the live queries of flow %s are asked to stop", plan.flow)
                     beats.beat()
-                last = beats.metadata()
+                last = beats.last()
         return MaterializeResult(metadata=last)
 
     return live
@@ -122,9 +130,11 @@ def _is_asked_to_end(instance: DagsterInstance, run: str) -> bool:
 class _Beats:
     """Reports on running queries."""
 
-    def __init__(self, context: AssetExecutionContext, run: LiveRun) -> None:
+    def __init__(self, context: AssetExecutionContext, run: LiveRun, objectives: Objectives) -> None:
         self._context = context
         self._run = run
+        self._objectives = objectives
+        self._told: dict[str, bool] = {}
         if run.metrics_url:
             context.log.info("metrics for Prometheus are at %s", run.metrics_url)
         self._began = self._last = time.monotonic()
@@ -138,7 +148,18 @@ class _Beats:
 
     def beat(self) -> None:
         self._last = time.monotonic()
-        self._context.log_event(AssetMaterialization(live_key(self._run.plan.flow), metadata=self.metadata()))
+        metadata = self.last()
+        self._context.log_event(AssetMaterialization(live_key(self._run.plan.flow), metadata=metadata))
+        self._tell(RUNNING_CHECK, running_now(self._run.plan.flow))
 
-    def metadata(self) -> Metadata:
-        return progress_metadata(self._run.health())
+    def last(self) -> Metadata:
+        """How the queries are doing; checks that have come to another outcome are told along with it."""
+        health = self._run.health()
+        for verdict in judge(health, health.time_ms, self._objectives):
+            self._tell(verdict.name, evaluation(health.flow, verdict))
+        return progress_metadata(health)
+
+    def _tell(self, name: str, found: AssetCheckEvaluation) -> None:
+        if self._told.get(name) is not found.passed:
+            self._told[name] = found.passed
+            self._context.log_event(found)

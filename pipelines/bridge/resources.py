@@ -1,6 +1,6 @@
 """Resources: which broker, folders and Spark does a run use?
 
-Both are documented in the UI, where a launch may change each field.
+All are documented in the UI, where a launch may change each field.
 """
 
 from __future__ import annotations
@@ -27,17 +27,58 @@ from flowcore.spark.live import prepare_topics
 from flowcore.spark.session import prepare, session_config, stop
 from flowcore.spark.slots import slots_needed
 
-__all__ = ["FlowcoreResource", "SparkResource"]
+__all__ = ["FlowcoreResource", "KafkaResource", "ResultsResource", "SparkResource"]
 
 
-class FlowcoreResource(ConfigurableResource):  # type: ignore[type-arg]
-    """The settings of a run; what is not given comes from ``FLOWCORE_*`` environment variables."""
+class KafkaResource(ConfigurableResource):  # type: ignore[type-arg]
+    """The broker, and how one speaks to it; what is not given comes from ``FLOWCORE_KAFKA_*``.
+
+    A password is given by name, so that it is neither in code nor in a run's configuration:
+    ``KafkaResource(password=EnvVar("KAFKA_PASSWORD"), ...)``.
+    """
 
     bootstrap_servers: str | None = Field(
         default=None,
         description="Address of the Kafka broker, host:port[,host:port]. "
         "Not given: the environment variable FLOWCORE_KAFKA_BOOTSTRAP_SERVERS.",
     )
+    security_protocol: str | None = Field(
+        default=None,
+        description="PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL: encrypted if it says SSL, with a name and a "
+        "password if it says SASL. Not given: FLOWCORE_KAFKA_SECURITY_PROTOCOL, else PLAINTEXT.",
+    )
+    sasl_mechanism: str | None = Field(
+        default=None, description="How the password is proven: PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512."
+    )
+    username: str | None = Field(default=None, description="Name to log in with, best an EnvVar.")
+    password: str | None = Field(default=None, description="Its password, only ever an EnvVar.")
+    ca: str | None = Field(
+        default=None,
+        description="PEM file of who may have signed the broker's certificate. Not given: the system's.",
+    )
+    certificate: str | None = Field(
+        default=None, description="PEM file of the client's own certificate, where the broker asks for one."
+    )
+    key: str | None = Field(default=None, description="PEM file of its private key (PKCS 8, not encrypted).")
+
+    def given(self) -> dict[str, str]:
+        """What is given, by flowcore's keys."""
+        found = {
+            "kafka.bootstrap.servers": self.bootstrap_servers,
+            "kafka.security.protocol": self.security_protocol,
+            "kafka.sasl.mechanism": self.sasl_mechanism,
+            "kafka.sasl.username": self.username,
+            "kafka.sasl.password": self.password,
+            "kafka.ssl.ca": self.ca,
+            "kafka.ssl.certificate": self.certificate,
+            "kafka.ssl.key": self.key,
+        }
+        return {key: value for key, value in found.items() if value is not None}
+
+
+class ResultsResource(ConfigurableResource):  # type: ignore[type-arg]
+    """Where data is read from, and where results, checkpoints and the history of runs are kept."""
+
     data_dir: str | None = Field(
         default=None,
         description="Folder that relative source and sink paths start from. "
@@ -48,6 +89,18 @@ class FlowcoreResource(ConfigurableResource):  # type: ignore[type-arg]
         description="Folder of bounded results, checkpoints and locks; keep it. "
         "Not given: FLOWCORE_STATE_DIR, else .flowcore in the working directory.",
     )
+
+    def given(self) -> dict[str, str]:
+        """What is given, by flowcore's keys."""
+        found = {"data.dir": self.data_dir, "state.dir": self.state_dir}
+        return {key: value for key, value in found.items() if value is not None}
+
+
+class FlowcoreResource(ConfigurableResource):  # type: ignore[type-arg]
+    """The settings of a run; what is not given comes from ``FLOWCORE_*`` environment variables."""
+
+    kafka: KafkaResource = Field(default=KafkaResource(), description="The broker.")
+    results: ResultsResource = Field(default=ResultsResource(), description="Folders.")
     more: dict[str, str] = Field(
         default={},
         description="Any other setting by its key, for instance execution.trigger-interval: 2 s.",
@@ -59,13 +112,8 @@ class FlowcoreResource(ConfigurableResource):  # type: ignore[type-arg]
         Raises:
             SettingsError: A key does not exist, or a value is not of its kind.
         """
-        named = {
-            "kafka.bootstrap.servers": self.bootstrap_servers,
-            "data.dir": self.data_dir,
-            "state.dir": self.state_dir,
-        }
-        given = {key: value for key, value in named.items() if value is not None}
-        return Settings.of(self.more, given, origin="the resource flowcore")
+        given = {**self.kafka.given(), **self.results.given()}
+        return Settings.of(self.more, given, origin="a resource of Dagster's")
 
 
 class SparkResource(LazyPySparkResource):

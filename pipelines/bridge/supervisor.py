@@ -20,7 +20,6 @@ from dagster import (
     DagsterInstance,
     DagsterRunStatus,
     DefaultSensorStatus,
-    MetadataValue,
     RunRecord,
     RunRequest,
     RunsFilter,
@@ -47,7 +46,15 @@ from pipelines.bridge.supervision import (
     decide,
 )
 
-__all__ = ["GAVE_UP", "RESTART", "RUNNING_CHECK", "attempts_of", "running_check", "supervision_sensor"]
+__all__ = [
+    "GAVE_UP",
+    "RESTART",
+    "RUNNING_CHECK",
+    "attempts_of",
+    "running_check",
+    "running_now",
+    "supervision_sensor",
+]
 
 RUNNING_CHECK = "running"
 """Name of the asset check that tells what the supervisor sees."""
@@ -99,18 +106,11 @@ def supervision_sensor(plan: Plan, policy: RestartPolicy) -> SensorDefinition:
             case _:
                 pass
         news = told is not None and told != context.cursor
-        check = AssetCheckEvaluation(
-            asset_key=key,
-            check_name=RUNNING_CHECK,
-            passed=passed,
-            severity=AssetCheckSeverity.ERROR,
-            description=message,
-            metadata={"run": MetadataValue.dagster_run(found[0].run)} if found else {},
-        )
+        check = _evaluation(key, message, passed=passed)
         return SensorResult(
             run_requests=requests,
             skip_reason=None if requests else message,
-            asset_events=[check] if news else [],
+            asset_events=[check] if news and not passed else [],  # a run that beats says so itself
             cursor=told if news else context.cursor,
         )
 
@@ -135,6 +135,11 @@ def running_check(plan: Plan, policy: RestartPolicy) -> AssetChecksDefinition:
     return running
 
 
+def running_now(flow: str) -> AssetCheckEvaluation:
+    """What a live run says of that check when it beats."""
+    return _evaluation(live_key(flow), "it runs", passed=True)
+
+
 def attempts_of(instance: DagsterInstance, job: str, key: AssetKey, most: int) -> list[Attempt]:
     """The runs of a live job, latest first.
 
@@ -146,6 +151,16 @@ def attempts_of(instance: DagsterInstance, job: str, key: AssetKey, most: int) -
     """
     records = instance.get_run_records(RunsFilter(job_name=job), limit=most)
     return [_attempt(instance, record, key, latest=not number) for number, record in enumerate(records)]
+
+
+def _evaluation(key: AssetKey, message: str, *, passed: bool) -> AssetCheckEvaluation:
+    return AssetCheckEvaluation(
+        asset_key=key,
+        check_name=RUNNING_CHECK,
+        passed=passed,
+        severity=AssetCheckSeverity.ERROR,
+        description=message,
+    )
 
 
 def _attempt(instance: DagsterInstance, record: RunRecord, key: AssetKey, *, latest: bool) -> Attempt:

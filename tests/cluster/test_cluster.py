@@ -6,8 +6,7 @@ import json
 import os
 import signal
 import subprocess
-import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,10 +15,6 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from flowcore.cli import main
-from flowcore.installation.archive import driver_class_path
-from flowcore.installation.jars import pyspark_jars
-from flowcore.installation.java import find_java
 from flowcore.kafka.topics import end_offsets, ensure_topics
 from tests.cluster.conftest import Cluster, wait_until
 
@@ -54,50 +49,26 @@ class Orders:
             producer.produce("orders", json.dumps(order).encode(), partition=number % PARTITIONS)
         assert producer.flush(20) == 0
 
-    def command(self, *options: str) -> list[str]:
-        """`flowcore run`, on the cluster by nothing but settings."""
-        settings = self.settings | {
+    @contextmanager
+    def running(self, *options: str) -> Iterator[subprocess.Popen[bytes]]:
+        """`flowcore run`, on the cluster by nothing but settings; its processes end with it."""
+        settings = {
             "spark.master": self.master,
-            "spark.submit.pyFiles": f"{HERE}/orders.py",
+            "spark.submit.pyFiles": HERE / "orders.py",
             "spark.executor.memory": "768m",
             "spark.driver.host": "127.0.0.1",
-        }
-        return ["flowcore", "run", "orders:flow", *_given("--set", settings), *options]
-
-    def submitted(self) -> list[str]:
-        """The same by `spark-submit`, as on Kubernetes: Spark is told of the cluster, flowcore is not."""
-        connector = driver_class_path()
-        spark = {
-            "spark.driver.host": "127.0.0.1",
-            "spark.driver.extraClassPath": connector,
-            "spark.executor.extraClassPath": connector,
-            "spark.executor.memory": "768m",
-        }
-        program = Path(main.__file__)
-        options = ["--master", self.master, "--py-files", f"{HERE}/orders.py", *_given("--conf", spark)]
-        submit = str(pyspark_jars().parent / "bin/spark-submit")
-        return [submit, *options, str(program), "run", "orders:flow", *_given("--set", self.settings)]
-
-    @property
-    def settings(self) -> dict[str, str]:
-        """Of every run, wherever it runs."""
-        return {
-            "data.dir": str(self.folder),
-            "state.dir": str(self.folder / "state"),
+            "data.dir": self.folder,
+            "state.dir": self.folder / "state",
             "kafka.bootstrap.servers": self.servers,
             "execution.short-lived": "true",
             "execution.realtime.batch-duration": "5 s",
         }
-
-    @contextmanager
-    def running(self, command: list[str]) -> Iterator[subprocess.Popen[bytes]]:
-        """A command with the driver's Python path, which alone has the flow; its processes end with it."""
+        given = [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
         environment = os.environ | {
             "PYTHONPATH": f"{HERE}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
-            "PYSPARK_PYTHON": sys.executable,
             "SPARK_LOCAL_IP": "127.0.0.1",
-            "JAVA_HOME": str(find_java().home),
         }
+        command = ["flowcore", "run", "orders:flow", *given, *options]
         with self.log.open("ab") as log:
             run = subprocess.Popen(
                 command, env=environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
@@ -170,11 +141,11 @@ def outcome(cluster: Cluster, broker: str, tmp_path_factory: pytest.TempPathFact
     (flow.folder / "rates/rates.csv").write_text("currency,rate\nchf,1.0\neur,1.5\neur,2.0\n")
     ensure_topics(broker, {"orders": PARTITIONS})
     flow.send(0)
-    with flow.running(flow.command("--slice")) as run:
+    with flow.running("--slice") as run:
         assert run.wait(RUN_TIMEOUT_S) == 0, flow.log.read_text()
     sliced = flow.count("priced"), flow.count("accounts")
     flow.send(AT_ONCE)
-    with flow.running(flow.submitted()) as run:
+    with flow.running() as run:
         flow.arrived(2 * AT_ONCE, run)
         cluster.workers[0].die()
         flow.send(2 * AT_ONCE)
@@ -217,10 +188,6 @@ def test_state_is_kept_by_both_machines(outcome: Outcome, cluster: Cluster) -> N
     folders = {row["folder"] for row in outcome.accounts}
 
     assert all(any(str(worker.folder) in folder for folder in folders) for worker in cluster.workers)
-
-
-def _given(option: str, values: Mapping[str, str]) -> list[str]:
-    return [part for key, value in values.items() for part in (option, f"{key}={value}")]
 
 
 def _alive(group: int) -> bool:

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from dagster import (
@@ -10,13 +11,18 @@ from dagster import (
     DagsterInstance,
     DagsterRunStatus,
     Definitions,
+    EnvVar,
+    GraphDefinition,
     RunRequest,
     SkipReason,
     build_schedule_context,
+    op,
 )
 
 from flowcore import Flow, KafkaTopic, Parquet
-from pipelines.bridge import bridge, definitions
+from flowcore.kafka.security import Security
+from flowcore.settings import Settings
+from pipelines.bridge import FlowcoreResource, KafkaResource, ResultsResource, bridge, definitions
 from pipelines.definitions import defs
 
 pytestmark = pytest.mark.dagster
@@ -144,8 +150,33 @@ def test_every_asset_and_field_is_described() -> None:
     assert all(node.description for node in graph.asset_nodes)
     assert all(each.description for each in [*sensors, *defs.get_repository_def().schedule_defs])
     assert all(graph.get(key).description for key in graph.asset_check_keys)
-    assert len(fields) == 5
+    assert len(fields) == 14
     assert all(field.description for field in fields)
+
+
+def test_resources_give_the_settings_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A password by the name of its variable, which is all that Dagster shows of it."""
+    monkeypatch.setenv("KAFKA_PASSWORD", "s3cret")
+    kafka = KafkaResource(
+        bootstrap_servers="a:1", security_protocol="SASL_PLAINTEXT", sasl_mechanism="PLAIN",
+        username="ann", password=EnvVar("KAFKA_PASSWORD"),
+    )  # fmt: skip
+    bridged = bridge(_relay("first", "a", "b"))
+    defs = definitions(bridged, kafka=kafka, results=ResultsResource(state_dir="/state"))
+    found: list[Settings] = []
+
+    @op
+    def look(flowcore: FlowcoreResource) -> None:
+        found.append(flowcore.settings())
+
+    GraphDefinition("g", node_defs=[look]).to_job(
+        resource_defs=dict(defs.resources or {})
+    ).execute_in_process()
+
+    assert found[0].bootstrap_servers == "a:1"
+    assert found[0].state_dir == Path("/state")
+    assert Security.of(found[0]).password == "s3cret"  # noqa: S105
+    assert "s3cret" not in f"{defs.resources} {found[0]}"
 
 
 def test_flows_that_share_a_topic_share_its_asset() -> None:

@@ -1,7 +1,10 @@
 """What launches a flow's jobs does so when there is something to do, once, and not too early."""
 
+import os
+import socket
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -187,21 +190,27 @@ def test_dead_letters_wait_for_a_broker(tmp_path: Path, instance: DagsterInstanc
     assert isinstance(found, SkipReason)
 
 
-def test_health_is_told_when_it_changes(tmp_path: Path, instance: DagsterInstance) -> None:
-    """Each check once, then those that came to another outcome."""
+def test_health_is_told_when_it_changes_and_no_run_tells_it(
+    tmp_path: Path, instance: DagsterInstance
+) -> None:
+    """Each check once after the run's end, then those that came to another outcome."""
     defs = _relay("127.0.0.1:9", tmp_path)
     nothing = _tick(defs, "f_health", instance)
     query = QueryProgress(name="out", mode="realtime", active=True, rows_in=100)
-    look = {"flow": "f", "time_ms": time.time_ns() // 1_000_000, "seconds": 1.0}
+    look = FlowProgress(
+        flow="f", time_ms=time.time_ns() // 1_000_000, seconds=1.0, interval_s=5.0,
+        host=socket.gethostname(), pid=os.getpid(), queries=(query,),
+    )  # fmt: skip
     writer = HistoryWriter(history_folder(tmp_path, "f"))
-    writer.progressed(FlowProgress(**look, queries=(query,)))  # type: ignore[arg-type]
-    first = _tick(defs, "f_health", instance, nothing.cursor)
+    writer.progressed(look)
+    lives = _tick(defs, "f_health", instance, nothing.cursor)
+    writer.progressed(replace(look, state="ended"))
+    first = _tick(defs, "f_health", instance, lives.cursor)
     again = _tick(defs, "f_health", instance, first.cursor)
-    late = QueryProgress(name="out", mode="realtime", active=True, rows_in=100, dropped=50)
-    writer.progressed(FlowProgress(**look, queries=(late,)))  # type: ignore[arg-type]
+    writer.progressed(replace(look, state="ended", queries=(replace(query, dropped=50),)))
     second = _tick(defs, "f_health", instance, again.cursor)
 
-    assert _told(nothing) == _told(again) == []
+    assert _told(nothing) == _told(lives) == _told(again) == []
     assert [passed for passed, _ in _told(first)] == [True, True, True]
     assert _told(second) == [(False, "50 of 100 records of query 'out' (50.000%)")]
 

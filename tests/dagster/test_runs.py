@@ -12,6 +12,7 @@ from dagster import (
     AssetCheckKey,
     AssetKey,
     AssetSelection,
+    DagsterEventType,
     DagsterInstance,
     Definitions,
     ExecuteInProcessResult,
@@ -148,6 +149,17 @@ def test_slice_catches_up_and_ends(
     assert "| bids | slice" in metadata["health"]
     assert metadata["bounded_version/catalog"] == _metadata(history, CATALOG)["version"]
     assert sum(end_offsets(auctions.servers, "enriched-bids").values()) == auctions.bids
+    told = {check.check_name: check.passed for check in _told(result)}
+    assert told.items() >= {"late_share": True, "dead_letter_share": True, "fresh": True}.items()
+
+
+def _told(result: ExecuteInProcessResult) -> list[Any]:
+    """The checks that a run answered as it went."""
+    return [
+        event.event_specific_data
+        for event in result.all_events
+        if event.event_type is DagsterEventType.ASSET_CHECK_EVALUATION
+    ]
 
 
 def test_check_fails_when_a_file_is_damaged(location: Location, history: ExecuteInProcessResult) -> None:

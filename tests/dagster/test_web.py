@@ -227,6 +227,7 @@ def test_browser_plots_the_live_run(session: Session) -> None:
     assert {"bids/lag", "bids/records", "highest/records_out", "bids/realtime"} <= numbers
     assert [name for name in sorted(numbers) if name not in session.plots.text] == []
     assert session.plots.drawn >= len(numbers)
+    assert "4" in session.plots.lines  # checks, all of which the run itself has answered
 
 
 @needs_browser
@@ -243,15 +244,15 @@ def test_browser_shows_the_graph_of_the_flow(ui: Ui, session: Session) -> None:
 
 
 @needs_browser
-def test_browser_tells_why_a_run_was_launched_again(ui: Ui, session: Session) -> None:
-    """The tags of the run that took a crashed one's place are on its page."""
+def test_browser_tells_which_run_was_launched_again(ui: Ui, session: Session) -> None:
+    """The list of runs names the run whose place it took, and what became of both."""
     with browsing(ui.port) as browser:
-        browser.open(f"/runs/{session.live}")
+        browser.open("/runs")
         browser.wait_for("flowcore/restart-of")
-        seen = browser.keep("restarted-run")
+        seen = browser.keep("runs")
 
-    assert "Canceled" in seen.text
-    assert "auctions_live" in seen.text
+    assert f"flowcore/restart-of: {session.killed[-1]}"[:30] in seen.text
+    assert {"Canceled", "Failed", "auctions_live", "auctions_slice"} <= set(seen.lines)
 
 
 @needs_browser

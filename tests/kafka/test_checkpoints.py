@@ -198,12 +198,12 @@ def test_checkpoint_that_is_older_than_records_is_taken(
 
 
 def test_query_in_backlog_says_so(live: Live) -> None:
-    """While a source would take long to read to its end, and not when it has been."""
+    """While a partition has many unread records, and not when it has been read."""
     bids, out = live.topic("bids", schema=SALE), live.topic("out")
     live.send(bids, *({"id": i} for i in range(4_000)))
     flow = Flow("f")
     flow.read("bids", bids).write("out", out)
-    live.settings = replace(live.settings, max_batch_records=20)
+    live.settings = replace(live.settings, max_batch_records=20, backlog_enter=1_000, backlog_leave=10)
     told: list[bool | None] = []
 
     def look(run: Any) -> None:

@@ -131,7 +131,8 @@ def test_kill_in_the_middle_of_a_switch_loses_nothing(live: Live, tmp_path: Path
     assert sorted(found.values()) == list(range(4_010))
 
 
-def test_committed_result_is_taken_over_by_a_running_stream(live: Live, tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", [None, "micro-batch"])
+def test_committed_result_is_taken_over_by_a_running_stream(mode: Any, live: Live, tmp_path: Path) -> None:
     """Twice, while records come: each has the values of the version in its header; nothing lost or twice."""
     bids, out = live.topic("bids", schema=BID), live.topic("out")
     flow = Flow("fresh")
@@ -165,7 +166,7 @@ def test_committed_result_is_taken_over_by_a_running_stream(live: Live, tmp_path
                 zip(list(versions)[1:], switches, strict=True)] == [True, True]  # fmt: skip
 
     _write_shops(tmp_path, "Bern")
-    live.run(flow, None, follow)
+    live.run(flow, mode, follow)
 
     records = live.records(out)
     assert Counter(record.json["id"] for record in records) == dict.fromkeys(range(sent), 1)
@@ -180,14 +181,14 @@ def test_committed_result_is_taken_over_by_a_running_stream(live: Live, tmp_path
 def test_result_that_cannot_be_joined_leaves_the_stream_on_the_old_one(
     damage: str, live: Live, tmp_path: Path
 ) -> None:
-    """Damaged files, and a table without the column: records still come out, with the old version."""
+    """Damaged files, and a table without the column; also when it falls behind and starts anew."""
     bids, out = live.topic("bids", schema=BID), live.topic("out")
     flow = Flow("damaged")
     shops = flow.read("shops", Parquet("shops", schema="id BIGINT, city STRING")).select(
         "*", name="shops_all"
     )
-    flow.read("bids", bids).join(shops, on="id", how="left").write("out", out)
-    live.settings = _settings(live)
+    flow.read("bids", bids).join(shops, on="id", how="left").select("id", "city", SLOW).write("out", out)
+    live.settings = _settings(live, **BAND)
     live.send(bids, _bid(0))
     folder = ResultStore(live.settings.state_dir, "damaged").folder("shops_all")
 
@@ -198,16 +199,19 @@ def test_result_that_cannot_be_joined_leaves_the_stream_on_the_old_one(
         bad = replace(_other(good, damage), version="29990101T000000-bad")
         bad.write(folder.manifest_path)
         _wait(run, lambda: any("bad" in one.reason for one in run.health().switches))
-        live.send(bids, _bid(1))
-        _wait(run, lambda: len(live.records(out)) == 2)
+        live.send(bids, *map(_bid, range(1, 4_000)))
+        _wait(run, lambda: run.modes == {"bids": "micro-batch"})
+        _wait(run, lambda: run.modes == {"bids": "realtime"})
         assert run.progress()[0].bounded == {"shops_all": good.version}
-        assert "cannot be taken over" in run.health().switches[-1].reason
+        assert "cannot be taken over" in run.health().switches[0].reason
         assert {record.headers["flowcore-bounded-version"].decode() for record in live.records(out)} == {
             good.version
         }
 
     _write_shops(tmp_path, "Bern")
-    live.run(flow, "micro-batch", follow)
+    live.run(flow, None, follow)
+
+    assert Counter(record.json["id"] for record in live.records(out)) == dict.fromkeys(range(4_000), 1)
 
 
 def _other(good: Any, damage: str) -> Any:

@@ -197,6 +197,21 @@ def test_the_same_leaves_in_the_same_order_as_from_the_pure_buffer(
     assert group.wakes_at() is None
 
 
+def test_flush_sends_what_the_watermark_covers_in_front_of_it() -> None:
+    """One whose timestamp equals it, too; those without time and markers follow."""
+    group = _Worker(buffers(BufferOutput(interval_ms=1_000)))
+    marker = LatencyMarker(5, "op", 0)
+    group.step([("after", 1, 11), ("at", 2, 10), ("none", 3, None), Watermark(10), marker], 0)
+
+    assert group.step([], 1) == [
+        Record(("at", 2), 10),
+        Watermark(10),
+        Record(("after", 1), 11),
+        Record(("none", 3), None),
+        marker,
+    ]
+
+
 def each_second(quiet_ms: int | None = 400, **settings: Any) -> _Worker:
     group = _Worker(buffers(BufferOutput(interval_ms=1_000, **settings), quiet_ms))
     group.step([Watermark(1)], 5_000)
@@ -244,19 +259,29 @@ def test_buffer_begins_its_first_interval_with_its_first_step() -> None:
     assert group.wakes_at() == 1_700_000_001_000
 
 
-def test_buffer_tells_how_many_records_it_saved_and_what_has_left() -> None:
-    """Saved are those that later ones replaced; what came in a step up to ``clean_ms`` is not held."""
+def test_buffer_tells_how_many_records_it_saved() -> None:
+    """Those that later ones of their key replaced, also over restarts."""
     group = each_second()
     group.step([("a", 1, None), ("a", 2, None), ("b", 1, None)], 5_100)
+    group.remembered[0].clear()
     group.step([("a", 3, None)], 5_200)
-    held, _ = group.runtime.read(group.store)
-    group.step([("c", 1, None)], 6_000)
-    flushed, _ = group.runtime.read(group.store)
-    group.step([], 6_400)
-    empty, _ = group.runtime.read(group.store)
+    assert group.runtime.read(group.store)[0].counters == {}
 
-    assert [each.header["clean_ms"] for each in (held, flushed, empty)] == [5_000, 5_200, 6_400]
-    assert empty.counters == {"saved_records": 2}
+    assert len(group.step([("c", 1, None)], 6_000)) == 2
+    assert group.runtime.read(group.store)[0].counters == {"saved_records": 2}
+
+
+def test_buffer_tells_what_it_holds_and_since_when() -> None:
+    """After each step."""
+    group = each_second()
+
+    def gauges(items: Sequence[Item], now_ms: int) -> dict[str, int]:
+        stepped = group.runtime.step(0, packed(items), now_ms, group.store, group.remembered[0])
+        return stepped.outputs.gauges
+
+    assert gauges([("a", 1, None), ("b", 1, None)], 5_100) == {"held_records": 2, "held_since_ms": 5_100}
+    assert gauges([("c", 1, None)], 5_200) == {"held_records": 3, "held_since_ms": 5_100}
+    assert gauges([], 6_000) == {"held_records": 0}
 
 
 def test_what_a_buffer_writes_goes_with_what_comes_and_not_with_what_is_held() -> None:

@@ -1,6 +1,7 @@
 """What Spark tells of batches adds up; rates and lag say what is true now."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -76,6 +77,18 @@ def test_batch_counts_what_operators_observe() -> None:
     found = Batch.of({**TOLD, "observedMetrics": observed})
 
     assert (found.late, found.dropped, found.state_bytes, found.watermark_ms) == (30, 7, 77, 800)
+
+
+def test_batch_counts_what_a_flush_buffer_holds_and_has_saved() -> None:
+    """The tally adds up what was saved, and keeps the rest until a batch tells of it again."""
+    observed = {"buffer": {"saved_records": 6, "held_records": 2, "held_since_ms": 50, "watermark_ms": 0}}
+    tally, found = QueryTally(START_MS), Batch.of({**TOLD, "observedMetrics": observed})
+    empty = {"buffer": {"saved_records": 1, "held_records": 0, "held_since_ms": None, "watermark_ms": 0}}
+
+    tally.take([found, batch(4, 1_000)])
+    assert (tally.saved, tally.held, tally.held_since_ms) == (6, 2, 50)
+    tally.take([replace(Batch.of({**TOLD, "observedMetrics": empty}), number=5)])
+    assert (tally.saved, tally.held, tally.held_since_ms) == (7, 0, None)
 
 
 def test_tally_keeps_what_a_batch_without_input_does_not_tell() -> None:

@@ -55,6 +55,7 @@ def query(**more: Any) -> QueryProgress:
         "name": "out", "mode": "realtime", "active": True, "batches": 3, "rows_in": 900, "rows_out": 1_234,
         "rows_per_second": 450.5, "rows_out_per_second": 460.0, "lag": 100, "batch_ms": 2_000,
         "watermark_ms": NOW_MS - 3_000, "late": 5, "dropped": 4, "dead_letters": 6, "backlog": False,
+        "saved": 8, "held": 3, "oldest_held_ms": 1_500,
         "state_rows": 7, "state_bytes": 2_048,
         "bounded": {"usual": "20260101T000000-aa"}, "partitions": (partition,),
     }  # fmt: skip
@@ -104,7 +105,8 @@ def test_prometheus_serves_every_measure_in_base_units() -> None:
     assert found[f"flowcore_partition_lag_records{of_partition}"] == 100
     assert found[f"flowcore_latency_seconds{of_latency}"] == 0.004
     assert found['flowcore_query_mode{"flow": "sales", "mode": "realtime", "query": "out"}'] == 1
-    assert len(names) == 26
+    assert found[f"flowcore_query_oldest_held_seconds{of_query}"] == 1.5
+    assert len(names) == 29
     assert not [name for name in names if name.endswith("_ms")]
 
 
@@ -406,7 +408,7 @@ def test_report_is_one_page_that_loads_nothing(state: Path, tmp_path: Path) -> N
     assert (code, output) == (0, f"{file}: 7 looks at flow sales\n")
     assert (parser.open, parser.loaded) == ([], [])
     assert "http" not in page.replace("https://", "http://").replace('xmlns="http://www.w3.org/2000/svg"', "")
-    assert page.count("<svg") == 18
+    assert page.count("<svg") == 21
     assert page.count("all native") == 1
 
 

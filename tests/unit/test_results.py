@@ -130,3 +130,24 @@ def test_results_of_a_damaged_manifest_can_be_made_again(store: ResultStore) -> 
     version = _commit(folder)
 
     assert store.require("sales").version == version
+
+
+def test_result_versions_are_removed_when_the_last_reader_lets_go(store: ResultStore) -> None:
+    """At once, and not while the stage runs, whose new version no manifest names yet."""
+    folder = store.folder("sales")
+    first = _commit(folder)
+    folder.pin("query", first)
+    folder.pin(".next-query", first)
+    second = _commit(folder)
+    folder.pin("query", second)
+    folder.remove_unused()
+    assert _versions(folder) == {first, second}
+
+    folder.unpin(".next-query")
+    with folder.fresh_version() as (third, path):
+        path.mkdir()
+        folder.remove_unused()
+        assert _versions(folder) == {first, second, third}
+    folder.remove_unused()
+
+    assert _versions(folder) == {second}

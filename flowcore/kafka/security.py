@@ -1,0 +1,185 @@
+"""Security: who does a client say that it is, and whom does it believe, in the words of each Kafka client?
+
+Only what is named here can be set. What a user gives is a value, and never a part of Kafka's own language: no
+login module, no callback, no configuration provider.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, NoReturn, Self, get_args
+
+from flowcore.errors import SettingsError
+from flowcore.settings import Settings
+
+__all__ = ["BrokerAddress", "Mechanism", "Protocol", "Security", "admin_login", "client_login", "spark_login"]
+
+Protocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
+Mechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
+
+_JAVA = "org.apache.kafka.common.security"
+_LOGIN_MODULES = {
+    "PLAIN": f"{_JAVA}.plain.PlainLoginModule",
+    "SCRAM-SHA-256": f"{_JAVA}.scram.ScramLoginModule",
+    "SCRAM-SHA-512": f"{_JAVA}.scram.ScramLoginModule",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Security:
+    """How clients speak to a broker.
+
+    Attributes:
+        protocol: Encrypted if it says SSL, with a name and a password if it says SASL.
+        mechanism: How the password is proven.
+        username: The name.
+        password: The password.
+        ca: PEM file of the authorities that may have signed the broker's certificate; default: the
+            system's.
+        certificate: PEM file of the client's own certificate, where the broker asks for one.
+        key: PEM file of its private key (PKCS 8, not encrypted).
+
+    Raises:
+        SettingsError: Something is missing, or would have no effect.
+    """
+
+    protocol: str = "PLAINTEXT"
+    mechanism: str | None = None
+    username: str | None = None
+    password: str | None = field(default=None, repr=False)
+    ca: Path | None = None
+    certificate: Path | None = None
+    key: Path | None = None
+
+    @classmethod
+    def of(cls, settings: Settings) -> Self:
+        """As a run's settings say."""
+        return cls(
+            protocol=settings.kafka_protocol,
+            mechanism=settings.kafka_mechanism,
+            username=settings.kafka_username,
+            password=settings.kafka_password,
+            ca=settings.kafka_ca,
+            certificate=settings.kafka_certificate,
+            key=settings.kafka_key,
+        )
+
+    def __post_init__(self) -> None:
+        if self.protocol not in get_args(Protocol):
+            _refuse(f"kafka.security.protocol={self.protocol!r} is none of {', '.join(get_args(Protocol))}")
+        self._check_login()
+        self._check_files()
+
+    def _check_login(self) -> None:
+        login = (self.mechanism, self.username, self.password)
+        if "SASL" not in self.protocol:
+            if any(login):
+                _refuse("kafka.sasl.* has no effect: nobody would be asked who he is", self.protocol)
+            return
+        if self.mechanism not in get_args(Mechanism):
+            _refuse(f"kafka.sasl.mechanism={self.mechanism!r} is none of {', '.join(get_args(Mechanism))}")
+        if not (self.username and self.password):
+            _refuse("kafka.sasl.username or kafka.sasl.password is missing: nobody is let in", self.protocol)
+        if not f"{self.username}{self.password}".isprintable():
+            _refuse("kafka.sasl.username or kafka.sasl.password holds a character that cannot be printed")
+
+    def _check_files(self) -> None:
+        files = {"ca": self.ca, "certificate": self.certificate, "key": self.key}
+        if "SSL" not in self.protocol and any(files.values()):
+            _refuse("kafka.ssl.* has no effect: nothing would be encrypted", self.protocol)
+        if (self.certificate is None) != (self.key is None):
+            _refuse("kafka.ssl.certificate and kafka.ssl.key are of use only together")
+        for name, path in files.items():
+            if path is not None and not path.is_file():
+                _refuse(f"kafka.ssl.{name}={str(path)!r} is no file")
+
+
+class BrokerAddress(str):
+    """An address of a broker, ``host:port[,host:port]``, that knows how one speaks to it.
+
+    It is text like any other address, and shows no password.
+    """
+
+    __slots__ = ("security",)
+
+    def __new__(cls, address: str, security: Security) -> Self:
+        """An address with the way to speak to what is behind it."""
+        made = super().__new__(cls, address)
+        made.security = security
+        return made
+
+    security: Security
+
+
+def admin_login(address: str) -> dict[str, str | None]:
+    """The security settings of kafka-python for a broker."""
+    security = _security(address)
+    return {
+        "security_protocol": security.protocol,
+        "sasl_mechanism": security.mechanism,
+        "sasl_plain_username": security.username,
+        "sasl_plain_password": security.password,
+        "ssl_cafile": _text(security.ca),
+        "ssl_certfile": _text(security.certificate),
+        "ssl_keyfile": _text(security.key),
+    }
+
+
+def client_login(address: str) -> dict[str, str]:
+    """Address and security settings of librdkafka for a broker."""
+    security = _security(address)
+    found = {
+        "bootstrap.servers": str(address),
+        "security.protocol": security.protocol.lower(),
+        "sasl.mechanisms": security.mechanism,
+        "sasl.username": security.username,
+        "sasl.password": security.password,
+        "ssl.ca.location": _text(security.ca),
+        "ssl.certificate.location": _text(security.certificate),
+        "ssl.key.location": _text(security.key),
+    }
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def spark_login(address: str) -> dict[str, str]:
+    """Address and security settings of Spark's Kafka source and sink for a broker.
+
+    Certificates travel as text, so that no machine of a cluster needs the files.
+    """
+    security = _security(address)
+    found = {"kafka.bootstrap.servers": str(address)}
+    if security.protocol != "PLAINTEXT":
+        found["kafka.security.protocol"] = security.protocol
+    if security.mechanism is not None:
+        found["kafka.sasl.mechanism"] = security.mechanism
+        found["kafka.sasl.jaas.config"] = (
+            f"{_LOGIN_MODULES[security.mechanism]} required "
+            f"username={_quoted(security.username)} password={_quoted(security.password)};"
+        )
+    if security.ca is not None:
+        found["kafka.ssl.truststore.type"] = "PEM"
+        found["kafka.ssl.truststore.certificates"] = security.ca.read_text()
+    if security.certificate is not None and security.key is not None:
+        found["kafka.ssl.keystore.type"] = "PEM"
+        found["kafka.ssl.keystore.certificate.chain"] = security.certificate.read_text()
+        found["kafka.ssl.keystore.key"] = security.key.read_text()
+    return found
+
+
+def _security(address: str) -> Security:
+    return address.security if isinstance(address, BrokerAddress) else Security()
+
+
+def _quoted(text: str | None) -> str:
+    escaped = (text or "").replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def _text(path: Path | None) -> str | None:
+    return None if path is None else str(path)
+
+
+def _refuse(why: str, protocol: str | None = None) -> NoReturn:
+    msg = f"{why}; kafka.security.protocol is {protocol}" if protocol else why
+    raise SettingsError(msg)

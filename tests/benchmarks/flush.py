@@ -1,0 +1,205 @@
+"""A running maximum of each key, from Kafka to Kafka to a reader: what does a flush interval save, and where?
+
+The records are in the topic before a run begins; it ends when a reader, a process of its own that keeps the
+latest of each key in a table (SQLite), has the maximum of every key. Without an interval each micro-batch
+puts out every key that it touched. *Output-bound* are small batches, of which nearly every record becomes an
+output; *otherwise*, batches are large.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import shutil
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import click
+import numpy as np
+import pyarrow as pa
+from confluent_kafka import Consumer, TopicPartition
+
+from flowcore import Flow, KafkaTopic
+from flowcore.errors import RunError
+from flowcore.kafka.broker import EmbeddedBroker
+from flowcore.kafka.topics import end_offsets, ensure_topics
+from flowcore.planner import plan_flow
+from flowcore.settings import Settings
+from flowcore.spark.context import Context
+from flowcore.spark.live import LiveRun
+from flowcore.spark.run import open_context
+from flowcore.testing.benchmark import Figures, Report, in_turn
+from pipelines.auctions import feed
+
+PARTITIONS = 2
+INTERVALS = {"none": 0, "1 s": 1, "10 s": 10}
+LONGEST_S = 600
+SCHEMA = "id BIGINT, price BIGINT"
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one run came to."""
+
+    seconds: float
+    records: int
+    size: int
+    reader_cpu_s: float
+
+
+@click.command()
+@click.option("--records", default=2_000_000, show_default=True, help="Records in the topic.")
+@click.option("--keys", default=10_000, show_default=True, help="Keys of the records.")
+@click.option("--small", default=20_000, show_default=True, help="Records of an output-bound batch.")
+@click.option("--large", default=500_000, show_default=True, help="Records of a batch otherwise.")
+@click.option("--rounds", default=1, show_default=True, help="Counted runs of each contender.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def command(records: int, keys: int, small: int, large: int, rounds: int, *, as_json: bool) -> None:
+    """Output, reader's processor time and throughput with flush intervals of 0, 1 and 10 seconds."""
+    folder = Path(tempfile.mkdtemp(prefix="flowcore-bench-"))
+    try:
+        with EmbeddedBroker() as broker:
+            report = _measure(folder, broker.bootstrap_servers, records, keys, (small, large), rounds)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    report.show(as_json=as_json)
+
+
+def _measure(  # noqa: PLR0917 - what was asked for
+    folder: Path, servers: str, records: int, keys: int, batches: tuple[int, int], rounds: int
+) -> Report:
+    settings = Settings.of({"kafka.bootstrap.servers": servers, "state.dir": folder / "state"})
+    figures: list[Figures] = []
+    ratios: dict[str, float] = {}
+    ensure_topics(servers, {"first": PARTITIONS})
+    plan = plan_flow(_flow("first", "out", 0), "micro-batch", settings)
+    with open_context(plan, settings) as context:
+        bench = _Bench(servers, context, folder)
+        bench.fill(min(records, 100_000), keys)
+        bench.run(batches[1], 0)  # code generation and class loading are not what is measured
+        bench.fill(records, keys)
+        for bound, batch in zip(("output_bound", "otherwise"), batches, strict=True):
+            contenders = [partial(_rate, bench, batch, seconds) for seconds in INTERVALS.values()]
+            rates = dict(zip(INTERVALS, in_turn(rounds, *contenders), strict=True))
+            ratios[f"ratio_{bound}"] = median(rates["10 s"]) / median(rates["none"])
+            for name, seconds in INTERVALS.items():
+                runs = bench.runs[batch, seconds][-rounds:]
+                label = f"{bound} {name}"
+                figures += [
+                    Figures(label, "records/s", rates[name]),
+                    Figures(f"{label} output", "records", [run.records for run in runs]),
+                    Figures(f"{label} output bytes", "bytes", [run.size for run in runs]),
+                    Figures(f"{label} reader", "s of processor time", [run.reader_cpu_s for run in runs]),
+                ]
+    return Report(
+        name="flush",
+        workload=f"{records:,} records of {PARTITIONS} partitions and {keys:,} keys, running maximum in "
+        f"micro-batches of {batches[0]:,} (output-bound) and {batches[1]:,}, intervals none, 1 s, 10 s",
+        figures=figures,
+        ratios=ratios,
+        verified="the reader's last value of every key, against NumPy over the same records; with an "
+        "interval, outputs are at most keys times intervals",
+    )
+
+
+def _rate(bench: _Bench, batch: int, seconds: int, _round: int) -> float:
+    run = bench.run(batch, seconds)
+    return bench.records / run.seconds
+
+
+class _Bench:
+    def __init__(self, servers: str, context: Any, folder: Path) -> None:
+        self.servers, self.context, self.folder = servers, context, folder
+        self.numbers = itertools.count()
+        self.runs: dict[tuple[int, int], list[Run]] = {}
+        self.topic, self.records, self.keys = "", 0, 0
+        self.expected = folder / "expected.npy"
+
+    def fill(self, records: int, keys: int) -> None:
+        """A topic of records, and the maximum of each key."""
+        random = np.random.default_rng(7)
+        table = pa.table(
+            {"id": random.integers(0, keys, records), "price": random.integers(1, 10**9, records)}
+        )
+        highest = np.zeros(keys, np.int64)
+        np.maximum.at(highest, table["id"].to_numpy(), table["price"].to_numpy())
+        np.save(self.expected, highest)
+        self.topic, self.records, self.keys = f"in-{next(self.numbers)}", records, keys
+        ensure_topics(self.servers, {self.topic: PARTITIONS})
+        parts = (table.slice(start, 100_000) for start in range(0, records, 100_000))
+        feed.feed(self.servers, self.topic, parts)
+
+    def run(self, batch: int, seconds: int) -> Run:
+        """Run until the reader has the maximum of every key."""
+        out = f"out-{next(self.numbers)}"
+        ensure_topics(self.servers, {out: PARTITIONS})
+        state = self.folder / f"state-{out}"
+        settings = replace(self.context.settings, state_dir=state, max_batch_records=batch)
+        plan = plan_flow(_flow(self.topic, out, seconds), "micro-batch", settings)
+        context = Context(self.context.spark, settings, plan.flow)
+        reading = [sys.executable, __file__, self.servers, out, str(self.expected)]
+        with subprocess.Popen(reading, stdout=subprocess.PIPE, text=True) as reader:
+            assert reader.stdout is not None
+            reader.stdout.readline()
+            began = time.monotonic()
+            with LiveRun(plan, context):
+                told: Mapping[str, Any] = json.loads(reader.stdout.readline() or "{}")
+                took = time.monotonic() - began
+        if not told:
+            msg = f"the reader of {out} did not see the maximum of every key within {LONGEST_S} s"
+            raise RunError(msg)
+        written = sum(end_offsets(self.servers, out).values())
+        if seconds and written > self.keys * (int(took / seconds) + 1):
+            msg = f"{written:,} outputs of {self.keys:,} keys in {took:.1f} s with an interval of {seconds} s"
+            raise RunError(msg)
+        done = Run(took, written, told["bytes"], told["cpu_s"])
+        self.runs.setdefault((batch, seconds), []).append(done)
+        return done
+
+
+def _flow(source: str, out: str, seconds: int) -> Flow:
+    flow = Flow(f"bench-{source}-{out}")
+    bids = flow.read("bids", KafkaTopic(source, schema=SCHEMA))
+    highest = bids.aggregate(by="id", price="max(price)", flush=timedelta(seconds=seconds))
+    highest.write("highest", KafkaTopic(out))
+    return flow
+
+
+def read(servers: str, topic: str, expected: str) -> None:
+    """Keep the latest of each key in a table until it is what is expected; tell what it took."""
+    highest = np.load(expected)
+    # Some keys may have no record.
+    missing = {key: int(price) for key, price in enumerate(highest) if price}
+    table = sqlite3.connect(":memory:")
+    table.execute("CREATE TABLE latest (id INTEGER PRIMARY KEY, price INTEGER)")
+    put = "INSERT INTO latest VALUES (?, ?) ON CONFLICT (id) DO UPDATE SET price = excluded.price"
+    consumer = Consumer({"bootstrap.servers": servers, "group.id": "bench", "enable.auto.commit": False})
+    consumer.assign([TopicPartition(topic, partition, 0) for partition in range(PARTITIONS)])
+    click.echo("reading")
+    end, size, began = time.monotonic() + LONGEST_S, 0, time.process_time()
+    while missing and time.monotonic() < end:
+        for message in consumer.consume(10_000, timeout=0.2):
+            value = message.value() or b"{}"
+            size += len(value)
+            row = json.loads(value)
+            table.execute(put, (row["id"], row["price"]))
+            if missing.get(row["id"]) == row["price"]:
+                del missing[row["id"]]
+    cpu_s = time.process_time() - began
+    consumer.close()
+    if not missing:
+        click.echo(json.dumps({"bytes": size, "cpu_s": cpu_s}))
+
+
+if __name__ == "__main__":
+    read(*sys.argv[1:])

@@ -1,0 +1,91 @@
+"""A buffer is state of its own: what a checkpoint has to be of tells it, and what cannot be held is named."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from flowcore import Flow, KafkaTopic, KeyedProcessFunction, RichFunction, Tumbling
+from flowcore.errors import PlanError
+from flowcore.planner import plan_flow
+from flowcore.planner.compatibility import Needs, differences, needs_of
+from flowcore.planner.plan import LiveQuery
+from flowcore.spark.beside import keeps_key_groups
+from flowcore.spark.by_key import goes_by_clock
+
+SALE = "shop STRING, price DOUBLE"
+FLUSH = timedelta(minutes=2)
+
+
+class Latest(RichFunction):
+    """What it puts out replaces what it has put out of the same shop."""
+
+    def is_output_idempotent(self) -> bool:
+        return True
+
+
+class OneByOne(KeyedProcessFunction):
+    """The same, of records."""
+
+    def is_output_idempotent(self) -> bool:
+        return True
+
+    def process(self, record: Mapping[str, Any], _context: Any) -> Iterator[Mapping[str, Any]]:
+        yield record
+
+
+class ByBatch(OneByOne):
+    """The same, of batches."""
+
+    def process_batch(self, _keys: Any, batch: Any, _context: Any) -> list[Any]:
+        return [batch]
+
+
+def query_of(kind: str, flush: timedelta) -> LiveQuery:
+    flow = Flow("f")
+    bids = flow.read("bids", KafkaTopic("bids", schema=SALE))
+    match kind:
+        case "function":
+            found = bids.map(Latest(), schema=SALE, key="shop", flush=flush, name="found")
+        case "process":
+            found = bids.process(OneByOne(), schema=SALE, by="shop", flush=flush, name="found")
+        case _:
+            windows = bids.window(Tumbling(60), by="shop", time="processing", flush=flush, name="found")
+            found = windows.aggregate(top="max(price)")
+    found.write("out", KafkaTopic("out"))
+    live = plan_flow(flow).live
+    assert live is not None
+    return next(query for query in live.queries if query.sinks)
+
+
+@pytest.mark.parametrize("kind", ["function", "process", "window"])
+def test_a_buffer_is_part_of_what_a_checkpoint_has_to_be_of(kind: str) -> None:
+    """With and without it are two states, and the difference names the operator; the interval may change."""
+    with_buffer, without = query_of(kind, FLUSH), query_of(kind, timedelta(0))
+    needs, before = needs_of(with_buffer), needs_of(without)
+
+    assert "the latest output until a flush" in " ".join(differences(before, needs))
+    assert "'found'" in " ".join(differences(before, needs))
+    assert needs_of(query_of(kind, 2 * FLUSH)) == needs
+    assert needs != Needs(needs.sources, ())
+
+
+@pytest.mark.parametrize("kind", ["function", "process"])
+def test_a_query_with_a_buffer_goes_by_the_clock(kind: str) -> None:
+    """It has to be flushed though nothing comes, and its key groups are told of time."""
+    query = query_of(kind, FLUSH)
+
+    assert goes_by_clock(query)
+    assert keeps_key_groups(query)
+    assert not keeps_key_groups(query_of("function", timedelta(0)))
+
+
+def test_a_function_of_batches_cannot_be_held_back() -> None:
+    """What it returns has no one key; the error says so."""
+    bids = Flow("f").read("bids", KafkaTopic("bids", schema=SALE))
+
+    with pytest.raises(PlanError, match="a batch that its function returns has no one key"):
+        bids.process(ByBatch(), schema=SALE, by="shop", flush=FLUSH, name="found")

@@ -1,0 +1,119 @@
+"""Security: settings that do not fit together are refused, the others said in the words of each client."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flowcore.errors import SettingsError
+from flowcore.kafka.security import BrokerAddress, Security, admin_login, client_login, spark_login
+from flowcore.settings import Settings
+from flowcore.spark.context import broker_of
+from pipelines.auctions.flow import bids
+
+LOGIN = {"protocol": "SASL_SSL", "mechanism": "SCRAM-SHA-512", "username": "ann", "password": "s3cret"}
+
+
+@pytest.fixture
+def pem(tmp_path: Path) -> Path:
+    """A file that is there."""
+    path = tmp_path / "a.pem"
+    path.write_text("-----BEGIN")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"protocol": "TLS"}, "'TLS' is none of PLAINTEXT, SSL"),
+        ({"username": "ann"}, "no effect.*is PLAINTEXT"),
+        ({**LOGIN, "mechanism": "GSSAPI"}, "'GSSAPI' is none of PLAIN"),
+        ({**LOGIN, "mechanism": None}, "None is none of"),
+        ({**LOGIN, "password": ""}, "is missing"),
+        ({**LOGIN, "password": "s3cret\n"}, "cannot be printed"),
+        ({"ca": Path("a.pem")}, "nothing would be encrypted"),
+        ({"protocol": "SSL", "ca": Path("nowhere.pem")}, "'nowhere.pem' is no file"),
+        ({"protocol": "SSL", "key": Path("a.pem")}, "only together"),
+    ],
+    ids=["protocol", "name", "mechanism", "none", "password", "newline", "plain-ca", "no-file", "half"],
+)
+def test_security_that_does_not_fit_is_refused(given: dict[str, Any], message: str) -> None:
+    """Before a client is made, and with no password in the message."""
+    with pytest.raises(SettingsError, match=message) as raised:
+        Security(**given)
+
+    assert "s3cret" not in str(raised.value)
+
+
+def test_each_client_gets_its_own_words(pem: Path) -> None:
+    """kafka-python, librdkafka and Java; the last one certificates as text."""
+    address = BrokerAddress("a:1", Security(**LOGIN, ca=pem, certificate=pem, key=pem))  # type: ignore[arg-type]
+
+    assert admin_login(address) == {
+        "security_protocol": "SASL_SSL", "sasl_mechanism": "SCRAM-SHA-512", "sasl_plain_username": "ann",
+        "sasl_plain_password": "s3cret", "ssl_cafile": str(pem), "ssl_certfile": str(pem),
+        "ssl_keyfile": str(pem),
+    }  # fmt: skip
+    assert client_login(address) == {
+        "bootstrap.servers": "a:1", "security.protocol": "sasl_ssl", "sasl.mechanisms": "SCRAM-SHA-512",
+        "sasl.username": "ann", "sasl.password": "s3cret", "ssl.ca.location": str(pem),
+        "ssl.certificate.location": str(pem), "ssl.key.location": str(pem),
+    }  # fmt: skip
+    assert spark_login(address) == {
+        "kafka.bootstrap.servers": "a:1", "kafka.security.protocol": "SASL_SSL",
+        "kafka.sasl.mechanism": "SCRAM-SHA-512",
+        "kafka.sasl.jaas.config": "org.apache.kafka.common.security.scram.ScramLoginModule required "
+        'username="ann" password="s3cret";',
+        "kafka.ssl.truststore.type": "PEM", "kafka.ssl.truststore.certificates": "-----BEGIN",
+        "kafka.ssl.keystore.type": "PEM", "kafka.ssl.keystore.certificate.chain": "-----BEGIN",
+        "kafka.ssl.keystore.key": "-----BEGIN",
+    }  # fmt: skip
+
+
+def test_plain_address_changes_nothing() -> None:
+    """A run without security has the clients' own defaults."""
+    assert client_login("a:1") == {"bootstrap.servers": "a:1", "security.protocol": "plaintext"}
+    assert spark_login("a:1") == {"kafka.bootstrap.servers": "a:1"}
+
+
+@given(password=st.text(st.characters(min_codepoint=33, max_codepoint=0x2FF), min_size=1))
+def test_password_cannot_leave_its_quotes(password: str) -> None:
+    """Whatever it holds is part of it, and never of Kafka's own language."""
+    if not password.isprintable():
+        return
+    login = spark_login(BrokerAddress("a:1", Security(**{**LOGIN, "password": password})))  # type: ignore[arg-type]
+    _, _, rest = login["kafka.sasl.jaas.config"].partition(' password="')
+    found, at = "", 0
+    while rest[at] != '"':
+        at += rest[at] == "\\"
+        found += rest[at]
+        at += 1
+
+    assert found == password
+    assert rest[at:] == '";'
+
+
+def test_password_is_not_shown() -> None:
+    """Neither by settings nor by what is made of them."""
+    settings = Settings.of({"kafka.sasl.password": "s3cret"}, environment={})
+    address = BrokerAddress("a:1", Security(**LOGIN))  # type: ignore[arg-type]
+
+    assert "s3cret" not in f"{settings} {address!r} {address} {address.security}"
+
+
+def test_login_is_for_the_broker_of_the_settings_only() -> None:
+    """A topic that names a broker of its own does not get the password."""
+    given = {
+        "kafka.bootstrap.servers": "a:1", "kafka.security.protocol": "SASL_PLAINTEXT",
+        "kafka.sasl.mechanism": "PLAIN", "kafka.sasl.username": "ann", "kafka.sasl.password": "s3cret",
+    }  # fmt: skip
+    settings = Settings.of(given, environment={})
+    topic = bids.operator.source  # type: ignore[union-attr]
+    elsewhere = type(topic)("bids", schema="id BIGINT", servers="b:1")
+
+    assert client_login(broker_of(topic, settings))["sasl.password"] == "s3cret"
+    assert client_login(broker_of(elsewhere, settings)) == client_login("b:1")
