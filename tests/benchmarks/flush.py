@@ -44,7 +44,7 @@ from pipelines.auctions import feed
 PARTITIONS = 2
 INTERVALS = {"none": 0, "1 s": 1, "10 s": 10}
 LONGEST_S = 600
-SCHEMA = "id BIGINT, price BIGINT"
+SCHEMA = "auction_id BIGINT, price BIGINT"
 
 
 @dataclass(frozen=True)
@@ -128,11 +128,10 @@ class _Bench:
     def fill(self, records: int, keys: int) -> None:
         """A topic of records, and the maximum of each key."""
         random = np.random.default_rng(7)
-        table = pa.table(
-            {"id": random.integers(0, keys, records), "price": random.integers(1, 10**9, records)}
-        )
+        prices = pa.array(random.integers(1, 10**9, records))
+        table = pa.table({"auction_id": pa.array(random.integers(0, keys, records)), "price": prices})
         highest = np.zeros(keys, np.int64)
-        np.maximum.at(highest, table["id"].to_numpy(), table["price"].to_numpy())
+        np.maximum.at(highest, table["auction_id"].to_numpy(), table["price"].to_numpy())
         np.save(self.expected, highest)
         self.topic, self.records, self.keys = f"in-{next(self.numbers)}", records, keys
         ensure_topics(self.servers, {self.topic: PARTITIONS})
@@ -170,7 +169,7 @@ class _Bench:
 def _flow(source: str, out: str, seconds: int) -> Flow:
     flow = Flow(f"bench-{source}-{out}")
     bids = flow.read("bids", KafkaTopic(source, schema=SCHEMA))
-    highest = bids.aggregate(by="id", price="max(price)", flush=timedelta(seconds=seconds))
+    highest = bids.aggregate(by="auction_id", price="max(price)", flush=timedelta(seconds=seconds))
     highest.write("highest", KafkaTopic(out))
     return flow
 
@@ -192,9 +191,9 @@ def read(servers: str, topic: str, expected: str) -> None:
             value = message.value() or b"{}"
             size += len(value)
             row = json.loads(value)
-            table.execute(put, (row["id"], row["price"]))
-            if missing.get(row["id"]) == row["price"]:
-                del missing[row["id"]]
+            table.execute(put, (row["auction_id"], row["price"]))
+            if missing.get(row["auction_id"]) == row["price"]:
+                del missing[row["auction_id"]]
     cpu_s = time.process_time() - began
     consumer.close()
     if not missing:

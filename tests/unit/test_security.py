@@ -80,11 +80,9 @@ def test_plain_address_changes_nothing() -> None:
     assert spark_login("a:1") == {"kafka.bootstrap.servers": "a:1"}
 
 
-@given(password=st.text(st.characters(min_codepoint=33, max_codepoint=0x2FF), min_size=1))
+@given(password=st.text(st.sampled_from('ab"\\;= é'), min_size=1))
 def test_password_cannot_leave_its_quotes(password: str) -> None:
     """Whatever it holds is part of it, and never of Kafka's own language."""
-    if not password.isprintable():
-        return
     login = spark_login(BrokerAddress("a:1", Security(**{**LOGIN, "password": password})))  # type: ignore[arg-type]
     _, _, rest = login["kafka.sasl.jaas.config"].partition(' password="')
     found, at = "", 0
