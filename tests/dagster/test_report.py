@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from flowcore.kafka.broker import free_port
-from tests.dagster.test_web import PROJECT, Ui, _answers, wait_until
+from tests.dagster.dagster_ui import PROJECT, Ui, serve
 
 pytestmark = pytest.mark.dagster
 
@@ -22,23 +17,10 @@ pytestmark = pytest.mark.dagster
 @pytest.fixture
 def webserver(tmp_path: Path) -> Iterator[Ui]:
     """A webserver with the project's assets."""
-    home, port = tmp_path / "home", free_port()
+    home = tmp_path / "home"
     home.mkdir()
-    shutil.copy(PROJECT / "deploy/dagster.yaml", home)
-    command = [Path(sys.executable).parent / "dagster-webserver", "-p", str(port), "-w", "workspace.yaml"]
-    with (home / "webserver.log").open("wb") as log:
-        server = subprocess.Popen(
-            command, cwd=PROJECT, env=os.environ | {"DAGSTER_HOME": str(home)}, stdout=log,
-            stderr=subprocess.STDOUT,
-        )  # fmt: skip
-    try:
-        ui = Ui(port, tmp_path / "state")
-        wait_until(lambda: _answers(port), "the webserver answers")
-        wait_until(ui.loaded, "the definitions are loaded")
+    with serve(home, tmp_path / "state", {}) as ui:
         yield ui
-    finally:
-        server.send_signal(signal.SIGINT)
-        server.wait(timeout=60)
 
 
 def test_a_run_from_the_command_line_is_seen_in_dagster(webserver: Ui, auctions: Any) -> None:
