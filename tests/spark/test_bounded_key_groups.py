@@ -261,7 +261,7 @@ def test_row_without_timestamp_is_refused_by_name(run: Run) -> None:
 def test_a_key_that_would_not_be_found_again_is_refused(run: Run, key: str) -> None:
     """Not-a-number, and what holds other values."""
     flow = Flow("f")
-    visits = flow.read("visits", Parquet("visits", schema=VISITS)).with_columns(f"{key} as odd")
+    visits = flow.read("visits", Parquet("visits", schema=VISITS)).with_columns(odd=key)
     found = visits.window(Session(1), by="odd", timestamp="at").aggregate(n="count(*)")
     found.select("n").write("out", Parquet("out"))
 
