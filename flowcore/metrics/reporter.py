@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from flowcore.metrics.progress import FlowProgress
+from flowcore.periodic import Periodic
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -42,25 +42,17 @@ class Reporter:
     ) -> None:
         self._look = look
         self._listeners = listeners
-        self._interval_s = interval_s
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="progress", daemon=True)
+        self._looking = Periodic("progress", self._tell, interval_s, at_once=True)
 
     def __enter__(self) -> Self:
-        self._thread.start()
+        self._looking.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._stop.set()
-        self._thread.join()
+        self._looking.__exit__(kind, error, trace)
         self._tell()
-
-    def _run(self) -> None:
-        self._tell()
-        while not self._stop.wait(self._interval_s):
-            self._tell()
 
     def _tell(self) -> None:
         try:

@@ -20,6 +20,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from flowcore.errors import RunError
+from flowcore.periodic import Periodic
 
 __all__ = ["HEARTBEAT_S", "STALE_S", "Holder", "Leases", "may_take"]
 
@@ -83,22 +84,19 @@ class Leases:
     """
 
     def __init__(self, heartbeat_s: float = HEARTBEAT_S) -> None:
-        self._heartbeat_s = heartbeat_s
         self._mine = Holder.here()
         self._held: list[Path] = []
         self._lost: Path | None = None
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="leases", daemon=True)
+        self._renewing = Periodic("leases", self.renew, heartbeat_s)
 
     def __enter__(self) -> Self:
-        self._thread.start()
+        self._renewing.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._stop.set()
-        self._thread.join()
+        self._renewing.__exit__(kind, error, trace)
         for path in self._held:
             with suppress(OSError):  # it is free again when it is stale
                 if _is_last(path):
@@ -167,10 +165,6 @@ class Leases:
         holder = _read(lease)
         lives = holder is not None and _lives(holder)
         return may_take(holder, _age_s(lease), self._mine, lives=lives)
-
-    def _run(self) -> None:
-        while not self._stop.wait(self._heartbeat_s):
-            self.renew()
 
 
 def _leases(folder: Path, query: str) -> list[Path]:

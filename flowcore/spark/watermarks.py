@@ -10,7 +10,6 @@ from __future__ import annotations
 import datetime as dt
 import json
 import logging
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from operator import itemgetter
@@ -24,6 +23,7 @@ from flowcore.flush.withheld import Withheld
 from flowcore.graph.event_time import marker_of, said_of
 from flowcore.graph.operators import Read, topic_of
 from flowcore.kafka.elements import ElementWriter
+from flowcore.periodic import Periodic
 from flowcore.planner.plan import LiveQuery
 from flowcore.serializers.formats.raw import RawFormat
 from flowcore.serializers.tagged import TaggedSerializer
@@ -108,36 +108,32 @@ class WatermarkSender:
         self._running = running
         self._watermarks = watermarks
         self._writer = writer
-        self._interval_s = max(interval_s, _SHORTEST_LOOK_S)
         self._state = state
         self._withheld = withheld
         self._begun_ms = 0
         self._serializer = TaggedSerializer(RawFormat())
         self._last_batch = -1
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=f"watermarks-{query.name}", daemon=True)
+        self._looking = Periodic(
+            f"watermarks-{query.name}", self._try_to_look, max(interval_s, _SHORTEST_LOOK_S)
+        )
 
     def __enter__(self) -> Self:
         if self._state.exists():
             self._watermarks.restore(json.loads(self._state.read_text()))
-        self._thread.start()
+        self._looking.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._stop.set()
-        self._thread.join()
+        self._looking.__exit__(kind, error, trace)
         self._look()  # at what was committed after the last look; a slice ends right after its last batch
 
-    def _run(self) -> None:
-        while not self._stop.wait(self._interval_s):
-            try:
-                self._look()
-            except Exception:  # noqa: BLE001 - whatever it is, records go on, and the next look may succeed
-                _log.exception(
-                    "watermarks of query %r were not sent: they are with the next", self._query.name
-                )
+    def _try_to_look(self) -> None:
+        try:
+            self._look()
+        except Exception:  # noqa: BLE001 - whatever it is, records go on, and the next look may succeed
+            _log.exception("watermarks of query %r were not sent: they are with the next", self._query.name)
 
     def _look(self) -> None:
         # A trigger that found nothing to read tells of a batch to come, under its number.

@@ -1,0 +1,49 @@
+"""Work that is done in an interval beside a run."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+    from typing import Self
+
+__all__ = ["Periodic"]
+
+
+class Periodic:
+    """A context manager with one thread, which has ended when it does.
+
+    Args:
+        name: The thread's name.
+        work: What is done. An error ends the thread, so it deals with its own.
+        interval_s: Seconds from the end of one time to the start of the next.
+        at_once: Do it at the start, too, and not after the first interval only.
+    """
+
+    def __init__(
+        self, name: str, work: Callable[[], object], interval_s: float, *, at_once: bool = False
+    ) -> None:
+        self._work = work
+        self._interval_s = interval_s
+        self._at_once = at_once
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        if self._at_once:
+            self._work()
+        while not self._stop.wait(self._interval_s):
+            self._work()
