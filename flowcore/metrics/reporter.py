@@ -6,8 +6,8 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from flowcore.background import Repeating
 from flowcore.metrics.progress import FlowProgress
-from flowcore.periodic import Periodic
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -42,7 +42,7 @@ class Reporter:
     ) -> None:
         self._look = look
         self._listeners = listeners
-        self._looking = Periodic("progress", self._tell, interval_s, at_once=True)
+        self._looking = Repeating("progress", self._tell, interval_s, at_once=True)
 
     def __enter__(self) -> Self:
         self._looking.__enter__()

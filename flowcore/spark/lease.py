@@ -19,8 +19,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from flowcore.background import Repeating
 from flowcore.errors import RunError
-from flowcore.periodic import Periodic
 
 __all__ = ["HEARTBEAT_S", "STALE_S", "Holder", "Leases", "may_take"]
 
@@ -87,7 +87,7 @@ class Leases:
         self._mine = Holder.here()
         self._held: list[Path] = []
         self._lost: Path | None = None
-        self._renewing = Periodic("leases", self.renew, heartbeat_s)
+        self._renewing = Repeating("leases", self.renew, heartbeat_s)
 
     def __enter__(self) -> Self:
         self._renewing.__enter__()

@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
+from flowcore.background import Repeating
 from flowcore.flush.withheld import Withheld
 from flowcore.graph.event_time import marker_of, said_of
 from flowcore.graph.operators import Read, topic_of
 from flowcore.kafka.elements import ElementWriter
-from flowcore.periodic import Periodic
 from flowcore.planner.plan import LiveQuery
 from flowcore.serializers.formats.raw import RawFormat
 from flowcore.serializers.tagged import TaggedSerializer
@@ -113,7 +113,7 @@ class WatermarkSender:
         self._begun_ms = 0
         self._serializer = TaggedSerializer(RawFormat())
         self._last_batch = -1
-        self._looking = Periodic(
+        self._looking = Repeating(
             f"watermarks-{query.name}", self._try_to_look, max(interval_s, _SHORTEST_LOOK_S)
         )
 

@@ -117,7 +117,7 @@ def _alive(ui: int) -> int:
     try:
         connection.request("GET", "/json/")
         state: dict[str, Any] = json.load(connection.getresponse())
-    except OSError:
+    except (OSError, json.JSONDecodeError):  # a master that is starting answers with its front page
         return 0
     finally:
         connection.close()

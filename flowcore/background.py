@@ -10,10 +10,10 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-__all__ = ["Periodic"]
+__all__ = ["Repeating"]
 
 
-class Periodic:
+class Repeating:
     """A context manager with one thread, which has ended when it does.
 
     Args:

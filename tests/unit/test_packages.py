@@ -1,0 +1,25 @@
+"""What every package of the project keeps to."""
+
+import importlib
+import pkgutil
+from types import ModuleType
+
+import flowcore
+import pipelines
+
+
+def test_no_module_takes_the_place_of_a_public_name() -> None:
+    """To import ``flowcore.x`` sets ``x`` in ``flowcore``, over a function of that name."""
+    modules = [flowcore, pipelines]
+    for top in tuple(modules):
+        found = pkgutil.walk_packages(top.__path__, f"{top.__name__}.")
+        modules += [importlib.import_module(each.name) for each in found if "__main__" not in each.name]
+
+    hidden = [
+        f"{module.__name__}.{name}"
+        for module in modules
+        for name in getattr(module, "__all__", ())
+        if isinstance(getattr(module, name), ModuleType)
+    ]
+
+    assert hidden == []
