@@ -15,7 +15,7 @@ import pyarrow as pa
 from flowcore.elements import LatencyMarker, WatermarkStatus
 from flowcore.keygroups.buffers import BufferGroup, FlushBuffers
 from flowcore.keygroups.emission import RESULTS
-from flowcore.keygroups.operator import KeyGroup, KeyGroupOperator, Outputs
+from flowcore.keygroups.operator import KeyGroup, KeyGroupOperator, Lenient, Outputs
 
 __all__ = ["Buffered"]
 
@@ -99,6 +99,10 @@ class _Group:
         self._inner.finish(found, idle=idle)
         self._pass(found, out)
         self._buffer.finish(out, idle=idle)
+
+    def mind(self) -> bool:
+        """The operator's functions; a buffer has none."""
+        return isinstance(self._inner, Lenient) and self._inner.mind()
 
     def header(self) -> Mapping[str, Any]:
         """Of both."""

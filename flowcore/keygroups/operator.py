@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from flowcore.elements import LatencyMarker, WatermarkStatus
 
-__all__ = ["Closing", "KeyGroup", "KeyGroupOperator", "Outputs"]
+__all__ = ["Closing", "KeyGroup", "KeyGroupOperator", "Lenient", "Outputs"]
 
 
 @dataclass(slots=True)
@@ -124,6 +124,15 @@ class KeyGroupOperator(Protocol):
 
     def open(self) -> KeyGroup:
         """A key group without state."""
+        ...
+
+
+@runtime_checkable
+class Lenient(Protocol):
+    """A key group that can take back single calls of users' functions."""
+
+    def mind(self) -> bool:
+        """Take the next step so that calls that fail are undone and leave as letters; False if it may not."""
         ...
 
 

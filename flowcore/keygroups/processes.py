@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -22,10 +23,11 @@ import pyarrow as pa
 from flowcore.elements import LatencyMarker, WatermarkStatus
 from flowcore.errors import FunctionError, StateError
 from flowcore.keygroups.emission import RESULTS, TIMESTAMP
+from flowcore.keygroups.letters import LETTERS, Letters
 from flowcore.keygroups.operator import Outputs
 from flowcore.keygroups.records import ORDINAL
 from flowcore.keygroups.slots import python_keys, python_values
-from flowcore.keygroups.user_code import columns_of, of_operator
+from flowcore.keygroups.user_code import columns_of, of_operator, said_of
 from flowcore.process import (
     KeyedProcessFunction,
     KeyedRecord,
@@ -36,6 +38,7 @@ from flowcore.process import (
     ProcessState,
 )
 from flowcore.process.codec import VERSION, decode_key, encode_key, forget_key, keys_of, require_forms
+from flowcore.process.lenient import LenientCalls
 from flowcore.windows.plain import from_plain, to_plain
 
 __all__ = ["TIMER", "KeyedProcesses"]
@@ -62,6 +65,7 @@ class KeyedProcesses:
         places: Columns of records that say where one was, and go on with what is made of it.
         topics: By number, where the first three of these are a topic's number, partition and offset.
         keyed: Results carry their key, as `key_fields`; not from a function of batches, which has no one key.
+        letters: Which failures leave as letters; None where each stops the query.
     """
 
     name: str
@@ -75,6 +79,7 @@ class KeyedProcesses:
     places: tuple[str, ...] = ()
     topics: tuple[str, ...] = ()
     keyed: bool = False
+    letters: Letters | None = None
 
     @property
     def form(self) -> str:
@@ -88,7 +93,8 @@ class KeyedProcesses:
         beside += [pa.field(TIMESTAMP, pa.int64()), pa.field(ORDINAL, pa.int32())]
         results = pa.schema([*self.results, *self.key_fields])
         own = {RESULTS: results, **{side(name): each for name, each in self.side_outputs.items()}}
-        return {output: pa.schema([*schema, *beside]) for output, schema in own.items()}
+        found = {output: pa.schema([*schema, *beside]) for output, schema in own.items()}
+        return found if self.letters is None else {**found, LETTERS: self.letters.schema(self.rows)}
 
     @property
     def key_fields(self) -> Sequence[pa.Field[Any]]:
@@ -126,6 +132,8 @@ class _Group:
         self._state = ProcessState()
         self._advances = 0
         self._outputs = of.outputs
+        self._minds = False
+        self._failed = False
 
     @property
     def wake_ms(self) -> int | None:
@@ -137,7 +145,7 @@ class _Group:
         """What expires, then timers of the clock that are due."""
         before_ms = self._state.clock_ms
         self._advances += 1
-        with of_operator(self._of.name, self._of_timer):
+        with self._timers("clock", out):
             seen = self._of.opened.advance_clock(self._state, clock_ms)
         self._put(seen, out, lambda result: self._timer(result, "clock", before_ms))
 
@@ -146,19 +154,74 @@ class _Group:
         keys = python_keys([rows.column(name) for name in self._of.keys], rows.num_rows)
         times = rows.column(self._of.timestamp).to_pylist()
         opened = self._of.opened
-        with of_operator(self._of.name, lambda: self._of_record(rows)):
-            if opened.config.function.by_batch():
-                batch = rows.select(list(self._of.values))
+        batch = rows.select(list(self._of.values)) if opened.config.function.by_batch() else None
+        if self._minds:
+            self._mind_rows(keys, times, batch, rows, out)
+            return
+        with of_operator(self._of.name, lambda _: self._of_record(rows, opened.current.origin, keys)):
+            if batch is not None:
                 seen = opened.process_batch(self._state, keys, times, batch)
             else:
                 seen = opened.process(self._state, map(KeyedRecord, keys, self._records(rows), times))
         self._put(seen, out, lambda _: None, rows)
 
+    def mind(self) -> bool:
+        """See `flowcore.keygroups.operator.Lenient`."""
+        self._minds = self._of.letters is not None
+        return self._minds
+
+    def _mind_rows(
+        self, keys: Sequence[Any], times: Sequence[int | None], batch: pa.RecordBatch | None,
+        rows: pa.RecordBatch, out: Outputs,
+    ) -> None:  # fmt: skip
+        """Records, so that those that fail leave as letters."""
+        opened = self._of.opened
+        calls = LenientCalls(opened, self._require)
+        if batch is not None:
+            for start, end, seen in calls.batches(self._state, keys, times, batch):
+                self._put(seen, out, lambda _: None, rows.slice(start, end - start))
+        else:
+            with calls:
+                seen = opened.process(self._state, map(KeyedRecord, keys, self._records(rows), times))
+            self._put(seen, out, lambda _: None, rows)
+        failed = [
+            (each.origin or 0, said_of(self._of.name, each.error, self._of_record(rows, each.origin, keys)))
+            for each in calls.failed
+        ]
+        if failed and self._of.letters is not None:
+            self._failed = True
+            out.rows(LETTERS, self._of.letters.of_records(failed, rows))
+
+    @contextmanager
+    def _timers(self, clock: str, out: Outputs) -> Iterator[None]:
+        """Around calls for timers: those that fail leave as letters, if failures are minded."""
+        name, current = self._of.name, self._of.opened.current
+        if not self._minds:
+            with of_operator(name, lambda _: _of_timer(current.key, current.timestamp_ms)):
+                yield
+            return
+        calls = LenientCalls(self._of.opened, self._require)
+        with calls:
+            yield
+        failed = [
+            (
+                {"key": self._key(each.key), "clock": clock, "time_ms": each.timestamp_ms},
+                said_of(name, each.error, _of_timer(each.key, each.timestamp_ms)),
+            )
+            for each in calls.failed
+        ]
+        if failed and self._of.letters is not None:
+            self._failed = True
+            out.rows(LETTERS, self._of.letters.of_others(failed, self._of.rows))
+
+    def _require(self, seen: ProcessEmissions) -> None:
+        self._put(seen, Outputs(), lambda _: None)
+
     def advance_watermark(self, watermark_ms: int, out: Outputs) -> None:
         """Timers of event time that are due."""
         before_ms = self._state.watermark_ms
         self._advances += 1
-        with of_operator(self._of.name, self._of_timer):
+        with self._timers("event", out):
             seen = self._of.opened.advance_watermark(self._state, watermark_ms)
         self._put(seen, out, lambda result: self._timer(result, "event", before_ms))
 
@@ -169,8 +232,9 @@ class _Group:
         """It follows what is out."""
         out.markers.append(marker)
 
-    def finish(self, out: Outputs, *, idle: bool) -> None:
-        """Nothing is held back."""
+    def finish(self, out: Outputs, *, idle: bool) -> None:  # noqa: ARG002 - a key group's signature
+        """Nothing is held back; failures are minded until a step has none."""
+        self._minds, self._failed = self._minds and self._failed, False
 
     def header(self) -> Mapping[str, Any]:
         """Both clocks, how often they moved, and what the function keeps."""
@@ -216,25 +280,22 @@ class _Group:
             return ({} for _ in range(rows.num_rows))
         return (dict(zip(names, each, strict=True)) for each in zip(*lists, strict=True))
 
-    def _of_record(self, rows: pa.RecordBatch) -> str:
-        """Where the record was that the function is at; of a batch its first."""
+    def _of_record(self, rows: pa.RecordBatch, origin: int | None, keys: Sequence[Any]) -> str:
+        """Which record the function is at; of a batch its first."""
+        batch = " the batch that begins with" if origin is None else ""
+        key = f" for{batch} key {keys[origin or 0]!r}"
         if not self._of.topics:
-            return ""
-        number, partition, offset = (
-            rows.column(name)[self._of.opened.current.origin or 0].as_py() for name in self._of.places[:3]
-        )
-        first = " the batch that begins with" if self._of.opened.config.function.by_batch() else ""
-        return f" at{first} {self._of.topics[number]}[{partition}]@{offset}"
+            return key
+        number, partition, offset = (rows.column(name)[origin or 0].as_py() for name in self._of.places[:3])
+        return f"{key} at {self._of.topics[number]}[{partition}]@{offset}"
 
-    def _of_timer(self) -> str:
-        current = self._of.opened.current
-        return f" at the timer of key {current.key!r}, {current.timestamp_ms} ms"
+    def _key(self, key: Any) -> dict[str, Any]:
+        names = self._of.keys
+        return dict(zip(names, key if len(names) > 1 else (key,) * len(names), strict=True))
 
     def _timer(self, result: ProcessResult, clock: str, before_ms: int) -> str:
         """A time is reached once. A timer that was asked for behind it is told apart by the advance."""
-        names = self._of.keys
-        values = result.key if len(names) > 1 else (result.key,) * len(names)
-        key = json.dumps({name: to_plain(value) for name, value in zip(names, values, strict=True)})
+        key = json.dumps({name: to_plain(value) for name, value in self._key(result.key).items()})
         time_ms = result.timestamp_ms
         late = time_ms is not None and time_ms <= before_ms
         return f"{key}:{clock}:{time_ms}{f':{self._advances}' if late else ''}"
@@ -295,6 +356,10 @@ class _Group:
             return [pa.nulls(len(origins), self._of.rows.field(name).type) for name in self._of.places]
         taken = np.array(origins, np.int64)
         return [rows.column(name).take(taken) for name in self._of.places]
+
+
+def _of_timer(key: Any, time_ms: int | None) -> str:
+    return f" at the timer of key {key!r}, {time_ms} ms"
 
 
 def _read(piece: bytes) -> list[Mapping[str, Any]]:

@@ -52,6 +52,7 @@ __all__ = [
     "put_out",
     "require_keys",
     "topic_case",
+    "with_columns",
 ]
 
 _COUNTED = -4
@@ -299,6 +300,13 @@ def put_out(
     )
     frame = stepped.mapInArrow(unpacking.run, from_arrow_schema(schema))
     return Stepped(_observed(node, frame).where(f"{LANE} <> {_COUNTED}"), found)
+
+
+def with_columns(frame: DataFrame, texts: Mapping[str, str]) -> DataFrame:
+    """A frame with these columns, in place of those that it has of the names; texts are about what it had."""
+    replaced = [name for name in frame.columns if name in texts]
+    kept = f"* EXCEPT ({', '.join(replaced)})" if replaced else "*"
+    return frame.selectExpr(kept, *(f"{text} AS {name}" for name, text in texts.items()))
 
 
 def _observed(node: Operator, frame: DataFrame) -> DataFrame:

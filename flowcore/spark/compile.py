@@ -37,6 +37,7 @@ from flowcore.graph.operators import (
 )
 from flowcore.keygroups.emission import RESULTS
 from flowcore.planner.columns import columns_used
+from flowcore.planner.failures import letters_of
 from flowcore.planner.plan import Chain, LiveQuery
 from flowcore.spark import batch
 from flowcore.spark.aggregates import aggregated
@@ -130,7 +131,9 @@ class _Compiler:
             return tracks.only(lane)
         outgoing = Outgoing(
             sinks=[(sink, _topic(sink)) for sink in self.query.sinks],
-            dead_letters=[(node, _topic(node)) for node in self.query.dead_letters],
+            dead_letters=[
+                (node, _topic(node)) for node in (*self.query.dead_letters, *letters_of(self.query))
+            ],
             beside=self.beside,
             sources=[_topic(node) for node in self.query.sources],
             counted=self.counted,

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from flowcore.graph.operators import KeyedProcess, SideOutput, topic_of
 from flowcore.keygroups.emission import RESULTS, TIMESTAMP
+from flowcore.keygroups.letters import LETTERS
 from flowcore.keygroups.processes import TIMER, KeyedProcesses, side
 from flowcore.keygroups.records import ORDINAL as OUTPUT
 from flowcore.spark.buffers import buffer_of, buffered
@@ -19,8 +20,10 @@ from flowcore.spark.by_key import (
     put_out,
     records_of,
     topic_case,
+    with_columns,
 )
-from flowcore.spark.lanes import IDENTITY, LANE, ORDINAL, SOURCE, TIME, Lane, Tracks
+from flowcore.spark.lanes import BAD, IDENTITY, LANE, ORDINAL, SOURCE, TIME, Lane, Tracks
+from flowcore.spark.letters import letter_columns, letters_for
 from flowcore.spark.python_chain import arrow_schema, types_of
 from flowcore.spark.sql import literal
 
@@ -53,6 +56,7 @@ def processed(node: KeyedProcess, tracks: Tracks, lane: Lane, of: ByKey) -> tupl
         results=arrow_schema(types_of(node.schema)),
         side_outputs={name: arrow_schema(types_of(schema)) for name, schema in node.side_outputs},
         keyed=buffer_of(node, of) is not None,
+        letters=letters_for(of, (*node.by, *node.uses)),
     )
     operator = buffered(node, function, [field.name for field in function.key_fields], of)
     sides = [
@@ -61,6 +65,8 @@ def processed(node: KeyedProcess, tracks: Tracks, lane: Lane, of: ByKey) -> tupl
     names = {RESULTS: node.name, **{side(name): f"{node.name}.{name}" for name in sides}}
     lanes = {output: Lane(next(of.numbers), {}, identified=False, named=True) for output in names}
     outputs = {output: (each.number, operator.outputs[output]) for output, each in lanes.items()}
+    if function.letters is not None:
+        outputs[LETTERS] = (BAD, operator.outputs[LETTERS])
     stepped = put_out(node, packed(node, frame, operator, rows, of), outputs, tracks.names)
 
     found = stepped.physical
@@ -70,8 +76,12 @@ def processed(node: KeyedProcess, tracks: Tracks, lane: Lane, of: ByKey) -> tupl
     }
     if of.counted:
         beside[ORDINAL] = "'0'"
-    frame = stepped.frame.selectExpr("*", *(f"{text} AS {name}" for name, text in beside.items()))
-    after = Tracks(frame, tracks.names, identified=False, marked=tracks.marked)
+    if function.letters is not None:
+        beside |= letter_columns(node.name, found[LETTERS], of, beside)
+    frame = with_columns(stepped.frame, beside)
+    after = Tracks(
+        frame, tracks.names, identified=False, marked=tracks.marked, bad=function.letters is not None
+    )
     after.shared = True
     own = {RESULTS: node.schema, **{side(name): schema for name, schema in node.side_outputs}}
     made = {

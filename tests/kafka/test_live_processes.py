@@ -196,3 +196,55 @@ def test_a_function_that_fails_stops_the_query_with_one_line(live: Live) -> None
     said = "operator 'broken': its function raised LookupError: no such price: 5"
     assert said in str(raised.value)
     assert "\n" not in str(raised.value)
+
+
+class Picky(KeyedProcessFunction):
+    """Adds prices up, and fails when it has changed everything, for odd ones and for timers of 7."""
+
+    def open(self, context: Any) -> None:
+        self.sum = context.value_state("sum", "BIGINT")
+
+    def process(self, record: Mapping[str, Any], context: Any) -> Iterator[Mapping[str, Any]]:
+        self.sum.set(self.sum.get(0) + record["price"])
+        context.register_event_timer(record["price"])
+        yield {"bidder": context.key, "what": "bid", "sum": self.sum.get()}
+        if record["price"] % 2 and record["price"] != 7:
+            raise ValueError(record["price"])
+
+    def on_timer(self, time_ms: int, context: Any) -> list[Mapping[str, Any]]:
+        if time_ms == 7:
+            raise KeyError(time_ms)
+        return [{"bidder": context.key, "what": "timer", "sum": self.sum.get()}]
+
+
+def test_a_record_for_which_a_process_fails_is_a_dead_letter(live: Live) -> None:
+    """What it did is undone, its row is in the topic with its coordinates, a timer too; the query goes on."""
+    source, out = bids(live), live.topic("out")
+    flow = Flow("picky")
+    flow.read("bids", source).process(
+        Picky(), by="bidder", uses=["price"], schema="bidder STRING, what STRING, sum BIGINT", name="picky"
+    ).map(loud, schema="bidder STRING, what STRING, sum BIGINT").write("out", out)
+    live.send(
+        source, bid("ann", 4, 1_000), bid("ann", 5, 1_001), bid("ann", 6, 1_002), b"bad", bid("bob", 7, 9)
+    )
+    live.run(flow)
+    live.send(source, bid("ann", 9, 1_003), bid("ann", 8, 1_004))
+    live.run(flow)
+
+    seen = [(each["what"], each["bidder"], each["sum"]) for each in live.values(out)]
+    assert sorted(seen) == [
+        ("BID", "ann", 4), ("BID", "ann", 10), ("BID", "ann", 18), ("BID", "bob", 7),
+        ("TIMER", "ann", 10), ("TIMER", "ann", 10), ("TIMER", "ann", 18),
+    ]  # fmt: skip
+    letters = {each.headers["flowcore-offset"]: each for each in live.records(source.dead_letter)}
+    assert sorted(letters) == [b"", b"1", b"3", b"5"]
+    assert letters[b"3"].value == b"bad"
+    assert letters[b"1"].json == {"bidder": "ann", "price": 5}
+    assert letters[b"5"].json == {"bidder": "ann", "price": 9}
+    assert letters[b""].json == {"key": {"bidder": "bob"}, "clock": "event", "time_ms": 7}
+    assert letters[b"1"].headers["flowcore-topic"].decode() == source.name
+    assert letters[b"1"].headers["flowcore-operator"] == b"picky"
+    assert letters[b"1"].headers["flowcore-stage"] == b"function"
+    assert letters[b"1"].headers["flowcore-reason"].decode() == (
+        f"operator 'picky': its function raised ValueError: 5 for key 'ann' at {source.name}[0]@1"
+    )

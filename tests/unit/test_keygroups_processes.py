@@ -323,7 +323,8 @@ def test_a_failure_says_at_which_record_or_timer() -> None:
     batch = pa.record_batch([list(column) for column in zip(*values, strict=True)], schema=rows)
 
     with pytest.raises(
-        FunctionError, match=r"operator 'watch': its function raised ValueError: 1 at clicks\[3\]@812"
+        FunctionError,
+        match=r"operator 'watch': its function raised ValueError: 1 for key 'a' at clicks\[3\]@812",
     ):
         group.rows(batch, Outputs())
     group = operator.open()

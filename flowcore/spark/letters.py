@@ -1,0 +1,60 @@
+"""Letters: how do dead letters leave a query's key groups?
+
+In the lane of bad records, with the columns of those: from there they go to the dead-letter topic of their
+source. What was made of no single record goes to that of the first source, without partition and offset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from flowcore.graph.operators import topic_of
+from flowcore.keygroups.letters import CONTENT, Letters
+from flowcore.keygroups.letters import REASON as WHY
+from flowcore.planner.failures import letters_of
+from flowcore.spark.by_key import OF, ByKey, coordinates, topic_case
+from flowcore.spark.lanes import FAILED, KAFKA_MS, REASON, SOURCE, VALUE
+from flowcore.spark.sql import literal
+
+__all__ = ["letter_columns", "letters_for"]
+
+
+def letters_for(of: ByKey, shown: Sequence[str]) -> Letters | None:
+    """Which failures leave the key groups of a query; None if each stops it.
+
+    Args:
+        of: The query.
+        shown: The columns of a record that functions see.
+    """
+    routed = letters_of(of.query)
+    if not routed:
+        return None
+    sources = tuple(source in routed for source in of.query.sources)
+    return Letters(sources=sources, shown=tuple(shown), places=tuple(coordinates(of)))
+
+
+def letter_columns(
+    operator: str, found: Mapping[str, str], of: ByKey, before: Mapping[str, str]
+) -> dict[str, str]:
+    """SQL text of the columns of bad records, for rows some of which are letters.
+
+    Args:
+        operator: Whose functions failed.
+        found: What the columns of letters are called.
+        of: The query.
+        before: SQL text of columns that other rows have already.
+    """
+    first = next(topic.name for source in letters_of(of.query) if (topic := topic_of(source)))
+    name = f"coalesce({topic_case(found[OF + SOURCE], of)}, {literal(first)})"
+    mine = f"{found[WHY]} IS NOT NULL"
+    there = {"topic": "CAST(NULL AS STRING)", "offset": "CAST(NULL AS BIGINT)", "partition": "partition"}
+    known = {name: before.get(name, text) for name, text in there.items()}
+    return {
+        "topic": f"CASE WHEN {mine} THEN {name} ELSE {known['topic']} END",
+        "partition": f"CASE WHEN {mine} THEN {found[OF + 'partition']} ELSE {known['partition']} END",
+        "offset": f"CASE WHEN {mine} THEN {found[OF + 'offset']} ELSE {known['offset']} END",
+        VALUE: f"CASE WHEN {mine} THEN CAST({found[CONTENT]} AS BINARY) ELSE {VALUE} END",
+        REASON: found[WHY],
+        FAILED: f"CASE WHEN {mine} THEN {literal(operator)} END",
+        KAFKA_MS: "CAST(NULL AS BIGINT)",
+    }
