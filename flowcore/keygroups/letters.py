@@ -20,16 +20,30 @@ import pyarrow as pa
 
 from flowcore.errors import FlowcoreError
 
-__all__ = ["CONTENT", "LETTERS", "REASON", "Letters"]
+__all__ = ["CONTENT", "LETTERS", "OPERATOR", "REASON", "Failure", "Letters"]
 
 LETTERS = "letters"
 """The output."""
-CONTENT, REASON = "@content", "@reason"
+CONTENT, REASON, OPERATOR = "@content", "@reason", "@operator"
 """Its columns, beside those that say where a record was."""
 _LARGEST_BYTES = 1 << 20
 
-Failure = tuple[Mapping[str, Any], FlowcoreError]
-"""What a function was given, and what is said of it."""
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One call that failed.
+
+    Attributes:
+        operator: Whose function it was.
+        error: What is said of it.
+        place: Of which record of a batch something was made; None if of no single one.
+        content: What the function was given; None for the record as functions see it.
+    """
+
+    operator: str
+    error: FlowcoreError
+    place: int | None = None
+    content: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,55 +66,47 @@ class Letters:
         Args:
             rows: Those of records.
         """
-        texts = (pa.field(CONTENT, pa.string()), pa.field(REASON, pa.string()))
+        texts = (pa.field(name, pa.string()) for name in (CONTENT, REASON, OPERATOR))
         return pa.schema([*texts, *(rows.field(name) for name in self.places)])
 
-    def of_records(self, failed: Sequence[tuple[int, FlowcoreError]], rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Letters of some records.
+    def written(self, failures: Iterable[Failure], rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Letters of some failures; a long list ``values`` of a window is cut over several.
 
         Args:
-            failed: By their place in the batch, with what is said of each.
-            rows: The batch.
+            failures: The failures.
+            rows: The records that they were about; none where they were about no single one.
 
         Raises:
-            FlowcoreError: What is said of the first whose source says that it stops the query.
+            FlowcoreError: What is said of the first that is to stop the query, as its source says.
         """
-        found = rows.take(pa.array([place for place, _ in failed], pa.int64()))
-        for number, (_, error) in zip(found.column(self.places[0]), failed, strict=True):
-            if not self.sources[int(number.as_py())]:
-                raise error
-        contents = found.select(list(dict.fromkeys(self.shown))).to_pylist()
-        texts = [[_json(each) for each in contents], [str(error) for _, error in failed]]
-        beside = [found.column(name) for name in self.places]
-        schema = self.schema(rows.schema)
-        return pa.record_batch([*(pa.array(each, pa.string()) for each in texts), *beside], schema=schema)
+        made: list[tuple[str, Failure]] = []
+        numbers = rows.column(self.places[0])
+        for each in failures:
+            mine = self.sources if each.place is None else (self.sources[int(numbers[each.place].as_py())],)
+            if not all(mine):
+                raise each.error
+            made += [(text, each) for text in self._texts(each, rows)]
+        found = rows.take(pa.array([each.place for _, each in made], pa.int64()))
+        texts = [
+            [text for text, _ in made],
+            *([str(e.error) for _, e in made], [e.operator for _, e in made]),
+        ]
+        columns = [*(pa.array(each, pa.string()) for each in texts), *map(found.column, self.places)]
+        return pa.record_batch(columns, schema=self.schema(rows.schema))
 
-    def of_others(self, failed: Sequence[Failure], rows: pa.Schema) -> pa.RecordBatch:
-        """Letters of what was made of no single record; a long list ``values`` is cut over several letters.
-
-        Raises:
-            FlowcoreError: What is said of the first, if a source says that failures stop the query.
-        """
-        if not all(self.sources):
-            raise failed[0][1]
-        made = [(text, str(error)) for content, error in failed for text in _parts(content)]
-        schema = self.schema(rows)
-        texts = [pa.array([each[column] for each in made], pa.string()) for column in (0, 1)]
-        beside = [pa.nulls(len(made), rows.field(name).type) for name in self.places]
-        return pa.record_batch([*texts, *beside], schema=schema)
-
-
-def _parts(content: Mapping[str, Any]) -> Iterator[str]:
-    values = [_json(each) for each in content.get("values", ())]
-    head = _json({name: each for name, each in content.items() if name != "values"})
-    if "values" not in content:
-        yield head
-        return
-    for part in _cut(values):
-        yield f'{head[:-1]}, "values": [{", ".join(part)}]}}'
+    def _texts(self, failure: Failure, rows: pa.RecordBatch) -> Iterator[str]:
+        content, place = failure.content, failure.place
+        if content is None and place is not None:
+            (content,) = rows.slice(place, 1).select(list(dict.fromkeys(self.shown))).to_pylist()
+        if content is None or place is not None or "values" not in content:
+            yield _json(content)
+            return
+        head = _json({name: each for name, each in content.items() if name != "values"})
+        for part in _cut([_json(each) for each in content["values"]]):
+            yield f'{head[:-1]}, "values": [{", ".join(part)}]}}'
 
 
-def _cut(texts: Iterable[str]) -> Iterator[list[str]]:
+def _cut(texts: Sequence[str]) -> Iterator[list[str]]:
     part: list[str] = []
     size = 0
     for text in texts:

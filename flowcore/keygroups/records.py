@@ -18,7 +18,7 @@ import pyarrow as pa
 from flowcore.elements import LatencyMarker, WatermarkStatus
 from flowcore.errors import StateError
 from flowcore.keygroups.emission import LATE, RESULTS, WINDOW_FIELDS
-from flowcore.keygroups.letters import LETTERS, Letters
+from flowcore.keygroups.letters import LETTERS, Failure, Letters
 from flowcore.keygroups.operator import Outputs
 from flowcore.keygroups.slots import python_values
 from flowcore.keygroups.user_code import columns_of, of_operator, said_of
@@ -121,7 +121,8 @@ class _Group:
         seen = self._called(lambda windows: windows.process(self._state, records), out, (rows, records))
         self._put(seen, out)
         if seen.late:
-            late = np.array(_places(records, seen.late))
+            places = {id(record): place for place, record in enumerate(records)}
+            late = np.array([places[id(record)] for record in seen.late])
             out.rows(LATE, rows.select(list(self._of.late)).take(late))
 
     def advance_watermark(self, watermark_ms: int, out: Outputs) -> None:
@@ -225,19 +226,18 @@ class _Group:
         if letters is None or not failed:
             return
         self._failed = True
-        of_records = [each for each in failed if isinstance(each, FailedRecord)]
-        if of_records and given is not None:
-            rows, records = given
-            places = _places(records, [each.record for each in of_records])
-            said = [said_of(name, each.error, _of_record(each.record)) for each in of_records]
-            out.rows(LETTERS, letters.of_records(list(zip(places, said, strict=True)), rows))
-        of_windows = [
-            (self._shown(each), said_of(name, each.error, _of_window(each.key, each.window)))
-            for each in failed
-            if isinstance(each, FailedWindow)
-        ]
-        if of_windows:
-            out.rows(LETTERS, letters.of_others(of_windows, self._of.rows))
+        rows, records = given or (pa.RecordBatch.from_pylist([], schema=self._of.rows), ())
+        places = {id(record): place for place, record in enumerate(records)}
+        failures = []
+        for each in failed:
+            match each:
+                case FailedRecord(record, error):
+                    said = said_of(name, error, _of_record(record))
+                    failures.append(Failure(name, said, places[id(record)]))
+                case FailedWindow(key, window):
+                    said = said_of(name, each.error, _of_window(key, window))
+                    failures.append(Failure(name, said, content=self._shown(each)))
+        out.rows(LETTERS, letters.written(failures, rows))
 
     def _shown(self, failed: FailedWindow) -> dict[str, Any]:
         names = self._of.keys
@@ -295,11 +295,6 @@ class _Noting(TimerQueue):
         if timer is not None:
             self._due.add(timer.key)
         return timer
-
-
-def _places(records: Sequence[KeyedRecord], some: Sequence[KeyedRecord]) -> list[int]:
-    places = {id(record): place for place, record in enumerate(records)}
-    return [places[id(record)] for record in some]
 
 
 def _where(error: Exception) -> str:

@@ -39,6 +39,8 @@ def failure_of(node: Operator, runs: BoundedStage | LiveQuery) -> Decision | Non
             (f"{batched[0]} is given batches, so nobody can tell for which record it failed",),
             (f"use map or flat_map instead of {batched[0]}",),
         )
+    if any(chain.process and node in chain.operators for chain in runs.chains):
+        return _of_key_group(node, runs)
     sources = [each for each in upstream(node) if isinstance(each, Read) and not each.bounded]
     strict = [each.name for each in sources if (topic := topic_of(each)) and topic.on_error == "fail"]
     if len(strict) == len(sources):
@@ -89,10 +91,8 @@ def _of_key_group(node: Operator, query: LiveQuery) -> Decision:
         if strict
         else ()
     )
-    return Decision(
-        "dead letter",
-        (f"what the function was given goes to {names}, and what the call changed is undone", *but),
-    )
+    undone = "" if isinstance(node, PythonOperator) else ", and what the call changed is undone"
+    return Decision("dead letter", (f"what the function was given goes to {names}{undone}", *but))
 
 
 def _asks_a_function(node: Window) -> bool:

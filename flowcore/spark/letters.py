@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from flowcore.graph.operators import topic_of
-from flowcore.keygroups.letters import CONTENT, Letters
+from flowcore.keygroups.letters import CONTENT, OPERATOR, Letters
 from flowcore.keygroups.letters import REASON as WHY
 from flowcore.planner.failures import letters_of
 from flowcore.spark.by_key import OF, ByKey, coordinates, topic_case
@@ -33,13 +33,10 @@ def letters_for(of: ByKey, shown: Sequence[str]) -> Letters | None:
     return Letters(sources=sources, shown=tuple(shown), places=tuple(coordinates(of)))
 
 
-def letter_columns(
-    operator: str, found: Mapping[str, str], of: ByKey, before: Mapping[str, str]
-) -> dict[str, str]:
+def letter_columns(found: Mapping[str, str], of: ByKey, before: Mapping[str, str]) -> dict[str, str]:
     """SQL text of the columns of bad records, for rows some of which are letters.
 
     Args:
-        operator: Whose functions failed.
         found: What the columns of letters are called.
         of: The query.
         before: SQL text of columns that other rows have already.
@@ -55,6 +52,6 @@ def letter_columns(
         "offset": f"CASE WHEN {mine} THEN {found[OF + 'offset']} ELSE {known['offset']} END",
         VALUE: f"CASE WHEN {mine} THEN CAST({found[CONTENT]} AS BINARY) ELSE {VALUE} END",
         REASON: found[WHY],
-        FAILED: f"CASE WHEN {mine} THEN {literal(operator)} END",
+        FAILED: found[OPERATOR],
         KAFKA_MS: "CAST(NULL AS BIGINT)",
     }

@@ -163,7 +163,7 @@ def _lanes(  # noqa: PLR0917 - what was made on the way
     texts |= _beside(node, results, physical, late, of)
     bad = LETTERS in physical
     if bad:
-        texts |= letter_columns(node.name, physical[LETTERS], of, texts)
+        texts |= letter_columns(physical[LETTERS], of, texts)
     frame = with_columns(stepped.frame, texts)
     after = Tracks(frame, tracks.names, identified=bool(late), marked=tracks.marked, bad=bad)
     after.shared = True

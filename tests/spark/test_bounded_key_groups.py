@@ -26,7 +26,10 @@ from flowcore import (
 )
 from flowcore.errors import PlanError, RunError
 from flowcore.graph.operators import KeyedProcess, Window
+from flowcore.planner import plan_flow
 from flowcore.planner.forms import form_of
+from flowcore.spark.context import Context
+from flowcore.spark.run import SilentListener, run_stages
 from flowcore.testing.harness import WindowHarness
 from flowcore.testing.process_harness import ProcessHarness
 from flowcore.windows import CountEvictor
@@ -195,6 +198,45 @@ def test_process_gives_what_the_operator_gives(run: Run, rows: Rows, visits: lis
     assert {name: len(each) for name, each in got.items()} == {"out": 309, "odd": 43, "sizes": 9}
     for folder, results in got.items():
         assert _written(rows, folder) == _in_one_order([tuple(each.value.values()) for each in results])
+
+
+def test_functions_behind_a_process_run_in_its_call(
+    context: Context, rows: Rows, visits: list[Visit]
+) -> None:
+    """The physical plan has one Python node; results are those of the functions one after the other."""
+    plans: list[str] = []
+    flow = Flow("f")
+    found = flow.read("in", Parquet("visits", schema=VISITS)).process(
+        _Gaps(), by="key", timestamp="at", uses=["number"], schema=_NUMBERS,
+        side_outputs={"odd": "number BIGINT, of STRING", "sizes": "n BIGINT"}, name="gaps",
+    )  # fmt: skip
+    long = found.filter(lambda r: r["n"] is None or r["n"] > 100).map(_doubled, schema=_NUMBERS)
+    twice = long.flat_map(lambda r: [r, {**r, "key": "copy"}], schema=_NUMBERS, name="twice")
+    twice.apply(lambda frame: plans.append(_physical(frame)) or frame, schema=_NUMBERS).write(
+        "out", Parquet("out")
+    )
+    (stage,) = plan_flow(flow, settings=context.settings).bounded
+    assert [chain.name for chain in stage.chains] == ["gaps > filter_1 > map_1 > twice"]
+
+    run_stages(plan_flow(flow, settings=context.settings), context, refresh=False, listener=SilentListener())
+
+    assert [plan.count("MapInArrow") for plan in plans] == [1]
+    harness = ProcessHarness(_Gaps(), side_outputs=["odd", "sizes"])
+    harness.feed(*((visit["key"], {"number": visit["number"]}, visit["at"]) for visit in visits))
+    harness.end_of_input()
+    made = [each.value for each in harness.results if each.value["n"] is None or each.value["n"] > 100]
+    expected = [_doubled(dict(each)) for each in made]
+    expected += [{**each, "key": "copy"} for each in expected]
+    assert len(expected) > 400
+    assert _written(rows, "out") == _in_one_order([tuple(each.values()) for each in expected])
+
+
+def _doubled(record: Visit) -> Visit:
+    return {**record, "n": None if record["n"] is None else record["n"] * 2}
+
+
+def _physical(frame: Any) -> str:
+    return str(frame._jdf.queryExecution().executedPlan().toString())
 
 
 def test_process_of_batches_sees_rows_in_order_of_time(run: Run, rows: Rows, visits: list[Visit]) -> None:

@@ -296,12 +296,12 @@ def test_a_letter_says_what_was_given_and_where_it_was() -> None:
     assert of_record == {
         "@content": '{"user": "a", "do": "!look", "number": 2}',
         "@reason": "operator 'watch': its function raised ValueError: 2 for key 'a' at clicks[0]@812",
-        "source": 1, "partition": 0, "offset": 812,
+        "@operator": "watch", "source": 1, "partition": 0, "offset": 812,
     }  # fmt: skip
     assert of_timer == {
         "@content": '{"key": {"user": "a"}, "clock": "event", "time_ms": 3}',
         "@reason": "operator 'watch': its function raised KeyError: 3 at the timer of key 'a', 3 ms",
-        "source": None, "partition": None, "offset": None,
+        "@operator": "watch", "source": None, "partition": None, "offset": None,
     }  # fmt: skip
     assert json.loads(of_clock["@content"]) == {"key": {"user": "a"}, "clock": "clock", "time_ms": 8}
 
