@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JJavaError, Py4JNetworkError
 from pyspark.errors import AnalysisException, ParseException, PySparkException
 
 from flowcore.errors import FlowcoreError, PlanError, RunError
 
-__all__ = ["declared_by", "reason", "while_running"]
+__all__ = ["declared_by", "if_spark_lives", "reason", "while_running"]
 
+# What Py4J raises when nobody answers at the other end.
+_GONE = (Py4JNetworkError, ConnectionError)
 # What flowcore says with raise_error(...) inside of Spark.
 _SAID = re.compile(r"\[USER_RAISED_EXCEPTION\] (operator '.*?) SQLSTATE: \w+", re.DOTALL)
 # The last line of a Python worker's traceback.
@@ -47,6 +49,18 @@ def while_running(what: str, log: str) -> Iterator[None]:
     except (PySparkException, Py4JJavaError) as error:
         msg = f"{what} failed: {reason(error)} (details: {log})"
         raise RunError(msg) from error
+    except _GONE as error:
+        msg = (
+            f"{what} failed: Spark's JVM is gone, killed by somebody, or by the system for want of memory: "
+            "what it had not committed is read again by the next start; see the system's log, and set "
+            f"spark.driver.memory to what the machine has left (details: {log})"
+        )
+        raise RunError(msg) from error
+
+
+def if_spark_lives() -> suppress:
+    """Around what is asked of Spark to leave nothing behind: of a JVM that is gone, nothing is left."""
+    return suppress(*_GONE)
 
 
 def reason(error: BaseException) -> str:
