@@ -201,7 +201,7 @@ class CodeServer:
         self._stopped.set()
         self.process.send_signal(signal.SIGINT)
         with suppress(subprocess.TimeoutExpired):
-            self.process.wait(timeout=60)
+            self.process.wait(timeout=10)  # it waits for whoever may still ask
         self.process.kill()
 
     def _start(self) -> subprocess.Popen[bytes]:

@@ -319,13 +319,14 @@ def _spoiled(sent: pa.Table, records: pa.Table, histories: Mapping[str, Path]) -
     bids = sent.slice(max(sent.num_rows - MUTANT_BIDS, 0))
     first = pc.min(bids["bid_id"])
     mine = records.filter(pc.greater_equal(records["bid_id"], first))
-    one = pc.equal(mine["bid_id"], mine["bid_id"][0])
+    last = mine.num_rows - 1
+    one = pc.equal(mine["bid_id"], mine["bid_id"][last])
 
     def change(column: str, value: Any) -> pa.Table:
         changed = pc.if_else(one, pa.scalar(value, mine.schema.field(column).type), mine[column])
         return mine.set_column(mine.schema.get_field_index(column), mine.schema.field(column), changed)
 
-    again = mine.slice(0, 1)
+    again = mine.slice(last)
     twice = again.set_column(
         again.schema.get_field_index("flowcore_id"), "flowcore_id", pa.array(["bids:9:9:9"])
     )
