@@ -35,6 +35,7 @@ from flowcore.metrics.progress import (
 from flowcore.metrics.tally import Batch, QueryTally, Rate, partitions_of
 from flowcore.planner.backlog import thresholds
 from flowcore.planner.plan import LiveQuery, Plan
+from flowcore.spark.boundary import if_spark_lives
 from flowcore.spark.context import Context
 from flowcore.spark.offsets import committed_offsets, start_offsets
 from flowcore.spark.topic_ends import TopicEnds
@@ -261,7 +262,8 @@ class _QueryMeter:
 
     def _take(self) -> None:
         if self._running:
-            self._tally.take(Batch.run_of(_batches_after(self._last_batch, self._running)))
+            with if_spark_lives():
+                self._tally.take(Batch.run_of(_batches_after(self._last_batch, self._running)))
 
     @property
     def _last_batch(self) -> int:
@@ -274,7 +276,10 @@ class _QueryMeter:
 
     @property
     def _busy(self) -> bool:
-        return self._running is not None and bool(self._running.status["isTriggerActive"])
+        found = [False]
+        with if_spark_lives():
+            found = [self._running is not None and bool(self._running.status["isTriggerActive"])]
+        return any(found)
 
     def _standings(self) -> dict[str, Mapping[int, Standing]]:
         known = self._watermarks.sources if self._watermarks else {}
