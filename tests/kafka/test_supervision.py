@@ -159,7 +159,7 @@ print("released" if '"released": true' in lease.read_text() else lease.read_text
 
 
 def test_killed_jvm_is_named_and_leaves_no_lease(live: Live, tmp_path: Path) -> None:
-    """One error in words, in the history, too, though Spark answers nothing; another run may begin at once."""
+    """One error in words, in the history, too, though Spark answers nothing; the lease is free at once."""
     bids, out = live.topic("bids"), live.topic("out")
     given = [live.servers, str(tmp_path / "killed"), bids.name, out.name]
     live.send(bids, *map(_bid, range(10)), partitions=2)
