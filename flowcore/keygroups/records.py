@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from flowcore.elements import LatencyMarker, WatermarkStatus
+from flowcore.elements import LatencyMarker, RecordAttributes, WatermarkStatus
 from flowcore.errors import StateError
 from flowcore.keygroups.emission import LATE, RESULTS, WINDOW_FIELDS
 from flowcore.keygroups.operator import Outputs
@@ -119,6 +119,9 @@ class _Group:
     def advance_watermark(self, watermark_ms: int, out: Outputs) -> None:
         """Timers of event time that are due."""
         self._put(self._called(lambda: self._operator.advance_watermark(self._state, watermark_ms)), out)
+
+    def attributes(self, attributes: RecordAttributes, out: Outputs) -> None:
+        """Nothing changes for windows."""
 
     def status(self, status: WatermarkStatus, out: Outputs) -> None:
         """Nothing changes for windows."""

@@ -95,7 +95,10 @@ class Runtime:
         event_time.restore(manifest.event_time)
         out = Outputs()
         with _without_collection():
-            self._take(state, event_time, in_order(items), clock_ms, out)
+            state.advance_clock(clock_ms, out)
+            came = in_order(items)
+            _tell_attributes(state, manifest, came, out)
+            self._take(state, event_time, came, clock_ms, out)
             self._write(manifest, state, store)
         manifest.header = state.header()
         manifest.event_time = event_time.snapshot()
@@ -143,7 +146,6 @@ class Runtime:
     def _take(
         self, state: KeyGroup, event_time: EventTime, items: list[Packed], clock_ms: int, out: Outputs
     ) -> None:
-        state.advance_clock(clock_ms, out)
         waiting: list[pa.RecordBatch] = []
         markers: list[LatencyMarker] = []
 
@@ -171,7 +173,7 @@ class Runtime:
         _tell(state, event_time.look(clock_ms), out)
         for marker in markers:
             state.marker(marker, out)
-        state.finish(out, idle=not items)
+        state.finish(out, idle=all(item.kind == Kind.ATTRIBUTES for item in items))
 
     def _write(self, manifest: Manifest, state: KeyGroup, store: Store) -> None:
         manifest.advance(secrets.token_hex(8))
@@ -220,6 +222,14 @@ def _read(store: Store, written: Iterable[Written]) -> Iterator[bytes]:
             )
             raise StateError(msg)
         yield content
+
+
+def _tell_attributes(state: KeyGroup, manifest: Manifest, items: Iterable[Packed], out: Outputs) -> None:
+    """Changes alone: what is told again, after a restart for instance, is known."""
+    for item in items:
+        if item.kind == Kind.ATTRIBUTES and item.attributes.backlog != manifest.backlog:
+            manifest.backlog = item.attributes.backlog
+            state.attributes(item.attributes, out)
 
 
 def _tell(state: KeyGroup, told: Told, out: Outputs) -> None:
