@@ -120,8 +120,9 @@ class _Group:
         """Timers of event time that are due."""
         self._put(self._called(lambda: self._operator.advance_watermark(self._state, watermark_ms)), out)
 
-    def attributes(self, attributes: RecordAttributes, out: Outputs) -> None:
-        """Nothing changes for windows."""
+    def attributes(self, attributes: RecordAttributes, out: Outputs) -> None:  # noqa: ARG002 - puts out nothing
+        """Functions may ask for them."""
+        self._state.backlog = attributes.backlog
 
     def status(self, status: WatermarkStatus, out: Outputs) -> None:
         """Nothing changes for windows."""
@@ -134,8 +135,9 @@ class _Group:
         """Nothing is held back."""
 
     def header(self) -> Mapping[str, Any]:
-        """Both clocks."""
-        return {"watermark_ms": self._state.watermark_ms, "clock_ms": self._state.clock_ms}
+        """Both clocks, and backlog."""
+        state = self._state
+        return {"watermark_ms": state.watermark_ms, "clock_ms": state.clock_ms, "backlog": state.backlog}
 
     def delta(self) -> bytes | None:
         """The keys that were touched."""
@@ -154,6 +156,7 @@ class _Group:
         """Take what was written."""
         self._state.watermark_ms = header.get("watermark_ms", self._state.watermark_ms)
         self._state.clock_ms = header.get("clock_ms", self._state.clock_ms)
+        self._state.backlog = header.get("backlog", self._state.backlog)
         for piece in pieces:
             written = _read(piece)
             for entry in written["keys"]:
