@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from flowcore.elements import LatencyMarker, WatermarkStatus
+from flowcore.elements import LatencyMarker, RecordAttributes, WatermarkStatus
 from flowcore.keygroups.buffers import BufferGroup, FlushBuffers
 from flowcore.keygroups.emission import RESULTS
 from flowcore.keygroups.operator import KeyGroup, KeyGroupOperator, Lenient, Outputs
@@ -66,6 +66,13 @@ class _Group:
         found = Outputs()
         self._inner.advance_clock(clock_ms, found)
         self._pass(found, out)
+
+    def attributes(self, attributes: RecordAttributes, out: Outputs) -> None:
+        """Through both."""
+        found = Outputs()
+        self._inner.attributes(attributes, found)
+        self._pass(found, out)
+        self._buffer.attributes(attributes, out)
 
     def rows(self, rows: pa.RecordBatch, out: Outputs) -> None:
         """Records for the operator."""

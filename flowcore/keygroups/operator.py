@@ -17,7 +17,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import pyarrow as pa
 
-from flowcore.elements import LatencyMarker, WatermarkStatus
+from flowcore.elements import LatencyMarker, RecordAttributes, WatermarkStatus
 
 __all__ = ["Closing", "KeyGroup", "KeyGroupOperator", "Lenient", "Outputs"]
 
@@ -52,9 +52,9 @@ class Outputs:
 class KeyGroup(Protocol):
     """The state of one key group in memory.
 
-    In each step the runtime calls `advance_clock` once, then `rows`, `advance_watermark`, `status` and
-    `marker` in the order of the stream, then `finish`, then `delta` and `header`. An exception in between
-    makes it forget the group and read it again from the store.
+    In each step the runtime calls `advance_clock` once, then `attributes` where they change, then `rows`,
+    `advance_watermark`, `status` and `marker` in the order of the stream, then `finish`, then `delta` and
+    `header`. An exception in between makes it forget the group and read it again from the store.
 
     Attributes:
         wake_ms: It wants a step at this time of the clock, though nothing may come; None if it does not.
@@ -65,6 +65,10 @@ class KeyGroup(Protocol):
 
     def advance_clock(self, clock_ms: int, out: Outputs, /) -> None:
         """The clock has come this far."""
+        ...
+
+    def attributes(self, attributes: RecordAttributes, out: Outputs, /) -> None:
+        """What is true of the records that follow; told once for each change, also over restarts."""
         ...
 
     def rows(self, rows: pa.RecordBatch, out: Outputs, /) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from flowcore.elements import LatencyMarker, WatermarkStatus
+from flowcore.elements import LatencyMarker, RecordAttributes, WatermarkStatus
 from flowcore.errors import StateError
 from flowcore.keygroups.letters import LETTERS, Failure, Letters
 from flowcore.keygroups.operator import Outputs
@@ -142,6 +142,10 @@ class _Group:
             seen = self._of.opened.advance_clock(self._state, clock_ms)
         self._rows.put(seen, out, lambda result: self._timer(result, "clock", before_ms))
 
+    def attributes(self, attributes: RecordAttributes, out: Outputs) -> None:  # noqa: ARG002 - puts out nothing
+        """The function may ask for them."""
+        self._state.backlog = attributes.backlog
+
     def rows(self, rows: pa.RecordBatch, out: Outputs) -> None:
         """Records, one by one, or at once for a function of batches."""
         keys = python_keys([rows.column(name) for name in self._of.keys], rows.num_rows)
@@ -230,11 +234,12 @@ class _Group:
         self._minds, self._failed = self._minds and self._failed, False
 
     def header(self) -> Mapping[str, Any]:
-        """Both clocks, how often they moved, and what the function keeps."""
+        """Both clocks, how often they moved, backlog, and what the function keeps."""
         return {
             "watermark_ms": self._state.watermark_ms,
             "clock_ms": self._state.clock_ms,
             "advances": self._advances,
+            "backlog": self._state.backlog,
             "states": {name: each.form for name, each in self._of.opened.declared.items()},
         }
 
@@ -257,6 +262,7 @@ class _Group:
         self._state.watermark_ms = header.get("watermark_ms", self._state.watermark_ms)
         self._state.clock_ms = header.get("clock_ms", self._state.clock_ms)
         self._advances = header.get("advances", self._advances)
+        self._state.backlog = header.get("backlog", self._state.backlog)
         for piece in pieces:
             for entry in _read(piece):
                 forget_key(from_plain(entry["key"]), self._state)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from flowcore.elements import LatencyMarker, WatermarkStatus
+from flowcore.elements import LatencyMarker, RecordAttributes, WatermarkStatus
 from flowcore.errors import StateError
 from flowcore.keygroups.emission import LATE, RESULTS, WINDOW_FIELDS
 from flowcore.keygroups.letters import LETTERS, Failure, Letters
@@ -130,6 +130,10 @@ class _Group:
         seen = self._called(lambda windows: windows.advance_watermark(self._state, watermark_ms), out)
         self._put(seen, out)
 
+    def attributes(self, attributes: RecordAttributes, out: Outputs) -> None:  # noqa: ARG002 - puts out nothing
+        """Functions may ask for them."""
+        self._state.backlog = attributes.backlog
+
     def status(self, status: WatermarkStatus, out: Outputs) -> None:
         """Nothing changes for windows."""
 
@@ -150,8 +154,9 @@ class _Group:
         return self._minding is not None
 
     def header(self) -> Mapping[str, Any]:
-        """Both clocks."""
-        return {"watermark_ms": self._state.watermark_ms, "clock_ms": self._state.clock_ms}
+        """Both clocks, and backlog."""
+        state = self._state
+        return {"watermark_ms": state.watermark_ms, "clock_ms": state.clock_ms, "backlog": state.backlog}
 
     def delta(self) -> bytes | None:
         """The keys that were touched."""
@@ -170,6 +175,7 @@ class _Group:
         """Take what was written."""
         self._state.watermark_ms = header.get("watermark_ms", self._state.watermark_ms)
         self._state.clock_ms = header.get("clock_ms", self._state.clock_ms)
+        self._state.backlog = header.get("backlog", self._state.backlog)
         for piece in pieces:
             written = _read(piece)
             for entry in written["keys"]:

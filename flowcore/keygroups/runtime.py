@@ -97,12 +97,13 @@ class Runtime:
         ordered = in_order(items)
         with _without_collection():
             try:
-                event_time, out = self._taken(state, manifest, ordered, clock_ms)
+                event_time, backlog, out = self._taken(state, manifest, ordered, clock_ms)
             except FlowcoreError:
                 state = self._state(manifest, store, None)
                 if not (isinstance(state, Lenient) and state.mind()):
                     raise
-                event_time, out = self._taken(state, manifest, ordered, clock_ms)
+                event_time, backlog, out = self._taken(state, manifest, ordered, clock_ms)
+            manifest.backlog = backlog
             self._write(manifest, state, store)
         manifest.header = state.header()
         manifest.event_time = event_time.snapshot()
@@ -149,16 +150,17 @@ class Runtime:
 
     def _taken(
         self, state: KeyGroup, manifest: Manifest, items: list[Packed], clock_ms: int
-    ) -> tuple[EventTime, Outputs]:
+    ) -> tuple[EventTime, bool | None, Outputs]:
         event_time, out = EventTime(self.sources), Outputs()
         event_time.restore(manifest.event_time)
+        state.advance_clock(clock_ms, out)
+        backlog = _tell_attributes(state, manifest.backlog, items, out)
         self._take(state, event_time, items, clock_ms, out)
-        return event_time, out
+        return event_time, backlog, out
 
     def _take(
         self, state: KeyGroup, event_time: EventTime, items: list[Packed], clock_ms: int, out: Outputs
     ) -> None:
-        state.advance_clock(clock_ms, out)
         waiting: list[pa.RecordBatch] = []
         markers: list[LatencyMarker] = []
 
@@ -186,7 +188,7 @@ class Runtime:
         _tell(state, event_time.look(clock_ms), out)
         for marker in markers:
             state.marker(marker, out)
-        state.finish(out, idle=not items)
+        state.finish(out, idle=all(item.kind == Kind.ATTRIBUTES for item in items))
 
     def _write(self, manifest: Manifest, state: KeyGroup, store: Store) -> None:
         manifest.advance(secrets.token_hex(8))
@@ -235,6 +237,17 @@ def _read(store: Store, written: Iterable[Written]) -> Iterator[bytes]:
             )
             raise StateError(msg)
         yield content
+
+
+def _tell_attributes(
+    state: KeyGroup, backlog: bool | None, items: Iterable[Packed], out: Outputs
+) -> bool | None:
+    """Changes alone: what is told again, after a restart for instance, is known."""
+    for item in items:
+        if item.kind == Kind.ATTRIBUTES and item.attributes.backlog != backlog:
+            backlog = item.attributes.backlog
+            state.attributes(item.attributes, out)
+    return backlog
 
 
 def _tell(state: KeyGroup, told: Told, out: Outputs) -> None:

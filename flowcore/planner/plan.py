@@ -239,12 +239,6 @@ class LiveQuery:
         return next((each for each in self.flushes if each.way == "key-groups"), None)
 
     @property
-    def buffer_interval_ms(self) -> int:
-        """How long what came may wait in its buffer, 0 if it has none."""
-        config = self.buffer.config if self.buffer else None
-        return (config.interval_ms or 0) if config else 0
-
-    @property
     def batch_interval_ms(self) -> int | None:
         """How far apart its batches are so that results leave no more often, None if that does not matter."""
         by_trigger = (each.config for each in self.flushes if each.way == "trigger")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -34,6 +35,7 @@ from flowcore.spark.keygroups import COUNTER_ROWS, MARKER_ROWS, Outlet, Unpackin
 from flowcore.spark.lanes import EVENT, LANE, NEWEST, ORDINAL, SOURCE, TIME, VALUE, Lane, Tracks
 from flowcore.spark.processor import COUNTERS, MARKERS
 from flowcore.spark.sql import literal, quoted
+from flowcore.spark.told_backlog import told_backlog
 from flowcore.spark.watermarks import CHANNEL, ELEMENT
 from flowcore.watermarks import no_watermarks
 from flowcore.watermarks.strategies import PeriodicFunction
@@ -206,6 +208,9 @@ def packed(
         rows: The columns of records, as `records_of` says.
         of: The query.
     """
+    told = told_backlog(frame.sparkSession, Path(of.checkpoint))
+    told = told.selectExpr(f"at AS {OWN}offset", f"backlog AS {OWN}backlog")
+    frame = frame.unionByName(told, allowMissingColumns=True)
     packing = Packing(
         inputs=_inputs(frame),
         sources=tuple(source.name for source in of.query.sources),
@@ -258,6 +263,7 @@ def _inputs(frame: DataFrame) -> Inputs:
         element=named("element"),
         sender=named("sender"),
         marker=named("event"),
+        backlog=named("backlog"),
     )
 
 
@@ -322,4 +328,5 @@ def _observed(node: Operator, frame: DataFrame) -> DataFrame:
         F.expr(f"min({total('held_since_ms')})").alias("held_since_ms"),
         F.expr(f"coalesce(sum({total('state_bytes')}), 0)").alias("state_bytes"),
         F.expr(f"min({total('watermark_ms')})").alias("watermark_ms"),
+        F.expr(f"max({total('backlog')})").alias("backlog"),
     )

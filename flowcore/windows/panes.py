@@ -125,6 +125,7 @@ class OpenPane:
             clock_ms=self.clock_ms,
             firing=self.pane.firings,
             is_late=is_late,
+            is_backlog=self._all.backlog,
             own=None if config.assigner.merging else self.pane.own,
             key_state=self.key_state.own,
         )

@@ -140,8 +140,8 @@ def _until_read(run: Any, records: int) -> None:
 
 
 @each_kind
-def test_a_slice_holds_nothing_back(live: Live, declared: Declared) -> None:
-    """Of each of its batches the latest of each key leaves; nothing waits for a next slice."""
+def test_a_slice_puts_out_once_when_it_has_read_all(live: Live, declared: Declared) -> None:
+    """However many batches it takes; nothing waits for a next slice, which may find nothing to read."""
     live = type(live)(live.servers, replace(live.settings, max_batch_records=2 * KEYS), live.spark)
     bids, tops = live.topic("bids", schema=BID), live.topic("tops")
     live.send(bids, *bids_of(0, 6 * KEYS))
@@ -149,7 +149,52 @@ def test_a_slice_holds_nothing_back(live: Live, declared: Declared) -> None:
     live.run(declared(bids, tops, FAR))
 
     assert last_of(live, tops) == {shop: 5 * KEYS + shop for shop in range(KEYS)}
-    assert len(live.values(tops)) == 3 * KEYS
+    assert len(live.values(tops)) == KEYS
+
+    live.run(declared(bids, tops, FAR))
+    assert len(live.values(tops)) == KEYS
+
+
+class ToldTop(Top):
+    """The same, and whether the record was history."""
+
+    def process(self, record: Mapping[str, Any], context: Any) -> Iterator[Mapping[str, Any]]:
+        for top in super().process(record, context):
+            yield {**top, "history": context.is_backlog}
+
+
+def test_results_of_history_leave_when_the_backlog_is_gone(live: Live) -> None:
+    """Not one in twenty batches that come further apart than the interval, over a restart; then all at once.
+
+    News leave once an interval again.
+    """
+    settings = replace(
+        live.settings, max_batch_records=2 * KEYS, backlog_enter=4 * KEYS, backlog_leave=KEYS, key_groups=4
+    )
+    live = type(live)(live.servers, settings, live.spark)
+    bids, tops = live.topic("bids", schema=BID), live.topic("tops")
+    live.send(bids, *bids_of(0, 40 * KEYS))
+    flow = Flow("tops")
+    read = flow.read("bids", bids)
+    often = timedelta(milliseconds=1)
+    schema = "shop BIGINT, top BIGINT, history BOOLEAN"
+    read.process(ToldTop(), schema=schema, by="shop", flush=often, name="highest").write("tops", tops)
+
+    live.run(flow, mode=None, until=lambda run: _until_read(run, 6 * KEYS))
+    assert live.values(tops) == []
+
+    def catch_up(_: object) -> None:
+        wait_for(live, tops, {shop: 39 * KEYS + shop for shop in range(KEYS)})
+        live.send(bids, *bids_of(40 * KEYS, KEYS))
+        wait_for(live, tops, {shop: 40 * KEYS + shop for shop in range(KEYS)})
+
+    live.run(flow, mode=None, until=catch_up)
+
+    for shop in range(KEYS):
+        mine = [row["history"] for row in live.values(tops) if row["shop"] == shop]
+        assert mine[0] is True
+        assert mine[-1] is False
+        assert len(mine) <= 4
 
 
 def test_a_full_memory_buffer_is_flushed(live: Live) -> None:

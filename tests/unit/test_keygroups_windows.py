@@ -11,7 +11,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flowcore.elements import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
+from flowcore.elements import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS, RecordAttributes
 from flowcore.keygroups.folded import FoldedWindows
 from flowcore.keygroups.operator import KeyGroup, KeyGroupOperator, Outputs
 from flowcore.keygroups.records import RecordWindows
@@ -96,6 +96,7 @@ steps_of_both_clocks: st.SearchStrategy[list[Step]] = st.lists(
         st.tuples(st.just("in"), st.lists(finite_rows, min_size=1, max_size=4)),
         st.tuples(st.just("watermark"), near | st.just(MAX_TIMESTAMP_MS)),
         st.tuples(st.just("clock"), st.integers(0, 20)),
+        st.tuples(st.just("backlog"), st.booleans()),
         st.tuples(st.sampled_from(["delta", "snapshot", "elsewhere"]), st.none()),
     ),
     max_size=16,
@@ -144,6 +145,8 @@ class Restarted:
                     self.group.advance_watermark(argument, out)
             case "clock":
                 self.group.advance_clock(argument, out)
+            case "backlog":
+                self.group.attributes(RecordAttributes(argument), out)
             case "delta":
                 self._write()
                 self.group = self.operator.open()
@@ -199,6 +202,8 @@ def by_record(harness: WindowHarness, action: str, argument: Any) -> tuple[Count
         case "clock":
             seen = harness.move_clock(argument)
         case _:
+            if action == "backlog":
+                harness.backlog(backlog=argument)
             return Counter(), Counter(), 0
     results = Counter(
         shown(
@@ -235,11 +240,12 @@ def test_windows_by_column_are_windows_by_record(config: WindowConfig, taken: li
 
 
 class Values:
-    """Every value, and how often the key's windows have emitted."""
+    """Every value, and how often the key's windows have emitted; below zero where that is history."""
 
     def process(self, context: ProcessContext, values: Any, /) -> list[dict[str, Any]]:
         seen = context.key_state["seen"] = context.key_state.get("seen", 0) + 1
-        return [{"values": [value["v"] for value in values], "seen": seen}, {"values": None, "seen": seen}]
+        shown = -seen if context.is_backlog else seen
+        return [{"values": [value["v"] for value in values], "seen": shown}, {"values": None, "seen": seen}]
 
     def clear(self, context: ProcessContext, /) -> None:
         if context.key_state.get("seen", 0) > 3:
