@@ -48,7 +48,7 @@ class BacklogTeller:
 
 def told_backlog(spark: SparkSession, checkpoint: Path) -> DataFrame:
     """What a query is told, as a stream: ``at``, which gives the order, and ``backlog``."""
-    return spark.readStream.schema(_SCHEMA).options(**_OPTIONS).json(_folder(checkpoint).as_uri())
+    return spark.readStream.schema(_SCHEMA).options(**_OPTIONS).json(str(_folder(checkpoint)))
 
 
 def _folder(checkpoint: Path) -> Path:

@@ -91,7 +91,7 @@ def _run(settings: Settings, out: str, keys: int) -> _Run:
     flow = Flow("bench-keys")
     bids = flow.read("bids", KafkaTopic("in", schema=SCHEMA))
     latest = bids.map(_latest(), schema=SCHEMA, key="auction_id", flush=timedelta(days=1), name="latest")
-    latest.write("latest", KafkaTopic(out, partitions=PARTITIONS))
+    latest.write("tops", KafkaTopic(out, partitions=PARTITIONS))
     plan = plan_flow(flow, "slice", settings)
     with open_context(plan, settings) as context, _Memory() as memory:
         began = time.monotonic()
