@@ -26,6 +26,7 @@ from flowcore.planner.forms import form_of
 from flowcore.spark.batch_windows import windowed
 from flowcore.spark.boundary import declared_by
 from flowcore.spark.co_groups import co_grouped
+from flowcore.spark.distinct_keys import by_key_first
 
 __all__ = ["applied", "named", "output"]
 
@@ -44,7 +45,7 @@ def output(node: Operator, inputs: Mapping[Operator, DataFrame]) -> DataFrame:
             case Where(condition=condition):
                 return frames[0].where(condition.text)
             case Aggregate(by=by, aggregates=aggregates):
-                return grouped(frames[0], by, aggregates)
+                return grouped(_arranged(node, frames[0]), by, aggregates)
             case Join():
                 return _joined(node, *frames)
             case CoGroup():
@@ -76,6 +77,11 @@ def grouped(
         return frame.select(keys).distinct()
     groups: DataFrame = frame.groupBy(keys).agg(*(F.expr(e.text).alias(c) for c, e in aggregates))
     return groups
+
+
+def _arranged(node: Aggregate, frame: DataFrame) -> DataFrame:
+    keys = [named(column) for column in node.by]
+    return frame.repartition(*keys) if by_key_first(node.name, [(node.inputs[0], frame, keys)]) else frame
 
 
 def applied(node: Apply, frame: DataFrame) -> DataFrame:

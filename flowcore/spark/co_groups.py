@@ -15,6 +15,7 @@ from pyspark.sql import functions as F
 
 from flowcore.graph.grouping import Side
 from flowcore.graph.operators import CoGroup
+from flowcore.spark.distinct_keys import by_key_first
 from flowcore.spark.sql import quoted, struct
 
 __all__ = ["co_grouped"]
@@ -38,6 +39,11 @@ def co_grouped(node: CoGroup, left: DataFrame, right: DataFrame) -> DataFrame:
     aggregates = [
         F.expr(found[name]).alias(now) for (name, _), now in zip(node.aggregates, values, strict=True)
     ]
+    sides = zip(node.inputs, (left, right), zip(*node.on, strict=True), strict=True)
+    if by_key_first(
+        node.name, [(each, side, [F.col(quoted(key)) for key in on]) for each, side, on in sides]
+    ):
+        both = both.repartition(*keys)
     grouped: DataFrame = both.groupBy(keys).agg(*aggregates)
     names_now = zip([*keys, *values], node.columns, strict=True)
     return grouped.selectExpr(*(f"{now} AS {quoted(name)}" for now, name in names_now))

@@ -10,6 +10,7 @@ import pytest
 
 from flowcore import Flow, Parquet, RichFunction, Stream
 from flowcore.errors import RunError
+from flowcore.spark import co_groups
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("tables")]
 
@@ -107,9 +108,13 @@ def _totals(key: str | None, left: pa.RecordBatch, right: pa.RecordBatch) -> pa.
     )
 
 
+@pytest.mark.parametrize("once", [False, True], ids=["", "grouped-once"])
 @pytest.mark.parametrize("case", CASES)
-def test_co_group_is_what_duckdb_finds(case: str, run: Run, rows: Rows) -> None:
-    """A row for each key of either side, each side aggregated apart."""
+def test_co_group_is_what_duckdb_finds(
+    case: str, *, once: bool, run: Run, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row for each key of either side, each side aggregated apart; however often records are grouped."""
+    monkeypatch.setattr(co_groups, "by_key_first", lambda *_: once)
     given = _Given()
     declare, query = CASES[case]
     declare(given).write("out", Parquet("out"))
