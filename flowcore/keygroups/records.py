@@ -20,7 +20,7 @@ from flowcore.errors import StateError
 from flowcore.keygroups.emission import LATE, RESULTS, WINDOW_FIELDS
 from flowcore.keygroups.letters import LETTERS, Failure, Letters
 from flowcore.keygroups.operator import Outputs
-from flowcore.keygroups.slots import python_values
+from flowcore.keygroups.slots import key_values, python_values
 from flowcore.keygroups.user_code import columns_of, of_operator, said_of
 from flowcore.windows import Emissions, KeyedRecord, WindowConfig, WindowOperator, WindowResult, WindowState
 from flowcore.windows.codec import VERSION, decode_key, encode_key, form_of
@@ -196,7 +196,7 @@ class _Group:
         return bytes([VERSION]) + json.dumps({"keys": entries, "gone": gone}).encode()
 
     def _records(self, rows: pa.RecordBatch) -> list[KeyedRecord]:
-        keys = [python_values(rows.column(name)) for name in self._of.keys]
+        keys = [key_values(rows.column(name)) for name in self._of.keys]
         whole = zip(*keys, strict=True) if keys else ((),) * rows.num_rows
         names = self._of.values
         lists = [python_values(rows.column(name)) for name in names]
@@ -266,11 +266,11 @@ class _Group:
 
     def _batch(self, results: Sequence[WindowResult]) -> pa.RecordBatch:
         many = len(self._of.keys) > 1
-        columns: list[Sequence[Any]] = [
-            [result.key[place] if many else result.key for result in results]
-            for place in range(len(self._of.keys))
+        keys = [
+            pa.array([result.key[place] if many else result.key for result in results], field.type)
+            for place, field in enumerate(list(self._results)[: len(self._of.keys)])
         ]
-        columns += [
+        columns: list[Sequence[Any]] = [
             [result.window_start_ms for result in results],
             [result.window_end_ms for result in results],
             [result.timestamp_ms for result in results],
@@ -280,11 +280,9 @@ class _Group:
         ]
         found = [self._of.record_of(result.value) for result in results]
         own = columns_of(found, self._of.results, self._of.name)
-        first, fields = len(self._of.keys), list(self._results)
-        beside = [*fields[:first], *fields[first + len(own) :]]
+        beside = list(self._results)[len(keys) + len(own) :]
         arrays = [pa.array(values, field.type) for values, field in zip(columns, beside, strict=True)]
-        arrays[first:first] = own
-        return pa.record_batch(arrays, schema=self._results)
+        return pa.record_batch([*keys, *own, *arrays], schema=self._results)
 
 
 class _Noting(TimerQueue):

@@ -31,7 +31,7 @@ def failure_of(node: Operator, runs: BoundedStage | LiveQuery) -> Decision | Non
     if isinstance(runs, BoundedStage):
         return Decision("stops the stage", ("a result is complete, or it is none",))
     if by_key:
-        return _of_key_group(node, runs)
+        return _of_key_group(node, runs, "what the function was given")
     batched = [each.name for each in upstream(node) if isinstance(each, MapBatches) and not each.bounded]
     if batched:
         return Decision(
@@ -39,8 +39,9 @@ def failure_of(node: Operator, runs: BoundedStage | LiveQuery) -> Decision | Non
             (f"{batched[0]} is given batches, so nobody can tell for which record it failed",),
             (f"use map or flat_map instead of {batched[0]}",),
         )
-    if any(chain.process and node in chain.operators for chain in runs.chains):
-        return _of_key_group(node, runs)
+    process = next((chain.process for chain in runs.chains if node in chain.operators), None)
+    if process is not None:
+        return _of_key_group(node, runs, f"what {process.name} had put out for it")
     sources = [each for each in upstream(node) if isinstance(each, Read) and not each.bounded]
     strict = [each.name for each in sources if (topic := topic_of(each)) and topic.on_error == "fail"]
     if len(strict) == len(sources):
@@ -69,7 +70,7 @@ def letters_of(query: LiveQuery) -> tuple[Read, ...]:
     return tuple(each for each in query.sources if (topic := topic_of(each)) and topic.on_error != "fail")
 
 
-def _of_key_group(node: Operator, query: LiveQuery) -> Decision:
+def _of_key_group(node: Operator, query: LiveQuery, content: str) -> Decision:
     letters = letters_of(query)
     strict = [each.name for each in query.sources if each not in letters]
     if len(strict) == len(query.sources):
@@ -92,7 +93,7 @@ def _of_key_group(node: Operator, query: LiveQuery) -> Decision:
         else ()
     )
     undone = "" if isinstance(node, PythonOperator) else ", and what the call changed is undone"
-    return Decision("dead letter", (f"what the function was given goes to {names}{undone}", *but))
+    return Decision("dead letter", (f"{content} goes to {names}{undone}", *but))
 
 
 def _asks_a_function(node: Window) -> bool:

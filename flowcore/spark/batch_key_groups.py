@@ -25,7 +25,7 @@ from flowcore.keygroups.emission import RESULTS
 from flowcore.keygroups.process_outputs import side
 from flowcore.keygroups.processes import KeyedProcesses
 from flowcore.spark.batch_windows import TIME, timed
-from flowcore.spark.by_key import require_keys
+from flowcore.spark.by_key import one_of_equals
 from flowcore.spark.keygroups import Outlet, Unpacking
 from flowcore.spark.python_chain import ChainOutlet, arrow_schema, types_of
 from flowcore.spark.sql import quoted, shown_time
@@ -122,12 +122,11 @@ def _in_order(node: Window | KeyedProcess, frame: DataFrame, key_groups: int) ->
     """The columns that are needed, each key group in a partition of its own, in order of time."""
     computed = node.computed if isinstance(node, Window) else ()
     names = dict.fromkeys((*node.by, *node.uses))
-    keys = ", ".join(map(quoted, node.by))
-    group = f"pmod(hash({keys}), {key_groups})" if keys else "0"
-    require_keys(frame.schema, node.by, node.by)
+    one = {name: one_of_equals(frame.schema, name, name) for name in node.by}
+    group = f"pmod(hash({', '.join(one.values())}), {key_groups})" if one else "0"
     frame = timed(node, frame).selectExpr(
         TIME,
-        *map(quoted, names),
+        *(f"{one.get(name, quoted(name))} AS {quoted(name)}" for name in names),
         *(f"{expression.text} AS {quoted(name)}" for name, expression in computed),
         f"CAST({group} AS INT) AS {_GROUP}",
     )

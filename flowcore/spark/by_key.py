@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,10 +13,12 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import (
     BinaryType,
     BooleanType,
+    DataType,
     DateType,
-    DecimalType,
-    IntegralType,
+    DoubleType,
+    FloatType,
     NullType,
+    NumericType,
     StringType,
     StructType,
     TimestampNTZType,
@@ -50,17 +52,16 @@ __all__ = [
     "counted_as",
     "given",
     "goes_by_clock",
+    "one_of_equals",
     "packed",
     "put_out",
-    "require_keys",
     "topic_case",
     "with_columns",
 ]
 
 _COUNTED = -4
 _KEYS = (
-    IntegralType, StringType, BooleanType, BinaryType, DateType, DecimalType, TimestampType, TimestampNTZType,
-    NullType,
+    NumericType, StringType, BooleanType, BinaryType, DateType, TimestampType, TimestampNTZType, NullType,
 )  # fmt: skip
 _COUNTERS = "_counters"
 OWN = "_flowcore_"
@@ -150,9 +151,8 @@ def given(
         columns: What a record's columns are called, and what they are called in the frame.
         of: The query.
     """
-    require_keys(tracks.frame.schema, [columns[name] for name in by], by)
-    keys = ", ".join(lane.column(name) for name in by)
-    group = f"CAST(pmod(hash({keys}), {of.key_groups}) AS INT)" if keys else "0"
+    one = {name: one_of_equals(tracks.frame.schema, columns[name], name) for name in by}
+    group = f"CAST(pmod(hash({', '.join(one.values())}), {of.key_groups}) AS INT)" if one else "0"
     texts = {
         "key_group": group,
         "source": SOURCE,
@@ -169,31 +169,60 @@ def given(
         texts["event"] = f"CASE WHEN {LANE} = {EVENT} THEN {VALUE} END"
     own = (f"{text} AS {OWN}{name}" for name, text in texts.items())
     return tracks.frame.selectExpr(
-        *own, *(f"{quoted(now)} AS {quoted(name)}" for name, now in columns.items())
+        *own, *(f"{one.get(name, quoted(now))} AS {quoted(name)}" for name, now in columns.items())
     )
 
 
-def require_keys(schema: StructType, columns: Sequence[str], names: Sequence[str]) -> None:
-    """Keys that are equal or not wherever they are compared: in Spark, in Python, and read back from state.
+def one_of_equals(schema: StructType, column: str, name: str) -> str:
+    """SQL text of a key's column, the same for keys that Spark groups together: 0.0 for -0.0, and one NaN.
+
+    So they are equal or not wherever they are compared: in Spark, in Python, and read back from state.
 
     Args:
         schema: Of the frame.
-        columns: The key's columns there.
-        names: What they are called by the user.
+        column: The key's column there.
+        name: What it is called by the user.
 
     Raises:
-        PlanError: One is of a type whose values are not.
+        PlanError: It is of a type whose values cannot be compared everywhere.
     """
-    types = {field.name.lower(): field.dataType for field in schema.fields}
-    for column, name in zip(columns, names, strict=True):
-        kind = types[column.lower()]
-        if not isinstance(kind, _KEYS):
-            msg = (
-                f"by={name!r} is {kind.simpleString().upper()}: not-a-number is not equal to itself, and "
-                "what holds other values cannot be looked up, so that a key would not be found again; go by "
-                f"its parts, or by text: 'cast({name} as STRING) as key' or 'to_json({name}) as key'"
+    kind = next(field.dataType for field in schema.fields if field.name.lower() == column.lower())
+    if not _is_key(kind):
+        msg = (
+            f"by={name!r} is {kind.simpleString().upper()}: an array, a map and what holds one have no "
+            "equality that state could be found by, so that a key would not be found again; go by its parts, "
+            f"or by text: 'to_json({name}) as key'"
+        )
+        raise PlanError(msg)
+    return _one_of_equals(kind, quoted(column))
+
+
+def _is_key(kind: DataType) -> bool:
+    if isinstance(kind, StructType):
+        return bool(kind.fields) and all(_is_key(field.dataType) for field in kind.fields)
+    return isinstance(kind, _KEYS)
+
+
+def _one_of_equals(kind: DataType, text: str) -> str:
+    match kind:
+        case DoubleType() | FloatType():
+            name = kind.simpleString()
+            nan, zero = f"CAST('NaN' AS {name})", f"CAST(0 AS {name})"
+            return f"CASE WHEN isnan({text}) THEN {nan} WHEN {text} = 0 THEN {zero} ELSE {text} END"
+        case StructType(fields=fields) if _has_floats(kind):
+            parts = (
+                f"{literal(field.name)}, {_one_of_equals(field.dataType, f'{text}.{quoted(field.name)}')}"
+                for field in fields
             )
-            raise PlanError(msg)
+            return f"CASE WHEN {text} IS NOT NULL THEN named_struct({', '.join(parts)}) END"
+        case _:
+            return text
+
+
+def _has_floats(kind: DataType) -> bool:
+    if isinstance(kind, StructType):
+        return any(_has_floats(field.dataType) for field in kind.fields)
+    return isinstance(kind, (DoubleType, FloatType))
 
 
 def packed(

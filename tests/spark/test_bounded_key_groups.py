@@ -34,6 +34,7 @@ from flowcore.testing.harness import WindowHarness
 from flowcore.testing.process_harness import ProcessHarness
 from flowcore.windows import CountEvictor
 from flowcore.windows.triggers import ContinuousEventTime, Count, Purging
+from flowcore.windows.triggers import EndOfStream as EndOfStreamTrigger
 
 pytestmark = pytest.mark.spark
 
@@ -298,14 +299,51 @@ def test_row_without_timestamp_is_refused_by_name(run: Run) -> None:
         run(flow)
 
 
-@pytest.mark.parametrize("key", ["cast(number as DOUBLE)", "struct(number)", "array(number)"])
+ODD = "CASE number % 5 WHEN 0 THEN 0.0D WHEN 1 THEN -0.0D WHEN 2 THEN double('NaN') WHEN 3 THEN 1.5D END"
+
+
+@pytest.mark.parametrize(
+    "key", [ODD, f"float({ODD})", f"struct({ODD} as x, key)", f"if(key = 'a', null, struct({ODD}))"]
+)
+@pytest.mark.parametrize("windows", [Session(gap=1_000), Global()], ids=["by-column", "by-record"])
+@pytest.mark.usefixtures("visits")
+def test_keys_are_equal_where_spark_groups_them(run: Run, context: Context, key: str, windows: Any) -> None:
+    """Zeros and not-a-number, alone and in a struct; one window for each key."""
+    flow = Flow("f")
+    visits = flow.read("visits", Parquet("visits", schema=VISITS)).with_columns(odd=key)
+    kept = visits.window(windows, by="odd", timestamp="at", trigger=_at_the_end(windows))
+    kept.aggregate(n="count(*)").write("out", Parquet("out"))
+    visits.aggregate(by="odd", n="count(*)").write("native", Parquet("native"))
+
+    run(flow)
+
+    found, native = (_shown(context, folder) for folder in ("out", "native"))
+    assert len(found) > 3
+    assert found == native
+
+
+def _at_the_end(windows: Any) -> Any:
+    return EndOfStreamTrigger() if isinstance(windows, Global) else None
+
+
+def _shown(context: Context, folder: str) -> list[tuple[str, int]]:
+    """Keys as text, in which not-a-number can be compared, and how many rows they have."""
+    frame = context.spark.read.parquet(context.path(folder)).selectExpr("to_json(struct(odd)) AS odd", "n")
+    return sorted(
+        (row.odd, row.n) for row in frame.groupBy("odd").sum("n").withColumnRenamed("sum(n)", "n").collect()
+    )
+
+
+@pytest.mark.parametrize("key", ["map(key, number)", "struct(array(number))", "array(number)"])
 @pytest.mark.usefixtures("visits")
 def test_a_key_that_would_not_be_found_again_is_refused(run: Run, key: str) -> None:
-    """Not-a-number, and what holds other values."""
+    """Arrays and maps, also within a struct."""
     flow = Flow("f")
     visits = flow.read("visits", Parquet("visits", schema=VISITS)).with_columns(odd=key)
     found = visits.window(Session(1), by="odd", timestamp="at").aggregate(n="count(*)")
     found.select("n").write("out", Parquet("out"))
 
-    with pytest.raises(PlanError, match=r"by='odd' is .*: not-a-number is not equal to itself"):
+    with pytest.raises(
+        PlanError, match=r"by='odd' is .*: an array, a map and what holds one have no equality"
+    ):
         run(flow)
