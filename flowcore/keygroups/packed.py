@@ -48,6 +48,8 @@ class Kind(IntEnum):
     """That a partition had records, and the newest timestamp that counts; after all rows of the step."""
     MARKER = 3
     """A latency marker; after all else."""
+    BAD = 4
+    """Bad messages, as a record batch that nobody looks into here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +107,11 @@ class Packed(NamedTuple):
     def of_rows(cls, channel: Channel, at: int, rows: pa.RecordBatch) -> Packed:
         """Records; their schema is known at both ends."""
         return cls(Kind.ROWS, channel.encode(), at, rows.serialize().to_pybytes())
+
+    @classmethod
+    def of_bad(cls, channel: Channel, rows: pa.RecordBatch) -> Packed:
+        """Bad messages; their schema is known where they leave."""
+        return cls(Kind.BAD, channel.encode(), 0, rows.serialize().to_pybytes())
 
     @classmethod
     def of_seen(cls, channel: Channel, newest_ms: int | None) -> Packed:

@@ -41,6 +41,7 @@ class Inputs:
         element: A control element, null in rows that are records; None where there are none.
         sender: Whose control element it is.
         marker: A latency marker's event, null in rows that are none; None where there are none.
+        bad: A bad message, as a struct, null in rows that are none; None where there are none.
     """
 
     key_group: str
@@ -52,6 +53,7 @@ class Inputs:
     element: str | None = None
     sender: str | None = None
     marker: str | None = None
+    bad: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +96,10 @@ class Packing:
             event = batch.column(self.inputs.marker)
             yield from _written(self._markers(batch.filter(event.is_valid()), self.inputs.marker))
             batch = batch.filter(event.is_null())
+        if self.inputs.bad is not None and batch.column(self.inputs.bad).null_count < batch.num_rows:
+            bad = batch.column(self.inputs.bad)
+            yield from _written(self._bad(batch.filter(bad.is_valid()), self.inputs.bad))
+            batch = batch.filter(bad.is_null())
         for channel, part in self._by_partition(batch):
             yield from _written(self._of_partition(channel, part, seen))
 
@@ -156,6 +162,13 @@ class Packing:
             number, partition, event = row.values()
             channel = Channel(self.sources[number], str(partition))
             yield partition % self.key_groups, Packed.of_event(channel, event)
+
+    def _bad(self, batch: pa.RecordBatch, bad: str) -> Iterator[tuple[int, Packed]]:
+        for channel, part in self._by_partition(batch):
+            messages = part.column(bad)
+            assert isinstance(messages, pa.StructArray)  # noqa: S101 - a fact for the type checker
+            rows = pa.RecordBatch.from_struct_array(messages)
+            yield int(channel.partition) % self.key_groups, Packed.of_bad(channel, rows)
 
 
 def _written(rows: Iterable[tuple[int, Packed]]) -> Iterator[pa.RecordBatch]:

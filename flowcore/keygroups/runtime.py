@@ -93,9 +93,10 @@ class Runtime:
         state = self._state(manifest, store, remembered.pop((self.query, group), None))
         event_time = EventTime(self.sources)
         event_time.restore(manifest.event_time)
-        out = Outputs()
+        arrived = in_order(items)
+        out = Outputs(bad=[item.payload for item in arrived if item.kind == Kind.BAD])
         with _without_collection():
-            self._take(state, event_time, in_order(items), clock_ms, out)
+            self._take(state, event_time, arrived, clock_ms, out)
             self._write(manifest, state, store)
         manifest.header = state.header()
         manifest.event_time = event_time.snapshot()

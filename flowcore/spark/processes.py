@@ -61,7 +61,7 @@ def processed(node: KeyedProcess, tracks: Tracks, lane: Lane, of: ByKey) -> tupl
     names = {RESULTS: node.name, **{side(name): f"{node.name}.{name}" for name in sides}}
     lanes = {output: Lane(next(of.numbers), {}, identified=False, named=True) for output in names}
     outputs = {output: (each.number, operator.outputs[output]) for output, each in lanes.items()}
-    stepped = put_out(node, packed(node, frame, operator, rows, of), outputs, tracks.names)
+    stepped = put_out(node, packed(node, frame, operator, rows, of), outputs, tracks)
 
     found = stepped.physical
     beside = {
@@ -71,7 +71,7 @@ def processed(node: KeyedProcess, tracks: Tracks, lane: Lane, of: ByKey) -> tupl
     if of.counted:
         beside[ORDINAL] = "'0'"
     frame = stepped.frame.selectExpr("*", *(f"{text} AS {name}" for name, text in beside.items()))
-    after = Tracks(frame, tracks.names, identified=False, marked=tracks.marked)
+    after = Tracks(frame, tracks.names, identified=False, bad=tracks.bad, marked=tracks.marked)
     after.shared = True
     own = {RESULTS: node.schema, **{side(name): schema for name, schema in node.side_outputs}}
     made = {

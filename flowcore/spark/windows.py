@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 import pyarrow as pa
+from pyspark.sql import functions as F
 
 from flowcore.graph.operators import SideOutput, Window
 from flowcore.graph.stateful import LATE, WINDOW_COLUMNS
@@ -25,6 +26,7 @@ from flowcore.spark.by_key import (
     coordinates,
     given,
     packed,
+    places,
     put_out,
     records_of,
     topic_case,
@@ -63,7 +65,7 @@ def windowed(
         emission.RESULTS: (results.number, operator.outputs[emission.RESULTS]),
         LATE: (later.number, operator.outputs[LATE]),
     }
-    stepped = put_out(node, packed(node, frame, operator, rows, of), outputs, tracks.names)
+    stepped = put_out(node, packed(node, frame, operator, rows, of), outputs, tracks)
     return _lanes(node, stepped, tracks, (results, later), late, of)
 
 
@@ -140,11 +142,13 @@ def _lanes(  # noqa: PLR0917 - what was made on the way
         "is_late": found[emission.IS_LATE],
     }
     made = {name: next(tracks.names) for name in WINDOW_COLUMNS}
-    texts = [f"{shown[name]} AS {now}" for name, now in made.items()]
-    beside = _beside(node, results, physical, late, of)
-    texts += [f"{text} AS {name}" for name, text in beside.items()]
-    frame = stepped.frame.selectExpr("* EXCEPT (partition)", *texts)
-    after = Tracks(frame, tracks.names, identified=bool(late), marked=tracks.marked)
+    frame = stepped.frame
+    texts = {now: shown[name] for name, now in made.items()}
+    texts |= _beside(node, results, physical, of)
+    if late:
+        texts |= places(frame, _coordinates(physical[LATE], of))
+    frame = frame.withColumns({name: F.expr(text) for name, text in texts.items()})
+    after = Tracks(frame, tracks.names, identified=bool(late), bad=tracks.bad, marked=tracks.marked)
     after.shared = True
     ordered = {name: {**columns, **made}[name] for name in node.columns}
     late_columns = {name: physical[LATE][name] for name in late if not name.startswith(OWN)}
@@ -158,10 +162,9 @@ def _beside(
     node: Window,
     results: Lane,
     physical: Mapping[str, Mapping[str, str]],
-    late: Mapping[str, str],
     of: ByKey,
 ) -> dict[str, str]:
-    """What rows carry beside their columns: identity and timestamp, and of late records where they were."""
+    """What rows carry beside their columns: identity and timestamp."""
     found, mine = physical[emission.RESULTS], f"{LANE} = {results.number}"
     keys = ", ".join(f"{found[name]} AS {quoted(name)}" for name in node.by)
     key = f"to_json(struct({keys}))" if keys else "'{}'"
@@ -171,15 +174,19 @@ def _beside(
     texts = {
         IDENTITY: f"CASE WHEN {mine} THEN concat_ws(':', {', '.join(parts)}) END",
         TIME: found[emission.TIMESTAMP],
-        "partition": "partition",
     }
     if of.counted:
         texts[ORDINAL] = "'0'"
-    if late:
-        where = physical[LATE]
-        texts["topic"] = topic_case(where[OF + SOURCE], of)
-        texts["partition"] = f"coalesce({where[OF + 'partition']}, partition)"
-        texts["offset"] = where[OF + "offset"]
-        if of.counted:
-            texts[ORDINAL] = f"coalesce({where[OF + ORDINAL]}, '0')"
+    return texts
+
+
+def _coordinates(where: Mapping[str, str], of: ByKey) -> dict[str, str]:
+    """Where late records were."""
+    texts = {
+        "topic": topic_case(where[OF + SOURCE], of),
+        "partition": where[OF + "partition"],
+        "offset": where[OF + "offset"],
+    }
+    if of.counted:
+        texts[ORDINAL] = f"coalesce({where[OF + ORDINAL]}, '0')"
     return texts
