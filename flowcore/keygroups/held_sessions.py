@@ -1,7 +1,8 @@
 """Held sessions: all sessions of a key group, found by key and by time.
 
-They are in columns, in places that are used again. Those of a key are a chain: its key leads to the first, and
-each to the next. So what is done to some keys costs what these keys have, whatever else is held.
+They are in columns, in places that are used again. Those of a key are a chain: its key leads to the first,
+and each to the next. So what is done to some keys costs what these keys have, whatever else is held; only the
+advance of event time looks at all, at one number of each.
 """
 
 from __future__ import annotations

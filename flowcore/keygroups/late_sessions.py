@@ -32,9 +32,7 @@ class Arrived:
     late: list[int]
 
 
-def one_by_one(
-    held: Sessions, came: Sessions, old: Bools, *, watermark_ms: int, lateness_ms: int
-) -> Arrived:
+def one_by_one(held: Sessions, came: Sessions, old: Bools, *, watermark_ms: int, lateness_ms: int) -> Arrived:
     """Let stretches of records join sessions in the order in which they came.
 
     Args:

@@ -21,7 +21,7 @@ from flowcore.keygroups.event_time_group import EventTimeGroup, Folded
 from flowcore.keygroups.held_sessions import HeldSessions
 from flowcore.keygroups.late_sessions import one_by_one
 from flowcore.keygroups.operator import Outputs
-from flowcore.keygroups.session_columns import Sessions, last_of, stretches
+from flowcore.keygroups.session_columns import Bools, Sessions, last_of, stretches
 from flowcore.keygroups.slots import Ints, coded, python_keys
 
 __all__ = ["SessionGroup"]
@@ -187,7 +187,7 @@ class SessionGroup(EventTimeGroup):
         self._held.put(keys, sessions.taken(np.argsort(sessions.owner, kind="stable")))
 
 
-def _of_some(keys: Sequence[Any], which: Any, sessions: Sessions) -> tuple[Sequence[Any], Sessions]:
+def _of_some(keys: list[Any], which: Bools, sessions: Sessions) -> tuple[list[Any], Sessions]:
     """Some of the keys, and their sessions with the owners' numbers among them."""
     some = [keys[number] for number in np.flatnonzero(which).tolist()]
     numbers = np.cumsum(which) - 1
