@@ -569,7 +569,7 @@ def test_sinks_behind_one_window_share_a_query_and_two_windows_in_a_row_are_refu
 
 
 def test_bad_records_pass_windows_that_write_topics_unless_a_function_is_in_the_way(tmp_path: Path) -> None:
-    """They leave through exactly one query, and through one of their own only where no other lets them pass."""
+    """They leave through exactly one query: one of their own only where no other lets them pass."""
 
     def letters(*, shift: bool = False, files: bool = False, twice: bool = False) -> dict[str, int]:
         flow = Flow("f")
