@@ -126,6 +126,7 @@ def _measure(  # noqa: PLR0917 - what was asked for
             found = dict(zip(labels, in_turn(rounds, *contenders), strict=True))
             found["per key"] = [bench.rivals.per_key(case, few, int(BATCH * share))]
             figures += [Figures(f"{case.name} {label}", "records/s", rates) for label, rates in found.items()]
+            click.echo(f"{case.name}: {found}", err=True)  # it takes minutes
             median = {label: sorted(rates)[len(rates) // 2] for label, rates in found.items()}
             to_per_key[case.name] = median["flowcore"] / median["per key"]
             if "native" in median:

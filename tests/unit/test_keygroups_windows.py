@@ -240,7 +240,7 @@ def test_windows_by_column_are_windows_by_record(config: WindowConfig, taken: li
 @pytest.mark.parametrize("lateness_ms", [0, 9])
 def test_many_sessions_of_many_keys_come_and_go(lateness_ms: int) -> None:
     """Their places are used again, several are held of a key, and they are read again while they are."""
-    chance = random.Random(5)
+    chance = random.Random(5)  # noqa: S311
     config = WindowConfig(
         assigner=SessionWindows(3),
         function=Aggregate(BuiltIns(AGGREGATES)),
