@@ -50,7 +50,8 @@ def one_by_one(held: Sessions, came: Sessions, old: Bools, *, watermark_ms: int,
     fired: list[list[Any]] = []
     late: list[int] = []
     for place, (new, is_old) in enumerate(zip(came.rows(), old.tolist(), strict=True)):
-        near, apart = [], []
+        near: list[list[Any]] = []
+        apart: list[list[Any]] = []
         for session in of.get(new[_OWNER], ()):
             meets = session[_START] <= new[_LAST] + 1 and new[_START] <= session[_LAST] + 1
             (near if meets else apart).append(session)

@@ -49,9 +49,13 @@ class Sessions:
         """These and more."""
         if not len(self):
             return more
-        pairs = ((getattr(self, name), getattr(more, name)) for name in ("owner", "start", "last", "firings"))
-        kept = {field: np.concatenate([values, more.kept[field]]) for field, values in self.kept.items()}
-        return Sessions(*map(np.concatenate, pairs), kept)
+        return Sessions(
+            np.concatenate([self.owner, more.owner]),
+            np.concatenate([self.start, more.start]),
+            np.concatenate([self.last, more.last]),
+            np.concatenate([self.firings, more.firings]),
+            {field: np.concatenate([values, more.kept[field]]) for field, values in self.kept.items()},
+        )
 
     def merged(self) -> Sessions:
         """Those of a key that overlap or touch become one; in the order of keys and time."""
@@ -76,9 +80,9 @@ class Sessions:
         """From what `rows` gives; sums wrap around."""
         fields = tuple(fields)
         found = list(zip(*rows, strict=True)) or [()] * (4 + len(fields))
-        owner, start, last, firings, *kept = found
-        columns = (np.array(column, np.int64) for column in (owner, start, last, firings))
-        return cls(*columns, {field: field.array(values) for field, values in zip(fields, kept, strict=True)})
+        owner, start, last, firings = (np.array(column, np.int64) for column in found[:4])
+        kept = {field: field.array(values) for field, values in zip(fields, found[4:], strict=True)}
+        return cls(owner, start, last, firings, kept)
 
 
 def stretches(codes: Ints, times_ms: Ints, old: Bools, gap_ms: int) -> tuple[Ints, Ints]:
