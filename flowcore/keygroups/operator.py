@@ -29,12 +29,14 @@ class Outputs:
     Attributes:
         batches: ``(output, rows)`` in order.
         markers: Latency markers, which follow all rows: its operator, marked time and partition.
+        bad: Bad messages that passed by, packed as they came.
         counters: How often something happened, for instance ``dropped_records``.
         gauges: How something stands after the step, for instance ``held_records``.
     """
 
     batches: list[tuple[str, pa.RecordBatch]] = field(default_factory=list)
     markers: list[LatencyMarker] = field(default_factory=list)
+    bad: list[bytes] = field(default_factory=list)
     counters: dict[str, int] = field(default_factory=dict)
     gauges: dict[str, int] = field(default_factory=dict)
 

@@ -51,9 +51,13 @@ class Kind(IntEnum):
     """A latency marker; after all else."""
     ATTRIBUTES = 4
     """What is true of the step's records and of those after it; before all else."""
+    BAD = 5
+    """Bad messages, as a record batch that nobody looks into here."""
 
 
-_PLACES = {Kind.ATTRIBUTES: 0, Kind.ROWS: 1, Kind.ELEMENT: 1, Kind.SEEN: 2, Kind.MARKER: 3}
+_PLACES = {
+    Kind.ATTRIBUTES: 0, Kind.ROWS: 1, Kind.ELEMENT: 1, Kind.SEEN: 2, Kind.MARKER: 3, Kind.BAD: 4,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +120,11 @@ class Packed(NamedTuple):
     def of_rows(cls, channel: Channel, at: int, rows: pa.RecordBatch) -> Packed:
         """Records; their schema is known at both ends."""
         return cls(Kind.ROWS, channel.encode(), at, rows.serialize().to_pybytes())
+
+    @classmethod
+    def of_bad(cls, channel: Channel, rows: pa.RecordBatch) -> Packed:
+        """Bad messages; their schema is known where they leave."""
+        return cls(Kind.BAD, channel.encode(), 0, rows.serialize().to_pybytes())
 
     @classmethod
     def of_seen(cls, channel: Channel, newest_ms: int | None) -> Packed:

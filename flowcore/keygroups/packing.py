@@ -44,6 +44,7 @@ class Inputs:
         marker: A latency marker's event, null in rows that are none; None where there are none.
         backlog: Whether the records that follow are history, null in rows that do not say so; None where
             nobody does.
+        bad: A bad message, as a struct, null in rows that are none; None where there are none.
     """
 
     key_group: str
@@ -56,6 +57,7 @@ class Inputs:
     sender: str | None = None
     marker: str | None = None
     backlog: str | None = None
+    bad: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +105,10 @@ class Packing:
             if told.null_count < len(told):
                 yield from _written(self._attributes(batch.filter(told.is_valid()), self.inputs.backlog))
                 batch = batch.filter(told.is_null())
+        if self.inputs.bad is not None and batch.column(self.inputs.bad).null_count < batch.num_rows:
+            bad = batch.column(self.inputs.bad)
+            yield from _written(self._bad(batch.filter(bad.is_valid()), self.inputs.bad))
+            batch = batch.filter(bad.is_null())
         for channel, part in self._by_partition(batch):
             yield from _written(self._of_partition(channel, part, seen))
 
@@ -173,6 +179,13 @@ class Packing:
         ):
             packed = Packed.of_attributes(at, RecordAttributes(told))
             yield from ((group, packed) for group in range(self.key_groups))
+
+    def _bad(self, batch: pa.RecordBatch, bad: str) -> Iterator[tuple[int, Packed]]:
+        for channel, part in self._by_partition(batch):
+            messages = part.column(bad)
+            assert isinstance(messages, pa.StructArray)  # noqa: S101 - a fact for the type checker
+            rows = pa.RecordBatch.from_struct_array(messages)
+            yield int(channel.partition) % self.key_groups, Packed.of_bad(channel, rows)
 
 
 def _written(rows: Iterable[tuple[int, Packed]]) -> Iterator[pa.RecordBatch]:

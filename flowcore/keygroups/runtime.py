@@ -151,7 +151,8 @@ class Runtime:
     def _taken(
         self, state: KeyGroup, manifest: Manifest, items: list[Packed], clock_ms: int
     ) -> tuple[EventTime, bool | None, Outputs]:
-        event_time, out = EventTime(self.sources), Outputs()
+        event_time = EventTime(self.sources)
+        out = Outputs(bad=[item.payload for item in items if item.kind == Kind.BAD])
         event_time.restore(manifest.event_time)
         state.advance_clock(clock_ms, out)
         backlog = _tell_attributes(state, manifest.backlog, items, out)

@@ -34,8 +34,21 @@ from flowcore.keygroups.runtime import Runtime
 from flowcore.planner.plan import LiveQuery
 from flowcore.spark.beside import Beside
 from flowcore.spark.keygroups import COUNTER_ROWS, MARKER_ROWS, Outlet, Unpacking, by_key_group
-from flowcore.spark.lanes import EVENT, LANE, NEWEST, ORDINAL, SOURCE, TIME, VALUE, Lane, Tracks
-from flowcore.spark.processor import COUNTERS, MARKERS
+from flowcore.spark.lanes import (
+    BAD,
+    EVENT,
+    KAFKA_MS,
+    LANE,
+    NEWEST,
+    ORDINAL,
+    REASON,
+    SOURCE,
+    TIME,
+    VALUE,
+    Lane,
+    Tracks,
+)
+from flowcore.spark.processor import BAD_MESSAGES, COUNTERS, MARKERS
 from flowcore.spark.sql import literal, quoted
 from flowcore.spark.told_backlog import told_backlog
 from flowcore.spark.watermarks import CHANNEL, ELEMENT
@@ -54,6 +67,7 @@ __all__ = [
     "goes_by_clock",
     "one_of_equals",
     "packed",
+    "places",
     "put_out",
     "topic_case",
     "with_columns",
@@ -64,6 +78,16 @@ _KEYS = (
     NumericType, StringType, BooleanType, BinaryType, DateType, TimestampType, TimestampNTZType, NullType,
 )  # fmt: skip
 _COUNTERS = "_counters"
+_OF_BAD: dict[str, pa.DataType] = {
+    "topic": pa.string(),
+    "partition": pa.int32(),
+    "offset": pa.int64(),
+    REASON: pa.string(),
+    VALUE: pa.binary(),
+    KAFKA_MS: pa.int64(),
+}
+BAD_ROWS = pa.schema(_OF_BAD)
+"""What bad messages keep when they pass key groups."""
 OWN = "_flowcore_"
 """In front of names beside the user's."""
 OF = f"{OWN}of_"
@@ -132,6 +156,13 @@ def coordinates(of: ByKey) -> dict[str, str]:
     return {f"{OF}{name}": name for name in names}
 
 
+def places(frame: DataFrame, texts: Mapping[str, str]) -> dict[str, str]:
+    """Columns of where records were; what passed key groups by has them already."""
+    return {
+        name: f"coalesce({text}, {name})" if name in frame.columns else text for name, text in texts.items()
+    }
+
+
 def topic_case(source: str, of: ByKey) -> str:
     """The topic of a source, by the column of its number."""
     topics = [topic_of(each) for each in of.query.sources]
@@ -167,6 +198,8 @@ def given(
         texts |= {"element": f"CASE WHEN {LANE} = -2 THEN {ELEMENT} END", "sender": CHANNEL}
     if tracks.marked:
         texts["event"] = f"CASE WHEN {LANE} = {EVENT} THEN {VALUE} END"
+    if tracks.bad:
+        texts["bad"] = f"CASE WHEN {LANE} = {BAD} THEN struct({', '.join(BAD_ROWS.names)}) END"
     own = (f"{text} AS {OWN}{name}" for name, text in texts.items())
     return tracks.frame.selectExpr(
         *own, *(f"{one.get(name, quoted(now))} AS {quoted(name)}" for name, now in columns.items())
@@ -293,6 +326,7 @@ def _inputs(frame: DataFrame) -> Inputs:
         sender=named("sender"),
         marker=named("event"),
         backlog=named("backlog"),
+        bad=named("bad"),
     )
 
 
@@ -300,22 +334,25 @@ def put_out(
     node: Operator,
     stepped: DataFrame,
     outputs: Mapping[str, tuple[int, pa.Schema]],
-    names: Iterator[str],
+    tracks: Tracks,
 ) -> Stepped:
-    """The rows that key groups put out, and latency markers.
+    """The rows that key groups put out, latency markers, and bad messages where there are any.
 
     Args:
         node: The operator.
         stepped: What `packed` made.
         outputs: The lane and the columns of each output that goes on.
-        names: Fresh physical column names.
+        tracks: What went in.
     """
     schemas = {name: schema for name, (_, schema) in outputs.items()}
     schemas |= {MARKERS: MARKER_ROWS, COUNTERS: COUNTER_ROWS}
     numbers = {name: number for name, (number, _) in outputs.items()}
     numbers |= {MARKERS: EVENT, COUNTERS: _COUNTED}
-    found = {name: {column: next(names) for column in schemas[name].names} for name in outputs}
+    found = {name: {column: next(tracks.names) for column in schemas[name].names} for name in outputs}
     beside = {MARKERS: {"event": VALUE, "partition": "partition"}, COUNTERS: {"counters": _COUNTERS}}
+    if tracks.bad:
+        schemas[BAD_MESSAGES], numbers[BAD_MESSAGES] = BAD_ROWS, BAD
+        beside[BAD_MESSAGES] = {name: name for name in BAD_ROWS.names}
     physical = {**found, **beside}
     fields = {LANE: pa.int32()}
     for output, columns in physical.items():

@@ -6,7 +6,7 @@ source. What was made of no single record goes to that of the first source, with
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from flowcore.graph.operators import topic_of
 from flowcore.keygroups.letters import CONTENT, OPERATOR, Letters
@@ -33,25 +33,31 @@ def letters_for(of: ByKey, shown: Sequence[str]) -> Letters | None:
     return Letters(sources=sources, shown=tuple(shown), places=tuple(coordinates(of)))
 
 
-def letter_columns(found: Mapping[str, str], of: ByKey, before: Mapping[str, str]) -> dict[str, str]:
+def letter_columns(
+    found: Mapping[str, str], of: ByKey, before: Mapping[str, str], there: Collection[str]
+) -> dict[str, str]:
     """SQL text of the columns of bad records, for rows some of which are letters.
 
     Args:
         found: What the columns of letters are called.
         of: The query.
         before: SQL text of columns that other rows have already.
+        there: The columns of the rows, among them those of bad messages if any have passed by.
     """
     first = next(topic.name for source in letters_of(of.query) if (topic := topic_of(source)))
     name = f"coalesce({topic_case(found[OF + SOURCE], of)}, {literal(first)})"
     mine = f"{found[WHY]} IS NOT NULL"
-    there = {"topic": "CAST(NULL AS STRING)", "offset": "CAST(NULL AS BIGINT)", "partition": "partition"}
-    known = {name: before.get(name, text) for name, text in there.items()}
+    types = {"topic": "STRING", "partition": "INT", "offset": "BIGINT", REASON: "STRING", KAFKA_MS: "BIGINT"}
+    known = {
+        column: before.get(column, column if column in there else f"CAST(NULL AS {kind})")
+        for column, kind in types.items()
+    }
     return {
         "topic": f"CASE WHEN {mine} THEN {name} ELSE {known['topic']} END",
         "partition": f"CASE WHEN {mine} THEN {found[OF + 'partition']} ELSE {known['partition']} END",
         "offset": f"CASE WHEN {mine} THEN {found[OF + 'offset']} ELSE {known['offset']} END",
         VALUE: f"CASE WHEN {mine} THEN CAST({found[CONTENT]} AS BINARY) ELSE {VALUE} END",
-        REASON: found[WHY],
+        REASON: f"coalesce({found[WHY]}, {known[REASON]})",
         FAILED: found[OPERATOR],
-        KAFKA_MS: "CAST(NULL AS BIGINT)",
+        KAFKA_MS: known[KAFKA_MS],
     }

@@ -114,7 +114,7 @@ def processed(  # noqa: PLR0917 - what it is about, then how
     outputs = {each.output: (lanes[each.node].number, operator.outputs[each.output]) for each in outs}
     if letters is not None:
         outputs[LETTERS] = (BAD, operator.outputs[LETTERS])
-    stepped = put_out(node, packed(node, frame, operator, rows, of), outputs, tracks.names)
+    stepped = put_out(node, packed(node, frame, operator, rows, of), outputs, tracks)
 
     found = stepped.physical
     beside = {
@@ -135,13 +135,13 @@ def processed(  # noqa: PLR0917 - what it is about, then how
         }
         beside[ORDINAL] = f"coalesce({_by_lane(told_apart)}, '0')"
     if letters is not None:
-        beside |= letter_columns(found[LETTERS], of, beside)
+        beside |= letter_columns(found[LETTERS], of, beside, stepped.frame.columns)
     after = Tracks(
         with_columns(stepped.frame, beside),
         tracks.names,
         identified=False,
         marked=tracks.marked,
-        bad=letters is not None,
+        bad=tracks.bad or letters is not None,
     )
     after.shared = True
     return after, {

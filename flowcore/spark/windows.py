@@ -26,6 +26,7 @@ from flowcore.spark.by_key import (
     coordinates,
     given,
     packed,
+    places,
     put_out,
     records_of,
     topic_case,
@@ -73,7 +74,7 @@ def windowed(
     }
     if letters is not None:
         outputs[LETTERS] = (BAD, operator.outputs[LETTERS])
-    stepped = put_out(node, packed(node, frame, operator, rows, of), outputs, tracks.names)
+    stepped = put_out(node, packed(node, frame, operator, rows, of), outputs, tracks)
     return _lanes(node, stepped, tracks, (results, later), late, of)
 
 
@@ -160,12 +161,18 @@ def _lanes(  # noqa: PLR0917 - what was made on the way
     }
     made = {name: next(tracks.names) for name in WINDOW_COLUMNS}
     texts = {now: shown[name] for name, now in made.items()}
-    texts |= _beside(node, results, physical, late, of)
-    bad = LETTERS in physical
-    if bad:
-        texts |= letter_columns(physical[LETTERS], of, texts)
-    frame = with_columns(stepped.frame, texts)
-    after = Tracks(frame, tracks.names, identified=bool(late), marked=tracks.marked, bad=bad)
+    texts |= _beside(node, results, physical, of)
+    if late:
+        texts |= places(stepped.frame, _coordinates(physical[LATE], of))
+    if LETTERS in physical:
+        texts |= letter_columns(physical[LETTERS], of, texts, stepped.frame.columns)
+    after = Tracks(
+        with_columns(stepped.frame, texts),
+        tracks.names,
+        identified=bool(late),
+        marked=tracks.marked,
+        bad=tracks.bad or LETTERS in physical,
+    )
     after.shared = True
     ordered = {name: {**columns, **made}[name] for name in node.columns}
     late_columns = {name: physical[LATE][name] for name in late if not name.startswith(OWN)}
@@ -179,10 +186,9 @@ def _beside(
     node: Window,
     results: Lane,
     physical: Mapping[str, Mapping[str, str]],
-    late: Mapping[str, str],
     of: ByKey,
 ) -> dict[str, str]:
-    """What rows carry beside their columns: identity and timestamp, and of late records where they were."""
+    """What rows carry beside their columns: identity and timestamp."""
     found, mine = physical[emission.RESULTS], f"{LANE} = {results.number}"
     keys = ", ".join(f"{found[name]} AS {quoted(name)}" for name in node.by)
     key = f"to_json(struct({keys}))" if keys else "'{}'"
@@ -192,15 +198,19 @@ def _beside(
     texts = {
         IDENTITY: f"CASE WHEN {mine} THEN concat_ws(':', {', '.join(parts)}) END",
         TIME: found[emission.TIMESTAMP],
-        "partition": "partition",
     }
     if of.counted:
         texts[ORDINAL] = "'0'"
-    if late:
-        where = physical[LATE]
-        texts["topic"] = topic_case(where[OF + SOURCE], of)
-        texts["partition"] = f"coalesce({where[OF + 'partition']}, partition)"
-        texts["offset"] = where[OF + "offset"]
-        if of.counted:
-            texts[ORDINAL] = f"coalesce({where[OF + ORDINAL]}, '0')"
+    return texts
+
+
+def _coordinates(where: Mapping[str, str], of: ByKey) -> dict[str, str]:
+    """Where late records were."""
+    texts = {
+        "topic": topic_case(where[OF + SOURCE], of),
+        "partition": where[OF + "partition"],
+        "offset": where[OF + "offset"],
+    }
+    if of.counted:
+        texts[ORDINAL] = f"coalesce({where[OF + ORDINAL]}, '0')"
     return texts

@@ -74,6 +74,34 @@ def test_a_window_emits_once_it_is_complete_and_goes_on_after_a_restart(live: Li
     assert [(row["user"], row["price"]) for row in live.values(late)] == [("a", 7), ("a", 8)]
 
 
+def test_bad_messages_pass_windows_in_their_query(live: Live) -> None:
+    """One query reads the topic; late records and bad messages each keep their own coordinates."""
+    source, out, late = clicks(live), live.topic("totals"), live.topic("late")
+    flow = Flow("with_bad")
+    windows = flow.read("clicks", source).window(Tumbling(10), by="user", late="side-output")
+    found = windows.aggregate(n="count(*)")
+    found.write("totals", out)
+    found.late.write("late", late)
+    queries: list[str] = []
+    for values in (
+        [click("a", 1, 1000), b"bad 1", click("a", 1, 2000), click("b", 1, 30_000), b"bad 2"],
+        [b"bad 3", click("b", 1, 40_000), click("a", 1, 3000), b"bad 4"],
+    ):
+        live.send(source, *values)
+        live.run(flow, "slice", lambda run: (queries.extend(run.running), run.wait(180)))
+
+    assert queries == ["totals", "totals"]
+    assert [(row["user"], row["n"]) for row in live.values(out)] == [("a", 2), ("b", 1)]
+    (record,) = live.records(late)
+    assert record.headers["flowcore-id"].decode() == f"{source.name}:0:7:0"
+    letters = live.records(source.dead_letter)
+    assert [(r.value, int(r.headers["flowcore-offset"])) for r in letters] == [
+        (b"bad 1", 1), (b"bad 2", 4), (b"bad 3", 5), (b"bad 4", 8),
+    ]  # fmt: skip
+    assert {r.headers["flowcore-topic"].decode() for r in letters} == {source.name}
+    assert all(b"does not fit" in r.headers["flowcore-reason"] for r in letters)
+
+
 def test_a_partition_an_hour_behind_loses_nothing(live: Live, tmp_path: Path) -> None:
     """Event time is that of the partition that is furthest behind; Spark's own is that of the first."""
     source, out = clicks(live), live.topic("totals")

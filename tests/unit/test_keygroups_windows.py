@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ast
+import itertools
+import random
 from collections import Counter
 from itertools import islice
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -237,6 +240,32 @@ def test_windows_by_column_are_windows_by_record(config: WindowConfig, taken: li
         expected = by_record(records, action, argument)
 
         assert by_column(columns.step(action, argument)) == expected
+
+
+@pytest.mark.parametrize("lateness_ms", [0, 9])
+def test_many_sessions_of_many_keys_come_and_go(lateness_ms: int) -> None:
+    """Their places are used again, several are held of a key, and they are read again while they are."""
+    chance = random.Random(5)  # noqa: S311
+    config = WindowConfig(
+        assigner=SessionWindows(3),
+        function=Aggregate(BuiltIns(AGGREGATES)),
+        allowed_lateness_ms=lateness_ms,
+        late="side-output",
+    )
+    operator = FoldedWindows(
+        config=config, keys=("user", "site"), timestamp="t", rows=ROWS, late=("user", "site", "v", "t")
+    )
+    columns, records = Restarted(operator), WindowHarness(config)
+    again = itertools.cycle(["delta", "none", "snapshot", "elsewhere", "none"])
+    for now_ms in range(0, 100, 4):
+        came: list[Row] = [
+            (f"user {chance.randrange(60)}", 0, now_ms + chance.randint(-12, 25), 1, None, None)
+            for _ in range(150)
+        ]
+        for action, argument in (("in", came), ("watermark", now_ms), (next(again), None)):
+            expected = by_record(records, action, argument)
+
+            assert by_column(columns.step(action, argument)) == expected
 
 
 class Values:
