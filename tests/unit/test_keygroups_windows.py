@@ -9,6 +9,7 @@ from collections import Counter
 from itertools import islice
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -18,6 +19,7 @@ from flowcore.elements import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS, RecordAttribut
 from flowcore.keygroups.folded import FoldedWindows
 from flowcore.keygroups.operator import KeyGroup, KeyGroupOperator, Outputs
 from flowcore.keygroups.records import RecordWindows
+from flowcore.keygroups.session_columns import stretches
 from flowcore.testing.harness import WindowHarness
 from flowcore.windows import (
     Aggregate,
@@ -240,6 +242,18 @@ def test_windows_by_column_are_windows_by_record(config: WindowConfig, taken: li
         expected = by_record(records, action, argument)
 
         assert by_column(columns.step(action, argument)) == expected
+
+
+def test_records_of_both_ends_of_time_make_no_session_together() -> None:
+    """What may be late stays alone, also where the way from one end to the other looks short in 64 bits."""
+    order, begins = stretches(
+        np.array([0, 0]),
+        np.array([MAX_TIMESTAMP_MS - 1, MIN_TIMESTAMP_MS]),
+        np.array([False, True]),
+        gap_ms=2,
+    )
+
+    assert (order.tolist(), begins.tolist()) == ([0, 1], [0, 1])
 
 
 @pytest.mark.parametrize("lateness_ms", [0, 9])
