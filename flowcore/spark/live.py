@@ -115,11 +115,8 @@ class LiveRun:
 
     @property
     def active(self) -> bool:
-        """At least one query has not ended, as far as is known; `wait` tells of a JVM that is gone."""
-        found = [True]
-        with if_spark_lives():
-            found = [each.active for each in self._queries]
-        return any(found)
+        """At least one query has not ended."""
+        return any(each.active for each in self._queries)
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until every query has ended by itself; True if they have.

