@@ -3,7 +3,7 @@
 A Python function hands on ten million records of as many keys, and then newer ones of a fifth of them; what
 it puts out is held by key group for an interval that never passes, so all keys are held at once unless a
 buffer in memory is full. Memory is looked at from outside: the JVM's highest resident set, and that of
-all its Python workers together, each tenth of a second (what they share counts for each).
+all its Python workers together, twice a second (what they share counts for each).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ SCHEMA = "auction_id BIGINT, price BIGINT"
 NEWER = 5
 """Of so many keys one gets a second record."""
 _ROWS = 100_000
-_LOOK_S = 0.1
+_LOOK_S = 0.5
 Prices = npt.NDArray[np.int64]
 
 
