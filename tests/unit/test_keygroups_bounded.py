@@ -10,7 +10,8 @@ from flowcore import KeyedProcessFunction
 from flowcore.errors import FunctionError
 from flowcore.keygroups.bounded import BoundedRun
 from flowcore.keygroups.emission import RESULTS
-from flowcore.keygroups.processes import KeyedProcesses, side
+from flowcore.keygroups.process_outputs import side
+from flowcore.keygroups.processes import KeyedProcesses
 
 ROWS = pa.schema([("user", pa.string()), ("at", pa.int64()), ("n", pa.int64())])
 NUMBERS = pa.schema([("n", pa.int64())])
