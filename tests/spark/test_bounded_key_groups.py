@@ -317,7 +317,7 @@ def test_keys_are_equal_where_spark_groups_them(run: Run, context: Context, key:
 
     run(flow)
 
-    found, native = (_shown(context, folder) for folder in ("out", "native"))
+    found, native = (_counts(context, folder) for folder in ("out", "native"))
     assert len(found) > 3
     assert found == native
 
@@ -326,7 +326,7 @@ def _at_the_end(windows: Any) -> Any:
     return EndOfStreamTrigger() if isinstance(windows, Global) else None
 
 
-def _shown(context: Context, folder: str) -> list[tuple[str, int]]:
+def _counts(context: Context, folder: str) -> list[tuple[str, int]]:
     """Keys as text, in which not-a-number can be compared, and how many rows they have."""
     frame = context.spark.read.parquet(context.path(folder)).selectExpr("to_json(struct(odd)) AS odd", "n")
     return sorted(
