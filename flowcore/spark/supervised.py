@@ -80,18 +80,11 @@ class SupervisedQuery:
     def active(self) -> bool:
         """It runs, or is about to go on; of a JVM that is gone, it is `look` that tells."""
         running = self._running
-<<<<<<< HEAD
-        return running is not None and (not running.ended or (self._goes_on(running) and self.error is None))
-=======
-        goes_on = [running is not None]
-        if running is not None:
-            with if_spark_lives():
-                goes_on = [
-                    not running.ended
-                    or ((running.ending or running.prepared.catching_up) and self.error is None)
-                ]
-        return any(goes_on)
->>>>>>> endurance
+        if running is None:
+            return False
+        with if_spark_lives():
+            return not running.ended or (self._goes_on(running) and self.error is None)
+        return True
 
     @property
     def error(self) -> Exception | None:
