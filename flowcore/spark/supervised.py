@@ -80,11 +80,11 @@ class SupervisedQuery:
     def active(self) -> bool:
         """It runs, or is about to go on; of a JVM that is gone, it is `look` that tells."""
         running = self._running
-        if running is None:
-            return False
-        with if_spark_lives():
-            return not running.ended or (self._goes_on(running) and self.error is None)
-        return True
+        active = running is not None
+        if running is not None:
+            with if_spark_lives():
+                active = not running.ended or (self._goes_on(running) and self.error is None)
+        return active
 
     @property
     def error(self) -> Exception | None:
