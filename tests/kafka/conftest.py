@@ -101,10 +101,14 @@ class Live:
         """The values of a topic."""
         return [record.json for record in self.records(topic)]
 
+    def latest(self, topic: KafkaTopic, column: str) -> dict[int, int]:
+        """A column of each shop's last value."""
+        return {row["shop"]: row[column] for row in self.values(topic)}
+
     def wait_for(self, topic: KafkaTopic, column: str, wanted: dict[int, int]) -> None:
         """Wait until a column of each shop's last value is as it shall be."""
         end = time.monotonic() + 180
-        while (found := {row["shop"]: row[column] for row in self.values(topic)}) != wanted:
+        while (found := self.latest(topic, column)) != wanted:
             assert time.monotonic() < end, (found, wanted)
             time.sleep(0.1)
 

@@ -130,17 +130,63 @@ def _until_read(run: Any, records: int) -> None:
 
 
 @each_kind
-def test_a_slice_holds_nothing_back(live: Live, declared: Declared) -> None:
-    """Of each of its batches the latest of each key leaves; nothing waits for a next slice."""
+def test_a_slice_puts_out_once_when_it_has_read_all(live: Live, declared: Declared) -> None:
+    """However many batches it takes; nothing waits for a next slice, which may find nothing to read."""
     live = type(live)(live.servers, replace(live.settings, max_batch_records=2 * KEYS), live.spark)
     bids, tops = live.topic("bids", schema=BID), live.topic("tops")
     live.send(bids, *bids_of(0, 6 * KEYS))
 
     live.run(declared(bids, tops, FAR))
 
-    found = live.values(tops)
-    assert {row["shop"]: row["top"] for row in found} == {shop: 5 * KEYS + shop for shop in range(KEYS)}
-    assert len(found) == 3 * KEYS
+    assert live.latest(tops, "top") == {shop: 5 * KEYS + shop for shop in range(KEYS)}
+    assert len(live.values(tops)) == KEYS
+
+    live.run(declared(bids, tops, FAR))
+    assert len(live.values(tops)) == KEYS
+
+
+class ToldTop(Top):
+    """The same, and whether the record was history."""
+
+    def process(self, record: Mapping[str, Any], context: Any) -> Iterator[Mapping[str, Any]]:
+        for top in super().process(record, context):
+            yield {**top, "history": context.is_backlog}
+
+
+def test_results_of_history_leave_when_the_backlog_is_gone(live: Live) -> None:
+    """None of a dozen batches further apart than the interval puts out, over a restart; then all leave.
+
+    News leave once an interval again.
+    """
+    settings = replace(
+        live.settings, max_batch_records=2 * KEYS, backlog_enter=4 * KEYS, backlog_leave=KEYS, key_groups=4
+    )
+    live = type(live)(live.servers, settings, live.spark)
+    bids, tops = live.topic("bids", schema=BID), live.topic("tops")
+    live.send(bids, *bids_of(0, 24 * KEYS))
+    flow = Flow("tops")
+    read = flow.read("bids", bids)
+    often = timedelta(milliseconds=1)
+    schema = "shop BIGINT, top BIGINT, history BOOLEAN"
+    read.process(ToldTop(), schema=schema, by="shop", flush=often, name="highest").write("tops", tops)
+
+    live.run(flow, mode=None, until=lambda run: _until_read(run, 4 * KEYS))
+    assert live.values(tops) == []
+
+    def catch_up(run: Any) -> None:
+        sent = 24
+        while not (found := live.values(tops)) or any(row["history"] for row in found[-KEYS:]):
+            run.wait(1)
+            if live.latest(tops, "top") == {shop: (sent - 1) * KEYS + shop for shop in range(KEYS)}:
+                live.send(bids, *bids_of(sent * KEYS, KEYS))
+                sent += 1
+
+    live.run(flow, mode=None, until=catch_up)
+
+    for shop in range(KEYS):
+        history = [row["top"] for row in live.values(tops) if row["shop"] == shop and row["history"]]
+        assert {shop + 23 * KEYS} <= {*history}
+        assert len([top for top in history if top < 24 * KEYS]) <= 2
 
 
 def test_a_full_memory_buffer_is_flushed(live: Live) -> None:

@@ -135,6 +135,51 @@ def test_kill_in_the_middle_of_a_switch_loses_nothing(live: Live) -> None:
     assert sorted(found.values()) == list(range(4_010))
 
 
+WITHOUT_JVM = """
+import sys, os, signal
+from pathlib import Path
+from flowcore.errors import RunError
+from flowcore.planner import plan_flow
+from flowcore.settings import Settings
+from flowcore.spark.live import LiveRun
+from flowcore.spark.run import open_context
+from tests.kafka.test_supervision import passing
+from pyspark import SparkContext
+
+servers, state, source, out = sys.argv[1:]
+settings = Settings.of(
+    {"kafka.bootstrap.servers": servers, "state.dir": state, "execution.short-lived": "true"}, environment={}
+)
+plan = plan_flow(passing(source, out), None, settings)
+try:
+    with open_context(plan, settings) as context, LiveRun(plan, context) as run:
+        os.kill(SparkContext._gateway.proc.pid, signal.SIGKILL)
+        run.wait(60)
+except RunError as error:
+    print(error)
+lease = max((Path(state) / "passing/checkpoints").glob(".*.lease.*"))
+print("released" if '"released": true' in lease.read_text() else lease.read_text())
+"""
+
+
+def test_killed_jvm_is_named_and_leaves_no_lease(live: Live, tmp_path: Path) -> None:
+    """One error in words, in the history, too, though Spark answers nothing; the lease is free at once."""
+    bids, out = live.topic("bids"), live.topic("out")
+    given = [live.servers, str(tmp_path / "killed"), bids.name, out.name]
+    live.send(bids, *map(_bid, range(10)), partitions=2)
+
+    command = [sys.executable, "-c", WITHOUT_JVM, *given]
+    done = subprocess.run(command, check=False, timeout=200, capture_output=True, text=True)
+
+    assert done.returncode == 0, done.stderr
+    error, lease = done.stdout.splitlines()
+    assert "Spark's JVM is gone" in error
+    last = last_progress(history_folder(tmp_path / "killed", "passing"))
+    assert last is not None
+    assert (last.state, last.error) == ("failed", error)
+    assert lease == "released"
+
+
 @pytest.mark.parametrize("mode", [None, "micro-batch"])
 def test_committed_result_is_taken_over_by_a_running_stream(mode: Any, live: Live, tmp_path: Path) -> None:
     """Twice, while records come: each has the values of the version in its header; nothing lost or twice."""

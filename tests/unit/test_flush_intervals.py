@@ -184,6 +184,16 @@ def test_slice_puts_out_once() -> None:
     """All that is there is history."""
     flush = flush_of(lambda sales: sales.aggregate(by="shop", x="max(price)", name="held"), mode="slice")
 
+    def ranked(**settings: str) -> str:
+        return flush_of(
+            lambda sales: sales.process(Ranked(), by="shop", schema="n INT", name="held"),
+            mode="slice", **settings,
+        ).decision.value  # fmt: skip
+
+    assert ranked() == "once, at the slice's end, by key group"
+    often = ranked(flush__max_interval_during_backlog="10 min")
+    assert often == "every 10 min and at the slice's end, by key group"
+
     assert (flush.way, flush.decision.value) == ("trigger", "once, with the slice")
 
 
@@ -244,7 +254,7 @@ def test_backlog_and_memory_are_part_of_the_buffer() -> None:
     )
 
     assert flush.config == BufferOutput(60_000, True, True, 1_000_000, 600_000)
-    assert "in backlog too" in " ".join(flush.decision.reasons)
+    assert "in backlog every 10 min, and when that is gone" in " ".join(flush.decision.reasons)
     assert "also when 1,000,000 records wait" in " ".join(flush.decision.reasons)
     assert own.config is not None
     assert own.config.backlog_interval_ms == 1_200_000

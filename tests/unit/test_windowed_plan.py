@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -224,9 +225,30 @@ def test_sinks_behind_one_window_share_a_query_and_two_windows_in_a_row_are_refu
     first.window(Tumbling(10), name="second").aggregate(m="sum(n)").write("again", KafkaTopic("again"))
 
     assert plan.live is not None
-    assert [[sink.name for sink in query.sinks] for query in plan.live.queries] == [["results", "late"], []]
+    assert [[sink.name for sink in query.sinks] for query in plan.live.queries] == [["results", "late"]]
     with pytest.raises(PlanError, match="behind the operators 'first' and 'second', each with state"):
         plan_flow(flow)
+
+
+def test_bad_records_pass_windows_that_write_topics_unless_a_function_is_in_the_way(tmp_path: Path) -> None:
+    """They leave through exactly one query: one of their own only where no other lets them pass."""
+
+    def letters(*, shift: bool = False, files: bool = False, twice: bool = False) -> dict[str, int]:
+        flow = Flow("f")
+        bids = _bids(flow)
+        if shift:
+            bids = bids.filter(bool, name="shift")
+        for name in ("one", "two") if twice else ("one",):
+            sink = Parquet(tmp_path / "out") if files else KafkaTopic(name)
+            bids.window(Tumbling(10), name=f"windows_{name}").aggregate(n="count(*)").write(name, sink)
+        live = plan_flow(flow).live
+        assert live is not None
+        return {query.name: len(query.dead_letters) for query in live.queries}
+
+    assert letters() == {"one": 1}
+    assert letters(twice=True) == {"one": 1, "two": 0}
+    assert letters(shift=True) == {"one": 0, "bids": 1}
+    assert letters(files=True) == {"one": 0, "bids": 1}
 
 
 def test_columns_that_windows_need_cross_and_others_do_not() -> None:

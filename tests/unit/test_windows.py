@@ -28,6 +28,7 @@ from flowcore.windows import (
     WindowConfig,
 )
 from flowcore.windows.aggregates import CollectList, Sum
+from flowcore.windows.functions import PlainProcess
 from flowcore.windows.triggers import (
     ContinuousEventTime,
     ContinuousProcessingTime,
@@ -251,6 +252,21 @@ def test_process_function_keeps_state_of_window_and_key() -> None:
     assert seen == [(1, None, 1, 1, False), (2, 1, 3, 2, True), (3, None, 10, 1, False)]
     assert harness.end_of_input() == Emissions()
     assert harness.snapshot()["keys"] == []
+
+
+def test_process_function_can_ask_whether_records_are_history() -> None:
+    """News at first; also over a restart."""
+    function = Process(PlainProcess(lambda context, _: [context.is_backlog]))
+    harness = _harness(TumblingWindows(100), function=function)
+
+    harness.feed(("a", 1, 5))
+    harness.watermark(100)
+    harness.backlog(backlog=True)
+    harness.restart()
+    harness.feed(("a", 1, 105))
+    harness.watermark(200)
+
+    assert [result.value for result in harness.results] == [False, True]
 
 
 def test_process_function_has_no_window_state_where_windows_merge() -> None:
