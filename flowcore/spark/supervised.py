@@ -77,14 +77,13 @@ class SupervisedQuery:
     def active(self) -> bool:
         """It runs, or is about to go on; of a JVM that is gone, it is `look` that tells."""
         running = self._running
-        goes_on = [running is not None]
-        if running is not None:
-            with if_spark_lives():
-                goes_on = [
-                    not running.ended
-                    or ((running.ending or running.prepared.catching_up) and self.error is None)
-                ]
-        return any(goes_on)
+        if running is None:
+            return False
+        ended = False
+        with if_spark_lives():
+            goes_on = running.ending or running.prepared.catching_up
+            ended = running.ended and not (goes_on and self.error is None)
+        return not ended
 
     @property
     def error(self) -> Exception | None:
