@@ -8,6 +8,7 @@ Bad records of a source leave through exactly one query.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from flowcore.errors import PlanError
 from flowcore.graph.operators import (
@@ -20,6 +21,7 @@ from flowcore.graph.operators import (
     Map,
     MapBatches,
     Operator,
+    PythonOperator,
     Read,
     Write,
     topic_of,
@@ -124,12 +126,25 @@ def _kind(node: Operator) -> str:
 
 def _with_dead_letters(queries: list[LiveQuery], requested: Mode | None) -> tuple[LiveQuery, ...]:
     covered = {source for query in queries for source in query.dead_letters}
-    for query in tuple(queries):
-        for source in query.sources:
-            if source not in covered and _routes_bad_records(source):
-                covered.add(source)
-                queries.append(_dead_letter_query(source, requested))
+    for carries in (True, False):
+        for number, query in enumerate(tuple(queries)):
+            fresh = [each for each in query.sources if each not in covered and _routes_bad_records(each)]
+            if not carries:
+                queries += [_dead_letter_query(source, requested) for source in fresh]
+            elif _lets_pass(query):
+                queries[number] = replace(query, dead_letters=(*query.dead_letters, *fresh))
+            else:
+                continue
+            covered.update(fresh)
     return tuple(queries)
+
+
+def _lets_pass(query: LiveQuery) -> bool:
+    """Bad records can pass by what keeps state; past Python functions their bytes would be lost."""
+    if any(isinstance(node, Aggregate | Apply | PythonOperator) for node in query.operators):
+        return False
+    by_key = any(isinstance(node, KeyGroupOperator) for node in query.operators)
+    return by_key and all(topic_of(sink) is not None for sink in query.sinks)
 
 
 def _dead_letter_query(source: Read, requested: Mode | None) -> LiveQuery:

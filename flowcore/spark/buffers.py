@@ -84,7 +84,7 @@ def held_back(flush: Flush, tracks: Tracks, lane: Lane, of: ByKey) -> tuple[Trac
     )
     results = Lane(next(of.numbers), {}, identified=lane.identified)
     outputs = {RESULTS: (results.number, operator.outputs[RESULTS])}
-    stepped = put_out(node, packed(node, frame, operator, rows, of), outputs, tracks.names)
+    stepped = put_out(node, packed(node, frame, operator, rows, of), outputs, tracks)
     found = stepped.physical[RESULTS]
     beside = {
         "topic": topic_case(found[OF + SOURCE], of),

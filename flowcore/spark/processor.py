@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from flowcore.keygroups.packed import Packed
     from flowcore.keygroups.runtime import Remembered, Runtime, Stepped
 
-__all__ = ["COUNTERS", "MANIFEST", "MARKERS", "SEGMENTS", "Processor"]
+__all__ = ["BAD_MESSAGES", "COUNTERS", "MANIFEST", "MARKERS", "SEGMENTS", "Processor"]
 
-MARKERS, COUNTERS = "_markers", "_counters"
-"""Outputs beside an operator's own: columns ``event`` and ``partition``, and ``counters``."""
+MARKERS, COUNTERS, BAD_MESSAGES = "_markers", "_counters", "_bad"
+"""Outputs beside an operator's own: columns ``event`` and ``partition``, ``counters``, bad messages."""
 MANIFEST, SEGMENTS = "manifest", "segments"
 """The names of the states."""
 
@@ -143,6 +143,8 @@ def _contents(stepped: Stepped) -> Iterator[tuple[str, bytes]]:
     out: Outputs = stepped.outputs
     for output, batch in out.batches:
         yield output, batch.serialize().to_pybytes()
+    for messages in out.bad:
+        yield BAD_MESSAGES, messages
     if out.markers:
         serializer = LatencyMarkerEventSerializer()
         events = [serializer.encode(LatencyMarkerEvent.from_marker(marker)) for marker in out.markers]
