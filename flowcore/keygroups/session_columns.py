@@ -99,7 +99,7 @@ def stretches(codes: Ints, times_ms: Ints, old: Bools, gap_ms: int) -> tuple[Int
         earlier = np.empty(len(codes), np.int64)
         earlier[arrival] = np.cumsum(old[arrival]) - old[arrival]
         order = np.lexsort((times_ms, old, earlier, codes))
-        parted = np.diff(earlier[order]) != 0  # an old one behind others is before them in time
+        parted = (np.diff(earlier[order]) != 0) | old[order][1:]
     else:
         order = np.lexsort((times_ms, codes))
         parted = np.zeros(max(len(codes) - 1, 0), np.bool_)
