@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 # A shell's background job ignores SIGINT, and so would all that tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+# A run that is ended ends what it has started, as it does at Ctrl-C.
+signal.signal(signal.SIGTERM, signal.default_int_handler)
 # No test is about time: a busy machine makes no example wrong.
 hypothesis.register_profile("flowcore", deadline=None)
 hypothesis.load_profile("flowcore")

@@ -16,7 +16,7 @@ __all__ = ["ChainSpec", "Copy", "Kind", "Receiver", "Record", "Step"]
 Copy = Literal["reuse", "shallow", "deep"]
 """The very object; a new record of the same values; a record that shares nothing that can be changed."""
 
-Kind = Literal["map", "filter", "flat_map", "map_batches"]
+Kind = Literal["map", "filter", "flat_map", "map_batches", "process"]
 
 Record = dict[str, Any]
 
@@ -28,7 +28,8 @@ class Step:
     Attributes:
         name: The operator's name, for errors.
         kind: How its function is called: with a record (``map``, ``filter``, ``flat_map``) or with an Arrow
-            batch (``map_batches``).
+            batch (``map_batches``). A ``process`` is a head that is called by key groups, and not here: its
+            outputs are the chain's input.
         function: The user's. One with ``open`` and ``close`` is opened before its first call in a task, and
             closed after the last.
         schema: What it emits; columns that a record has beside these are dropped where it becomes a row.

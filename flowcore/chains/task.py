@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -81,12 +81,16 @@ class ChainTask:
         self._where: Where = _nowhere
         self._writers: dict[tuple[Step, bool], _Write] = {}
         self._parts: dict[Step | None, tuple[Part, Checked | None]] = {}
+        process = spec.head if spec.head.kind == "process" else None
         for sender in (None, *(step for step in spec.steps if step.kind == "map_batches")):
             schema = spec.schema if sender is None else sender.schema
-            receivers = tuple(_per_record(self._receivers(sender)))
+            receivers = self._receivers(sender)
+            if sender is not None or process is None:
+                receivers = tuple(_per_record(receivers))
             if receivers:
-                part = generate(sender, schema, receivers, indexed=indexed)
-                checked = None if check == "off" else Checked(part, sender, schema, receivers, check)
+                owner = process if sender is None else sender
+                part = generate(owner, schema, receivers, indexed=indexed)
+                checked = None if check == "off" else Checked(part, owner, schema, receivers, check)
                 self._parts[sender] = part, checked
         for each in spec.steps:
             for leaves in (False, True):
@@ -123,24 +127,41 @@ class ChainTask:
             self._feed(None, batch, outputs)
         return outputs
 
+    def run_records(self, records: list[Record], where: Where | None = None) -> list[Output]:
+        """All that comes out for records that the process at the head has put out; else as `run`."""
+        self._where = where or _nowhere
+        self.refused = {}
+        outputs: list[Output] = []
+        starts = range(0, len(records), _RECORDS_AT_ONCE)
+        self._run_part(None, ((n, records[n : n + _RECORDS_AT_ONCE]) for n in starts), outputs)
+        return outputs
+
     def _receivers(self, sender: Step | None) -> tuple[Receiver, ...]:
-        return (Receiver(self.spec.head),) if sender is None else sender.receivers
+        if sender is not None:
+            return sender.receivers
+        head = self.spec.head
+        return head.receivers if head.kind == "process" else (Receiver(head),)
 
     def _feed(self, sender: Step | None, batch: pa.RecordBatch, outputs: list[Output]) -> None:
         """Give a batch to the steps behind a sender."""
         if sender in self._parts:
-            self._run_part(sender, batch, outputs)
+            starts = range(0, batch.num_rows, _RECORDS_AT_ONCE)
+            parts = ((n, records_of(batch.slice(n, _RECORDS_AT_ONCE))) for n in starts)
+            self._run_part(sender, parts, outputs)
+            if sender is None and self.spec.head.kind == "process":
+                return  # that part knows all receivers
         for receiver in self._receivers(sender):
             if receiver.step.kind == "map_batches":
                 self._run_batch(receiver.step, batch, outputs)
 
-    def _run_part(self, sender: Step | None, batch: pa.RecordBatch, outputs: list[Output]) -> None:
+    def _run_part(
+        self, sender: Step | None, parts: Iterable[tuple[int, list[Record]]], outputs: list[Output]
+    ) -> None:
         part, _ = self._parts[sender]
         where = self._where if sender is None else _nowhere
         found: list[_Left] = [_Left() for _ in part.exits]
         ways = [(left.records.append, left.origins.append) for left in found]
-        for first in range(0, batch.num_rows, _RECORDS_AT_ONCE):
-            records = records_of(batch.slice(first, _RECORDS_AT_ONCE))
+        for first, records in parts:
             if self.lenient and sender is None:
                 self._run_leniently(records, first, ways, found)
             else:

@@ -22,6 +22,7 @@ from flowcore.graph.stateful import KeyedProcess, SideOutput, Window
 __all__ = [
     "Aggregate",
     "Apply",
+    "ChainOperator",
     "CoGroup",
     "Filter",
     "FlatMap",
@@ -191,6 +192,9 @@ class Write(Node):
 
 PythonOperator = Map | Filter | FlatMap | MapBatches
 """What runs in a Python worker, record by record or batch by batch."""
+
+ChainOperator = PythonOperator | KeyedProcess
+"""What can be in a chain: a keyed process as its head, since records come to it by key."""
 
 KeyGroupOperator = Window | KeyedProcess
 """What keeps state by key group."""

@@ -32,6 +32,8 @@ ELEMENT_HEADER = "flowcore-element"
 CHANNEL_HEADER = "flowcore-channel"
 
 _FLUSH_S = 10.0
+_REFRESH_S = 10.0
+"""How often a partition that is missing is looked for."""
 _log = logging.getLogger(__name__)
 
 
@@ -49,7 +51,7 @@ class ElementWriter:
         self._channel = channel.encode()
         self._serializer = TaggedSerializer(RawFormat(), channel)
         # In order, and twice does no harm; an idempotent producer may fail for good.
-        refresh = {"topic.metadata.refresh.interval.ms": 10_000}  # a partition that is missing may come
+        refresh = {"topic.metadata.refresh.interval.ms": round(_REFRESH_S * 1000)}
         settings = {**client_login(servers), "max.in.flight": 1, "log_level": 0, **refresh}
         self._producer = Producer(settings)
         self._latest: dict[type, StreamElement[Any]] = {}

@@ -1,7 +1,7 @@
 """Bounded input: what does a key group put out whose records all come in order of time, and then end?
 
 Nothing is kept for later: the state is in memory until the input has ended. Event time stands still until
-then, so that no record is late, and goes to its end at once.
+then, so that no record is late, and goes to its end at once. All records are history.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from flowcore.elements import MAX_TIMESTAMP_MS
+from flowcore.elements import MAX_TIMESTAMP_MS, RecordAttributes
 from flowcore.keygroups.operator import Closing, Outputs
 
 __all__ = ["BoundedGroup", "BoundedOperator", "BoundedRun"]
@@ -23,6 +23,10 @@ class BoundedGroup(Protocol):
 
     def advance_clock(self, clock_ms: int, out: Outputs, /) -> None:
         """The clock has come this far."""
+        ...
+
+    def attributes(self, attributes: RecordAttributes, out: Outputs, /) -> None:
+        """What is true of the records that follow."""
         ...
 
     def rows(self, rows: pa.RecordBatch, out: Outputs, /) -> None:
@@ -73,6 +77,7 @@ class BoundedRun:
             if group is None:
                 group = self.operator.open()
                 group.advance_clock(self.clock_ms, out)
+                group.attributes(RecordAttributes(backlog=True), out)
             group.rows(batch, out)
             yield from _taken(out)
         if group is None:

@@ -12,10 +12,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from flowcore.elements import LatencyMarker, WatermarkStatus
+from flowcore.elements import LatencyMarker, RecordAttributes, WatermarkStatus
 from flowcore.keygroups.buffers import BufferGroup, FlushBuffers
 from flowcore.keygroups.emission import RESULTS
-from flowcore.keygroups.operator import KeyGroup, KeyGroupOperator, Outputs
+from flowcore.keygroups.operator import KeyGroup, KeyGroupOperator, Lenient, Outputs
 
 __all__ = ["Buffered"]
 
@@ -67,6 +67,13 @@ class _Group:
         self._inner.advance_clock(clock_ms, found)
         self._pass(found, out)
 
+    def attributes(self, attributes: RecordAttributes, out: Outputs) -> None:
+        """Through both."""
+        found = Outputs()
+        self._inner.attributes(attributes, found)
+        self._pass(found, out)
+        self._buffer.attributes(attributes, out)
+
     def rows(self, rows: pa.RecordBatch, out: Outputs) -> None:
         """Records for the operator."""
         found = Outputs()
@@ -99,6 +106,10 @@ class _Group:
         self._inner.finish(found, idle=idle)
         self._pass(found, out)
         self._buffer.finish(out, idle=idle)
+
+    def mind(self) -> bool:
+        """The operator's functions; a buffer has none."""
+        return isinstance(self._inner, Lenient) and self._inner.mind()
 
     def header(self) -> Mapping[str, Any]:
         """Of both."""

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from flowcore.elements import (
     MAX_TIMESTAMP_MS,
     LatencyMarker,
+    RecordAttributes,
     StreamElement,
     Watermark,
     WatermarkStatus,
@@ -37,7 +38,7 @@ from flowcore.serializers.tagged import TaggedSerializer
 __all__ = ["ELEMENTS", "BufferGroup", "FlushBuffers"]
 
 ELEMENTS = "elements"
-"""The output of watermarks and statuses, between the records: one column, each as tagged bytes."""
+"""The output of what travels between the records: one column, each element as tagged bytes."""
 
 _VERSION = 1
 _ELEMENT_ROWS = pa.schema([pa.field("element", pa.binary())])
@@ -51,8 +52,8 @@ class FlushBuffers:
 
     Attributes:
         config: When it is flushed; its entries are those of one key group.
-        quiet_ms: How long nothing must have come until there is "nothing available", >= 0; None if there is
-            nothing behind each step, as in a slice.
+        quiet_ms: How long nothing must have come until there is "nothing available", >= 0; None for a slice,
+            which has nothing behind each step unless it is told that there is more (backlog).
         keys: The key's columns; none for one record in all.
         timestamp: The column of the records' timestamps, a 64-bit integer that may be null.
         rows: The columns of records.
@@ -104,10 +105,10 @@ class BufferGroup:
     @property
     def wake_ms(self) -> int | None:
         """When it must be flushed though nothing comes."""
-        if not self._held:
+        if not self._held or self._of.quiet_ms is None:
             return None
         interval_ms = self._config.interval_ms_in(backlog=self._rest.backlog)
-        quiet_ms = self._heard_ms + (self._of.quiet_ms or 0)
+        quiet_ms = self._heard_ms + self._of.quiet_ms
         return quiet_ms if interval_ms is None else min(self._rest.last_flush_ms + interval_ms, quiet_ms)
 
     def advance_clock(self, clock_ms: int, out: Outputs) -> None:
@@ -118,6 +119,13 @@ class BufferGroup:
         self._clock_ms = clock_ms
         if self._config.holds and is_due(self._config, self._rest, clock_ms):
             self._flush(out)
+
+    def attributes(self, attributes: RecordAttributes, out: Outputs) -> None:
+        """Flush where backlog begins or ends, so that records stay on their side of it."""
+        if attributes.backlog != self._rest.backlog:
+            self._rest.backlog = attributes.backlog
+            self._flush(out)
+        _elements([attributes], out)
 
     def rows(self, rows: pa.RecordBatch, out: Outputs) -> None:
         """Hold records, and flush whenever that makes the buffer full."""
@@ -153,9 +161,7 @@ class BufferGroup:
         """Flush if there has been nothing for long enough."""
         if not idle:
             self._heard_ms = self._clock_ms
-        quiet_ms = self._of.quiet_ms
-        is_quiet = idle and not 0 <= self._clock_ms - self._heard_ms < (quiet_ms or 0)
-        if self._config.holds and (is_quiet or quiet_ms is None):
+        if self._config.holds and self._has_nothing_available(idle=idle):
             self._flush(out)
         out.gauges["held_records"] = len(self._held)
         if self._rest.waiting_since_ms is not None:
@@ -200,6 +206,11 @@ class BufferGroup:
         self._new.clear()
         self._flushed = False
 
+    def _has_nothing_available(self, *, idle: bool) -> bool:
+        if self._of.quiet_ms is None:
+            return not self._rest.backlog
+        return idle and not 0 <= self._clock_ms - self._heard_ms < self._of.quiet_ms
+
     def _hold(self, rows: pa.RecordBatch) -> None:
         if self._rest.waiting_since_ms is None:
             self._rest.waiting_since_ms = self._clock_ms
@@ -241,7 +252,7 @@ def _records(rows: pa.RecordBatch, out: Outputs) -> None:
 
 
 def _elements(released: Iterable[StreamElement[Any]], out: Outputs) -> None:
-    found = [each for each in released if isinstance(each, Watermark | WatermarkStatus)]
+    found = [each for each in released if isinstance(each, Watermark | WatermarkStatus | RecordAttributes)]
     written = pa.array([_SERIALIZER.encode(each) for each in found], pa.binary())
     out.rows(ELEMENTS, pa.record_batch([written], schema=_ELEMENT_ROWS))
 

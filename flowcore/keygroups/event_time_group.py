@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from flowcore.elements import MAX_TIMESTAMP_MS, LatencyMarker, WatermarkStatus
+from flowcore.elements import MAX_TIMESTAMP_MS, LatencyMarker, RecordAttributes, WatermarkStatus
 from flowcore.errors import NoTimestampError
 from flowcore.keygroups.emission import LATE
 from flowcore.keygroups.folding import Folding
@@ -59,6 +59,9 @@ class EventTimeGroup:
 
     def advance_clock(self, clock_ms: int, out: Outputs) -> None:
         """Windows of event time do not look at it."""
+
+    def attributes(self, attributes: RecordAttributes, out: Outputs) -> None:
+        """Nothing changes for windows."""
 
     def status(self, status: WatermarkStatus, out: Outputs) -> None:
         """Nothing changes for windows."""

@@ -62,6 +62,7 @@ class Manifest:
         next_segment: A number that was never used.
         event_time: How far event time has come, and by which inputs.
         header: The operator's.
+        backlog: What its operator was told of its records last: they are history; None if it was not told.
         wake_ms: The time of the clock at which it will be woken; None if it will not.
         counters: How often things happened, ever.
     """
@@ -75,6 +76,7 @@ class Manifest:
     next_segment: int = 0
     event_time: Mapping[str, Any] = field(default_factory=dict)
     header: Mapping[str, Any] = field(default_factory=dict)
+    backlog: bool | None = None
     wake_ms: int | None = None
     counters: dict[str, int] = field(default_factory=dict)
 
@@ -98,9 +100,10 @@ class Manifest:
         return sum(delta.size_bytes for delta in self.deltas)
 
     def sizes(self) -> dict[str, int]:
-        """What can be watched of it: bytes in the store and how far event time has come."""
+        """What can be watched of it: bytes in the store, how far event time has come, backlog (0 or 1)."""
         watermark_ms = self.event_time.get("merged", {}).get("watermark_ms", MIN_TIMESTAMP_MS)
-        return {"state_bytes": self.snapshot_bytes + self.delta_bytes, "watermark_ms": watermark_ms}
+        known = {} if self.backlog is None else {"backlog": int(self.backlog)}
+        return {"state_bytes": self.snapshot_bytes + self.delta_bytes, "watermark_ms": watermark_ms, **known}
 
     def encode(self) -> bytes:
         """As JSON."""

@@ -17,9 +17,9 @@ from typing import Any, Protocol, runtime_checkable
 
 import pyarrow as pa
 
-from flowcore.elements import LatencyMarker, WatermarkStatus
+from flowcore.elements import LatencyMarker, RecordAttributes, WatermarkStatus
 
-__all__ = ["Closing", "KeyGroup", "KeyGroupOperator", "Outputs"]
+__all__ = ["Closing", "KeyGroup", "KeyGroupOperator", "Lenient", "Outputs"]
 
 
 @dataclass(slots=True)
@@ -54,9 +54,9 @@ class Outputs:
 class KeyGroup(Protocol):
     """The state of one key group in memory.
 
-    In each step the runtime calls `advance_clock` once, then `rows`, `advance_watermark`, `status` and
-    `marker` in the order of the stream, then `finish`, then `delta` and `header`. An exception in between
-    makes it forget the group and read it again from the store.
+    In each step the runtime calls `advance_clock` once, then `attributes` where they change, then `rows`,
+    `advance_watermark`, `status` and `marker` in the order of the stream, then `finish`, then `delta` and
+    `header`. An exception in between makes it forget the group and read it again from the store.
 
     Attributes:
         wake_ms: It wants a step at this time of the clock, though nothing may come; None if it does not.
@@ -67,6 +67,10 @@ class KeyGroup(Protocol):
 
     def advance_clock(self, clock_ms: int, out: Outputs, /) -> None:
         """The clock has come this far."""
+        ...
+
+    def attributes(self, attributes: RecordAttributes, out: Outputs, /) -> None:
+        """What is true of the records that follow; told once for each change, also over restarts."""
         ...
 
     def rows(self, rows: pa.RecordBatch, out: Outputs, /) -> None:
@@ -126,6 +130,15 @@ class KeyGroupOperator(Protocol):
 
     def open(self) -> KeyGroup:
         """A key group without state."""
+        ...
+
+
+@runtime_checkable
+class Lenient(Protocol):
+    """A key group that can take back single calls of users' functions."""
+
+    def mind(self) -> bool:
+        """Take the next step so that calls that fail are undone and leave as letters; False if it may not."""
         ...
 
 

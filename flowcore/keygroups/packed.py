@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from flowcore.elements import LatencyMarker, StreamElement
+from flowcore.elements import LatencyMarker, RecordAttributes, StreamElement
 from flowcore.serializers.events import LatencyMarkerEventSerializer
 from flowcore.serializers.formats.raw import RawFormat
 from flowcore.serializers.tagged import TaggedSerializer
@@ -33,12 +33,13 @@ _COLUMNS: dict[str, pa.DataType] = {
 }
 PACKED: pa.Schema = pa.schema(_COLUMNS)
 _TIME = Struct(">q")
+_BACKLOG = b"\x01"
 _EVENTS = LatencyMarkerEventSerializer()
 _ELEMENTS: TaggedSerializer[bytes] = TaggedSerializer(RawFormat())
 
 
 class Kind(IntEnum):
-    """What the payload is. Those in front of `SEEN` keep the order they came in."""
+    """What the payload is. Records and the elements among them keep the order they came in."""
 
     ROWS = 0
     """A record batch."""
@@ -48,8 +49,15 @@ class Kind(IntEnum):
     """That a partition had records, and the newest timestamp that counts; after all rows of the step."""
     MARKER = 3
     """A latency marker; after all else."""
-    BAD = 4
+    ATTRIBUTES = 4
+    """What is true of the step's records and of those after it; before all else."""
+    BAD = 5
     """Bad messages, as a record batch that nobody looks into here."""
+
+
+_PLACES = {
+    Kind.ATTRIBUTES: 0, Kind.ROWS: 1, Kind.ELEMENT: 1, Kind.SEEN: 2, Kind.MARKER: 3, Kind.BAD: 4,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +107,11 @@ class Packed(NamedTuple):
         """Of `Kind.MARKER`: the marker."""
         return _EVENTS.decode(self.payload).to_marker()
 
+    @property
+    def attributes(self) -> RecordAttributes:
+        """Of `Kind.ATTRIBUTES`: what they are."""
+        return RecordAttributes(self.payload == _BACKLOG)
+
     def rows(self, schema: pa.Schema) -> pa.RecordBatch:
         """Of `Kind.ROWS`: the records."""
         return pa.ipc.read_record_batch(pa.py_buffer(self.payload), schema)
@@ -124,6 +137,11 @@ class Packed(NamedTuple):
         return cls(Kind.ELEMENT, channel.encode(), at, _ELEMENTS.encode(element))
 
     @classmethod
+    def of_attributes(cls, at: int, attributes: RecordAttributes) -> Packed:
+        """What the query knows of its records; ``at`` tells the order of several in a step."""
+        return cls(Kind.ATTRIBUTES, "", at, _BACKLOG if attributes.backlog else b"")
+
+    @classmethod
     def of_event(cls, channel: Channel, event: bytes) -> Packed:
         """A latency marker, as the event that carried it."""
         return cls(Kind.MARKER, channel.encode(), 0, event)
@@ -131,4 +149,4 @@ class Packed(NamedTuple):
 
 def in_order(items: Iterable[Packed]) -> list[Packed]:
     """The rows of one step in the order in which a key group takes them."""
-    return sorted(items, key=lambda item: (max(item.kind, Kind.ELEMENT), item.channel, item.at, item.kind))
+    return sorted(items, key=lambda item: (_PLACES[Kind(item.kind)], item.channel, item.at, item.kind))

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from flowcore.elements import RecordAttributes
 from flowcore.keygroups.columns import joined
 from flowcore.keygroups.packed import PACKED, Channel, Packed
 from flowcore.serializers.formats.raw import RawFormat
@@ -41,6 +42,8 @@ class Inputs:
         element: A control element, null in rows that are records; None where there are none.
         sender: Whose control element it is.
         marker: A latency marker's event, null in rows that are none; None where there are none.
+        backlog: Whether the records that follow are history, null in rows that do not say so; None where
+            nobody does.
         bad: A bad message, as a struct, null in rows that are none; None where there are none.
     """
 
@@ -53,6 +56,7 @@ class Inputs:
     element: str | None = None
     sender: str | None = None
     marker: str | None = None
+    backlog: str | None = None
     bad: str | None = None
 
 
@@ -96,6 +100,11 @@ class Packing:
             event = batch.column(self.inputs.marker)
             yield from _written(self._markers(batch.filter(event.is_valid()), self.inputs.marker))
             batch = batch.filter(event.is_null())
+        if self.inputs.backlog is not None:
+            told = batch.column(self.inputs.backlog)
+            if told.null_count < len(told):
+                yield from _written(self._attributes(batch.filter(told.is_valid()), self.inputs.backlog))
+                batch = batch.filter(told.is_null())
         if self.inputs.bad is not None and batch.column(self.inputs.bad).null_count < batch.num_rows:
             bad = batch.column(self.inputs.bad)
             yield from _written(self._bad(batch.filter(bad.is_valid()), self.inputs.bad))
@@ -162,6 +171,14 @@ class Packing:
             number, partition, event = row.values()
             channel = Channel(self.sources[number], str(partition))
             yield partition % self.key_groups, Packed.of_event(channel, event)
+
+    def _attributes(self, batch: pa.RecordBatch, backlog: str) -> Iterator[tuple[int, Packed]]:
+        """Each to every group."""
+        for at, told in zip(
+            *(batch.column(name).to_pylist() for name in (self.inputs.offset, backlog)), strict=True
+        ):
+            packed = Packed.of_attributes(at, RecordAttributes(told))
+            yield from ((group, packed) for group in range(self.key_groups))
 
     def _bad(self, batch: pa.RecordBatch, bad: str) -> Iterator[tuple[int, Packed]]:
         for channel, part in self._by_partition(batch):

@@ -2,46 +2,40 @@
 
 Records become mappings, one by one, or stay a batch for a function of batches; a delta holds the keys whose
 states or timers may have changed, as JSON after a version byte.
-
-Every output has an *origin*, which is the same when a step is taken again: the record of which it was made
-(of a batch its first), by the columns that say where it was; or a timer, as text. `ORDINAL` tells apart the
-outputs of one origin.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
-from flowcore.elements import LatencyMarker, WatermarkStatus
-from flowcore.errors import FunctionError, StateError
-from flowcore.keygroups.emission import RESULTS, TIMESTAMP
+from flowcore.elements import LatencyMarker, RecordAttributes, WatermarkStatus
+from flowcore.errors import StateError
+from flowcore.keygroups.letters import LETTERS, Failure, Letters
 from flowcore.keygroups.operator import Outputs
-from flowcore.keygroups.records import ORDINAL
+from flowcore.keygroups.process_outputs import Behind, ProcessRows, outputs_of
 from flowcore.keygroups.slots import python_keys, python_values
-from flowcore.keygroups.user_code import columns_of, of_operator
+from flowcore.keygroups.user_code import of_operator, said_of
 from flowcore.process import (
     KeyedProcessFunction,
     KeyedRecord,
     ProcessConfig,
-    ProcessEmissions,
     ProcessOperator,
     ProcessResult,
     ProcessState,
 )
 from flowcore.process.codec import VERSION, decode_key, encode_key, forget_key, keys_of, require_forms
+from flowcore.process.lenient import LenientCalls
 from flowcore.windows.plain import from_plain, to_plain
 
-__all__ = ["TIMER", "KeyedProcesses"]
+__all__ = ["KeyedProcesses"]
 
-TIMER = "@timer"
-"""Of which timer an output was made: key, clock and time; null for those of records."""
 KEY = "@key_"
 _KEYS_PER_PIECE = 4096
 
@@ -62,6 +56,8 @@ class KeyedProcesses:
         places: Columns of records that say where one was, and go on with what is made of it.
         topics: By number, where the first three of these are a topic's number, partition and offset.
         keyed: Results carry their key, as `key_fields`; not from a function of batches, which has no one key.
+        letters: Which failures leave as letters; None where each stops the query.
+        behind: Functions that results go through before they become rows; what they put out comes instead.
     """
 
     name: str
@@ -75,6 +71,8 @@ class KeyedProcesses:
     places: tuple[str, ...] = ()
     topics: tuple[str, ...] = ()
     keyed: bool = False
+    letters: Letters | None = None
+    behind: Behind | None = None
 
     @property
     def form(self) -> str:
@@ -83,18 +81,22 @@ class KeyedProcesses:
 
     @property
     def outputs(self) -> Mapping[str, pa.Schema]:
-        """Results and side outputs."""
-        beside = [*(self.rows.field(name) for name in self.places), pa.field(TIMER, pa.string())]
-        beside += [pa.field(TIMESTAMP, pa.int64()), pa.field(ORDINAL, pa.int32())]
-        results = pa.schema([*self.results, *self.key_fields])
-        own = {RESULTS: results, **{side(name): each for name, each in self.side_outputs.items()}}
-        return {output: pa.schema([*schema, *beside]) for output, schema in own.items()}
+        """Results or what becomes of them, side outputs, and letters."""
+        found = outputs_of(self)
+        return found if self.letters is None else {**found, LETTERS: self.letters.schema(self.rows)}
 
     @property
     def key_fields(self) -> Sequence[pa.Field[Any]]:
         """The columns of a result's key, under names that no column of a user has."""
         names = self.keys if self.keyed else ()
         return [self.rows.field(name).with_name(f"{KEY}{name}") for name in names]
+
+    def place_of(self, rows: pa.RecordBatch, place: int) -> str | None:
+        """Where a record was, None if that is not known."""
+        if not self.topics:
+            return None
+        number, partition, offset = (rows.column(name)[place].as_py() for name in self.places[:3])
+        return f"{self.topics[number]}[{partition}]@{offset}"
 
     def open(self) -> _Group:
         """A key group without state."""
@@ -109,15 +111,12 @@ class KeyedProcesses:
 
     def close(self) -> None:
         """Close the function if it is open; who asks for it again opens it again."""
+        if self.behind is not None:
+            self.behind.close()
         opened = self.__dict__.pop("opened", None)
         if opened is not None:
             with of_operator(self.name):
                 opened.close()
-
-
-def side(name: str) -> str:
-    """The output of a side output; a user may call one like `RESULTS`."""
-    return f"side {name}"
 
 
 class _Group:
@@ -125,7 +124,9 @@ class _Group:
         self._of = of
         self._state = ProcessState()
         self._advances = 0
-        self._outputs = of.outputs
+        self._rows = ProcessRows(of)
+        self._minds = False
+        self._failed = False
 
     @property
     def wake_ms(self) -> int | None:
@@ -137,30 +138,89 @@ class _Group:
         """What expires, then timers of the clock that are due."""
         before_ms = self._state.clock_ms
         self._advances += 1
-        with of_operator(self._of.name, self._of_timer):
+        with self._timers("clock", out):
             seen = self._of.opened.advance_clock(self._state, clock_ms)
-        self._put(seen, out, lambda result: self._timer(result, "clock", before_ms))
+        self._rows.put(seen, out, lambda result: self._timer(result, "clock", before_ms))
+
+    def attributes(self, attributes: RecordAttributes, out: Outputs) -> None:  # noqa: ARG002 - puts out nothing
+        """The function may ask for them."""
+        self._state.backlog = attributes.backlog
 
     def rows(self, rows: pa.RecordBatch, out: Outputs) -> None:
         """Records, one by one, or at once for a function of batches."""
         keys = python_keys([rows.column(name) for name in self._of.keys], rows.num_rows)
         times = rows.column(self._of.timestamp).to_pylist()
         opened = self._of.opened
-        with of_operator(self._of.name, lambda: self._of_record(rows)):
-            if opened.config.function.by_batch():
-                batch = rows.select(list(self._of.values))
+        batch = rows.select(list(self._of.values)) if opened.config.function.by_batch() else None
+        if self._minds:
+            self._mind_rows(keys, times, batch, rows, out)
+            return
+        with of_operator(self._of.name, lambda _: self._of_record(rows, opened.current.origin, keys)):
+            if batch is not None:
                 seen = opened.process_batch(self._state, keys, times, batch)
             else:
                 seen = opened.process(self._state, map(KeyedRecord, keys, self._records(rows), times))
-        self._put(seen, out, lambda _: None, rows)
+        self._rows.put(seen, out, lambda _: None, rows)
+
+    def mind(self) -> bool:
+        """See `flowcore.keygroups.operator.Lenient`."""
+        self._minds = self._of.letters is not None
+        return self._minds
+
+    def _mind_rows(
+        self, keys: Sequence[Any], times: Sequence[int | None], batch: pa.RecordBatch | None,
+        rows: pa.RecordBatch, out: Outputs,
+    ) -> None:  # fmt: skip
+        """Records, so that those that fail leave as letters."""
+        opened = self._of.opened
+        calls = LenientCalls(opened, self._rows.require)
+        if batch is not None:
+            for start, end, seen in calls.batches(self._state, keys, times, batch):
+                self._rows.put(seen, out, lambda _: None, rows.slice(start, end - start))
+        else:
+            with calls:
+                seen = opened.process(self._state, map(KeyedRecord, keys, self._records(rows), times))
+            self._rows.put(seen, out, lambda _: None, rows)
+        name = self._of.name
+        failures = [
+            Failure(name, said_of(name, each.error, self._of_record(rows, each.origin, keys)), each.origin)
+            for each in calls.failed
+        ]
+        self._leave(failures, rows, out)
+
+    def _leave(self, failures: Sequence[Failure], rows: pa.RecordBatch, out: Outputs) -> None:
+        if failures and self._of.letters is not None:
+            self._failed = True
+            out.rows(LETTERS, self._of.letters.written(failures, rows))
+
+    @contextmanager
+    def _timers(self, clock: str, out: Outputs) -> Iterator[None]:
+        """Around calls for timers: those that fail leave as letters, if failures are minded."""
+        name, current = self._of.name, self._of.opened.current
+        if not self._minds:
+            with of_operator(name, lambda _: _of_timer(current.key, current.timestamp_ms)):
+                yield
+            return
+        calls = LenientCalls(self._of.opened, self._rows.require)
+        with calls:
+            yield
+        failures = [
+            Failure(
+                name,
+                said_of(name, each.error, _of_timer(each.key, each.timestamp_ms)),
+                content={"key": self._key(each.key), "clock": clock, "time_ms": each.timestamp_ms},
+            )
+            for each in calls.failed
+        ]
+        self._leave(failures, pa.RecordBatch.from_pylist([], schema=self._of.rows), out)
 
     def advance_watermark(self, watermark_ms: int, out: Outputs) -> None:
         """Timers of event time that are due."""
         before_ms = self._state.watermark_ms
         self._advances += 1
-        with of_operator(self._of.name, self._of_timer):
+        with self._timers("event", out):
             seen = self._of.opened.advance_watermark(self._state, watermark_ms)
-        self._put(seen, out, lambda result: self._timer(result, "event", before_ms))
+        self._rows.put(seen, out, lambda result: self._timer(result, "event", before_ms))
 
     def status(self, status: WatermarkStatus, out: Outputs) -> None:
         """Nothing changes for timers."""
@@ -169,15 +229,17 @@ class _Group:
         """It follows what is out."""
         out.markers.append(marker)
 
-    def finish(self, out: Outputs, *, idle: bool) -> None:
-        """Nothing is held back."""
+    def finish(self, out: Outputs, *, idle: bool) -> None:  # noqa: ARG002 - a key group's signature
+        """Nothing is held back; failures are minded until a step has none."""
+        self._minds, self._failed = self._minds and self._failed, False
 
     def header(self) -> Mapping[str, Any]:
-        """Both clocks, how often they moved, and what the function keeps."""
+        """Both clocks, how often they moved, backlog, and what the function keeps."""
         return {
             "watermark_ms": self._state.watermark_ms,
             "clock_ms": self._state.clock_ms,
             "advances": self._advances,
+            "backlog": self._state.backlog,
             "states": {name: each.form for name, each in self._of.opened.declared.items()},
         }
 
@@ -200,6 +262,7 @@ class _Group:
         self._state.watermark_ms = header.get("watermark_ms", self._state.watermark_ms)
         self._state.clock_ms = header.get("clock_ms", self._state.clock_ms)
         self._advances = header.get("advances", self._advances)
+        self._state.backlog = header.get("backlog", self._state.backlog)
         for piece in pieces:
             for entry in _read(piece):
                 forget_key(from_plain(entry["key"]), self._state)
@@ -216,85 +279,27 @@ class _Group:
             return ({} for _ in range(rows.num_rows))
         return (dict(zip(names, each, strict=True)) for each in zip(*lists, strict=True))
 
-    def _of_record(self, rows: pa.RecordBatch) -> str:
-        """Where the record was that the function is at; of a batch its first."""
-        if not self._of.topics:
-            return ""
-        number, partition, offset = (
-            rows.column(name)[self._of.opened.current.origin or 0].as_py() for name in self._of.places[:3]
-        )
-        first = " the batch that begins with" if self._of.opened.config.function.by_batch() else ""
-        return f" at{first} {self._of.topics[number]}[{partition}]@{offset}"
+    def _of_record(self, rows: pa.RecordBatch, origin: int | None, keys: Sequence[Any]) -> str:
+        """Which record the function is at; of a batch its first."""
+        batch = " the batch that begins with" if origin is None else ""
+        key = f" for{batch} key {keys[origin or 0]!r}"
+        place = self._of.place_of(rows, origin or 0)
+        return key if place is None else f"{key} at {place}"
 
-    def _of_timer(self) -> str:
-        current = self._of.opened.current
-        return f" at the timer of key {current.key!r}, {current.timestamp_ms} ms"
+    def _key(self, key: Any) -> dict[str, Any]:
+        names = self._of.keys
+        return dict(zip(names, key if len(names) > 1 else (key,) * len(names), strict=True))
 
     def _timer(self, result: ProcessResult, clock: str, before_ms: int) -> str:
         """A time is reached once. A timer that was asked for behind it is told apart by the advance."""
-        names = self._of.keys
-        values = result.key if len(names) > 1 else (result.key,) * len(names)
-        key = json.dumps({name: to_plain(value) for name, value in zip(names, values, strict=True)})
+        key = json.dumps({name: to_plain(value) for name, value in self._key(result.key).items()})
         time_ms = result.timestamp_ms
         late = time_ms is not None and time_ms <= before_ms
         return f"{key}:{clock}:{time_ms}{f':{self._advances}' if late else ''}"
 
-    def _put(
-        self,
-        seen: ProcessEmissions,
-        out: Outputs,
-        timer: Callable[[ProcessResult], str | None],
-        rows: pa.RecordBatch | None = None,
-    ) -> None:
-        if seen.results:
-            out.rows(RESULTS, self._made(RESULTS, seen.results, timer, rows))
-        for name, results in seen.side_outputs.items():
-            out.rows(side(name), self._made(side(name), results, timer, rows))
-        first = 0
-        for batch in seen.batches:
-            out.rows(RESULTS, self._whole(batch, first, rows))
-            first += batch.num_rows
 
-    def _made(
-        self,
-        output: str,
-        results: Sequence[ProcessResult],
-        timer: Callable[[ProcessResult], str | None],
-        rows: pa.RecordBatch | None,
-    ) -> pa.RecordBatch:
-        schema = self._outputs[output]
-        keys = self._of.key_fields if output == RESULTS else ()
-        own = pa.schema(list(schema)[: -len(keys) - len(self._of.places) - 3])
-        columns = columns_of([result.value for result in results], own, self._of.name)
-        whole = [result.key if len(keys) > 1 else (result.key,) for result in results]
-        columns += [pa.array([key[n] for key in whole], field.type) for n, field in enumerate(keys)]
-        columns += self._places(rows, [result.origin or 0 for result in results])
-        columns.append(pa.array([timer(result) for result in results], pa.string()))
-        columns.append(pa.array([result.timestamp_ms for result in results], pa.int64()))
-        columns.append(pa.array(_ordinals(results), pa.int32()))
-        return pa.record_batch(columns, schema=schema)
-
-    def _whole(self, batch: pa.RecordBatch, first: int, rows: pa.RecordBatch | None) -> pa.RecordBatch:
-        """What a function of batches returned."""
-        count = batch.num_rows
-        try:
-            columns = [batch.column(field.name).cast(field.type) for field in self._of.results]
-        except (pa.ArrowException, KeyError) as error:
-            msg = (
-                f"operator {self._of.name!r}: its function returned a batch of {batch.schema.names}, none of "
-                f"{self._of.results.names}: {error!r}; return batches of the declared schema"
-            )
-            raise FunctionError(" ".join(msg.split())) from error
-        columns += self._places(rows, [0] * count)
-        columns += [pa.nulls(count, pa.string()), pa.nulls(count, pa.int64())]
-        columns.append(pa.array(range(first, first + count), pa.int32()))
-        return pa.record_batch(columns, schema=self._outputs[RESULTS])
-
-    def _places(self, rows: pa.RecordBatch | None, origins: Sequence[int]) -> list[pa.Array[Any]]:
-        if rows is None:
-            return [pa.nulls(len(origins), self._of.rows.field(name).type) for name in self._of.places]
-        taken = np.array(origins, np.int64)
-        return [rows.column(name).take(taken) for name in self._of.places]
+def _of_timer(key: Any, time_ms: int | None) -> str:
+    return f" at the timer of key {key!r}, {time_ms} ms"
 
 
 def _read(piece: bytes) -> list[Mapping[str, Any]]:
@@ -306,15 +311,3 @@ def _read(piece: bytes) -> list[Mapping[str, Any]]:
         raise StateError(msg)
     found: list[Mapping[str, Any]] = json.loads(piece[1:])
     return found
-
-
-def _ordinals(results: Sequence[ProcessResult]) -> list[int]:
-    """The place of each among the outputs of its origin; those of batches have one origin together."""
-    found: dict[Any, int] = {}
-    places = []
-    for result in results:
-        of_timer = result.origin is None and result.timestamp_ms is not None
-        origin = (result.key, result.timestamp_ms) if of_timer else result.origin
-        places.append(found.get(origin, 0))
-        found[origin] = places[-1] + 1
-    return places

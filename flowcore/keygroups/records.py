@@ -15,23 +15,27 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from flowcore.elements import LatencyMarker, WatermarkStatus
+from flowcore.elements import LatencyMarker, RecordAttributes, WatermarkStatus
 from flowcore.errors import StateError
 from flowcore.keygroups.emission import LATE, RESULTS, WINDOW_FIELDS
+from flowcore.keygroups.letters import LETTERS, Failure, Letters
 from flowcore.keygroups.operator import Outputs
-from flowcore.keygroups.slots import python_values
-from flowcore.keygroups.user_code import columns_of, of_operator
+from flowcore.keygroups.slots import key_values, python_values
+from flowcore.keygroups.user_code import columns_of, of_operator, said_of
 from flowcore.windows import Emissions, KeyedRecord, WindowConfig, WindowOperator, WindowResult, WindowState
 from flowcore.windows.codec import VERSION, decode_key, encode_key, form_of
-from flowcore.windows.panes import OpenPane
+from flowcore.windows.lenient import FailedRecord, FailedWindow, LenientWindowOperator
+from flowcore.windows.panes import OpenPane, forget_key
 from flowcore.windows.plain import from_plain, to_plain
 from flowcore.windows.timers import Timer, TimerQueue
+from flowcore.windows.window import TimeWindow, saturated
 
 __all__ = ["ORDINAL", "RecordWindows"]
 
 ORDINAL = "@ordinal"
 """Tells apart the outputs of one emission."""
 _KEYS_PER_PIECE = 4096
+_SHOWN = 200
 
 
 def _unchanged(value: Any) -> Any:
@@ -54,6 +58,7 @@ class RecordWindows:
         rows: The columns of records.
         results: Those of the mappings that come out.
         late: Those of late records.
+        letters: Which failures leave as letters; None where each stops the query.
     """
 
     name: str
@@ -67,6 +72,7 @@ class RecordWindows:
     late: tuple[str, ...] = ()
     value_of: Callable[[dict[str, Any]], Any] = _unchanged
     record_of: Callable[[Any], Mapping[str, Any]] = _unchanged
+    letters: Letters | None = None
 
     @property
     def form(self) -> str:
@@ -79,7 +85,8 @@ class RecordWindows:
         keys = [(name, self.rows.field(name).type) for name in self.keys]
         own = [(field.name, field.type) for field in self.results]
         results = [*keys, *own, *WINDOW_FIELDS, (ORDINAL, pa.int32())]
-        return {RESULTS: pa.schema(results), LATE: pa.schema([self.rows.field(name) for name in self.late])}
+        found = {RESULTS: pa.schema(results), LATE: pa.schema([self.rows.field(name) for name in self.late])}
+        return found if self.letters is None else {**found, LETTERS: self.letters.schema(self.rows)}
 
     def open(self) -> _Group:
         """A key group without state."""
@@ -90,6 +97,8 @@ class _Group:
     def __init__(self, of: RecordWindows) -> None:
         self._of = of
         self._operator = WindowOperator(of.config)
+        self._minding: LenientWindowOperator | None = None
+        self._failed = False
         self._touched: set[Any] = set()
         self._state = WindowState(
             event_timers=_Noting(self._touched), processing_timers=_Noting(self._touched)
@@ -103,13 +112,13 @@ class _Group:
 
     def advance_clock(self, clock_ms: int, out: Outputs) -> None:
         """Timers of the clock that are due."""
-        self._put(self._called(lambda: self._operator.advance_clock(self._state, clock_ms)), out)
+        self._put(self._called(lambda windows: windows.advance_clock(self._state, clock_ms), out), out)
 
     def rows(self, rows: pa.RecordBatch, out: Outputs) -> None:
         """Records, one by one."""
         records = self._records(rows)
         self._touched.update(record.key for record in records)
-        seen = self._called(lambda: self._operator.process(self._state, records))
+        seen = self._called(lambda windows: windows.process(self._state, records), out, (rows, records))
         self._put(seen, out)
         if seen.late:
             places = {id(record): place for place, record in enumerate(records)}
@@ -118,7 +127,12 @@ class _Group:
 
     def advance_watermark(self, watermark_ms: int, out: Outputs) -> None:
         """Timers of event time that are due."""
-        self._put(self._called(lambda: self._operator.advance_watermark(self._state, watermark_ms)), out)
+        seen = self._called(lambda windows: windows.advance_watermark(self._state, watermark_ms), out)
+        self._put(seen, out)
+
+    def attributes(self, attributes: RecordAttributes, out: Outputs) -> None:  # noqa: ARG002 - puts out nothing
+        """Functions may ask for them."""
+        self._state.backlog = attributes.backlog
 
     def status(self, status: WatermarkStatus, out: Outputs) -> None:
         """Nothing changes for windows."""
@@ -127,12 +141,22 @@ class _Group:
         """It follows what is out."""
         out.markers.append(marker)
 
-    def finish(self, out: Outputs, *, idle: bool) -> None:
-        """Nothing is held back."""
+    def finish(self, out: Outputs, *, idle: bool) -> None:  # noqa: ARG002 - a key group's signature
+        """Nothing is held back; failures are minded until a step has none."""
+        if not self._failed:
+            self._minding = None
+        self._failed = False
+
+    def mind(self) -> bool:
+        """See `flowcore.keygroups.operator.Lenient`."""
+        if self._of.letters is not None:
+            self._minding = LenientWindowOperator(self._of.config, self._require)
+        return self._minding is not None
 
     def header(self) -> Mapping[str, Any]:
-        """Both clocks."""
-        return {"watermark_ms": self._state.watermark_ms, "clock_ms": self._state.clock_ms}
+        """Both clocks, and backlog."""
+        state = self._state
+        return {"watermark_ms": state.watermark_ms, "clock_ms": state.clock_ms, "backlog": state.backlog}
 
     def delta(self) -> bytes | None:
         """The keys that were touched."""
@@ -151,21 +175,15 @@ class _Group:
         """Take what was written."""
         self._state.watermark_ms = header.get("watermark_ms", self._state.watermark_ms)
         self._state.clock_ms = header.get("clock_ms", self._state.clock_ms)
+        self._state.backlog = header.get("backlog", self._state.backlog)
         for piece in pieces:
             written = _read(piece)
             for entry in written["keys"]:
-                self._forget(from_plain(entry["key"]))
+                forget_key(self._state, from_plain(entry["key"]), self._of.config)
                 decode_key(entry, self._state, self._of.config)
             for key in written["gone"]:
-                self._forget(from_plain(key))
+                forget_key(self._state, from_plain(key), self._of.config)
         self._touched.clear()
-
-    def _forget(self, key: Any) -> None:
-        key_state = self._state.keys.pop(key, None)
-        if key_state is not None:
-            for window, state_window in key_state.windows.items():
-                pane = key_state.panes[state_window]
-                OpenPane(self._state, key, key_state, window, pane).cancel_timers(self._of.config)
 
     def _written(self, keys: Iterable[Any]) -> bytes:
         held = self._state.keys
@@ -178,7 +196,7 @@ class _Group:
         return bytes([VERSION]) + json.dumps({"keys": entries, "gone": gone}).encode()
 
     def _records(self, rows: pa.RecordBatch) -> list[KeyedRecord]:
-        keys = [python_values(rows.column(name)) for name in self._of.keys]
+        keys = [key_values(rows.column(name)) for name in self._of.keys]
         whole = zip(*keys, strict=True) if keys else ((),) * rows.num_rows
         names = self._of.values
         lists = [python_values(rows.column(name)) for name in names]
@@ -188,9 +206,54 @@ class _Group:
         found = zip(whole, values or ({},) * rows.num_rows, times, strict=True)
         return [KeyedRecord(key_of(key), value_of(value), time_ms) for key, value, time_ms in found]
 
-    def _called(self, work: Callable[[], Emissions]) -> Emissions:
-        with of_operator(self._of.name):
-            return work()
+    def _called(
+        self,
+        work: Callable[[WindowOperator], Emissions],
+        out: Outputs,
+        given: tuple[pa.RecordBatch, Sequence[KeyedRecord]] | None = None,
+    ) -> Emissions:
+        windows = self._minding
+        if windows is None:
+            with of_operator(self._of.name, _where):
+                return work(self._operator)
+        seen = work(windows)
+        self._leave(windows.failed, out, given)
+        windows.failed.clear()
+        return seen
+
+    def _leave(
+        self,
+        failed: Sequence[FailedRecord | FailedWindow],
+        out: Outputs,
+        given: tuple[pa.RecordBatch, Sequence[KeyedRecord]] | None,
+    ) -> None:
+        """Letters of what failed."""
+        letters, name = self._of.letters, self._of.name
+        if letters is None or not failed:
+            return
+        self._failed = True
+        rows, records = given or (pa.RecordBatch.from_pylist([], schema=self._of.rows), ())
+        places = {id(record): place for place, record in enumerate(records)}
+        failures = []
+        for each in failed:
+            match each:
+                case FailedRecord(record, error):
+                    said = said_of(name, error, _of_record(record))
+                    failures.append(Failure(name, said, places[id(record)]))
+                case FailedWindow(key, window):
+                    said = said_of(name, each.error, _of_window(key, window))
+                    failures.append(Failure(name, said, content=self._shown(each)))
+        out.rows(LETTERS, letters.written(failures, rows))
+
+    def _shown(self, failed: FailedWindow) -> dict[str, Any]:
+        names = self._of.keys
+        return {
+            "key": dict(zip(names, failed.key if len(names) > 1 else (failed.key,), strict=False)),
+            "window_start_ms": failed.window.start_ms,
+            "window_end_ms": saturated(failed.window.end_ms),
+            "firing": failed.firing,
+            "values": failed.values,
+        }
 
     def _put(self, seen: Emissions, out: Outputs) -> None:
         out.count("late_records", len(seen.late))
@@ -198,13 +261,16 @@ class _Group:
         if seen.results:
             out.rows(RESULTS, self._batch(seen.results))
 
+    def _require(self, results: Sequence[WindowResult]) -> None:
+        self._batch(results)
+
     def _batch(self, results: Sequence[WindowResult]) -> pa.RecordBatch:
         many = len(self._of.keys) > 1
-        columns: list[Sequence[Any]] = [
-            [result.key[place] if many else result.key for result in results]
-            for place in range(len(self._of.keys))
+        keys = [
+            pa.array([result.key[place] if many else result.key for result in results], field.type)
+            for place, field in enumerate(list(self._results)[: len(self._of.keys)])
         ]
-        columns += [
+        columns: list[Sequence[Any]] = [
             [result.window_start_ms for result in results],
             [result.window_end_ms for result in results],
             [result.timestamp_ms for result in results],
@@ -214,11 +280,9 @@ class _Group:
         ]
         found = [self._of.record_of(result.value) for result in results]
         own = columns_of(found, self._of.results, self._of.name)
-        first, fields = len(self._of.keys), list(self._results)
-        beside = [*fields[:first], *fields[first + len(own) :]]
+        beside = list(self._results)[len(keys) + len(own) :]
         arrays = [pa.array(values, field.type) for values, field in zip(columns, beside, strict=True)]
-        arrays[first:first] = own
-        return pa.record_batch(arrays, schema=self._results)
+        return pa.record_batch([*keys, *own, *arrays], schema=self._results)
 
 
 class _Noting(TimerQueue):
@@ -235,6 +299,29 @@ class _Noting(TimerQueue):
         if timer is not None:
             self._due.add(timer.key)
         return timer
+
+
+def _where(error: Exception) -> str:
+    """Which record or window it was about; the traceback knows, so that nothing is noted per record."""
+    found, trace = "", error.__traceback__
+    while trace is not None:
+        held = trace.tb_frame.f_locals
+        if isinstance(held.get("self"), WindowOperator):
+            if isinstance(held.get("record"), KeyedRecord):
+                found = _of_record(held["record"])
+            elif isinstance(held.get("opened"), OpenPane):
+                found = _of_window(held["opened"].key, held["opened"].window)
+        trace = trace.tb_next
+    return found
+
+
+def _of_record(record: KeyedRecord) -> str:
+    shown = repr(record.value)
+    return f" for key {record.key!r}, record {shown if len(shown) <= _SHOWN else f'{shown[:_SHOWN]}...'}"
+
+
+def _of_window(key: Any, window: TimeWindow) -> str:
+    return f" for key {key!r}, window from {window.start_ms} to {saturated(window.end_ms)} ms"
 
 
 def _read(piece: bytes) -> dict[str, Any]:

@@ -6,6 +6,9 @@ tried again, a batch is run again after a failure. So a step takes the remembere
 and puts it back when all is written; it is used again if its position is one that led to the store's, and
 what it has missed is read from the deltas.
 
+While no user's function fails, nothing is noted that could be taken back. If one does, and its record may
+leave as a dead letter, the step begins again with the state as the store has it, and each call is minded.
+
 Deltas pile up until they are as large as the last snapshot; then a new one replaces them. So what steps write
 goes with what they change and not with what is held.
 """
@@ -21,11 +24,11 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from flowcore.elements import LatencyMarker, Watermark, WatermarkStatus
-from flowcore.errors import StateError
+from flowcore.errors import FlowcoreError, StateError
 from flowcore.keygroups.columns import joined
 from flowcore.keygroups.event_time import EventTime, Source
 from flowcore.keygroups.manifest import Manifest, Position, Written
-from flowcore.keygroups.operator import Closing, KeyGroup, KeyGroupOperator, Outputs
+from flowcore.keygroups.operator import Closing, KeyGroup, KeyGroupOperator, Lenient, Outputs
 from flowcore.keygroups.packed import Channel, Kind, Packed, in_order
 from flowcore.keygroups.store import Store
 from flowcore.watermarks.tracking import Told
@@ -91,12 +94,16 @@ class Runtime:
         manifest = self._manifest(store)
         wake_before_ms = manifest.wake_ms
         state = self._state(manifest, store, remembered.pop((self.query, group), None))
-        event_time = EventTime(self.sources)
-        event_time.restore(manifest.event_time)
-        arrived = in_order(items)
-        out = Outputs(bad=[item.payload for item in arrived if item.kind == Kind.BAD])
+        ordered = in_order(items)
         with _without_collection():
-            self._take(state, event_time, arrived, clock_ms, out)
+            try:
+                event_time, backlog, out = self._taken(state, manifest, ordered, clock_ms)
+            except FlowcoreError:
+                state = self._state(manifest, store, None)
+                if not (isinstance(state, Lenient) and state.mind()):
+                    raise
+                event_time, backlog, out = self._taken(state, manifest, ordered, clock_ms)
+            manifest.backlog = backlog
             self._write(manifest, state, store)
         manifest.header = state.header()
         manifest.event_time = event_time.snapshot()
@@ -141,10 +148,20 @@ class Runtime:
             state.restore(manifest.header, _read(store, [*manifest.snapshot, *manifest.deltas]))
         return state
 
+    def _taken(
+        self, state: KeyGroup, manifest: Manifest, items: list[Packed], clock_ms: int
+    ) -> tuple[EventTime, bool | None, Outputs]:
+        event_time = EventTime(self.sources)
+        out = Outputs(bad=[item.payload for item in items if item.kind == Kind.BAD])
+        event_time.restore(manifest.event_time)
+        state.advance_clock(clock_ms, out)
+        backlog = _tell_attributes(state, manifest.backlog, items, out)
+        self._take(state, event_time, items, clock_ms, out)
+        return event_time, backlog, out
+
     def _take(
         self, state: KeyGroup, event_time: EventTime, items: list[Packed], clock_ms: int, out: Outputs
     ) -> None:
-        state.advance_clock(clock_ms, out)
         waiting: list[pa.RecordBatch] = []
         markers: list[LatencyMarker] = []
 
@@ -172,7 +189,7 @@ class Runtime:
         _tell(state, event_time.look(clock_ms), out)
         for marker in markers:
             state.marker(marker, out)
-        state.finish(out, idle=not items)
+        state.finish(out, idle=all(item.kind == Kind.ATTRIBUTES for item in items))
 
     def _write(self, manifest: Manifest, state: KeyGroup, store: Store) -> None:
         manifest.advance(secrets.token_hex(8))
@@ -221,6 +238,17 @@ def _read(store: Store, written: Iterable[Written]) -> Iterator[bytes]:
             )
             raise StateError(msg)
         yield content
+
+
+def _tell_attributes(
+    state: KeyGroup, backlog: bool | None, items: Iterable[Packed], out: Outputs
+) -> bool | None:
+    """Changes alone: what is told again, after a restart for instance, is known."""
+    for item in items:
+        if item.kind == Kind.ATTRIBUTES and item.attributes.backlog != backlog:
+            backlog = item.attributes.backlog
+            state.attributes(item.attributes, out)
+    return backlog
 
 
 def _tell(state: KeyGroup, told: Told, out: Outputs) -> None:

@@ -6,7 +6,7 @@ Keys are looked up once for each that occurs in a batch, not once for each recor
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import repeat
 from typing import Any
@@ -17,7 +17,9 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["Coded", "Index", "Ints", "coded", "first_rows", "python_keys", "python_values"]
+from flowcore.windows.plain import NAN
+
+__all__ = ["Coded", "Index", "Ints", "coded", "first_rows", "key_values", "python_keys", "python_values"]
 
 Ints = npt.NDArray[np.int64]
 
@@ -44,8 +46,9 @@ def coded(columns: Sequence[pa.Array[Any]], rows: int) -> Coded:
     """
     if not columns:
         return Coded(np.zeros(rows, np.int64), np.zeros(min(rows, 1), np.int64))
-    codes, count = _column_codes(columns[0])
-    for column in columns[1:]:
+    first, *others = (leaf for column in columns for leaf in _leaves(column))
+    codes, count = _column_codes(first)
+    for column in others:
         more, width = _column_codes(column)
         codes, found = pd.factorize(codes * width + more)
         count = len(found)
@@ -60,8 +63,8 @@ def first_rows(codes: Ints, count: int) -> Ints:
 
 
 def python_keys(columns: Sequence[pa.Array[Any]], rows: int) -> list[Any]:
-    """Keys as Python values that are equal where Spark holds them to be: not-a-number equals itself."""
-    lists = [_key_values(column) for column in columns]
+    """Keys as Python values, of several columns as tuples; see `key_values`."""
+    lists = [key_values(column) for column in columns]
     match lists:
         case []:
             return [None] * rows
@@ -92,9 +95,6 @@ class Index:
         self._slots.update(zip(keys, range(start, start + len(keys)), strict=True))
 
 
-_NAN = float("nan")
-
-
 def python_values(column: pa.Array[Any]) -> list[Any]:
     """A column as Python values; times are in `datetime.timezone.utc`, which plain data may hold."""
     values: list[Any] = column.to_pylist()
@@ -103,11 +103,29 @@ def python_values(column: pa.Array[Any]) -> list[Any]:
     return values
 
 
-def _key_values(column: pa.Array[Any]) -> list[Any]:
+def key_values(column: pa.Array[Any]) -> list[Any]:
+    """A column of a key as Python values, equal where Spark holds them to be, a struct as a tuple.
+
+    Not-a-number equals itself, since it is always the same object.
+    """
+    if isinstance(column, pa.StructArray):
+        fields = [key_values(field) for field in column.flatten()]
+        rows = zip(column.is_valid().to_pylist(), zip(*fields, strict=True), strict=True)
+        return [row if valid else None for valid, row in rows]
     values = python_values(column)
     if pa.types.is_floating(column.type) and pc.any(pc.is_nan(column)).as_py():
-        return [_NAN if value is not None and value != value else value for value in values]  # noqa: PLR0124
+        return [NAN if value is not None and value != value else value for value in values]  # noqa: PLR0124
     return values
+
+
+def _leaves(column: pa.Array[Any]) -> Iterator[pa.Array[Any]]:
+    """Columns that say together what one says."""
+    if isinstance(column, pa.StructArray):
+        yield column.is_valid()
+        for field in column.flatten():
+            yield from _leaves(field)
+    else:
+        yield column
 
 
 def _column_codes(column: pa.Array[Any]) -> tuple[Ints, int]:

@@ -10,18 +10,18 @@ import pyarrow as pa
 
 from flowcore.errors import FlowcoreError, FunctionError
 
-__all__ = ["columns_of", "of_operator"]
+__all__ = ["columns_of", "of_operator", "said_of"]
 
 _SHOWN = 200
 
 
 @contextmanager
-def of_operator(name: str, where: Callable[[], str] = str) -> Iterator[None]:
+def of_operator(name: str, where: Callable[[Exception], str] = lambda _: "") -> Iterator[None]:
     """Around calls of an operator's function.
 
     Args:
         name: The operator.
-        where: Says what the call was about, with a leading blank; nothing by default.
+        where: Says what a call was about that raised this, with a leading blank; nothing by default.
 
     Raises:
         FunctionError: What it raised, on one line.
@@ -31,10 +31,22 @@ def of_operator(name: str, where: Callable[[], str] = str) -> Iterator[None]:
     except FlowcoreError:
         raise
     except Exception as error:
-        said = " ".join(str(error).split())
-        raised = f"{type(error).__name__}{f': {said}' if said else ''}"
-        msg = f"operator {name!r}: its function raised {raised}{where()}"
-        raise FunctionError(msg) from error
+        raise said_of(name, error, where(error)) from error
+
+
+def said_of(name: str, error: Exception, where: str) -> FlowcoreError:
+    """What is said of a call that raised an error, on one line.
+
+    Args:
+        name: The operator.
+        error: What its function raised; what flowcore has raised itself is said as it is.
+        where: What the call was about, with a leading blank.
+    """
+    if isinstance(error, FlowcoreError):
+        return error
+    said = " ".join(str(error).split())
+    raised = f"{type(error).__name__}{f': {said}' if said else ''}"
+    return FunctionError(f"operator {name!r}: its function raised {raised}{where}")
 
 
 def columns_of(records: Sequence[Mapping[str, Any]], schema: pa.Schema, operator: str) -> list[pa.Array[Any]]:

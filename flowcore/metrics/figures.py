@@ -20,9 +20,11 @@ def figures(progress: FlowProgress) -> dict[str, Figure]:
     """Every measure that says something to a person, and beside them modes and versions as text.
 
     >>> figures(FlowProgress(flow="sales", time_ms=0, seconds=1.5))
-    {'seconds': 1.5}
+    {'seconds': 1.5, 'broker_silent_s': 0.0}
     """
-    found: dict[str, Figure] = {"seconds": progress.seconds}
+    found: dict[str, Figure] = {
+        "seconds": progress.seconds, "broker_silent_s": progress.broker_silent_ms / 1000
+    }  # fmt: skip
     for query in progress.queries:
         found[f"{query.name}/mode"] = query.mode
         found[f"{query.name}/realtime"] = int(query.mode == "realtime")

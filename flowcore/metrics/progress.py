@@ -163,7 +163,7 @@ class LatencyProgress(_Stored):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Switch(_Stored):
-    """A query that was started anew: in another mode, or with another version of a result that it joins.
+    """A query that was started anew, in another mode or with another result; or that outlived something.
 
     Attributes:
         time_ms: When.
@@ -207,6 +207,10 @@ class FlowProgress(_Stored):
     interval_s: float = 0.0
     host: str = ""
     pid: int = 0
+    broker_silent_ms: int = measured(
+        "flowcore_flow_broker_silent_seconds", "time since a broker answered that does not; 0 while all do",
+        default=0, scale=0.001,
+    )  # fmt: skip
     queries: tuple[QueryProgress, ...] = ()
     latencies: tuple[LatencyProgress, ...] = ()
     switches: tuple[Switch, ...] = ()

@@ -92,7 +92,7 @@ class Batch:
             number=told["batchId"],
             start_ms=_time_ms(told["timestamp"]) or 0,
             length_ms=told["batchDuration"],
-            records=told["numInputRows"],
+            records=told["numInputRows"] - _of_files(told["sources"]),
             late=sum(row.get("late_records") or 0 for row in observed),
             dropped=sum(state["numRowsDroppedByWatermark"] for state in states)
             + sum(row.get("dropped_records") or 0 for row in observed),
@@ -227,6 +227,11 @@ def _time_ms(text: str | None) -> int | None:
 def _bytes(state: Mapping[str, Any]) -> int:
     files = int(state.get("customMetrics", {}).get("rocksdbSstFileSize", 0))
     return int(state["memoryUsedBytes"]) + files
+
+
+def _of_files(sources: Iterable[Mapping[str, Any]]) -> int:
+    """Rows that came from no topic: flowcore's own, of `flowcore.spark.told_backlog`."""
+    return sum(source["numInputRows"] for source in sources if "logOffset" in (source["endOffset"] or ()))
 
 
 def _offsets(told: Iterable[Any]) -> Offsets:

@@ -69,7 +69,7 @@ class Needs:
     """What a query needs its checkpoint to be of.
 
     Attributes:
-        sources: The topics that it reads, in order.
+        sources: The topics that it reads, in order; then `BACKLOG` where key groups hear of it.
         states: What its operators keep, in order.
     """
 
@@ -83,17 +83,16 @@ class Needs:
         return hashlib.sha256(json.dumps([self.sources, states]).encode()).hexdigest()
 
 
+BACKLOG = "its own backlog"
 _HELD_BACK = "the latest output until a flush"
 
 
 def needs_of(query: LiveQuery) -> Needs:
     """What a query needs its checkpoint to be of."""
     topics = (topic_of(source) for source in query.sources)
-    states = (_state(node, query) for node in query.operators)
-    return Needs(
-        tuple(topic.name for topic in topics if topic is not None),
-        tuple(state for state in states if state is not None),
-    )
+    states = tuple(state for node in query.operators if (state := _state(node, query)) is not None)
+    told = [BACKLOG] if any(state.key_groups is not None for state in states) else []
+    return Needs((*(topic.name for topic in topics if topic is not None), *told), states)
 
 
 def differences(before: Needs, now: Needs) -> Iterator[str]:
@@ -111,8 +110,10 @@ def differences(before: Needs, now: Needs) -> Iterator[str]:
             yield f"operator {new.operator!r} kept {old}, and now {new}"
 
 
-def _names(topics: tuple[str, ...]) -> str:
-    return f"topic{'s' * (len(topics) != 1)} {', '.join(topics) or 'none'}"
+def _names(sources: tuple[str, ...]) -> str:
+    topics = [name for name in sources if name != BACKLOG]
+    told = f" and {BACKLOG}" if BACKLOG in sources else ""
+    return f"topic{'s' * (len(topics) != 1)} {', '.join(topics) or 'none'}{told}"
 
 
 def _state(node: Operator, query: LiveQuery) -> State | None:

@@ -2,7 +2,8 @@
 
 Python operators that follow each other run in one call of a Python worker, a *chain*. Between two of
 them the plan decides once whether a record is reused, copied shallowly (a new record with the same
-values) or deeply; the worker only does what was decided.
+values) or deeply; the worker only does what was decided. A keyed process begins a chain, since its records
+are brought together by key before it; what follows it runs in the call of its key groups.
 
 Source: FLIP-329, Add operator attribute to specify support for object-reuse.
 """
@@ -12,7 +13,14 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping, Sequence
 
 from flowcore.graph.attributes import OperatorAttributes
-from flowcore.graph.operators import MapBatches, Operator, PythonOperator
+from flowcore.graph.operators import (
+    ChainOperator,
+    KeyedProcess,
+    MapBatches,
+    Operator,
+    PythonOperator,
+    SideOutput,
+)
 from flowcore.planner.plan import Chain, Decision
 
 __all__ = ["chains_of", "copy_between"]
@@ -34,7 +42,7 @@ def chains_of(
     readers: dict[Operator, list[Operator]] = {node: [] for node in operators}
     for node in operators:
         for parent in node.inputs:
-            if parent in readers and parent not in ends:
+            if parent in readers and parent not in ends and not isinstance(node, SideOutput):
                 readers[parent].append(node)
 
     def chained(node: Operator) -> bool:
@@ -42,10 +50,18 @@ def chains_of(
         (parent,) = node.inputs
         if parent in ends or parent not in readers:
             return False
-        return isinstance(parent, PythonOperator) and _all_python(readers[parent])
+        return isinstance(parent, ChainOperator) and _all_python(readers[parent])
 
-    heads = [node for node in operators if isinstance(node, PythonOperator) and not chained(node)]
-    return tuple(_chain(head, readers, object_reuse) for head in heads)
+    def heads(node: Operator) -> bool:
+        if isinstance(node, KeyedProcess):
+            return bool(readers[node]) and _all_python(readers[node])
+        return isinstance(node, PythonOperator) and not chained(node)
+
+    return tuple(
+        _chain(node, readers, object_reuse)
+        for node in operators
+        if isinstance(node, ChainOperator) and heads(node)
+    )
 
 
 def copy_between(
@@ -82,12 +98,12 @@ def copy_between(
     )
 
 
-def _chain(head: PythonOperator, readers: Mapping[Operator, list[Operator]], reuse: bool) -> Chain:
-    members: list[PythonOperator] = []
-    copies: dict[tuple[PythonOperator, PythonOperator], Decision] = {}
-    outputs: dict[PythonOperator, Decision] = {}
+def _chain(head: ChainOperator, readers: Mapping[Operator, list[Operator]], reuse: bool) -> Chain:
+    members: list[ChainOperator] = []
+    copies: dict[tuple[ChainOperator, ChainOperator], Decision] = {}
+    outputs: dict[ChainOperator, Decision] = {}
 
-    def visit(node: PythonOperator) -> None:
+    def visit(node: ChainOperator) -> None:
         members.append(node)
         following = [each for each in readers[node] if isinstance(each, PythonOperator)]
         if not following or len(following) < len(readers[node]):
@@ -101,15 +117,19 @@ def _chain(head: PythonOperator, readers: Mapping[Operator, list[Operator]], reu
     return Chain(tuple(members), copies, outputs)
 
 
-def _between(sender: PythonOperator, receiver: PythonOperator, reuse: bool) -> Decision:
-    if isinstance(sender, MapBatches):
+def _between(sender: ChainOperator, receiver: ChainOperator, reuse: bool) -> Decision:
+    if _puts_out_batches(sender):
         return Decision("reuse", (f"{sender.name} puts out Arrow batches, which cannot be changed",))
     return copy_between(
         sender.attributes(), receiver.attributes(), names=(sender.name, receiver.name), object_reuse=reuse
     )
 
 
-def _way_out(node: PythonOperator, reuse: bool) -> Decision:
+def _puts_out_batches(node: ChainOperator) -> bool:
+    return isinstance(node, MapBatches) or (isinstance(node, KeyedProcess) and node.function.by_batch())
+
+
+def _way_out(node: ChainOperator, reuse: bool) -> Decision:
     """Records wait in the worker until a batch of them is full."""
     if isinstance(node, MapBatches):
         return Decision("reuse", (f"{node.name} puts out Arrow batches, which cannot be changed",))

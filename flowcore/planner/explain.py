@@ -102,7 +102,7 @@ def _topics(edges: tuple[Edge, ...]) -> Iterator[str]:
 def _python(runs: BoundedStage | LiveQuery, plan: Plan) -> Iterator[str]:
     """What differs because there are Python functions."""
     for chain in runs.chains:
-        yield from _chain(chain)
+        yield from _chain(chain, runs)
     for node in runs.operators:
         if isinstance(node, KeyGroupOperator):
             form, state = form_of(node), state_of(node, runs)
@@ -111,13 +111,21 @@ def _python(runs: BoundedStage | LiveQuery, plan: Plan) -> Iterator[str]:
     yield from (f"{n.name} is done {_because(places[n.name])}" for n in runs.operators if n.name in places)
 
 
-def _chain(chain: Chain) -> Iterator[str]:
-    yield f"python chain {chain.name}: one call of a worker"
+def _chain(chain: Chain, runs: BoundedStage | LiveQuery) -> Iterator[str]:
+    where = f", that of {chain.head.name}'s key groups" if chain.process else ""
+    yield f"python chain {chain.name}: one call of a worker{where}"
     for (sender, receiver), decision in chain.copies.items():
         yield f"  {sender.name} -> {receiver.name}: {_because(decision)}"
     for sender, decision in chain.outputs.items():
         if decision.change:
             yield f"  {sender.name} -> out of the chain: {_because(decision)}"
+    for node in runs.operators:
+        before = [each.name for each in node.inputs if each in chain.outputs]
+        if isinstance(node, KeyGroupOperator) and before:
+            yield (
+                f"  {before[0]} -> {node.name}: not in one call, because records are brought together by key "
+                f"in front of {node.name}"
+            )
     for sender in chain.operators:
         same = [r.name for r in chain.receivers(sender) if chain.copies[sender, r].value == "reuse"]
         if len(same) > 1:

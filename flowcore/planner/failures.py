@@ -1,23 +1,37 @@
 """Failures: what becomes of a record for which a user's function fails?
 
 It goes where the unreadable messages of its source go, with its bytes, and the query goes on; unless the
-source asks to stop, or the record cannot leave the query as it came.
+source asks to stop, or the record cannot leave the query as it came. From a key group, which has no messages,
+goes what the function was given.
 """
 
 from __future__ import annotations
 
-from flowcore.graph.operators import MapBatches, Operator, PythonOperator, Read, topic_of, upstream
+from flowcore.graph.operators import (
+    KeyedProcess,
+    KeyGroupOperator,
+    MapBatches,
+    Operator,
+    PythonOperator,
+    Read,
+    Window,
+    topic_of,
+    upstream,
+)
 from flowcore.planner.plan import BoundedStage, Decision, LiveQuery
 
-__all__ = ["failure_of"]
+__all__ = ["failure_of", "letters_of"]
 
 
 def failure_of(node: Operator, runs: BoundedStage | LiveQuery) -> Decision | None:
     """``"dead letter"``, or that it stops what runs it; None for what is no Python function."""
-    if not isinstance(node, PythonOperator):
+    by_key = isinstance(node, KeyedProcess) or (isinstance(node, Window) and _asks_a_function(node))
+    if not isinstance(node, PythonOperator) and not by_key:
         return None
     if isinstance(runs, BoundedStage):
         return Decision("stops the stage", ("a result is complete, or it is none",))
+    if by_key:
+        return _of_key_group(node, runs, "what the function was given")
     batched = [each.name for each in upstream(node) if isinstance(each, MapBatches) and not each.bounded]
     if batched:
         return Decision(
@@ -25,6 +39,9 @@ def failure_of(node: Operator, runs: BoundedStage | LiveQuery) -> Decision | Non
             (f"{batched[0]} is given batches, so nobody can tell for which record it failed",),
             (f"use map or flat_map instead of {batched[0]}",),
         )
+    process = next((chain.process for chain in runs.chains if node in chain.operators), None)
+    if process is not None:
+        return _of_key_group(node, runs, f"what {process.name} had put out for it")
     sources = [each for each in upstream(node) if isinstance(each, Read) and not each.bounded]
     strict = [each.name for each in sources if (topic := topic_of(each)) and topic.on_error == "fail"]
     if len(strict) == len(sources):
@@ -42,3 +59,43 @@ def failure_of(node: Operator, runs: BoundedStage | LiveQuery) -> Decision | Non
     letters = [f"{each.name}.dead-letter" for each in sources if each in runs.dead_letters]
     but = (f"records of {', '.join(strict)} stop it, as on_error='fail' says",) if strict else ()
     return Decision("dead letter", (f"the message goes to {', '.join(letters)} as it came", *but))
+
+
+def letters_of(query: LiveQuery) -> tuple[Read, ...]:
+    """The sources to whose dead letters goes what fails in the query's key groups; none if that stops it."""
+    if not any(isinstance(node, KeyGroupOperator) for node in query.operators):
+        return ()
+    if not all(topic_of(sink) for sink in query.sinks):
+        return ()
+    return tuple(each for each in query.sources if (topic := topic_of(each)) and topic.on_error != "fail")
+
+
+def _of_key_group(node: Operator, query: LiveQuery, content: str) -> Decision:
+    letters = letters_of(query)
+    strict = [each.name for each in query.sources if each not in letters]
+    if len(strict) == len(query.sources):
+        files = [sink.name for sink in query.sinks if topic_of(sink) is None]
+        if files:
+            return Decision(
+                "stops the query",
+                (f"{files[0]} writes files, so nothing but its records can leave the query",),
+                (f"write what {node.name} puts out to a topic, and go on from that in another flow",),
+            )
+        return Decision(
+            "stops the query",
+            (f"{', '.join(strict)} says on_error='fail'",),
+            ("declare on_error='dead-letter' on the topic",),
+        )
+    names = ", ".join(f"{each.name}.dead-letter" for each in letters)
+    but = (
+        (f"records of {', '.join(strict)}, timers and windows stop it, as on_error='fail' says",)
+        if strict
+        else ()
+    )
+    undone = "" if isinstance(node, PythonOperator) else ", and what the call changed is undone"
+    return Decision("dead letter", (f"{content} goes to {names}{undone}", *but))
+
+
+def _asks_a_function(node: Window) -> bool:
+    """A user's function, trigger or evictor may be asked."""
+    return bool(node.functions) or node.config.trigger is not None or node.config.evictor is not None

@@ -93,17 +93,29 @@ def after_arrival(node: Aggregate, arriving: Arrival, settings: Settings) -> Dec
 def by_key_group(node: Operator, query: LiveQuery, config: BufferOutput, settings: Settings) -> Decision:
     """A buffer keeps what batches have put out."""
     reasons = [why_held(node, settings), _replaces(node), _why_buffer(node)]
-    reasons.append(
-        f"in backlog too, whatever {_MAX_INTERVAL}-during-backlog says: key groups do not hear of it"
-    )
+    reasons.append(_in_backlog(config))
     if settings.flush_memory_only:
         reasons.append(
             f"execution.flush.memory-buffer-only is true: also when {settings.cache_entries:,} records wait "
             "(state.backend.cache.max-entries-num)"
         )
     if query.mode.value == "slice":
-        return Decision("with the slice, by key group", tuple(reasons))
+        reasons.append("all that a slice reads is backlog")
+        return Decision(_of_slice(config), tuple(reasons))
     return Decision(f"every {shown(config.interval_ms)}, by key group", tuple(reasons))
+
+
+def _in_backlog(config: BufferOutput) -> str:
+    setting = f"{_MAX_INTERVAL}-during-backlog is {shown(config.backlog_interval_ms)}"
+    if config.backlog_interval_ms is None:
+        return f"in backlog when that is gone, and not before ({setting})"
+    return f"in backlog every {shown(config.backlog_interval_ms)}, and when that is gone ({setting})"
+
+
+def _of_slice(config: BufferOutput) -> str:
+    if config.backlog_interval_ms is None:
+        return "once, at the slice's end, by key group"
+    return f"every {shown(config.backlog_interval_ms)} and at the slice's end, by key group"
 
 
 def _replaces(node: Operator) -> str:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from flowcore.flush.config import BufferOutput
 from flowcore.graph.connectors import KafkaTopic
-from flowcore.graph.operators import Operator, PythonOperator, Read, Write, topic_of
+from flowcore.graph.operators import ChainOperator, KeyedProcess, Operator, Read, Write, topic_of
 
 __all__ = [
     "BoundedStage",
@@ -55,30 +55,36 @@ class Chain:
     """Python operators that run in one call of a Python worker: a tree, with one input.
 
     Attributes:
-        operators: Inputs before readers; the first is the only one that reads from outside.
+        operators: Inputs before readers; the first is the only one that reads from outside. That may be a
+            keyed process; the others then run in the call of its key groups.
         copies: Between two of them, ``(sender, receiver)``: ``"reuse"``, ``"shallow"`` or ``"deep"``.
         outputs: Those whose records leave the chain, each with the copy that is made for the way out.
     """
 
-    operators: tuple[PythonOperator, ...]
-    copies: Mapping[tuple[PythonOperator, PythonOperator], Decision] = field(hash=False)
-    outputs: Mapping[PythonOperator, Decision] = field(hash=False)
+    operators: tuple[ChainOperator, ...]
+    copies: Mapping[tuple[ChainOperator, ChainOperator], Decision] = field(hash=False)
+    outputs: Mapping[ChainOperator, Decision] = field(hash=False)
 
     @property
-    def head(self) -> PythonOperator:
+    def head(self) -> ChainOperator:
         """The operator that reads from outside."""
         return self.operators[0]
+
+    @property
+    def process(self) -> KeyedProcess | None:
+        """The keyed process that it begins with, if it does."""
+        return self.head if isinstance(self.head, KeyedProcess) else None
 
     @property
     def name(self) -> str:
         """The names of its operators: ``a > b``, and ``a > {b, c}`` where it parts."""
         return self._name(self.head)
 
-    def receivers(self, sender: PythonOperator) -> tuple[PythonOperator, ...]:
+    def receivers(self, sender: ChainOperator) -> tuple[ChainOperator, ...]:
         """The operators of the chain that read what one of them puts out, in the order of the flow."""
         return tuple(receiver for one, receiver in self.copies if one is sender)
 
-    def _name(self, node: PythonOperator) -> str:
+    def _name(self, node: ChainOperator) -> str:
         names = [self._name(receiver) for receiver in self.receivers(node)]
         behind = f"{{{', '.join(names)}}}" if len(names) > 1 else "".join(names)
         return f"{node.name} > {behind}" if behind else node.name
@@ -231,12 +237,6 @@ class LiveQuery:
     def buffer(self) -> Flush | None:
         """The one buffer that it keeps by key group, if it has one."""
         return next((each for each in self.flushes if each.way == "key-groups"), None)
-
-    @property
-    def buffer_interval_ms(self) -> int:
-        """How long what came may wait in its buffer, 0 if it has none."""
-        config = self.buffer.config if self.buffer else None
-        return (config.interval_ms or 0) if config else 0
 
     @property
     def batch_interval_ms(self) -> int | None:

@@ -39,6 +39,7 @@ def snapshot(state: ProcessState, declared: Mapping[str, Declaration]) -> dict[s
         "states": {name: each.form for name, each in declared.items()},
         "watermark_ms": state.watermark_ms,
         "clock_ms": state.clock_ms,
+        "backlog": state.backlog,
         "keys": [encode_key(key, state) for key in keys_of(state)],
     }
 
@@ -56,7 +57,7 @@ def restore(written: Mapping[str, Any], declared: Mapping[str, Declaration]) -> 
         )
         raise StateError(msg)
     require_forms(written["states"], declared)
-    state = ProcessState(written["watermark_ms"], written["clock_ms"])
+    state = ProcessState(written["watermark_ms"], written["clock_ms"], written.get("backlog", False))
     for entry in written["keys"]:
         decode_key(entry, state, declared)
     return state

@@ -59,6 +59,11 @@ class ProcessContext:
         return self._current.state.clock_ms
 
     @property
+    def is_backlog(self) -> bool:
+        """What comes is history, not news: what is sent on meanwhile, soon replaced, may be left out."""
+        return self._current.state.backlog
+
+    @property
     def input_ended(self) -> bool:
         """No record will follow. A function whose timers ask for timers for ever has to stop then."""
         return self.watermark_ms == MAX_TIMESTAMP_MS

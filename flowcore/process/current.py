@@ -8,6 +8,7 @@ from typing import Any
 from flowcore.errors import StateError
 from flowcore.process.results import ProcessEmissions, ProcessResult
 from flowcore.process.state import ProcessState
+from flowcore.process.undo import Undo
 
 __all__ = ["Current"]
 
@@ -21,11 +22,13 @@ class Current:
         timestamp_ms: Of the record or timer, None if it has none.
         timestamps_ms: Of the rows of a batch.
         origin: Which record of the step it is, None for a timer and for a batch.
+        undo: Where the call notes what it looks at, None where it is never taken back.
     """
 
-    __slots__ = ("_key", "_nobody", "emissions", "origin", "state", "timestamp_ms", "timestamps_ms")
+    __slots__ = ("_key", "_nobody", "emissions", "origin", "state", "timestamp_ms", "timestamps_ms", "undo")
 
     def __init__(self) -> None:
+        self.undo: Undo | None = None
         self.begin(ProcessState())
 
     def begin(self, state: ProcessState, timestamps_ms: Sequence[int | None] = ()) -> ProcessEmissions:
@@ -58,6 +61,8 @@ class Current:
     def key(self, key: Any) -> None:
         self._key, self._nobody = key, False
         self.state.touched.add(key)
+        if self.undo is not None:
+            self.undo.key(key)
 
     def result(self, record: Any) -> ProcessResult:
         """An output that is made of what is at hand."""

@@ -6,7 +6,7 @@ come from, where state is kept or who merges watermarks.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 __all__ = ["ProcessConfig", "ProcessOperator"]
+
+Call = Callable[[Callable[..., Outputs], Any], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +50,7 @@ class ProcessOperator:
     Attributes:
         declared: The states of the function by name.
         current: Which record or timer it is about, or was when the function raised.
+        call: How methods of the function are called; `called`, unless failures are taken back.
 
     Raises:
         StateError: A state is declared twice.
@@ -56,6 +59,7 @@ class ProcessOperator:
     def __init__(self, config: ProcessConfig) -> None:
         self.config = config
         self.current = Current()
+        self.call: Call = self.called
         self._context = ProcessContext(self.current, config.side_outputs)
         opening = OpenContext(self.current)
         config.function.open(opening)
@@ -66,13 +70,18 @@ class ProcessOperator:
         """Close the function."""
         self.config.function.close()
 
+    def called(self, function: Callable[..., Outputs], argument: Any) -> None:
+        """Call a method of the function with a record or a time, and take what it puts out."""
+        outputs = function(argument, self._context)
+        self.current.emissions.results.extend(map(self.current.result, outputs or ()))
+
     def process(self, state: ProcessState, records: Iterable[KeyedRecord]) -> ProcessEmissions:
         """Give records to the function, one after the other."""
-        current = self.current
+        current, call, function = self.current, self.call, self.config.function.process
         seen = current.begin(state)
         for origin, (key, record, timestamp_ms) in enumerate(records):
             current.key, current.timestamp_ms, current.origin = key, timestamp_ms, origin
-            self._collect(self.config.function.process(record, self._context))
+            call(function, record)
         return seen
 
     def process_batch(
@@ -119,10 +128,7 @@ class ProcessOperator:
 
     def _on_timer(self, key: Any, time_ms: int) -> None:
         self.current.key, self.current.timestamp_ms, self.current.origin = key, time_ms, None
-        self._collect(self.config.function.on_timer(time_ms, self._context))
-
-    def _collect(self, outputs: Outputs) -> None:
-        self.current.emissions.results.extend(map(self.current.result, outputs or ()))
+        self.call(self.config.function.on_timer, time_ms)
 
     def _expire(self, state: ProcessState, key: Any, name: str) -> None:
         ttl_ms = self.declared[name].ttl_ms

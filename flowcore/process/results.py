@@ -41,3 +41,10 @@ class ProcessEmissions:
     results: list[ProcessResult] = field(default_factory=list)
     side_outputs: dict[str, list[ProcessResult]] = field(default_factory=dict)
     batches: list[pa.RecordBatch] = field(default_factory=list)
+
+    def add(self, others: ProcessEmissions) -> None:
+        """Put others behind these."""
+        self.results += others.results
+        for name, results in others.side_outputs.items():
+            self.side_outputs.setdefault(name, []).extend(results)
+        self.batches += others.batches

@@ -34,6 +34,7 @@ class ProcessState:
     Attributes:
         watermark_ms: How far event time has come; the smallest timestamp if that is not known yet.
         clock_ms: Where the clock was last.
+        backlog: The records that come are history.
         cells: The cells of each key that has any, by the state's name.
         event_timers: Timers by the watermark.
         processing_timers: Timers by the clock.
@@ -43,6 +44,7 @@ class ProcessState:
 
     watermark_ms: int = MIN_TIMESTAMP_MS
     clock_ms: int = 0
+    backlog: bool = False
     cells: dict[Any, dict[str, Cell]] = field(default_factory=dict)
     event_timers: KeyTimers = field(default_factory=KeyTimers)
     processing_timers: KeyTimers = field(default_factory=KeyTimers)

@@ -61,6 +61,8 @@ class _State:
     def clear(self) -> None:
         """Forget everything of this key."""
         state, key, name = self._current.state, self._current.key, self.declaration.name
+        if self._current.undo is not None:
+            self._current.undo.cell(key, name)
         cells = state.cells.get(key, {})
         if cells.pop(name, None) is None:
             return
@@ -71,10 +73,18 @@ class _State:
 
     def _cell(self) -> Cell:
         """Its entries; not to be changed."""
+        if self._current.undo is not None:
+            self._current.undo.cell(self._current.key, self.declaration.name)
         return self._current.state.cells.get(self._current.key, {}).get(self.declaration.name, {})
 
+    def _kept(self, entry: Any) -> Entry | None:
+        """An entry whose value goes out."""
+        if self._current.undo is not None:
+            self._current.undo.value(self._current.key, self.declaration.name, entry)
+        return self._cell().get(entry)
+
     def _read(self, entry: Any) -> Any:
-        found = self._cell().get(entry)
+        found = self._kept(entry)
         if found is None:
             return None
         if self.declaration.reads_count:
@@ -82,7 +92,7 @@ class _State:
         return found.value
 
     def _read_all(self) -> list[tuple[Any, Any]]:
-        found = [(entry, kept.value) for entry, kept in self._cell().items()]
+        found = [(entry, kept.value) for entry in self._cell() if (kept := self._kept(entry))]
         if self.declaration.reads_count:
             for entry, value in found:
                 self._write(entry, value)
@@ -90,6 +100,8 @@ class _State:
 
     def _write(self, entry: Any, value: Any) -> None:
         state, key, ttl_ms = self._current.state, self._current.key, self.declaration.ttl_ms
+        if self._current.undo is not None:
+            self._current.undo.cell(key, self.declaration.name)
         cell = state.cells.setdefault(key, {}).setdefault(self.declaration.name, {})
         if ttl_ms is None:
             cell[entry] = Entry(value, 0)
@@ -206,8 +218,8 @@ class ReducingState(_State):
         Raises:
             StateError: It, or what comes out, is not of the declared type.
         """
-        cell = self._cell()
-        value = self._function(cell[None].value, value) if cell else value
+        kept = self._kept(None)
+        value = self._function(kept.value, value) if kept else value
         self.declaration.types[0].require(self.declaration.name, value)
         self._write(None, value)
 
@@ -226,8 +238,8 @@ class AggregatingState(_State):
 
     def add(self, value: Any) -> None:
         """Fold one in."""
-        cell = self._cell()
-        kept = cell[None].value if cell else self._function.create()
+        found = self._kept(None)
+        kept = found.value if found else self._function.create()
         self._write(None, self._function.add(kept, value))
 
     def get(self, default: Any = None) -> Any:

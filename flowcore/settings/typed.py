@@ -148,7 +148,7 @@ class Settings:
     )  # fmt: skip
     backlog_flush_interval: timedelta = _setting(
         "execution.flush.max-interval-during-backlog", timedelta(0), parse_duration,
-        "the same while the records are history, not shorter; it is checked, and changes nothing yet",
+        "the same while the records are history, not shorter; 0 for until the backlog is gone",
     )  # fmt: skip
     flush_memory_only: bool = _setting(
         "execution.flush.memory-buffer-only", False, _flag,

@@ -6,7 +6,7 @@ its input then ends. Nothing is kept in Spark's state store.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 
@@ -16,16 +16,18 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType, VariantType
 
-from flowcore.graph.operators import KeyedProcess, Window
+from flowcore.chains import ChainBehind
+from flowcore.graph.operators import KeyedProcess, Operator, Window
 from flowcore.graph.stateful import WINDOW_COLUMNS
 from flowcore.keygroups import emission
 from flowcore.keygroups.bounded import BoundedOperator, BoundedRun
 from flowcore.keygroups.emission import RESULTS
-from flowcore.keygroups.processes import KeyedProcesses, side
+from flowcore.keygroups.process_outputs import side
+from flowcore.keygroups.processes import KeyedProcesses
 from flowcore.spark.batch_windows import TIME, timed
-from flowcore.spark.by_key import require_keys
+from flowcore.spark.by_key import one_of_equals
 from flowcore.spark.keygroups import Outlet, Unpacking
-from flowcore.spark.python_chain import arrow_schema, types_of
+from flowcore.spark.python_chain import ChainOutlet, arrow_schema, types_of
 from flowcore.spark.sql import quoted, shown_time
 from flowcore.spark.windows import operator_of
 
@@ -40,17 +42,22 @@ class ByKeyGroup:
 
     Attributes:
         whole: Rows of all its outputs.
-        results: Its results.
+        results: Its results, or what the functions put out that follow it in the same call.
         sides: Its side outputs by name.
     """
 
     whole: DataFrame
-    results: DataFrame
+    results: Mapping[Operator, DataFrame]
     sides: Mapping[str, DataFrame]
 
 
 def by_key_group(
-    node: Window | KeyedProcess, frame: DataFrame, *, key_groups: int, clock_ms: int
+    node: Window | KeyedProcess,
+    frame: DataFrame,
+    *,
+    key_groups: int,
+    clock_ms: int,
+    following: tuple[ChainBehind, Sequence[ChainOutlet]] | None = None,
 ) -> ByKeyGroup:
     """Run an operator of which `flowcore.planner.forms` says ``"key-group"``.
 
@@ -59,10 +66,12 @@ def by_key_group(
         frame: Its input.
         key_groups: In how many groups.
         clock_ms: The clock as its functions see it, which stands still.
+        following: The functions that follow it in the same call, and where their records leave.
     """
+    behind, leaving = following or (None, ())
     frame = _in_order(node, frame, key_groups)
     rows = to_arrow_schema(frame.schema, timezone="UTC")
-    operator, schemas = _operator(node, rows)
+    operator, schemas = _operator(node, rows, behind)
     numbers = {output: number for number, output in enumerate(schemas)}
     names = (f"_c{number}" for number in count())
     columns = {output: {name: next(names) for name in schema.names} for output, schema in schemas.items()}
@@ -87,7 +96,10 @@ def by_key_group(
         for output in schemas
     }
     sides = [name for name, _ in node.side_outputs] if isinstance(node, KeyedProcess) else []
-    return ByKeyGroup(whole, parts[RESULTS], {name: parts[side(name)] for name in sides})
+    results: dict[Operator, DataFrame] = {} if following else {node: parts[RESULTS]}
+    for number, outlet in enumerate(leaving):
+        results[outlet.node] = parts[f"chain {number}"]
+    return ByKeyGroup(whole, results, {name: parts[side(name)] for name in sides})
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,12 +122,11 @@ def _in_order(node: Window | KeyedProcess, frame: DataFrame, key_groups: int) ->
     """The columns that are needed, each key group in a partition of its own, in order of time."""
     computed = node.computed if isinstance(node, Window) else ()
     names = dict.fromkeys((*node.by, *node.uses))
-    keys = ", ".join(map(quoted, node.by))
-    group = f"pmod(hash({keys}), {key_groups})" if keys else "0"
-    require_keys(frame.schema, node.by, node.by)
+    one = {name: one_of_equals(frame.schema, name, name) for name in node.by}
+    group = f"pmod(hash({', '.join(one.values())}), {key_groups})" if one else "0"
     frame = timed(node, frame).selectExpr(
         TIME,
-        *map(quoted, names),
+        *(f"{one.get(name, quoted(name))} AS {quoted(name)}" for name in names),
         *(f"{expression.text} AS {quoted(name)}" for name, expression in computed),
         f"CAST({group} AS INT) AS {_GROUP}",
     )
@@ -126,7 +137,7 @@ def _in_order(node: Window | KeyedProcess, frame: DataFrame, key_groups: int) ->
 
 
 def _operator(
-    node: Window | KeyedProcess, rows: pa.Schema
+    node: Window | KeyedProcess, rows: pa.Schema, behind: ChainBehind | None
 ) -> tuple[BoundedOperator, Mapping[str, pa.Schema]]:
     """What is done, and the columns of each output; nothing is late."""
     if isinstance(node, Window):
@@ -143,8 +154,10 @@ def _operator(
         rows=rows,
         results=results,
         side_outputs=schemas,
+        behind=behind,
     )
-    return process, {RESULTS: results, **{side(name): schema for name, schema in schemas.items()}}
+    own = {RESULTS: results} if behind is None else behind.outputs
+    return process, {**own, **{side(name): schema for name, schema in schemas.items()}}
 
 
 def _texts(

@@ -9,12 +9,12 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark.errors import AnalysisException, ParseException, PySparkException
 
 from flowcore.errors import FlowcoreError, PlanError, RunError
 
-__all__ = ["declared_by", "reason", "while_running"]
+__all__ = ["declared_by", "if_spark_lives", "reason", "while_running"]
 
 # What flowcore says with raise_error(...) inside of Spark.
 _SAID = re.compile(r"\[USER_RAISED_EXCEPTION\] (operator '.*?) SQLSTATE: \w+", re.DOTALL)
@@ -47,6 +47,31 @@ def while_running(what: str, log: str) -> Iterator[None]:
     except (PySparkException, Py4JJavaError) as error:
         msg = f"{what} failed: {reason(error)} (details: {log})"
         raise RunError(msg) from error
+    except (Py4JError, ConnectionError) as error:
+        if not _is_gone(error):
+            raise
+        msg = (
+            f"{what} failed: Spark's JVM is gone, killed by somebody, or by the system for want of memory: "
+            "what it had not committed is read again by the next start; see the system's log, and set "
+            f"spark.driver.memory to what the machine has left (details: {log})"
+        )
+        raise RunError(msg) from error
+
+
+@contextmanager
+def if_spark_lives() -> Iterator[None]:
+    """Around what is asked of Spark; left early where its JVM is gone."""
+    try:
+        yield
+    except (Py4JError, ConnectionError) as error:
+        if not _is_gone(error):
+            raise
+
+
+def _is_gone(error: Py4JError | ConnectionError) -> bool:
+    # Of an answer that broke off Py4J knows nothing but the question; of one that came it has a trace.
+    broke_off = type(error) is Py4JError and "Trace:" not in str(error)
+    return broke_off or isinstance(error, Py4JNetworkError | ConnectionError)
 
 
 def reason(error: BaseException) -> str:

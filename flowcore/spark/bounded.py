@@ -30,7 +30,7 @@ from flowcore.spark.batch_key_groups import by_key_group
 from flowcore.spark.boundary import declared_by, while_running
 from flowcore.spark.context import Context
 from flowcore.spark.manifest import Manifest, Table
-from flowcore.spark.python_chain import outputs_of_bounded
+from flowcore.spark.python_chain import behind, outputs_of_bounded
 from flowcore.spark.sinks import write_bad_records, write_files, write_topic
 from flowcore.spark.sources import read_bounded, source_version
 from flowcore.spark.swaps import Swap, finish, roll_back
@@ -124,7 +124,7 @@ def _compile(
     frames: dict[Operator, DataFrame] = {}
     rejected: dict[str, int] = {}
     shared = _shared(stage)
-    chains = {chain.head: chain for chain in stage.chains}
+    chains: dict[Operator, Chain] = {chain.head: chain for chain in stage.chains}
     for node in stage.operators:
         match node:
             case Read():
@@ -135,14 +135,15 @@ def _compile(
                     rejected[node.name] = write_bad_records(node, node.source, source.bad, context)
             case Write():
                 continue
-            case _ if node in chains:
+            case _ if node in chains and not isinstance(node, KeyedProcess):
                 with declared_by(node.name):
                     frames |= _chained(chains[node], stage, frames[node.inputs[0]], context, kept)
             case _ if isinstance(node, PythonOperator) or node in frames:
                 pass  # it runs with the first of its chain, or came with its process
             case Window() | KeyedProcess() if form_of(node).value == "key-group":
                 with declared_by(node.name):
-                    frames |= _by_key_group(node, stage, frames[node.inputs[0]], context, kept)
+                    chain = chains.get(node)
+                    frames |= _by_key_group(node, chain, stage, frames[node.inputs[0]], context, kept)
             case _:
                 frames[node] = batch.output(node, frames)
         if node in shared and node in frames:
@@ -164,13 +165,25 @@ def _chained(
     return parts
 
 
-def _by_key_group(
-    node: Window | KeyedProcess, stage: BoundedStage, frame: DataFrame, context: Context, kept: ExitStack
+def _by_key_group(  # noqa: PLR0917 - what it is about, then how
+    node: Window | KeyedProcess,
+    chain: Chain | None,
+    stage: BoundedStage,
+    frame: DataFrame,
+    context: Context,
+    kept: ExitStack,
 ) -> Mapping[Operator, DataFrame]:
-    """The results of an operator and the side outputs of a process."""
+    """The results of an operator, or of the chain that a process begins, and side outputs of a process."""
     now_ms = time.time_ns() // 1_000_000
-    found = by_key_group(node, frame, key_groups=context.settings.key_groups, clock_ms=now_ms)
-    parts: dict[Operator, DataFrame] = {node: found.results}
+    following = None
+    if chain is not None:
+        ends = [result.operator for result in stage.results]
+        used = columns_used(stage.operators, ends)
+        following = behind(chain, used, ends, context.settings.object_reuse_check)
+    found = by_key_group(
+        node, frame, key_groups=context.settings.key_groups, clock_ms=now_ms, following=following
+    )
+    parts: dict[Operator, DataFrame] = {**found.results}
     for side in stage.operators:
         if isinstance(side, SideOutput) and node in side.inputs and side.output in found.sides:
             parts[side] = found.sides[side.output]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -12,10 +13,12 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import (
     BinaryType,
     BooleanType,
+    DataType,
     DateType,
-    DecimalType,
-    IntegralType,
+    DoubleType,
+    FloatType,
     NullType,
+    NumericType,
     StringType,
     StructType,
     TimestampNTZType,
@@ -47,6 +50,7 @@ from flowcore.spark.lanes import (
 )
 from flowcore.spark.processor import BAD_MESSAGES, COUNTERS, MARKERS
 from flowcore.spark.sql import literal, quoted
+from flowcore.spark.told_backlog import told_backlog
 from flowcore.spark.watermarks import CHANNEL, ELEMENT
 from flowcore.watermarks import no_watermarks
 from flowcore.watermarks.strategies import PeriodicFunction
@@ -61,17 +65,17 @@ __all__ = [
     "counted_as",
     "given",
     "goes_by_clock",
+    "one_of_equals",
     "packed",
     "places",
     "put_out",
-    "require_keys",
     "topic_case",
+    "with_columns",
 ]
 
 _COUNTED = -4
 _KEYS = (
-    IntegralType, StringType, BooleanType, BinaryType, DateType, DecimalType, TimestampType, TimestampNTZType,
-    NullType,
+    NumericType, StringType, BooleanType, BinaryType, DateType, TimestampType, TimestampNTZType, NullType,
 )  # fmt: skip
 _COUNTERS = "_counters"
 _OF_BAD: dict[str, pa.DataType] = {
@@ -178,9 +182,8 @@ def given(
         columns: What a record's columns are called, and what they are called in the frame.
         of: The query.
     """
-    require_keys(tracks.frame.schema, [columns[name] for name in by], by)
-    keys = ", ".join(lane.column(name) for name in by)
-    group = f"CAST(pmod(hash({keys}), {of.key_groups}) AS INT)" if keys else "0"
+    one = {name: one_of_equals(tracks.frame.schema, columns[name], name) for name in by}
+    group = f"CAST(pmod(hash({', '.join(one.values())}), {of.key_groups}) AS INT)" if one else "0"
     texts = {
         "key_group": group,
         "source": SOURCE,
@@ -199,31 +202,60 @@ def given(
         texts["bad"] = f"CASE WHEN {LANE} = {BAD} THEN struct({', '.join(BAD_ROWS.names)}) END"
     own = (f"{text} AS {OWN}{name}" for name, text in texts.items())
     return tracks.frame.selectExpr(
-        *own, *(f"{quoted(now)} AS {quoted(name)}" for name, now in columns.items())
+        *own, *(f"{one.get(name, quoted(now))} AS {quoted(name)}" for name, now in columns.items())
     )
 
 
-def require_keys(schema: StructType, columns: Sequence[str], names: Sequence[str]) -> None:
-    """Keys that are equal or not wherever they are compared: in Spark, in Python, and read back from state.
+def one_of_equals(schema: StructType, column: str, name: str) -> str:
+    """SQL text of a key's column, the same for keys that Spark groups together: 0.0 for -0.0, and one NaN.
+
+    So they are equal or not wherever they are compared: in Spark, in Python, and read back from state.
 
     Args:
         schema: Of the frame.
-        columns: The key's columns there.
-        names: What they are called by the user.
+        column: The key's column there.
+        name: What it is called by the user.
 
     Raises:
-        PlanError: One is of a type whose values are not.
+        PlanError: It is of a type whose values cannot be compared everywhere.
     """
-    types = {field.name.lower(): field.dataType for field in schema.fields}
-    for column, name in zip(columns, names, strict=True):
-        kind = types[column.lower()]
-        if not isinstance(kind, _KEYS):
-            msg = (
-                f"by={name!r} is {kind.simpleString().upper()}: not-a-number is not equal to itself, and "
-                "what holds other values cannot be looked up, so that a key would not be found again; go by "
-                f"its parts, or by text: 'cast({name} as STRING) as key' or 'to_json({name}) as key'"
+    kind = next(field.dataType for field in schema.fields if field.name.lower() == column.lower())
+    if not _is_key(kind):
+        msg = (
+            f"by={name!r} is {kind.simpleString().upper()}: an array, a map and what holds one have no "
+            "equality that state could be found by, so that a key would not be found again; go by its parts, "
+            f"or by text: 'to_json({name}) as key'"
+        )
+        raise PlanError(msg)
+    return _one_of_equals(kind, quoted(column))
+
+
+def _is_key(kind: DataType) -> bool:
+    if isinstance(kind, StructType):
+        return bool(kind.fields) and all(_is_key(field.dataType) for field in kind.fields)
+    return isinstance(kind, _KEYS)
+
+
+def _one_of_equals(kind: DataType, text: str) -> str:
+    match kind:
+        case DoubleType() | FloatType():
+            name = kind.simpleString()
+            nan, zero = f"CAST('NaN' AS {name})", f"CAST(0 AS {name})"
+            return f"CASE WHEN isnan({text}) THEN {nan} WHEN {text} = 0 THEN {zero} ELSE {text} END"
+        case StructType(fields=fields) if _has_floats(kind):
+            parts = (
+                f"{literal(field.name)}, {_one_of_equals(field.dataType, f'{text}.{quoted(field.name)}')}"
+                for field in fields
             )
-            raise PlanError(msg)
+            return f"CASE WHEN {text} IS NOT NULL THEN named_struct({', '.join(parts)}) END"
+        case _:
+            return text
+
+
+def _has_floats(kind: DataType) -> bool:
+    if isinstance(kind, StructType):
+        return any(_has_floats(field.dataType) for field in kind.fields)
+    return isinstance(kind, (DoubleType, FloatType))
 
 
 def packed(
@@ -238,6 +270,9 @@ def packed(
         rows: The columns of records, as `records_of` says.
         of: The query.
     """
+    told = told_backlog(frame.sparkSession, Path(of.checkpoint))
+    told = told.selectExpr(f"at AS {OWN}offset", f"backlog AS {OWN}backlog")
+    frame = frame.unionByName(told, allowMissingColumns=True)
     packing = Packing(
         inputs=_inputs(frame),
         sources=tuple(source.name for source in of.query.sources),
@@ -290,6 +325,7 @@ def _inputs(frame: DataFrame) -> Inputs:
         element=named("element"),
         sender=named("sender"),
         marker=named("event"),
+        backlog=named("backlog"),
         bad=named("bad"),
     )
 
@@ -338,6 +374,13 @@ def put_out(
     return Stepped(_observed(node, frame).where(f"{LANE} <> {_COUNTED}"), found)
 
 
+def with_columns(frame: DataFrame, texts: Mapping[str, str]) -> DataFrame:
+    """A frame with these columns, in place of those that it has of the names; texts are about what it had."""
+    replaced = [name for name in frame.columns if name in texts]
+    kept = f"* EXCEPT ({', '.join(replaced)})" if replaced else "*"
+    return frame.selectExpr(kept, *(f"{text} AS {name}" for name, text in texts.items()))
+
+
 def _observed(node: Operator, frame: DataFrame) -> DataFrame:
     def total(name: str) -> str:
         return f"CAST(get_json_object({_COUNTERS}, '$.{name}') AS BIGINT)"
@@ -351,4 +394,5 @@ def _observed(node: Operator, frame: DataFrame) -> DataFrame:
         F.expr(f"min({total('held_since_ms')})").alias("held_since_ms"),
         F.expr(f"coalesce(sum({total('state_bytes')}), 0)").alias("state_bytes"),
         F.expr(f"min({total('watermark_ms')})").alias("watermark_ms"),
+        F.expr(f"max({total('backlog')})").alias("backlog"),
     )

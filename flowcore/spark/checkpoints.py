@@ -121,7 +121,7 @@ def topics_in(checkpoint: Path) -> set[str]:
     found: set[str] = set()
     for line in (checkpoint / "offsets" / str(latest)).read_text().splitlines()[2:]:
         offsets = json.loads(line) if line.startswith("{") else {}
-        found.update(offsets)
+        found.update(topic for topic, each in offsets.items() if isinstance(each, Mapping))
     return found
 
 

@@ -37,6 +37,7 @@ from flowcore.graph.operators import (
 )
 from flowcore.keygroups.emission import RESULTS
 from flowcore.planner.columns import columns_used
+from flowcore.planner.failures import letters_of
 from flowcore.planner.plan import Chain, LiveQuery
 from flowcore.spark import batch
 from flowcore.spark.aggregates import aggregated
@@ -99,7 +100,8 @@ class _Compiler:
         self.counted = any(ORDINAL in frame.columns for frame in joined.frames.values()) or any(
             isinstance(node, (Union, FlatMap)) for node in query.operators
         )
-        readers = Counter(parent for node in query.operators for parent in node.inputs)
+        others = (node for node in query.operators if not isinstance(node, SideOutput))  # no results
+        readers = Counter(parent for node in others for parent in node.inputs)
         self.readers = {node: readers[node] for node in query.operators}
         self.used = columns_used(query.operators)
         if query.buffer is not None:
@@ -116,6 +118,8 @@ class _Compiler:
             with declared_by(node.name):
                 if isinstance(node, Write):
                     self.ends.append((*self._take(node.inputs[0]), node))
+                elif isinstance(node, KeyedProcess):
+                    self._process(node)
                 elif node in self.chains:
                     self._run_chain(self.chains[node])
                 elif not isinstance(node, (PythonOperator, SideOutput)):  # these came out with another one
@@ -130,7 +134,9 @@ class _Compiler:
             return tracks.only(lane)
         outgoing = Outgoing(
             sinks=[(sink, _topic(sink)) for sink in self.query.sinks],
-            dead_letters=[(node, _topic(node)) for node in self.query.dead_letters],
+            dead_letters=[
+                (node, _topic(node)) for node in (*self.query.dead_letters, *letters_of(self.query))
+            ],
             beside=self.beside,
             sources=[_topic(node) for node in self.query.sources],
             counted=self.counted,
@@ -190,8 +196,8 @@ class _Compiler:
                 )  # fmt: skip
                 self.types[node.name] = column_types(tracks.frame)
                 return tracks, lane
-            case Window() | KeyedProcess():
-                return self._by_key(node)
+            case Window():
+                return self._window(node)
             case _:
                 msg = f"operator {node.name!r} has no output of its own"
                 raise PlanError(msg)
@@ -215,21 +221,27 @@ class _Compiler:
             flush = buffer_of(node, of)
             self._put(node, *((tracks, each) if flush is None else held_back(flush, tracks, each, of)))
 
-    def _by_key(self, node: Window | KeyedProcess) -> tuple[Tracks, Lane]:
-        """The results; side outputs wait for their readers already."""
+    def _window(self, node: Window) -> tuple[Tracks, Lane]:
+        """The results; late records wait for their readers already."""
         tracks, lane = self._take(node.inputs[0])
         sides = [
             each for each in self.query.operators if isinstance(each, SideOutput) and node in each.inputs
         ]
-        of = self._key_groups()
-        if isinstance(node, Window):
-            used = {column.lower() for each in sides for column in self.used[each]}
-            tracks, lanes = windowed(node, tracks, lane, used, of)
-        else:
-            tracks, lanes = processed(node, tracks, lane, of)
+        used = {column.lower() for each in sides for column in self.used[each]}
+        tracks, lanes = windowed(node, tracks, lane, used, self._key_groups())
         for each in sides:
             self._put(each, tracks, lanes[each.output])
         return tracks, lanes[RESULTS]
+
+    def _process(self, node: KeyedProcess) -> None:
+        """What comes out of it, or of the chain that it begins, waits for its readers."""
+        tracks, lane = self._take(node.inputs[0])
+        tracks, lanes = processed(
+            node, tracks, lane, self._key_groups(), self.chains.get(node), self.used,
+            self.context.settings.object_reuse_check,
+        )  # fmt: skip
+        for each, made in lanes.items():
+            self._put(each, tracks, made)
 
     def _key_groups(self) -> ByKey:
         return ByKey(

@@ -24,7 +24,7 @@ from flowcore.metrics.progress import FlowProgress, QueryProgress
 from flowcore.planner.plan import LiveQuery, LiveStage, Plan
 from flowcore.settings import Settings
 from flowcore.spark.beside import Beside
-from flowcore.spark.boundary import while_running
+from flowcore.spark.boundary import if_spark_lives, while_running
 from flowcore.spark.checkpoints import check_plan, checkpoint_of
 from flowcore.spark.context import Context, broker_of
 from flowcore.spark.joined_results import JoinedResults
@@ -153,19 +153,20 @@ class LiveRun:
         """Stop every query at once; what was not committed is read again by the next start."""
         if self._closes_observation:
             self._observation.close()
-        self._closing.close()
+        with if_spark_lives():
+            self._closing.close()
 
     def _look(self) -> None:
         try:
-            self._leases.check()
-            for each in self._queries:
-                if (error := each.error) is not None:
-                    with while_running(
-                        f"query {each.query.name!r} of flow {self.plan.flow!r}", self.context.log
-                    ):
-                        raise error
-                each.look()
-            self._results.release({pair for each in self._queries for pair in each.versions})
+            with while_running(f"flow {self.plan.flow!r}", self.context.log):
+                self._leases.check()
+                for each in self._queries:
+                    if (error := each.error) is not None:
+                        what = f"query {each.query.name!r} of flow {self.plan.flow!r}"
+                        with while_running(what, self.context.log):
+                            raise error
+                    each.look()
+                self._results.release({pair for each in self._queries for pair in each.versions})
         except FlowcoreError as failure:
             self._observation.failed(str(failure))
             self.stop()

@@ -38,7 +38,8 @@ def committed_offsets(checkpoint: Path) -> dict[str, Offsets]:
     found: dict[str, Offsets] = {}
     for line in planned.read_text().splitlines()[2:]:
         for topic, offsets in json.loads(line).items() if line.startswith("{") else ():
-            found[topic] = {int(number): offset for number, offset in offsets.items()}
+            if isinstance(offsets, Mapping):  # a topic's, and not those of `flowcore.spark.told_backlog`
+                found[topic] = {int(number): offset for number, offset in offsets.items()}
     return found
 
 

@@ -1,13 +1,21 @@
-"""Keyed process functions in a live query: from a lane's records to lanes of what they put out."""
+"""Keyed process functions in a live query: from a lane's records to lanes of what they put out.
+
+Functions that read their results run in the same call of a worker; then what these put out comes instead.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 
-from flowcore.graph.operators import KeyedProcess, SideOutput, topic_of
+from flowcore.chains import CheckMode
+from flowcore.graph.operators import KeyedProcess, Operator, SideOutput, topic_of
 from flowcore.keygroups.emission import RESULTS, TIMESTAMP
-from flowcore.keygroups.processes import TIMER, KeyedProcesses, side
+from flowcore.keygroups.letters import LETTERS
+from flowcore.keygroups.process_outputs import NTH, TIMER, side
+from flowcore.keygroups.processes import KeyedProcesses
 from flowcore.keygroups.records import ORDINAL as OUTPUT
+from flowcore.planner.plan import Chain
 from flowcore.spark.buffers import buffer_of, buffered
 from flowcore.spark.by_key import (
     OF,
@@ -19,28 +27,73 @@ from flowcore.spark.by_key import (
     put_out,
     records_of,
     topic_case,
+    with_columns,
 )
-from flowcore.spark.lanes import IDENTITY, LANE, ORDINAL, SOURCE, TIME, Lane, Tracks
-from flowcore.spark.python_chain import arrow_schema, types_of
+from flowcore.spark.lanes import BAD, IDENTITY, LANE, ORDINAL, SOURCE, TIME, Lane, Tracks
+from flowcore.spark.letters import letter_columns, letters_for
+from flowcore.spark.python_chain import arrow_schema, behind, types_of
 from flowcore.spark.sql import literal
 
 __all__ = ["processed"]
 
 
-def processed(node: KeyedProcess, tracks: Tracks, lane: Lane, of: ByKey) -> tuple[Tracks, Mapping[str, Lane]]:
-    """What a keyed process function puts out: its results, and by name the side outputs that are read.
+@dataclass(frozen=True, slots=True)
+class _Out:
+    """One output that goes on.
+
+    Attributes:
+        node: Whose output it is to its readers.
+        output: What it is called in the key groups.
+        name: In front of the identities of its rows.
+        columns: Of its rows.
+        step: Tells apart what became of one result, None where that is one at most.
+        told: It is known of which record each was made.
+    """
+
+    node: Operator
+    output: str
+    name: str
+    columns: tuple[str, ...]
+    step: str | None = None
+    told: bool = True
+
+
+def processed(  # noqa: PLR0917 - what it is about, then how
+    node: KeyedProcess,
+    tracks: Tracks,
+    lane: Lane,
+    of: ByKey,
+    chain: Chain | None,
+    used: Mapping[Operator, Collection[str]],
+    check: CheckMode = "off",
+) -> tuple[Tracks, Mapping[Operator, Lane]]:
+    """What a keyed process function puts out, by operator: its results, and the side outputs that are read.
 
     Args:
         node: The operator.
         tracks: Rows, the lane's among them.
         lane: The records.
         of: The query.
+        chain: The chain that it begins, whose outputs come instead of its results; None if it begins none.
+        used: The output columns of each operator that are used, in lower case.
+        check: Whether functions of the chain are watched.
     """
     places = coordinates(of)
     read = {name: lane.lower[name.lower()] for name in (*node.by, *node.uses)}
     columns = {**read, **places}
     frame = given(node.by, tracks, lane, columns, of)
     rows = records_of(frame, columns)
+    letters = letters_for(of, (*node.by, *node.uses))
+    outs = [*_sides(node, of)]
+    following = None
+    if chain is None:
+        outs.append(_Out(node, RESULTS, node.name, node.schema.names))
+    else:
+        following, outlets = behind(chain, used, check=check, lenient=letters is not None)
+        for number, outlet in enumerate(outlets):
+            step = next(tracks.names) if outlet.multiplied else None
+            told = not outlet.batched
+            outs.append(_Out(outlet.node, f"chain {number}", node.name, (*outlet.types,), step, told))
     function = KeyedProcesses(
         name=node.name,
         function=node.function,
@@ -53,37 +106,61 @@ def processed(node: KeyedProcess, tracks: Tracks, lane: Lane, of: ByKey) -> tupl
         results=arrow_schema(types_of(node.schema)),
         side_outputs={name: arrow_schema(types_of(schema)) for name, schema in node.side_outputs},
         keyed=buffer_of(node, of) is not None,
+        letters=letters,
+        behind=following,
     )
     operator = buffered(node, function, [field.name for field in function.key_fields], of)
-    sides = [
-        each.output for each in of.query.operators if isinstance(each, SideOutput) and node in each.inputs
-    ]
-    names = {RESULTS: node.name, **{side(name): f"{node.name}.{name}" for name in sides}}
-    lanes = {output: Lane(next(of.numbers), {}, identified=False, named=True) for output in names}
-    outputs = {output: (each.number, operator.outputs[output]) for output, each in lanes.items()}
+    lanes = {each.node: Lane(next(of.numbers), {}, identified=False, named=each.told) for each in outs}
+    outputs = {each.output: (lanes[each.node].number, operator.outputs[each.output]) for each in outs}
+    if letters is not None:
+        outputs[LETTERS] = (BAD, operator.outputs[LETTERS])
     stepped = put_out(node, packed(node, frame, operator, rows, of), outputs, tracks)
 
     found = stepped.physical
     beside = {
-        IDENTITY: _of_lane(lanes, {output: _identity(names[output], found[output], of) for output in lanes}),
-        TIME: _of_lane(lanes, {output: found[output][TIMESTAMP] for output in lanes}),
+        IDENTITY: _by_lane(
+            {
+                lanes[each.node].number: _identity(each.name, found[each.output], of)
+                for each in outs
+                if each.told
+            }
+        ),
+        TIME: _by_lane({lanes[each.node].number: found[each.output][TIMESTAMP] for each in outs}),
     }
     if of.counted:
-        beside[ORDINAL] = "'0'"
-    frame = stepped.frame.selectExpr("*", *(f"{text} AS {name}" for name, text in beside.items()))
-    after = Tracks(frame, tracks.names, identified=False, bad=tracks.bad, marked=tracks.marked)
+        told_apart = {
+            lanes[each.node].number: _nth(found[each.output][NTH], each.step)
+            for each in outs
+            if each.step is not None
+        }
+        beside[ORDINAL] = f"coalesce({_by_lane(told_apart)}, '0')"
+    if letters is not None:
+        beside |= letter_columns(found[LETTERS], of, beside, stepped.frame.columns)
+    after = Tracks(
+        with_columns(stepped.frame, beside),
+        tracks.names,
+        identified=False,
+        marked=tracks.marked,
+        bad=tracks.bad or letters is not None,
+    )
     after.shared = True
-    own = {RESULTS: node.schema, **{side(name): schema for name, schema in node.side_outputs}}
-    made = {
-        output: Lane(
-            each.number,
-            {name: found[output][name] for name in own[output].names},
+    return after, {
+        each.node: Lane(
+            lanes[each.node].number,
+            {name: found[each.output][name] for name in each.columns},
             identified=False,
-            named=True,
+            named=each.told,
         )
-        for output, each in lanes.items()
+        for each in outs
     }
-    return after, {RESULTS: made[RESULTS], **{name: made[side(name)] for name in sides}}
+
+
+def _sides(node: KeyedProcess, of: ByKey) -> Iterator[_Out]:
+    schemas = dict(node.side_outputs)
+    for each in of.query.operators:
+        if isinstance(each, SideOutput) and node in each.inputs:
+            name = each.output
+            yield _Out(each, side(name), f"{node.name}.{name}", schemas[name].names)
 
 
 def _identity(name: str, found: Mapping[str, str], of: ByKey) -> str:
@@ -95,6 +172,13 @@ def _identity(name: str, found: Mapping[str, str], of: ByKey) -> str:
     return f"concat_ws(':', {literal(name)}, {origin}, {found[OUTPUT]})"
 
 
-def _of_lane(lanes: Mapping[str, Lane], texts: Mapping[str, str]) -> str:
-    cases = (f"WHEN {each.number} THEN {texts[output]}" for output, each in lanes.items())
+def _nth(number: str, step: str | None) -> str:
+    """The first keeps its ordinal, so that it does not depend on there being others."""
+    return f"'0' || CASE WHEN {number} > 0 THEN '.{step}-' || {number} ELSE '' END"
+
+
+def _by_lane(texts: Mapping[int, str]) -> str:
+    if not texts:
+        return "CAST(NULL AS STRING)"
+    cases = (f"WHEN {number} THEN {text}" for number, text in texts.items())
     return f"CASE {LANE} {' '.join(cases)} END"

@@ -24,6 +24,7 @@ from flowcore.elements import MIN_TIMESTAMP_MS
 from flowcore.errors import BrokerError
 from flowcore.graph.operators import topic_of
 from flowcore.latency import LatencySummary
+from flowcore.metrics.health import show_seconds
 from flowcore.metrics.progress import (
     FlowProgress,
     LatencyProgress,
@@ -34,6 +35,7 @@ from flowcore.metrics.progress import (
 from flowcore.metrics.tally import Batch, QueryTally, Rate, partitions_of
 from flowcore.planner.backlog import thresholds
 from flowcore.planner.plan import LiveQuery, Plan
+from flowcore.spark.boundary import if_spark_lives
 from flowcore.spark.context import Context
 from flowcore.spark.offsets import committed_offsets, start_offsets
 from flowcore.spark.topic_ends import TopicEnds
@@ -125,7 +127,7 @@ class RunMeter:
             meter.started(query, running, watermarks, under_way=under_way, bounded=bounded)
 
     def note(self, name: str, reason: str) -> None:
-        """Tell of a query that goes on as it is though it was to be started anew."""
+        """Tell of something that a query goes on through as it is."""
         mode = self._queries[name].mode or ""
         switch = Switch(time_ms=_now_ms(), query=name, before=mode, after=mode, reason=reason)
         self._switches = (*self._switches, switch)[-_SWITCHES:]
@@ -133,7 +135,7 @@ class RunMeter:
     def query(self, name: str) -> QueryProgress:
         """What one query has done so far."""
         with self._reading:
-            self._topics.ask()
+            self._ask()
             return self._queries[name].read(self._topics, _now_ms())
 
     def read(
@@ -147,8 +149,8 @@ class RunMeter:
             latencies: Of the last minute.
         """
         with self._reading:
-            self._topics.ask()
-            now_ms = _now_ms()
+            self._ask()
+            now_ms, silent_s = _now_ms(), self._topics.silent_s
             queries = tuple(meter.read(self._topics, now_ms) for meter in self._queries.values())
         if state != "running":  # those that are still active are about to be stopped
             queries = tuple(replace(query, active=False) for query in queries)
@@ -161,10 +163,17 @@ class RunMeter:
             interval_s=self._context.settings.metrics_interval.total_seconds(),
             host=socket.gethostname(),
             pid=os.getpid(),
+            broker_silent_ms=round(silent_s * 1000),
             queries=queries,
             latencies=tuple(map(LatencyProgress.of_summary, latencies)),
             switches=self._switches,
         )
+
+    def _ask(self) -> None:
+        for servers, away_s in self._topics.ask().items():
+            for name, meter in self._queries.items():
+                if meter.mode is not None:
+                    self.note(name, f"broker {servers} answers again, after {show_seconds(away_s)} without")
 
     def _begin(self, query: LiveQuery) -> dict[str, dict[int, int]]:
         """Where the query begins to read if its checkpoint says nothing of it."""
@@ -253,7 +262,8 @@ class _QueryMeter:
 
     def _take(self) -> None:
         if self._running:
-            self._tally.take(Batch.run_of(_batches_after(self._last_batch, self._running)))
+            with if_spark_lives():
+                self._tally.take(Batch.run_of(_batches_after(self._last_batch, self._running)))
 
     @property
     def _last_batch(self) -> int:
@@ -266,7 +276,10 @@ class _QueryMeter:
 
     @property
     def _busy(self) -> bool:
-        return self._running is not None and bool(self._running.status["isTriggerActive"])
+        found = [False]
+        with if_spark_lives():
+            found = [self._running is not None and bool(self._running.status["isTriggerActive"])]
+        return any(found)
 
     def _standings(self) -> dict[str, Mapping[int, Standing]]:
         known = self._watermarks.sources if self._watermarks else {}

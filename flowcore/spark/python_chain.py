@@ -5,7 +5,7 @@ One ``mapInArrow`` for a chain, over its input columns and what must get past it
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
@@ -15,8 +15,27 @@ from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import DataType, IntegerType, StructField, StructType
 
-from flowcore.chains import ChainSpec, CheckMode, Copy, Failing, Kind, PassingChain, Receiver, Step, Way
-from flowcore.graph.operators import Filter, FlatMap, Map, MapBatches, Operator, PythonOperator
+from flowcore.chains import (
+    ChainBehind,
+    ChainSpec,
+    CheckMode,
+    Copy,
+    Failing,
+    Kind,
+    PassingChain,
+    Receiver,
+    Step,
+    Way,
+)
+from flowcore.graph.operators import (
+    ChainOperator,
+    Filter,
+    FlatMap,
+    KeyedProcess,
+    Map,
+    MapBatches,
+    Operator,
+)
 from flowcore.graph.schema import Schema
 from flowcore.planner.columns import columns_read
 from flowcore.planner.plan import Chain
@@ -38,7 +57,7 @@ from flowcore.spark.lanes import (
 from flowcore.spark.sql import quoted
 from flowcore.spark.watermarks import CHANNEL, ELEMENT
 
-__all__ = ["arrow_schema", "chained", "outputs_of_bounded", "types_of"]
+__all__ = ["ChainOutlet", "arrow_schema", "behind", "chained", "outputs_of_bounded", "types_of"]
 
 _COORDINATES = ("topic", "partition", "offset")
 _OF_A_RECORD = (*_COORDINATES, ORDINAL, TIME, IDENTITY, SOURCE, NEWEST)
@@ -77,7 +96,7 @@ def chained(
     kept: Collection[str] = (),
     check: CheckMode = "off",
     last: bool = True,
-) -> Mapping[PythonOperator, Lane]:
+) -> Mapping[ChainOperator, Lane]:
     """Run a chain on the rows of a lane; the lane of each operator whose output leaves it.
 
     Args:
@@ -149,7 +168,7 @@ def chained(
 
 
 @dataclass(frozen=True, slots=True)
-class _Outlet:
+class ChainOutlet:
     """What leaves a chain at an operator.
 
     Attributes:
@@ -159,20 +178,49 @@ class _Outlet:
         batched: It is not known of which record one was made.
     """
 
-    node: PythonOperator
+    node: ChainOperator
     types: Mapping[str, DataType]
     multiplied: bool
     batched: bool
 
 
+def behind(
+    chain: Chain, used: Mapping[Operator, Collection[str]], ends: Collection[Operator] = (),
+    check: CheckMode = "off", *, lenient: bool = False,
+) -> tuple[ChainBehind, Sequence[ChainOutlet]]:  # fmt: skip
+    """A chain that begins with a keyed process, to be run by its key groups, and where records leave it.
+
+    Args:
+        chain: The chain.
+        used: The output columns of each operator that are used, in lower case.
+        ends: Operators whose whole output leaves.
+        check: Whether functions are watched.
+        lenient: Records for which a function fails are put aside.
+    """
+    writer = _SpecWriter(chain, used, ends)
+    spec = writer.spec(types_of(chain.head.schema) if isinstance(chain.head, KeyedProcess) else {})
+    return ChainBehind(spec=spec, check=check, lenient=lenient), writer.outlets
+
+
 class _SpecWriter:
+    """Writes down what a chain of the plan is to a worker.
+
+    Args:
+        chain: The chain.
+        used: The output columns of each operator that are used, in lower case.
+        ends: Operators whose whole output leaves.
+
+    Attributes:
+        outlets: Where records leave, by number; known when `spec` has been called.
+    """
+
     def __init__(
         self, chain: Chain, used: Mapping[Operator, Collection[str]], ends: Collection[Operator]
     ) -> None:
         self.chain = chain
         self.used = used
         self.ends = ends
-        self.outlets: list[_Outlet] = []
+        self.outlets: list[ChainOutlet] = []
 
     def spec(self, given: Mapping[str, DataType]) -> ChainSpec:
         """The chain over an input of columns with their types."""
@@ -180,7 +228,7 @@ class _SpecWriter:
         return ChainSpec(arrow_schema(given), head)
 
     def _step(
-        self, node: PythonOperator, given: Mapping[str, DataType], *, multiplied: bool, batched: bool
+        self, node: ChainOperator, given: Mapping[str, DataType], *, multiplied: bool, batched: bool
     ) -> Step:
         types = given if isinstance(node, Filter) else types_of(node.schema)
         multiplied = multiplied or isinstance(node, FlatMap)
@@ -192,7 +240,7 @@ class _SpecWriter:
             if node not in self.ends:
                 leaving = {name: kind for name, kind in types.items() if name.lower() in self.used[node]}
                 leaving = leaving or dict(list(types.items())[:1])  # a row without columns would be none
-            self.outlets.append(_Outlet(node, leaving, multiplied, batched))
+            self.outlets.append(ChainOutlet(node, leaving, multiplied, batched))
             decided = self.chain.outputs.get(node)
             # Of records that others receive too, the output keeps its own.
             outlet_copy = (
@@ -208,7 +256,7 @@ class _SpecWriter:
         return Step(
             name=node.name,
             kind=_kind(node),
-            function=node.function,
+            function=_not_called if isinstance(node, KeyedProcess) else node.function,
             schema=arrow_schema(types),
             receivers=receivers,
             outlet=outlet,
@@ -219,8 +267,14 @@ class _SpecWriter:
         )
 
 
-def _kind(node: PythonOperator) -> Kind:
+def _not_called(_: object) -> None:
+    """A keyed process is called by its key groups."""
+
+
+def _kind(node: ChainOperator) -> Kind:
     match node:
+        case KeyedProcess():
+            return "process"
         case Map():
             return "map"
         case Filter():

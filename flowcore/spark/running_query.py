@@ -138,7 +138,7 @@ class RunningQuery:
             writer=writer,
             interval_s=self._context.settings.auto_watermark_interval.total_seconds(),
             state=self._checkpoint.with_suffix(".watermarks.json"),
-            withheld=Withheld(0 if query.mode.value == "slice" else query.buffer_interval_ms),
+            withheld=_withheld(query),
         )
         self._closing.enter_context(writer)
         self._closing.enter_context(sender)
@@ -181,3 +181,12 @@ class RunningQuery:
         return (
             writer.format("kafka").options(**options, **sink_options(query, beside.limits.values())).start()
         )
+
+
+def _withheld(query: LiveQuery) -> Withheld:
+    config = query.buffer.config if query.buffer else None
+    if config is None:
+        return Withheld(0)
+    # Out of backlog each batch of a slice flushes.
+    interval_ms = 0 if query.mode.value == "slice" else config.interval_ms or 0
+    return Withheld(interval_ms, config.interval_ms_in(backlog=True))

@@ -20,6 +20,7 @@ from flowcore.installation.archive import compiler_options, driver_class_path, d
 from flowcore.installation.jars import jars
 from flowcore.installation.java import find_java
 from flowcore.settings import Settings
+from flowcore.spark.boundary import if_spark_lives
 
 __all__ = ["live_session", "session", "session_config"]
 
@@ -135,9 +136,10 @@ def stop(spark: SparkSession) -> None:
     if gateway is None:  # another session of this process has ended the JVM that they shared
         return
     try:
-        for query in spark.streams.active:
-            query.stop()
-        spark.stop()
+        with if_spark_lives():
+            for query in spark.streams.active:
+                query.stop()
+            spark.stop()
     finally:
         gateway.shutdown()
         if gateway.proc is not None:

@@ -19,11 +19,13 @@ from flowcore.errors import FlowcoreError
 from flowcore.planner.backlog import backlog_interval, thresholds
 from flowcore.planner.plan import LiveQuery
 from flowcore.spark.beside import Beside
+from flowcore.spark.boundary import if_spark_lives
 from flowcore.spark.checkpoints import checkpoint_of, clear_unborn, record
 from flowcore.spark.context import Context
 from flowcore.spark.joined_results import Joined, JoinedResults
 from flowcore.spark.progress import RunMeter
 from flowcore.spark.running_query import Prepared, RunningQuery, prepare
+from flowcore.spark.told_backlog import BacklogTeller
 
 __all__ = ["SupervisedQuery"]
 
@@ -59,6 +61,8 @@ class SupervisedQuery:
         self._reason = ""
         self._looked_s = 0.0
         self._running: RunningQuery | None = None
+        self._teller = BacklogTeller(self._checkpoint) if beside.windowed else None
+        self._ends_backlog = False
         meter.about_to_start(query, self._checkpoint, lambda: self.active)
         self._next = self._prepare(results.newest(query), behind=self._behind())
 
@@ -74,11 +78,13 @@ class SupervisedQuery:
 
     @property
     def active(self) -> bool:
-        """It runs, or is about to go on."""
+        """It runs, or is about to go on; of a JVM that is gone, it is `look` that tells."""
         running = self._running
-        return running is not None and (
-            not running.ended or ((running.ending or running.prepared.catching_up) and self.error is None)
-        )
+        active = running is not None
+        if running is not None:
+            with if_spark_lives():
+                active = not running.ended or (self._goes_on(running) and self.error is None)
+        return active
 
     @property
     def error(self) -> Exception | None:
@@ -100,6 +106,7 @@ class SupervisedQuery:
         """
         clear_unborn(self._checkpoint)
         record(self.query, self._context.flow, self._checkpoint, self._next.types)
+        self._tell(starts=True)
         self._start()
 
     def look(self) -> None:
@@ -109,13 +116,16 @@ class SupervisedQuery:
             FlowcoreError: It cannot be started again.
         """
         running = self._running
-        if running is None or self.query.mode.value == "slice":
+        if running is None:
             return
         if running.ended:
-            if (running.ending or running.prepared.catching_up) and self.error is None:
+            if self._goes_on(running) and self.error is None:
                 self._go_on(running)
+        elif self.query.mode.value == "slice":
+            return
         elif not running.ending and time.monotonic() >= self._looked_s + _LOOK_S:
             self._looked_s = time.monotonic()
+            self._tell()
             if self._takes_over(running) or self._falls_behind(running):
                 running.end_after_batch()
             elif running.prepared.catching_up and self._next is running.prepared:
@@ -129,6 +139,27 @@ class SupervisedQuery:
     @property
     def _checkpoint(self) -> Path:
         return checkpoint_of(self.query, self._context.flow, self._context.settings)
+
+    def _goes_on(self, running: RunningQuery) -> bool:
+        return running.ending or running.prepared.catching_up or self._ends_backlog
+
+    def _tell(self, *, starts: bool = False) -> None:
+        """Tell key groups whether what they get is history.
+
+        In a slice all is. Where a buffer waits for its end, a last run of nothing but that tells it.
+        """
+        if self._teller is None:
+            return
+        progress = self._meter.query(self.query.name)
+        backlog = progress.backlog
+        if self.query.mode.value == "slice":
+            waits = self.query.buffer is not None
+            backlog = starts and progress.lag != 0
+            self._ends_backlog = backlog and waits
+            if not backlog and not waits:
+                return
+        if backlog is not None:
+            self._teller.tell(backlog=backlog)
 
     def _takes_over(self, running: RunningQuery) -> bool:
         """Whether there is another version to join, and it can be joined."""
@@ -157,6 +188,7 @@ class SupervisedQuery:
 
     def _go_on(self, before: RunningQuery) -> None:
         began = time.monotonic()
+        self._tell()
         behind = self._behind()
         if before.prepared.catching_up:
             self._per_second = (self._rows_in - self._started[0]) / (began - self._started[1])

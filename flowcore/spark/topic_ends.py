@@ -16,6 +16,8 @@ __all__ = ["TopicEnds"]
 
 _FIRST_ANSWER_S, _ANSWER_S = 10.0, 2.0
 _AWAY_S = 5.0
+_OUTAGE_S = 10.0
+"""A broker that is silent for less is only slow."""
 
 
 class TopicEnds:
@@ -36,29 +38,49 @@ class TopicEnds:
                 if topic := topic_of(node):
                     names = self._brokers.setdefault(broker_of(topic, context.settings), set())
                     names |= {topic.name, *([topic.dead_letter] if node in query.dead_letters else [])}
-        self.ends: Offsets = self._ask(_FIRST_ANSWER_S)
+        self.ends: Offsets = {}
+        self._answered_s: dict[str, float] = {}
+        self._ask_again_s: dict[str, float] = {}
+        for servers in self._brokers:
+            self._ask(servers, _FIRST_ANSWER_S)
         self._before = self.ends
-        self._ask_again_s = 0.0
 
-    def ask(self) -> None:
-        """Ask the brokers; ends stand still while one does not answer."""
-        if time.monotonic() < self._ask_again_s:
-            return
-        try:
-            self.ends = self._ask(_ANSWER_S)
-        except BrokerError:
-            # A run that is stopped while its broker is away must not wait for it at each look.
-            self._ask_again_s = time.monotonic() + _AWAY_S
+    @property
+    def silent_s(self) -> float:
+        """Seconds since the answer of the broker that has been silent longest; 0 while all answer."""
+        now_s = time.monotonic()
+        return max((now_s - self._answered_s[servers] for servers in self._ask_again_s), default=0.0)
+
+    def ask(self) -> Mapping[str, float]:
+        """Ask the brokers; the ends of one that does not answer stand still.
+
+        Returns:
+            By address, for how many seconds a broker was away that answers again.
+        """
+        back = {}
+        for servers in self._brokers:
+            if time.monotonic() < self._ask_again_s.get(servers, 0.0):
+                continue
+            before_s = self._answered_s[servers]
+            try:
+                self._ask(servers, _ANSWER_S)
+            except BrokerError:
+                # A run that is stopped while its broker is away must not wait for it at each look.
+                self._ask_again_s[servers] = time.monotonic() + _AWAY_S
+            else:
+                away_s = self._answered_s[servers] - before_s
+                if self._ask_again_s.pop(servers, None) is not None and away_s >= _OUTAGE_S:
+                    back[servers] = away_s
+        return back
 
     def written(self, topics: Iterable[str]) -> int:
         """Records that came into topics since the start."""
         return sum(_sum(self.ends, name) - _sum(self._before, name) for name in topics)
 
-    def _ask(self, timeout_s: float) -> Offsets:
-        found: dict[str, Mapping[int, int]] = {}
-        for servers, names in self._brokers.items():
-            found |= ends_of(servers, sorted(names), timeout_s)
-        return found
+    def _ask(self, servers: str, timeout_s: float) -> None:
+        found = ends_of(servers, sorted(self._brokers[servers]), timeout_s)
+        self.ends = {**self.ends, **found}
+        self._answered_s[servers] = time.monotonic()
 
 
 def _sum(ends: Offsets, topic: str) -> int:

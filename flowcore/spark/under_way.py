@@ -43,7 +43,7 @@ class UnderWay:
             return max(
                 (self._rows(each) for each in executions if self._is_after(each, committed)), default=0
             )
-        except Py4JError:
+        except (Py4JError, ConnectionError):
             _log.debug("the records under way cannot be told", exc_info=True)
             return 0
 

@@ -111,6 +111,7 @@ class WatermarkSender:
         self._state = state
         self._withheld = withheld
         self._begun_ms = 0
+        self._backlog = True  # as far as is known; buffers may hold what came before
         self._serializer = TaggedSerializer(RawFormat())
         self._last_batch = -1
         self._looking = Repeating(
@@ -149,13 +150,16 @@ class WatermarkSender:
             self._take(batch["observedMetrics"])
         now_ms = time.time_ns() // 1_000_000
         self._withheld.take(self._watermarks.look(now_ms), now_ms)
-        self._writer.write(self._withheld.release(self._begun_ms))
+        self._writer.write(self._withheld.release(self._begun_ms, backlog=self._backlog))
         if fresh:
             part = self._state.with_suffix(".part")
             part.write_text(json.dumps(self._watermarks.snapshot()))
             part.replace(self._state)
 
     def _take(self, metrics: Mapping[str, Any]) -> None:
+        for told in (row.asDict() for row in metrics.values()):
+            if "backlog" in told and told["watermark_ms"] is not None:  # key groups had a part in the batch
+                self._backlog = bool(told["backlog"])
         for node in self._query.sources:
             source = self._watermarks.sources.get(node.name)
             row = metrics.get(observed_as(node))

@@ -6,12 +6,12 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 import pyarrow as pa
-from pyspark.sql import functions as F
 
 from flowcore.graph.operators import SideOutput, Window
 from flowcore.graph.stateful import LATE, WINDOW_COLUMNS
 from flowcore.keygroups import emission
 from flowcore.keygroups.folded import FoldedWindows
+from flowcore.keygroups.letters import LETTERS, Letters
 from flowcore.keygroups.operator import KeyGroupOperator
 from flowcore.keygroups.records import ORDINAL as OUTPUT
 from flowcore.keygroups.records import RecordWindows
@@ -30,8 +30,10 @@ from flowcore.spark.by_key import (
     put_out,
     records_of,
     topic_case,
+    with_columns,
 )
-from flowcore.spark.lanes import IDENTITY, LANE, ORDINAL, SOURCE, TIME, Lane, Tracks
+from flowcore.spark.lanes import BAD, IDENTITY, LANE, ORDINAL, SOURCE, TIME, Lane, Tracks
+from flowcore.spark.letters import letter_columns, letters_for
 from flowcore.spark.python_chain import arrow_schema, types_of
 from flowcore.spark.sql import literal, quoted, shown_time
 
@@ -57,28 +59,38 @@ def windowed(
     columns = _record_columns(node, lane, late)
     frame = given(node.by, tracks, lane, columns, of)
     rows = records_of(frame, columns)
+    letters = None if _folded(node, rows) else letters_for(of, (*node.by, *_values(node)))
+    if letters is not None:
+        columns |= coordinates(of)
+        frame = given(node.by, tracks, lane, columns, of)
+        rows = records_of(frame, columns)
     keys = (*node.by, emission.START, emission.END)
-    operator = buffered(node, operator_of(node, rows, tuple(late)), keys, of)
+    operator = buffered(node, operator_of(node, rows, tuple(late), letters), keys, of)
     results = Lane(next(of.numbers), {}, identified=False, named=True)
     later = Lane(next(of.numbers), {})
     outputs = {
         emission.RESULTS: (results.number, operator.outputs[emission.RESULTS]),
         LATE: (later.number, operator.outputs[LATE]),
     }
+    if letters is not None:
+        outputs[LETTERS] = (BAD, operator.outputs[LETTERS])
     stepped = put_out(node, packed(node, frame, operator, rows, of), outputs, tracks)
     return _lanes(node, stepped, tracks, (results, later), late, of)
 
 
-def operator_of(node: Window, rows: pa.Schema, late: tuple[str, ...]) -> KeyGroupOperator:
+def operator_of(
+    node: Window, rows: pa.Schema, late: tuple[str, ...], letters: Letters | None = None
+) -> KeyGroupOperator:
     """What is done in a key group: by column where that gives the same, else record by record.
 
     Args:
         node: The windows.
         rows: The columns of records, `flowcore.spark.by_key.STAMP` among them.
         late: Those of late records.
+        letters: Which failures of its functions leave.
     """
     types = {field.name: field.type for field in rows}
-    if FoldedWindows.refusal(node.config, types) is None:
+    if _folded(node, rows):
         return FoldedWindows(config=node.config, keys=node.by, timestamp=STAMP, rows=rows, late=late)
     return RecordWindows(
         name=node.name,
@@ -90,7 +102,13 @@ def operator_of(node: Window, rows: pa.Schema, late: tuple[str, ...]) -> KeyGrou
         rows=rows,
         results=_results(node, types),
         late=late,
+        letters=letters,
     )
+
+
+def _folded(node: Window, rows: pa.Schema) -> bool:
+    """By column, where no user's function is asked for a record."""
+    return FoldedWindows.refusal(node.config, {field.name: field.type for field in rows}) is None
 
 
 def _values(node: Window) -> list[str]:
@@ -142,13 +160,19 @@ def _lanes(  # noqa: PLR0917 - what was made on the way
         "is_late": found[emission.IS_LATE],
     }
     made = {name: next(tracks.names) for name in WINDOW_COLUMNS}
-    frame = stepped.frame
     texts = {now: shown[name] for name, now in made.items()}
     texts |= _beside(node, results, physical, of)
     if late:
-        texts |= places(frame, _coordinates(physical[LATE], of))
-    frame = frame.withColumns({name: F.expr(text) for name, text in texts.items()})
-    after = Tracks(frame, tracks.names, identified=bool(late), bad=tracks.bad, marked=tracks.marked)
+        texts |= places(stepped.frame, _coordinates(physical[LATE], of))
+    if LETTERS in physical:
+        texts |= letter_columns(physical[LETTERS], of, texts, stepped.frame.columns)
+    after = Tracks(
+        with_columns(stepped.frame, texts),
+        tracks.names,
+        identified=bool(late),
+        marked=tracks.marked,
+        bad=tracks.bad or LETTERS in physical,
+    )
     after.shared = True
     ordered = {name: {**columns, **made}[name] for name in node.columns}
     late_columns = {name: physical[LATE][name] for name in late if not name.startswith(OWN)}

@@ -91,6 +91,10 @@ class WindowHarness:
         """Let event time come this far."""
         return self._kept(self._operator.advance_watermark(self._state, watermark_ms))
 
+    def backlog(self, *, backlog: bool) -> None:
+        """Let the records that follow be history, or news."""
+        self._state.backlog = backlog
+
     def end_of_input(self) -> Emissions:
         """Let the input end."""
         return self._kept(self._operator.end_of_input(self._state))

@@ -156,7 +156,9 @@ def _owner(pid: int) -> str:
 
 def _remove_orphans(client: DockerClient) -> None:
     """Remove brokers whose process on this machine was killed before it could."""
-    for container in client.containers.list(all=True, filters={"label": _OWNER_LABEL}):
+    # Others remove theirs meanwhile.
+    found = client.containers.list(all=True, ignore_removed=True, filters={"label": _OWNER_LABEL})
+    for container in found:
         host, _, pid = container.labels[_OWNER_LABEL].rpartition("/")
         if host == socket.gethostname() and not _is_alive(int(pid)):
             with contextlib.suppress(APIError):

@@ -34,6 +34,7 @@ def snapshot(state: WindowState, config: WindowConfig) -> dict[str, Any]:
         "watermark_ms": state.watermark_ms,
         "clock_ms": state.clock_ms,
         "dropped_records": state.dropped_records,
+        "backlog": state.backlog,
         "keys": [encode_key(key, key_state) for key, key_state in state.keys.items()],
     }
 
@@ -56,7 +57,12 @@ def restore(written: Mapping[str, Any], config: WindowConfig) -> WindowState:
             "be gone on from; change windows and function back, or start a new checkpoint"
         )
         raise StateError(msg)
-    state = WindowState(written["watermark_ms"], written["clock_ms"], written["dropped_records"])
+    state = WindowState(
+        written["watermark_ms"],
+        written["clock_ms"],
+        written["dropped_records"],
+        written.get("backlog", False),
+    )
     for entry in written["keys"]:
         decode_key(entry, state, config)
     return state

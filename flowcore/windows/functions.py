@@ -60,6 +60,7 @@ class ProcessContext:
         clock_ms: The clock.
         firing: The how-many-th emission of the window this is, from 1.
         is_late: A record that came after the window was complete made it emit.
+        is_backlog: What comes is history, not news.
         key_state: The function's own state of this key, shared by its windows. It stays until the
             function empties it.
         own: What `window_state` gives; None where windows merge.
@@ -71,6 +72,7 @@ class ProcessContext:
     clock_ms: int
     firing: int
     is_late: bool
+    is_backlog: bool = False
     key_state: dict[str, Any] = field(default_factory=dict)
     own: dict[str, Any] | None = None
 

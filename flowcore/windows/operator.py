@@ -10,7 +10,7 @@ are merged first and judged late afterwards, so a late one leaves no trace.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from flowcore.elements import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
@@ -18,14 +18,17 @@ from flowcore.errors import ElementError, NoTimestampError
 from flowcore.windows.config import WindowConfig
 from flowcore.windows.contents import HeldRecord
 from flowcore.windows.merging import plan_merge
-from flowcore.windows.panes import OpenPane, merge_panes, open_pane
+from flowcore.windows.panes import OpenPane, forget_if_empty, merge_panes, open_pane
 from flowcore.windows.rows import Emissions, KeyedRecord
 from flowcore.windows.state import KeyState, WindowState
 from flowcore.windows.timers import Timer
 from flowcore.windows.triggers import Verdict
 from flowcore.windows.window import TimeWindow
 
-__all__ = ["WindowOperator"]
+__all__ = ["Asked", "WindowOperator"]
+
+Asked = Callable[[int, OpenPane], Verdict]
+"""What a trigger is asked by, at a time."""
 
 
 class WindowOperator:
@@ -67,7 +70,7 @@ class WindowOperator:
                 self._close(state, opened)
                 continue
             opened.pane.event_timers.discard(timer.time_ms)
-            self._obey(self._trigger.on_event_time(timer.time_ms, opened), opened, seen, is_late=False)
+            self._ask(self._trigger.on_event_time, timer, state, opened, seen)
         return seen
 
     def end_of_input(self, state: WindowState) -> Emissions:
@@ -84,7 +87,7 @@ class WindowOperator:
                 self._close(state, opened)
                 continue
             opened.pane.processing_timers.discard(timer.time_ms)
-            self._obey(self._trigger.on_processing_time(timer.time_ms, opened), opened, seen, is_late=False)
+            self._ask(self._trigger.on_processing_time, timer, state, opened, seen)
         return seen
 
     def _windows_of(self, record: KeyedRecord, clock_ms: int) -> Sequence[TimeWindow]:
@@ -122,7 +125,7 @@ class WindowOperator:
         if counted:
             key_state.arrivals += 1
             return
-        _forget_if_empty(state, record.key, key_state)
+        forget_if_empty(state, record.key, key_state)
         if self._is_late(state, record.timestamp_ms):
             if self.config.late == "side-output":
                 seen.late.append(record)
@@ -138,6 +141,16 @@ class WindowOperator:
             return None
         return merge_panes(state, key, key_state, merge, self.config)
 
+    def _ask(
+        self,
+        trigger: Asked,
+        timer: Timer,
+        state: WindowState,  # noqa: ARG002 - of use to those that take back what a trigger did
+        opened: OpenPane,
+        seen: Emissions,
+    ) -> None:
+        self._obey(trigger(timer.time_ms, opened), opened, seen, is_late=False)
+
     def _obey(self, verdict: Verdict, opened: OpenPane, seen: Emissions, *, is_late: bool) -> None:
         if verdict.fires:
             seen.results += opened.fire(self.config, self._logic, is_late=is_late)
@@ -149,7 +162,7 @@ class WindowOperator:
 
     def _close(self, state: WindowState, opened: OpenPane) -> None:
         opened.close(self.config)
-        _forget_if_empty(state, opened.key, opened.key_state)
+        forget_if_empty(state, opened.key, opened.key_state)
 
     def _has_ended(self, state: WindowState, window: TimeWindow) -> bool:
         if not self.config.has_lateness:
@@ -163,8 +176,3 @@ class WindowOperator:
         if not self.config.has_lateness or timestamp_ms is None:
             return False
         return self.config.after_lateness_ms(timestamp_ms) <= state.watermark_ms
-
-
-def _forget_if_empty(state: WindowState, key: Any, key_state: KeyState) -> None:
-    if key_state.empty:
-        del state.keys[key]

@@ -5,10 +5,11 @@ Nothing here decides when a window emits or whether a record is late.
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 from flowcore.windows.config import WindowConfig
-from flowcore.windows.contents import ContentLogic
+from flowcore.windows.contents import Accumulating, ContentLogic
 from flowcore.windows.functions import ProcessContext, outputs
 from flowcore.windows.merging import Merge, apply_merge
 from flowcore.windows.rows import WindowResult
@@ -16,7 +17,7 @@ from flowcore.windows.state import KeyState, Pane, WindowState
 from flowcore.windows.timers import Timer
 from flowcore.windows.window import TimeWindow
 
-__all__ = ["OpenPane", "merge_panes", "open_pane"]
+__all__ = ["OpenPane", "copy_key", "forget_if_empty", "forget_key", "merge_panes", "open_pane", "put_key"]
 
 
 class OpenPane:
@@ -109,6 +110,10 @@ class OpenPane:
         self.cancel_timers(config)
         if config.function.then is not None:
             config.function.then.clear(self.function_context(config, is_late=False))
+        self.forget()
+
+    def forget(self) -> None:
+        """Forget the window; nobody is asked."""
         del self.key_state.panes[self.key_state.windows.pop(self.window)]
 
     def function_context(self, config: WindowConfig, *, is_late: bool) -> ProcessContext:
@@ -120,6 +125,7 @@ class OpenPane:
             clock_ms=self.clock_ms,
             firing=self.pane.firings,
             is_late=is_late,
+            is_backlog=self._all.backlog,
             own=None if config.assigner.merging else self.pane.own,
             key_state=self.key_state.own,
         )
@@ -156,3 +162,58 @@ def merge_panes(
     opened = OpenPane(state, key, key_state, merge.window, merged)
     config.effective_trigger.on_merge(kept, opened)
     return opened
+
+
+def forget_if_empty(state: WindowState, key: Any, key_state: KeyState) -> None:
+    """Take a key out of a state of which nothing is kept."""
+    if key_state.empty:
+        del state.keys[key]
+
+
+def forget_key(state: WindowState, key: Any, config: WindowConfig) -> None:
+    """Take a key out of a state, with its timers; nothing happens if it is not there."""
+    key_state = state.keys.pop(key, None)
+    if key_state is not None:
+        for window, state_window in key_state.windows.items():
+            pane = key_state.panes[state_window]
+            OpenPane(state, key, key_state, window, pane).cancel_timers(config)
+
+
+def copy_key(key_state: KeyState, config: WindowConfig) -> KeyState:
+    """A copy of a key that no function which is given the key's next record can change.
+
+    Records that are kept as they came are in both.
+    """
+    folded = isinstance(config.content_logic, Accumulating)
+    return KeyState(
+        key_state.arrivals,
+        dict(key_state.windows),
+        {
+            window: Pane(
+                content=copy.deepcopy(pane.content) if folded else list(pane.content),
+                trigger=copy.deepcopy(pane.trigger),
+                event_timers=set(pane.event_timers),
+                processing_timers=set(pane.processing_timers),
+                firings=pane.firings,
+                own=copy.deepcopy(pane.own),
+            )
+            for window, pane in key_state.panes.items()
+        },
+        copy.deepcopy(key_state.own),
+    )
+
+
+def put_key(state: WindowState, key: Any, key_state: KeyState | None, config: WindowConfig) -> None:
+    """Let a key be this, or nothing; its timers too."""
+    forget_key(state, key, config)
+    if key_state is None:
+        return
+    state.keys[key] = key_state
+    for window, state_window in key_state.windows.items():
+        pane = key_state.panes[state_window]
+        opened = OpenPane(state, key, key_state, window, pane)
+        for time_ms in tuple(pane.event_timers):
+            opened.register_event_timer(time_ms)
+        for time_ms in tuple(pane.processing_timers):
+            opened.register_processing_timer(time_ms)
+        opened.await_end(config)

@@ -15,7 +15,10 @@ from typing import Any
 
 from flowcore.errors import StateError
 
-__all__ = ["from_plain", "to_plain"]
+__all__ = ["NAN", "from_plain", "to_plain"]
+
+NAN = math.nan
+"""The one not-a-number that is read back, so that keys with it are found again."""
 
 
 def to_plain(value: Any) -> Any:
@@ -81,7 +84,7 @@ _WRITERS: Mapping[type, Callable[[Any], Any]] = {
     dt.date: dt.date.isoformat,
 }
 _READERS: Mapping[str, Callable[[Any], Any]] = {
-    "float": float,
+    "float": lambda written: NAN if written == "nan" else float(written),
     "tuple": lambda items: tuple(from_plain(item) for item in items),
     "dict": lambda items: {from_plain(key): from_plain(item) for key, item in items},
     "bytes": base64.b64decode,

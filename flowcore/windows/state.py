@@ -68,6 +68,7 @@ class WindowState:
         watermark_ms: How far event time has come; the smallest timestamp if that is not known yet.
         clock_ms: Where the clock was last.
         dropped_records: How many records were dropped as late, ever.
+        backlog: The records that come are history.
         keys: The state of each key that has any.
         event_timers: All that is due by the watermark.
         processing_timers: All that is due by the clock.
@@ -76,6 +77,7 @@ class WindowState:
     watermark_ms: int = MIN_TIMESTAMP_MS
     clock_ms: int = 0
     dropped_records: int = 0
+    backlog: bool = False
     keys: dict[Any, KeyState] = field(default_factory=dict)
     event_timers: TimerQueue = field(default_factory=TimerQueue)
     processing_timers: TimerQueue = field(default_factory=TimerQueue)

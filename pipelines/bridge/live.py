@@ -13,8 +13,6 @@ from dagster import (
     AssetsDefinition,
     AssetSpec,
     Config,
-    DagsterInstance,
-    DagsterRunStatus,
     MaterializeResult,
     multi_asset,
 )
@@ -32,6 +30,7 @@ from pipelines.bridge.metadata import Metadata, plan_metadata, progress_metadata
 from pipelines.bridge.names import asset_key, identifier, live_key, op_name, table_key
 from pipelines.bridge.objectives import judge
 from pipelines.bridge.options import Notes, Objectives
+from pipelines.bridge.orders import Orders
 from pipelines.bridge.resources import FlowcoreResource, SparkResource
 from pipelines.bridge.supervisor import RUNNING_CHECK, running_now
 
@@ -96,14 +95,14 @@ def live_asset(flow: Flow, plan: Plan, notes: Notes, objectives: Objectives) -> 
         with deferred_interrupts() as interrupted:
             run = spark.context(todays, settings)
             with LiveRun(todays, run) as queries:
-                beats = _Beats(context, queries, objectives)
+                beats, orders = _Beats(context, queries, objectives), Orders(context)
                 while not interrupted.is_set() and not beats.over(config.run_seconds):
                     if queries.wait(_LOOK_S):
                         break
+                    if orders.is_to_end():
+                        interrupted.set()
+                        break
                     if beats.since_last_s >= config.beat_seconds:
-                        if _is_asked_to_end(context.instance, context.run.run_id):
-                            interrupted.set()
-                            break
                         beats.beat()
                 if interrupted.is_set():
                     context.log.info("the live queries of flow %s are asked to stop", plan.flow)
@@ -112,19 +111,6 @@ def live_asset(flow: Flow, plan: Plan, notes: Notes, objectives: Objectives) -> 
         return MaterializeResult(metadata=last)
 
     return live
-
-
-def _is_asked_to_end(instance: DagsterInstance, run: str) -> bool:
-    """A worker whose code server is gone hears of it from nobody.
-
-    Raises:
-        RunError: The supervisor took the run for dead, and may have launched another.
-    """
-    now = instance.get_run_by_id(run)
-    if now is not None and now.status is DagsterRunStatus.FAILURE:
-        msg = f"run {run} was declared failed while it still ran: it ends, for another one may have begun"
-        raise RunError(msg)
-    return now is not None and now.status in (DagsterRunStatus.CANCELING, DagsterRunStatus.CANCELED)
 
 
 class _Beats:

@@ -3,7 +3,7 @@
 The records are in the topic before a run begins; it ends when a reader, a process of its own that keeps the
 latest of each key in a table (SQLite), has the maximum of every key. Without an interval each micro-batch
 puts out every key that it touched. *Output-bound* are small batches, of which nearly every record becomes an
-output; *otherwise*, batches are large.
+output; *otherwise*, batches are large. Another case, of many keys in one interval, is in `_flush_keys`.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ from flowcore.testing.benchmark import Figures, Report, in_turn
 from pipelines.auctions import feed
 
 PARTITIONS = 2
+KEYS, MANY_KEYS = 10_000, 10_000_000
 INTERVALS = {"none": 0, "1 s": 1, "10 s": 10}
 LONGEST_S = 600
 SCHEMA = "auction_id BIGINT, price BIGINT"
@@ -58,18 +59,29 @@ class Run:
 
 
 @click.command()
+@click.option(
+    "--case", type=click.Choice(["intervals", "keys"]), default="intervals", show_default=True, help="Which."
+)
 @click.option("--records", default=2_000_000, show_default=True, help="Records in the topic.")
-@click.option("--keys", default=10_000, show_default=True, help="Keys of the records.")
+@click.option("--keys", type=int, help=f"Keys of the records; default {KEYS:,}, {MANY_KEYS:,} in case keys.")
 @click.option("--small", default=20_000, show_default=True, help="Records of an output-bound batch.")
 @click.option("--large", default=500_000, show_default=True, help="Records of a batch otherwise.")
 @click.option("--rounds", default=1, show_default=True, help="Counted runs of each contender.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def command(records: int, keys: int, small: int, large: int, rounds: int, *, as_json: bool) -> None:
+def command(  # noqa: PLR0917 - what was asked for
+    case: str, records: int, keys: int | None, small: int, large: int, rounds: int, *, as_json: bool
+) -> None:
     """Output, reader's processor time and throughput with flush intervals of 0, 1 and 10 seconds."""
     folder = Path(tempfile.mkdtemp(prefix="flowcore-bench-"))
     try:
         with EmbeddedBroker() as broker:
-            report = _measure(folder, broker.bootstrap_servers, records, keys, (small, large), rounds)
+            servers = broker.bootstrap_servers
+            if case == "keys":
+                from tests.benchmarks._flush_keys import measure  # noqa: PLC0415 - the reader has no such path
+
+                report = measure(folder, servers, keys or MANY_KEYS)
+            else:
+                report = _measure(folder, servers, records, keys or KEYS, (small, large), rounds)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     report.show(as_json=as_json)

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -18,11 +19,13 @@ import pytest
 
 from flowcore.installation.jars import pyspark_jars
 from flowcore.installation.java import find_java
+from flowcore.kafka import supervisor
 from flowcore.kafka.broker import EmbeddedBroker, free_port
 
 __all__ = ["Cluster", "Worker", "wait_until"]
 
 _TIMEOUT_S = 60.0
+_GRACE_S = 20.0
 _CORES = 4
 """Of a worker: a real-time query holds one for each partition."""
 
@@ -91,6 +94,7 @@ def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = _TIM
 
 @contextmanager
 def _daemon(folder: Path, kind: str, *options: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A daemon of Spark with a supervisor, so that it ends however these tests do."""
     folder.mkdir()
     home = pyspark_jars().parent
     environment = os.environ | {
@@ -100,16 +104,24 @@ def _daemon(folder: Path, kind: str, *options: str) -> Iterator[subprocess.Popen
         "SPARK_DAEMON_MEMORY": "256m",
         "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     }
-    command = [home / "bin/spark-class", f"org.apache.spark.deploy.{kind}", *options]
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(
-            command, cwd=folder, env=environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
-        )
+    task = {
+        "commands": [[str(home / "bin/spark-class"), f"org.apache.spark.deploy.{kind}", *options]],
+        "folder": str(folder),
+        "log": "log",
+        "remove": False,
+        "grace_s": _GRACE_S,
+        "keep_open": [],
+        "owner_pid": os.getpid(),
+    }
+    process = subprocess.Popen(
+        [sys.executable, "-I", "-S", supervisor.__file__, json.dumps(task)],
+        env=environment, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True,
+    )  # fmt: skip
     try:
         yield process
     finally:
         process.terminate()
-        process.wait(timeout=30)
+        process.communicate(timeout=_GRACE_S + 10)
 
 
 def _alive(ui: int) -> int:

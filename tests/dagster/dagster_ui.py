@@ -82,6 +82,63 @@ query Checks($assetKey: AssetKeyInput!, $checkName: String!) {
   }
 }
 """
+BEATS = """
+query Beats($assetKey: AssetKeyInput!, $limit: Int!) {
+  assetOrError(assetKey: $assetKey) {
+    ... on Asset {
+      assetMaterializations(limit: $limit) {
+        runId timestamp
+        metadataEntries {
+          label
+          ... on IntMetadataEntry { intValue }
+          ... on FloatMetadataEntry { floatValue }
+          ... on TextMetadataEntry { text }
+          ... on MarkdownMetadataEntry { mdStr }
+        }
+      }
+    }
+  }
+}
+"""
+LOG = """
+query Log($runId: ID!) {
+  logsForRun(runId: $runId, limit: 1000) {
+    ... on EventConnection {
+      events {
+        __typename
+        ... on MessageEvent { message timestamp }
+        ... on RunFailureEvent { error { message causes { message } } }
+        ... on ExecutionStepFailureEvent { error { message causes { message } } }
+      }
+    }
+  }
+}
+"""
+ALL_CHECKS = """
+query AllChecks($assetKey: AssetKeyInput!, $checkName: String!) {
+  assetCheckExecutions(assetKey: $assetKey, checkName: $checkName, limit: 200) {
+    runId timestamp evaluation { success description }
+  }
+}
+"""
+TICKS = """
+query Ticks($selector: SensorSelector!) {
+  sensorOrError(sensorSelector: $selector) {
+    ... on Sensor {
+      sensorState { ticks(limit: 1000) { timestamp status skipReason runIds error { message } } }
+    }
+  }
+}
+"""
+ALL_RUNS = """
+query AllRuns {
+  runsOrError(limit: 500) {
+    ... on Runs {
+      results { id jobName status creationTime startTime endTime parentRunId tags { key value } }
+    }
+  }
+}
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +214,41 @@ class Ui:
             if event["runId"] == run
         ]
 
+    def beats(self, *key: str, limit: int = 1000) -> list[dict[str, Any]]:
+        """The last materializations: run (``run``), time (``at_s``) and metadata of each, latest first."""
+        asset = self.ask(BEATS, assetKey={"path": key}, limit=limit).get("assetOrError", {})
+        return [
+            {"run": event["runId"], "at_s": int(event["timestamp"]) / 1000}
+            | {entry.pop("label"): next(iter(entry.values()), None) for entry in event["metadataEntries"]}
+            for event in asset.get("assetMaterializations", [])
+        ]
+
+    def log(self, run: str) -> list[dict[str, Any]]:
+        """The first events of a run."""
+        found = self.ask(LOG, runId=run)["logsForRun"]["events"]
+        assert isinstance(found, list)
+        return found
+
+    def checks(self, *key: str, name: str) -> list[dict[str, Any]]:
+        """The answers of an asset check, latest first."""
+        found = self.ask(ALL_CHECKS, assetKey={"path": key}, checkName=name)["assetCheckExecutions"]
+        assert isinstance(found, list)
+        return found
+
+    def ticks(self, sensor: str) -> list[dict[str, Any]]:
+        """The ticks of a sensor, latest first."""
+        selector = {
+            "repositoryLocationName": "pipelines", "repositoryName": "__repository__", "sensorName": sensor
+        }  # fmt: skip
+        found = self.ask(TICKS, selector=selector)["sensorOrError"]["sensorState"]["ticks"]
+        assert isinstance(found, list)
+        return found
+
+    def all_runs(self) -> list[dict[str, Any]]:
+        """The runs of all jobs, latest first; tags as a mapping."""
+        found = self.ask(ALL_RUNS)["runsOrError"]["results"]
+        return [run | {"tags": {tag["key"]: tag["value"] for tag in run["tags"]}} for run in found]
+
     def jvms(self) -> list[int]:
         """The process ids of the JVMs that keep their log in this session's folder."""
         found: list[int] = []
@@ -178,26 +270,25 @@ def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = TIME
 
 
 @contextmanager
-def serve(home: Path, state: Path, settings: Mapping[str, str]) -> Iterator[Ui]:
+def serve(
+    home: Path, state: Path, settings: Mapping[str, str], workspace: Path = PROJECT / "workspace.yaml"
+) -> Iterator[Ui]:
     """Webserver and daemon over one DAGSTER_HOME; settings are in their environment.
 
     Args:
         home: The folder of Dagster's instance; empty.
         state: The setting ``state.dir``.
         settings: All settings.
+        workspace: Where the definitions come from.
     """
     shutil.copy(PROJECT / "deploy/dagster.yaml", home)
-    variables = {
-        "FLOWCORE_" + key.upper().replace(".", "_").replace("-", "_"): value
-        for key, value in settings.items()
-    }
-    environment = os.environ | variables | {"DAGSTER_HOME": str(home)}
+    environment = environment_of(home, settings)
     port = free_port()
     scripts = Path(sys.executable).parent
-    workspace = ["-w", str(PROJECT / "workspace.yaml")]
+    options = ["-w", str(workspace)]
     commands = {
-        "webserver": [str(scripts / "dagster-webserver"), "-p", str(port), *workspace],
-        "daemon": [str(scripts / "dagster-daemon"), "run", *workspace],
+        "webserver": [str(scripts / "dagster-webserver"), "-p", str(port), *options],
+        "daemon": [str(scripts / "dagster-daemon"), "run", *options],
     }
     servers: list[subprocess.Popen[bytes]] = []
     try:
@@ -218,6 +309,15 @@ def serve(home: Path, state: Path, settings: Mapping[str, str]) -> Iterator[Ui]:
             server.send_signal(signal.SIGINT)
         for server in servers:
             server.wait(timeout=60)
+
+
+def environment_of(home: Path, settings: Mapping[str, str]) -> dict[str, str]:
+    """The environment of Dagster's servers: their instance, and settings as variables."""
+    variables = {
+        "FLOWCORE_" + key.upper().replace(".", "_").replace("-", "_"): value
+        for key, value in settings.items()
+    }
+    return os.environ | variables | {"DAGSTER_HOME": str(home)}
 
 
 def _answers(port: int) -> bool:

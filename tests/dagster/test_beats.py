@@ -23,7 +23,7 @@ QUERY = QueryProgress(
 LATENCY = LatencyProgress(source="sales/bids", sink="out", markers=60, p50_ms=0.5, p90_ms=2.0, p99_ms=4.0)
 UNTOLD = LatencyProgress(source="sales/asks", sink="out", markers=0)
 RUN = FlowProgress(
-    flow="sales", time_ms=NOW_MS, seconds=60.0, queries=(QUERY,),
+    flow="sales", time_ms=NOW_MS, seconds=60.0, broker_silent_ms=12_500, queries=(QUERY,),
     latencies=(LATENCY, UNTOLD),
     switches=(Switch(time_ms=NOW_MS, query="out", before="slice", after="realtime", reason="all native"),),
 )  # fmt: skip
@@ -40,7 +40,7 @@ def test_beat_plots_every_measure_that_has_a_course() -> None:
     texts = {key: value.value for key, value in found.items() if isinstance(value, TextMetadataValue)}
 
     assert numbers == {
-        "seconds": 60.0, "bounded_age_s/usual": 1.0, "out/realtime": 1,
+        "seconds": 60.0, "broker_silent_s": 12.5, "bounded_age_s/usual": 1.0, "out/realtime": 1,
         "out/saved": 8, "out/held": 3, "out/oldest_held_ms": 250,
         "out/batches": 3, "out/records": float(1 << 31), "out/records_per_second": 450.5,
         "out/records_out": 5, "out/records_out_per_second": 4.0, "out/lag": 1, "out/batch_ms": 2_000,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -99,6 +100,17 @@ class Live:
     def values(self, topic: KafkaTopic) -> list[dict[str, Any]]:
         """The values of a topic."""
         return [record.json for record in self.records(topic)]
+
+    def latest(self, topic: KafkaTopic, column: str) -> dict[int, int]:
+        """A column of each shop's last value."""
+        return {row["shop"]: row[column] for row in self.values(topic)}
+
+    def wait_for(self, topic: KafkaTopic, column: str, wanted: dict[int, int]) -> None:
+        """Wait until a column of each shop's last value is as it shall be."""
+        end = time.monotonic() + 180
+        while (found := self.latest(topic, column)) != wanted:
+            assert time.monotonic() < end, (found, wanted)
+            time.sleep(0.1)
 
     def run(
         self, flow: Flow, mode: Mode | None = "slice", until: Callable[[LiveRun], object] | None = None

@@ -9,6 +9,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 from flowcore import KafkaTopic
 from flowcore.elements import Watermark, WatermarkStatus
+from flowcore.kafka import elements
 from flowcore.kafka.elements import ElementWriter
 from flowcore.kafka.topics import ensure_topics, grow_topic
 from flowcore.serializers import TaggedSerializer
@@ -19,8 +20,9 @@ pytestmark = pytest.mark.kafka
 SERIALIZER: TaggedSerializer[bytes] = TaggedSerializer(RawFormat())
 
 
-def test_what_was_not_delivered_is_sent_again(kafka: str) -> None:
+def test_what_was_not_delivered_is_sent_again(kafka: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A partition that was not there has the latest watermark and status as soon as it is, unasked."""
+    monkeypatch.setattr(elements, "_REFRESH_S", 1.0)
     ensure_topics(kafka, {"late-partition": 1})
     topic = KafkaTopic("late-partition", elements="tagged")
     with ElementWriter(kafka, {topic: 2}, "flow/query") as writer:

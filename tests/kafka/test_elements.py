@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from flowcore import Flow, KafkaTopic, bounded_out_of_orderness
+from flowcore import Flow, KafkaTopic, RichFunction, bounded_out_of_orderness
 from flowcore.elements import Record, Watermark
 from flowcore.errors import RunError
 from flowcore.kafka.topics import ensure_topics
@@ -89,6 +89,35 @@ def test_watermarks_go_on_after_a_restart(live: Live) -> None:
         Watermark(499),
         Watermark(699),
     ]
+
+
+class _Latest(RichFunction):
+    """Each sale as it came; the last one of its shop counts."""
+
+    def is_output_idempotent(self) -> bool:
+        return True
+
+    def __call__(self, sale: dict[str, Any]) -> dict[str, Any]:
+        return sale
+
+
+def test_watermark_of_a_slice_waits_for_what_its_buffers_hold(live: Live) -> None:
+    """Results leave when all is read, from several batches; the watermark behind them, and only once."""
+    live = type(live)(live.servers, replace(live.settings, max_batch_records=4), live.spark)
+    sales = live.topic(
+        "sales", schema=SALE, event_time="at", watermark=bounded_out_of_orderness(timedelta(0))
+    )
+    out = live.topic("out", elements="tagged", partitions=1)
+    live.send(sales, *(_sale(number, 1_000 * number, f"shop-{number % 3}") for number in range(12)))
+    flow = Flow("f")
+    latest = flow.read("sales", sales).map(_Latest(), schema=SALE, key="shop", flush=timedelta(hours=1))
+    latest.write("out", out)
+
+    live.run(flow)
+
+    (found,) = _elements(live, out).values()
+    assert found[3:] == [Watermark(10_999)]
+    assert sorted(element.value["id"] for element in found[:3]) == [9, 10, 11]
 
 
 def test_value_only_elements_are_the_plain_values(live: Live) -> None:

@@ -18,7 +18,8 @@ from tests.kafka.conftest import Live
 
 KEYS = 4
 BID = "shop BIGINT, price BIGINT"
-INTERVAL = timedelta(seconds=4)
+INTERVAL = timedelta(seconds=1)
+STEPS = 40
 FAR = timedelta(hours=1)
 """An interval that no test sees pass."""
 
@@ -80,17 +81,6 @@ def bids_of(first: int, number: int) -> list[dict[str, Any]]:
     return [{"shop": n % KEYS, "price": n} for n in range(first, first + number)]
 
 
-def last_of(live: Live, tops: KafkaTopic) -> dict[int, int]:
-    return {row["shop"]: row["top"] for row in live.values(tops)}
-
-
-def wait_for(live: Live, tops: KafkaTopic, wanted: dict[int, int], seconds: float = 180) -> None:
-    end = time.monotonic() + seconds
-    while last_of(live, tops) != wanted:
-        assert time.monotonic() < end, (last_of(live, tops), wanted)
-        time.sleep(0.2)
-
-
 @each_kind
 def test_results_leave_once_an_interval_and_the_last_ones_when_input_goes_quiet(
     live: Live, declared: Declared
@@ -103,10 +93,10 @@ def test_results_leave_once_an_interval_and_the_last_ones_when_input_goes_quiet(
     def feed(_: object) -> None:
         nonlocal began
         began = time.monotonic()
-        for step in range(80):
+        for step in range(STEPS):
             live.send(bids, *bids_of(KEYS + step * KEYS, KEYS))
             time.sleep(0.1)
-        wait_for(live, tops, {shop: 80 * KEYS + shop for shop in range(KEYS)})
+        live.wait_for(tops, "top", {shop: STEPS * KEYS + shop for shop in range(KEYS)})
 
     live.run(declared(bids, tops, INTERVAL), mode=None, until=feed)
 
@@ -124,13 +114,13 @@ def test_results_leave_when_nothing_is_available(live: Live) -> None:
     flow = by_process(bids, tops, FAR)
     live.send(bids, *bids_of(0, 2 * KEYS))
 
-    live.run(flow, mode=None, until=lambda _: wait_for(live, tops, {n: KEYS + n for n in range(KEYS)}))
+    live.run(flow, mode=None, until=lambda _: live.wait_for(tops, "top", {n: KEYS + n for n in range(KEYS)}))
     assert len(live.values(tops)) == KEYS
 
     live.send(bids, *bids_of(2 * KEYS, KEYS))
     read = {n: 2 * KEYS + n for n in range(KEYS)}
     live.run(flow, mode=None, until=lambda run: _until_read(run, KEYS))
-    live.run(flow, mode=None, until=lambda _: wait_for(live, tops, read))
+    live.run(flow, mode=None, until=lambda _: live.wait_for(tops, "top", read))
     assert len(live.values(tops)) == 2 * KEYS
 
 
@@ -140,16 +130,63 @@ def _until_read(run: Any, records: int) -> None:
 
 
 @each_kind
-def test_a_slice_holds_nothing_back(live: Live, declared: Declared) -> None:
-    """Of each of its batches the latest of each key leaves; nothing waits for a next slice."""
+def test_a_slice_puts_out_once_when_it_has_read_all(live: Live, declared: Declared) -> None:
+    """However many batches it takes; nothing waits for a next slice, which may find nothing to read."""
     live = type(live)(live.servers, replace(live.settings, max_batch_records=2 * KEYS), live.spark)
     bids, tops = live.topic("bids", schema=BID), live.topic("tops")
     live.send(bids, *bids_of(0, 6 * KEYS))
 
     live.run(declared(bids, tops, FAR))
 
-    assert last_of(live, tops) == {shop: 5 * KEYS + shop for shop in range(KEYS)}
-    assert len(live.values(tops)) == 3 * KEYS
+    assert live.latest(tops, "top") == {shop: 5 * KEYS + shop for shop in range(KEYS)}
+    assert len(live.values(tops)) == KEYS
+
+    live.run(declared(bids, tops, FAR))
+    assert len(live.values(tops)) == KEYS
+
+
+class ToldTop(Top):
+    """The same, and whether the record was history."""
+
+    def process(self, record: Mapping[str, Any], context: Any) -> Iterator[Mapping[str, Any]]:
+        for top in super().process(record, context):
+            yield {**top, "history": context.is_backlog}
+
+
+def test_results_of_history_leave_when_the_backlog_is_gone(live: Live) -> None:
+    """None of a dozen batches further apart than the interval puts out, over a restart; then all leave.
+
+    News leave once an interval again.
+    """
+    settings = replace(
+        live.settings, max_batch_records=2 * KEYS, backlog_enter=4 * KEYS, backlog_leave=KEYS, key_groups=4
+    )
+    live = type(live)(live.servers, settings, live.spark)
+    bids, tops = live.topic("bids", schema=BID), live.topic("tops")
+    live.send(bids, *bids_of(0, 24 * KEYS))
+    flow = Flow("tops")
+    read = flow.read("bids", bids)
+    often = timedelta(milliseconds=1)
+    schema = "shop BIGINT, top BIGINT, history BOOLEAN"
+    read.process(ToldTop(), schema=schema, by="shop", flush=often, name="highest").write("tops", tops)
+
+    live.run(flow, mode=None, until=lambda run: _until_read(run, 4 * KEYS))
+    assert live.values(tops) == []
+
+    def catch_up(run: Any) -> None:
+        sent = 24
+        while not (found := live.values(tops)) or any(row["history"] for row in found[-KEYS:]):
+            run.wait(1)
+            if live.latest(tops, "top") == {shop: (sent - 1) * KEYS + shop for shop in range(KEYS)}:
+                live.send(bids, *bids_of(sent * KEYS, KEYS))
+                sent += 1
+
+    live.run(flow, mode=None, until=catch_up)
+
+    for shop in range(KEYS):
+        history = [row["top"] for row in live.values(tops) if row["shop"] == shop and row["history"]]
+        assert {shop + 23 * KEYS} <= {*history}
+        assert len([top for top in history if top < 24 * KEYS]) <= 2
 
 
 def test_a_full_memory_buffer_is_flushed(live: Live) -> None:

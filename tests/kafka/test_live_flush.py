@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -24,7 +23,8 @@ pytestmark = pytest.mark.kafka
 
 Live = Any
 EVENTS = LatencyMarkerEventSerializer()
-INTERVAL = timedelta(seconds=8)
+INTERVAL = timedelta(seconds=3)
+STEPS = 25
 KEYS = 4
 BID = "shop BIGINT, price BIGINT, kind STRING"
 
@@ -47,15 +47,8 @@ def _bids(first: int, number: int) -> list[dict[str, Any]]:
     return [{"shop": n % KEYS, "price": n, "kind": "a"} for n in range(first, first + number)]
 
 
-def _until(live: Live, topic: KafkaTopic, wanted: dict[int, int]) -> Iterator[None]:
-    """Goes on until each shop has had its last result."""
-    while {row["shop"]: row["n"] for row in live.values(topic)} != wanted:
-        yield
-        time.sleep(0.2)
-
-
 def test_live_aggregate_leaves_once_an_interval_whatever_comes(live: Live) -> None:
-    """Input comes in 60 steps; results are the same, and at most one for each shop and interval.
+    """Input comes in many steps; results are the same, and at most one for each shop and interval.
 
     The last ones leave though nothing comes any more.
     """
@@ -66,16 +59,15 @@ def test_live_aggregate_leaves_once_an_interval_whatever_comes(live: Live) -> No
     def feed(_: object) -> None:
         nonlocal began
         began = time.monotonic()
-        for step in range(60):
+        for step in range(STEPS):
             live.send(bids, *_bids(KEYS + step * KEYS, KEYS))
             time.sleep(0.2)
-        for _ in _until(live, top, dict.fromkeys(range(KEYS), 61)):
-            pass
+        live.wait_for(top, "n", dict.fromkeys(range(KEYS), 1 + STEPS))
 
     live.run(_flow(bids, top, flush=INTERVAL), mode=None, until=feed)
 
     found = live.values(top)
-    assert {row["shop"]: row["top"] for row in found} == {shop: 60 * KEYS + shop for shop in range(KEYS)}
+    assert {row["shop"]: row["top"] for row in found} == {shop: STEPS * KEYS + shop for shop in range(KEYS)}
     intervals = (time.monotonic() - began) / INTERVAL.total_seconds() + 2
     assert max(Counter(row["shop"] for row in found).values()) <= intervals
 
@@ -89,7 +81,7 @@ def test_live_backlog_leaves_once(live: Live, mode: Any) -> None:
     live.send(bids, *_bids(0, 20 * KEYS), partitions=2)
     wanted = dict.fromkeys(range(KEYS), 20)
 
-    until = None if mode else (lambda _: [None for _ in _until(live, top, wanted)])
+    until = None if mode else (lambda _: live.wait_for(top, "n", wanted))
     live.run(_flow(bids, top), mode=mode, until=until)
 
     assert sorted((row["shop"], row["n"]) for row in live.values(top)) == sorted(wanted.items())
@@ -147,12 +139,10 @@ def test_live_chain_of_flushes_leaves_once_an_interval(live: Live) -> None:
     def feed(_: object) -> None:
         nonlocal began
         began = time.monotonic()
-        for step in range(40):
+        for step in range(STEPS):
             live.send(bids, *_bids(KEYS + step * KEYS, KEYS))
             time.sleep(0.2)
-        wanted = {shop: 40 * KEYS + shop for shop in range(KEYS)}
-        while {row["shop"]: row["top"] for row in live.values(names[-1])} != wanted:
-            time.sleep(0.2)
+        live.wait_for(names[-1], "top", {shop: STEPS * KEYS + shop for shop in range(KEYS)})
 
     live.run(flow, mode=None, until=feed)
 
@@ -173,15 +163,14 @@ def test_live_results_that_wait_leave_with_the_next_start(live: Live) -> None:
     flow = _flow(bids, top, flush=timedelta(hours=1))
 
     def more(run: LiveRun) -> None:
-        for _ in _until(live, top, dict.fromkeys(range(KEYS), 1)):
-            pass
+        live.wait_for(top, "n", dict.fromkeys(range(KEYS), 1))
         live.send(bids, *_bids(KEYS, KEYS))
         while (query := run.progress()[0]).lag != KEYS:
             time.sleep(0.2)
         assert query.backlog is False
 
     live.run(flow, mode=None, until=more)
-    live.run(flow, mode=None, until=lambda _: [*_until(live, top, dict.fromkeys(range(KEYS), 2))])
+    live.run(flow, mode=None, until=lambda _: live.wait_for(top, "n", dict.fromkeys(range(KEYS), 2)))
 
     assert sorted((row["shop"], row["n"]) for row in live.values(top)) == [
         (shop, n) for shop in range(KEYS) for n in (1, 2)

@@ -86,8 +86,8 @@ def loud(record: dict[str, Any]) -> dict[str, Any]:
     return {**record, "what": record["what"].upper()}
 
 
-def bids(live: Live) -> KafkaTopic:
-    return live.topic("bids", schema=BID, event_time="at", watermark=monotonous())
+def bids(live: Live, **settings: Any) -> KafkaTopic:
+    return live.topic("bids", schema=BID, event_time="at", watermark=monotonous(), **settings)
 
 
 def bid(bidder: str, price: int, at: int) -> dict[str, Any]:
@@ -182,8 +182,8 @@ def test_a_function_of_batches_puts_out_batches(live: Live) -> None:
 
 
 def test_a_function_that_fails_stops_the_query_with_one_line(live: Live) -> None:
-    """It names the operator and what was raised."""
-    source, out = bids(live), live.topic("out")
+    """Where its source says so; it names the operator, what was raised, and where."""
+    source, out = bids(live, on_error="fail"), live.topic("out")
     flow = Flow("broken")
     flow.read("bids", source).process(Broken(), by="bidder", schema="price BIGINT", name="broken").write(
         "out", out
@@ -194,5 +194,105 @@ def test_a_function_that_fails_stops_the_query_with_one_line(live: Live) -> None
         live.run(flow)
 
     said = "operator 'broken': its function raised LookupError: no such price: 5"
+    said += f" for key 'ann' at {source.name}[0]@0"
     assert said in str(raised.value)
     assert "\n" not in str(raised.value)
+
+
+class Picky(KeyedProcessFunction):
+    """Adds prices up, and fails when it has changed everything, for odd ones and for timers of 7."""
+
+    def open(self, context: Any) -> None:
+        self.sum = context.value_state("sum", "BIGINT")
+
+    def process(self, record: Mapping[str, Any], context: Any) -> Iterator[Mapping[str, Any]]:
+        self.sum.set(self.sum.get(0) + record["price"])
+        context.register_event_timer(record["price"])
+        yield {"bidder": context.key, "what": "bid", "sum": self.sum.get()}
+        if record["price"] % 2 and record["price"] != 7:
+            raise ValueError(record["price"])
+
+    def on_timer(self, time_ms: int, context: Any) -> list[Mapping[str, Any]]:
+        if time_ms == 7:
+            raise KeyError(time_ms)
+        return [{"bidder": context.key, "what": "timer", "sum": self.sum.get()}]
+
+
+def test_a_record_for_which_a_process_fails_is_a_dead_letter(live: Live) -> None:
+    """What it did is undone, its row is in the topic with its coordinates, a timer too; the query goes on."""
+    source, out = bids(live), live.topic("out")
+    flow = Flow("picky")
+    flow.read("bids", source).process(
+        Picky(), by="bidder", uses=["price"], schema="bidder STRING, what STRING, sum BIGINT", name="picky"
+    ).map(loud, schema="bidder STRING, what STRING, sum BIGINT").write("out", out)
+    live.send(
+        source, bid("ann", 4, 1_000), bid("ann", 5, 1_001), bid("ann", 6, 1_002), b"bad", bid("bob", 7, 9)
+    )
+    live.run(flow)
+    live.send(source, bid("ann", 9, 1_003), bid("ann", 8, 1_004))
+    live.run(flow)
+
+    seen = [(each["what"], each["bidder"], each["sum"]) for each in live.values(out)]
+    assert sorted(seen) == [
+        ("BID", "ann", 4), ("BID", "ann", 10), ("BID", "ann", 18), ("BID", "bob", 7),
+        ("TIMER", "ann", 10), ("TIMER", "ann", 10), ("TIMER", "ann", 18),
+    ]  # fmt: skip
+    letters = {each.headers["flowcore-offset"]: each for each in live.records(source.dead_letter)}
+    assert sorted(letters) == [b"", b"1", b"3", b"5"]
+    assert letters[b"3"].value == b"bad"
+    assert letters[b"1"].json == {"bidder": "ann", "price": 5}
+    assert letters[b"5"].json == {"bidder": "ann", "price": 9}
+    assert letters[b""].json == {"key": {"bidder": "bob"}, "clock": "event", "time_ms": 7}
+    assert letters[b"1"].headers["flowcore-topic"].decode() == source.name
+    assert letters[b"1"].headers["flowcore-operator"] == b"picky"
+    assert letters[b"1"].headers["flowcore-stage"] == b"function"
+    assert letters[b"1"].headers["flowcore-reason"].decode() == (
+        f"operator 'picky': its function raised ValueError: 5 for key 'ann' at {source.name}[0]@1"
+    )
+
+
+def copies(record: dict[str, Any]) -> list[dict[str, Any]]:
+    if record["sum"] == 12:
+        raise LookupError(record["sum"])
+    return [record, {**record, "what": "copy"}]
+
+
+def test_functions_behind_a_process_run_in_the_call_of_its_key_groups(live: Live) -> None:
+    """No other Python node than what packs in front of the shuffle and unpacks behind; ids; dead letters."""
+    source, out = bids(live), live.topic("out")
+    columns = "bidder STRING, what STRING, sum BIGINT"
+    flow = Flow("behind")
+    summed = flow.read("bids", source).process(
+        Picky(), by="bidder", uses=["price"], schema=columns, name="sums"
+    )
+    summed.map(loud, schema=columns).flat_map(copies, schema=columns, name="copies").write("out", out)
+    live.send(source, bid("ann", 4, 1_000), bid("ann", 8, 1_001), bid("bob", 2, 900))
+    plans: list[str] = []
+
+    def arrived(run: LiveRun) -> None:
+        end = time.monotonic() + 120
+        while len(live.records(out)) < 6:
+            assert time.monotonic() < end, "not everything came"
+            assert not run.wait(0.2)
+        plans.append(run.running["out"]._jsq.explainInternal(False))
+
+    live.run(flow, "micro-batch", until=arrived)
+
+    (plan,) = plans
+    functions = [
+        name for name in ("TransformWithState", "MapInArrow", "ArrowEval") for _ in range(plan.count(name))
+    ]
+    assert functions.count("MapInArrow") == 2
+    assert functions.count("ArrowEval") == 0
+    at = f"sums:{source.name}:0"
+    found = {identity: each for identity, each in told(live, out).items() if identity.startswith(at)}
+    firsts = {f"{at}:0:0:0:0": ("ann", "BID", 4), f"{at}:2:0:0:0": ("bob", "BID", 2)}
+    assert {identity: found[identity] for identity in firsts} == firsts
+    assert sorted(each for identity, each in found.items() if identity not in firsts) == [
+        ("ann", "copy", 4), ("bob", "copy", 2),
+    ]  # fmt: skip
+    letters = live.records(source.dead_letter)
+    of_record = next(each for each in letters if each.headers["flowcore-offset"] == b"1")
+    assert of_record.json == {"bidder": "ann", "what": "bid", "sum": 12}  # what the process put out
+    assert of_record.headers["flowcore-operator"] == b"copies"
+    assert all(each.json["sum"] == 12 for each in letters)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -185,3 +186,46 @@ def test_an_idle_partition_is_not_waited_for_and_markers_pass_windows(live: Live
 
     assert {(row["user"], row["n"]) for row in live.values(out)} == {("a", 1), ("b", 1)}
     assert live.records(f"{out.name}.events")
+
+
+def _added(kept: Mapping[str, Any], new: Mapping[str, Any]) -> Mapping[str, Any]:
+    if new["price"] < 0:
+        raise ValueError(new["price"])
+    return {**kept, "price": kept["price"] + new["price"]}
+
+
+def _shown(_context: Any, values: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    (value,) = values
+    if value["price"] == 13:
+        raise LookupError(value["price"])
+    return [{"total": value["price"]}]
+
+
+def test_records_and_windows_for_which_a_function_fails_are_dead_letters(live: Live) -> None:
+    """A record is in no window, a window leaves with what it holds; late records still leave as they are."""
+    source, out, late = clicks(live), live.topic("totals"), live.topic("late")
+    flow = Flow("picky")
+    windows = flow.read("clicks", source).window(Tumbling(10), by="user", late="side-output", name="per_user")
+    found = windows.reduce(_added, then=_shown, schema="total BIGINT")
+    found.write("totals", out)
+    found.late.write("late", late)
+    live.send(
+        source, click("a", 5, 1000), click("a", -1, 2000), b"bad", click("a", 6, 3000), click("b", 6, 1000),
+        click("b", 7, 2000), click("c", 1, 20_000),
+    )  # fmt: skip
+    live.run(flow)
+    live.send(source, click("a", 9, 5000))
+    live.run(flow)
+
+    assert [(each["user"], each["total"]) for each in live.values(out)] == [("a", 11)]
+    (too_late,) = live.records(late)
+    assert too_late.headers["flowcore-id"].decode() == f"{source.name}:0:7:0"
+    letters = {each.headers["flowcore-offset"]: each for each in live.records(source.dead_letter)}
+    assert sorted(letters) == [b"", b"1", b"2"]
+    assert letters[b"1"].json == click("a", -1, 2000)
+    assert letters[b"1"].headers["flowcore-operator"] == b"per_user"
+    assert b"raised ValueError: -1 for key 'a', record {" in letters[b"1"].headers["flowcore-reason"]
+    assert letters[b""].json == {
+        "key": {"user": "b"}, "window_start_ms": 0, "window_end_ms": 10_000, "firing": 1,
+        "values": [{"user": "b", "price": 13, "at": 1000}],
+    }  # fmt: skip

@@ -26,11 +26,15 @@ from flowcore import (
 )
 from flowcore.errors import PlanError, RunError
 from flowcore.graph.operators import KeyedProcess, Window
+from flowcore.planner import plan_flow
 from flowcore.planner.forms import form_of
+from flowcore.spark.context import Context
+from flowcore.spark.run import SilentListener, run_stages
 from flowcore.testing.harness import WindowHarness
 from flowcore.testing.process_harness import ProcessHarness
 from flowcore.windows import CountEvictor
 from flowcore.windows.triggers import ContinuousEventTime, Count, Purging
+from flowcore.windows.triggers import EndOfStream as EndOfStreamTrigger
 
 pytestmark = pytest.mark.spark
 
@@ -197,6 +201,45 @@ def test_process_gives_what_the_operator_gives(run: Run, rows: Rows, visits: lis
         assert _written(rows, folder) == _in_one_order([tuple(each.value.values()) for each in results])
 
 
+def test_functions_behind_a_process_run_in_its_call(
+    context: Context, rows: Rows, visits: list[Visit]
+) -> None:
+    """The physical plan has one Python node; results are those of the functions one after the other."""
+    plans: list[str] = []
+    flow = Flow("f")
+    found = flow.read("in", Parquet("visits", schema=VISITS)).process(
+        _Gaps(), by="key", timestamp="at", uses=["number"], schema=_NUMBERS,
+        side_outputs={"odd": "number BIGINT, of STRING", "sizes": "n BIGINT"}, name="gaps",
+    )  # fmt: skip
+    long = found.filter(lambda r: r["n"] is None or r["n"] > 100).map(_doubled, schema=_NUMBERS)
+    twice = long.flat_map(lambda r: [r, {**r, "key": "copy"}], schema=_NUMBERS, name="twice")
+    twice.apply(lambda frame: plans.append(_physical(frame)) or frame, schema=_NUMBERS).write(
+        "out", Parquet("out")
+    )
+    (stage,) = plan_flow(flow, settings=context.settings).bounded
+    assert [chain.name for chain in stage.chains] == ["gaps > filter_1 > map_1 > twice"]
+
+    run_stages(plan_flow(flow, settings=context.settings), context, refresh=False, listener=SilentListener())
+
+    assert [plan.count("MapInArrow") for plan in plans] == [1]
+    harness = ProcessHarness(_Gaps(), side_outputs=["odd", "sizes"])
+    harness.feed(*((visit["key"], {"number": visit["number"]}, visit["at"]) for visit in visits))
+    harness.end_of_input()
+    made = [each.value for each in harness.results if each.value["n"] is None or each.value["n"] > 100]
+    expected = [_doubled(dict(each)) for each in made]
+    expected += [{**each, "key": "copy"} for each in expected]
+    assert len(expected) > 400
+    assert _written(rows, "out") == _in_one_order([tuple(each.values()) for each in expected])
+
+
+def _doubled(record: Visit) -> Visit:
+    return {**record, "n": None if record["n"] is None else record["n"] * 2}
+
+
+def _physical(frame: Any) -> str:
+    return str(frame._jdf.queryExecution().executedPlan().toString())
+
+
 def test_process_of_batches_sees_rows_in_order_of_time(run: Run, rows: Rows, visits: list[Visit]) -> None:
     """Without a key there is one group, and what a function returns keeps its order."""
     flow = Flow("f")
@@ -256,14 +299,51 @@ def test_row_without_timestamp_is_refused_by_name(run: Run) -> None:
         run(flow)
 
 
-@pytest.mark.parametrize("key", ["cast(number as DOUBLE)", "struct(number)", "array(number)"])
+ODD = "CASE number % 5 WHEN 0 THEN 0.0D WHEN 1 THEN -0.0D WHEN 2 THEN double('NaN') WHEN 3 THEN 1.5D END"
+
+
+@pytest.mark.parametrize(
+    "key", [ODD, f"float({ODD})", f"struct({ODD} as x, key)", f"if(key = 'a', null, struct({ODD}))"]
+)
+@pytest.mark.parametrize("windows", [Session(gap=1_000), Global()], ids=["by-column", "by-record"])
+@pytest.mark.usefixtures("visits")
+def test_keys_are_equal_where_spark_groups_them(run: Run, context: Context, key: str, windows: Any) -> None:
+    """Zeros and not-a-number, alone and in a struct; one window for each key."""
+    flow = Flow("f")
+    visits = flow.read("visits", Parquet("visits", schema=VISITS)).with_columns(odd=key)
+    kept = visits.window(windows, by="odd", timestamp="at", trigger=_at_the_end(windows))
+    kept.aggregate(n="count(*)").write("out", Parquet("out"))
+    visits.aggregate(by="odd", n="count(*)").write("native", Parquet("native"))
+
+    run(flow)
+
+    found, native = (_counts(context, folder) for folder in ("out", "native"))
+    assert len(found) > 3
+    assert found == native
+
+
+def _at_the_end(windows: Any) -> Any:
+    return EndOfStreamTrigger() if isinstance(windows, Global) else None
+
+
+def _counts(context: Context, folder: str) -> list[tuple[str, int]]:
+    """Keys as text, in which not-a-number can be compared, and how many rows they have."""
+    frame = context.spark.read.parquet(context.path(folder)).selectExpr("to_json(struct(odd)) AS odd", "n")
+    return sorted(
+        (row.odd, row.n) for row in frame.groupBy("odd").sum("n").withColumnRenamed("sum(n)", "n").collect()
+    )
+
+
+@pytest.mark.parametrize("key", ["map(key, number)", "struct(array(number))", "array(number)"])
 @pytest.mark.usefixtures("visits")
 def test_a_key_that_would_not_be_found_again_is_refused(run: Run, key: str) -> None:
-    """Not-a-number, and what holds other values."""
+    """Arrays and maps, also within a struct."""
     flow = Flow("f")
     visits = flow.read("visits", Parquet("visits", schema=VISITS)).with_columns(odd=key)
     found = visits.window(Session(1), by="odd", timestamp="at").aggregate(n="count(*)")
     found.select("n").write("out", Parquet("out"))
 
-    with pytest.raises(PlanError, match=r"by='odd' is .*: not-a-number is not equal to itself"):
+    with pytest.raises(
+        PlanError, match=r"by='odd' is .*: an array, a map and what holds one have no equality"
+    ):
         run(flow)

@@ -344,6 +344,25 @@ def keyed_process() -> Flow:
     return flow
 
 
+def process_chain() -> Flow:
+    """Functions in front of a process and behind it, and a side output."""
+    flow = Flow("process_chain")
+    bids = _timed(flow).map(_same, schema="shop STRING, price DOUBLE", name="cleaned")
+    found = bids.process(
+        _Alarm(),
+        by="shop",
+        uses=["price"],
+        schema="label STRING",
+        side_outputs={"rare": "n INT"},
+        name="alarm",
+    )
+    labels = found.filter(_keep, name="kept")
+    labels.map(_same, schema="label STRING", name="shown").write("out", KafkaTopic("out"))
+    labels.flat_map(_twice, schema="label STRING", name="copied").write("copies", KafkaTopic("copies"))
+    found.side_output("rare").write("rare", KafkaTopic("rare"))
+    return flow
+
+
 def bounded_windows() -> Flow:
     """Over history Spark's own window aggregate gives the same, unless there is Python in it."""
     flow = Flow("bounded_windows")
@@ -430,7 +449,7 @@ FLOWS: list[Callable[[], Flow]] = [
     nothing_declared, object_reuse, shallow_copies, python_beside_native, bounded_python, early_filters,
     declared_attributes, python_formats, watermarked, tracked, co_grouped, co_grouped_by_a_function,
     windows_by_key, sessions, windows_by_the_clock, keyed_process, bounded_windows, flushed_by_the_trigger,
-    flushed_by_key_group,
+    flushed_by_key_group, process_chain,
 ]  # fmt: skip
 SETTINGS = {
     "flushed_by_the_trigger": {"execution.flush.max-interval": "2 min"},

@@ -5,9 +5,11 @@ from typing import Any
 
 import pytest
 
-from flowcore import Flow, KafkaTopic, Parquet, Stream
+from flowcore import Flow, KafkaTopic, KeyedProcessFunction, Parquet, Stream, Tumbling
+from flowcore.graph.windowed import WindowedStream
 from flowcore.planner import plan_flow
 from flowcore.planner.details import parts
+from flowcore.windows import CountEvictor
 
 SALE = "shop STRING, price DOUBLE"
 
@@ -18,6 +20,18 @@ def _same(record: Any) -> Any:
 
 def _live(flow: Flow, name: str = "bids", on_error: Any = "dead-letter") -> Stream:
     return flow.read(name, KafkaTopic(name, schema=SALE, on_error=on_error))
+
+
+def _all(_context: Any, values: Any) -> Any:
+    return [{"n": len(values)}]
+
+
+def _processed(stream: Stream) -> Stream:
+    return stream.process(KeyedProcessFunction(), by="shop", schema=SALE, name="mapped")
+
+
+def _windowed(stream: Stream, **windows: Any) -> WindowedStream:
+    return stream.window(Tumbling(10), by="shop", time="processing", name="mapped", **windows)
 
 
 def _mapped(stream: Stream) -> Stream:
@@ -39,6 +53,28 @@ CASES: dict[str, tuple[Callable[[Flow], Stream], str, str]] = {
     "before-state": (
         lambda f: _mapped(_live(f)).aggregate(by="shop", n="count(*)", name="counted"),
         "stops the query", "counted keeps state",
+    ),
+    "process": (
+        lambda f: _processed(_live(f)), "dead letter", "given goes to bids.dead-letter, and what the call",
+    ),
+    "process-of-two": (
+        lambda f: _processed(_live(f).union(_live(f, "asks", "fail"))),
+        "dead letter", "records of asks, timers and windows stop it",
+    ),
+    "process-that-stops": (
+        lambda f: _processed(_live(f, on_error="fail")), "stops the query", "bids says on_error",
+    ),
+    "windows-of-functions": (
+        lambda f: _windowed(_live(f)).process(_all, schema="n INT"),
+        "dead letter", "goes to bids.dead-letter",
+    ),
+    "windows-with-an-evictor": (
+        lambda f: _windowed(_live(f), evictor=CountEvictor(1)).aggregate(n="count(*)"),
+        "dead letter", "goes to bids.dead-letter",
+    ),
+    "bounded-process": (
+        lambda f: _processed(f.read("sales", Parquet("sales", schema=SALE))),
+        "stops the stage", "complete, or it is none",
     ),
     "bounded": (
         lambda f: _mapped(f.read("sales", Parquet("sales", schema=SALE))),
@@ -64,6 +100,18 @@ def test_failing_record_goes_where_the_plan_says(case: str) -> None:
 
     assert [each.value for each in found if each] == [value]
     assert any(reason in text for each in found if each for text in each.reasons)
+
+
+def test_files_take_nothing_but_records() -> None:
+    """A process function whose results go to files has no way out for anything else."""
+    flow = Flow("f")
+    _processed(_live(flow)).write("out", Parquet("out", schema=SALE))
+
+    found = [each.failure for part in parts(plan_flow(flow)) for each in part.operators if each.failure]
+
+    assert [(each.value, each.reasons[0]) for each in found] == [
+        ("stops the query", "out writes files, so nothing but its records can leave the query")
+    ]
 
 
 def test_operator_without_a_function_has_no_failure() -> None:

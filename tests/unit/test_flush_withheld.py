@@ -50,3 +50,15 @@ def test_no_watermark_leaves_early_and_none_is_forgotten(
 
     assert left == sorted(set(left))
     assert left[-1:] == list(times)[-1:]
+
+
+def test_nothing_leaves_in_backlog_unless_buffers_are_flushed_in_it() -> None:
+    """Where they are, at their longer interval; what waited leaves when a batch is news."""
+    held, longer = Withheld(500, None), Withheld(500, 2_000)
+    for each in (held, longer):
+        each.take((Watermark(5),), now_ms=1_000)
+
+    assert held.release(begun_ms=99_000, backlog=True) == ()
+    assert held.release(begun_ms=1_500, backlog=False) == (Watermark(5),)
+    assert longer.release(begun_ms=2_999, backlog=True) == ()
+    assert longer.release(begun_ms=3_000, backlog=True) == (Watermark(5),)

@@ -10,7 +10,8 @@ from flowcore import KeyedProcessFunction
 from flowcore.errors import FunctionError
 from flowcore.keygroups.bounded import BoundedRun
 from flowcore.keygroups.emission import RESULTS
-from flowcore.keygroups.processes import KeyedProcesses, side
+from flowcore.keygroups.process_outputs import side
+from flowcore.keygroups.processes import KeyedProcesses
 
 ROWS = pa.schema([("user", pa.string()), ("at", pa.int64()), ("n", pa.int64())])
 NUMBERS = pa.schema([("n", pa.int64())])
@@ -60,6 +61,23 @@ def test_timers_are_due_when_the_records_have_ended() -> None:
         (RESULTS, [1008, 996, 1008]),
     ]
     assert life == ["open", "timer", "timer", "timer", "close"]
+
+
+class _Backlog(KeyedProcessFunction):
+    """Puts out what its records are."""
+
+    def process(self, record: Mapping[str, Any], context: Any) -> Iterator[dict[str, Any]]:  # noqa: ARG002
+        yield {"n": int(context.is_backlog)}
+
+
+def test_records_with_an_end_are_history() -> None:
+    process = KeyedProcesses(
+        name="backlog", function=_Backlog(), keys=("user",), values=("n",), timestamp="at", rows=ROWS,
+        results=NUMBERS, side_outputs={},
+    )  # fmt: skip
+    given = pa.RecordBatch.from_pylist([{"user": "a", "at": 1, "n": 3}], schema=ROWS)
+
+    assert [rows["n"].to_pylist() for _, rows in BoundedRun(process, clock_ms=5).run([given])] == [[1]]
 
 
 def test_without_records_no_function_is_opened() -> None:

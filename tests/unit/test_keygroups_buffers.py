@@ -17,6 +17,7 @@ from flowcore.elements import (
     LatencyMarker,
     LatencyMarkerEvent,
     Record,
+    RecordAttributes,
     StreamElement,
     Watermark,
     WatermarkStatus,
@@ -44,7 +45,8 @@ ROWS = pa.schema([pa.field("key", pa.string()), pa.field("value", pa.int64()), p
 EVENTS = LatencyMarkerEventSerializer()
 TAGGED: TaggedSerializer[bytes] = TaggedSerializer(RawFormat())
 ALL = Channel("in", "0")
-Item = tuple[str, int, int | None] | Watermark | WatermarkStatus | LatencyMarker
+HISTORY, NEWS = RecordAttributes(backlog=True), RecordAttributes(backlog=False)
+Item = tuple[str, int, int | None] | Watermark | WatermarkStatus | LatencyMarker | RecordAttributes
 Step = tuple[int, list[Item]]
 """How far the clock moves in front of it, and what comes."""
 
@@ -72,11 +74,14 @@ def packed(items: Sequence[Item]) -> list[Packed]:
         elif isinstance(item, LatencyMarker):
             event = EVENTS.encode(LatencyMarkerEvent.from_marker(item))
             found.append(Packed.of_event(ALL, event))
+        elif isinstance(item, RecordAttributes):
+            found.append(Packed.of_attributes(place, item))
         else:
             release(place)
             found.append(Packed.of_element(ALL, place, item))
     release(len(items))
-    return [*found, Packed.of_seen(ALL, None)] if items else []
+    came = any(not isinstance(item, RecordAttributes) for item in items)
+    return [*found, Packed.of_seen(ALL, None)] if came else found
 
 
 def left(out: Outputs) -> list[StreamElement[Any]]:
@@ -103,7 +108,7 @@ def purely(config: BufferOutput, buffer: Buffer[Any, Any], items: Sequence[Item]
                 found += [*rest, item]
             case _:
                 found += control(config, buffer, item, now_ms)  # type: ignore[arg-type]
-    if not items:
+    if all(isinstance(item, RecordAttributes) for item in items):
         found += input_idle(config, buffer, now_ms)
     return sorted(found, key=lambda each: isinstance(each, LatencyMarker))
 
@@ -141,6 +146,7 @@ steps = st.lists(
             st.one_of(
                 records, records, records, markers,
                 st.just("watermark"), st.builds(WatermarkStatus, st.booleans()),
+                st.builds(RecordAttributes, st.booleans()),
             ),
             max_size=9,
         ),
@@ -153,17 +159,27 @@ configs = st.builds(
     keyed=st.booleans(),
     memory_buffer_only=st.booleans(),
     max_entries=st.sampled_from([None, 1, 2, 3]),
+    backlog_interval_ms=st.sampled_from([None, 0, 15]),
 )
 workers = st.lists(st.integers(0, 2), min_size=12, max_size=12)
 
 
 def rising(happened: list[tuple[int, list[Any]]]) -> list[Step]:
-    """Watermarks in order, and statuses only where they change: a key group hears of no others."""
-    watermark_ms, idle = 0, False
+    """Watermarks in order, statuses and backlog only where they change: a key group hears of no others.
+
+    Of backlog it hears before the records of a step.
+    """
+    watermark_ms, idle, backlog = 0, False, None
     found = []
     for moves, items in happened:
         step: list[Item] = []
         for item in items:
+            if isinstance(item, RecordAttributes) and item.backlog != backlog:
+                step.append(item)
+                backlog = item.backlog
+        for item in items:
+            if isinstance(item, RecordAttributes):
+                continue
             if item == "watermark":
                 watermark_ms += 3
                 step.append(Watermark(watermark_ms))
@@ -195,6 +211,51 @@ def test_the_same_leaves_in_the_same_order_as_from_the_pure_buffer(
     end: list[Item] = [Watermark(MAX_TIMESTAMP_MS)]
     assert group.step(end, now_ms) == purely(config, pure, end, now_ms)
     assert group.wakes_at() is None
+
+
+def in_backlog(**settings: Any) -> _Worker:
+    group = _Worker(buffers(BufferOutput(interval_ms=1_000, **settings), 400), workers=2)
+    assert group.step([HISTORY, ("a", 1, None)], 5_000) == [HISTORY]
+    return group
+
+
+def test_buffer_in_backlog_is_flushed_when_the_backlog_is_gone() -> None:
+    """However long that takes, also over a restart; the first flush has all that was held."""
+    group = in_backlog()
+
+    for clock, key in enumerate("bcad", 6):
+        assert group.step([(key, clock, None)], clock * 1_000, worker=clock % 2) == []
+        assert group.wakes_at() == clock * 1_000 + 400
+    latest = [Record((key, value), None) for key, value in [("b", 6), ("c", 7), ("a", 8), ("d", 9)]]
+    assert group.step([NEWS, ("b", 10, None)], 10_000) == [*latest, NEWS]
+    assert group.step([("b", 11, None)], 11_000) == [Record(("b", 10), None)]
+
+
+def test_buffer_in_backlog_is_flushed_at_its_longer_interval_if_there_is_one() -> None:
+    """And when nothing comes for long enough: nothing would be saved by waiting on."""
+    group = in_backlog(backlog_interval_ms=3_000)
+
+    assert group.step([("a", 2, None)], 7_900) == []
+    assert group.wakes_at() == 8_000
+    assert group.step([("a", 3, None)], 8_000) == [Record(("a", 2), None)]
+    assert group.step([], 8_400) == [Record(("a", 3), None)]
+
+
+def test_buffer_in_backlog_is_flushed_when_it_is_full() -> None:
+    """Memory is not stretched for it."""
+    group = in_backlog(memory_buffer_only=True, max_entries=2)
+
+    assert group.step([("b", 2, None)], 20_000) == [Record(("a", 1), None), Record(("b", 2), None)]
+
+
+def test_buffer_of_a_slice_in_backlog_waits_for_its_end() -> None:
+    """A slice tells when it has read all; then nothing waits any more."""
+    group = _Worker(buffers(BufferOutput(interval_ms=1_000), None))
+    group.step([HISTORY, ("a", 1, None)], 5_000)
+
+    assert group.step([("a", 2, None)], 9_000) == []
+    assert group.step([NEWS], 9_100) == [Record(("a", 2), None), NEWS]
+    assert group.step([("a", 3, None)], 9_200) == [Record(("a", 3), None)]
 
 
 def test_flush_sends_what_the_watermark_covers_in_front_of_it() -> None:
@@ -367,7 +428,13 @@ BOTH = Buffered(
 )
 timed = st.tuples(st.sampled_from("ab"), st.integers(1, 9), st.integers(0, 40))
 event_times = st.lists(
-    st.tuples(st.integers(0, 7), st.lists(st.one_of(timed, timed, st.just("watermark")), max_size=6)),
+    st.tuples(
+        st.integers(0, 7),
+        st.lists(
+            st.one_of(timed, timed, st.just("watermark"), st.builds(RecordAttributes, st.booleans())),
+            max_size=6,
+        ),
+    ),
     max_size=12,
 )
 
@@ -390,7 +457,7 @@ def without_buffer(windows: KeyGroup, items: Sequence[Item]) -> Iterator[tuple[s
         elif isinstance(item, tuple):
             windows.rows(pa.record_batch([[value] for value in item], schema=ROWS), out)
         yield from emitted(out)
-        if isinstance(item, Watermark):
+        if isinstance(item, Watermark | RecordAttributes):
             yield ELEMENTS, item
 
 
@@ -422,7 +489,7 @@ def test_buffered_windows_put_out_what_a_buffer_behind_windows_does(
         worker = both.remembered[taken_by[number]]
         came = list(without_buffer(windows, items))
         expected = behind(pure, came, now_ms)
-        if not items:
+        if all(isinstance(item, RecordAttributes) for item in items):
             released = input_idle(BOTH.buffer.config, pure, now_ms)
             expected += [
                 (RESULTS, each.value) if isinstance(each, Record) else (ELEMENTS, each) for each in released

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from flowcore.elements import RecordAttributes
 from flowcore.errors import FunctionError, StateError
 from flowcore.keygroups.event_time import Source
 from flowcore.keygroups.operator import Outputs
@@ -44,6 +45,8 @@ class Shown(Everything):
     """Everything that can be seen, as text, and some of it beside."""
 
     def process(self, record: Any, context: Any) -> Any:
+        if context.is_backlog:
+            context.side_output("odd", {"seen": f"{context.key} {record['number']} is history"})
         if record["number"] % 2:
             context.side_output("odd", {"seen": f"{context.key} {record['number']} {context.timestamp_ms}"})
         return [{"seen": repr(each)} for each in super().process(record, context) or ()] * 2
@@ -85,15 +88,16 @@ def runtime(function: KeyedProcessFunction, **changed: Any) -> Runtime:
     )  # fmt: skip
 
 
-def packed(given_rows: Sequence[Row], group: int) -> list[Packed]:
+def packed(given_rows: Sequence[Row], group: int, *, backlog: bool | None = None) -> list[Packed]:
+    told = [] if backlog is None else [Packed.of_attributes(0, RecordAttributes(backlog))]
     if not given_rows:
-        return []
+        return told
     channel = Channel("in", "0")
     newest = max(t for _, t, *_ in given_rows)
     mine = [row for row in given_rows if GROUPS[row[0]] == group]
     columns = [list(column) for column in zip(*mine, strict=True)]
     rows = [Packed.of_rows(channel, 0, pa.record_batch(columns, schema=ROWS))] if mine else []
-    return [*rows, Packed.of_seen(channel, newest)]
+    return [*told, *rows, Packed.of_seen(channel, newest)]
 
 
 def put_out(stepped: Stepped | Outputs) -> list[tuple[Any, ...]]:
@@ -110,26 +114,29 @@ DO = ["set", "add", "put", "look", "remove", "clear", "event timer", "clock time
 
 
 @st.composite
-def histories(draw: st.DrawFn) -> list[tuple[list[Row], int, int, str, bool]]:
-    """Steps: records, how far the clock goes, which worker takes it, what happens to it, in a new task?"""
+def histories(draw: st.DrawFn) -> list[tuple[list[Row], int, int, str, bool, bool | None]]:
+    """Steps: records, how far the clock goes, which worker takes it, its fate, in a new task? and backlog."""
     places = iter(range(1000))
     record = st.tuples(
         st.sampled_from("abc"), st.integers(0, 40), st.sampled_from(DO), st.integers(0, 60),
         st.builds(lambda: next(places)),
     )  # fmt: skip
     fate = st.sampled_from(["done", "done", "done", "failed", "repeated"])
-    step = st.tuples(st.lists(record, max_size=5), st.integers(0, 12), st.integers(0, 2), fate, st.booleans())
+    told = st.sampled_from([None, None, True, False])
+    step = st.tuples(
+        st.lists(record, max_size=5), st.integers(0, 12), st.integers(0, 2), fate, st.booleans(), told
+    )
     return draw(st.lists(step, max_size=14))
 
 
 EMPTY_SNAPSHOT = [
-    ([], 0, 0, "done", False),
-    *(([("a", 0, "set", 0, place)], 0, 0, "done", False) for place in range(3)),
-    ([("a", 0, "add", 0, 3)], 0, 0, "done", False),
-    ([("a", 0, "clock timer", 1, 4)], 3, 1, "done", False),
-    ([], 0, 0, "done", False),
-    ([("a", 0, "clear", 0, 5)], 7, 0, "done", False),
-    ([], 0, 1, "done", False),
+    ([], 0, 0, "done", False, None),
+    *(([("a", 0, "set", 0, place)], 0, 0, "done", False, None) for place in range(3)),
+    ([("a", 0, "add", 0, 3)], 0, 0, "done", False, None),
+    ([("a", 0, "clock timer", 1, 4)], 3, 1, "done", False, None),
+    ([], 0, 0, "done", False, None),
+    ([("a", 0, "clear", 0, 5)], 7, 0, "done", False, None),
+    ([], 0, 1, "done", False, None),
 ]
 """The first worker lets go of the last key in a snapshot of nothing; the second still remembers it."""
 
@@ -145,9 +152,11 @@ def test_key_groups_put_out_what_the_harness_does(history: Any) -> None:
     tasks = [runtime(Shown()) for _ in workers]
     clock, newest, ids = 0, None, Counter[Any]()
 
-    for given_rows, passed, worker, fate, new in history:
+    for given_rows, passed, worker, fate, new, backlog in history:
         clock += passed
         seen = [harness.move_clock(clock)]
+        if backlog is not None:
+            harness.backlog(backlog=backlog)
         seen.append(harness.feed(*((u, {"do": do, "number": n}, t) for u, t, do, n, _ in given_rows)))
         newest = max([t for _, t, *_ in given_rows] + ([] if newest is None else [newest]), default=None)
         if newest is not None:
@@ -162,7 +171,7 @@ def test_key_groups_put_out_what_the_harness_does(history: Any) -> None:
             tasks[worker] = runtime(Shown())
         found: list[Any] = []
         for group, store in enumerate(stores):
-            items = packed(given_rows, group)
+            items = packed(given_rows, group, backlog=backlog)
             first = None
             if fate != "done":
                 other, thrown_away = (worker + 1) % 3, store.copy()
@@ -323,7 +332,8 @@ def test_a_failure_says_at_which_record_or_timer() -> None:
     batch = pa.record_batch([list(column) for column in zip(*values, strict=True)], schema=rows)
 
     with pytest.raises(
-        FunctionError, match=r"operator 'watch': its function raised ValueError: 1 at clicks\[3\]@812"
+        FunctionError,
+        match=r"operator 'watch': its function raised ValueError: 1 for key 'a' at clicks\[3\]@812",
     ):
         group.rows(batch, Outputs())
     group = operator.open()

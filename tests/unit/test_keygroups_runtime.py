@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flowcore.elements import EndOfInput, LatencyMarker, LatencyMarkerEvent, Watermark
+from flowcore.elements import EndOfInput, LatencyMarker, LatencyMarkerEvent, RecordAttributes, Watermark
 from flowcore.errors import StateError
 from flowcore.keygroups.event_time import Source
 from flowcore.keygroups.folded import FoldedWindows
@@ -253,6 +253,96 @@ def test_packing_sends_records_to_their_group_and_time_to_all() -> None:
     assert sorted(sent) == [(0, four, ["b"]), (2, four, ["a"]), (2, five, ["c"])]
     told = sorted((group, item.channel, item.newest_ms) for group, item in items if item.kind == Kind.SEEN)
     assert told == sorted([(g, four, 99) for g in range(3)] + [(g, five, 3) for g in range(3)])
+
+
+def test_packing_tells_every_group_what_records_are() -> None:
+    """A row that says so is no record, and tells of no time."""
+    packing = Packing(
+        inputs=Inputs(
+            key_group="g", source="s", partition="p", offset="o", newest="newest", backlog="backlog"
+        ),
+        sources=("in",), key_groups=2, rows=ROWS,
+    )  # fmt: skip
+    batch = pa.record_batch(
+        {
+            "g": pa.array([None, 1, None], pa.int32()),
+            "s": pa.array([None, 0, None], pa.int32()),
+            "p": pa.array([None, 4, None], pa.int32()),
+            "o": [7, 11, 8],
+            "newest": [None, 2, None],
+            "backlog": [True, None, False],
+            "user": [None, "b", None],
+            "t": [None, 2, None],
+            "v": [None, 2, None],
+        }
+    )
+
+    packed = [row for part in packing.run([batch]) for row in part.to_pylist()]
+
+    items = [(row.pop("key_group"), Packed(**row)) for row in packed]
+    told = [(g, item.at, item.attributes.backlog) for g, item in items if item.kind == Kind.ATTRIBUTES]
+    assert told == [(0, 7, True), (1, 7, True), (0, 8, False), (1, 8, False)]
+    assert [group for group, item in items if item.kind == Kind.ROWS] == [1]
+    assert {item.channel for _, item in items if item.kind == Kind.SEEN} == {Channel("in", "4").encode()}
+
+
+class _Hearing:
+    """A key group that notes in which order it hears of what; it keeps nothing."""
+
+    form, outputs, wake_ms = "hears", dict[str, pa.Schema](), None
+
+    def __init__(self) -> None:
+        self.heard: list[Any] = []
+
+    def open(self) -> Any:
+        return self
+
+    def advance_clock(self, clock_ms: int, out: Any) -> None: ...
+
+    def attributes(self, attributes: RecordAttributes, out: Any) -> None:  # noqa: ARG002
+        self.heard.append(attributes.backlog)
+
+    def rows(self, rows: pa.RecordBatch, out: Any) -> None:  # noqa: ARG002
+        self.heard.append(rows.num_rows)
+
+    def advance_watermark(self, watermark_ms: int, out: Any) -> None: ...
+
+    def marker(self, marker: LatencyMarker, out: Any) -> None: ...
+
+    def finish(self, out: Any, *, idle: bool) -> None:  # noqa: ARG002
+        self.heard.append("idle" if idle else "busy")
+
+    def header(self) -> Any:
+        return {}
+
+    def delta(self) -> None: ...
+
+    def restore(self, header: Any, pieces: Any) -> None: ...
+
+
+def test_a_change_of_backlog_is_told_once_in_front_of_the_records_after_it() -> None:
+    """Told again it is no change, after a restart neither; that it is told makes no step busy."""
+    group = _Hearing()
+    runtime, store, remembered = runtime_of(group), MemoryStore(), Remembered()
+
+    def step(*told: bool, records: int = 0) -> list[Any]:
+        group.heard.clear()
+        items = [Packed.of_attributes(at, RecordAttributes(each)) for at, each in enumerate(told)]
+        given_rows = rows(*[("a", 1, 1)] * records) if records else []
+        stepped = runtime.step(0, [*given_rows, *reversed(items)], 0, store, remembered)
+        assert stepped.manifest.sizes().get("backlog") == known
+        return group.heard
+
+    known: int | None = None
+    assert step(records=1) == [1, "busy"]
+    known = 1
+    assert step(True, records=2) == [True, 2, "busy"]
+    assert step(True, True) == ["idle"]
+    remembered.clear()
+    assert step(True, records=1) == [1, "busy"]
+    assert step(False, True, records=1) == [False, True, 1, "busy"]
+    known = 0
+    assert step(True, False) == [False, "idle"]
 
 
 def test_a_partition_that_was_added_since_is_waited_for() -> None:

@@ -9,15 +9,17 @@ from collections import Counter
 from itertools import islice
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from flowcore.elements import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
+from flowcore.elements import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS, RecordAttributes
 from flowcore.keygroups.folded import FoldedWindows
 from flowcore.keygroups.operator import KeyGroup, KeyGroupOperator, Outputs
 from flowcore.keygroups.records import RecordWindows
+from flowcore.keygroups.session_columns import stretches
 from flowcore.testing.harness import WindowHarness
 from flowcore.windows import (
     Aggregate,
@@ -99,6 +101,7 @@ steps_of_both_clocks: st.SearchStrategy[list[Step]] = st.lists(
         st.tuples(st.just("in"), st.lists(finite_rows, min_size=1, max_size=4)),
         st.tuples(st.just("watermark"), near | st.just(MAX_TIMESTAMP_MS)),
         st.tuples(st.just("clock"), st.integers(0, 20)),
+        st.tuples(st.just("backlog"), st.booleans()),
         st.tuples(st.sampled_from(["delta", "snapshot", "elsewhere"]), st.none()),
     ),
     max_size=16,
@@ -147,6 +150,8 @@ class Restarted:
                     self.group.advance_watermark(argument, out)
             case "clock":
                 self.group.advance_clock(argument, out)
+            case "backlog":
+                self.group.attributes(RecordAttributes(argument), out)
             case "delta":
                 self._write()
                 self.group = self.operator.open()
@@ -202,6 +207,8 @@ def by_record(harness: WindowHarness, action: str, argument: Any) -> tuple[Count
         case "clock":
             seen = harness.move_clock(argument)
         case _:
+            if action == "backlog":
+                harness.backlog(backlog=argument)
             return Counter(), Counter(), 0
     results = Counter(
         shown(
@@ -246,6 +253,18 @@ def test_windows_by_column_are_windows_by_record(config: WindowConfig, taken: li
         assert by_column(columns.step(action, argument)) == expected
 
 
+def test_records_of_both_ends_of_time_make_no_session_together() -> None:
+    """What may be late stays alone, also where the way from one end to the other looks short in 64 bits."""
+    order, begins = stretches(
+        np.array([0, 0]),
+        np.array([MAX_TIMESTAMP_MS - 1, MIN_TIMESTAMP_MS]),
+        np.array([False, True]),
+        gap_ms=2,
+    )
+
+    assert (order.tolist(), begins.tolist()) == ([0, 1], [0, 1])
+
+
 @pytest.mark.parametrize("lateness_ms", [0, 9])
 def test_many_sessions_of_many_keys_come_and_go(lateness_ms: int) -> None:
     """Their places are used again, several are held of a key, and they are read again while they are."""
@@ -273,11 +292,12 @@ def test_many_sessions_of_many_keys_come_and_go(lateness_ms: int) -> None:
 
 
 class Values:
-    """Every value, and how often the key's windows have emitted."""
+    """Every value, and how often the key's windows have emitted; below zero where that is history."""
 
     def process(self, context: ProcessContext, values: Any, /) -> list[dict[str, Any]]:
         seen = context.key_state["seen"] = context.key_state.get("seen", 0) + 1
-        return [{"values": [value["v"] for value in values], "seen": seen}, {"values": None, "seen": seen}]
+        shown = -seen if context.is_backlog else seen
+        return [{"values": [value["v"] for value in values], "seen": shown}, {"values": None, "seen": seen}]
 
     def clear(self, context: ProcessContext, /) -> None:
         if context.key_state.get("seen", 0) > 3:

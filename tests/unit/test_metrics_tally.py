@@ -119,6 +119,14 @@ def test_tally_takes_each_batch_once() -> None:
     assert (tally.batches, tally.rows_in, tally.late, tally.last) == (2, 30, 3, second)
 
 
+def test_what_key_groups_are_told_is_no_record() -> None:
+    """It comes from files that flowcore writes, and not from a topic."""
+    files = {"startOffset": None, "endOffset": {"logOffset": 3}, "numInputRows": 1}
+    told = Batch.of({**TOLD, "numInputRows": 3801, "sources": [*TOLD["sources"], files]})
+
+    assert told == Batch.of(TOLD)
+
+
 def test_trigger_that_found_nothing_to_read_is_no_batch() -> None:
     """It has the number of the batch to come, whose records must count."""
     nothing = {**TOLD, "durationMs": {"latestOffset": 2, "triggerExecution": 34}, "numInputRows": 0}

@@ -294,6 +294,27 @@ def test_clock_that_is_put_back_stands_still() -> None:
     assert state.clock_ms == 100
 
 
+class Histories(KeyedProcessFunction):
+    """Puts out only what is news."""
+
+    def process(self, record: Any, context: Any) -> Any:
+        return [] if context.is_backlog else [record]
+
+
+def test_function_can_ask_whether_its_records_are_history() -> None:
+    """News at first; also over a restart."""
+    harness = ProcessHarness(Histories())
+    harness.feed(("a", {"n": 1}))
+    harness.backlog(backlog=True)
+    harness.feed(("a", {"n": 2}))
+    harness.restart()
+    harness.feed(("a", {"n": 3}))
+    harness.backlog(backlog=False)
+    harness.feed(("a", {"n": 4}))
+
+    assert [result.value["n"] for result in harness.results] == [1, 4]
+
+
 def test_side_outputs_have_key_timestamp_and_place_of_their_record() -> None:
     harness = ProcessHarness(Scripted(), side_outputs=["odd"])
     _do(harness, "a", lambda _, c: c.side_output("odd", {"x": 1}), 7)

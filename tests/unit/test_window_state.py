@@ -112,6 +112,7 @@ def test_snapshot_reads_as_written() -> None:
         "form": "event-time sessions of reduced",
         "watermark_ms": 2,
         "clock_ms": 0,
+        "backlog": False,
         "dropped_records": 0,
         "keys": [
             {

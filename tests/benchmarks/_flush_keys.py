@@ -1,0 +1,199 @@
+"""Many keys in one flush interval: does a small driver hold the latest of each, and what does that take?
+
+A Python function hands on ten million records of as many keys, and then newer ones of a fifth of them; what
+it puts out is held by key group for an interval that never passes, so all keys are held at once unless a
+buffer in memory is full. Memory is looked at from outside: the JVM's highest resident set, and that of
+all its Python workers together, twice a second (what they share counts for each).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from io import BytesIO
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from confluent_kafka import Consumer, TopicPartition
+from pyarrow import json
+from pyspark import SparkContext
+
+from flowcore import Flow, KafkaTopic, RichFunction
+from flowcore.background import Repeating
+from flowcore.errors import RunError
+from flowcore.kafka.topics import end_offsets, ensure_topics
+from flowcore.planner import plan_flow
+from flowcore.settings import Settings
+from flowcore.spark.live import LiveRun
+from flowcore.spark.run import open_context
+from flowcore.testing.benchmark import Figures, Report
+from pipelines.auctions import feed
+
+__all__ = ["measure"]
+
+PARTITIONS = 2
+HEAP = "3g"
+SCHEMA = "auction_id BIGINT, price BIGINT"
+NEWER = 5
+"""Of so many keys one gets a second record."""
+_ROWS = 100_000
+_LOOK_S = 0.5
+Prices = npt.NDArray[np.int64]
+
+
+def measure(folder: Path, servers: str, keys: int) -> Report:
+    """Run the same in both settings of ``execution.flush.memory-buffer-only``."""
+    ensure_topics(servers, {"in": PARTITIONS})
+    feed.feed(servers, "in", _records(keys))
+    figures: list[Figures] = []
+    for name, memory_only in (("state store", False), ("memory only", True)):
+        settings = Settings.of(
+            {
+                "kafka.bootstrap.servers": servers,
+                "state.dir": folder / name,
+                "execution.flush.memory-buffer-only": memory_only,
+                "execution.max-records-per-batch": 2_000_000,
+                "spark.driver.memory": HEAP,
+            }
+        )
+        run = _run(settings, f"out-{memory_only}".lower(), keys)
+        figures += [
+            Figures(name, "records/s", [run.records / run.seconds]),
+            Figures(f"{name} output", "records", [run.outputs]),
+            Figures(f"{name} JVM", "MiB at most", [run.memory.jvm_kib / 1024]),
+            Figures(f"{name} workers", "MiB at most", [run.memory.workers_kib / 1024]),
+        ]
+    return Report(
+        name="flush",
+        workload=f"{keys:,} keys, of which every {NEWER}th has a second record, held for one interval; "
+        f"driver with a heap of {HEAP}, a Python function in front of the buffer, in a slice",
+        figures=figures,
+        ratios={},
+        verified="the last value of every key in the output topic; one output for each key where the buffer "
+        "may outgrow memory",
+    )
+
+
+@dataclass(frozen=True)
+class _Run:
+    seconds: float
+    records: int
+    outputs: int
+    memory: _Memory
+
+
+def _run(settings: Settings, out: str, keys: int) -> _Run:
+    flow = Flow("bench-keys")
+    bids = flow.read("bids", KafkaTopic("in", schema=SCHEMA))
+    latest = bids.map(_latest(), schema=SCHEMA, key="auction_id", flush=timedelta(days=1), name="latest")
+    latest.write("tops", KafkaTopic(out, partitions=PARTITIONS))
+    plan = plan_flow(flow, "slice", settings)
+    with open_context(plan, settings) as context, _Memory() as memory:
+        began = time.monotonic()
+        with LiveRun(plan, context) as run:
+            run.wait()
+        seconds = time.monotonic() - began
+    servers = settings.bootstrap_servers or ""
+    outputs = sum(end_offsets(servers, out).values())
+    wrong = np.flatnonzero(_read(servers, out, keys) != _expected(keys))
+    if len(wrong):
+        msg = f"{len(wrong):,} of {keys:,} keys have another last value, {wrong[:3]} among them"
+        raise RunError(msg)
+    if not settings.flush_memory_only and outputs != keys:
+        msg = f"{outputs:,} outputs of {keys:,} keys in one interval: some left more than once"
+        raise RunError(msg)
+    return _Run(seconds, keys + len(_second(keys)), outputs, memory)
+
+
+def _latest() -> RichFunction:
+    class Latest(RichFunction):  # here, so that workers need not find this module
+        """Each record as it is; the last one of a key counts."""
+
+        def is_output_idempotent(self) -> bool:
+            return True
+
+        def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
+            return record
+
+    return Latest()
+
+
+def _second(keys: int) -> Prices:
+    return np.arange(0, keys, NEWER)
+
+
+def _expected(keys: int) -> Prices:
+    prices = np.ones(keys, np.int64)
+    prices[_second(keys)] = 2
+    return prices
+
+
+def _records(keys: int) -> Iterator[pa.Table]:
+    # Shuffled, so that no key group gets a run of keys of its own.
+    of_all = np.random.default_rng(7).permutation(keys)
+    for price, of in ((1, of_all), (2, _second(keys))):
+        for start in range(0, len(of), _ROWS):
+            part = of[start : start + _ROWS]
+            yield pa.table({"auction_id": part, "price": np.full(len(part), price)})
+
+
+def _read(servers: str, topic: str, keys: int) -> Prices:
+    """The last value of each key, 0 where there is none."""
+    found = np.zeros(keys, np.int64)
+    consumer = Consumer({"bootstrap.servers": servers, "group.id": "bench", "enable.auto.commit": False})
+    left = sum(end_offsets(servers, topic).values())
+    consumer.assign([TopicPartition(topic, partition, 0) for partition in range(PARTITIONS)])
+    while left:
+        messages = consumer.consume(min(left, _ROWS), timeout=5)
+        if not messages:
+            msg = f"{left:,} outputs of {topic} could not be read again"
+            raise RunError(msg)
+        rows = json.read_json(BytesIO(b"\n".join(message.value() or b"{}" for message in messages)))
+        found[rows["auction_id"].to_numpy()] = rows["price"].to_numpy()
+        left -= len(messages)
+    consumer.close()
+    return found
+
+
+class _Memory:
+    """The highest memory of the driver's JVM and of what it has started."""
+
+    def __init__(self) -> None:
+        gateway: Any = SparkContext._gateway
+        self._jvm: int = gateway.proc.pid
+        self.jvm_kib = self.workers_kib = 0
+        self._looking = Repeating("memory", self._look, _LOOK_S)
+
+    def __enter__(self) -> Self:
+        self._looking.__enter__()
+        return self
+
+    def __exit__(self, *of: object) -> None:
+        self._looking.__exit__(None, None, None)
+
+    def _look(self) -> None:
+        status = {pid: _status(pid) for pid in _processes()}
+        family = {self._jvm}
+        while more := {pid for pid, of in status.items() if of.get("PPid") in family} - family:
+            family |= more
+        resident = {pid: status.get(pid, {}).get("VmRSS", 0) for pid in family}
+        self.jvm_kib = max(self.jvm_kib, resident.pop(self._jvm))
+        self.workers_kib = max(self.workers_kib, sum(resident.values()))
+
+
+def _processes() -> Iterable[int]:
+    return (int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit())
+
+
+def _status(pid: int) -> dict[str, int]:
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:  # it has ended
+        return {}
+    fields = (line.split() for line in lines if line.startswith(("PPid:", "VmRSS:")))
+    return {name.rstrip(":"): int(value) for name, value, *_ in fields}

@@ -1,0 +1,79 @@
+"""A run hears that it is to end from Dagster's record, whoever has gone of those that would tell it."""
+
+import os
+from collections.abc import Callable
+
+import pytest
+from dagster import AssetExecutionContext, DagsterInstance, asset, materialize
+
+from flowcore.errors import RunError
+from pipelines.bridge import orders
+from pipelines.bridge.orders import Orders
+
+pytestmark = pytest.mark.dagster
+
+
+@pytest.fixture(autouse=True)
+def _without_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(orders, "_LOOK_S", 0.0)
+
+
+def _in_a_run(body: Callable[[AssetExecutionContext], None]) -> list[str]:
+    """Call a function in a run; what the run logged."""
+
+    @asset(name="running")
+    def running(context: AssetExecutionContext) -> None:
+        body(context)
+
+    with DagsterInstance.ephemeral() as instance:
+        run = materialize([running], instance=instance, raise_on_error=False).run_id
+        return [entry.user_message for entry in instance.all_logs(run)]
+
+
+def test_run_hears_that_it_is_terminated() -> None:
+    """Though no signal came."""
+    heard = []
+
+    def body(context: AssetExecutionContext) -> None:
+        told = Orders(context)
+        heard.append(told.is_to_end())
+        context.instance.report_run_canceling(context.run)
+        heard.append(told.is_to_end())
+
+    _in_a_run(body)
+
+    assert heard == [False, True]
+
+
+def test_run_that_counts_as_failed_ends() -> None:
+    """Another one may have begun."""
+    heard = []
+
+    def body(context: AssetExecutionContext) -> None:
+        told = Orders(context)
+        context.instance.report_run_failed(context.run)
+        try:
+            told.is_to_end()
+        except RunError as error:
+            heard.append(str(error))
+
+    _in_a_run(body)
+
+    (message,) = heard
+    assert "declared failed while it still ran" in message
+
+
+def test_run_tells_once_that_its_code_server_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In its log, which the UI shows; and goes on."""
+    heard = []
+
+    def body(context: AssetExecutionContext) -> None:
+        told = Orders(context)
+        heard.append(told.is_to_end())
+        monkeypatch.setattr(os, "getppid", lambda: 1)
+        heard.extend((told.is_to_end(), told.is_to_end()))
+
+    log = _in_a_run(body)
+
+    assert heard == [False, False, False]
+    assert sum("the code server that started this run" in message for message in log) == 1

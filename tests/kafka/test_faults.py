@@ -1,0 +1,199 @@
+"""Windows and buffers whose driver or Python workers are killed come to the same results."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from flowcore import Flow, KafkaTopic, Session
+from flowcore.errors import RunError
+from flowcore.planner import plan_flow
+from flowcore.settings import Settings
+from flowcore.spark.live import LiveRun
+from flowcore.spark.run import open_context
+from flowcore.watermarks import monotonous
+from tests.kafka.conftest import Live
+from tests.kafka.test_live_buffers import BID, Top
+
+KEYS = 7
+CLICK = "user STRING, price BIGINT, at BIGINT"
+DRIVER = "import sys; from tests.kafka.test_faults import drive; drive(*sys.argv[1:])"
+
+
+def sessions(source: str, out: str) -> Flow:
+    flow = Flow("sessions")
+    clicks = KafkaTopic(source, schema=CLICK, event_time="at", watermark=monotonous())
+    found = flow.read("clicks", clicks).window(Session(5), by="user", name="visits")
+    found.aggregate(total="sum(price)", n="count(*)").write("out", KafkaTopic(out))
+    return flow
+
+
+def tops(source: str, out: str) -> Flow:
+    flow = Flow("tops")
+    bids = flow.read("bids", KafkaTopic(source, schema=BID))
+    schema = "shop BIGINT, top BIGINT"
+    found = bids.process(Top(), schema=schema, by="shop", flush=timedelta(seconds=1), name="highest")
+    found.write("tops", KafkaTopic(out))
+    return flow
+
+
+def drive(servers: str, state: str, *topics: str) -> None:
+    """A driver with a slice of the windows and a live run of the buffer, until it is killed."""
+    settings = Settings.of(
+        {
+            "kafka.bootstrap.servers": servers,
+            "state.dir": state,
+            "execution.short-lived": "true",
+            "execution.max-records-per-batch": 20,
+        },
+        environment={},
+    )
+    windows = plan_flow(sessions(*topics[:2]), "slice", settings)
+    buffer = plan_flow(tops(*topics[2:]), None, settings)
+    with (
+        open_context(windows, settings) as context,
+        LiveRun(windows, context) as first,
+        LiveRun(buffer, replace(context, flow="tops")) as second,
+    ):
+        print("running", flush=True)  # noqa: T201 - what the test waits for
+        while not second.wait(0.05):
+            first.wait(0)
+
+
+def send_clicks(live: Live, source: KafkaTopic, records: int) -> dict[tuple[str, int, int], int]:
+    """Records of visits with pauses; the sum of each visit that is complete."""
+    rows, visits = [], defaultdict(list)
+    for number in range(records):
+        user, at = f"u{number % 7}", number * 1000
+        if number // 7 % 5 < 3 or number // 7 % 5 == 4:
+            rows.append({"user": user, "price": number, "at": at})
+    for row in rows:
+        mine = visits[row["user"]]
+        if mine and row["at"] <= mine[-1][1]:
+            mine[-1] = (mine[-1][0], row["at"] + 5000, mine[-1][2] + row["price"])
+        else:
+            mine.append((row["at"], row["at"] + 5000, row["price"]))
+    live.send(source, *rows, partitions=2)
+    behind = min(rows[-1]["at"], rows[-2]["at"])
+    return {
+        (user, start, end): total
+        for user, found in visits.items()
+        for start, end, total in found
+        if end <= behind
+    }
+
+
+def send_bids(live: Live, source: KafkaTopic, records: int) -> dict[int, int]:
+    """Records of shops whose prices go up and down; the highest of each."""
+    rows = [{"shop": n % KEYS, "price": 1 + n * 37 % 1000} for n in range(records)]
+    live.send(source, *rows, partitions=2)
+    return {shop: max(row["price"] for row in rows if row["shop"] == shop) for shop in range(KEYS)}
+
+
+def outputs(live: Live, topic: KafkaTopic) -> dict[bytes, bytes]:
+    """Each output by its identity, in the order of its first time; repeats are the same."""
+    found: dict[bytes, bytes] = {}
+    for record in live.records(topic):
+        identity, value = record.headers["flowcore-id"], record.value or b""
+        assert found.setdefault(identity, value) == value
+    return found
+
+
+def check_visits(live: Live, topic: KafkaTopic, expected: dict[tuple[str, int, int], int]) -> None:
+    totals = {(row["user"], row["n"] > 0, row["total"]) for row in live.values(topic)}
+    assert totals == {(user, True, total) for (user, _, _), total in expected.items()}
+    assert len(outputs(live, topic)) == len(expected)
+
+
+def check_order(live: Live, topic: KafkaTopic) -> None:
+    """Without repeats a shop's results only rise."""
+    last: dict[int, int] = {}
+    for value in outputs(live, topic).values():
+        row = json.loads(value)
+        assert row["top"] >= last.get(row["shop"], 0)
+        last[row["shop"]] = row["top"]
+
+
+def test_a_killed_driver_goes_on_to_the_same_results(live: Live) -> None:
+    """Killed at three points of its run, which another one brings to its end."""
+    clicks, visits = live.topic("clicks"), live.topic("visits")
+    bids, highest = live.topic("bids"), live.topic("tops")
+    expected = send_clicks(live, clicks, 400)
+    best = send_bids(live, bids, 400)
+    topics = [topic.name for topic in (clicks, visits, bids, highest)]
+    command = [sys.executable, "-c", DRIVER, live.servers, str(live.settings.state_dir), *topics]
+    for seconds in (1.0, 4.0, 7.0):
+        with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as driver:
+            assert driver.stdout is not None
+            assert driver.stdout.readline() == b"running\n"
+            time.sleep(seconds)
+            assert driver.poll() is None
+            os.killpg(driver.pid, signal.SIGKILL)
+
+    live.run(sessions(clicks.name, visits.name))
+    live.run(tops(bids.name, highest.name), None, until=lambda _: live.wait_for(highest, "top", best))
+
+    check_visits(live, visits, expected)
+    check_order(live, highest)
+
+
+def kill_workers(run: LiveRun) -> None:
+    """Kill the Python workers that key groups run in, till the run notices."""
+    for _ in range(2000):
+        for pid in workers(run.context.settings.state_dir):
+            os.kill(pid, signal.SIGKILL)
+        if run.wait(0.05):
+            return
+
+
+def test_windows_of_a_killed_worker_go_on_in_the_next_run(live: Live) -> None:
+    """Its memory of the state is gone, and what it had half done too."""
+    source, out = live.topic("clicks"), live.topic("visits")
+    expected = send_clicks(live, source, 200)
+    flow = sessions(source.name, out.name)
+
+    with pytest.raises(RunError):
+        live.run(flow, until=kill_workers)
+    live.run(flow)
+
+    check_visits(live, out, expected)
+
+
+def test_buffer_of_a_killed_worker_is_sent_by_the_next_run(live: Live) -> None:
+    """What stood in its memory is read from the state store."""
+    live = type(live)(live.servers, replace(live.settings, max_batch_records=20), live.spark)
+    source, out = live.topic("bids"), live.topic("tops")
+    highest = send_bids(live, source, 400)
+    flow = tops(source.name, out.name)
+
+    with pytest.raises(RunError):
+        live.run(flow, None, until=kill_workers)
+    live.run(flow, None, until=lambda _: live.wait_for(out, "top", highest))
+
+    check_order(live, out)
+
+
+def workers(state_dir: Path) -> list[int]:
+    """The Python workers that key groups of a checkpoint run in."""
+    mine = f"FLOWCORE_KEY_GROUPS={state_dir.absolute()}".encode()
+    found = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            try:
+                environment = (folder / "environ").read_bytes()
+                command = (folder / "cmdline").read_bytes()
+            except OSError:
+                continue
+            if mine in environment and b"pyspark.daemon" in command:
+                found.append(int(folder.name))
+    return found

@@ -1,0 +1,63 @@
+"""A broker that goes away and comes back is told of, beside the ends that stand still meanwhile."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flowcore import Flow, KafkaTopic
+from flowcore.kafka.broker import EmbeddedBroker
+from flowcore.kafka.topics import ensure_topics
+from flowcore.planner import plan_flow
+from flowcore.settings import Settings
+from flowcore.spark import topic_ends
+from flowcore.spark.context import Context
+from flowcore.spark.progress import RunMeter
+from flowcore.spark.topic_ends import TopicEnds
+
+pytestmark = pytest.mark.kafka
+
+
+def _context(servers: str, folder: Path) -> tuple[Any, Context]:
+    flow = Flow("f")
+    flow.read("in", KafkaTopic("in", schema="id BIGINT")).write("out", KafkaTopic("out"))
+    settings = Settings.of({"kafka.bootstrap.servers": servers, "state.dir": folder}, environment={})
+    no_session: Any = None  # nothing is asked of Spark
+    return plan_flow(flow, None, settings), Context(no_session, settings, "f")
+
+
+def test_outage_of_a_broker_is_told_while_and_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The seconds of silence while it lasts; at its end how long it was, once."""
+    monkeypatch.setattr(topic_ends, "_AWAY_S", 0.0)
+    monkeypatch.setattr(topic_ends, "_OUTAGE_S", 0.5)
+    broker = EmbeddedBroker(tmp_path / "broker")
+    with broker:
+        ensure_topics(broker.bootstrap_servers, {"in": 2, "out": 1})
+        ends = TopicEnds(*_context(broker.bootstrap_servers, tmp_path))
+        before = ends.ends
+        assert ends.ask() == {}
+        assert ends.silent_s == 0
+    assert ends.ask() == {}
+    first = ends.silent_s
+    assert ends.ask() == {}
+
+    assert ends.silent_s > first > 0
+    assert ends.ends == before
+    with broker:
+        (away_s,) = ends.ask().values()
+        assert away_s >= first
+        assert ends.ask() == {}
+        assert ends.silent_s == 0
+
+
+def test_outage_is_part_of_a_runs_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that beats, Prometheus and the history have it."""
+    monkeypatch.setattr(topic_ends, "_AWAY_S", 0.0)
+    with EmbeddedBroker() as broker:
+        ensure_topics(broker.bootstrap_servers, {"in": 2, "out": 1})
+        meter = RunMeter(*_context(broker.bootstrap_servers, tmp_path))
+        assert meter.read().broker_silent_ms == 0
+
+    assert meter.read().broker_silent_ms > 0

@@ -1,0 +1,288 @@
+"""How long results are held back: an operator's own interval, the setting, a trigger, backlog."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from flowcore import (
+    Flow,
+    KafkaTopic,
+    Parquet,
+    Stream,
+)
+from flowcore.errors import PlanError, SettingsError
+from flowcore.flush.config import BufferOutput
+from flowcore.planner import plan_flow
+from flowcore.planner.fingerprint import fingerprint
+from flowcore.settings import Settings
+from tests.unit.planned_flush import (
+    MINUTE,
+    SALE,
+    Each,
+    Latest,
+    Ranked,
+    first,
+    flush_of,
+    query_of,
+    same,
+    windows,
+)
+
+
+@pytest.mark.parametrize(
+    ("build", "why"),
+    [
+        (lambda sales: windows(sales, flush=MINUTE).process(first, schema="n INT"), "an emission of its"),
+        (lambda sales: sales.process(Each(), by="shop", schema="n INT", flush=MINUTE), "does not replace"),
+        (lambda sales: sales.map(same, schema=SALE, flush=MINUTE), "does not replace"),
+        (lambda sales: sales.flat_map(Latest(), schema=SALE, flush=MINUTE), "no key says which"),
+        (
+            lambda sales: sales.map(Latest(), schema=SALE, key="shop", flush=MINUTE).aggregate(
+                x="max(price)"
+            ),
+            "a buffer would be state, and aggregate_1 behind it keeps some",
+        ),
+    ],
+    ids=["window", "process", "map", "flat-map", "before-state"],
+)
+def test_interval_of_an_operator_that_cannot_be_held_back_is_an_error(
+    build: Callable[[Stream], Stream], why: str
+) -> None:
+    """The message says why it cannot, and what to do."""
+    with pytest.raises(PlanError, match=rf"flush=1 min, and .*{why}.* or leave flush out"):
+        query_of(build, flush__max_interval="0")
+
+
+@pytest.mark.parametrize("wrong", [timedelta(seconds=-1), timedelta(microseconds=1), 60], ids=str)
+def test_interval_of_an_operator_is_a_length_of_time(wrong: Any) -> None:
+    """Zero is one; a negative one would never be over."""
+    with pytest.raises(PlanError, match=r"'held': flush=.* is no whole number of milliseconds from 0 up"):
+        query_of(lambda sales: sales.aggregate(by="shop", x="max(price)", flush=wrong, name="held"))
+
+
+def test_key_of_a_function_is_refused_unless_later_output_replaces_earlier() -> None:
+    """Else readers of the topic would drop records that count."""
+    with pytest.raises(PlanError, match="key='shop', and its function does not declare"):
+        query_of(lambda sales: sales.map(same, schema=SALE, key="shop"))
+    with pytest.raises(PlanError, match=r"key='shopp'.*did you mean 'shop'"):
+        query_of(lambda sales: sales.map(Latest(), schema=SALE, key="shopp"))
+
+
+def test_key_of_a_function_is_that_of_its_sink_and_keeps_it_out_of_files() -> None:
+    """A later record replaces an earlier one, which a file cannot do."""
+    query = query_of(lambda sales: sales.map(Latest(), schema=SALE, key="kind", name="held"))
+
+    assert query.updating
+    flow = Flow("f")
+    held = flow.read("sales", KafkaTopic("sales", schema=SALE)).map(Latest(), schema=SALE, key="kind")
+    held.write("out", KafkaTopic("out"))
+    assert flow.sinks[0].key == ("kind",)
+    with pytest.raises(PlanError, match="replaces what it has put out before, which files cannot do"):
+        held.write("files", Parquet("out"))
+
+
+@pytest.mark.parametrize("flush", [MINUTE, timedelta(0)], ids=["held", "not-held"])
+def test_branches_behind_one_aggregate_are_one_query(flush: timedelta) -> None:
+    """No buffer parts them: what leaves with the aggregate needs none, and none can be behind it."""
+    flow = Flow("f")
+    top = flow.read("sales", KafkaTopic("sales", schema=SALE, on_error="fail")).aggregate(
+        by="shop", x="max(price)", flush=flush
+    )
+    top.write("plain", KafkaTopic("plain"))
+    top.map(Latest(), schema="shop STRING", passes=["shop"]).write("made", KafkaTopic("made"))
+    live = plan_flow(flow, settings=Settings(flush_interval=MINUTE)).live
+
+    assert live
+    assert [query.name for query in live.queries] == ["plain"]
+
+
+def test_interval_does_not_make_a_stage_run_again() -> None:
+    """It changes nothing in what a bounded stage leaves."""
+    rows = Flow("f").read("rows", Parquet("rows", schema=SALE))
+    long, short = (
+        Flow("f").read("rows", Parquet("rows", schema=SALE)).aggregate(by="shop", x="max(price)", flush=flush)
+        for flush in (2 * MINUTE, MINUTE)
+    )
+
+    assert fingerprint([rows.operator, long.operator]) == fingerprint([rows.operator, short.operator])
+
+
+def test_interval_of_an_operator_wins_over_the_setting() -> None:
+    """Longer or shorter; without any there is no buffer."""
+    flush = flush_of(lambda sales: sales.aggregate(by="shop", x="max(price)", name="held", flush=2 * MINUTE))
+    unset = flush_of(
+        lambda sales: sales.aggregate(by="shop", x="max(price)", name="held"), flush__max_interval="0"
+    )
+
+    assert flush.config is not None
+    assert flush.config.interval_ms == 120_000
+    assert flush.decision.value == "every 2 min, by the trigger"
+    assert "flush=2 min is declared with held" in flush.decision.reasons
+    assert (unset.way, unset.decision.reasons) == ("off", ("no flush interval is set",))
+    assert unset.decision.change == ("set execution.flush.max-interval, or flush= on held",)
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda sales, flush: windows(sales, flush=flush).aggregate(x="max(price)"),
+        lambda sales, flush: sales.process(Ranked(), by="shop", schema="n INT", name="held", flush=flush),
+        lambda sales, flush: sales.map(Latest(), schema=SALE, key="shop", name="held", flush=flush),
+        lambda sales, flush: sales.flat_map(Latest(), schema=SALE, key="shop", name="held", flush=flush),
+    ],
+    ids=["window", "process", "map", "flat-map"],
+)
+def test_every_operator_that_can_be_held_back_takes_an_interval(
+    build: Callable[[Stream, timedelta], Stream],
+) -> None:
+    """With and without one of the run; zero takes it out."""
+    for setting in ("0", "1 min"):
+        held = flush_of(lambda sales: build(sales, 2 * MINUTE), flush__max_interval=setting)
+        assert held.config is not None
+        assert held.config.interval_ms == 120_000
+        assert flush_of(lambda sales: build(sales, timedelta(0)), flush__max_interval=setting).way == "off"
+
+
+def test_interval_takes_an_aggregate_out_of_real_time() -> None:
+    """There each change leaves; the plan says what stands in the way and what to do."""
+    query = query_of(lambda sales: sales.aggregate(by="shop", x="max(price)", name="held"))
+
+    assert query.mode.value == "micro-batch"
+    (why,) = query.mode.reasons
+    assert why.startswith("held is to leave once in an interval (execution.flush.max-interval is 1 min)")
+    assert "or ask for --mode realtime" in query.mode.change[0]
+    assert query.batch_interval_ms == 60_000
+
+
+def test_interval_gives_way_to_real_time_that_was_asked_for_unless_it_is_the_operators_own() -> None:
+    """Who insists on each change at once has it; two wishes that contradict each other are an error."""
+    flush = flush_of(lambda sales: sales.aggregate(by="shop", x="max(price)", name="held"), mode="realtime")
+
+    assert (flush.way, flush.config) == ("off", None)
+    assert flush.decision.reasons == ("real-time mode was asked for, and puts out each change at once",)
+    with pytest.raises(PlanError, match="'realtime' is not possible: held is to leave once in an interval"):
+        query_of(
+            lambda sales: sales.aggregate(by="shop", x="max(price)", name="held", flush=MINUTE), "realtime"
+        )
+
+
+def test_trigger_that_is_longer_stands() -> None:
+    """A query whose batches are far apart anyway needs nothing more."""
+    flush = flush_of(
+        lambda sales: sales.aggregate(by="shop", x="max(price)", name="held"), trigger_interval="5 min"
+    )
+
+    assert flush.decision.value == "every 5 min, by the trigger"
+    assert "execution.trigger-interval is 5 min" in flush.decision.reasons[-1]
+
+
+def test_slice_puts_out_once() -> None:
+    """All that is there is history."""
+    flush = flush_of(lambda sales: sales.aggregate(by="shop", x="max(price)", name="held"), mode="slice")
+
+    def ranked(**settings: str) -> str:
+        return flush_of(
+            lambda sales: sales.process(Ranked(), by="shop", schema="n INT", name="held"),
+            mode="slice", **settings,
+        ).decision.value  # fmt: skip
+
+    assert ranked() == "once, at the slice's end, by key group"
+    often = ranked(flush__max_interval_during_backlog="10 min")
+    assert often == "every 10 min and at the slice's end, by key group"
+
+    assert (flush.way, flush.decision.value) == ("trigger", "once, with the slice")
+
+
+@pytest.mark.parametrize("way", ["trigger", "key-groups"])
+def test_what_follows_a_flush_leaves_with_it(way: str) -> None:
+    """Delays do not add up: one record of a key gives one of the same key."""
+
+    def build(sales: Stream) -> Stream:
+        front = (
+            sales.aggregate(by="shop", x="max(price)", name="front")
+            if way == "trigger"
+            else sales.map(Latest(), schema="shop STRING, x DOUBLE", key="shop", name="front")
+        )
+        between = (
+            front.where("x > 1")
+            .with_columns(y="x / 2")
+            .map(Latest(), schema="shop STRING, x DOUBLE", passes=["shop"], name="between", flush=2 * MINUTE)
+        )
+        return between.map(Latest(), schema="shop STRING", passes=["shop"], name="held")
+
+    query = query_of(build)
+    found = {each.operator.name: each for each in query.flushes if each.way != "off"}
+
+    assert {name: each.way for name, each in found.items()} == {
+        "front": way, "between": "with", "held": "with",
+    }  # fmt: skip
+    assert found["between"].after is found["front"].operator
+    assert found["held"].after is found["between"].operator
+    assert found["held"].config == found["front"].config
+    assert found["between"].decision.value == "with front"
+    assert "a longer interval would need a buffer of its own" in found["between"].decision.reasons[-1]
+    assert found["between"].decision.change == ("give front flush=2 min",)
+
+
+def test_chain_of_functions_ends_where_records_are_held_back() -> None:
+    """What follows the buffer is another call of a worker."""
+    query = query_of(
+        lambda sales: (
+            sales.map(same, schema=SALE)
+            .map(Latest(), schema=SALE, key="shop", name="held")
+            .map(same, schema=SALE, name="behind")
+        )
+    )
+
+    assert [chain.name for chain in query.chains] == ["map_1 > held", "behind"]
+
+
+def test_backlog_and_memory_are_part_of_the_buffer() -> None:
+    """Settings of the run; in backlog an interval is never shorter than out of it."""
+
+    def build(sales: Stream) -> Stream:
+        return sales.process(Ranked(), by="shop", schema="n INT", name="held")
+
+    flush = flush_of(build, flush__max_interval_during_backlog="10 min", flush__memory_buffer_only=True)
+    own = flush_of(
+        lambda sales: sales.process(Ranked(), by="shop", schema="n INT", name="held", flush=20 * MINUTE),
+        flush__max_interval_during_backlog="10 min",
+    )
+
+    assert flush.config == BufferOutput(60_000, True, True, 1_000_000, 600_000)
+    assert "in backlog every 10 min, and when that is gone" in " ".join(flush.decision.reasons)
+    assert "also when 1,000,000 records wait" in " ".join(flush.decision.reasons)
+    assert own.config is not None
+    assert own.config.backlog_interval_ms == 1_200_000
+
+
+def test_interval_in_backlog_that_is_shorter_is_an_error() -> None:
+    """History would leave more often than news."""
+    with pytest.raises(SettingsError, match="max-interval-during-backlog='1 s' is shorter than"):
+        Settings.of(
+            {"execution.flush.max-interval": "2 s", "execution.flush.max-interval-during-backlog": "1 s"},
+            environment={},
+        )
+
+
+@pytest.mark.parametrize("wrong", ["-1 s", -1, timedelta(seconds=-1)], ids=str)
+def test_negative_interval_is_an_error(wrong: object) -> None:
+    """With the key, the value and the reason."""
+    with pytest.raises(SettingsError, match=r"execution\.flush\.max-interval=.*cannot be negative"):
+        Settings.of({"execution.flush.max-interval": wrong}, environment={})
+
+
+def test_bounded_stage_holds_nothing_back() -> None:
+    """It puts out once, so an interval may stand there and do nothing."""
+    flow = Flow("f")
+    sales = flow.read("sales", Parquet("sales", schema=SALE))
+    sales.aggregate(by="shop", x="median(price)", flush=MINUTE).write("out", Parquet("out"))
+    plan = plan_flow(flow, settings=Settings(flush_interval=MINUTE))
+
+    (part,) = plan.to_dict()["parts"]
+    assert {each["flush"]["value"] for each in part["operators"]} == {"off"}
+    assert part["operators"][1]["flush"]["because"] == ["its stage puts out once"]

@@ -1,0 +1,121 @@
+"""Avro takes schemas with bounds, derived or written by hand, with a registry's header or without."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from flowcore.errors import FormatError, SerializationError
+from flowcore.graph.schema import Schema
+from flowcore.serializers.formats import (
+    AvroFormat,
+    ConfluentAvroFormat,
+)
+
+
+def test_avro_takes_a_schema_of_any_shape() -> None:
+    """What is no column type of the derived schemas is written by hand."""
+    lists = AvroFormat('{"type": "array", "items": "long"}')
+
+    assert lists.encode([1, -1]).hex() == "04020100"
+    assert lists.decode(bytes.fromhex("04020100")) == [1, -1]
+
+
+@pytest.mark.parametrize(
+    ("schema", "said"),
+    [
+        ("{", "cannot be used"),
+        ('"nothing"', "cannot be used"),
+        ({"type": "record", "name": "n", "namespace": "x", "fields": [{"name": "n", "type": ["null", "n"]}]},
+         "holds 'x.n' inside 'x.n'"),
+        ({"type": "record", "name": "r", "fields": [
+            {"name": "c", "type": {"type": "array", "items": "r"}}]}, "holds 'r' inside 'r'"),
+        ({"type": "record", "name": "r", "fields": [
+            {"name": "c", "type": {"type": "map", "values": "r"}}]}, "holds 'r' inside 'r'"),
+        ({"type": "array", "items": "null"}, "items that take no bytes"),
+        ({"type": "array", "items": {"type": "fixed", "name": "f", "size": 0}}, "items that take no bytes"),
+        ({"type": "record", "name": "r", "fields": [
+            {"name": "e", "type": {"type": "record", "name": "e", "fields": [{"name": "z", "type": "null"}]}},
+            {"name": "es", "type": {"type": "array", "items": "e"}}]}, "items that take no bytes"),
+    ],
+    ids=["json", "type", "itself", "itself-in-list", "itself-in-map", "nulls", "fixed-0", "empty-records"],
+)  # fmt: skip
+def test_avro_refuses_schemas_without_bounds(schema: Any, said: str) -> None:
+    """Some bytes of them end the process, or fill the memory."""
+    with pytest.raises(FormatError, match=said):
+        AvroFormat(schema)
+
+
+def test_avro_takes_one_type_in_many_places() -> None:
+    """A named type that is used again is not inside itself."""
+    point = {"type": "record", "name": "p", "fields": [{"name": "x", "type": "int"}]}
+    fields = [
+        {"name": "a", "type": point},
+        {"name": "b", "type": "p"},
+        {"name": "c", "type": {"type": "array", "items": "p"}},
+    ]
+    shape = AvroFormat({"type": "record", "name": "s", "fields": fields})
+    value = {"a": {"x": 1}, "b": {"x": 2}, "c": [{"x": 3}]}
+
+    assert shape.decode(shape.encode(value)) == value
+
+
+def test_avro_refuses_what_its_writer_would_change() -> None:
+    """A required long takes neither 1.5 nor true."""
+    required = AvroFormat.of(Schema.parse("a BIGINT NOT NULL").columns)
+
+    for wrong in (1.5, True, None):
+        with pytest.raises(SerializationError, match="does not fit its Avro schema"):
+            required.encode({"a": wrong})
+
+
+def test_avro_names_only_what_avro_can_name() -> None:
+    """Before anything is written."""
+    with pytest.raises(FormatError, match="column 'a b' cannot be a field of Avro"):
+        AvroFormat.of([("a b", "BIGINT")])
+
+
+def test_avro_gives_spark_the_schema_it_writes_with() -> None:
+    """As JSON, without what the library keeps in it."""
+    given_ = json.loads(AvroFormat.of(Schema.parse("a BIGINT, t TIMESTAMP NOT NULL").columns).schema_json)
+
+    assert given_ == {
+        "type": "record",
+        "name": "topLevelRecord",
+        "fields": [
+            {"name": "a", "type": ["long", "null"]},
+            {"name": "t", "type": {"type": "long", "logicalType": "timestamp-micros"}},
+        ],
+    }
+
+
+def test_avro_reads_other_writers_by_their_number() -> None:
+    """An older schema is read as the newer one."""
+    old = {"type": "record", "name": "r", "fields": [{"name": "a", "type": "int"}]}
+    new = {
+        "type": "record", "name": "r",
+        "fields": [{"name": "a", "type": "long"}, {"name": "b", "type": "string", "default": "-"}],
+    }  # fmt: skip
+    writer = ConfluentAvroFormat(old, 7)
+    reader = ConfluentAvroFormat(new, 8, writers={7: old})
+
+    assert reader.decode(writer.encode({"a": 1})) == {"a": 1, "b": "-"}
+    assert reader.decode(reader.encode({"a": 1, "b": "x"})) == {"a": 1, "b": "x"}
+    with pytest.raises(SerializationError, match=r"schema 8 is not known \(known: 7\)"):
+        writer.decode(reader.encode({"a": 1, "b": "x"}))
+
+
+@pytest.mark.parametrize("data", [b"", b"\0\0\0\0", b"\1\0\0\0\7\2"], ids=["empty", "short", "magic"])
+def test_avro_refuses_bytes_without_the_registry_header(data: bytes) -> None:
+    """The message says how to read bare Avro."""
+    with pytest.raises(SerializationError, match="read them with the format 'avro'"):
+        ConfluentAvroFormat('"long"', 7).decode(data)
+
+
+@pytest.mark.parametrize("number", [-1, 2**31])
+def test_avro_refuses_numbers_that_no_registry_gives(number: int) -> None:
+    """They would not fit the header."""
+    with pytest.raises(FormatError, match=f"schema_id={number}"):
+        ConfluentAvroFormat('"long"', number)

@@ -1,0 +1,532 @@
+"""Functions that fail on key groups: what a call changed is undone, what it was given leaves as a letter."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flowcore.errors import FunctionError
+from flowcore.keygroups.event_time import Source
+from flowcore.keygroups.letters import LETTERS, Letters
+from flowcore.keygroups.packed import Channel, Packed
+from flowcore.keygroups.processes import KeyedProcesses
+from flowcore.keygroups.records import RecordWindows
+from flowcore.keygroups.runtime import Remembered, Runtime, Stepped
+from flowcore.keygroups.store import MemoryStore
+from flowcore.process import KeyedProcessFunction
+from flowcore.testing.process_harness import ProcessHarness
+from flowcore.watermarks.strategies import BoundedOutOfOrderness, WatermarkStrategy
+from flowcore.windows import (
+    Aggregate,
+    CountEvictor,
+    Process,
+    Reduce,
+    SessionWindows,
+    SlidingWindows,
+    TumblingWindows,
+    WindowConfig,
+)
+from flowcore.windows.functions import PlainProcess
+from flowcore.windows.triggers import Count, EventTime, Verdict
+from tests.unit.test_process_oracle import Everything
+
+COLUMNS: list[tuple[str, pa.DataType]] = [
+    ("user", pa.string()), ("t", pa.int64()), ("do", pa.string()), ("number", pa.int64()),
+    ("source", pa.int32()), ("partition", pa.int32()), ("offset", pa.int64()),
+]  # fmt: skip
+ROWS = pa.schema(COLUMNS)
+PLACES = ("source", "partition", "offset")
+SEEN = pa.schema([pa.field("seen", pa.string())])
+BOTH = (True, True)
+
+Row = tuple[str, int, str, int, int, int, int]
+
+
+def letters(sources: tuple[bool, ...] = BOTH) -> Letters:
+    return Letters(sources=sources, shown=("user", "do", "number"), places=PLACES)
+
+
+def processes(function: KeyedProcessFunction, sources: tuple[bool, ...] = BOTH) -> KeyedProcesses:
+    return KeyedProcesses(
+        name="watch", function=function, keys=("user",), values=("do", "number"), timestamp="t", rows=ROWS,
+        places=PLACES, topics=("orders", "clicks"), results=SEEN, side_outputs={"odd": SEEN},
+        letters=letters(sources),
+    )  # fmt: skip
+
+
+def windows(config: WindowConfig, sources: tuple[bool, ...] | None = BOTH) -> RecordWindows:
+    return RecordWindows(
+        name="watch", config=config, keys=("user",), key_of=lambda values: values[0],
+        values=("do", "number"), timestamp="t", rows=ROWS, results=SEEN, late=("user", "number"),
+        letters=None if sources is None else letters(sources),
+        record_of=lambda value: {"seen": json.dumps(value, sort_keys=True)},
+    )  # fmt: skip
+
+
+def runtime(operator: Any) -> Runtime:
+    return Runtime(
+        operator=operator, query="q", key_groups=1, rows=ROWS, smallest_log_bytes=1000,
+        sources={"in": Source(WatermarkStrategy(BoundedOutOfOrderness(0)), ("0",))},
+    )  # fmt: skip
+
+
+def packed(rows: Sequence[Row]) -> list[Packed]:
+    channel = Channel("in", "0")
+    columns: Any = [list(column) for column in zip(*rows, strict=True)]
+    batch = pa.record_batch(columns, schema=ROWS)
+    return [Packed.of_rows(channel, 0, batch), Packed.of_seen(channel, max(row[1] for row in rows))]
+
+
+def row(user: str, t: int, do: str, number: int, offset: int = 0, *, source: int = 1) -> Row:
+    return user, t, do, number, source, 0, offset
+
+
+def seen(stepped: Stepped) -> Counter[Any]:
+    return Counter(
+        (output, each["seen"], each.get("@timestamp_ms"))
+        for output, batch in stepped.outputs.batches
+        if output != LETTERS
+        for each in batch.to_pylist()
+    )
+
+
+def left(stepped: Stepped) -> list[dict[str, Any]]:
+    found = [batch for output, batch in stepped.outputs.batches if output == LETTERS]
+    return [each for batch in found for each in batch.to_pylist()]
+
+
+class Shown(Everything):
+    """Everything that can be seen, as text, and some of it beside."""
+
+    def process(self, record: Any, context: Any) -> Any:
+        if record["number"] % 2:
+            context.side_output("odd", {"seen": f"{context.key} {record['number']}"})
+        return [{"seen": repr(each)} for each in super().process(record, context) or ()] * 2
+
+    def on_timer(self, time_ms: int, context: Any) -> Any:
+        if time_ms % 5 == 3:
+            return ()
+        context.side_output("odd", {"seen": f"{context.key} timer {time_ms}"})
+        return [{"seen": repr(each)} for each in super().on_timer(time_ms, context) or ()]
+
+
+class Failing(Shown):
+    """Does and puts out all there is, and then fails for what begins with a !, and for some timers."""
+
+    def process(self, record: Any, context: Any) -> Any:
+        do, bad = record["do"].removeprefix("!"), record["do"].startswith("!")
+        for kind in (DO if bad else [])[:8]:
+            yield from super().process({"do": kind, "number": record["number"]}, context) or ()
+        yield from super().process({"do": do, "number": record["number"]}, context) or ()
+        if bad and record["number"] % 3:
+            raise ValueError(record["number"])
+        if bad:
+            yield {"unseen": 1}
+
+    def on_timer(self, time_ms: int, context: Any) -> Any:
+        if time_ms % 5 == 3:
+            for kind in DO:
+                Shown.process(self, {"do": kind, "number": time_ms}, context)
+            raise KeyError(time_ms)
+        yield from super().on_timer(time_ms, context) or ()
+
+
+DO = ["set", "add", "put", "look", "remove", "clear", "event timer", "clock timer", "no timer"]
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[tuple[list[Row], int, bool]]:
+    """Steps: records, how far the clock goes, does another worker take it?"""
+    record = st.builds(
+        row, st.sampled_from("ab"), st.integers(0, 40),
+        st.sampled_from(DO) | st.sampled_from(DO).map("!{}".format), st.integers(0, 60),
+    )  # fmt: skip
+    step = st.tuples(st.lists(record, min_size=1, max_size=6), st.integers(0, 12), st.booleans())
+    return draw(st.lists(step, max_size=8))
+
+
+@settings(max_examples=200, deadline=None)
+@given(histories())
+def test_a_call_that_fails_was_never_made(history: Any) -> None:
+    """Others go on as if those records had not come and those timers had not been; letters count them."""
+    harness = ProcessHarness(Shown(), ["odd"])
+    store, clock, newest = MemoryStore(), 0, -1
+    workers: list[Remembered] = [{}, {}]
+    tasks = [runtime(processes(Failing())), runtime(processes(Failing()))]
+    for rows, passed, other in history:
+        clock += passed
+        newest = max([newest, *(each[1] for each in rows)])
+        good = [each for each in rows if not each[2].startswith("!")]
+        parts = [harness.move_clock(clock)]
+        parts.append(harness.feed(*((u, {"do": do, "number": n}, t) for u, t, do, n, *_ in good)))
+        parts.append(harness.watermark(newest - 1))
+        expected = Counter(
+            (output, each.value["seen"], each.timestamp_ms)
+            for part in parts
+            for output, found in (("results", part.results), ("side odd", part.side_outputs.get("odd", [])))
+            for each in found
+        )
+
+        stepped = tasks[other].step(0, packed(rows), clock, store, workers[other])
+
+        assert seen(stepped) == expected
+        refused = Counter(each["@content"] for each in left(stepped) if each["offset"] is not None)
+        assert refused == Counter(
+            json.dumps({"user": u, "do": do, "number": n}) for u, _, do, n, *_ in rows if do.startswith("!")
+        )
+
+
+class Sums(KeyedProcessFunction):
+    """Takes batches, and fails at negative numbers."""
+
+    def open(self, context: Any) -> None:
+        self.sum = context.value_state("sum", "BIGINT")
+
+    def process_batch(self, keys: Any, batch: pa.RecordBatch, context: Any) -> list[pa.RecordBatch]:
+        found = []
+        numbers: list[Any] = batch.column("number").to_pylist()
+        for place, number in enumerate(numbers):
+            context.key = keys[place]
+            self.sum.set(self.sum.get(0) + number)
+            if number < 0:
+                raise ValueError(number)
+            found.append(f"{keys[place]} {self.sum.get()}")
+        return [pa.record_batch([pa.array(found)], names=["seen"])]
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.lists(st.tuples(st.sampled_from("ab"), st.integers(-2, 5)), min_size=1), max_size=4))
+def test_of_a_batch_that_fails_only_some_records_do(steps: list[list[tuple[str, int]]]) -> None:
+    """Those that fail by themselves; no two outputs have one origin and ordinal."""
+    store, remembered, sums = MemoryStore(), Remembered(), Counter[str]()
+    for clock, given_rows in enumerate(steps):
+        rows = [row(user, 0, "", number, place) for place, (user, number) in enumerate(given_rows)]
+        expected = []
+        for user, number in given_rows:
+            if number >= 0:
+                sums[user] += number
+                expected.append(f"{user} {sums[user]}")
+
+        stepped = runtime(processes(Sums())).step(0, packed(rows), clock, store, remembered)
+
+        made = [
+            row for output, batch in stepped.outputs.batches if output != LETTERS for row in batch.to_pylist()
+        ]
+        assert [each["seen"] for each in made] == expected
+        assert len({(each["offset"], each["@ordinal"]) for each in made}) == len(made)
+        bad = [place for place, (_, number) in enumerate(given_rows) if number < 0]
+        assert [each["offset"] for each in left(stepped)] == bad
+
+
+class Kept(KeyedProcessFunction):
+    """Changes values in place, and may fail then."""
+
+    def open(self, context: Any) -> None:
+        self.value = context.value_state("value", "ARRAY<BIGINT>")
+        self.list = context.list_state("list", "ARRAY<BIGINT>")
+        self.map = context.map_state("map", "STRING", "ARRAY<BIGINT>")
+        self.fold = context.reducing_state("fold", "ARRAY<BIGINT>", _extended)
+        self.total = context.aggregating_state("total", Gathered())
+
+    def process(self, record: Mapping[str, Any], _context: Any) -> list[Mapping[str, Any]]:
+        number = record["number"]
+        self.value.set([*self.value.get([]), number])
+        self.list.add([number])
+        self.map["x"] = [*self.map.get("x", []), number]
+        for kept in (self.value.get(), *self.list, self.map["x"]):
+            kept.append(number)
+        self.fold.add([number])
+        self.total.add({"number": number})
+        if record["do"] == "fail":
+            raise ValueError(number)
+        kept = [self.value.get(), self.list.get(), dict(self.map), self.fold.get(), self.total.get()]
+        return [{"seen": json.dumps(kept)}]
+
+
+def _extended(kept: list[int], new: list[int]) -> list[int]:
+    kept += new
+    return kept
+
+
+class Gathered:
+    """Numbers, gathered in place; fails at -1."""
+
+    def create(self) -> list[int]:
+        return []
+
+    def add(self, accumulator: list[int], value: Any) -> list[int]:
+        accumulator.append(value["number"])
+        if value["number"] == -1:
+            raise ValueError
+        return accumulator
+
+    def merge(self, first: list[int], second: list[int]) -> list[int]:
+        first += second
+        if first[-1] == -2:
+            raise ValueError
+        return first
+
+    def result(self, accumulator: list[int]) -> list[int]:
+        return list(accumulator)
+
+
+def test_values_that_are_changed_in_place_are_undone_too() -> None:
+    """In every kind of state."""
+    rows = [row("a", 0, "", 1), row("a", 0, "fail", 2), row("a", 0, "", 3)]
+    good = runtime(processes(Kept())).step(0, packed([rows[0], rows[2]]), 0, MemoryStore(), {})
+    assert seen(runtime(processes(Kept())).step(0, packed(rows), 0, MemoryStore(), {})) == seen(good)
+
+
+def test_a_letter_says_what_was_given_and_where_it_was() -> None:
+    """A record's row and coordinates, a timer's key, clock and time; and whose function said what."""
+    rows = [row("a", 1, "!look", 2, 812), row("a", 100, "event timer", 3), row("a", 101, "clock timer", 8)]
+    store, remembered = MemoryStore(), Remembered()
+
+    task = runtime(processes(Failing()))
+    of_record, of_timer = left(task.step(0, packed(rows), 0, store, remembered))
+    (of_clock,) = left(task.step(0, [], 9, store, remembered))
+
+    assert of_record == {
+        "@content": '{"user": "a", "do": "!look", "number": 2}',
+        "@reason": "operator 'watch': its function raised ValueError: 2 for key 'a' at clicks[0]@812",
+        "@operator": "watch", "source": 1, "partition": 0, "offset": 812,
+    }  # fmt: skip
+    assert of_timer == {
+        "@content": '{"key": {"user": "a"}, "clock": "event", "time_ms": 3}',
+        "@reason": "operator 'watch': its function raised KeyError: 3 at the timer of key 'a', 3 ms",
+        "@operator": "watch", "source": None, "partition": None, "offset": None,
+    }  # fmt: skip
+    assert json.loads(of_clock["@content"]) == {"key": {"user": "a"}, "clock": "clock", "time_ms": 8}
+
+
+def test_a_source_that_stops_stops() -> None:
+    """A record of it, and what was made of no single record; one of another source leaves."""
+    strict = runtime(processes(Failing(), (False, True)))
+    assert len(left(strict.step(0, packed([row("a", 1, "!look", 2)]), 0, MemoryStore(), {}))) == 1
+    for bad in (row("a", 1, "!look", 2, source=0), row("a", 100, "event timer", 3)):
+        with pytest.raises(FunctionError, match="operator 'watch': its function raised"):
+            strict.step(0, packed([bad]), 0, MemoryStore(), {})
+
+
+def test_failures_are_minded_until_a_step_has_none() -> None:
+    """The first one costs a step that is taken twice, and those that follow at once cost none."""
+    calls: list[int] = []
+
+    class Noted(KeyedProcessFunction):
+        def process(self, record: Mapping[str, Any], _context: Any) -> None:
+            calls.append(record["number"])
+            if record["number"] < 0:
+                raise ValueError
+
+    store, remembered, task = MemoryStore(), Remembered(), runtime(processes(Noted()))
+    for number in (1, -2, -3, 4, -5):
+        task.step(0, packed([row("a", 0, "", number)]), 0, store, remembered)
+    assert calls == [1, -2, -2, -3, 4, -5, -5]
+
+
+class Fussy:
+    """A trigger that fails for records and at times, when it has changed all it can."""
+
+    mergeable = True
+
+    def __init__(self, every: int | None = None) -> None:
+        self.inner = Count(every) if every else EventTime()
+
+    def on_element(self, value: Any, timestamp_ms: int | None, context: Any) -> Verdict:
+        found = self.inner.on_element(value, timestamp_ms, context)
+        if value["number"] == -3:
+            context.register_event_timer(7)
+            context.register_processing_timer(3)
+            raise ValueError
+        return found
+
+    def on_event_time(self, time_ms: int, context: Any) -> Verdict:
+        return self.inner.on_event_time(time_ms, context)
+
+    def on_processing_time(self, time_ms: int, context: Any) -> Verdict:
+        return self.inner.on_processing_time(time_ms, context)
+
+    def on_merge(self, kept: Sequence[Any], context: Any) -> None:
+        self.inner.on_merge(kept, context)
+
+
+def reduced(kept: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    if new["number"] == -1:
+        raise ValueError
+    return {**kept, "number": kept["number"] + new["number"]}
+
+
+CONFIGS = {
+    "gathered": lambda: WindowConfig(assigner=SlidingWindows(6, 3), function=Aggregate(Gathered())),
+    "reduced": lambda: WindowConfig(
+        assigner=TumblingWindows(5), function=Reduce(reduced), allowed_lateness_ms=20, trigger=Fussy()
+    ),
+    "sessions": lambda: WindowConfig(
+        assigner=SessionWindows(4), function=Aggregate(Gathered()), late="side-output", trigger=Fussy(),
+        allowed_lateness_ms=2,
+    ),
+    "counted": lambda: WindowConfig(
+        assigner=SlidingWindows(6, 3), trigger=Fussy(2), evictor=CountEvictor(3),
+        function=Process(PlainProcess(lambda _, values: [list(values)])),
+    ),
+}  # fmt: skip
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.sampled_from(sorted(CONFIGS)),
+    st.lists(
+        st.lists(
+            st.tuples(st.sampled_from("ab"), st.integers(0, 40), st.integers(-3, 4)), min_size=1, max_size=6
+        ),
+        max_size=8,
+    ),
+)
+def test_a_record_for_which_a_window_fails_was_never_there(config: str, steps: Any) -> None:
+    """Folds, merges and triggers that fail for it; which records did is what the letters say."""
+    store, remembered, good_store, good_remembered = MemoryStore(), Remembered(), MemoryStore(), Remembered()
+    task, good_task = (runtime(windows(CONFIGS[config]())) for _ in range(2))
+    for clock, given_rows in enumerate(steps):
+        rows = [row(u, t, "", n, place) for place, (u, t, n) in enumerate(given_rows)]
+        rows.append(row("c", max(t for _, t, _ in given_rows), "", 0, -1))  # both know how far time has come
+        stepped = task.step(0, packed(rows), clock, store, remembered)
+        bad = {each["offset"] for each in left(stepped)}
+        assert {each for each in bad if each is not None} == bad
+        good = [each for each in rows if each[6] not in bad]
+
+        expected = good_task.step(0, packed(good), clock, good_store, good_remembered)
+
+        assert seen_by_windows(stepped) == seen_by_windows(expected)
+        assert not left(expected)
+        if config in ("reduced", "counted"):
+            assert all(rows[place][3] < 0 for place in bad)
+
+
+def seen_by_windows(stepped: Stepped) -> Counter[Any]:
+    return Counter(
+        (
+            output,
+            *(str(each.get(name)) for name in ("user", "number", "seen", "@start_ms", "@firing", "@is_late")),
+        )
+        for output, batch in stepped.outputs.batches
+        if output != LETTERS
+        for each in batch.to_pylist()
+    )
+
+
+def picky(context: Any, values: Sequence[Mapping[str, Any]]) -> list[Any]:
+    numbers = [each["number"] for each in values]
+    context.key_state["n"] = context.key_state.get("n", 0) + 1
+    context.window_state["n"] = context.window_state.get("n", 0) + 1
+    for each in values:
+        each["number"] += 100  # type: ignore[index]
+    if len(numbers) == 2:
+        raise ValueError(numbers)
+    return [[numbers, context.firing, context.key_state["n"], context.window_state["n"]]]
+
+
+def test_a_window_that_cannot_emit_leaves_with_its_records_and_keeps_them() -> None:
+    """A record that comes later lets it emit again, as if it had not tried."""
+    config = WindowConfig(
+        assigner=TumblingWindows(10), function=Process(PlainProcess(picky)), allowed_lateness_ms=50
+    )
+    store, remembered, task = MemoryStore(), Remembered(), runtime(windows(config))
+    first = task.step(
+        0, packed([row("a", 1, "x", 1), row("a", 2, "x", 2), row("b", 20, "x", 0)]), 0, store, remembered
+    )
+
+    (letter,) = left(first)
+    assert json.loads(letter["@content"]) == {
+        "key": {"user": "a"}, "window_start_ms": 0, "window_end_ms": 10, "firing": 1,
+        "values": [{"do": "x", "number": 1}, {"do": "x", "number": 2}],
+    }  # fmt: skip
+    assert letter["@reason"] == (
+        "operator 'watch': its function raised ValueError: [1, 2] for key 'a', window from 0 to 10 ms"
+    )
+    second = task.step(0, packed([row("a", 3, "x", 3)]), 0, store, remembered)
+    assert [json.loads(each[1]) for each in seen(second)] == [[[1, 2, 3], 1, 1, 1]]
+    assert not left(second)
+
+
+class Late(Fussy):
+    """A trigger that fails when the window is complete."""
+
+    def on_event_time(self, time_ms: int, context: Any) -> Verdict:
+        context.state = {"asked": time_ms}
+        context.register_event_timer(time_ms + 1)
+        raise KeyError(time_ms)
+
+
+class Untidy:
+    """A process function that fails when it tidies up."""
+
+    def process(self, _context: Any, values: Sequence[Any]) -> list[Any]:
+        return [len(values)]
+
+    def clear(self, context: Any) -> None:
+        context.key_state["n"] = 1
+        raise RuntimeError
+
+
+def test_a_trigger_or_a_clearing_that_fails_leaves_with_the_records() -> None:
+    """The window is forgotten at its end all the same."""
+    reasons = []
+    for config in (
+        WindowConfig(assigner=TumblingWindows(10), function=Aggregate(Gathered()), trigger=Late()),
+        WindowConfig(assigner=TumblingWindows(10), function=Process(Untidy())),
+    ):
+        store, task = MemoryStore(), runtime(windows(config))
+        stepped = task.step(0, packed([row("a", 1, "", 5), row("b", 30, "", 6)]), 0, store, {})
+        (letter,) = left(stepped)
+        reasons.append(letter["@reason"])
+        assert json.loads(letter["@content"])["window_end_ms"] == 10
+        assert json.loads(letter["@content"])["values"] in ([[5]], [{"do": "", "number": 5}])
+        _, group = task.read(store)
+        (piece,) = group.snapshot()
+        assert [each["key"] for each in json.loads(piece[1:])["keys"]] == ["b"]
+    assert (
+        reasons[0] == "operator 'watch': its function raised KeyError: 9 for key 'a', window from 0 to 10 ms"
+    )
+    assert (
+        reasons[1] == "operator 'watch': its function raised RuntimeError for key 'a', window from 0 to 10 ms"
+    )
+
+
+def test_a_trigger_that_fails_at_its_time_is_not_asked_again() -> None:
+    """What it has changed and asked for is undone, though the window lives on."""
+    config = WindowConfig(
+        assigner=TumblingWindows(10), function=Aggregate(Gathered()), trigger=Late(), allowed_lateness_ms=90
+    )
+    store, remembered, task = MemoryStore(), Remembered(), runtime(windows(config))
+    stepped = task.step(0, packed([row("a", 1, "", 5), row("b", 30, "", 6)]), 0, store, remembered)
+    later = task.step(0, packed([row("b", 31, "", 6)]), 0, store, remembered)
+    assert [len(left(each)) for each in (stepped, later)] == [1, 0]
+
+
+def test_windows_that_stop_name_key_and_record_or_window() -> None:
+    """Without letters, by what the traceback holds."""
+    config = WindowConfig(assigner=TumblingWindows(10), function=Reduce(reduced))
+    with pytest.raises(FunctionError, match=r"ValueError for key 'a', record \{'do': '', 'number': -1\}"):
+        runtime(windows(config, None)).step(
+            0, packed([row("a", 1, "", 5), row("a", 1, "", -1)]), 0, MemoryStore(), {}
+        )
+    config = WindowConfig(assigner=TumblingWindows(10), function=Process(PlainProcess(picky)))
+    with pytest.raises(FunctionError, match=r"ValueError: \[5, 6\] for key 'a', window from 0 to 10 ms"):
+        runtime(windows(config, None)).step(
+            0, packed([row("a", 1, "", 5), row("a", 1, "", 6), row("a", 30, "", 6)]), 0, MemoryStore(), {}
+        )
+
+
+def test_a_large_window_becomes_several_letters() -> None:
+    """Each no larger than a megabyte."""
+    config = WindowConfig(assigner=TumblingWindows(10), function=Process(PlainProcess(picky)))
+    rows = [row("a", 1, "x" * 600_000, 1), row("a", 1, "y" * 600_000, 2), row("b", 30, "", 0)]
+    found = left(runtime(windows(config)).step(0, packed(rows), 0, MemoryStore(), {}))
+    assert [json.loads(each["@content"])["values"][0]["do"][0] for each in found] == ["x", "y"]

@@ -1,0 +1,284 @@
+"""Functions behind a keyed process run in the call of its key groups, on the very records where they may."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from flowcore import Flow, KafkaTopic, KeyedProcessFunction, OperatorAttributesBuilder, Parquet, Stream
+from flowcore.chains import ChainBehind, ChainSpec, Receiver, Step
+from flowcore.errors import FunctionError
+from flowcore.graph.operators import Operator
+from flowcore.keygroups.letters import LETTERS
+from flowcore.keygroups.operator import Outputs
+from flowcore.keygroups.processes import KeyedProcesses
+from flowcore.keygroups.store import MemoryStore
+from flowcore.planner import plan_flow
+from flowcore.planner.details import parts
+from flowcore.planner.failures import failure_of
+from flowcore.planner.plan import Chain, Plan
+from flowcore.settings import Settings
+from tests.unit.test_keygroups_letters import ROWS as INPUT
+from tests.unit.test_keygroups_letters import Row, letters, packed, processes, row, runtime
+
+ROW = "a INT, b STRING"
+NUMBER = pa.schema([pa.field("n", pa.int64())])
+
+
+class _Same(KeyedProcessFunction):
+    def process(self, record: Mapping[str, Any], _context: Any) -> Iterator[Mapping[str, Any]]:
+        yield record
+
+
+class _Careless(_Same):
+    is_output_value_stored = False
+
+
+class _Batched(KeyedProcessFunction):
+    def process_batch(self, _keys: Any, batch: pa.RecordBatch, _context: Any) -> list[pa.RecordBatch]:
+        return [batch]
+
+
+def _same(record: Any) -> Any:
+    return record
+
+
+def _processed(function: KeyedProcessFunction | None = None, **settings: Any) -> Stream:
+    read = Flow("f").read("bids", KafkaTopic("bids", schema=ROW))
+    return read.process(function or _Same(), by="a", schema=ROW, name="process", **settings)
+
+
+def _plan(*ends: Stream, **settings: Any) -> Plan:
+    for end in ends:
+        end.write(f"to_{end.operator.name}", KafkaTopic(end.operator.name))
+    return plan_flow(ends[0]._flow, settings=Settings.of(settings, environment={}))
+
+
+def _chains(plan: Plan) -> tuple[Chain, ...]:
+    assert plan.live is not None
+    return tuple(chain for query in plan.live.queries for chain in query.chains)
+
+
+def test_what_follows_a_process_is_in_its_chain() -> None:
+    """Up to where anybody else reads; a side output does not count, and what is in front is another call."""
+    read = Flow("f").read("bids", KafkaTopic("bids", schema=ROW)).map(_same, schema=ROW, name="before")
+    process = read.process(_Same(), by="a", schema=ROW, name="process", side_outputs={"odd": ROW})
+    one = process.map(_same, schema=ROW, name="one").filter(bool, name="two")
+    three = process.flat_map(_same, schema=ROW, name="three")
+
+    plan = _plan(one, three.select("a", name="native"), process.side_output("odd"))
+
+    assert [chain.name for chain in _chains(plan)] == ["before", "process > {one > two, three}"]
+    text = plan.explain()
+    assert (
+        "python chain process > {one > two, three}: one call of a worker, that of process's key groups"
+        in text
+    )
+    assert (
+        "before -> process: not in one call, because records are brought together by key in front of" in text
+    )
+
+
+@pytest.mark.parametrize(
+    ("function", "keeps", "setting", "copy"),
+    [
+        (_Same(), False, False, "deep"),
+        (_Careless(), False, False, "reuse"),
+        (_Careless(), True, False, "shallow"),
+        (_Same(), True, True, "reuse"),
+        (_Batched(), True, False, "reuse"),
+    ],
+)
+def test_copies_behind_a_process_follow_the_table(
+    function: Any, keeps: bool, setting: bool, copy: str
+) -> None:
+    """It is rich: what it has put out it may use again, unless it says otherwise; batches do not change."""
+    attributes = OperatorAttributesBuilder().set_input_record_stored(keeps)
+    one = _processed(function).map(_same, schema=ROW, name="one", attributes=attributes)
+
+    (chain,) = _chains(_plan(one, **{"pipeline.object-reuse": setting}))
+
+    assert [each.value for each in chain.copies.values()] == [copy]
+
+
+def test_a_process_that_others_read_too_begins_no_chain() -> None:
+    """Nor does one with a buffer behind it."""
+    process = _processed()
+    plan = _plan(process.map(_same, schema=ROW, name="one"), process.select("a", name="native"))
+    assert [chain.name for chain in _chains(plan)] == ["one"]
+
+    latest = OperatorAttributesBuilder().set_output_idempotent(True)
+    flushed = _processed(attributes=latest, flush=timedelta(seconds=1)).map(_same, schema=ROW, name="one")
+    assert [chain.name for chain in _chains(_plan(flushed))] == ["one"]
+
+
+def test_a_bounded_process_begins_a_chain_too() -> None:
+    """In a batch as in a stream."""
+    flow = Flow("f")
+    process = flow.read("in", Parquet("in", schema=ROW)).process(_Same(), by="a", schema=ROW, name="process")
+    process.map(_same, schema=ROW, name="one").write("out", Parquet("out"))
+    (stage,) = plan_flow(flow).bounded
+    assert [chain.name for chain in stage.chains] == ["process > one"]
+
+
+def test_what_fails_behind_a_process_is_a_dead_letter() -> None:
+    """As what fails in it; not behind what is given batches, and not behind native operators."""
+    process = _processed()
+    one = process.map(_same, schema=ROW, name="one")
+    two = process.map_batches(_same, schema=ROW, name="two").map(_same, schema=ROW, name="three")
+    plan = _plan(one, two)
+    found = {each.node.name: each.failure for part in parts(plan) for each in part.operators if each.failure}
+    assert {name: each.value for name, each in found.items()} == {
+        "process": "dead letter", "one": "dead letter", "two": "stops the query", "three": "stops the query",
+    }  # fmt: skip
+    assert found["one"].reasons == ("what process had put out for it goes to bids.dead-letter",)
+
+    native = _processed().select("a", "b", name="native").map(_same, schema=ROW, name="one")
+    (query,) = (query for query in _live(_plan(native)) if query.chains)
+    decided = failure_of(_operator(native), query)
+    assert decided is not None
+    assert decided.value == "stops the query"
+
+
+def _live(plan: Plan) -> Any:
+    assert plan.live is not None
+    return plan.live.queries
+
+
+def _operator(stream: Stream) -> Operator:
+    return stream.operator
+
+
+class Numbers(KeyedProcessFunction):
+    """Puts out a record for each, which it remembers, and one for a timer."""
+
+    def __init__(self) -> None:
+        self.made: list[Any] = []
+
+    def process(self, record: Mapping[str, Any], context: Any) -> Iterator[Mapping[str, Any]]:
+        context.register_event_timer(7)
+        for number in range(2):
+            self.made.append({"n": record["number"] + number})
+            yield self.made[-1]
+
+    def on_timer(self, time_ms: int, _context: Any) -> list[Mapping[str, Any]]:
+        return [{"n": time_ms}]
+
+
+def chained(function: KeyedProcessFunction, *receivers: Receiver, **changed: Any) -> KeyedProcesses:
+    head = Step(name="watch", kind="process", function=_same, schema=NUMBER, receivers=receivers)
+    behind = ChainBehind(spec=ChainSpec(NUMBER, head), lenient=True)
+    return replace(processes(function), results=NUMBER, side_outputs={}, behind=behind, **changed)
+
+
+def step(kind: Any, function: Any, outlet: int | None = 0, name: str = "next", **more: Any) -> Step:
+    return Step(name=name, kind=kind, function=function, schema=NUMBER, outlet=outlet, **more)
+
+
+def put_out(operator: KeyedProcesses, *rows: Row) -> dict[str, list[dict[str, Any]]]:
+    found: dict[str, list[dict[str, Any]]] = {}
+    stepped = runtime(operator).step(0, packed(rows), 0, MemoryStore(), {})
+    for output, batch in stepped.outputs.batches:
+        found.setdefault(output, []).extend(batch.to_pylist())
+    return found
+
+
+ROWS = row("a", 1, "", 10, 5), row("b", 30, "", 20, 6)
+
+
+def test_outputs_carry_what_they_were_made_of() -> None:
+    """Record or timer, which of its results, and which of what became of that."""
+    three = Receiver(step("flat_map", lambda r: [r, {"n": r["n"] * 100}] if r["n"] % 2 else [r]), "deep")
+    found = put_out(chained(Numbers(), three), *ROWS)
+
+    names = ("n", "offset", "@timestamp_ms", "@ordinal", "@nth")
+    timer = '{"user": "a"}:event:7'
+    assert [tuple(each[name] for name in names) for each in found["chain 0"] if each["@timer"] is None] == [
+        (10, 5, 1, 0, 0), (11, 5, 1, 1, 0), (1100, 5, 1, 1, 1), (20, 6, 30, 0, 0), (21, 6, 30, 1, 0),
+        (2100, 6, 30, 1, 1),
+    ]  # fmt: skip
+    of_timers = [(each["n"], each["@nth"]) for each in found["chain 0"] if each["@timer"] == timer]
+    assert of_timers == [(7, 0), (700, 1)]
+
+
+@pytest.mark.parametrize(("copy", "shared"), [("reuse", True), ("shallow", False), ("deep", False)])
+def test_a_process_hands_on_the_very_object_or_a_copy(copy: Any, shared: bool) -> None:
+    """Without a way through columns in between."""
+    seen: list[Any] = []
+    function = Numbers()
+    keep = Receiver(step("map", lambda r: seen.append(r) or r), copy)
+    group = chained(function, keep).open()
+    group.rows(
+        pa.record_batch([list(column) for column in zip(*ROWS, strict=True)], schema=INPUT),
+        Outputs(),
+    )
+    assert [one is other for one, other in zip(seen, function.made, strict=True)] == [shared] * 4
+    assert seen == function.made
+
+
+def test_a_process_parts_into_several_functions() -> None:
+    """Each outlet on its own; what is given batches has no single record that an output was made of."""
+    batched = step("map_batches", lambda batch: batch.slice(1), outlet=1, name="batched")
+    kept = step("filter", lambda r: r["n"] > 15, outlet=0)
+    found = put_out(chained(Numbers(), Receiver(kept), Receiver(batched)), *ROWS)
+    assert [each["n"] for each in found["chain 0"]] == [20, 21]
+    assert {
+        (each["n"], each["offset"], each["@timestamp_ms"], each["@timer"]) for each in found["chain 1"]
+    } == {(number, None, None, None) for number in (11, 20, 21, 7)}
+
+
+def _picky(record: dict[str, Any]) -> dict[str, Any]:
+    if record["n"] in {11, 7}:
+        raise ValueError(record["n"])
+    return record if record["n"] != 20 else {"m": 1}
+
+
+def test_a_function_behind_a_process_that_fails_leaves_a_letter() -> None:
+    """With what it was given, where that came from, and whose function it was; others go on."""
+    found = put_out(chained(Numbers(), Receiver(step("map", _picky))), *ROWS)
+
+    assert [each["n"] for each in found["chain 0"]] == [10, 21]
+    of_records = {each["offset"]: each for each in found[LETTERS] if each["offset"]}
+    contents = [each["@content"] for each in found[LETTERS]]
+    assert contents == ['{"n": 11}', '{"n": 20}', '{"n": 7}', '{"n": 7}']  # each user has a timer
+    assert {each["@operator"] for each in found[LETTERS]} == {"next"}
+    assert "operator 'next': its function raised ValueError: 11" in of_records[5]["@reason"]
+    assert "for the record clicks[0]@5" in of_records[5]["@reason"]
+    assert "emits a record without the column 'n'" in of_records[6]["@reason"]
+
+
+def test_a_function_behind_a_process_stops_where_the_source_says_so() -> None:
+    """For a record of it, and for a timer."""
+    strict = letters((True, False))
+    operator = chained(Numbers(), Receiver(step("map", _picky)), letters=strict)
+    with pytest.raises(FunctionError, match="operator 'next': its function raised ValueError: 11"):
+        put_out(operator, ROWS[0])
+    with pytest.raises(FunctionError, match="operator 'next': its function raised ValueError: 7"):
+        put_out(operator, row("a", 1, "", 50, source=0), row("b", 30, "", 50, source=0))
+
+
+def test_functions_behind_a_process_are_opened_and_closed_with_it() -> None:
+    """Once for a task."""
+    calls: list[str] = []
+
+    class Noted:
+        def open(self) -> None:
+            calls.append("open")
+
+        def __call__(self, record: Any) -> Any:
+            return record
+
+        def close(self) -> None:
+            calls.append("close")
+
+    run, store = runtime(chained(Numbers(), Receiver(step("map", Noted())))), MemoryStore()
+    run.step(0, packed(ROWS), 0, store, {})
+    run.step(0, packed(ROWS), 0, store, {})
+    run.close()
+    run.close()
+    assert calls == ["open", "close"]

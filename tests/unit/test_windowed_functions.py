@@ -1,0 +1,212 @@
+"""What windows compute: aggregates read from text, and functions that are checked when they are declared."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from flowcore import (
+    Flow,
+    KafkaTopic,
+    Session,
+    Stream,
+    Tumbling,
+    bounded_out_of_orderness,
+)
+from flowcore.errors import PlanError
+from flowcore.graph.operators import Window
+from flowcore.testing.harness import WindowHarness
+from flowcore.windows import (
+    CountEvictor,
+    DeltaEvictor,
+    GlobalWindows,
+)
+from flowcore.windows.aggregates import CollectList, Sum
+from flowcore.windows.built_in import BuiltIn
+from flowcore.windows.triggers import Count, Delta, Never, Purging
+
+BID = "category STRING, price DOUBLE, gap_ms BIGINT, tags ARRAY<STRING>, at TIMESTAMP"
+BEHIND = ("window_start", "window_end", "firing", "is_late")
+
+
+def _bids(flow: Flow | None = None, name: str = "bids", **topic: Any) -> Stream:
+    topic = {"event_time": "at", "watermark": bounded_out_of_orderness(timedelta(seconds=4)), **topic}
+    return (flow or Flow("f")).read(name, KafkaTopic(name, schema=BID, **topic))
+
+
+def _window(stream: Stream) -> Window:
+    assert isinstance(stream.operator, Window)
+    return stream.operator
+
+
+def _one(text: str) -> BuiltIn:
+    ((_, found),) = _window(_bids().window(Tumbling(10)).aggregate(x=text)).built_in
+    return found
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("count(*)", BuiltIn("count")),
+        ("COUNT( price )", BuiltIn("count", ("price",))),
+        ("count(distinct price)", BuiltIn("count", ("price",), distinct=True)),
+        ("max(distinct Price)", BuiltIn("max", ("price",))),
+        ("mean(`price`)", BuiltIn("avg", ("price",))),
+        ("min_by(category, price)", BuiltIn("min_by", ("category", "price"))),
+        ("first(price, true)", BuiltIn("first_value", ("price",), ignore_nulls=True)),
+        ("last_value(price) ignore nulls", BuiltIn("last_value", ("price",), ignore_nulls=True)),
+        ("first_value(price) respect nulls", BuiltIn("first_value", ("price",))),
+        ("sum(price * 2)", BuiltIn("sum", ("_flowcore_argument_1",))),
+        (
+            "max_by(concat(category, ','), (price))",
+            BuiltIn("max_by", ("_flowcore_argument_1", "_flowcore_argument_2")),
+        ),
+        ("count_if(category in ('a', 'b'))", BuiltIn("count_if", ("_flowcore_argument_1",))),
+        ("collect_list(tags[0])", BuiltIn("collect_list", ("_flowcore_argument_1",))),
+    ],
+    ids=lambda each: each if isinstance(each, str) else "",
+)
+def test_aggregate_is_read_from_its_text(text: str, expected: BuiltIn) -> None:
+    assert _one(text) == expected
+
+
+def test_arguments_are_computed_once_each_and_plain_columns_not_at_all() -> None:
+    aggregates = {
+        "a": "sum(price * 2)",
+        "b": "max(price * 2)",
+        "c": "min(price + 1)",
+        "d": "count(category)",
+    }
+    window = _window(_bids().window(Tumbling(10), by="category").aggregate(**aggregates))
+
+    assert [(name, expression.text) for name, expression in window.computed] == [
+        ("_flowcore_argument_1", "price * 2"),
+        ("_flowcore_argument_2", "price + 1"),
+    ]
+    assert window.uses == ("category",)
+    assert dict(window.sql) == aggregates
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("price", "is no aggregate: a window has many records"),
+        ("price + 1", "is no aggregate: a window has many records"),
+        (
+            "median(price)",
+            r"'median' is none of the aggregates .*avg, .*use one of them, or a Python aggregate",
+        ),
+        ("sum(price) / count(*)", r"goes on with '/ count\(\*\)' behind the aggregate"),
+        ("sum(price) filter (where price > 1)", "goes on with 'filter"),
+        ("sum(distance)", "names the column 'distance'"),
+        ("sum(max(price))", "aggregates over several rows"),
+        ("sum(*)", "sum takes 1 argument"),
+        ("min_by(price)", r"min_by takes 2 argument\(s\), and is given 1"),
+        ("count(price, category)", r"count takes one argument or \*, and is given 2"),
+        ("var_pop(distinct price)", "var_pop of distinct values is not built in"),
+        ("sum(price) ignore nulls", "passes over nulls by itself"),
+        ("sum(price) over ()", "goes on with 'over"),
+        ("sum(price", "is not a Spark SQL expression"),
+    ],
+    ids=lambda each: each.split(" ")[0],
+)
+def test_aggregate_that_cannot_be_read_says_why(text: str, message: str) -> None:
+    with pytest.raises(PlanError, match=message):
+        _one(text)
+
+
+@pytest.mark.parametrize(
+    ("windows", "settings", "whole"),
+    [
+        (Tumbling(10), {}, False),
+        (Tumbling(10), {"trigger": Purging(Count(3)), "evictor": CountEvictor(2)}, False),
+        (Session(gap="10"), {}, False),
+        (Tumbling(10), {"trigger": Delta(1, lambda a, b: b - a)}, True),
+        (Tumbling(10), {"trigger": Purging(Delta(1, lambda a, b: b - a))}, True),
+        (Tumbling(10), {"trigger": type("Mine", (Never,), {"mergeable": True})()}, True),
+        (Tumbling(10), {"evictor": DeltaEvictor(1)}, True),
+        (Session(gap=lambda *_: 1), {}, True),
+        (type("Mine", (GlobalWindows,), {"bounded": True})(), {}, True),
+    ],
+    ids=["plain", "count", "gap in sql", "delta", "inner delta", "trigger", "evictor", "gap", "assigner"],
+)
+def test_built_in_aggregates_need_no_whole_records(windows: Any, settings: Any, whole: bool) -> None:
+    """Unless something else is handed them."""
+    uses = _window(_bids().window(windows, **settings).aggregate(n="count(*)", top="max(price)")).uses
+
+    assert set(uses) == ({"category", "price", "gap_ms", "tags", "at"} if whole else {"price"})
+
+
+def test_python_functions_get_the_columns_that_they_use() -> None:
+    windows = _bids().window(Tumbling(10), by="category", uses=["Price"])
+
+    assert _window(windows.process(lambda _, records: records, schema="n INT")).uses == ("price",)
+    assert windows.reduce(max).columns == ("category", "price", *BEHIND)
+    assert windows.aggregate_with(Sum(), schema="n INT").columns == ("category", "n", *BEHIND)
+
+
+def test_reduced_records_have_the_columns_of_the_input_once_each() -> None:
+    reduced = _bids().window(Tumbling(10), by="price").reduce(max)
+
+    assert reduced.columns == ("price", "category", "gap_ms", "tags", "at", *BEHIND)
+    assert _window(reduced).values == ("category", "gap_ms", "tags", "at")
+
+
+def test_declared_windows_run_in_the_harness() -> None:
+    """What is declared is what the pure operator does, over records."""
+    stream = _bids().window(Tumbling(1), by="category").aggregate(total="sum(price)", n="count(*)")
+    harness = WindowHarness(_window(stream).config)
+    harness.feed(("a", {"price": 2.0}, 100), ("a", {"price": None}, 200), ("a", {"price": 3.0}, 900))
+
+    assert [result.value for result in harness.watermark(999).results] == [{"total": 5.0, "n": 3}]
+
+
+def test_plain_function_can_make_the_outputs() -> None:
+    def label(context: Any, values: Any) -> Any:
+        return [{"label": f"{context.key}: {values[0]['n']}"}]
+
+    stream = (
+        _bids().window(Tumbling(1), by="category").aggregate(n="count(*)", then=label, schema="label STRING")
+    )
+    harness = WindowHarness(_window(stream).config)
+    harness.feed(("a", {}, 100))
+
+    assert stream.columns == ("category", "label", *BEHIND)
+    assert [result.value for result in harness.end_of_input().results] == [{"label": "a: 1"}]
+
+
+@pytest.mark.parametrize(
+    ("declare", "message"),
+    [
+        (lambda w: w.aggregate(), "computes nothing"),
+        (lambda w: w.aggregate(n="count(*)", then=print), "then= without schema="),
+        (lambda w: w.reduce(max, schema="n INT"), "schema= without then="),
+        (lambda w: w.aggregate(category="count(*)"), "put out the column 'category' twice"),
+        (lambda w: w.aggregate(firing="count(*)"), "put out the column 'firing' twice"),
+        (lambda w: w.aggregate_with(Sum, schema="n INT"), "is a class; pass an object of it"),
+        (lambda w: w.aggregate_with(max, schema="n INT"), "it has no create, add, merge, result"),
+        (lambda w: w.process(3, schema="n INT"), "cannot be called"),
+        (lambda w: w.process(type("P", (), {"process": max})(), schema="n INT"), "has process and no clear"),
+    ],
+    ids=[
+        "nothing",
+        "no schema",
+        "no then",
+        "a key",
+        "firing",
+        "a class",
+        "a function",
+        "a number",
+        "no clear",
+    ],
+)
+def test_functions_are_checked(declare: Callable[[Any], Any], message: str) -> None:
+    with pytest.raises(PlanError, match=message):
+        declare(_bids().window(Tumbling(10), by="category"))
+
+
+def test_process_function_with_both_methods_is_taken_as_it_is() -> None:
+    function = CollectList()
+
+    assert _window(_bids().window(Tumbling(10)).process(function, schema="n INT")).functions == (function,)

@@ -1,0 +1,280 @@
+"""When windows emit: triggers of time, clock, size and one's own, seen through the harness."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from flowcore.elements import MAX_TIMESTAMP_MS
+from flowcore.testing.harness import WindowHarness
+from flowcore.windows import (
+    Emissions,
+    EndOfStreamWindows,
+    GlobalWindows,
+    Process,
+    SessionWindows,
+    TumblingWindows,
+    WindowConfig,
+)
+from flowcore.windows.aggregates import CollectList
+from flowcore.windows.triggers import (
+    ContinuousEventTime,
+    ContinuousProcessingTime,
+    Delta,
+    ProcessingTime,
+    Purging,
+    Trigger,
+    TriggerContext,
+    Verdict,
+)
+
+LISTS = Process(CollectList())
+
+MAX = MAX_TIMESTAMP_MS
+
+
+def _harness(assigner: Any, trigger: Trigger | None = None, **others: Any) -> WindowHarness:
+    return WindowHarness(WindowConfig(assigner=assigner, trigger=trigger, **{"function": LISTS, **others}))
+
+
+def _values(seen: Emissions) -> list[Any]:
+    return [result.value for result in seen.results]
+
+
+@pytest.mark.parametrize(
+    ("first_ms", "reached"),
+    [(3000, [6000, 9000, 9999]), (2999, [3000, 6000, 9000, 9999]), (9500, [9999])],
+    ids=["on-a-multiple", "before-a-multiple", "after-the-last"],
+)
+def test_continuous_trigger_emits_once_for_each_multiple(first_ms: int, reached: list[int]) -> None:
+    """Whether the watermark stops at each of them or jumps over all."""
+    stepwise, at_once = (_harness(TumblingWindows(10_000), ContinuousEventTime(3000)) for _ in range(2))
+    seen = []
+
+    for harness in (stepwise, at_once):
+        harness.feed(("a", 1, first_ms))
+    for watermark_ms in range(2000, 11_000, 1):
+        stepwise.watermark(watermark_ms)
+        seen += [watermark_ms] * (len(stepwise.results) - len(seen))
+
+    assert seen == reached
+    assert [r.firing for r in at_once.watermark(MAX).results] == list(range(1, len(reached) + 1))
+
+
+def test_continuous_trigger_knows_multiples_below_zero() -> None:
+    """The first multiple after -2500 is -2000."""
+    harness = _harness(TumblingWindows(10_000), ContinuousEventTime(1000))
+
+    harness.feed(("a", 1, -2500))
+
+    assert len(harness.watermark(-2001).results) == 0
+    assert len(harness.watermark(-2000).results) == 1
+
+
+def test_continuous_trigger_makes_up_for_multiples_when_the_watermark_moves_on() -> None:
+    """A first record behind the watermark does not emit at once, nor does the same watermark again."""
+    harness = _harness(TumblingWindows(100), ContinuousEventTime(20))
+
+    harness.watermark(45)
+    assert _values(harness.feed(("a", 1, 10))) == []
+    assert _values(harness.watermark(45)) == []
+    assert _values(harness.watermark(46)) == [[1], [1]]
+
+
+def test_continuous_trigger_goes_by_the_record_that_came_first() -> None:
+    """An older record does not bring the next multiple forward."""
+    harness = _harness(GlobalWindows(), ContinuousEventTime(3000))
+
+    harness.feed(("a", 1, 3000), ("a", 2, 1000), ("b", 3, 20))
+
+    assert _values(harness.watermark(3000)) == [[3]]
+    assert _values(harness.watermark(5999)) == []
+    assert _values(harness.watermark(6000)) == [[1, 2], [3]]
+
+
+def test_continuous_trigger_of_a_window_without_end_emits_once_at_the_end_of_input() -> None:
+    """It does not count out all the intervals there could have been."""
+    harness = _harness(GlobalWindows(), ContinuousEventTime(10))
+
+    harness.feed(("a", 1, 5))
+
+    assert _values(harness.watermark(30)) == [[1], [1], [1]]
+    assert _values(harness.end_of_input()) == [[1]]
+
+
+def test_continuous_trigger_of_a_session_keeps_to_multiples_when_it_grows() -> None:
+    """The end that a session had is no time to emit once it has another."""
+    harness = _harness(SessionWindows(100), ContinuousEventTime(80))
+
+    harness.feed(("a", 1, 10), ("a", 2, 90))
+    harness.restart()
+    times = []
+    for watermark_ms in range(300):
+        times += [watermark_ms] * len(harness.watermark(watermark_ms).results)
+
+    assert times == [80, 160, 189]
+
+
+def test_continuous_trigger_of_merged_sessions_goes_on_at_the_earlier_multiple() -> None:
+    """Whichever of them came first."""
+    harness = _harness(SessionWindows(100), ContinuousEventTime(30))
+
+    harness.feed(("a", 1, 150), ("a", 2, 0), ("a", 3, 80))
+
+    assert _values(harness.watermark(29)) == []
+    assert _values(harness.watermark(30)) == [[1, 2, 3]]
+
+
+def test_continuous_purging_trigger_emits_what_is_new() -> None:
+    """An interval without records emits nothing."""
+    harness = _harness(TumblingWindows(100), Purging(ContinuousEventTime(20)))
+
+    harness.feed(("a", 1, 5))
+    assert _values(harness.watermark(45)) == [[1]]
+    harness.feed(("a", 2, 50))
+    assert _values(harness.watermark(60)) == [[2]]
+    assert _values(harness.watermark(200)) == []
+
+
+def test_continuous_trigger_after_the_end_emits_with_each_record() -> None:
+    """As the event-time trigger does."""
+    harness = _harness(TumblingWindows(100), ContinuousEventTime(60), allowed_lateness_ms=50)
+
+    harness.feed(("a", 1, 5))
+    harness.watermark(120)
+
+    assert [(r.value, r.is_late, r.firing) for r in harness.feed(("a", 2, 5)).results] == [([1, 2], True, 3)]
+    assert harness.watermark(200).results == []
+
+
+def test_continuous_clock_trigger_emits_at_multiples_of_the_clock() -> None:
+    """And when the clock reaches the window's end."""
+    harness = _harness(TumblingWindows(100), ContinuousProcessingTime(40), time="processing")
+
+    harness.move_clock(10)
+    harness.feed(("a", 1))
+    counts = []
+    for clock_ms in (39, 40, 79, 98, 99, 100):
+        counts.append(len(harness.move_clock(clock_ms).results))
+        assert all(
+            due_ms > clock_ms
+            for key in harness.snapshot()["keys"]
+            for window in key["windows"]
+            for due_ms in window["processing_timers"]
+        )
+        harness.restart()
+
+    assert counts == [0, 1, 0, 1, 1, 0]
+
+
+def test_continuous_clock_trigger_goes_on_when_a_session_grows() -> None:
+    """Its next multiple stays, and its end moves."""
+    harness = _harness(SessionWindows(100), ContinuousProcessingTime(40), time="processing")
+
+    harness.move_clock(10)
+    harness.feed(("a", 1))
+    harness.move_clock(30)
+    harness.feed(("a", 2))
+    counts = [len(harness.move_clock(clock_ms).results) for clock_ms in (39, 40, 80, 109, 120, 128, 129)]
+
+    assert counts == [0, 1, 1, 0, 1, 0, 1]
+
+
+def test_clock_window_emits_at_once_in_its_last_millisecond() -> None:
+    """A record that comes when the clock is there already does not wait, and is not emitted again."""
+    harness = _harness(TumblingWindows(100), time="processing")
+
+    harness.move_clock(99)
+
+    assert _values(harness.feed(("a", 1))) == [[1]]
+    assert _values(harness.move_clock(500)) == []
+    assert harness.snapshot()["keys"] == []
+
+
+def test_windows_of_the_clock_are_never_late() -> None:
+    """No watermark counts there, nor does a record's timestamp."""
+    harness = _harness(TumblingWindows(100), time="processing")
+
+    harness.watermark(MAX)
+    harness.feed(("a", 1, 5), ("a", 2, None))
+
+    assert _values(harness.move_clock(99)) == [[1, 2]]
+
+
+def test_event_window_with_a_clock_trigger_is_over_by_the_watermark() -> None:
+    """Its records are forgotten then, and its timer with them."""
+    harness = _harness(TumblingWindows(100), ProcessingTime())
+
+    harness.feed(("a", 1, 5), ("b", 2, 150))
+    harness.watermark(99)
+
+    assert _values(harness.move_clock(1000)) == [[2]]
+
+
+def test_delta_trigger_emits_above_its_threshold() -> None:
+    """Not at it, and always compared with the record that emitted last."""
+    harness = _harness(GlobalWindows(), Purging(Delta(5, lambda old, new: abs(new - old))))
+
+    assert _values(harness.feed(("a", 0, 1), ("a", 5, 2), ("a", -5, 3))) == []
+    harness.restart()
+    assert _values(harness.feed(("a", 6, 4))) == [[0, 5, -5, 6]]
+    assert _values(harness.feed(("a", 1, 5), ("a", 12, 6))) == [[1, 12]]
+
+
+def test_global_window_without_trigger_emits_nothing() -> None:
+    """Nor does it forget anything."""
+    harness = _harness(GlobalWindows())
+
+    harness.feed(("a", 1, 5))
+
+    assert harness.end_of_input() == Emissions()
+    assert harness.snapshot()["keys"] != []
+
+
+def test_end_of_stream_windows_emit_when_the_input_has_ended() -> None:
+    """By themselves; records need no timestamp."""
+    harness = _harness(EndOfStreamWindows())
+
+    harness.feed(("a", 1), ("a", 2, 7))
+
+    assert harness.watermark(MAX - 1).results == []
+    assert _values(harness.end_of_input()) == [[1, 2]]
+
+
+class _AtThousands:
+    """A trigger of one's own: at each full thousand of the watermark, and never at the end."""
+
+    mergeable = True
+
+    def on_element(self, value: Any, timestamp_ms: int | None, context: TriggerContext) -> Verdict:  # noqa: ARG002
+        if context.state:
+            context.delete_event_timer(context.state)
+        context.state = context.watermark_ms // 1000 * 1000 + 1000
+        context.register_event_timer(context.state)
+        return Verdict.PURGE if value == "purge" else Verdict.CONTINUE
+
+    def on_event_time(self, time_ms: int, context: TriggerContext) -> Verdict:  # noqa: ARG002
+        return Verdict.FIRE
+
+    def on_processing_time(self, time_ms: int, context: TriggerContext) -> Verdict:  # noqa: ARG002
+        raise AssertionError
+
+    def on_merge(self, states: Sequence[Any], context: TriggerContext) -> None:
+        assert context.state is None
+        context.state = max(states)
+        context.register_event_timer(context.state)
+
+
+def test_custom_trigger_decides_by_its_own_timers() -> None:
+    """Deleted timers do not come, purging without emitting empties, and merging asks it."""
+    harness = _harness(SessionWindows(10_000), _AtThousands())
+
+    harness.watermark(100)
+    harness.feed(("a", 1, 500), ("a", "purge", 500))
+    assert _values(harness.watermark(1000)) == []
+    harness.feed(("a", 2, 9000))
+    harness.restart()
+    assert _values(harness.watermark(3000)) == [[2]]
+    assert _values(harness.end_of_input()) == []
