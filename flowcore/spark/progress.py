@@ -276,10 +276,10 @@ class _QueryMeter:
 
     @property
     def _busy(self) -> bool:
-        found = [False]
+        busy = False
         with if_spark_lives():
-            found = [self._running is not None and bool(self._running.status["isTriggerActive"])]
-        return any(found)
+            busy = self._running is not None and self._running.status["isTriggerActive"]
+        return bool(busy)
 
     def _standings(self) -> dict[str, Mapping[int, Standing]]:
         known = self._watermarks.sources if self._watermarks else {}

@@ -87,11 +87,12 @@ class Orders:
         return self.folder / "run.log"
 
     def arrived(self, orders: int, run: subprocess.Popen[bytes]) -> None:
-        """Wait until so many orders are in both of the flow's topics."""
+        """Wait until so many orders are in both of the flow's topics, repeats not counted."""
 
         def done() -> bool:
             assert run.poll() is None, self.log.read_text()
-            return all(self.count(topic) >= orders for topic in ("priced", "accounts"))
+            topics = ("priced", "accounts")
+            return all(self.count(topic) >= orders and len(self.rows(topic)) >= orders for topic in topics)
 
         wait_until(done, f"{orders} orders have arrived", RUN_TIMEOUT_S)
 

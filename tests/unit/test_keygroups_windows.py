@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from flowcore.elements import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS, RecordAttributes
@@ -228,6 +228,15 @@ def by_record(harness: WindowHarness, action: str, argument: Any) -> tuple[Count
     return results, late, seen.dropped_records
 
 
+OF_ONE_MS = WindowConfig(
+    assigner=SessionWindows(1), function=Aggregate(BuiltIns(AGGREGATES)), late="side-output"
+)
+FROM_END_TO_END: list[Step] = [
+    ("in", [("a", 0, MAX_TIMESTAMP_MS, 1, None, None), ("a", 0, MIN_TIMESTAMP_MS, 1, None, None)])
+]
+
+
+@example(OF_ONE_MS, FROM_END_TO_END)
 @settings(max_examples=300, deadline=None)
 @given(configs(), steps)
 def test_windows_by_column_are_windows_by_record(config: WindowConfig, taken: list[Step]) -> None:
