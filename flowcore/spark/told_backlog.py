@@ -20,7 +20,6 @@ from pyspark.sql import DataFrame, SparkSession
 __all__ = ["BacklogTeller", "told_backlog"]
 
 _SCHEMA = "at BIGINT, backlog BOOLEAN"
-_OPTIONS = {"cleanSource": "delete", "ignoreMissingFiles": "true"}
 
 
 class BacklogTeller:
@@ -48,7 +47,8 @@ class BacklogTeller:
 
 def told_backlog(spark: SparkSession, checkpoint: Path) -> DataFrame:
     """What a query is told, as a stream: ``at``, which gives the order, and ``backlog``."""
-    return spark.readStream.schema(_SCHEMA).options(**_OPTIONS).json(str(_folder(checkpoint)))
+    stream = spark.readStream.schema(_SCHEMA).option("cleanSource", "delete")
+    return stream.json(str(_folder(checkpoint)))
 
 
 def _folder(checkpoint: Path) -> Path:
