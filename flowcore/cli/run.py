@@ -15,11 +15,11 @@ from flowcore.graph.flow import Flow
 from flowcore.metrics.progress import QueryProgress
 from flowcore.planner.plan import Mode, Plan
 from flowcore.settings import Settings
-from flowcore.spark.live_runs import LiveRuns
-from flowcore.spark.manifest import Manifest
+from flowcore.spark.bounded.manifest import Manifest
+from flowcore.spark.bounded.stages import StageProgress, StageState
+from flowcore.spark.live.runs import LiveRuns
+from flowcore.spark.live.waiting import waiting_queries
 from flowcore.spark.run import run_flow
-from flowcore.spark.stages import StageProgress, StageState
-from flowcore.spark.waiting import waiting_queries
 
 __all__ = ["run"]
 

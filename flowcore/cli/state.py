@@ -57,7 +57,7 @@ def _checkpoints(flow: str, settings: Settings) -> list[Path]:
 
 
 def _held(checkpoints: list[Path], settings: Settings) -> Iterator[dict[str, Any]]:
-    from flowcore.spark.inspection import KeyGroupState, state_of  # noqa: PLC0415 - Spark is slow to import
+    from flowcore.spark.live.inspection import KeyGroupState, state_of  # noqa: PLC0415 - Spark is slow to import
     from flowcore.spark.session import live_session, session  # noqa: PLC0415
 
     with session(settings, "state") as spark:

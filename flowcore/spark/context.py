@@ -11,7 +11,7 @@ from flowcore.errors import RunError
 from flowcore.graph.connectors import KafkaTopic
 from flowcore.kafka.security import BrokerAddress, Security
 from flowcore.settings import Settings
-from flowcore.spark.results import ResultStore
+from flowcore.spark.bounded.results import ResultStore
 
 __all__ = ["Context", "broker_of", "path_of"]
 

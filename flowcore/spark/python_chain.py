@@ -39,7 +39,7 @@ from flowcore.graph.operators import (
 from flowcore.graph.schema import Schema
 from flowcore.planner.columns import columns_read
 from flowcore.planner.plan import Chain
-from flowcore.spark.lanes import (
+from flowcore.spark.query.lanes import (
     BAD,
     FAILED,
     IDENTITY,
@@ -54,8 +54,8 @@ from flowcore.spark.lanes import (
     Lane,
     Tracks,
 )
+from flowcore.spark.query.watermarks import CHANNEL, ELEMENT
 from flowcore.spark.sql import quoted
-from flowcore.spark.watermarks import CHANNEL, ELEMENT
 
 __all__ = ["ChainOutlet", "arrow_schema", "behind", "chained", "outputs_of_bounded", "types_of"]
 

@@ -15,13 +15,13 @@ from flowcore.graph.flow import Flow
 from flowcore.planner import plan_flow
 from flowcore.planner.plan import Mode, Plan
 from flowcore.settings import Settings
-from flowcore.spark.checkpoints import check_plan
+from flowcore.spark.bounded.stages import StageProgress, stages_side_by_side
 from flowcore.spark.context import Context
-from flowcore.spark.live import prepare_topics
-from flowcore.spark.live_runs import LiveRuns
+from flowcore.spark.live.checkpoints import check_plan
+from flowcore.spark.live.runs import LiveRuns
+from flowcore.spark.live.stage import prepare_topics
 from flowcore.spark.session import session
 from flowcore.spark.slots import slots_needed
-from flowcore.spark.stages import StageProgress, stages_side_by_side
 
 __all__ = ["Listener", "SilentListener", "open_context", "run_flow", "run_plan", "run_stages"]
 

@@ -19,11 +19,11 @@ from flowcore.kafka.elements import ELEMENT_HEADER
 from flowcore.kafka.limits import TopicLimits, topic_limits
 from flowcore.kafka.security import spark_login
 from flowcore.kafka.topics import ensure_topics
-from flowcore.spark import elements
 from flowcore.spark.context import Context
-from flowcore.spark.lanes import REASON
+from flowcore.spark.query import elements
+from flowcore.spark.query.lanes import REASON
+from flowcore.spark.query.values import written
 from flowcore.spark.sql import literal, quoted, struct
-from flowcore.spark.values import written
 
 __all__ = [
     "DEAD_LETTER_CONFIGS",

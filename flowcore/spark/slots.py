@@ -20,9 +20,9 @@ from flowcore.graph.operators import topic_of
 from flowcore.kafka.topics import partition_counts
 from flowcore.planner.plan import LiveStage, Plan
 from flowcore.settings import Settings
-from flowcore.spark.beside import tracks_latency
-from flowcore.spark.checkpoints import checkpoint_of
 from flowcore.spark.context import Context, broker_of
+from flowcore.spark.live.checkpoints import checkpoint_of
+from flowcore.spark.query.beside import tracks_latency
 
 __all__ = ["await_slots", "require_slots", "slots_needed"]
 

@@ -37,7 +37,7 @@ from flowcore.kafka.broker import EmbeddedBroker
 from flowcore.kafka.topics import ensure_topics
 from flowcore.planner import plan_flow
 from flowcore.settings import Settings
-from flowcore.spark.live import LiveRun
+from flowcore.spark.live.stage import LiveRun
 from flowcore.spark.run import open_context
 from flowcore.testing.benchmark import this_commit, this_machine
 from pipelines.auctions import feed, history, nexmark, verify

@@ -17,7 +17,7 @@ from flowcore.errors import ConfigurationError
 from flowcore.graph.expressions import resolve
 from flowcore.graph.operators import Join, Operator
 from flowcore.planner.plan import BoundedStage, Plan
-from flowcore.spark.results import ResultStore
+from flowcore.spark.bounded.results import ResultStore
 from pipelines.bridge.names import op_name, table_key
 from pipelines.bridge.options import Expectations
 from pipelines.bridge.resources import FlowcoreResource, SparkResource

@@ -21,9 +21,9 @@ from pyspark.sql import SparkSession
 
 from flowcore.planner.plan import Plan
 from flowcore.settings import Settings
-from flowcore.spark.checkpoints import check_plan
 from flowcore.spark.context import Context
-from flowcore.spark.live import prepare_topics
+from flowcore.spark.live.checkpoints import check_plan
+from flowcore.spark.live.stage import prepare_topics
 from flowcore.spark.session import prepare, session_config, stop
 from flowcore.spark.slots import slots_needed
 

@@ -26,9 +26,9 @@ from flowcore.kafka.topics import end_offsets, ensure_topics
 from flowcore.planner import plan_flow
 from flowcore.planner.plan import Mode
 from flowcore.settings import Settings
-from flowcore.spark.checkpoints import checkpoint_of
 from flowcore.spark.context import Context
-from flowcore.spark.live import LiveRun
+from flowcore.spark.live.checkpoints import checkpoint_of
+from flowcore.spark.live.stage import LiveRun
 from flowcore.spark.run import SilentListener, open_context, run_stages
 from flowcore.testing.benchmark import Figures, Report, in_turn
 from pipelines.auctions import feed, history, nexmark, verify

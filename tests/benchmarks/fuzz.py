@@ -43,7 +43,7 @@ from flowcore.planner.plan import Plan
 from flowcore.serializers import LatencyMarkerEventSerializer, Tag
 from flowcore.settings import Settings
 from flowcore.spark.context import Context
-from flowcore.spark.live import LiveRun
+from flowcore.spark.live.stage import LiveRun
 from flowcore.spark.run import SilentListener, open_context, run_stages
 from flowcore.testing.benchmark import this_commit, this_machine
 from flowcore.testing.fuzz import Fuzzer

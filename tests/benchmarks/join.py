@@ -29,7 +29,7 @@ from flowcore.kafka.topics import end_offsets, ensure_topics
 from flowcore.planner import plan_flow
 from flowcore.settings import Settings
 from flowcore.spark.context import Context
-from flowcore.spark.live import LiveRun
+from flowcore.spark.live.stage import LiveRun
 from flowcore.spark.run import SilentListener, open_context, run_stages
 from flowcore.spark.session import live_session
 from flowcore.testing.benchmark import Figures, Report, in_turn

@@ -32,7 +32,7 @@ from flowcore.kafka.topics import ensure_topics
 from flowcore.planner import plan_flow
 from flowcore.settings import Settings
 from flowcore.spark.context import Context
-from flowcore.spark.live import LiveRun
+from flowcore.spark.live.stage import LiveRun
 from flowcore.spark.run import open_context
 from flowcore.spark.session import live_session
 from flowcore.testing.benchmark import Figures, Report, in_turn

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from flowcore.planner.plan import Mode
-    from flowcore.spark.live import LiveRun
+    from flowcore.spark.live.stage import LiveRun
 
 __all__ = ["kafka", "kafka_broker", "live"]
 
@@ -117,7 +117,7 @@ class Live:
     ) -> None:
         """Run a flow's bounded stages, then its live queries till they end or ``until`` returns."""
         from flowcore.spark.context import Context  # noqa: PLC0415 - tests without Spark shall not import it
-        from flowcore.spark.live import LiveRun, prepare_topics  # noqa: PLC0415
+        from flowcore.spark.live.stage import LiveRun, prepare_topics  # noqa: PLC0415
         from flowcore.spark.run import SilentListener, run_stages  # noqa: PLC0415
 
         plan = plan_flow(flow, mode, self.settings)

@@ -19,7 +19,7 @@ from flowcore import Flow, KafkaTopic, Session
 from flowcore.errors import RunError
 from flowcore.planner import plan_flow
 from flowcore.settings import Settings
-from flowcore.spark.live import LiveRun
+from flowcore.spark.live.stage import LiveRun
 from flowcore.spark.run import open_context
 from flowcore.watermarks import monotonous
 from tests.kafka.conftest import Live

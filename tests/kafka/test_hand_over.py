@@ -19,7 +19,7 @@ from flowcore.kafka.broker import free_port
 from flowcore.metrics.history import history_folder, last_progress
 from flowcore.planner import plan_flow
 from flowcore.spark.context import Context
-from flowcore.spark.live import prepare_topics
+from flowcore.spark.live.stage import prepare_topics
 from flowcore.spark.run import SilentListener, run_plan
 
 pytestmark = pytest.mark.kafka

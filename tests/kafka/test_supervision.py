@@ -18,8 +18,8 @@ import pytest
 from flowcore import Flow, KafkaTopic, Parquet
 from flowcore.metrics.history import history_folder, last_progress, read_history
 from flowcore.planner import plan_flow
+from flowcore.spark.bounded.results import ResultStore, StageFolder
 from flowcore.spark.context import Context
-from flowcore.spark.results import ResultStore, StageFolder
 from flowcore.spark.run import SilentListener, run_stages
 
 pytestmark = pytest.mark.kafka
@@ -73,8 +73,8 @@ DYING = """
 import os, signal, sys
 from flowcore.planner import plan_flow
 from flowcore.settings import Settings
-from flowcore.spark import supervised
-from flowcore.spark.live import LiveRun
+from flowcore.spark.live import supervised
+from flowcore.spark.live.stage import LiveRun
 from flowcore.spark.run import open_context
 from tests.kafka.test_supervision import passing
 
@@ -141,7 +141,7 @@ from pathlib import Path
 from flowcore.errors import RunError
 from flowcore.planner import plan_flow
 from flowcore.settings import Settings
-from flowcore.spark.live import LiveRun
+from flowcore.spark.live.stage import LiveRun
 from flowcore.spark.run import open_context
 from tests.kafka.test_supervision import passing
 from pyspark import SparkContext

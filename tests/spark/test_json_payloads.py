@@ -11,9 +11,9 @@ from flowcore.graph.operators import Read
 from flowcore.graph.schema import Schema
 from flowcore.serializers.formats import JsonFormat
 from flowcore.settings import Settings
+from flowcore.spark.query.values import RECORD, bad_record, parsed
 from flowcore.spark.session import live_session
 from flowcore.spark.sql import quoted
-from flowcore.spark.values import RECORD, bad_record, parsed
 
 pytestmark = pytest.mark.spark
 

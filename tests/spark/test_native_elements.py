@@ -22,7 +22,7 @@ from flowcore.errors import SerializationError
 from flowcore.serializers import LatencyMarkerEventSerializer, TaggedSerializer
 from flowcore.serializers.formats import RawFormat
 from flowcore.settings import Settings
-from flowcore.spark import elements
+from flowcore.spark.query import elements
 from flowcore.spark.session import live_session
 from flowcore.testing.transcripts.load import read_yaml
 

@@ -20,9 +20,9 @@ from flowcore.keygroups.processes import KeyedProcesses
 from flowcore.keygroups.records import RecordWindows
 from flowcore.process import KeyedProcessFunction
 from flowcore.settings import Settings
-from flowcore.spark.inspection import KeyGroupState, NativeState, state_of
+from flowcore.spark.keyed.steps import Steps
+from flowcore.spark.live.inspection import KeyGroupState, NativeState, state_of
 from flowcore.spark.session import live_session
-from flowcore.spark.steps import Steps
 from flowcore.windows import Aggregate, CountEvictor, Process, SessionWindows, TumblingWindows, WindowConfig
 from flowcore.windows.aggregates import CollectList
 from flowcore.windows.built_in import BuiltIn, BuiltIns

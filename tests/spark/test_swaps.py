@@ -14,10 +14,10 @@ import pytest
 
 from flowcore import Csv, Flow, Parquet
 from flowcore.errors import RunError
+from flowcore.spark.bounded.manifest import Manifest
+from flowcore.spark.bounded.results import StageFolder
+from flowcore.spark.bounded.swaps import Swap, finish, roll_back
 from flowcore.spark.context import Context
-from flowcore.spark.manifest import Manifest
-from flowcore.spark.results import StageFolder
-from flowcore.spark.swaps import Swap, finish, roll_back
 
 pytestmark = pytest.mark.spark
 
@@ -29,7 +29,7 @@ import os, signal, sys
 from pathlib import Path
 from flowcore.planner import plan_flow
 from flowcore.settings import Settings
-from flowcore.spark import swaps
+from flowcore.spark.bounded import swaps
 from flowcore.spark.context import Context
 from flowcore.spark.run import SilentListener, run_stages
 from flowcore.spark.session import session

@@ -15,7 +15,7 @@ from flowcore.keygroups.emission import END, RESULTS, START, TIMESTAMP
 from flowcore.keygroups.folded import FoldedWindows
 from flowcore.keygroups.operator import KeyGroupOperator, Outputs
 from flowcore.keygroups.records import RecordWindows
-from flowcore.spark.steps import Steps
+from flowcore.spark.keyed.steps import Steps
 from flowcore.testing.transcripts.runner import Refused
 from flowcore.testing.transcripts.window import window_config
 from flowcore.windows import Aggregate, WindowConfig

@@ -1,0 +1,1 @@
+"""One live query as one DataFrame: what comes in, what travels beside records, what goes out."""
