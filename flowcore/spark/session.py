@@ -31,6 +31,8 @@ _AVRO_LIMITS = {
     "collectionItems.maxLength": 1 << 20,
 }
 """A few bad bytes may claim to be a text of 2 GB, for which the reader would make room before it looks."""
+_FORKED = {"spark.python.daemon.module": "flowcore.spark.worker_daemon"}
+"""Executors elsewhere may get flowcore only when a task starts, which is too late for a daemon."""
 _LIVE = {
     # One record that cannot be divided or cast must not stop a stream; it gets a null.
     "spark.sql.ansi.enabled": "false",
@@ -80,7 +82,7 @@ def session_config(
         config |= _driver(settings, limits, record_to)
     if given.get("spark.master", "local").startswith("local"):
         loopback = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-        return config | loopback | given
+        return config | loopback | _FORKED | given
     return config | given | _shipped(given)
 
 

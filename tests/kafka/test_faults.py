@@ -194,6 +194,6 @@ def workers(state_dir: Path) -> list[int]:
                 command = (folder / "cmdline").read_bytes()
             except OSError:
                 continue
-            if mine in environment and b"pyspark.daemon" in command:
+            if mine in environment and b"worker_daemon" in command:
                 found.append(int(folder.name))
     return found

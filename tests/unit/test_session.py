@@ -22,6 +22,7 @@ def test_session_on_this_machine_is_on_loopback_and_ships_nothing() -> None:
     assert found["spark.master"] == "local[50]"
     assert found["spark.driver.host"] == found["spark.driver.bindAddress"] == "127.0.0.1"
     assert "spark.jars" not in found
+    assert found["spark.python.daemon.module"] == "flowcore.spark.worker_daemon"
 
 
 def test_session_on_a_cluster_ships_the_connector_beside_the_users_jars() -> None:
@@ -32,6 +33,7 @@ def test_session_on_a_cluster_ships_the_connector_beside_the_users_jars() -> Non
     assert found["spark.master"] == "spark://host:7077"
     assert found["spark.jars"].split(",") == [*connector, "mine.jar", "other.jar"]
     assert "spark.driver.host" not in found
+    assert "spark.python.daemon.module" not in found
 
 
 def test_session_ships_nothing_to_executors_that_have_the_connector() -> None:
