@@ -106,12 +106,11 @@ class Unpacking:
 @contextmanager
 def _environment(frame: DataFrame, **variables: str) -> Iterator[None]:
     """Spark keeps Python workers apart by the environment that they were asked for with."""
-    environment: dict[str, str] = frame.sparkSession.sparkContext.environment
+    context = frame.sparkSession.sparkContext
     with _environments:
-        before = dict(environment)
-        environment.update(variables)
+        before = context.environment
+        context.environment = {**before, **variables}  # another, since somebody may be looking at that one
         try:
             yield
         finally:
-            environment.clear()
-            environment.update(before)
+            context.environment = before
