@@ -1,10 +1,12 @@
-"""Python workers find what they need imported."""
+"""Python workers: what they find imported, and in which environment they are asked for."""
 
 from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
+
+from flowcore.spark.keyed import key_groups
 
 pytestmark = pytest.mark.spark
 
@@ -21,3 +23,15 @@ def test_worker_is_forked_with_its_imports(spark: SparkSession) -> None:
     found = spark.range(0, 1, 1, 1).mapInArrow(_imported, "name STRING").toArrow()
 
     assert found["name"].to_pylist() == ["flowcore.chains.task", "flowcore.keygroups.folded", "pandas"]
+
+
+def test_environment_is_another_where_queries_are_told_apart(spark: SparkSession) -> None:
+    """Who is asking for workers at the same time reads the one that was there; it must not change under him."""
+    context, before = spark.sparkContext, spark.sparkContext.environment
+    known = dict(before)
+
+    with key_groups._environment(spark.range(1), OF="one"):
+        assert context.environment == {**known, "OF": "one"}
+        assert before == known
+
+    assert context.environment is before
