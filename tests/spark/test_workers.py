@@ -26,7 +26,7 @@ def test_worker_is_forked_with_its_imports(spark: SparkSession) -> None:
 
 
 def test_environment_is_another_where_queries_are_told_apart(spark: SparkSession) -> None:
-    """Who is asking for workers at the same time reads the one that was there; it must not change under him."""
+    """Who asks for workers at the same time reads the one that was there; it must not change meanwhile."""
     context, before = spark.sparkContext, spark.sparkContext.environment
     known = dict(before)
 
