@@ -2,7 +2,8 @@
 
 Both in one session, in turn, on new checkpoints. The slice ends when it has read the topic; in mode auto the
 clock stops when every query has caught up and runs in real time. Then one more run in mode auto while bids
-come steadily: from the commit of a query's last micro-batch to its first record in real time is the switch.
+come steadily: from the commit of a query's last micro-batch to its first record in real time is the switch,
+and what is live then has the latency that a consumer of the output measures.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import click
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from confluent_kafka import Consumer, TopicPartition
 
@@ -32,6 +35,7 @@ from flowcore.spark.live.stage import LiveRun
 from flowcore.spark.run import SilentListener, open_context, run_stages
 from flowcore.testing.benchmark import Figures, Report, in_turn
 from pipelines.auctions import feed, history, nexmark, verify
+from pipelines.auctions.collect import Collector, latencies_ms
 from pipelines.auctions.flow import flow
 
 PARTITIONS = 2
@@ -39,6 +43,7 @@ BIDS, ENRICHED, HIGHEST = "bids", "enriched-bids", "highest-bids"
 CONFIG = nexmark.NexmarkConfig()
 RATE = 1_000.0
 LONGEST_S = 200.0
+SETTLE_S, LIVE_S = 15.0, 30.0
 
 
 @click.command()
@@ -83,14 +88,20 @@ def _measure(folder: Path, servers: str, bids: int, events: int, rounds: int) ->
         contenders = (lambda _: timed(None)), (lambda _: timed("slice"))
         in_turn(1, *contenders)  # warm up: code generation and class loading
         by_itself, slices = in_turn(rounds, *contenders)
-        switch_s = _switch(_fresh(context, next(states)), folder, bids, events)
+        switch_s, latency_ms = _switch(_fresh(context, next(states)), folder, bids, events)
+    p50_ms, p99_ms = (float(value) for value in np.percentile(latency_ms, [50, 99]))
     figures = [Figures("by itself", "s", by_itself), Figures("slice", "s", slices)]
     return Report(
         name="catch-up",
         workload=f"{bids:,} bids of {PARTITIONS} partitions behind, {events:,} events of history, until "
         f"every query is live; then a switch with {RATE:,.0f} bids/s coming in",
         figures=figures,
-        ratios={"ratio": figures[0].median / figures[1].median, "switch_s": switch_s},
+        ratios={
+            "ratio": figures[0].median / figures[1].median,
+            "switch_s": switch_s,
+            "live_p50_ms": p50_ms,
+            "live_p99_ms": p99_ms,
+        },
         verified="every enriched bid of every round, warm-up included, against DuckDB: each once",
     )
 
@@ -112,8 +123,11 @@ def _until_read(run: LiveRun, mode: Mode | None) -> None:
     raise RunError(msg)
 
 
-def _switch(context: Context, folder: Path, bids: int, events: int) -> float:
-    """Seconds from a query's last commit of catching up to its first record in real time; the longest."""
+def _switch(context: Context, folder: Path, bids: int, events: int) -> tuple[float, npt.NDArray[np.float64]]:
+    """Seconds from a query's last commit of catching up to its first record in real time; the longest.
+
+    And the latency of each bid that comes out later, once the JVM has had some seconds.
+    """
     servers = context.settings.bootstrap_servers or ""
     more = pa.concat_tables(nexmark.live_batches(CONFIG, events, bids + int(RATE * LONGEST_S))).slice(bids)
     before = {topic: end_offsets(servers, topic) for topic in (ENRICHED, HIGHEST)}
@@ -123,7 +137,11 @@ def _switch(context: Context, folder: Path, bids: int, events: int) -> float:
         feeding = pool.submit(feed.feed, servers, BIDS, iter([more]), RATE, stop=stop)
         try:
             _until_read(run, None)
-            run.wait(5.0)
+            with Collector(servers, [ENRICHED]) as outside:
+                run.wait(SETTLE_S)
+                began_us = time.time_ns() // 1_000
+                run.wait(LIVE_S)
+                latency_ms = latencies_ms(outside.since(ENRICHED, began_us))
         finally:
             stop.set()
         sent = feeding.result().sent
@@ -141,7 +159,7 @@ def _switch(context: Context, folder: Path, bids: int, events: int) -> float:
     for sink, topic in (("enriched", ENRICHED), ("highest", HIGHEST)):
         later = (ms for _, ms in _read(servers, topic, before[topic]) if ms > commits[sink])
         pauses_ms.append(min(later) - commits[sink])
-    return max(pauses_ms) / 1000
+    return max(pauses_ms) / 1000, latency_ms
 
 
 def _last_commit_ms(checkpoint: Path) -> float:
