@@ -15,6 +15,7 @@ from typing import Any
 from flowcore.elements import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
 from flowcore.keygroups import segments
 from flowcore.keygroups.manifest import Manifest
+from flowcore.keygroups.slots import key_by_name
 from flowcore.windows.plain import from_plain
 
 __all__ = ["HeldGroup", "HeldKey", "held"]
@@ -162,7 +163,7 @@ def _records(names: list[str], pieces: Iterable[bytes]) -> Iterator[HeldKey]:
                 shown | {name: value for name, value in kept.items() if value not in (None, [], {})}
             )
         own = from_plain(entry["own"])
-        yield HeldKey(key=_key(names, from_plain(entry["key"])), windows=windows, states=own)
+        yield HeldKey(key=key_by_name(names, from_plain(entry["key"])), windows=windows, states=own)
 
 
 def _processes(names: list[str], pieces: Iterable[bytes]) -> Iterator[HeldKey]:
@@ -171,7 +172,7 @@ def _processes(names: list[str], pieces: Iterable[bytes]) -> Iterator[HeldKey]:
         timers = entry["event_timers"], entry["processing_timers"]
         if entry["states"] or any(timers):
             yield HeldKey(
-                key=_key(names, from_plain(entry["key"])),
+                key=key_by_name(names, from_plain(entry["key"])),
                 states={name: _cell(cell) for name, cell in entry["states"].items()},
                 event_timers=timers[0],
                 processing_timers=timers[1],
@@ -198,8 +199,3 @@ def _taken(names: list[str], row: dict[str, Any]) -> tuple[dict[str, Any], dict[
 
 def _names(written: str) -> list[str]:
     return written.split(", ") if written else []
-
-
-def _key(names: list[str], key: Any) -> dict[str, Any]:
-    values = key if len(names) > 1 else (key,) * len(names)
-    return dict(zip(names, values, strict=True))

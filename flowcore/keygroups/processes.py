@@ -20,7 +20,7 @@ from flowcore.errors import StateError
 from flowcore.keygroups.letters import LETTERS, Failure, Letters
 from flowcore.keygroups.operator import Outputs
 from flowcore.keygroups.process_outputs import Behind, ProcessRows, outputs_of
-from flowcore.keygroups.slots import python_keys, python_values
+from flowcore.keygroups.slots import key_by_name, python_keys, python_values
 from flowcore.keygroups.user_code import of_operator, said_of
 from flowcore.process import (
     KeyedProcessFunction,
@@ -208,7 +208,11 @@ class _Group:
             Failure(
                 name,
                 said_of(name, each.error, _of_timer(each.key, each.timestamp_ms)),
-                content={"key": self._key(each.key), "clock": clock, "time_ms": each.timestamp_ms},
+                content={
+                    "key": key_by_name(self._of.keys, each.key),
+                    "clock": clock,
+                    "time_ms": each.timestamp_ms,
+                },
             )
             for each in calls.failed
         ]
@@ -286,13 +290,10 @@ class _Group:
         place = self._of.place_of(rows, origin or 0)
         return key if place is None else f"{key} at {place}"
 
-    def _key(self, key: Any) -> dict[str, Any]:
-        names = self._of.keys
-        return dict(zip(names, key if len(names) > 1 else (key,) * len(names), strict=True))
-
     def _timer(self, result: ProcessResult, clock: str, before_ms: int) -> str:
         """A time is reached once. A timer that was asked for behind it is told apart by the advance."""
-        key = json.dumps({name: to_plain(value) for name, value in self._key(result.key).items()})
+        named = key_by_name(self._of.keys, result.key)
+        key = json.dumps({name: to_plain(value) for name, value in named.items()})
         time_ms = result.timestamp_ms
         late = time_ms is not None and time_ms <= before_ms
         return f"{key}:{clock}:{time_ms}{f':{self._advances}' if late else ''}"

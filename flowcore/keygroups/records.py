@@ -20,7 +20,7 @@ from flowcore.errors import StateError
 from flowcore.keygroups.emission import LATE, RESULTS, WINDOW_FIELDS
 from flowcore.keygroups.letters import LETTERS, Failure, Letters
 from flowcore.keygroups.operator import Outputs
-from flowcore.keygroups.slots import key_values, python_values
+from flowcore.keygroups.slots import key_by_name, key_values, python_values
 from flowcore.keygroups.user_code import columns_of, of_operator, said_of
 from flowcore.windows import Emissions, KeyedRecord, WindowConfig, WindowOperator, WindowResult, WindowState
 from flowcore.windows.codec import VERSION, decode_key, encode_key, form_of
@@ -246,9 +246,8 @@ class _Group:
         out.rows(LETTERS, letters.written(failures, rows))
 
     def _shown(self, failed: FailedWindow) -> dict[str, Any]:
-        names = self._of.keys
         return {
-            "key": dict(zip(names, failed.key if len(names) > 1 else (failed.key,), strict=False)),
+            "key": key_by_name(self._of.keys, failed.key),
             "window_start_ms": failed.window.start_ms,
             "window_end_ms": saturated(failed.window.end_ms),
             "firing": failed.firing,

@@ -19,7 +19,17 @@ import pyarrow.compute as pc
 
 from flowcore.windows.plain import NAN
 
-__all__ = ["Coded", "Index", "Ints", "coded", "first_rows", "key_values", "python_keys", "python_values"]
+__all__ = [
+    "Coded",
+    "Index",
+    "Ints",
+    "coded",
+    "first_rows",
+    "key_by_name",
+    "key_values",
+    "python_keys",
+    "python_values",
+]
 
 Ints = npt.NDArray[np.int64]
 
@@ -72,6 +82,11 @@ def python_keys(columns: Sequence[pa.Array[Any]], rows: int) -> list[Any]:
             return only
         case _:
             return list(zip(*lists, strict=True))
+
+
+def key_by_name(names: Sequence[str], key: Any) -> dict[str, Any]:
+    """The columns of a key as `python_keys` gives it."""
+    return dict(zip(names, key if len(names) > 1 else (key,) * len(names), strict=True))
 
 
 class Index:
