@@ -93,7 +93,7 @@ class Rivals:
         query.awaitTermination()
         seconds = time.monotonic() - began
         if checked:
-            check(case, sent, pd.DataFrame(read(self.servers, out)), checked)
+            check(case, sent, read(self.servers, out), checked)
         return len(sent.columns) / seconds
 
 
