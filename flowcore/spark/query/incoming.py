@@ -39,6 +39,9 @@ from flowcore.spark.sql import literal, quoted
 __all__ = ["Incoming"]
 
 CONTROL = -2
+OF_EVENTS = "_of_events"
+"""True of what came from the companion topic. An event is parsed like a record, in vain: there are few, and
+looking for them in front of the parser would cost every record more."""
 _RECORDS = 1
 
 
@@ -87,7 +90,6 @@ class Incoming:
     def _classified(self, messages: DataFrame, number: int) -> DataFrame:
         """Messages, each with its lane; ``number`` is that of records."""
         tracked, tagged = self.beside.tracked, self._tagged
-        event = f"topic = {literal(self.topic.events)}"
         if not tagged:
             element, value = "value", "value"
         elif self.topic.headers:
@@ -95,23 +97,24 @@ class Incoming:
             value = f"CASE WHEN {elements.is_record(ELEMENT)} THEN value END"
         else:
             element, value = "value", elements.payload("value")
-        if tracked:  # an event is not worth parsing
-            value = f"CASE WHEN NOT {event} THEN {value} END"
-        # Without events the topic is one constant instead of a string in every row.
-        origin = "topic" if tracked else f"{literal(self.topic.name)} AS topic"
-        given = []
+        given = [f"topic = {literal(self.topic.events)} AS {OF_EVENTS}"] if tracked else []
         if tagged:
-            given = [f"{element} AS {ELEMENT}", f"CAST({_header(CHANNEL_HEADER)} AS STRING) AS {CHANNEL}"]
-        rows = messages.selectExpr(origin, "partition", "offset", "timestamp", "value", *given)
+            given += [f"{element} AS {ELEMENT}", f"CAST({_header(CHANNEL_HEADER)} AS STRING) AS {CHANNEL}"]
+        rows = messages.selectExpr("partition", "offset", "timestamp", "value", *given)
         use_format(self.topic, messages.sparkSession)
         rows = rows.selectExpr("*", parsed(self.node, value))
         # Looked for once: what is not deterministic is not worked out again for each filter (see `parsed`).
-        reason = f"CASE WHEN spark_partition_id() >= 0 THEN {self._reason(event, value)} END"
+        reason = f"CASE WHEN spark_partition_id() >= 0 THEN {self._reason(value)} END"
         rows = rows.selectExpr("*", f"{reason} AS {REASON}")
         cases = [f"WHEN {REASON} IS NOT NULL THEN {BAD}"]
-        cases += [f"WHEN {event} THEN {EVENT}"] if tracked else []
+        cases += [f"WHEN {OF_EVENTS} THEN {EVENT}"] if tracked else []
         cases += [f"WHEN {elements.is_control(ELEMENT)} THEN {CONTROL}"] if tagged else []
-        return rows.selectExpr("*", f"CASE {' '.join(cases)} ELSE {number} END AS {LANE}")
+        # A constant, or one of two: what the message itself says of it would be a text in every row.
+        topic = literal(self.topic.name)
+        if tracked:
+            topic = f"CASE WHEN {OF_EVENTS} THEN {literal(self.topic.events)} ELSE {topic} END"
+        lane = f"CASE {' '.join(cases)} ELSE {number} END"
+        return rows.selectExpr("*", f"{lane} AS {LANE}", f"{topic} AS topic")
 
     def _tracks(self, rows: DataFrame, lane: Lane, names: Iterator[str]) -> Tracks:
         """The rows of a lane and those beside it, with no more columns than they need."""
@@ -170,13 +173,13 @@ class Incoming:
     def _tagged(self) -> bool:
         return self.topic.elements == "tagged"
 
-    def _reason(self, event: str, value: str) -> str:
+    def _reason(self, value: str) -> str:
         misfit = literal(f"does not fit the schema {self.node.schema} ({self.topic.format})")
         cases = []
         if self.beside.tracked:
             broken = literal("is no event that this version of flowcore reads")
             whole = f"coalesce({elements.is_event('value')}, false)"
-            cases.append(f"WHEN {event} THEN CASE WHEN NOT {whole} THEN {broken} END")
+            cases.append(f"WHEN {OF_EVENTS} THEN CASE WHEN NOT {whole} THEN {broken} END")
         if self._tagged:
             known = f"{elements.is_record(ELEMENT)} OR {elements.is_control(ELEMENT)}"
             if self.topic.headers:
