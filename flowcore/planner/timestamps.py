@@ -16,13 +16,20 @@ from datetime import timedelta
 from flowcore.durations import show_duration
 from flowcore.errors import PlanError
 from flowcore.graph.connectors import KafkaTopic
-from flowcore.graph.operators import Operator, Read, Write, topic_of, upstream
-from flowcore.planner.plan import Decision, Edge
+from flowcore.graph.operators import Operator, Read, Window, Write, topic_of, upstream
+from flowcore.planner.plan import Decision, Edge, LiveQuery, Plan
 from flowcore.settings import Settings
 from flowcore.watermarks import WatermarkStrategy
 from flowcore.watermarks.strategies import PeriodicFunction
 
-__all__ = ["brings_watermarks", "element_edges", "element_format", "uses_timestamps"]
+__all__ = [
+    "brings_watermarks",
+    "dated_sources",
+    "element_edges",
+    "element_format",
+    "undated_sources",
+    "uses_timestamps",
+]
 
 _TABLE = Decision("value-only", ("rows of a table have no timestamps",))
 
@@ -103,6 +110,26 @@ def brings_watermarks(operators: Iterable[Operator]) -> bool:
         topic.watermark.generates if topic.watermark is not None else topic.elements == "tagged"
         for topic in topics
     )
+
+
+def dated_sources(operators: Iterable[Operator]) -> frozenset[Read]:
+    """The live sources each of whose records needs a timestamp, or windows among these operators refuse it.
+
+    Windows by the clock and global ones do not, nor does a process function.
+    """
+    windows = [node for node in operators if isinstance(node, Window) and node.config.has_lateness]
+    return frozenset(node for node in upstream(*windows) if isinstance(node, Read) and not node.bounded)
+
+
+def undated_sources(query: LiveQuery, plan: Plan) -> frozenset[Read]:
+    """The sources whose records windows of other queries alone need timestamps of, while bad ones leave here.
+
+    Args:
+        query: A query of the plan.
+        plan: The plan, or a part of it that runs before the rest: edges are those of the whole.
+    """
+    readers = (edge.receiver for edge in plan.edges if not isinstance(edge.receiver, KafkaTopic))
+    return dated_sources(readers).intersection(query.dead_letters) - dated_sources(query.operators)
 
 
 def _decided(

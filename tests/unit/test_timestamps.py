@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 
-from flowcore import Flow, KafkaTopic, Parquet, Stream, bounded_out_of_orderness, monotonous, no_watermarks
+from flowcore import (
+    Flow,
+    Global,
+    KafkaTopic,
+    Parquet,
+    Stream,
+    Tumbling,
+    bounded_out_of_orderness,
+    monotonous,
+    no_watermarks,
+)
 from flowcore.errors import PlanError
+from flowcore.graph.windowed import WindowedStream
 from flowcore.planner import plan_flow
 from flowcore.planner.explain import explain
-from flowcore.planner.plan import Plan
-from flowcore.planner.timestamps import element_format, uses_timestamps
+from flowcore.planner.plan import LiveStage, Plan
+from flowcore.planner.timestamps import dated_sources, element_format, undated_sources, uses_timestamps
 from flowcore.settings import Settings
 from flowcore.watermarks import WatermarkStrategy
+from flowcore.windows.triggers import Count
 
 SALE = "shop STRING, at TIMESTAMP"
 OFF = Settings(force_timestamp_support=False, auto_watermark_interval=timedelta(0))
@@ -240,6 +254,47 @@ def test_tagged_source_brings_watermarks_along(
 
     assert (read.elements.value, between.elements.value, write.elements.value) == ("tagged", inner, inner)
     assert between.elements.reasons[-1] == why
+
+
+@pytest.mark.parametrize(
+    ("windows", "dated"),
+    [
+        (lambda both: both.window(Tumbling(10)), {"bids", "asks"}),
+        (lambda both: both.window(Tumbling(10), time="processing"), set()),
+        (lambda both: both.window(Global(), trigger=Count(2)), set()),
+    ],
+    ids=["by-event-time", "by-the-clock", "global"],
+)
+def test_windows_that_end_by_event_time_need_that_of_every_live_source(
+    windows: Callable[[Stream], WindowedStream], dated: set[str]
+) -> None:
+    """Not that of what is joined, nor do other windows."""
+    flow = Flow("f")
+    settings = {"event_time": "at", "watermark": FOUR_SECONDS}
+    both = _bids(flow, **settings).union(_bids(flow, "asks", **settings))
+    names = flow.read("names", Parquet("names", schema="shop STRING, name STRING"))
+    windows(both.join(names, on="shop")).aggregate(n="count(*)").write("out", KafkaTopic("out"))
+    plan = plan_flow(flow)
+
+    assert plan.live is not None
+    assert {node.name for node in dated_sources(plan.live.queries[0].operators)} == dated
+
+
+def test_a_part_of_a_plan_knows_which_records_windows_of_the_rest_need_timestamps_of() -> None:
+    """Bad records leave through one query, which may run before that with the windows."""
+    flow = Flow("f")
+    bids = _bids(flow, event_time="at", watermark=FOUR_SECONDS)
+    bids.write("copy", KafkaTopic("copy"))
+    _bids(flow, "asks", event_time="at", watermark=FOUR_SECONDS).write("more", KafkaTopic("more"))
+    bids.window(Tumbling(10)).aggregate(n="count(*)").write("out", KafkaTopic("out"))
+    plan = plan_flow(flow)
+    assert plan.live is not None
+    found = {
+        query.name: {node.name for node in undated_sources(query, replace(plan, live=LiveStage((query,))))}
+        for query in plan.live.queries
+    }
+
+    assert found == {"bids": {"bids"}, "asks": set(), "out": set()}
 
 
 def test_explain_is_one_line_where_all_edges_agree() -> None:

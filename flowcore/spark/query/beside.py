@@ -17,7 +17,7 @@ from flowcore.graph.operators import Aggregate, KeyGroupOperator, Read, Write, t
 from flowcore.kafka.limits import TopicLimits, topic_limits
 from flowcore.kafka.topics import partition_counts
 from flowcore.planner.plan import LiveQuery, Plan
-from flowcore.planner.timestamps import brings_watermarks
+from flowcore.planner.timestamps import brings_watermarks, dated_sources, undated_sources
 from flowcore.planner.tracking import can_be_tracked
 from flowcore.settings import Settings
 from flowcore.spark.context import broker_of
@@ -39,6 +39,9 @@ class Beside:
         partitions: How many partitions the topics of the query have.
         limits: What the topics that it writes to take.
         windowed: Windows, timers or a buffer in it go by what its sources tell of time.
+        dated: The sources whose records its windows need the timestamps of: one without is bad.
+        undated: Those that only windows of other queries need them of. This one takes a record without and,
+            since the source's bad records leave through it, lets a copy leave as one.
     """
 
     tracked: bool
@@ -47,6 +50,8 @@ class Beside:
     partitions: Mapping[str, int]
     limits: Mapping[str, TopicLimits]
     windowed: bool = False
+    dated: frozenset[Read] = frozenset()
+    undated: frozenset[Read] = frozenset()
 
     @property
     def timed(self) -> bool:
@@ -84,6 +89,8 @@ class Beside:
             partitions=partitions,
             limits=limits,
             windowed=keeps_key_groups(query),
+            dated=dated_sources(query.operators),
+            undated=undated_sources(query, plan),
         )
 
 

@@ -103,18 +103,33 @@ class Incoming:
         rows = messages.selectExpr("partition", "offset", "timestamp", "value", *given)
         use_format(self.topic, messages.sparkSession)
         rows = rows.selectExpr("*", parsed(self.node, value))
+        if self._no_time:
+            rows = self._with_time(rows)
         # Looked for once: what is not deterministic is not worked out again for each filter (see `parsed`).
         reason = f"CASE WHEN spark_partition_id() >= 0 THEN {self._reason(value)} END"
         rows = rows.selectExpr("*", f"{reason} AS {REASON}")
         cases = [f"WHEN {REASON} IS NOT NULL THEN {BAD}"]
         cases += [f"WHEN {OF_EVENTS} THEN {EVENT}"] if tracked else []
         cases += [f"WHEN {elements.is_control(ELEMENT)} THEN {CONTROL}"] if tagged else []
+        lane = f"CASE {' '.join(cases)} ELSE {number} END"
+        if self._no_time and self.node in self.beside.undated:
+            # Only windows elsewhere cannot take it: it goes on here, and leaves for them.
+            both = f"{REASON} = {literal(self._no_time)}"
+            lane = f"explode(CASE WHEN {both} THEN array({BAD}, {number}) ELSE array({lane}) END)"
         # A constant, or one of two: what the message itself says of it would be a text in every row.
         topic = literal(self.topic.name)
         if tracked:
             topic = f"CASE WHEN {OF_EVENTS} THEN {literal(self.topic.events)} ELSE {topic} END"
-        lane = f"CASE {' '.join(cases)} ELSE {number} END"
         return rows.selectExpr("*", f"{lane} AS {LANE}", f"{topic} AS topic")
+
+    def _with_time(self, rows: DataFrame) -> DataFrame:
+        """When each record happened, before it is known which are bad."""
+        given = event_time_of(self.node)
+        if given is None:
+            return rows.selectExpr("*", f"{elements.timestamp_ms(ELEMENT)} AS {TIME}")
+        # As a lane's columns, which are quoted as one name.
+        fields = {name: f"{RECORD}`.`{name.replace('`', '``')}" for name in self.node.columns}
+        return _timed(rows, Lane(_RECORDS, fields).expression(given))
 
     def _tracks(self, rows: DataFrame, lane: Lane, names: Iterator[str]) -> Tracks:
         """The rows of a lane and those beside it, with no more columns than they need."""
@@ -127,16 +142,15 @@ class Incoming:
         if self.beside.tells and self._tagged:
             columns += [ELEMENT, CHANNEL]
         given = event_time_of(self.node)
-        if self.beside.timed and given is None:
+        if self.beside.timed and self._no_time:
+            columns.append(TIME)
+        elif self.beside.timed and given is None:
             stamp = elements.timestamp_ms(ELEMENT) if self._tagged else "unix_millis(timestamp)"
             columns.append(f"{stamp} AS {TIME}")
         fields = (f"{RECORD}.{quoted(name)} AS {physical}" for name, physical in lane.columns.items())
         rows = rows.selectExpr(*columns, *fields)
-        if self.beside.timed and given is not None:
-            time = lane.expression(given)
-            ((_, kind),) = rows.selectExpr(f"{time} AS {TIME}").dtypes
-            milliseconds = f"unix_millis({time})" if kind == "timestamp" else time
-            rows = rows.selectExpr("*", f"{milliseconds} AS {TIME}")
+        if self.beside.timed and given is not None and not self._no_time:
+            rows = _timed(rows, lane.expression(given))
         if self.beside.windowed:
             rows = rows.selectExpr("*", f"{self.number} AS {SOURCE}", f"{self._newest(lane)} AS {NEWEST}")
         if self.beside.watermarked:
@@ -173,6 +187,19 @@ class Incoming:
     def _tagged(self) -> bool:
         return self.topic.elements == "tagged"
 
+    @property
+    def _no_time(self) -> str | None:
+        """What is wrong with a record without event time; None if nothing is, or if every record has one."""
+        if self.node not in self.beside.dated | self.beside.undated:
+            return None
+        given = event_time_of(self.node)
+        if given is None:  # Kafka's own time is never null
+            return "has no event time: its element has no timestamp" if self._tagged else None
+        always = {column.name.lower() for column in self.node.schema.columns if not column.nullable}
+        if given.text.strip("`").lower() in always:
+            return None
+        return f"has no event time: {' '.join(given.text.split())} is null"
+
     def _reason(self, value: str) -> str:
         misfit = literal(f"does not fit the schema {self.node.schema} ({self.topic.format})")
         cases = []
@@ -187,12 +214,22 @@ class Incoming:
             unknown = literal("is no tagged element: its tag is unknown, or bytes are missing or left over")
             cases.append(f"WHEN NOT coalesce({known}, false) THEN {unknown}")
             cases.append(f"WHEN {elements.is_control(ELEMENT)} THEN CAST(NULL AS STRING)")
-        return f"CASE {' '.join(cases)} WHEN {bad_record(self.node, value)} THEN {misfit} END"
+        cases.append(f"WHEN {bad_record(self.node, value)} THEN {misfit}")
+        if self._no_time:
+            cases.append(f"WHEN {TIME} IS NULL THEN {literal(self._no_time)}")
+        return f"CASE {' '.join(cases)} END"
 
 
 def _unless_bad(condition: str) -> str:
     """The condition; a bad message stops what runs."""
     return f"CASE WHEN {LANE} = {BAD} THEN {fail_at(REASON)} ELSE {condition} END"
+
+
+def _timed(rows: DataFrame, time: str) -> DataFrame:
+    """Rows with their time in milliseconds, of an expression that is BIGINT or TIMESTAMP."""
+    ((_, kind),) = rows.selectExpr(f"{time} AS {TIME}").dtypes
+    milliseconds = f"unix_millis({time})" if kind == "timestamp" else time
+    return rows.selectExpr("*", f"{milliseconds} AS {TIME}")
 
 
 def _header(name: str) -> str:
