@@ -11,7 +11,6 @@ takes. While a broker is away the latency of that time is told by the markers th
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 from datetime import timedelta
@@ -28,6 +27,7 @@ from flowcore.kafka.topics import ensure_topics, grow_topic, partition_counts
 from flowcore.serializers.events import LatencyMarkerEventSerializer
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
     from types import TracebackType
     from typing import Self
 
@@ -56,8 +56,7 @@ _SETTINGS: Final = {
     "reconnect.backoff.max.ms": 1_000,
     "log_level": 0,  # what goes wrong is counted
 }
-_SHORTEST_BEAT_MS: Final = 20
-_WARM_UP_S: Final = 0.02
+_SHORTEST_BEAT_MS: Final = 5  # markers that are sent together wait for each other
 _LOOK_S: Final = 1.0
 _MS_NS: Final = 1_000_000
 _SPIN_NS: Final = 150_000  # a short sleep may last this much longer than asked
@@ -184,10 +183,7 @@ class MarkerSource:
         began_s = time.monotonic()
         turn = 0
         while self._wait_until(began_s + turn * beat_s, producer):
-            self._warm_up(producer)
-            marked_ms = _turn_of_millisecond()
-            for partition in range(turn % beats, partitions, beats):
-                self._send(producer, marked_ms, partition)
+            self._mark(producer, range(turn % beats, partitions, beats))
             producer.poll(0)
             # Turns that a suspended process has missed are not made up for.
             turn = max(turn + 1, int((time.monotonic() - began_s) / beat_s))
@@ -201,18 +197,22 @@ class MarkerSource:
             producer.poll(0)
         return False
 
-    def _warm_up(self, producer: Producer) -> None:
-        # The first message on an idle connection takes tenths of a millisecond longer than the records,
-        # which come by the thousand: threads, sockets and caches are cold. So a question goes first.
-        with contextlib.suppress(KafkaException):
-            producer.list_topics(self._companion, timeout=_WARM_UP_S)
+    def _mark(self, producer: Producer, partitions: Iterable[int]) -> None:
+        marked_ms, events = _at_turn(lambda mark_ms: self._events(mark_ms, partitions))
+        for partition, event in events.items():
+            self._send(producer, marked_ms, partition, event)
 
-    def _send(self, producer: Producer, marked_ms: int, partition: int) -> None:
-        event = LatencyMarkerEvent(marked_ms, self._operator_id, partition)
+    def _events(self, marked_ms: int, partitions: Iterable[int]) -> dict[int, bytes]:
+        return {
+            partition: self._serializer.encode(LatencyMarkerEvent(marked_ms, self._operator_id, partition))
+            for partition in partitions
+        }
+
+    def _send(self, producer: Producer, marked_ms: int, partition: int, event: bytes) -> None:
         try:
             producer.produce(
                 self._companion,
-                self._serializer.encode(event),
+                event,
                 partition=partition,
                 timestamp=marked_ms,
                 headers=_AT_SOURCE,
@@ -230,16 +230,19 @@ class MarkerSource:
             self._last_error = error.str()
 
 
-def _turn_of_millisecond() -> int:
-    """Wait for the wall clock to turn to a whole millisecond, a millisecond at most; return it."""
+def _at_turn(prepare: Callable[[int], dict[int, bytes]]) -> tuple[int, dict[int, bytes]]:
+    """Wait for the wall clock to turn to a whole millisecond, with what is prepared for that millisecond."""
     for _ in range(_ATTEMPTS):
-        now_ns = time.time_ns()
-        turn_ns = (now_ns // _MS_NS + 1) * _MS_NS
-        if turn_ns - now_ns > _SPIN_NS:
-            time.sleep((turn_ns - now_ns - _SPIN_NS) / 1e9)
+        turn_ms = time.time_ns() // _MS_NS + 1
+        turn_ns = turn_ms * _MS_NS
+        prepared = prepare(turn_ms)
+        ahead_ns = turn_ns - time.time_ns()
+        if ahead_ns > _SPIN_NS:
+            time.sleep((ahead_ns - _SPIN_NS) / 1e9)
         # A clock that is set back while we look at it would have us look for hours.
         while 0 < turn_ns - (now_ns := time.time_ns()) <= _MS_NS:
             pass
         if 0 <= now_ns - turn_ns <= _LATE_NS:
-            return turn_ns // _MS_NS
-    return now_ns // _MS_NS  # a busy machine: less than a millisecond off
+            return turn_ms, prepared
+    now_ms = now_ns // _MS_NS  # a busy machine: less than a millisecond off
+    return now_ms, prepare(now_ms)

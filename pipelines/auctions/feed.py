@@ -12,10 +12,12 @@ From a shell: ``python -m pipelines.auctions.feed --help``.
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -36,8 +38,9 @@ __all__ = ["FeedReport", "encode", "feed"]
 KEY: Final = "auction_id"
 QUEUE_RECORDS: Final = 200_000
 BATCH_RECORDS: Final = 10_000
-SHORTEST_SLEEP_S: Final = 0.0005  # a shorter one lasts longer than asked; then send a few at once
+SHORTEST_SLEEP_S: Final = 0.0001  # a shorter one lasts longer than asked; then send a few at once
 PROGRESS_S: Final = 0.1
+SEED: Final = 1
 
 COMMON_SETTINGS: Final = {
     "enable.idempotence": True,  # a retry must not send a bid twice
@@ -74,6 +77,7 @@ def feed(
     tables: Iterable[pa.Table],
     rate: float | None = None,
     *,
+    at_random: bool = False,
     stop: threading.Event | None = None,
     on_progress: Callable[[int], None] = lambda _sent: None,
 ) -> FeedReport:
@@ -84,8 +88,10 @@ def feed(
         topic: A topic that exists.
         tables: Bids with a column ``auction_id``; all columns numbers. One table is in memory at
             a time, so pass an iterator of small ones.
-        rate: Bids a second, evenly spaced; none is as fast as the broker takes them. It also
-            chooses the client's settings: low latency with a rate, throughput without.
+        rate: Bids a second; none is as fast as the broker takes them. It also chooses the client's
+            settings: low latency with a rate, throughput without.
+        at_random: With a rate: bids come at random moments (a Poisson process), as from many senders who
+            do not know of each other, instead of evenly spaced.
         stop: Ends the feed early, from another thread.
         on_progress: Called about ten times a second with the number of bids sent so far.
 
@@ -119,7 +125,7 @@ def feed(
     steps = (
         _send_fast(producer, topic, tables)
         if rate is None
-        else _send_paced(producer, topic, tables, rate, stop)
+        else _send_paced(producer, topic, tables, _moments_s(rate, at_random=at_random), stop)
     )
     try:
         for records in steps:
@@ -203,23 +209,31 @@ def _send_paced(
     producer: Producer,
     topic: str,
     tables: Iterable[pa.Table],
-    rate: float,
+    moments_s: Iterator[float],
     stop: threading.Event,
 ) -> Iterator[int]:
     started = time.perf_counter()
-    sent = 0
     # A small slice is encoded in less time than it takes to be noticed as a pause.
     for table in _slices(tables, 1_000):
         for key, value in zip(_keys(table), _encode(table, ""), strict=True):
-            ahead_s = started + sent / rate - time.perf_counter()
+            ahead_s = started + next(moments_s) - time.perf_counter()
             if ahead_s > SHORTEST_SLEEP_S and stop.wait(ahead_s):
                 return
             while len(producer) >= QUEUE_RECORDS:
                 producer.poll(0.002)
             producer.produce(topic, b"%s%d}" % (value, _now_us()), key)
             producer.poll(0)
-            sent += 1
             yield 1
+
+
+def _moments_s(rate: float, *, at_random: bool) -> Iterator[float]:
+    """When to send each bid, from the first one on."""
+    if not at_random:
+        yield from (number / rate for number in itertools.count())
+    random, moment_s = Random(SEED), 0.0  # noqa: S311 - nobody has to fail to guess it
+    while True:
+        yield moment_s
+        moment_s += random.expovariate(rate)
 
 
 def _now_us() -> int:

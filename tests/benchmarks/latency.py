@@ -35,8 +35,8 @@ from rich.progress import Progress
 
 from flowcore.errors import RunError
 from flowcore.kafka.broker import EmbeddedBroker
-from flowcore.kafka.latency_collector import LatencyCollector
 from flowcore.kafka.topics import end_offsets, ensure_topics
+from flowcore.latency.histogram import RECENT_S
 from flowcore.planner import plan_flow
 from flowcore.planner.plan import Mode, Plan
 from flowcore.settings import Settings
@@ -60,6 +60,8 @@ SHORTEST_WARM_UP_S = 30.0
 LONGEST_WARM_UP_S = 90.0
 STEP_S = 0.5
 LONGEST_WAIT_S = 60.0
+SLICE_US = 10_000_000
+MEASURED_S = RECENT_S + 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +91,8 @@ class Found:
 
 
 @click.command()
-@click.option("--seconds", default=60.0, show_default=True, help="How long each mode is measured.")
 @click.option("--rate", default=1_000.0, show_default=True, help="Bids a second.")
+@click.option("--evenly", is_flag=True, help="Bids evenly spaced, so that none meets another.")
 @click.option("--interval-ms", default=50, show_default=True, help="Between two markers of a partition.")
 @click.option("--history-events", default=500_000, show_default=True, help="Events of history.")
 @click.option("--bids", default=1_000_000, show_default=True, help="Bids of a slice, for the cost.")
@@ -98,8 +100,8 @@ class Found:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(
     *,
-    seconds: float,
     rate: float,
+    evenly: bool,
     interval_ms: int,
     history_events: int,
     bids: int,
@@ -116,9 +118,7 @@ def command(
         for mode in MODES:
             with EmbeddedBroker() as broker:
                 settings = _settings(folder, broker.bootstrap_servers, timedelta(milliseconds=interval_ms))
-                found[mode] = _live(
-                    progress, mode, settings, seconds=seconds, rate=rate, events=history_events
-                )
+                found[mode] = _live(progress, mode, settings, rate=rate, evenly=evenly, events=history_events)
         with EmbeddedBroker() as broker:
             settings = _settings(folder, broker.bootstrap_servers, timedelta(0))
             slices = _slices(progress, settings, bids, history_events, rounds)
@@ -126,7 +126,7 @@ def command(
     timed = ", ".join(f"{mode}: {one.markers:,} markers, {one.bids:,} bids" for mode, one in found.items())
     Report(
         name="latency",
-        workload=f"{rate:,.0f} bids/s for {seconds:.0f} s in each mode, a marker each {interval_ms} ms and "
+        workload=f"{rate:,.0f} bids/s for the last minute of each mode, a marker each {interval_ms} ms and "
         f"partition ({timed}); slices of {bids:,} bids with a marker each second and without",
         figures=[
             *(figure for mode in MODES for figure in found[mode].figures(mode)),
@@ -151,7 +151,13 @@ def _settings(folder: Path, servers: str, interval: timedelta) -> Settings:
 
 
 def _live(
-    progress: Progress, mode: Mode, settings: Settings, *, seconds: float, rate: float, events: int
+    progress: Progress,
+    mode: Mode,
+    settings: Settings,
+    *,
+    rate: float,
+    evenly: bool,
+    events: int,
 ) -> Found:
     servers = settings.bootstrap_servers or ""
     ensure_topics(servers, dict.fromkeys((BIDS, ENRICHED, HIGHEST), PARTITIONS))
@@ -166,7 +172,7 @@ def _live(
         pool = live.enter_context(ThreadPoolExecutor(1))
         live.callback(stop.set)  # before the pool waits for its thread
         bids = nexmark.live_batches(CONFIG, events, sys.maxsize, max(int(rate), 1))
-        feeding = pool.submit(feed.feed, servers, BIDS, bids, rate, stop=stop)
+        feeding = pool.submit(feed.feed, servers, BIDS, bids, rate, at_random=not evenly, stop=stop)
 
         def pause() -> None:
             if run.wait(STEP_S) or feeding.done():
@@ -176,15 +182,18 @@ def _live(
 
         progress.update(step, description=f"{mode}: warm up")
         _warm_up(outside, pause)
-        with LatencyCollector(servers, {ENRICHED: "enriched"}) as inside:
-            inside.wait_ready(LONGEST_WAIT_S)
-            progress.update(step, description=f"{mode}: measure", total=seconds)
-            began_us, end = time.time_ns() // 1_000, time.monotonic() + seconds
-            while (left := end - time.monotonic()) > 0:
-                pause()
-                progress.update(step, completed=seconds - left)
-            told = next(one for one in inside.read() if one.source == f"{flow.name}/{BIDS}")
+        progress.update(step, description=f"{mode}: measure", total=MEASURED_S)
+        end = time.monotonic() + MEASURED_S
+        while (left := end - time.monotonic()) > 0:
+            pause()
+            progress.update(step, completed=MEASURED_S - left)
         ended_us = time.time_ns() // 1_000
+        told = next(
+            one
+            for one in run.latency()
+            if one.source == f"{flow.name}/{BIDS}" and one.sink == f"{flow.name}/enriched"
+        )
+        began_us = (ended_us // SLICE_US - RECENT_S * 1_000_000 // SLICE_US) * SLICE_US
         stop.set()
         sent = feeding.result().sent
         _check_live(outside, run, settings.data_dir / "history", events, sent)
@@ -192,9 +201,7 @@ def _live(
         latency = latencies_ms([one for one in measured if one[0] < ended_us])
     progress.remove_task(step)
     if told.p50_ms is None or told.p99_ms is None:
-        msg = (
-            f"{mode}: no marker came out in {seconds:.0f} s: there is nothing to compare; pass more --seconds"
-        )
+        msg = f"{mode}: no marker came out in the last minute: there is nothing to compare"
         raise RunError(msg)
     p50, p99 = (float(value) for value in np.percentile(latency, [50, 99]))
     return Found(told.count, len(latency), (told.p50_ms, p50), (told.p99_ms, p99))

@@ -16,7 +16,7 @@ def test_marks_are_made_at_the_turn_of_a_millisecond() -> None:
     marks, late_ns = [], []
     for _ in range(50):
         began_ns = time.time_ns()
-        marks.append(markers._turn_of_millisecond())
+        marks.append(_mark())
         late_ns.append(time.time_ns() - marks[-1] * MS_NS)
         assert marks[-1] * MS_NS > began_ns
 
@@ -31,27 +31,36 @@ def test_mark_on_a_busy_machine_is_less_than_a_millisecond_off(monkeypatch: pyte
     monkeypatch.setattr("flowcore.kafka.markers.time.time_ns", lambda: next(clock))
     monkeypatch.setattr("flowcore.kafka.markers.time.sleep", lambda _seconds: None)
 
-    marked_ms = markers._turn_of_millisecond()
+    marked_ms = _mark()
 
     assert 0 < next(clock) - marked_ms * MS_NS < 2 * MS_NS
 
 
 def test_wake_up_that_comes_late_waits_for_the_next_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     """A mark half a millisecond before the sending would be half a millisecond of latency."""
-    times = iter([900_000, 1_500_000, 1_600_000, 1_990_000, 2_050_000])
+    times = iter([900_000, 910_000, 1_500_000, 1_600_000, 1_610_000, 1_990_000, 2_050_000])
     monkeypatch.setattr("flowcore.kafka.markers.time.time_ns", lambda: next(times))
     monkeypatch.setattr("flowcore.kafka.markers.time.sleep", lambda _seconds: None)
 
-    assert markers._turn_of_millisecond() == 2
+    assert _mark() == 2
 
 
 def test_clock_that_is_set_back_does_not_make_it_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """It looks for the next turn of the new time, and not for that of the old one."""
-    times = iter([1_000 * MS_NS + 900_000, 5 * MS_NS, 5 * MS_NS + 900_000, 6 * MS_NS, 7 * MS_NS])
+    times = iter(
+        [1_000 * MS_NS + 900_000, 5 * MS_NS, 5 * MS_NS, 5 * MS_NS + 900_000, 5 * MS_NS + 910_000, 6 * MS_NS]
+    )
     monkeypatch.setattr("flowcore.kafka.markers.time.time_ns", lambda: next(times))
     monkeypatch.setattr("flowcore.kafka.markers.time.sleep", lambda _seconds: None)
 
-    assert markers._turn_of_millisecond() == 6
+    assert _mark() == 6
+
+
+def _mark() -> int:
+    """A mark, for which what was prepared is for that very mark."""
+    marked_ms, prepared = markers._at_turn(lambda mark_ms: {0: str(mark_ms).encode()})
+    assert prepared == {0: str(marked_ms).encode()}
+    return marked_ms
 
 
 def _clock(step_ns: int) -> Iterator[int]:
