@@ -7,23 +7,21 @@ newer one. `verify` says what is right for one version; here every version is lo
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import duckdb
 import pyarrow as pa
-from confluent_kafka import Consumer, TopicPartition
 
-from flowcore.errors import BrokerError
-from flowcore.kafka.topics import end_offsets
+from pipelines.auctions.messages import messages_of
 from pipelines.auctions.verify import ENRICHED, compare_enriched, expected_enriched, rows_from_json
 
 if TYPE_CHECKING:
     from confluent_kafka import Message
 
-__all__ = ["DELIVERED", "Delivery", "check_delivery", "delivered", "messages_of"]
+__all__ = ["DELIVERED", "Delivery", "check_delivery", "delivered"]
 
 DELIVERED: Final = pa.schema(
     [
@@ -35,9 +33,6 @@ DELIVERED: Final = pa.schema(
     ]
 )
 """Columns of enriched bids as they were read; ``partition`` and ``place`` (the offset) are the topic's."""
-
-_READ_RECORDS: Final = 50_000
-_LONGEST_S: Final = 10.0
 
 _COUNTS_SQL = """
 with written as (select d.*, v.number from delivered d left join versions v on d.version = v.version),
@@ -137,33 +132,6 @@ def delivered(bootstrap_servers: str, topic: str) -> pa.Table:
     """
     chunks = [_rows(messages) for messages in messages_of(bootstrap_servers, topic)]
     return pa.concat_tables(chunks) if chunks else DELIVERED.empty_table()
-
-
-def messages_of(bootstrap_servers: str, topic: str) -> Iterator[list[Message]]:
-    """Yield all messages that are in a topic now, those of a partition in their order.
-
-    Raises:
-        BrokerError: The broker cannot be reached, has no such topic, or stops answering.
-    """
-    left = {partition: end for partition, end in end_offsets(bootstrap_servers, topic).items() if end}
-    consumer = Consumer(
-        {"bootstrap.servers": bootstrap_servers, "group.id": "delivery", "enable.auto.commit": False}
-    )
-    try:
-        consumer.assign([TopicPartition(topic, partition, 0) for partition in left])
-        while left:
-            found = consumer.consume(_READ_RECORDS, timeout=_LONGEST_S)
-            messages = [message for message in found if message.error() is None]
-            if not messages:
-                msg = f"topic {topic!r} at {bootstrap_servers} gives no more, but has {left} left to read"
-                raise BrokerError(msg)
-            for message in messages:
-                partition, offset = message.partition(), message.offset()
-                if partition is not None and offset == left.get(partition, 0) - 1:
-                    del left[partition]
-            yield messages
-    finally:
-        consumer.close()
 
 
 def _rows(messages: list[Message]) -> pa.Table:

@@ -131,7 +131,7 @@ class Site:
         """Records in an output topic."""
         return sum(end_offsets(self.servers, topic).values())
 
-    def wait(self, condition: Callable[[], Any], what: str, timeout_s: float = LONGEST_S) -> None:
+    def wait(self, condition: Callable[[], object], what: str, timeout_s: float = LONGEST_S) -> None:
         """Wait until something is so; a webserver that is busy is asked again."""
         end = time.monotonic() + timeout_s
         while True:

@@ -12,15 +12,12 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
-from io import BytesIO
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from confluent_kafka import Consumer, TopicPartition
-from pyarrow import json
 from pyspark import SparkContext
 
 from flowcore import Flow, KafkaTopic, RichFunction
@@ -33,12 +30,15 @@ from flowcore.spark.live.stage import LiveRun
 from flowcore.spark.run import open_context
 from flowcore.testing.benchmark import Figures, Report
 from pipelines.auctions import feed
+from pipelines.auctions.messages import messages_of
+from pipelines.auctions.verify import rows_from_json
 
 __all__ = ["measure"]
 
 PARTITIONS = 2
 HEAP = "3g"
 SCHEMA = "auction_id BIGINT, price BIGINT"
+COLUMNS = pa.schema({"auction_id": pa.int64(), "price": pa.int64()})
 NEWER = 5
 """Of so many keys one gets a second record."""
 _ROWS = 100_000
@@ -139,24 +139,15 @@ def _records(keys: int) -> Iterator[pa.Table]:
     for price, of in ((1, of_all), (2, _second(keys))):
         for start in range(0, len(of), _ROWS):
             part = of[start : start + _ROWS]
-            yield pa.table({"auction_id": part, "price": np.full(len(part), price)})
+            yield pa.table({"auction_id": pa.array(part), "price": pa.array(np.full(len(part), price))})
 
 
 def _read(servers: str, topic: str, keys: int) -> Prices:
     """The last value of each key, 0 where there is none."""
     found = np.zeros(keys, np.int64)
-    consumer = Consumer({"bootstrap.servers": servers, "group.id": "bench", "enable.auto.commit": False})
-    left = sum(end_offsets(servers, topic).values())
-    consumer.assign([TopicPartition(topic, partition, 0) for partition in range(PARTITIONS)])
-    while left:
-        messages = consumer.consume(min(left, _ROWS), timeout=5)
-        if not messages:
-            msg = f"{left:,} outputs of {topic} could not be read again"
-            raise RunError(msg)
-        rows = json.read_json(BytesIO(b"\n".join(message.value() or b"{}" for message in messages)))
+    for messages in messages_of(servers, topic):
+        rows = rows_from_json([message.value() or b"" for message in messages], COLUMNS)
         found[rows["auction_id"].to_numpy()] = rows["price"].to_numpy()
-        left -= len(messages)
-    consumer.close()
     return found
 
 

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 import duckdb
 import numpy as np
 import pyarrow as pa
-import pyarrow.json as pj
-from confluent_kafka import Consumer, TopicPartition
 
 from flowcore import Session, Sliding, Tumbling
 from flowcore.errors import RunError
-from flowcore.kafka.topics import end_offsets
+from pipelines.auctions.messages import messages_of
+from pipelines.auctions.verify import rows_from_json
 
 __all__ = [
     "BEGIN_MS",
@@ -60,9 +59,12 @@ class Case:
     @property
     def declared(self) -> Tumbling | Sliding | Session:
         """In flowcore's words."""
-        return {"tumbling": Tumbling(10), "sliding": Sliding(10, slide=1), "session": Session(5)}[
-            self.windows
-        ]
+        declared: dict[str, Tumbling | Sliding | Session] = {
+            "tumbling": Tumbling(10),
+            "sliding": Sliding(10, slide=1),
+            "session": Session(5),
+        }
+        return declared[self.windows]
 
 
 CASES = [
@@ -88,9 +90,9 @@ def records_of(case: Case, records: int) -> pa.Table:
     at = BEGIN_MS + np.arange(records) * SPAN_MS // records - random.integers(0, DELAY_MS, records)
     return pa.table(
         {
-            "auction_id": random.integers(0, case.keys, records),
-            "price": random.integers(1, 1000, records),
-            "at": at - late_ms if case.late else at,
+            "auction_id": pa.array(random.integers(0, case.keys, records)),
+            "price": pa.array(random.integers(1, 1000, records)),
+            "at": pa.array(at - late_ms if case.late else at),
         }
     )
 
@@ -118,21 +120,11 @@ def check(case: Case, sent: Sent, found: pa.Table, who: str) -> None:
 
 def read(servers: str, topic: str) -> pa.Table:
     """The windows in a topic, as `WINDOWS` has them."""
-    left = end_offsets(servers, topic)
-    consumer = Consumer({"bootstrap.servers": servers, "group.id": "bench", "enable.auto.commit": False})
-    consumer.assign([TopicPartition(topic, partition, 0) for partition in left])
-    count, parts = sum(left.values()), [WINDOWS.empty_table()]
-    while count:
-        values = [
-            message.value()
-            for message in consumer.consume(min(count, 50_000), timeout=10.0)
-            if not message.error()
-        ]
-        count -= len(values)
-        options = pj.ParseOptions(explicit_schema=WINDOWS, unexpected_field_behavior="ignore")
-        parts += [pj.read_json(pa.py_buffer(b"\n".join(values)), parse_options=options)] if values else []
-    consumer.close()
-    return pa.concat_tables(parts)
+    parts = [
+        rows_from_json([message.value() or b"" for message in messages], WINDOWS)
+        for messages in messages_of(servers, topic)
+    ]
+    return pa.concat_tables([WINDOWS.empty_table(), *parts])
 
 
 def _aligned(case: Case) -> str:

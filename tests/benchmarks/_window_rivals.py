@@ -10,9 +10,14 @@ from typing import Any
 
 import pandas as pd
 from pyspark import cloudpickle
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+from pyspark.sql.streaming.stateful_processor import (
+    ExpiredTimerInfo,
+    StatefulProcessor,
+    StatefulProcessorHandle,
+    TimerValues,
+)
 
 from flowcore.kafka.topics import ensure_topics
 from tests.benchmarks._window_cases import DELAY_MS, PARTITIONS, SCHEMA, Case, Sent, check, read
@@ -51,7 +56,8 @@ class Rivals:
 
     def per_key(self, case: Case, sent: Sent, batch: int) -> float:
         """Records a second of the same logic, a key at a time."""
-        cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import a benchmark
+        # Workers cannot import a benchmark.
+        cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]
         frame = self._records(sent, batch).withWatermark("time", f"{DELAY_MS} milliseconds")
         found = frame.groupBy("auction_id").transformWithState(
             PerKey(case.windows, 30_000 if case.late else 0),
@@ -103,11 +109,17 @@ class PerKey(StatefulProcessor):
     def __init__(self, windows: str, lateness_ms: int) -> None:
         self.windows, self.lateness_ms = windows, lateness_ms
 
-    def init(self, handle: Any) -> None:
+    def init(self, handle: StatefulProcessorHandle) -> None:
         self.handle = handle
         self.open = handle.getMapState("windows", "start BIGINT, end BIGINT", "total BIGINT, n BIGINT")
 
-    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
+    # Only `transformWithStateInPandas` would give it data frames.
+    def handleInputRows(  # type: ignore[override] # noqa: N802
+        self,
+        key: Any,
+        rows: Iterator[Row],
+        timerValues: TimerValues,  # noqa: N803
+    ) -> Iterator[Row]:
         watermark_ms = timerValues.getCurrentWatermarkInMs()
         kept = {tuple(window): list(value) for window, value in self.open.iterator()}
         touched, out = set(), []
@@ -124,7 +136,12 @@ class PerKey(StatefulProcessor):
             self.handle.registerTimer(window[1] - 1)
         yield from out
 
-    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:  # noqa: N802, N803
+    def handleExpiredTimer(  # noqa: N802
+        self,
+        key: Any,
+        timerValues: TimerValues,  # noqa: N803
+        expiredTimerInfo: ExpiredTimerInfo,  # noqa: N803
+    ) -> Iterator[Row]:
         due_ms = expiredTimerInfo.getExpiryTimeInMs()
         for window, total in [(tuple(window), value) for window, value in self.open.iterator()]:
             if window[1] - 1 == due_ms:
@@ -156,7 +173,7 @@ class PerKey(StatefulProcessor):
         )  # fmt: skip
 
 
-def _over(case: Case, time: str) -> Any:
+def _over(case: Case, time: str) -> Column:
     return {
         "tumbling": F.window(time, "10 seconds"),
         "sliding": F.window(time, "10 seconds", "1 second"),

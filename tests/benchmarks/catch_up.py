@@ -21,7 +21,6 @@ import click
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from confluent_kafka import Consumer, TopicPartition
 
 from flowcore.errors import RunError
 from flowcore.kafka.broker import EmbeddedBroker
@@ -37,6 +36,7 @@ from flowcore.testing.benchmark import Figures, Report, in_turn
 from pipelines.auctions import feed, history, nexmark, verify
 from pipelines.auctions.collect import Collector, latencies_ms
 from pipelines.auctions.flow import flow
+from pipelines.auctions.messages import messages_of, values_of
 
 PARTITIONS = 2
 BIDS, ENRICHED, HIGHEST = "bids", "enriched-bids", "highest-bids"
@@ -157,8 +157,9 @@ def _switch(context: Context, folder: Path, bids: int, events: int) -> tuple[flo
     _check(servers, before[ENRICHED], verify.expected_enriched(folder / "history", table))
     pauses_ms = []
     for sink, topic in (("enriched", ENRICHED), ("highest", HIGHEST)):
-        later = (ms for _, ms in _read(servers, topic, before[topic]) if ms > commits[sink])
-        pauses_ms.append(min(later) - commits[sink])
+        messages = itertools.chain.from_iterable(messages_of(servers, topic, before[topic]))
+        times_ms = (message.timestamp()[1] for message in messages)
+        pauses_ms.append(min(ms for ms in times_ms if ms > commits[sink]) - commits[sink])
     return max(pauses_ms) / 1000, latency_ms
 
 
@@ -172,20 +173,8 @@ def _new(servers: str, topic: str, before: dict[int, int]) -> int:
 
 
 def _check(servers: str, before: dict[int, int], expected: pa.Table) -> None:
-    values = [value for value, _ in _read(servers, ENRICHED, before)]
+    values = list(values_of(servers, ENRICHED, before))
     found = verify.compare_enriched(expected, verify.rows_from_json(values, verify.ENRICHED))
     if not found.nothing_lost_or_wrong or len(values) != expected.num_rows:
         msg = f"topic {ENRICHED!r}: {found}, {len(values):,} records: its speed means nothing"
         raise RunError(msg)
-
-
-def _read(servers: str, topic: str, before: dict[int, int]) -> list[tuple[bytes, int]]:
-    left = _new(servers, topic, before)
-    consumer = Consumer({"bootstrap.servers": servers, "group.id": "bench", "enable.auto.commit": False})
-    consumer.assign([TopicPartition(topic, partition, offset) for partition, offset in before.items()])
-    found: list[tuple[bytes, int]] = []
-    while len(found) < left:
-        messages = consumer.consume(50_000, timeout=10.0)
-        found += [(each.value(), each.timestamp()[1]) for each in messages if not each.error()]
-    consumer.close()
-    return found

@@ -28,10 +28,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from flowcore import Flow, Parquet
-from flowcore.chains import ChainSpec, ChainTask, Receiver, Record, Step
+from flowcore.chains import ChainSpec, ChainTask, Copy, Kind, Receiver, Record, Step
 from flowcore.chains.records import batch_writer, records_of
 from flowcore.errors import RunError
 from flowcore.graph.attributes import OperatorAttributes
+from flowcore.graph.operators import Filter, FlatMap, Map
 from flowcore.planner import plan_flow
 from flowcore.settings import Settings
 from flowcore.testing.benchmark import Figures, Report, in_turn
@@ -39,7 +40,7 @@ from flowcore.testing.benchmark import Figures, Report, in_turn
 _SPARK = ", Spark"
 BATCH = 10_000
 """Spark's own default for the rows of an Arrow batch."""
-ORDER: list[Any] = [
+ORDER: list[tuple[str, pa.DataType]] = [
     ("order_id", pa.int64()), ("customer_id", pa.int64()), ("created_ms", pa.int64()),
     ("channel", pa.string()),
     ("currency", pa.string()), ("country", pa.string()), ("status", pa.string()), ("priority", pa.bool_()),
@@ -71,6 +72,8 @@ DDL = (
     "items ARRAY<STRUCT<sku: STRING, quantity: BIGINT, price: DOUBLE>>, "
     "history ARRAY<STRUCT<at_ms: BIGINT, event: STRING>>"
 )
+KINDS: Mapping[type, Kind] = {Map: "map", Filter: "filter", FlatMap: "flat_map"}
+COPIES: Mapping[str, Copy] = {"reuse": "reuse", "shallow": "shallow", "deep": "deep"}
 OUTPUT_DDL = f"{DDL}, net DOUBLE, gross DOUBLE, parcel BIGINT, zone STRING"
 ANSWER = """
     WITH parcels AS (
@@ -217,8 +220,7 @@ def _through_spark(
     from flowcore.spark.run import SilentListener, open_context, run_stages  # noqa: PLC0415
 
     # Workers cannot import a benchmark.
-    register: Any = cloudpickle.register_pickle_by_value
-    register(sys.modules[__name__])
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]
     folder = Path(tempfile.mkdtemp(prefix="flowcore-bench-"))
     settings = Settings.of({"data.dir": folder, "state.dir": folder / "state"})
     (folder / "orders").mkdir()
@@ -322,14 +324,13 @@ def _spec(made: Flow) -> ChainSpec:
     for node in reversed(chain.operators):
         behind = chain.receivers(node)
         names = {name.lower() for name in node.columns}
-        kind: Any = {"Map": "map", "Filter": "filter", "FlatMap": "flat_map"}[type(node).__name__]
-        last: Any = chain.outputs[node].value if following is None else "reuse"
-        between: Any = chain.copies[node, behind[0]].value if behind else None
+        last = chain.outputs[node].value if following is None else "reuse"
+        between = chain.copies[node, behind[0]].value if behind else "reuse"
         following = Step(
-            name=node.name, kind=kind, function=node.function,
+            name=node.name, kind=KINDS[type(node)], function=node.function,
             schema=pa.schema([field for field in OUTPUT if field.name in names]),
-            receivers=() if following is None else (Receiver(following, between),),
-            outlet=0 if following is None else None, outlet_copy=last,
+            receivers=() if following is None else (Receiver(following, COPIES[between]),),
+            outlet=0 if following is None else None, outlet_copy=COPIES[last],
         )  # fmt: skip
     assert following
     return ChainSpec(INPUT, following)

@@ -17,7 +17,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -33,7 +33,8 @@ from flowcore.metrics.history import history_folder, last_progress
 from flowcore.spark.live.lease import Leases
 from flowcore.testing.benchmark import this_commit, this_machine
 from pipelines.auctions import verify
-from pipelines.auctions.delivery import Delivery, check_delivery, delivered, messages_of
+from pipelines.auctions.delivery import Delivery, check_delivery, delivered
+from pipelines.auctions.messages import values_of
 from tests.benchmarks._endurance_events import SUPERVISOR, read_events
 from tests.benchmarks._endurance_site import (
     ENDED,
@@ -222,7 +223,7 @@ def _versions(site: Site) -> list[str]:
 
 
 @contextmanager
-def _healing(site: Site, what: str, *, anew: bool = True, behind: bool = False):  # noqa: ANN202
+def _healing(site: Site, what: str, *, anew: bool = True, behind: bool = False) -> Iterator[dict[str, Any]]:
     """Note what is done, and in how many seconds the stream reads again after it.
 
     Args:
@@ -263,7 +264,8 @@ def _kill(process: int) -> None:
 
 def _drained(site: Site) -> bool:
     beat = site.last_beat()
-    return all(beat.get(f"{query}/lag") == 0 for query in QUERIES) and beat["at_s"] > time.time() - 15
+    at_s: float = beat["at_s"]
+    return all(beat.get(f"{query}/lag") == 0 for query in QUERIES) and at_s > time.time() - 15
 
 
 def _terminate(site: Site) -> None:
@@ -278,9 +280,8 @@ def _terminate(site: Site) -> None:
 
     def supervised() -> bool:
         ticks = site.ui.ticks(SUPERVISOR)
-        return (
-            sum(tick["timestamp"] > site.began_s + note["at_s"] and not tick["error"] for tick in ticks) > 2
-        )
+        since_s = site.began_s + note["at_s"]
+        return len([tick for tick in ticks if tick["timestamp"] > since_s and not tick["error"]]) > 2
 
     site.wait(supervised, "the supervisor has looked at the terminated run")
     note["run_after"] = site.live_run()["id"]
@@ -292,17 +293,17 @@ def _verify(site: Site) -> dict[str, Any]:
     histories = {v: site.folder / "histories" / str(number) for number, v in enumerate(versions)}
     sent, records = site.feeder.sent_bids(), delivered(site.servers, ENRICHED)
     found = check_delivery(sent, records, histories)
-    values = [m.value() or b"" for ms in messages_of(site.servers, HIGHEST) for m in ms]
+    values = list(values_of(site.servers, HIGHEST))
     highest = verify.compare_highest(
         verify.expected_highest(sent), verify.rows_from_json(values, verify.HIGHEST)
     )
-    letters = [m.value() or b"" for ms in messages_of(site.servers, LETTERS) for m in ms]
+    letters = set(values_of(site.servers, LETTERS))
     spoiled = _spoiled(sent, records, histories)
-    wrong = sorted(set(site.feeder.refused) ^ set(letters))
+    wrong = sorted(set(site.feeder.refused) ^ letters)
     return {
         "answer": asdict(found) | {"repeats": found.repeats},
         "highest": asdict(highest),
-        "dead_letters": {"sent": len(site.feeder.refused), "arrived": len(set(letters)), "wrong": len(wrong)},
+        "dead_letters": {"sent": len(site.feeder.refused), "arrived": len(letters), "wrong": len(wrong)},
         "spoiled": {
             name: [fault for fault, count in asdict(each).items() if fault in FAULTS and count]
             for name, each in spoiled.items()

@@ -130,7 +130,7 @@ def _rate(bench: _Bench, batch: int, seconds: int, _round: int) -> float:
 
 
 class _Bench:
-    def __init__(self, servers: str, context: Any, folder: Path) -> None:
+    def __init__(self, servers: str, context: Context, folder: Path) -> None:
         self.servers, self.context, self.folder = servers, context, folder
         self.numbers = itertools.count()
         self.runs: dict[tuple[int, int], list[Run]] = {}

@@ -21,14 +21,14 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from random import Random
 
 import click
 import pyarrow as pa
 import pyarrow.parquet as pq
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import KafkaException, Producer
 from rich.console import Console
 from rich.progress import Progress, TaskID
 
@@ -37,7 +37,7 @@ from flowcore.elements import LatencyMarkerEvent
 from flowcore.graph.schema import Schema
 from flowcore.kafka.broker import EmbeddedBroker
 from flowcore.kafka.markers import ensure_companion
-from flowcore.kafka.topics import end_offsets, ensure_topics
+from flowcore.kafka.topics import ensure_topics
 from flowcore.planner import plan_flow
 from flowcore.planner.plan import Plan
 from flowcore.serializers import LatencyMarkerEventSerializer, Tag
@@ -47,6 +47,7 @@ from flowcore.spark.live.stage import LiveRun
 from flowcore.spark.run import SilentListener, open_context, run_stages
 from flowcore.testing.benchmark import this_commit, this_machine
 from flowcore.testing.fuzz import Fuzzer
+from pipelines.auctions.messages import messages_of, values_of
 
 PARTITIONS = 2
 COLUMNS = "id BIGINT NOT NULL, shop STRING, price DOUBLE"
@@ -148,7 +149,7 @@ def command(good: int, bad: int, oversize: int, seed: int, *, as_json: bool) -> 
         plan = plan_flow(flow, "slice", settings)
         with open_context(plan, settings) as context:
             seconds = run_slice(plan, context)
-        outcomes = {
+        outcomes: dict[str, Outcome] = {
             topic.elements: check(broker.bootstrap_servers, topic, load, one, show)
             for topic, one in zip(topics, sent, strict=True)
         }
@@ -165,7 +166,7 @@ def declare(folder: Path, suffix: str) -> tuple[Flow, list[KafkaTopic]]:
     flow = Flow("fuzz")
     visited = flow.read("visits", Parquet("visits", schema="shop STRING, city STRING"))
     shops = visited.aggregate(by="shop", city="max(city)", visits="count(*)", name="shops")
-    topics = [KafkaTopic(f"{kind}-{suffix}", COLUMNS, elements=kind) for kind in ("plain", "tagged")]  # type: ignore[arg-type]
+    topics = [KafkaTopic(f"{kind}-{suffix}", COLUMNS, elements=kind) for kind in ("plain", "tagged")]
     for topic in topics:
         source = flow.read(topic.elements, topic)
         source.join(shops, on="shop", how="left").write(f"{topic.elements}_out", _out(topic))
@@ -212,15 +213,16 @@ def check(servers: str, topic: KafkaTopic, load: Load, sent: Sent, show: Show = 
     copies: Counter[int] = Counter()
     wrong = 0
     good = _share(load.good)
-    for done, (value, _) in enumerate(_read(servers, _out(topic).name), 1):
-        row = json.loads(value or b"null")
+    for done, value in enumerate(values_of(servers, _out(topic).name), 1):
+        row = json.loads(value)
         copies[row["id"]] += 1
         wrong += row != _joined(row["id"])
         show(f"check {topic.elements}", done, good)
     letters: Counter[bytes] = Counter()
-    coordinates: Counter[tuple[bytes, ...]] = Counter()
-    for value, headers in _read(servers, topic.dead_letter):
-        letters[_digest(value)] += 1
+    coordinates: Counter[tuple[object, ...]] = Counter()
+    for message in chain.from_iterable(messages_of(servers, topic.dead_letter)):
+        letters[_digest(message.value())] += 1
+        headers = dict(message.headers() or ())
         coordinates[tuple(headers[f"flowcore-{name}"] for name in ("topic", "partition", "offset"))] += 1
     return Outcome(
         good=good,
@@ -253,7 +255,7 @@ def _price(number: int) -> float | None:
 
 def _good(number: int) -> bytes:
     """The same record in one of several spellings."""
-    row = {"id": number, "shop": _shop(number), "price": _price(number)}
+    row: dict[str, object] = {"id": number, "shop": _shop(number), "price": _price(number)}
     match number % 5:
         case 0:
             row = dict(reversed(row.items())) | {"more": {"x": [number, None, "}"]}}
@@ -336,27 +338,6 @@ def _produce(producer: Producer, topic: str, messages: Iterable[bytes | None]) -
             producer.poll(0.01)
         producer.poll(0)
         yield done
-
-
-def _read(servers: str, topic: str) -> Iterator[tuple[bytes | None, dict[str, bytes]]]:
-    """Value and headers of everything that is in a topic now."""
-    end = {partition: offset for partition, offset in end_offsets(servers, topic).items() if offset}
-    consumer = Consumer(
-        {"bootstrap.servers": servers, "group.id": "fuzz", "enable.auto.commit": False, "log_level": 0}
-    )
-    consumer.assign([TopicPartition(topic, partition, 0) for partition in end])
-    left = sum(end.values())
-    while left:
-        found = consumer.consume(min(left, 10_000), timeout=WAIT_S)
-        if not found:
-            msg = f"topic {topic!r}: {left} messages cannot be read back"
-            raise click.ClickException(msg)
-        for message in found:
-            if message.error():
-                raise KafkaException(message.error())
-            yield message.value(), {name: value or b"" for name, value in message.headers() or ()}
-        left -= len(found)
-    consumer.close()
 
 
 def _digest(message: bytes | None) -> bytes:

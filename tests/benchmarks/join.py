@@ -19,7 +19,6 @@ from pathlib import Path
 
 import click
 import pyarrow as pa
-from confluent_kafka import Consumer, TopicPartition
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
@@ -27,6 +26,7 @@ from flowcore.errors import RunError
 from flowcore.kafka.broker import EmbeddedBroker
 from flowcore.kafka.topics import end_offsets, ensure_topics
 from flowcore.planner import plan_flow
+from flowcore.planner.plan import Plan
 from flowcore.settings import Settings
 from flowcore.spark.context import Context
 from flowcore.spark.live.stage import LiveRun
@@ -35,6 +35,7 @@ from flowcore.spark.session import live_session
 from flowcore.testing.benchmark import Figures, Report, in_turn
 from pipelines.auctions import feed, history, nexmark, verify
 from pipelines.auctions.flow import LIVE_BID, flow
+from pipelines.auctions.messages import values_of
 
 PARTITIONS = 2
 COORDINATES = "topic", "partition", "offset"
@@ -110,8 +111,8 @@ def _measure(folder: Path, servers: str, bids: int, history_events: int, rounds:
     )
 
 
-def _run_ours(plan: object, context: Context) -> None:
-    with LiveRun(plan, context) as run:  # type: ignore[arg-type]
+def _run_ours(plan: Plan, context: Context) -> None:
+    with LiveRun(plan, context) as run:
         run.wait()
 
 
@@ -163,7 +164,9 @@ def _checked(
     began = time.monotonic()
     work()
     seconds = time.monotonic() - began
-    enriched, highest = (_read(servers, topic, start) for topic, start in zip(topics, before, strict=True))
+    enriched, highest = (
+        list(values_of(servers, topic, start)) for topic, start in zip(topics, before, strict=True)
+    )
     for comparison in (
         verify.compare_enriched(expected[0], verify.rows_from_json(enriched, verify.ENRICHED)),
         verify.compare_highest(expected[1], verify.rows_from_json(highest, verify.HIGHEST)),
@@ -172,17 +175,3 @@ def _checked(
             msg = f"topics {topics}: {comparison}: the answer is wrong, so its speed means nothing"
             raise RunError(msg)
     return seconds
-
-
-def _read(servers: str, topic: str, start: dict[int, int]) -> list[bytes]:
-    end = end_offsets(servers, topic)
-    left = sum(end[partition] - start[partition] for partition in start)
-    consumer = Consumer({"bootstrap.servers": servers, "group.id": "bench", "enable.auto.commit": False})
-    consumer.assign([TopicPartition(topic, partition, offset) for partition, offset in start.items()])
-    values: list[bytes] = []
-    while len(values) < left:
-        values += [
-            message.value() for message in consumer.consume(50_000, timeout=10.0) if not message.error()
-        ]
-    consumer.close()
-    return values

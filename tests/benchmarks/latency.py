@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import operator
 import shutil
 import statistics
 import sys
@@ -273,4 +272,5 @@ def _run(plan: Plan, context: Context, settings: Settings) -> float:
         batches = [batch for query in run.running.values() for batch in query.recentProgress]
     began = [datetime.fromisoformat(batch.timestamp) for batch in batches]
     lasted = [timedelta(milliseconds=batch.durationMs["triggerExecution"]) for batch in batches]
-    return (max(map(operator.add, began, lasted)) - min(began)).total_seconds()
+    ended = max(begin + length for begin, length in zip(began, lasted, strict=True))
+    return (ended - min(began)).total_seconds()

@@ -31,16 +31,18 @@ from typing import Any, Literal
 import click
 import numpy as np
 import pyarrow as pa
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import KafkaException, Producer
 from pyspark.sql import DataFrame, SparkSession
 from rich.console import Console
 from rich.progress import Progress
 
 from flowcore import Flow, KafkaTopic
 from flowcore.errors import RunError
+from flowcore.graph.connectors import Elements
 from flowcore.kafka.broker import EmbeddedBroker
-from flowcore.kafka.topics import end_offsets, ensure_topics
+from flowcore.kafka.topics import ensure_topics
 from flowcore.planner import plan_flow
+from flowcore.planner.plan import Plan
 from flowcore.serializers import bulk
 from flowcore.settings import Settings
 from flowcore.spark.context import Context
@@ -49,13 +51,12 @@ from flowcore.spark.query import elements
 from flowcore.spark.run import open_context
 from flowcore.spark.session import live_session
 from flowcore.testing.benchmark import Figures, Report, in_turn
+from pipelines.auctions.messages import messages_of, values_of
 
 Form = Literal["tagged", "value-only"]
 FORMS: tuple[Form, Form] = ("tagged", "value-only")
 SAVED_BYTES = 9
 PARTITIONS = 2
-# Dead letters would leave an aggregate's source through a query of their own, and be timed with it.
-VALUES: dict[str, Any] = {"schema": "body BINARY NOT NULL", "format": "raw", "on_error": "fail"}
 PASSES = 5
 """Over the values in Python and in Spark for one figure: a single one is too short to be told from noise."""
 PIECE = 10_000
@@ -140,7 +141,8 @@ def _in_python(size: int, records: int, rounds: int) -> list[Measured]:
     taken = {"tagged": bulk.tag(values, times).to_pylist(), "value-only": values.to_pylist()}
     back = bulk.untag(pa.array(taken["tagged"], pa.binary()))
     _check(back.values == values and back.timestamps_ms == times and not back.bad.true_count, "Python")
-    _check(_saved(taken["tagged"], taken["value-only"]) == SAVED_BYTES * records, "Python")
+    tagged, value_only = (sum(len(each or b"") for each in taken[form]) for form in FORMS)
+    _check(tagged - value_only == SAVED_BYTES * records, "Python")
 
     def encode(form: Form) -> object:
         return (bulk.tag(values, times) if form == "tagged" else values).to_pylist()
@@ -211,7 +213,7 @@ def _through_kafka(context: Context, size: int, records: int, rounds: int) -> li
         fresh = replace(context.settings, state_dir=context.settings.state_dir / f"{size}-{number}")
         own = Context(context.spark, fresh, "serializer")
         seconds, _ = _slice(_writing(source, between, form), own)
-        total = sum(len(value) for value, _ in _read(servers, between))
+        total = sum(map(len, values_of(servers, between)))
         aggregating, exchanged = _slice(_aggregating(between, out, form), own)
         _check(_counted(servers, out, form) == records, "Kafka")
         if counted:
@@ -240,22 +242,26 @@ def _through_kafka(context: Context, size: int, records: int, rounds: int) -> li
 
 def _writing(source: str, target: str, form: Form) -> Flow:
     flow = Flow("write")
-    read = flow.read("values", KafkaTopic(source, **VALUES))
+    read = flow.read("values", _bodies(source, "plain"))
     read.write("elements", KafkaTopic(target, elements=form, format="raw"))
     return flow
 
 
 def _aggregating(source: str, target: str, form: Form) -> Flow:
     flow = Flow("aggregate")
-    topic = KafkaTopic(source, **VALUES, elements=form)
-    counts = flow.read("elements", topic).aggregate(by="body", n="count(*)", name="counts")
+    counts = flow.read("elements", _bodies(source, form)).aggregate(by="body", n="count(*)", name="counts")
     counted = counts.select("body", "CAST(n AS STRING) AS n")
     sink = KafkaTopic(target, schema="n STRING", format="raw", elements=form)
     counted.write("counted", sink, key="body")
     return flow
 
 
-def _plan_of_two(settings: Settings) -> Any:
+def _bodies(topic: str, form: Elements) -> KafkaTopic:
+    # Dead letters would leave an aggregate's source through a query of their own, and be timed with it.
+    return KafkaTopic(topic, schema="body BINARY NOT NULL", format="raw", elements=form, on_error="fail")
+
+
+def _plan_of_two(settings: Settings) -> Plan:
     """A plan that needs as many slots as those to come."""
     ensure_topics(settings.bootstrap_servers or "", {"first": PARTITIONS})
     return plan_flow(_aggregating("first", "first-out", "value-only"), "slice", settings)
@@ -270,7 +276,7 @@ def _slice(flow: Flow, context: Context) -> tuple[float, Counter[str]]:
         (query,) = run.running.values()
         (batch,) = query.recentProgress
         seconds = batch.durationMs["addBatch"] / 1_000
-        last = query._jsq.streamingQuery().lastExecution().executedPlan()  # type: ignore[attr-defined]
+        last = query._jsq.streamingQuery().lastExecution().executedPlan()
         return seconds, sum(_exchanges(last), Counter())
 
 
@@ -304,16 +310,13 @@ def _values(size: int, records: int) -> pa.BinaryArray:
     """Random bytes of one size: of 8 or more, no two of them will ever be the same."""
     data = np.random.default_rng(size).bytes(records * size)
     offsets = np.arange(records + 1, dtype=np.int32) * size
-    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
-    return pa.Array.from_buffers(pa.binary(), records, buffers)
+    buffers = [None, pa.py_buffer(offsets.data), pa.py_buffer(data)]
+    # The stubs know of no array by its type here.
+    return pa.Array.from_buffers(pa.binary(), records, buffers)  # type: ignore[return-value]
 
 
 def _times(records: int) -> pa.Int64Array:
-    return pa.array(TIME_MS + np.arange(records) // 10)
-
-
-def _saved(tagged: list[bytes], values: list[bytes]) -> int:
-    return sum(map(len, tagged)) - sum(map(len, values))
+    return pa.array(TIME_MS + np.arange(records) // 10, pa.int64())
 
 
 def _cached(frame: DataFrame) -> DataFrame:
@@ -343,26 +346,11 @@ def _send(servers: str, topic: str, values: pa.BinaryArray) -> None:
 def _counted(servers: str, topic: str, form: Form) -> int:
     """How many values came out, each of which must have been counted once."""
     keys = set()
-    for value, key in _read(servers, topic):
+    for message in itertools.chain.from_iterable(messages_of(servers, topic)):
+        value = message.value() or b""
         _check(len(value) == 1 + (SAVED_BYTES if form == "tagged" else 0) and value[-1:] == b"1", "Kafka")
-        keys.add(key)
+        keys.add(message.key())
     return len(keys)
-
-
-def _read(servers: str, topic: str) -> Iterator[tuple[bytes, bytes | None]]:
-    """Value and key of all messages of a topic."""
-    end = {partition: offset for partition, offset in end_offsets(servers, topic).items() if offset}
-    consumer = Consumer({"bootstrap.servers": servers, "group.id": "bench", "enable.auto.commit": False})
-    consumer.assign([TopicPartition(topic, partition, 0) for partition in end])
-    left = sum(end.values())
-    while left:
-        found = consumer.consume(min(left, 50_000), timeout=WAIT_S)
-        if not found:
-            msg = f"topic {topic!r}: {left} messages cannot be read back"
-            raise RunError(msg)
-        yield from ((message.value() or b"", message.key()) for message in found if not message.error())
-        left -= len(found)
-    consumer.close()
 
 
 def _check(is_right: bool, where: str) -> None:

@@ -76,8 +76,7 @@ def command(
 ) -> None:  # fmt: skip
     """A co-group as a blocking stage, against Structured Streaming and against batch by hand."""
     # Workers cannot import a benchmark.
-    register: Any = cloudpickle.register_pickle_by_value
-    register(sys.modules[__name__])
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]
     folder = Path(tempfile.mkdtemp(prefix="flowcore-bench-"))
     settings = Settings.of({"data.dir": folder, "state.dir": folder / "state"})
     try:
