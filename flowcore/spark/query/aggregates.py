@@ -2,7 +2,8 @@
 
 A latency marker has to wait where the records wait, so it goes through the shuffle and the state with
 them: in a group of its own for each source partition that sends markers, of which only the latest is kept.
-Its time is a number, because Spark sorts all records to aggregate what has no fixed size.
+Its time is a number, because Spark sorts all records to aggregate what has no fixed size, and its key a text
+that is empty for records: with bytes or a null, Spark would look for every record's group in its slower table.
 
 Where batches are as far apart as a flush interval, the earliest of a batch is kept instead: it has waited as
 long as the record that waited longest. State knows only what is higher, so the batch's second stands in front
@@ -57,18 +58,18 @@ def aggregated(
         sender, marked = elements.sender(VALUE), elements.marked_ms(VALUE)
         if held:
             sender, marked = f"concat({_HELD}, {sender})", _earlier(marked)
-        columns.append(f"{is_event} {sender} END AS {_inner(_SENDER)}")
+        columns.append(f"{is_event} hex({sender}) ELSE '' END AS {_inner(_SENDER)}")
         columns.append(f"{is_event} {marked} END AS {_inner(_MARKED)}")
         columns.append(f"partition AS {_inner('partition')}")
         keys.append(F.col(_inner(_SENDER)))
         aggregates.append(F.max(_inner(_MARKED)).alias(_inner(_MARKED)))
         aggregates.append(F.max(_inner("partition")).alias(_inner("partition")))
-        sender, marked = _inner(_SENDER), _inner(_MARKED)
+        sender, marked = f"unhex({_inner(_SENDER)})", _inner(_MARKED)
         if held:
             sender, marked = f"substring({sender}, 2)", _marked_ms(marked)
         rest.append(f"{elements.event(marked, sender)} AS {VALUE}")
         rest.append(f"{_inner('partition')} AS partition")
-        rest.append(f"CASE WHEN {_inner(_SENDER)} IS NULL THEN {lane.number} ELSE {EVENT} END AS {LANE}")
+        rest.append(f"CASE WHEN {_inner(_SENDER)} = '' THEN {lane.number} ELSE {EVENT} END AS {LANE}")
     frame = frame.selectExpr(*columns).groupBy(keys).agg(*aggregates)
     return _renamed(node, frame, tracks, lane, rest)
 
