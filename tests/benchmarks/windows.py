@@ -60,7 +60,7 @@ HELD, TOUCHED, TOUCHING_BATCHES = (10_000, 1_000_000), 10_000, 12
 @click.option("--records", default=2_000_000, show_default=True, help="Records in the topic.")
 @click.option("--per-key-records", default=100_000, show_default=True, help="Records of the per-key rival.")
 @click.option("--case", "names", multiple=True, help="Only these, for instance tumbling-10000, or held.")
-@click.option("--rounds", default=1, show_default=True, help="Counted runs of each contender.")
+@click.option("--rounds", default=3, show_default=True, help="Counted runs of each but the per-key rival.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(
     records: int, per_key_records: int, names: tuple[str, ...], rounds: int, *, as_json: bool
@@ -157,7 +157,7 @@ class _Bench:
     def warm_up(self) -> None:
         """Code generation and class loading are not what is measured."""
         case = Case("tumbling", 1000)
-        table = records_of(case, 100_000)
+        table = records_of(case, 500_000)
         sent = self.fill(case, table)
         self.ours(case, sent, 0)
         self.native(case, sent, 0)

@@ -2,8 +2,8 @@
 
 A latency marker has to wait where the records wait, so it goes through the shuffle and the state with
 them: in a group of its own for each source partition that sends markers, of which only the latest is kept.
-Its time is a number, because Spark sorts all records to aggregate what has no fixed size, and its key a text
-that is empty for records: with bytes or a null, Spark would look for every record's group in its slower table.
+Its time is a number, because Spark sorts all records to aggregate what has no fixed size. Its group is a text
+that is empty for records: with bytes or nulls Spark would find every record's group in its slower table.
 
 Where batches are as far apart as a flush interval, the earliest of a batch is kept instead: it has waited as
 long as the record that waited longest. State knows only what is higher, so the batch's second stands in front
