@@ -67,8 +67,15 @@ def _measure(folder: Path, servers: str, bids: int, events: int, rounds: int) ->
     ensure_topics(servers, dict.fromkeys((BIDS, ENRICHED, HIGHEST), PARTITIONS))
     backlog = list(nexmark.live_batches(CONFIG, events, bids))
     feed.feed(servers, BIDS, backlog)
+    few = bids // (2 * PARTITIONS)  # so that few bids are behind, too
     settings = Settings.of(
-        {"kafka.bootstrap.servers": servers, "data.dir": folder, "state.dir": folder / "state"}
+        {
+            "kafka.bootstrap.servers": servers,
+            "data.dir": folder,
+            "state.dir": folder / "state",
+            "backlog.enter": min(200_000, few),
+            "backlog.leave": min(50_000, few // 4),
+        }
     )
     with open_context(plan_flow(flow, None, settings), settings) as context:
         run_stages(plan_flow(flow, None, settings), context, refresh=False, listener=SilentListener())
