@@ -90,15 +90,19 @@ class Found:
 
 
 @click.command()
+@click.option(
+    "--mode", "modes", multiple=True, type=click.Choice(MODES), help="Only this; both if not given."
+)
 @click.option("--rate", default=1_000.0, show_default=True, help="Bids a second.")
 @click.option("--evenly", is_flag=True, help="Bids evenly spaced, so that none meets another.")
 @click.option("--interval-ms", default=50, show_default=True, help="Between two markers of a partition.")
 @click.option("--history-events", default=500_000, show_default=True, help="Events of history.")
 @click.option("--bids", default=1_000_000, show_default=True, help="Bids of a slice, for the cost.")
-@click.option("--rounds", default=6, show_default=True, help="Counted slices of each contender.")
+@click.option("--rounds", default=6, show_default=True, help="Counted slices of each contender; 0 for none.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(
     *,
+    modes: tuple[Mode, ...],
     rate: float,
     evenly: bool,
     interval_ms: int,
@@ -114,29 +118,34 @@ def command(
         progress = stack.enter_context(Progress(console=Console(stderr=True), transient=True))
         history.write_history(CONFIG, history_events, folder / "history")
         found = {}
-        for mode in MODES:
+        for mode in modes or MODES:
             with EmbeddedBroker() as broker:
                 settings = _settings(folder, broker.bootstrap_servers, timedelta(milliseconds=interval_ms))
                 found[mode] = _live(progress, mode, settings, rate=rate, evenly=evenly, events=history_events)
-        with EmbeddedBroker() as broker:
-            settings = _settings(folder, broker.bootstrap_servers, timedelta(0))
-            slices = _slices(progress, settings, bids, history_events, rounds)
-    with_markers, without = (statistics.median(one) for one in slices)
+        slices: list[list[float]] = []
+        if rounds:
+            with EmbeddedBroker() as broker:
+                settings = _settings(folder, broker.bootstrap_servers, timedelta(0))
+                slices = _slices(progress, settings, bids, history_events, rounds)
     timed = ", ".join(f"{mode}: {one.markers:,} markers, {one.bids:,} bids" for mode, one in found.items())
+    ratios = {name: ratio for mode, one in found.items() for name, ratio in one.ratios(mode).items()}
+    if slices:
+        with_markers, without = (statistics.median(one) for one in slices)
+        ratios["tracking_cost"] = 1 - with_markers / without
+        ratios["tracking_cost_best"] = 1 - max(slices[0]) / max(slices[1])
     Report(
         name="latency",
-        workload=f"{rate:,.0f} bids/s for the last minute of each mode, a marker each {interval_ms} ms and "
-        f"partition ({timed}); slices of {bids:,} bids with a marker each second and without",
+        workload=f"{rate:,.0f} bids/s {'evenly' if evenly else 'at random moments'}, the last minute of each "
+        f"mode, a marker each {interval_ms} ms and partition ({timed}); {rounds} slices of {bids:,} bids "
+        "with a marker each second and without",
         figures=[
-            *(figure for mode in MODES for figure in found[mode].figures(mode)),
-            Figures("slice, tracked", "bids/s", slices[0]),
-            Figures("slice, not tracked", "bids/s", slices[1]),
+            *(figure for mode, one in found.items() for figure in one.figures(mode)),
+            *(
+                Figures(f"slice, {who}", "bids/s", each)
+                for who, each in zip(("tracked", "not tracked"), slices, strict=False)
+            ),
         ],
-        ratios={
-            **{name: ratio for mode in MODES for name, ratio in found[mode].ratios(mode).items()},
-            "tracking_cost": 1 - with_markers / without,
-            "tracking_cost_best": 1 - max(slices[0]) / max(slices[1]),
-        },
+        ratios=ratios,
         verified="every live bid after the join, against DuckDB; the number of bids of every slice",
     ).show(as_json=as_json)
 
