@@ -95,7 +95,7 @@ class Found:
 )
 @click.option("--rate", default=1_000.0, show_default=True, help="Bids a second.")
 @click.option("--evenly", is_flag=True, help="Bids evenly spaced, so that none meets another.")
-@click.option("--interval-ms", default=50, show_default=True, help="Between two markers of a partition.")
+@click.option("--interval-ms", default=10, show_default=True, help="Between two markers of a partition.")
 @click.option("--history-events", default=500_000, show_default=True, help="Events of history.")
 @click.option("--bids", default=1_000_000, show_default=True, help="Bids of a slice, for the cost.")
 @click.option("--rounds", default=6, show_default=True, help="Counted slices of each contender; 0 for none.")
