@@ -14,7 +14,7 @@ from hdrh.histogram import HdrHistogram
 from flowcore.latency.guard import LONGEST_US, Unusable
 from flowcore.latency.summary import LatencySummary
 
-__all__ = ["RECENT_S", "LatencyHistogram", "RecentHistogram"]
+__all__ = ["RECENT_S", "LatencyHistogram", "RecentHistogram", "recent_since_us"]
 
 RECENT_S = 60
 _SLICE_US = 10_000_000
@@ -23,6 +23,11 @@ _DIGITS = 3
 _PERCENTILES = (50.0, 90.0, 99.0)
 _COUNTER_BYTES = 8
 _SLICE_COUNTER_BYTES = 4  # half the memory, and four thousand million markers in ten seconds
+
+
+def recent_since_us(now_us: int) -> int:
+    """From when on `RecentHistogram` counts: `RECENT_S` seconds ago, or up to ten seconds before that."""
+    return (now_us // _SLICE_US - _SLICES) * _SLICE_US
 
 
 class LatencyHistogram:
@@ -91,19 +96,19 @@ class RecentHistogram:
             self._slices.pop()
         if not self._slices or self._slices[-1][0] < number:
             self._slices.append((number, LatencyHistogram(_SLICE_COUNTER_BYTES)))
-        self._forget(number)
+        self._forget(received_us)
         self._slices[-1][1].record(latency)
 
     def at(self, now_us: int) -> LatencyHistogram:
         """Everything of the window that ends now."""
         number = now_us // _SLICE_US
-        self._forget(number)
+        self._forget(now_us)
         found = LatencyHistogram(_SLICE_COUNTER_BYTES)  # of one size, they are added in C
         for slice_number, counts in self._slices:
             if slice_number <= number:
                 found.add(counts)
         return found
 
-    def _forget(self, number: int) -> None:
-        while self._slices and self._slices[0][0] < number - _SLICES:
+    def _forget(self, now_us: int) -> None:
+        while self._slices and self._slices[0][0] * _SLICE_US < recent_since_us(now_us):
             self._slices.popleft()

@@ -35,7 +35,7 @@ from rich.progress import Progress
 from flowcore.errors import RunError
 from flowcore.kafka.broker import EmbeddedBroker
 from flowcore.kafka.topics import end_offsets, ensure_topics
-from flowcore.latency.histogram import RECENT_S
+from flowcore.latency.histogram import RECENT_S, recent_since_us
 from flowcore.planner import plan_flow
 from flowcore.planner.plan import Mode, Plan
 from flowcore.settings import Settings
@@ -59,7 +59,6 @@ SHORTEST_WARM_UP_S = 30.0
 LONGEST_WARM_UP_S = 90.0
 STEP_S = 0.5
 LONGEST_WAIT_S = 60.0
-SLICE_US = 10_000_000
 MEASURED_S = RECENT_S + 10.0
 
 
@@ -201,7 +200,7 @@ def _live(
             for one in run.latency()
             if one.source == f"{flow.name}/{BIDS}" and one.sink == f"{flow.name}/enriched"
         )
-        began_us = (ended_us // SLICE_US - RECENT_S * 1_000_000 // SLICE_US) * SLICE_US
+        began_us = recent_since_us(ended_us)
         stop.set()
         sent = feeding.result().sent
         _check_live(outside, run, settings.data_dir / "history", events, sent)
