@@ -8,6 +8,7 @@ from flowcore.elements import MAX_SUBTASK, MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS, L
 from flowcore.latency import OTHER, LatencySummary, LatencyTracker
 from flowcore.latency import tracker as tracker_module
 from flowcore.latency.guard import LONGEST_US, PLAUSIBLE_US, SKEW_TOLERANCE_US, Unusable, latency_us
+from flowcore.latency.histogram import RecentHistogram, recent_since_us
 
 MARKED_MS = 1_700_000_000_000
 MARKED_US = MARKED_MS * 1_000
@@ -217,3 +218,15 @@ def test_every_marker_is_counted_once(events: list[tuple[int, str, int]]) -> Non
                 assert (
                     0 <= (each.p50_ms or 0) <= (each.p90_ms or 0) <= (each.p99_ms or 0) <= each.max_ms <= 10
                 )
+
+
+@pytest.mark.parametrize("now_us", [1_700_000_000_000_000, 1_700_000_009_999_999, 1_700_000_012_345_678])
+def test_recent_counts_from_the_moment_that_it_says(now_us: int) -> None:
+    """A marker that came at it is counted, one before it is not."""
+    since_us = recent_since_us(now_us)
+    found = RecentHistogram()
+    for received_us in (since_us - 1, since_us, now_us):
+        found.record(1_000, received_us)
+
+    assert found.at(now_us).summary("source", "sink", 1).count == 2
+    assert 60_000_000 <= now_us - since_us < 70_000_000
