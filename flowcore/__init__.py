@@ -3,13 +3,13 @@
 Importing this package starts no JVM and imports no Spark.
 """
 
-from flowcore.graph.attributes import OperatorAttributes, OperatorAttributesBuilder
-from flowcore.graph.connectors import Csv, Json, KafkaTopic, Parquet, from_frame
-from flowcore.graph.flow import Flow
-from flowcore.graph.functions import RichFunction
-from flowcore.graph.schema import Schema
-from flowcore.graph.stream import Stream
-from flowcore.graph.window_assigners import EndOfStream, Global, Session, Sliding, Tumbling
+from flowcore.api.attributes import OperatorAttributes, OperatorAttributesBuilder
+from flowcore.api.connectors import Csv, Json, KafkaTopic, Parquet, from_frame
+from flowcore.api.flow import Flow
+from flowcore.api.functions import RichFunction
+from flowcore.api.schema import Schema
+from flowcore.api.stream import Stream
+from flowcore.api.window_assigners import EndOfStream, Global, Session, Sliding, Tumbling
 from flowcore.process import KeyedProcessFunction
 from flowcore.watermarks import bounded_out_of_orderness, monotonous, no_watermarks, periodic, punctuated
 

@@ -10,9 +10,9 @@ from typing import Any, TypeVar, cast
 
 import click
 
+from flowcore.api.flow import Flow
+from flowcore.api.loading import load_flow
 from flowcore.errors import ConfigurationError
-from flowcore.graph.flow import Flow
-from flowcore.graph.loading import load_flow
 from flowcore.settings import FILE_VARIABLE, Settings
 
 __all__ = ["flow_and_settings", "name_and_settings"]

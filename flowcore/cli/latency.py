@@ -15,10 +15,10 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from flowcore.api.flow import Flow
+from flowcore.api.operators import topic_of
 from flowcore.cli.flow_argument import flow_and_settings
 from flowcore.errors import PlanError, RunError
-from flowcore.graph.flow import Flow
-from flowcore.graph.operators import topic_of
 from flowcore.kafka.latency_collector import LatencyCollector
 from flowcore.latency import LatencySummary
 from flowcore.settings import Settings

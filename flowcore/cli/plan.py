@@ -7,8 +7,8 @@ from typing import Literal
 
 import click
 
+from flowcore.api.flow import Flow
 from flowcore.cli.flow_argument import flow_and_settings
-from flowcore.graph.flow import Flow
 from flowcore.planner import plan_flow
 from flowcore.planner.plan import Mode
 from flowcore.settings import Settings

@@ -10,8 +10,8 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from flowcore.api.flow import Flow
 from flowcore.cli.flow_argument import flow_and_settings
-from flowcore.graph.flow import Flow
 from flowcore.metrics.progress import QueryProgress
 from flowcore.planner.plan import Mode, Plan
 from flowcore.settings import Settings

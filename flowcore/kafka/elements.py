@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import KafkaException, Producer
 
-from flowcore.graph.connectors import KafkaTopic
+from flowcore.api.connectors import KafkaTopic
 from flowcore.kafka.security import client_login
 from flowcore.serializers.formats.raw import RawFormat
 from flowcore.serializers.tagged import TaggedSerializer

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Final
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
+from flowcore.api.connectors import KafkaTopic
 from flowcore.errors import SerializationError
-from flowcore.graph.connectors import KafkaTopic
 from flowcore.kafka.markers import AT_SOURCE_HEADER
 from flowcore.kafka.security import client_login
 from flowcore.latency import LatencySummary, LatencyTracker

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Final
 
 from confluent_kafka import KafkaException, Producer
 
+from flowcore.api.connectors import KafkaTopic
 from flowcore.durations import MILLISECOND, show_duration
 from flowcore.elements import LatencyMarkerEvent
 from flowcore.errors import BrokerError, ConfigurationError
-from flowcore.graph.connectors import KafkaTopic
 from flowcore.kafka.security import client_login
 from flowcore.kafka.topics import ensure_topics, grow_topic, partition_counts
 from flowcore.serializers.events import LatencyMarkerEventSerializer

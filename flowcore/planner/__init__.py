@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from flowcore.api.flow import Flow
+from flowcore.api.operators import Write
 from flowcore.errors import PlanError
-from flowcore.graph.flow import Flow
-from flowcore.graph.operators import Write
 from flowcore.planner.backlog import backlog_of, catch_up_of
 from flowcore.planner.checkpoints import checkpoint_of
 from flowcore.planner.copies import chains_of

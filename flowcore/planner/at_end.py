@@ -7,7 +7,7 @@ evictor of one's own) stays a window.
 
 from __future__ import annotations
 
-from flowcore.graph.operators import Aggregate, CoGroup, KeyedProcess, Operator, Window, Write
+from flowcore.api.operators import Aggregate, CoGroup, KeyedProcess, Operator, Window, Write
 from flowcore.planner.forms import form_of, output_of
 from flowcore.planner.plan import Decision
 from flowcore.windows import EndOfStreamWindows

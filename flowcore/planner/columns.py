@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from flowcore.graph.operators import (
+from flowcore.api.operators import (
     Aggregate,
     Apply,
     CoGroup,

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from itertools import zip_longest
 from typing import assert_never
 
-from flowcore.graph.operators import (
+from flowcore.api.operators import (
     Aggregate,
     Apply,
     CoGroup,

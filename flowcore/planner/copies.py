@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 
-from flowcore.graph.attributes import OperatorAttributes
-from flowcore.graph.operators import (
+from flowcore.api.attributes import OperatorAttributes
+from flowcore.api.operators import (
     ChainOperator,
     KeyedProcess,
     MapBatches,

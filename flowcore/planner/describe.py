@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from flowcore.graph.functions import name_of
-from flowcore.graph.operators import (
+from flowcore.api.functions import name_of
+from flowcore.api.operators import (
     Aggregate,
     Apply,
     CoGroup,

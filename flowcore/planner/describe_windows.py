@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import fields, is_dataclass
 
+from flowcore.api.functions import name_of
+from flowcore.api.stateful import KeyedProcess, SideOutput, Window
+from flowcore.api.window_assigners import GAP_COLUMN, GapColumn
 from flowcore.durations import MILLISECOND, show_duration
-from flowcore.graph.functions import name_of
-from flowcore.graph.stateful import KeyedProcess, SideOutput, Window
-from flowcore.graph.window_assigners import GAP_COLUMN, GapColumn
 from flowcore.windows import (
     DynamicSessionWindows,
     EndOfStreamWindows,

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from flowcore.graph.attributes import OperatorAttributes
-from flowcore.graph.connectors import KafkaTopic
-from flowcore.graph.operators import (
+from flowcore.api.attributes import OperatorAttributes
+from flowcore.api.connectors import KafkaTopic
+from flowcore.api.operators import (
     Apply,
     KeyGroupOperator,
     Operator,
@@ -22,7 +22,7 @@ from flowcore.graph.operators import (
     Write,
     topic_of,
 )
-from flowcore.graph.value_formats import runs_in_python
+from flowcore.api.value_formats import runs_in_python
 from flowcore.planner.at_end import output_time
 from flowcore.planner.columns import columns_read, columns_used
 from flowcore.planner.failures import failure_of

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from flowcore.graph.connectors import KafkaTopic
-from flowcore.graph.operators import Operator, PythonOperator, Read, Write
+from flowcore.api.connectors import KafkaTopic
+from flowcore.api.operators import Operator, PythonOperator, Read, Write
 from flowcore.planner.describe import what
 from flowcore.planner.details import EdgeDetail, OperatorDetail, Part, parts
 from flowcore.planner.plan import BoundedStage, Plan

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from html import escape
 
-from flowcore.graph.connectors import KafkaTopic
-from flowcore.graph.operators import Operator, PythonOperator, Read, Write
+from flowcore.api.connectors import KafkaTopic
+from flowcore.api.operators import Operator, PythonOperator, Read, Write
 from flowcore.planner.describe import what
 from flowcore.planner.details import EdgeDetail, Part, parts
 from flowcore.planner.plan import BoundedStage, Plan

@@ -7,7 +7,7 @@ goes what the function was given.
 
 from __future__ import annotations
 
-from flowcore.graph.operators import (
+from flowcore.api.operators import (
     KeyedProcess,
     KeyGroupOperator,
     MapBatches,

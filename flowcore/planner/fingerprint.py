@@ -16,8 +16,8 @@ from functools import partial
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
-from flowcore.graph.connectors import ADDED_LATER
-from flowcore.graph.operators import Operator
+from flowcore.api.connectors import ADDED_LATER
+from flowcore.api.operators import Operator
 
 __all__ = ["fingerprint"]
 

@@ -15,12 +15,9 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import replace
 
-from flowcore.durations import MILLISECOND
-from flowcore.errors import PlanError
-from flowcore.flush.config import BufferOutput
-from flowcore.graph.checks import key_passed
-from flowcore.graph.flushing import buffer_key, obstacle
-from flowcore.graph.operators import (
+from flowcore.api.checks import key_passed
+from flowcore.api.flushing import buffer_key, obstacle
+from flowcore.api.operators import (
     Aggregate,
     Filter,
     Join,
@@ -32,6 +29,9 @@ from flowcore.graph.operators import (
     WithColumns,
     upstream,
 )
+from flowcore.durations import MILLISECOND
+from flowcore.errors import PlanError
+from flowcore.flush.config import BufferOutput
 from flowcore.planner.flush_chains import Arrival, Place, arrival, in_order, written
 from flowcore.planner.flush_reasons import (
     ONE_STATE,

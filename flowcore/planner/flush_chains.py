@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
+from flowcore.api.connectors import KafkaTopic
+from flowcore.api.operators import Operator, topic_of, upstream
 from flowcore.durations import MILLISECOND
-from flowcore.graph.connectors import KafkaTopic
-from flowcore.graph.operators import Operator, topic_of, upstream
 from flowcore.planner.plan import LiveQuery
 
 __all__ = ["Arrival", "Place", "arrival", "in_order", "written"]

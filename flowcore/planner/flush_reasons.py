@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from flowcore.api.flushing import buffer_key, obstacle
+from flowcore.api.operators import Aggregate, Operator, PythonOperator
 from flowcore.durations import MILLISECOND, show_duration
 from flowcore.flush.config import BufferOutput
-from flowcore.graph.flushing import buffer_key, obstacle
-from flowcore.graph.operators import Aggregate, Operator, PythonOperator
 from flowcore.planner.flush_chains import Arrival
 from flowcore.planner.plan import Decision, Flush, LiveQuery
 from flowcore.settings import Settings

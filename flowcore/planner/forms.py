@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from flowcore.graph.stateful import KeyedProcess, Window
+from flowcore.api.stateful import KeyedProcess, Window
 from flowcore.planner.plan import BoundedStage, Decision, LiveQuery
 from flowcore.windows import EndOfStreamWindows, SlidingWindows, TumblingWindows
 

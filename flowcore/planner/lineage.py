@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from flowcore.graph.expressions import Expression
-from flowcore.graph.operators import (
+from flowcore.api.expressions import Expression
+from flowcore.api.operators import (
     Aggregate,
     Apply,
     CoGroup,
@@ -27,7 +27,7 @@ from flowcore.graph.operators import (
     WithColumns,
     upstream,
 )
-from flowcore.graph.stateful import LATE, WINDOW_COLUMNS
+from flowcore.api.stateful import LATE, WINDOW_COLUMNS
 from flowcore.planner.columns import columns_read
 
 __all__ = ["Origin", "column_lineage"]

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from flowcore.errors import PlanError
-from flowcore.graph.operators import (
+from flowcore.api.operators import (
     Aggregate,
     Apply,
     KeyedProcess,
@@ -22,7 +21,8 @@ from flowcore.graph.operators import (
     topic_of,
     upstream,
 )
-from flowcore.graph.value_formats import runs_in_python
+from flowcore.api.value_formats import runs_in_python
+from flowcore.errors import PlanError
 from flowcore.planner.plan import Decision, Mode
 from flowcore.planner.timestamps import brings_watermarks
 

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from flowcore.api.connectors import KafkaTopic
+from flowcore.api.operators import ChainOperator, KeyedProcess, Operator, Read, Write, topic_of
 from flowcore.flush.config import BufferOutput
-from flowcore.graph.connectors import KafkaTopic
-from flowcore.graph.operators import ChainOperator, KeyedProcess, Operator, Read, Write, topic_of
 
 __all__ = [
     "BoundedStage",

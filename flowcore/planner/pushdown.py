@@ -15,8 +15,8 @@ import re
 from collections import Counter
 from dataclasses import replace
 
-from flowcore.graph.functions import is_rich
-from flowcore.graph.operators import Filter, Map, Operator, PythonOperator, Where, Write, upstream
+from flowcore.api.functions import is_rich
+from flowcore.api.operators import Filter, Map, Operator, PythonOperator, Where, Write, upstream
 from flowcore.planner.plan import Decision
 
 __all__ = ["pushed"]

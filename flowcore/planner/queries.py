@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from flowcore.errors import PlanError
-from flowcore.graph.operators import (
+from flowcore.api.operators import (
     Aggregate,
     Apply,
     Filter,
@@ -27,6 +26,7 @@ from flowcore.graph.operators import (
     topic_of,
     upstream,
 )
+from flowcore.errors import PlanError
 from flowcore.planner.flush import held_back, own_buffer
 from flowcore.planner.flush_reasons import why_held
 from flowcore.planner.modes import mode_of

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import PurePath
 
-from flowcore.graph.connectors import Frame, KafkaTopic
-from flowcore.graph.operators import Operator, Read, Write, upstream
+from flowcore.api.connectors import Frame, KafkaTopic
+from flowcore.api.operators import Operator, Read, Write, upstream
 from flowcore.planner.plan import BoundedStage, Decision, Result
 
 __all__ = ["bounded_stages", "results_of"]

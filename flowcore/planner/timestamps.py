@@ -13,10 +13,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from datetime import timedelta
 
+from flowcore.api.connectors import KafkaTopic
+from flowcore.api.operators import Operator, Read, Window, Write, topic_of, upstream
 from flowcore.durations import show_duration
 from flowcore.errors import PlanError
-from flowcore.graph.connectors import KafkaTopic
-from flowcore.graph.operators import Operator, Read, Window, Write, topic_of, upstream
 from flowcore.planner.plan import Decision, Edge, LiveQuery, Plan
 from flowcore.settings import Settings
 from flowcore.watermarks import WatermarkStrategy

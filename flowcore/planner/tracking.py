@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from flowcore.api.operators import Apply, Read, Write, topic_of
 from flowcore.durations import show_duration
-from flowcore.graph.operators import Apply, Read, Write, topic_of
 from flowcore.planner.plan import Decision, LiveQuery
 from flowcore.settings import Settings
 

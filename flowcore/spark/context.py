@@ -7,8 +7,8 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from flowcore.api.connectors import KafkaTopic
 from flowcore.errors import RunError
-from flowcore.graph.connectors import KafkaTopic
 from flowcore.kafka.security import BrokerAddress, Security
 from flowcore.settings import Settings
 from flowcore.spark.bounded.results import ResultStore

@@ -15,6 +15,16 @@ from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import DataType, IntegerType, StructField, StructType
 
+from flowcore.api.operators import (
+    ChainOperator,
+    Filter,
+    FlatMap,
+    KeyedProcess,
+    Map,
+    MapBatches,
+    Operator,
+)
+from flowcore.api.schema import Schema
 from flowcore.chains import (
     ChainBehind,
     ChainSpec,
@@ -27,16 +37,6 @@ from flowcore.chains import (
     Step,
     Way,
 )
-from flowcore.graph.operators import (
-    ChainOperator,
-    Filter,
-    FlatMap,
-    KeyedProcess,
-    Map,
-    MapBatches,
-    Operator,
-)
-from flowcore.graph.schema import Schema
 from flowcore.planner.columns import columns_read
 from flowcore.planner.plan import Chain
 from flowcore.spark.query.lanes import (

@@ -11,7 +11,7 @@ from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import Protocol
 
-from flowcore.graph.flow import Flow
+from flowcore.api.flow import Flow
 from flowcore.planner import plan_flow
 from flowcore.planner.plan import Mode, Plan
 from flowcore.settings import Settings

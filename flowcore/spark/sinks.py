@@ -12,9 +12,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from flowcore.api.connectors import Csv, Json, KafkaTopic, Parquet, Sink
+from flowcore.api.operators import Read, Write
 from flowcore.errors import PlanError
-from flowcore.graph.connectors import Csv, Json, KafkaTopic, Parquet, Sink
-from flowcore.graph.operators import Read, Write
 from flowcore.kafka.elements import ELEMENT_HEADER
 from flowcore.kafka.limits import TopicLimits, topic_limits
 from flowcore.kafka.security import spark_login

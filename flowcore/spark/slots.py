@@ -15,8 +15,8 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from flowcore.api.operators import topic_of
 from flowcore.errors import RunError
-from flowcore.graph.operators import topic_of
 from flowcore.kafka.topics import partition_counts
 from flowcore.planner.plan import LiveStage, Plan
 from flowcore.settings import Settings

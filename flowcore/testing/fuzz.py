@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Final
 
+from flowcore.api.schema import Schema
 from flowcore.errors import SerializationError
-from flowcore.graph.schema import Schema
 from flowcore.serializers import LatencyMarkerEventSerializer, Tag, TaggedSerializer
 from flowcore.serializers.formats.raw import RawFormat
 from flowcore.serializers.tagged import TIMESTAMP_BYTES

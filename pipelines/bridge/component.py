@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dagster import Component, ComponentLoadContext, Definitions, Model, Resolvable
 from pydantic import Field
 
-from flowcore.graph.loading import load_flow
+from flowcore.api.loading import load_flow
 from pipelines.bridge.definitions import definitions
 from pipelines.bridge.flow import BridgedFlow, bridge
 from pipelines.bridge.options import Automation, Expectations, Objectives

@@ -19,8 +19,8 @@ from dagster import (
     sensor,
 )
 
+from flowcore.api.connectors import KafkaTopic
 from flowcore.errors import BrokerError, RunError
-from flowcore.graph.connectors import KafkaTopic
 from flowcore.kafka.topics import end_offsets, offsets_at, partition_counts
 from flowcore.planner.plan import Plan
 from flowcore.settings import Settings

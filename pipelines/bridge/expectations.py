@@ -13,9 +13,9 @@ from dagster import (
     multi_asset_check,
 )
 
+from flowcore.api.expressions import resolve
+from flowcore.api.operators import Join, Operator
 from flowcore.errors import ConfigurationError
-from flowcore.graph.expressions import resolve
-from flowcore.graph.operators import Join, Operator
 from flowcore.planner.plan import BoundedStage, Plan
 from flowcore.spark.bounded.results import ResultStore
 from pipelines.bridge.names import op_name, table_key

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from dagster import AssetDep, AssetKey, AssetSpec
 
-from flowcore.graph.connectors import Frame, KafkaTopic
-from flowcore.graph.operators import Read, Write, topic_of
+from flowcore.api.connectors import Frame, KafkaTopic
+from flowcore.api.operators import Read, Write, topic_of
 from flowcore.planner.plan import Plan
 from pipelines.bridge.names import asset_key, kind_of, live_key, topic_key
 

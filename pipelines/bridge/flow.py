@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from dagster import Definitions
 
-from flowcore.graph.flow import Flow
+from flowcore.api.flow import Flow
 from flowcore.planner import plan_flow
 from flowcore.planner.plan import Plan
 from flowcore.settings import Settings

@@ -20,8 +20,8 @@ from dagster import (
     sensor,
 )
 
+from flowcore.api.operators import topic_of
 from flowcore.errors import BrokerError, RunError
-from flowcore.graph.operators import topic_of
 from flowcore.kafka.topics import ends_of
 from flowcore.metrics.history import history_folder, last_progress
 from flowcore.metrics.progress import FlowProgress

@@ -18,8 +18,8 @@ from dagster import (
 )
 from pydantic import Field
 
+from flowcore.api.flow import Flow
 from flowcore.errors import RunError
-from flowcore.graph.flow import Flow
 from flowcore.planner import plan_flow
 from flowcore.planner.fingerprint import fingerprint
 from flowcore.planner.plan import Plan

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from dagster import MetadataValue, TableColumn, TableColumnDep, TableColumnLineage, TableSchema
 
-from flowcore.graph.operators import Operator
+from flowcore.api.operators import Operator
 from flowcore.metrics.figures import Figure, figures, plotted
 from flowcore.metrics.health import markdown, tables
 from flowcore.metrics.progress import FlowProgress

@@ -11,8 +11,8 @@ import re
 
 from dagster import AssetKey
 
-from flowcore.graph.connectors import Frame, KafkaTopic, Source
-from flowcore.graph.operators import Read, Write
+from flowcore.api.connectors import Frame, KafkaTopic, Source
+from flowcore.api.operators import Read, Write
 from flowcore.planner.plan import BoundedStage, Plan
 
 __all__ = [

@@ -28,11 +28,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from flowcore import Flow, Parquet
+from flowcore.api.attributes import OperatorAttributes
+from flowcore.api.operators import Filter, FlatMap, Map
 from flowcore.chains import ChainSpec, ChainTask, Copy, Kind, Receiver, Record, Step
 from flowcore.chains.records import batch_writer, records_of
 from flowcore.errors import RunError
-from flowcore.graph.attributes import OperatorAttributes
-from flowcore.graph.operators import Filter, FlatMap, Map
 from flowcore.planner import plan_flow
 from flowcore.settings import Settings
 from flowcore.testing.benchmark import Figures, Report, in_turn

@@ -33,8 +33,8 @@ from rich.console import Console
 from rich.progress import Progress, TaskID
 
 from flowcore import Flow, KafkaTopic, Parquet
+from flowcore.api.schema import Schema
 from flowcore.elements import LatencyMarkerEvent
-from flowcore.graph.schema import Schema
 from flowcore.kafka.broker import EmbeddedBroker
 from flowcore.kafka.markers import ensure_companion
 from flowcore.kafka.topics import ensure_topics

@@ -37,8 +37,8 @@ from rich.console import Console
 from rich.progress import Progress
 
 from flowcore import Flow, KafkaTopic
+from flowcore.api.connectors import Elements
 from flowcore.errors import RunError
-from flowcore.graph.connectors import Elements
 from flowcore.kafka.broker import EmbeddedBroker
 from flowcore.kafka.topics import ensure_topics
 from flowcore.planner import plan_flow

@@ -11,8 +11,8 @@ import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from flowcore import Flow, KafkaTopic
+from flowcore.api.value_schemas import format_of
 from flowcore.errors import PlanError, RunError
-from flowcore.graph.value_schemas import format_of
 from flowcore.planner import plan_flow
 
 pytestmark = pytest.mark.kafka

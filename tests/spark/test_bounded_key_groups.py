@@ -24,8 +24,8 @@ from flowcore import (
     Stream,
     Tumbling,
 )
+from flowcore.api.operators import KeyedProcess, Window
 from flowcore.errors import PlanError, RunError
-from flowcore.graph.operators import KeyedProcess, Window
 from flowcore.planner import plan_flow
 from flowcore.planner.forms import form_of
 from flowcore.spark.context import Context

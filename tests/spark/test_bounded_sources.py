@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from flowcore import Csv, Flow, Json, Parquet, from_frame
+from flowcore.api.connectors import Source
 from flowcore.errors import FlowcoreError, PlanError, RunError
-from flowcore.graph.connectors import Source
 
 pytestmark = pytest.mark.spark
 

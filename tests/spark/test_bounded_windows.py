@@ -15,9 +15,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from flowcore import EndOfStream, Flow, Parquet, Sliding, Tumbling
+from flowcore.api.operators import Window
 from flowcore.elements import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
 from flowcore.errors import RunError
-from flowcore.graph.operators import Window
 from flowcore.planner.forms import form_of
 from flowcore.spark.bounded import batch
 from flowcore.windows import WindowAssigner

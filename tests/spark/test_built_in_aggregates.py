@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from flowcore import Flow, Parquet, Tumbling
-from flowcore.graph.operators import Window
+from flowcore.api.operators import Window
 from flowcore.windows.built_in import BuiltIns
 
 pytestmark = pytest.mark.spark

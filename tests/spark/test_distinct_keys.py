@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from flowcore import Flow, Parquet, Stream
-from flowcore.graph.operators import Operator, upstream
+from flowcore.api.operators import Operator, upstream
 from flowcore.spark.bounded import batch, distinct_keys
 
 pytestmark = pytest.mark.spark

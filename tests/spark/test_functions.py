@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
+from flowcore.api.expressions import Expression
 from flowcore.errors import PlanError
-from flowcore.graph.expressions import Expression
 
 pytestmark = pytest.mark.spark
 

@@ -6,9 +6,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from flowcore import Flow, KafkaTopic
+from flowcore.api.operators import Read
+from flowcore.api.schema import Schema
 from flowcore.errors import SerializationError
-from flowcore.graph.operators import Read
-from flowcore.graph.schema import Schema
 from flowcore.serializers.formats import JsonFormat
 from flowcore.settings import Settings
 from flowcore.spark.query.values import RECORD, bad_record, parsed

@@ -20,10 +20,10 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from pyspark.sql import DataFrame, SparkSession
 
 from flowcore import Flow, KafkaTopic
+from flowcore.api.operators import Read
+from flowcore.api.value_formats import value_schema
+from flowcore.api.value_schemas import format_of
 from flowcore.errors import PlanError, SerializationError
-from flowcore.graph.operators import Read
-from flowcore.graph.value_formats import value_schema
-from flowcore.graph.value_schemas import format_of
 from flowcore.serializers.formats import JsonFormat, ProtobufFormat, build_format, registry
 from flowcore.serializers.formats.avro import avro_schema
 from flowcore.serializers.formats.protobuf_rows import message_of, row_of_message

@@ -15,7 +15,7 @@ from flowcore import (
     Stream,
     Tumbling,
 )
-from flowcore.graph.operators import Window
+from flowcore.api.operators import Window
 from flowcore.planner import plan_flow
 from flowcore.planner.at_end import is_grouped_aggregate, output_time
 from flowcore.planner.details import parts

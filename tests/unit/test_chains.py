@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flowcore.api.attributes import OperatorAttributes
 from flowcore.chains import ChainSpec, ChainTask, Copy, Kind, Receiver, Record, Step
 from flowcore.errors import FunctionError
-from flowcore.graph.attributes import OperatorAttributes
 from flowcore.planner.copies import copy_between
 
 SCHEMA = pa.schema(

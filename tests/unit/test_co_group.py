@@ -8,10 +8,10 @@ import pyarrow as pa
 import pytest
 
 from flowcore import Flow, KafkaTopic, OperatorAttributesBuilder, Parquet, RichFunction, Stream
+from flowcore.api.functions import name_of
+from flowcore.api.grouping import OfBatches, OfRecords
+from flowcore.api.operators import CoGroup
 from flowcore.errors import PlanError
-from flowcore.graph.functions import name_of
-from flowcore.graph.grouping import OfBatches, OfRecords
-from flowcore.graph.operators import CoGroup
 from flowcore.planner import plan_flow
 from flowcore.planner.columns import columns_read
 from flowcore.planner.details import parts

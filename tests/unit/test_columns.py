@@ -1,7 +1,7 @@
 """The plan knows which columns nobody uses."""
 
 from flowcore import Flow, KafkaTopic, Parquet, Stream
-from flowcore.graph.operators import upstream
+from flowcore.api.operators import upstream
 from flowcore.planner.columns import columns_used
 
 SALE = "id BIGINT, shop STRING, price DOUBLE, tags ARRAY<STRING>"

@@ -17,7 +17,7 @@ from flowcore import (
     RichFunction,
     Stream,
 )
-from flowcore.graph.operators import Operator, PythonOperator
+from flowcore.api.operators import Operator, PythonOperator
 from flowcore.planner import plan_flow
 from flowcore.planner.copies import chains_of, copy_between
 from flowcore.planner.plan import Chain, Plan

@@ -9,9 +9,9 @@ import sys
 import pytest
 
 from flowcore import Flow, KafkaTopic, Parquet, punctuated
+from flowcore.api.event_time import event_time_of, marker_of
+from flowcore.api.operators import Read
 from flowcore.errors import ConfigurationError, PlanError
-from flowcore.graph.event_time import event_time_of, marker_of
-from flowcore.graph.operators import Read
 from flowcore.planner.fingerprint import fingerprint
 
 SCHEMA = """id BIGINT, small INT, at TIMESTAMP, wall TIMESTAMP_NTZ, day DATE, text STRING, ratio DOUBLE,

@@ -5,8 +5,8 @@ import sqlglot
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flowcore.api.expressions import Expression
 from flowcore.errors import PlanError
-from flowcore.graph.expressions import Expression
 
 PIECES = [
     "price", "Price", "`b c`", "bid.price", "bid.`b c`.x", "xs[0].price", "m['price']", "'price'", '"price"',

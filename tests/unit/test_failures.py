@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from flowcore import Flow, KafkaTopic, KeyedProcessFunction, Parquet, Stream, Tumbling
-from flowcore.graph.windowed import WindowedStream
+from flowcore.api.windowed import WindowedStream
 from flowcore.planner import plan_flow
 from flowcore.planner.details import parts
 from flowcore.windows import CountEvictor

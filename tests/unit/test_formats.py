@@ -9,8 +9,8 @@ from google.protobuf.struct_pb2 import Struct
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flowcore.api.schema import Schema
 from flowcore.errors import FormatError, SerializationError
-from flowcore.graph.schema import Schema
 from flowcore.serializers.formats import (
     AvroFormat,
     ConfluentAvroFormat,

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from flowcore.api.schema import Schema
 from flowcore.errors import FormatError, SerializationError
-from flowcore.graph.schema import Schema
 from flowcore.serializers.formats import (
     AvroFormat,
     ConfluentAvroFormat,

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flowcore.api.schema import Schema
 from flowcore.errors import SerializationError
-from flowcore.graph.schema import Schema
 from flowcore.serializers.formats import (
     JsonFormat,
 )

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flowcore.api.schema import Schema
 from flowcore.elements import LatencyMarkerEvent
-from flowcore.graph.schema import Schema
 from flowcore.serializers import LatencyMarkerEventSerializer
 from flowcore.testing.fuzz import KINDS, Fuzzer, is_event, is_tagged, is_value
 

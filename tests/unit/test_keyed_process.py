@@ -13,8 +13,8 @@ from flowcore import (
     Stream,
     bounded_out_of_orderness,
 )
+from flowcore.api.operators import KeyedProcess
 from flowcore.errors import PlanError
-from flowcore.graph.operators import KeyedProcess
 
 BID = "category STRING, price DOUBLE, gap_ms BIGINT, tags ARRAY<STRING>, at TIMESTAMP"
 

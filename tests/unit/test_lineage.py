@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from flowcore import Flow, Parquet
-from flowcore.graph.stream import Stream
+from flowcore.api.stream import Stream
 from flowcore.planner.lineage import column_lineage
 from pipelines.auctions.flow import catalog
 

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 
 from flowcore import Flow, KafkaTopic, KeyedProcessFunction, OperatorAttributesBuilder, Parquet, Stream
+from flowcore.api.operators import Operator
 from flowcore.chains import ChainBehind, ChainSpec, Receiver, Step
 from flowcore.errors import FunctionError
-from flowcore.graph.operators import Operator
 from flowcore.keygroups.letters import LETTERS
 from flowcore.keygroups.operator import Outputs
 from flowcore.keygroups.processes import KeyedProcesses

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flowcore import Flow, KafkaTopic, OperatorAttributes, Parquet, RichFunction, Stream
-from flowcore.graph.operators import Filter, FlatMap, Map, Operator, Read, Where, Write, upstream
+from flowcore.api.operators import Filter, FlatMap, Map, Operator, Read, Where, Write, upstream
 from flowcore.planner import plan_flow
 from flowcore.planner.pushdown import pushed
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flowcore.api.schema import Column, Schema
 from flowcore.errors import SchemaError
-from flowcore.graph.schema import Column, Schema
 
 TYPES = [
     "BIGINT", "DOUBLE", "STRING", "BOOLEAN", "DATE", "TIMESTAMP_NTZ", "BINARY", "DECIMAL(10, 2)",

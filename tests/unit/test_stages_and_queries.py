@@ -3,8 +3,8 @@
 import pytest
 
 from flowcore import Flow, KafkaTopic, Parquet, Stream
+from flowcore.api.operators import Read
 from flowcore.errors import PlanError
-from flowcore.graph.operators import Read
 from flowcore.planner import plan_flow
 from flowcore.planner.plan import LiveQuery, Plan
 

@@ -20,8 +20,8 @@ from flowcore import (
     monotonous,
     no_watermarks,
 )
+from flowcore.api.windowed import WindowedStream
 from flowcore.errors import PlanError
-from flowcore.graph.windowed import WindowedStream
 from flowcore.planner import plan_flow
 from flowcore.planner.explain import explain
 from flowcore.planner.plan import LiveStage, Plan

@@ -14,8 +14,8 @@ from google.protobuf.message_factory import GetMessageClass
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from flowcore import Flow, KafkaTopic, Parquet
+from flowcore.api.value_formats import runs_in_python, value_schema
 from flowcore.errors import FormatError, PlanError
-from flowcore.graph.value_formats import runs_in_python, value_schema
 from flowcore.planner.fingerprint import _describe, fingerprint
 from flowcore.serializers.formats import format_names, registry
 from flowcore.serializers.formats.json_text import JsonFormat

@@ -17,10 +17,10 @@ from flowcore import (
     Tumbling,
     bounded_out_of_orderness,
 )
+from flowcore.api.operators import Window
+from flowcore.api.stateful import key_of
+from flowcore.api.window_assigners import GAP_COLUMN
 from flowcore.errors import InvalidWindowError, PlanError
-from flowcore.graph.operators import Window
-from flowcore.graph.stateful import key_of
-from flowcore.graph.window_assigners import GAP_COLUMN
 from flowcore.windows import (
     EndOfStreamWindows,
     GlobalWindows,

@@ -14,8 +14,8 @@ from flowcore import (
     Tumbling,
     bounded_out_of_orderness,
 )
+from flowcore.api.operators import Window
 from flowcore.errors import PlanError
-from flowcore.graph.operators import Window
 from flowcore.testing.harness import WindowHarness
 from flowcore.windows import (
     CountEvictor,

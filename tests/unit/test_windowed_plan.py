@@ -22,8 +22,8 @@ from flowcore import (
     monotonous,
     no_watermarks,
 )
+from flowcore.api.operators import Window
 from flowcore.errors import ConfigurationError, PlanError
-from flowcore.graph.operators import Window
 from flowcore.planner import plan_flow
 from flowcore.planner.columns import columns_used
 from flowcore.planner.forms import form_of

@@ -1,6 +1,6 @@
 """Columns: the names and types that a format's values have, however they were given.
 
-A type is Spark SQL text, as in `flowcore.graph.schema`, which lies above and is not imported here:
+A type is Spark SQL text, as in `flowcore.api.schema`, which lies above and is not imported here:
 whatever has a name, a type and ``nullable`` serves as a column, and so does a pair of texts.
 """
 

@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from flowcore.errors import PlanError
-from flowcore.graph.expressions import Expression
-from flowcore.graph.operators import (
+from flowcore.api.expressions import Expression
+from flowcore.api.operators import (
     Aggregate,
     Apply,
     CoGroup,
@@ -22,6 +21,7 @@ from flowcore.graph.operators import (
     Window,
     WithColumns,
 )
+from flowcore.errors import PlanError
 from flowcore.planner.forms import form_of
 from flowcore.spark.boundary import declared_by
 from flowcore.spark.bounded.co_groups import co_grouped

@@ -13,8 +13,8 @@ from itertools import count
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from flowcore.graph.grouping import Side
-from flowcore.graph.operators import CoGroup
+from flowcore.api.grouping import Side
+from flowcore.api.operators import CoGroup
 from flowcore.spark.bounded.distinct_keys import by_key_first
 from flowcore.spark.sql import quoted, struct
 

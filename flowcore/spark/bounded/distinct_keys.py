@@ -16,8 +16,8 @@ from typing import Any
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from flowcore.graph.connectors import Csv, Json, Parquet
-from flowcore.graph.operators import Operator, Read, Select, WithColumns, upstream
+from flowcore.api.connectors import Csv, Json, Parquet
+from flowcore.api.operators import Operator, Read, Select, WithColumns, upstream
 
 __all__ = ["WORTH_BYTES", "by_key_first"]
 

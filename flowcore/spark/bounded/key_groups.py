@@ -16,9 +16,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType, VariantType
 
+from flowcore.api.operators import KeyedProcess, Operator, Window
+from flowcore.api.stateful import WINDOW_COLUMNS
 from flowcore.chains import ChainBehind
-from flowcore.graph.operators import KeyedProcess, Operator, Window
-from flowcore.graph.stateful import WINDOW_COLUMNS
 from flowcore.keygroups import emission
 from flowcore.keygroups.bounded import BoundedOperator, BoundedRun
 from flowcore.keygroups.emission import RESULTS

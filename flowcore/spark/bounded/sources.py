@@ -13,9 +13,9 @@ from pathlib import Path
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from flowcore.api.connectors import Csv, Frame, Json, KafkaTopic, Parquet
+from flowcore.api.operators import Read
 from flowcore.errors import PlanError, RunError
-from flowcore.graph.connectors import Csv, Frame, Json, KafkaTopic, Parquet
-from flowcore.graph.operators import Read
 from flowcore.kafka.security import spark_login
 from flowcore.settings import Settings
 from flowcore.spark.context import Context, broker_of, path_of

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame
 
-from flowcore.graph.connectors import KafkaTopic
-from flowcore.graph.operators import (
+from flowcore.api.connectors import KafkaTopic
+from flowcore.api.operators import (
     KeyedProcess,
     Operator,
     PythonOperator,

@@ -10,8 +10,8 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from flowcore.graph.operators import KeyedProcess, Window
-from flowcore.graph.stateful import WINDOW_COLUMNS
+from flowcore.api.operators import KeyedProcess, Window
+from flowcore.api.stateful import WINDOW_COLUMNS
 from flowcore.spark.keyed.by_key import STAMP
 from flowcore.spark.sql import literal, quoted, shown_time, struct
 from flowcore.windows import SlidingWindows, TumblingWindows

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from flowcore.api.operators import Operator
 from flowcore.flush.config import BufferOutput
-from flowcore.graph.operators import Operator
 from flowcore.keygroups.buffered import Buffered
 from flowcore.keygroups.buffers import FlushBuffers
 from flowcore.keygroups.emission import RESULTS, TIMESTAMP

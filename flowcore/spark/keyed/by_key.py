@@ -25,8 +25,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from flowcore.api.operators import KeyedProcess, Operator, Read, Window, topic_of
 from flowcore.errors import PlanError
-from flowcore.graph.operators import KeyedProcess, Operator, Read, Window, topic_of
 from flowcore.keygroups.event_time import Source
 from flowcore.keygroups.operator import KeyGroupOperator
 from flowcore.keygroups.packing import Inputs, Packing

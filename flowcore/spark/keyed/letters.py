@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from flowcore.graph.operators import topic_of
+from flowcore.api.operators import topic_of
 from flowcore.keygroups.letters import CONTENT, OPERATOR, Letters
 from flowcore.keygroups.letters import REASON as WHY
 from flowcore.planner.failures import letters_of

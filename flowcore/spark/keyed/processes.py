@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
+from flowcore.api.operators import KeyedProcess, Operator, SideOutput, topic_of
 from flowcore.chains import CheckMode
-from flowcore.graph.operators import KeyedProcess, Operator, SideOutput, topic_of
 from flowcore.keygroups.emission import RESULTS, TIMESTAMP
 from flowcore.keygroups.letters import LETTERS
 from flowcore.keygroups.process_outputs import NTH, TIMER, side

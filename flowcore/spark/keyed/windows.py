@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from flowcore.graph.operators import SideOutput, Window
-from flowcore.graph.stateful import LATE, WINDOW_COLUMNS
+from flowcore.api.operators import SideOutput, Window
+from flowcore.api.stateful import LATE, WINDOW_COLUMNS
 from flowcore.keygroups import emission
 from flowcore.keygroups.folded import FoldedWindows
 from flowcore.keygroups.letters import LETTERS, Letters

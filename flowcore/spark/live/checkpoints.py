@@ -15,8 +15,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from flowcore.api.operators import topic_of
 from flowcore.errors import StateError
-from flowcore.graph.operators import topic_of
 from flowcore.planner.compatibility import Needs, State, differences, needs_of
 from flowcore.planner.plan import LiveQuery, Plan
 from flowcore.settings import Settings

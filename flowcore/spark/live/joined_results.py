@@ -18,8 +18,8 @@ from pyarrow.dataset import dataset
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
+from flowcore.api.operators import Join, Operator
 from flowcore.errors import ResultError
-from flowcore.graph.operators import Join, Operator
 from flowcore.planner.plan import BoundedStage, LiveQuery, Plan
 from flowcore.spark.bounded.batch import named
 from flowcore.spark.bounded.manifest import Manifest

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 
-from flowcore.graph.operators import topic_of
+from flowcore.api.operators import topic_of
 from flowcore.kafka.latency_collector import LatencyCollector
 from flowcore.kafka.markers import MarkerSource, ensure_companion
 from flowcore.planner.plan import LiveQuery, Plan

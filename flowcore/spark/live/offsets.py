@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 
+from flowcore.api.connectors import KafkaTopic, Position
 from flowcore.errors import PlanError
-from flowcore.graph.connectors import KafkaTopic, Position
 from flowcore.kafka.topics import begin_offsets, end_offsets, offsets_at
 
 __all__ = ["committed_offsets", "offset_range", "offsets_json", "start_offsets"]

@@ -19,10 +19,10 @@ from typing import Any
 
 from pyspark.sql.streaming.query import StreamingQuery
 
+from flowcore.api.operators import topic_of
 from flowcore.backlog import Thresholds
 from flowcore.elements import MIN_TIMESTAMP_MS
 from flowcore.errors import BrokerError
-from flowcore.graph.operators import topic_of
 from flowcore.latency import LatencySummary
 from flowcore.metrics.health import show_seconds
 from flowcore.metrics.progress import (

@@ -13,8 +13,8 @@ from pathlib import Path
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
+from flowcore.api.operators import topic_of
 from flowcore.flush.withheld import Withheld
-from flowcore.graph.operators import topic_of
 from flowcore.kafka.elements import ElementWriter
 from flowcore.kafka.security import spark_login
 from flowcore.planner.plan import Decision, LiveQuery

@@ -15,8 +15,8 @@ from typing import Protocol, Self
 
 from pyspark.sql.streaming.query import StreamingQuery
 
+from flowcore.api.operators import topic_of
 from flowcore.errors import FlowcoreError, RunError
-from flowcore.graph.operators import topic_of
 from flowcore.kafka.latency_collector import LatencyCollector
 from flowcore.kafka.topics import ensure_topics, partition_counts
 from flowcore.latency.summary import LatencySummary

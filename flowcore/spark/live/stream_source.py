@@ -10,9 +10,9 @@ from collections.abc import Iterable
 
 from pyspark.sql import DataFrame
 
+from flowcore.api.connectors import KafkaTopic
+from flowcore.api.operators import topic_of
 from flowcore.errors import PlanError
-from flowcore.graph.connectors import KafkaTopic
-from flowcore.graph.operators import topic_of
 from flowcore.kafka.limits import TopicLimits
 from flowcore.kafka.security import spark_login
 from flowcore.planner.plan import LiveQuery

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping
 
+from flowcore.api.operators import Read, Write, topic_of
 from flowcore.errors import BrokerError
-from flowcore.graph.operators import Read, Write, topic_of
 from flowcore.kafka.topics import ends_of
 from flowcore.metrics.tally import Offsets
 from flowcore.planner.plan import Plan

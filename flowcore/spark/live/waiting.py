@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from flowcore.api.operators import Operator
 from flowcore.backlog.inputs import Inputs
-from flowcore.graph.operators import Operator
 from flowcore.metrics.progress import QueryProgress
 from flowcore.planner.plan import LiveQuery, Plan
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from flowcore.graph.operators import Aggregate
+from flowcore.api.operators import Aggregate
 from flowcore.spark.bounded import batch
 from flowcore.spark.query import elements
 from flowcore.spark.query.lanes import EVENT, LANE, TIME, VALUE, Lane, Tracks

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from flowcore.graph.connectors import KafkaTopic
-from flowcore.graph.operators import Aggregate, KeyGroupOperator, Read, Write, topic_of
+from flowcore.api.connectors import KafkaTopic
+from flowcore.api.operators import Aggregate, KeyGroupOperator, Read, Write, topic_of
 from flowcore.kafka.limits import TopicLimits, topic_limits
 from flowcore.kafka.topics import partition_counts
 from flowcore.planner.plan import LiveQuery, Plan

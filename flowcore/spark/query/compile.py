@@ -15,9 +15,8 @@ from itertools import count
 
 from pyspark.sql import DataFrame
 
-from flowcore.errors import PlanError
-from flowcore.graph.connectors import KafkaTopic
-from flowcore.graph.operators import (
+from flowcore.api.connectors import KafkaTopic
+from flowcore.api.operators import (
     Aggregate,
     Apply,
     FlatMap,
@@ -35,6 +34,7 @@ from flowcore.graph.operators import (
     Write,
     topic_of,
 )
+from flowcore.errors import PlanError
 from flowcore.keygroups.emission import RESULTS
 from flowcore.planner.columns import columns_used
 from flowcore.planner.failures import letters_of

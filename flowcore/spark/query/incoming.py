@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
 
-from flowcore.graph.connectors import KafkaTopic
-from flowcore.graph.event_time import event_time_of, marker_of, said_of
-from flowcore.graph.operators import Read
+from flowcore.api.connectors import KafkaTopic
+from flowcore.api.event_time import event_time_of, marker_of, said_of
+from flowcore.api.operators import Read
 from flowcore.kafka.elements import CHANNEL_HEADER, ELEMENT_HEADER
 from flowcore.spark.query import elements
 from flowcore.spark.query.beside import Beside

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from flowcore.graph.expressions import Expression
+from flowcore.api.expressions import Expression
 from flowcore.spark.sql import quoted
 
 __all__ = [

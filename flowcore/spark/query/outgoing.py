@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
 
-from flowcore.graph.connectors import KafkaTopic
-from flowcore.graph.operators import Read, Write
+from flowcore.api.connectors import KafkaTopic
+from flowcore.api.operators import Read, Write
 from flowcore.kafka.elements import ELEMENT_HEADER
 from flowcore.spark.query import elements
 from flowcore.spark.query.beside import Beside

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 
 from pyspark.sql import DataFrame
 
-from flowcore.graph.connectors import KafkaTopic
-from flowcore.graph.operators import Write
+from flowcore.api.connectors import KafkaTopic
+from flowcore.api.operators import Write
 from flowcore.kafka.limits import TopicLimits
 from flowcore.spark.sinks import headers
 from flowcore.spark.sql import literal

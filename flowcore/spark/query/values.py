@@ -11,10 +11,10 @@ from collections.abc import Mapping
 
 from pyspark.sql import DataFrame, SparkSession
 
+from flowcore.api.connectors import KafkaTopic
+from flowcore.api.operators import Read, topic_of
+from flowcore.api.value_formats import runs_in_python, value_schema
 from flowcore.errors import PlanError
-from flowcore.graph.connectors import KafkaTopic
-from flowcore.graph.operators import Read, topic_of
-from flowcore.graph.value_formats import runs_in_python, value_schema
 from flowcore.spark.query.formats import avro, json_text, python, raw
 from flowcore.spark.query.formats.typed import require_type, required, typed
 from flowcore.spark.sql import literal, quoted

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
+from flowcore.api.event_time import marker_of, said_of
+from flowcore.api.operators import Read, topic_of
 from flowcore.background import Repeating
 from flowcore.flush.withheld import Withheld
-from flowcore.graph.event_time import marker_of, said_of
-from flowcore.graph.operators import Read, topic_of
 from flowcore.kafka.elements import ElementWriter
 from flowcore.planner.plan import LiveQuery
 from flowcore.serializers.formats.raw import RawFormat

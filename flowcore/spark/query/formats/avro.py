@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from flowcore.graph.connectors import KafkaTopic
-from flowcore.graph.schema import Column, Schema
-from flowcore.graph.value_schemas import format_of
+from flowcore.api.connectors import KafkaTopic
+from flowcore.api.schema import Column, Schema
+from flowcore.api.value_schemas import format_of
 from flowcore.serializers.formats import AvroFormat, ConfluentAvroFormat
 from flowcore.serializers.formats.avro_types import avro_columns
 from flowcore.spark.sql import literal, quoted, struct

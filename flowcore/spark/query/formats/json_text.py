@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from flowcore.graph.schema import Schema
+from flowcore.api.schema import Schema
 from flowcore.spark.sql import literal, quoted, struct
 
 __all__ = ["misfits", "parsed", "written"]

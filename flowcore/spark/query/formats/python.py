@@ -17,10 +17,10 @@ from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import StructType
 
-from flowcore.graph.connectors import KafkaTopic
-from flowcore.graph.schema import Schema
-from flowcore.graph.value_formats import value_schema
-from flowcore.graph.value_schemas import format_of
+from flowcore.api.connectors import KafkaTopic
+from flowcore.api.schema import Schema
+from flowcore.api.value_formats import value_schema
+from flowcore.api.value_schemas import format_of
 from flowcore.serializers.formats.rows_bulk import bulk_format
 from flowcore.serializers.formats.value_format import ValueFormat
 from flowcore.spark.sql import literal, quoted, struct

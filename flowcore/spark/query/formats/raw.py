@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from flowcore.graph.schema import Schema
+from flowcore.api.schema import Schema
 from flowcore.spark.sql import quoted, struct
 
 __all__ = ["misfits", "parsed", "written"]

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from pyspark.sql import DataFrame
 from pyspark.sql.types import DataType
 
+from flowcore.api.connectors import KafkaTopic
+from flowcore.api.schema import Column
 from flowcore.errors import PlanError
-from flowcore.graph.connectors import KafkaTopic
-from flowcore.graph.schema import Column
 from flowcore.spark.sql import literal, quoted
 
 __all__ = ["require_type", "required", "typed"]

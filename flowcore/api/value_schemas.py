@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from flowcore.api.schema import Column, Schema
+from flowcore.api.value_formats import Formatted, value_schema
 from flowcore.errors import FormatError
-from flowcore.graph.schema import Column, Schema
-from flowcore.graph.value_formats import Formatted, value_schema
 from flowcore.serializers.formats import (
     AvroFormat,
     ConfluentAvroFormat,

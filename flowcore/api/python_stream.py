@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from flowcore.graph import checks
-from flowcore.graph.attributes import Attributes, declared
-from flowcore.graph.flushing import flush_ms, keyed
-from flowcore.graph.functions import require_function
-from flowcore.graph.operators import (
+from flowcore.api import checks
+from flowcore.api.attributes import Attributes, declared
+from flowcore.api.flushing import flush_ms, keyed
+from flowcore.api.functions import require_function
+from flowcore.api.operators import (
     Apply,
     Filter,
     FlatMap,
@@ -18,11 +18,11 @@ from flowcore.graph.operators import (
     MapBatches,
     Operator,
 )
-from flowcore.graph.schema import Schema
+from flowcore.api.schema import Schema
 
 if TYPE_CHECKING:
-    from flowcore.graph.flow import Flow
-    from flowcore.graph.stream import Stream
+    from flowcore.api.flow import Flow
+    from flowcore.api.stream import Stream
 
 __all__ = ["PythonStream"]
 

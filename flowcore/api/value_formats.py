@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from flowcore.api.schema import Schema
 from flowcore.errors import FormatError, PlanError
-from flowcore.graph.schema import Schema
 
 __all__ = ["Formatted", "check_format", "check_written", "runs_in_python", "value_schema"]
 
@@ -43,7 +43,7 @@ def check_format(topic: Formatted) -> None:
     """
     if topic.format == "json" and not topic.format_options:
         return  # Spark's JSON holds every type, and more of them than `JsonFormat` does
-    from flowcore.graph.value_schemas import check_values  # noqa: PLC0415 - NumPy and more, which few need
+    from flowcore.api.value_schemas import check_values  # noqa: PLC0415 - NumPy and more, which few need
 
     try:
         check_values(topic)
@@ -61,7 +61,7 @@ def value_schema(topic: Formatted) -> Schema | None:
         return Schema.parse(topic.schema)
     if not topic.format_options:
         return None
-    from flowcore.graph.value_schemas import own_columns  # noqa: PLC0415 - as above
+    from flowcore.api.value_schemas import own_columns  # noqa: PLC0415 - as above
 
     columns = own_columns(topic)
     return Schema(tuple(columns.values())) if columns else None

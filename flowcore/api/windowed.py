@@ -7,16 +7,15 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from flowcore.errors import PlanError
-from flowcore.graph import checks, window_checks
-from flowcore.graph.expressions import Expression, resolve
-from flowcore.graph.flushing import flush_ms
-from flowcore.graph.functions import require_function
-from flowcore.graph.operators import Operator
-from flowcore.graph.schema import Schema
-from flowcore.graph.stateful import WINDOW_COLUMNS, KeyedProcess, Window
-from flowcore.graph.window_aggregates import window_aggregates
-from flowcore.graph.window_assigners import (
+from flowcore.api import checks, window_checks
+from flowcore.api.expressions import Expression, resolve
+from flowcore.api.flushing import flush_ms
+from flowcore.api.functions import require_function
+from flowcore.api.operators import Operator
+from flowcore.api.schema import Schema
+from flowcore.api.stateful import WINDOW_COLUMNS, KeyedProcess, Window
+from flowcore.api.window_aggregates import window_aggregates
+from flowcore.api.window_assigners import (
     GAP_COLUMN,
     Length,
     Session,
@@ -24,6 +23,7 @@ from flowcore.graph.window_assigners import (
     assigner_of,
     whole_ms,
 )
+from flowcore.errors import PlanError
 from flowcore.process import KeyedProcessFunction
 from flowcore.windows import (
     Aggregate,
@@ -40,8 +40,8 @@ from flowcore.windows.functions import WindowFunction
 from flowcore.windows.triggers import Trigger
 
 if TYPE_CHECKING:
-    from flowcore.graph.flow import Flow
-    from flowcore.graph.stream import Stream
+    from flowcore.api.flow import Flow
+    from flowcore.api.stream import Stream
 
 __all__ = ["Then", "WindowedStream", "keyed_process", "window"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import importlib
 from pathlib import Path
 
+from flowcore.api.flow import Flow
 from flowcore.errors import ConfigurationError, PlanError
-from flowcore.graph.flow import Flow
 
 __all__ = ["load_flow"]
 

@@ -14,11 +14,9 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import NamedTuple
 
-from flowcore.durations import MILLISECOND, show_duration
-from flowcore.errors import PlanError
-from flowcore.graph.expressions import resolve
-from flowcore.graph.idempotent import not_idempotent
-from flowcore.graph.operators import (
+from flowcore.api.expressions import resolve
+from flowcore.api.idempotent import not_idempotent
+from flowcore.api.operators import (
     Aggregate,
     Filter,
     FlatMap,
@@ -30,7 +28,9 @@ from flowcore.graph.operators import (
     Window,
     Write,
 )
-from flowcore.graph.stateful import WINDOW_COLUMNS
+from flowcore.api.stateful import WINDOW_COLUMNS
+from flowcore.durations import MILLISECOND, show_duration
+from flowcore.errors import PlanError
 
 __all__ = ["Obstacle", "buffer_key", "flush_ms", "keyed", "obstacle", "require_flushable"]
 

@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from flowcore.api.expressions import Expression
+from flowcore.api.functions import promises
+from flowcore.api.idempotent import IDEMPOTENT
+from flowcore.api.node import Node
+from flowcore.api.schema import Schema
 from flowcore.errors import PlanError
-from flowcore.graph.expressions import Expression
-from flowcore.graph.functions import promises
-from flowcore.graph.idempotent import IDEMPOTENT
-from flowcore.graph.node import Node
-from flowcore.graph.schema import Schema
 from flowcore.windows.built_in import BuiltIn, BuiltIns
 from flowcore.windows.config import WindowConfig
 from flowcore.windows.functions import Aggregate, PlainProcess, Reduce
@@ -86,7 +86,7 @@ class Window(Node):
     def known(self) -> Mapping[str, bool]:
         """Over bounded input it puts out at its end; with a key, later emissions replace earlier ones.
 
-        Its aggregates have to be such (`flowcore.graph.idempotent`), or its function has to declare it.
+        Its aggregates have to be such (`flowcore.api.idempotent`), or its function has to declare it.
         """
         return {
             **Node.known(self),

@@ -9,11 +9,11 @@ import logging
 import re
 from collections.abc import Mapping, Sequence
 
+from flowcore.api.connectors import KafkaTopic, Sink, Source
+from flowcore.api.expressions import Expression, resolve
+from flowcore.api.operators import FlatMap, Map, MapBatches, Operator, Read, upstream
+from flowcore.api.schema import Schema
 from flowcore.errors import PlanError
-from flowcore.graph.connectors import KafkaTopic, Sink, Source
-from flowcore.graph.expressions import Expression, resolve
-from flowcore.graph.operators import FlatMap, Map, MapBatches, Operator, Read, upstream
-from flowcore.graph.schema import Schema
 
 __all__ = [
     "aggregate_expressions",

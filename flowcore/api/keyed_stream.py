@@ -6,21 +6,21 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from flowcore.graph import windowed as declare
-from flowcore.graph.attributes import Attributes, declared
-from flowcore.graph.operators import Operator, SideOutput
-from flowcore.graph.schema import Schema
-from flowcore.graph.stateful import LATE, side_columns
-from flowcore.graph.window_assigners import Length, WindowDeclaration
-from flowcore.graph.windowed import WindowedStream
+from flowcore.api import windowed as declare
+from flowcore.api.attributes import Attributes, declared
+from flowcore.api.operators import Operator, SideOutput
+from flowcore.api.schema import Schema
+from flowcore.api.stateful import LATE, side_columns
+from flowcore.api.window_assigners import Length, WindowDeclaration
+from flowcore.api.windowed import WindowedStream
 from flowcore.process import KeyedProcessFunction
 from flowcore.windows import Evictor
 from flowcore.windows.config import LateRecords, WindowTime
 from flowcore.windows.triggers import Trigger
 
 if TYPE_CHECKING:
-    from flowcore.graph.flow import Flow
-    from flowcore.graph.stream import Stream
+    from flowcore.api.flow import Flow
+    from flowcore.api.stream import Stream
 
 __all__ = ["KeyedStream"]
 

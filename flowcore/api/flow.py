@@ -6,15 +6,15 @@ is an error here, with the name of the operator and the column.
 
 from __future__ import annotations
 
+from flowcore.api import checks
+from flowcore.api.attributes import Attributes, declared
+from flowcore.api.connectors import KafkaTopic, Source
+from flowcore.api.event_time import require_event_time
+from flowcore.api.flushing import require_flushable
+from flowcore.api.operators import Operator, Read, Write
+from flowcore.api.schema import Schema
+from flowcore.api.stream import Stream
 from flowcore.errors import PlanError
-from flowcore.graph import checks
-from flowcore.graph.attributes import Attributes, declared
-from flowcore.graph.connectors import KafkaTopic, Source
-from flowcore.graph.event_time import require_event_time
-from flowcore.graph.flushing import require_flushable
-from flowcore.graph.operators import Operator, Read, Write
-from flowcore.graph.schema import Schema
-from flowcore.graph.stream import Stream
 
 __all__ = ["Flow"]
 

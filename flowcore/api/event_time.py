@@ -15,11 +15,11 @@ from sqlglot.errors import SqlglotError
 from sqlglot.optimizer.annotate_types import annotate_types
 from sqlglot.optimizer.qualify import qualify
 
+from flowcore.api.checks import row_expression
+from flowcore.api.expressions import Expression
+from flowcore.api.operators import Read, topic_of
+from flowcore.api.schema import Schema
 from flowcore.errors import PlanError
-from flowcore.graph.checks import row_expression
-from flowcore.graph.expressions import Expression
-from flowcore.graph.operators import Read, topic_of
-from flowcore.graph.schema import Schema
 from flowcore.watermarks.strategies import Periodic, Punctuated
 
 __all__ = ["event_time_of", "marker_of", "require_event_time", "said_of"]

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from flowcore.api import checks
+from flowcore.api.attributes import Attributes, declared
+from flowcore.api.functions import require_function
+from flowcore.api.grouping import GROUPED, OfBatches, OfRecords, require_ends, side_aggregates
+from flowcore.api.operators import CoGroup, Operator
+from flowcore.api.schema import Schema
 from flowcore.errors import PlanError
-from flowcore.graph import checks
-from flowcore.graph.attributes import Attributes, declared
-from flowcore.graph.functions import require_function
-from flowcore.graph.grouping import GROUPED, OfBatches, OfRecords, require_ends, side_aggregates
-from flowcore.graph.operators import CoGroup, Operator
-from flowcore.graph.schema import Schema
 
 if TYPE_CHECKING:
-    from flowcore.graph.flow import Flow
-    from flowcore.graph.stream import Stream
+    from flowcore.api.flow import Flow
+    from flowcore.api.stream import Stream
 
 __all__ = ["co_group"]
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Literal, get_args
 
+from flowcore.api.schema import Schema
+from flowcore.api.value_formats import check_format
 from flowcore.errors import ConfigurationError
-from flowcore.graph.schema import Schema
-from flowcore.graph.value_formats import check_format
 from flowcore.watermarks.strategies import WatermarkStrategy
 
 __all__ = [

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
-from flowcore.errors import PlanError
-from flowcore.graph.expressions import Expression
-from flowcore.graph.functions import require_function
-from flowcore.graph.operators import (
+from flowcore.api.expressions import Expression
+from flowcore.api.functions import require_function
+from flowcore.api.operators import (
     Aggregate,
     Apply,
     MapBatches,
@@ -19,7 +18,8 @@ from flowcore.graph.operators import (
     topic_of,
     upstream,
 )
-from flowcore.graph.window_assigners import GapColumn
+from flowcore.api.window_assigners import GapColumn
+from flowcore.errors import PlanError
 from flowcore.process import KeyedProcessFunction
 from flowcore.windows import (
     CountEvictor,

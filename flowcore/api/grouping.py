@@ -11,8 +11,8 @@ from functools import partial
 from itertools import pairwise
 from typing import Any, Literal
 
+from flowcore.api.expressions import Expression, resolve
 from flowcore.errors import PlanError
-from flowcore.graph.expressions import Expression, resolve
 
 __all__ = ["GROUPED", "OfBatches", "OfRecords", "Side", "SideAggregate", "require_ends", "side_aggregates"]
 

@@ -12,10 +12,10 @@ from typing import NamedTuple, NoReturn
 import sqlglot
 from sqlglot.tokenizer_core import Token, TokenType
 
+from flowcore.api.checks import row_expression
+from flowcore.api.expressions import Expression
+from flowcore.api.operators import Operator
 from flowcore.errors import PlanError
-from flowcore.graph.checks import row_expression
-from flowcore.graph.expressions import Expression
-from flowcore.graph.operators import Operator
 from flowcore.windows.built_in import BuiltIn
 from flowcore.windows.folds import FOLDS
 

@@ -10,15 +10,14 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from flowcore.errors import PlanError
-from flowcore.graph import checks
-from flowcore.graph.attributes import Attributes, OperatorAttributes, declared
-from flowcore.graph.co_grouping import co_group
-from flowcore.graph.connectors import KafkaTopic, Sink
-from flowcore.graph.expressions import resolve
-from flowcore.graph.flushing import flush_ms
-from flowcore.graph.keyed_stream import KeyedStream
-from flowcore.graph.operators import (
+from flowcore.api import checks
+from flowcore.api.attributes import Attributes, OperatorAttributes, declared
+from flowcore.api.co_grouping import co_group
+from flowcore.api.connectors import KafkaTopic, Sink
+from flowcore.api.expressions import resolve
+from flowcore.api.flushing import flush_ms
+from flowcore.api.keyed_stream import KeyedStream
+from flowcore.api.operators import (
     Aggregate,
     Join,
     JoinType,
@@ -29,12 +28,13 @@ from flowcore.graph.operators import (
     WithColumns,
     Write,
 )
-from flowcore.graph.python_stream import PythonStream
-from flowcore.graph.schema import Schema
-from flowcore.graph.value_formats import check_written
+from flowcore.api.python_stream import PythonStream
+from flowcore.api.schema import Schema
+from flowcore.api.value_formats import check_written
+from flowcore.errors import PlanError
 
 if TYPE_CHECKING:
-    from flowcore.graph.flow import Flow
+    from flowcore.api.flow import Flow
 
 __all__ = ["Stream"]
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING
 
-from flowcore.graph.attributes import OperatorAttributes
+from flowcore.api.attributes import OperatorAttributes
 
 if TYPE_CHECKING:
-    from flowcore.graph.operators import Operator
+    from flowcore.api.operators import Operator
 
 __all__ = ["Node"]
 

@@ -13,7 +13,7 @@ from functools import cache
 import sqlglot
 from sqlglot import exp
 
-from flowcore.graph.expressions import is_aggregate
+from flowcore.api.expressions import is_aggregate
 
 __all__ = ["IDEMPOTENT", "not_idempotent"]
 

@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from flowcore.graph.connectors import KafkaTopic, Sink, Source
-from flowcore.graph.expressions import Expression
-from flowcore.graph.functions import promises
-from flowcore.graph.grouping import SideAggregate
-from flowcore.graph.idempotent import not_idempotent
-from flowcore.graph.node import Node
-from flowcore.graph.schema import Schema
-from flowcore.graph.stateful import KeyedProcess, SideOutput, Window
+from flowcore.api.connectors import KafkaTopic, Sink, Source
+from flowcore.api.expressions import Expression
+from flowcore.api.functions import promises
+from flowcore.api.grouping import SideAggregate
+from flowcore.api.idempotent import not_idempotent
+from flowcore.api.node import Node
+from flowcore.api.schema import Schema
+from flowcore.api.stateful import KeyedProcess, SideOutput, Window
 
 __all__ = [
     "Aggregate",
