@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from flowcore.errors import StateError
+from flowcore.keyed.plain import from_plain, to_plain
 from flowcore.process.state import Entry, ProcessState
 from flowcore.process.states import Declaration
-from flowcore.windows.plain import from_plain, to_plain
 
 __all__ = [
     "VERSION",

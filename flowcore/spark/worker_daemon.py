@@ -14,8 +14,10 @@ import pyarrow.compute as pc
 from pyspark import daemon, worker
 
 from flowcore import chains
-from flowcore.keygroups import folded, processes, records
+from flowcore.process import keyed as processes
 from flowcore.spark.keyed import key_groups
+from flowcore.windows import keyed as records
+from flowcore.windows.columnar import folded
 
 __all__ = ["IMPORTED"]
 

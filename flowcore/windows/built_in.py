@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from flowcore.keyed.plain import to_plain
 from flowcore.windows.folds import FOLDS, Fold
-from flowcore.windows.plain import to_plain
 
 __all__ = ["BuiltIn", "BuiltIns"]
 

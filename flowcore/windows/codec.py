@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from flowcore.errors import StateError
+from flowcore.keyed.plain import from_plain, to_plain
 from flowcore.windows.config import WindowConfig
 from flowcore.windows.contents import HeldRecord
 from flowcore.windows.panes import OpenPane
-from flowcore.windows.plain import from_plain, to_plain
 from flowcore.windows.state import KeyState, Pane, WindowState
 from flowcore.windows.window import TimeWindow
 

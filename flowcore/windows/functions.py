@@ -28,7 +28,7 @@ __all__ = [
 
 
 class AggregateFunction(Protocol):
-    """Folds values into an accumulator, which has to be plain data: see `flowcore.windows.plain`."""
+    """Folds values into an accumulator, which has to be plain data: see `flowcore.keyed.plain`."""
 
     def create(self) -> Any:
         """An accumulator of nothing."""

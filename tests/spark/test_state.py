@@ -14,11 +14,9 @@ from pyspark.sql import functions as F
 
 from flowcore.elements import Watermark
 from flowcore.errors import StateError
-from flowcore.keygroups.folded import FoldedWindows
-from flowcore.keygroups.operator import KeyGroupOperator
-from flowcore.keygroups.processes import KeyedProcesses
-from flowcore.keygroups.records import RecordWindows
+from flowcore.keyed.operator import KeyGroupOperator
 from flowcore.process import KeyedProcessFunction
+from flowcore.process.keyed import KeyedProcesses
 from flowcore.settings import Settings
 from flowcore.spark.keyed.steps import Steps
 from flowcore.spark.live.inspection import KeyGroupState, NativeState, state_of
@@ -26,6 +24,8 @@ from flowcore.spark.session import live_session
 from flowcore.windows import Aggregate, CountEvictor, Process, SessionWindows, TumblingWindows, WindowConfig
 from flowcore.windows.aggregates import CollectList
 from flowcore.windows.built_in import BuiltIn, BuiltIns
+from flowcore.windows.columnar.folded import FoldedWindows
+from flowcore.windows.keyed import RecordWindows
 
 ROWS = pa.schema([pa.field("user", pa.string()), pa.field("t", pa.int64()), pa.field("v", pa.int64())])
 TOTALS = Aggregate(BuiltIns((("n", BuiltIn("count")), ("total", BuiltIn("sum", ("v",))))))

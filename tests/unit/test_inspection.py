@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from flowcore.errors import StateError
-from flowcore.keygroups.inspection import HeldGroup, held
-from flowcore.keygroups.runtime import Remembered, Runtime
-from flowcore.keygroups.store import MemoryStore
+from flowcore.keyed.inspection import HeldGroup, held
+from flowcore.keyed.runtime import Remembered, Runtime
+from flowcore.keyed.store import MemoryStore
 from flowcore.windows import SessionWindows, TumblingWindows
 from tests.unit.test_keygroups_runtime import by_column, by_record, rows, runtime_of, windows
 

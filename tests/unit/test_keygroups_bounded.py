@@ -8,10 +8,10 @@ import pytest
 
 from flowcore import KeyedProcessFunction
 from flowcore.errors import FunctionError
-from flowcore.keygroups.bounded import BoundedRun
-from flowcore.keygroups.emission import RESULTS
-from flowcore.keygroups.process_outputs import side
-from flowcore.keygroups.processes import KeyedProcesses
+from flowcore.keyed.bounded import BoundedRun
+from flowcore.keyed.output_columns import RESULTS
+from flowcore.process.keyed import KeyedProcesses
+from flowcore.process.outputs import side
 
 ROWS = pa.schema([("user", pa.string()), ("at", pa.int64()), ("n", pa.int64())])
 NUMBERS = pa.schema([("n", pa.int64())])

@@ -24,22 +24,22 @@ from flowcore.elements import (
 )
 from flowcore.errors import StateError
 from flowcore.flush import Buffer, BufferOutput
+from flowcore.flush.buffered import Buffered
 from flowcore.flush.buffering import control, input_idle, look, record, start
-from flowcore.keygroups.buffered import Buffered
-from flowcore.keygroups.buffers import ELEMENTS, FlushBuffers
-from flowcore.keygroups.emission import RESULTS, TIMESTAMP
-from flowcore.keygroups.event_time import Source
-from flowcore.keygroups.folded import FoldedWindows
-from flowcore.keygroups.latest import Latest
-from flowcore.keygroups.operator import KeyGroup, Outputs
-from flowcore.keygroups.packed import Channel, Packed
-from flowcore.keygroups.runtime import Remembered, Runtime
-from flowcore.keygroups.store import MemoryStore
+from flowcore.flush.keyed import ELEMENTS, FlushBuffers
+from flowcore.flush.latest import Latest
+from flowcore.keyed.operator import KeyGroup, Outputs
+from flowcore.keyed.output_columns import RESULTS, TIMESTAMP
+from flowcore.keyed.packed import Channel, Packed
+from flowcore.keyed.runtime import Remembered, Runtime
+from flowcore.keyed.store import MemoryStore
+from flowcore.keyed.watermark_progress import Source
 from flowcore.serializers.events import LatencyMarkerEventSerializer
 from flowcore.serializers.formats.raw import RawFormat
 from flowcore.serializers.tagged import TaggedSerializer
 from flowcore.windows import Aggregate, TumblingWindows, WindowConfig
 from flowcore.windows.built_in import BuiltIn, BuiltIns
+from flowcore.windows.columnar.folded import FoldedWindows
 
 ROWS = pa.schema([pa.field("key", pa.string()), pa.field("value", pa.int64()), pa.field("t", pa.int64())])
 EVENTS = LatencyMarkerEventSerializer()

@@ -9,10 +9,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from flowcore.keygroups.folding import Folding
-from flowcore.keygroups.result_types import result_type
-from flowcore.keygroups.table import Table
 from flowcore.windows.built_in import BuiltIn
+from flowcore.windows.columnar.folding import Folding
+from flowcore.windows.columnar.result_types import result_type
+from flowcore.windows.columnar.table import Table
 
 UTC = dt.UTC
 NOON = dt.datetime(2024, 1, 1, 12, tzinfo=UTC)

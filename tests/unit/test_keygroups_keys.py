@@ -11,18 +11,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flowcore.keygroups.event_time import Source
-from flowcore.keygroups.folded import FoldedWindows
-from flowcore.keygroups.packed import Channel, Packed
-from flowcore.keygroups.processes import KeyedProcesses
-from flowcore.keygroups.records import RecordWindows
-from flowcore.keygroups.runtime import Runtime
-from flowcore.keygroups.slots import coded, python_keys
-from flowcore.keygroups.store import MemoryStore
+from flowcore.keyed.key_index import coded, python_keys
+from flowcore.keyed.packed import Channel, Packed
+from flowcore.keyed.runtime import Runtime
+from flowcore.keyed.store import MemoryStore
+from flowcore.keyed.watermark_progress import Source
 from flowcore.process import KeyedProcessFunction
+from flowcore.process.keyed import KeyedProcesses
 from flowcore.watermarks.strategies import BoundedOutOfOrderness, WatermarkStrategy
 from flowcore.windows import Aggregate, SessionWindows, TumblingWindows, WindowConfig
 from flowcore.windows.built_in import BuiltIn, BuiltIns
+from flowcore.windows.columnar.folded import FoldedWindows
+from flowcore.windows.keyed import RecordWindows
 
 NAN = float("nan")
 INNER = pa.struct([pa.field("x", pa.float64()), pa.field("name", pa.string())])

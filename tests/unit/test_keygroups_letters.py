@@ -13,14 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flowcore.errors import FunctionError
-from flowcore.keygroups.event_time import Source
-from flowcore.keygroups.letters import LETTERS, Letters
-from flowcore.keygroups.packed import Channel, Packed
-from flowcore.keygroups.processes import KeyedProcesses
-from flowcore.keygroups.records import RecordWindows
-from flowcore.keygroups.runtime import Remembered, Runtime, Stepped
-from flowcore.keygroups.store import MemoryStore
+from flowcore.keyed.dead_letters import LETTERS, Letters
+from flowcore.keyed.packed import Channel, Packed
+from flowcore.keyed.runtime import Remembered, Runtime, Stepped
+from flowcore.keyed.store import MemoryStore
+from flowcore.keyed.watermark_progress import Source
 from flowcore.process import KeyedProcessFunction
+from flowcore.process.keyed import KeyedProcesses
 from flowcore.testing.process_harness import ProcessHarness
 from flowcore.watermarks.strategies import BoundedOutOfOrderness, WatermarkStrategy
 from flowcore.windows import (
@@ -34,6 +33,7 @@ from flowcore.windows import (
     WindowConfig,
 )
 from flowcore.windows.functions import PlainProcess
+from flowcore.windows.keyed import RecordWindows
 from flowcore.windows.triggers import Count, EventTime, Verdict
 from tests.unit.test_process_oracle import Everything
 

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 
 from flowcore.elements import RecordAttributes
 from flowcore.errors import FunctionError, StateError
-from flowcore.keygroups.event_time import Source
-from flowcore.keygroups.operator import Outputs
-from flowcore.keygroups.packed import Channel, Packed
-from flowcore.keygroups.processes import KeyedProcesses
-from flowcore.keygroups.runtime import Remembered, Runtime, Stepped
-from flowcore.keygroups.store import MemoryStore
+from flowcore.keyed.operator import Outputs
+from flowcore.keyed.packed import Channel, Packed
+from flowcore.keyed.runtime import Remembered, Runtime, Stepped
+from flowcore.keyed.store import MemoryStore
+from flowcore.keyed.watermark_progress import Source
 from flowcore.process import KeyedProcessFunction
+from flowcore.process.keyed import KeyedProcesses
 from flowcore.testing.process_harness import ProcessHarness
 from flowcore.watermarks.strategies import BoundedOutOfOrderness, WatermarkStrategy
 from tests.unit.test_process_oracle import Everything

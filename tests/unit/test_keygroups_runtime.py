@@ -14,17 +14,17 @@ from hypothesis import strategies as st
 
 from flowcore.elements import EndOfInput, LatencyMarker, LatencyMarkerEvent, RecordAttributes, Watermark
 from flowcore.errors import StateError
-from flowcore.keygroups.event_time import Source
-from flowcore.keygroups.folded import FoldedWindows
-from flowcore.keygroups.packed import Channel, Kind, Packed, in_order
-from flowcore.keygroups.packing import Inputs, Packing
-from flowcore.keygroups.records import RecordWindows
-from flowcore.keygroups.runtime import Remembered, Runtime
-from flowcore.keygroups.store import MemoryStore
+from flowcore.keyed.packed import Channel, Kind, Packed, in_order
+from flowcore.keyed.packing import Inputs, Packing
+from flowcore.keyed.runtime import Remembered, Runtime
+from flowcore.keyed.store import MemoryStore
+from flowcore.keyed.watermark_progress import Source
 from flowcore.serializers.events import LatencyMarkerEventSerializer
 from flowcore.watermarks.strategies import BoundedOutOfOrderness, WatermarkStrategy
 from flowcore.windows import Aggregate, SlidingWindows, TumblingWindows, WindowConfig
 from flowcore.windows.built_in import BuiltIn, BuiltIns
+from flowcore.windows.columnar.folded import FoldedWindows
+from flowcore.windows.keyed import RecordWindows
 
 ROWS = pa.schema([pa.field("user", pa.string()), pa.field("t", pa.int64()), pa.field("v", pa.int64())])
 TOTALS = (("n", BuiltIn("count")), ("total", BuiltIn("sum", ("v",))))

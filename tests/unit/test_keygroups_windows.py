@@ -16,10 +16,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from flowcore.elements import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS, RecordAttributes
-from flowcore.keygroups.folded import FoldedWindows
-from flowcore.keygroups.operator import KeyGroup, KeyGroupOperator, Outputs
-from flowcore.keygroups.records import RecordWindows
-from flowcore.keygroups.session_columns import stretches
+from flowcore.keyed.operator import KeyGroup, KeyGroupOperator, Outputs
 from flowcore.testing.harness import WindowHarness
 from flowcore.windows import (
     Aggregate,
@@ -35,6 +32,9 @@ from flowcore.windows import (
     WindowConfig,
 )
 from flowcore.windows.built_in import BuiltIn, BuiltIns
+from flowcore.windows.columnar.folded import FoldedWindows
+from flowcore.windows.columnar.session_columns import stretches
+from flowcore.windows.keyed import RecordWindows
 from flowcore.windows.triggers import (
     ContinuousEventTime,
     ContinuousProcessingTime,

@@ -14,14 +14,14 @@ from flowcore import Flow, KafkaTopic, KeyedProcessFunction, OperatorAttributesB
 from flowcore.api.operators import Operator
 from flowcore.chains import ChainBehind, ChainSpec, Receiver, Step
 from flowcore.errors import FunctionError
-from flowcore.keygroups.letters import LETTERS
-from flowcore.keygroups.operator import Outputs
-from flowcore.keygroups.processes import KeyedProcesses
-from flowcore.keygroups.store import MemoryStore
+from flowcore.keyed.dead_letters import LETTERS
+from flowcore.keyed.operator import Outputs
+from flowcore.keyed.store import MemoryStore
 from flowcore.planner import plan_flow
 from flowcore.planner.details import parts
 from flowcore.planner.failures import failure_of
 from flowcore.planner.plan import Chain, Plan
+from flowcore.process.keyed import KeyedProcesses
 from flowcore.settings import Settings
 from tests.unit.test_keygroups_letters import ROWS as INPUT
 from tests.unit.test_keygroups_letters import Row, letters, packed, processes, row, runtime

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowcore.errors import StateError
+from flowcore.keyed.plain import from_plain, to_plain
 from flowcore.testing.harness import WindowHarness
 from flowcore.windows import (
     Aggregate,
@@ -28,7 +29,6 @@ from flowcore.windows import (
     snapshot,
 )
 from flowcore.windows.aggregates import CollectList, Sum
-from flowcore.windows.plain import from_plain, to_plain
 from flowcore.windows.timers import Timer, TimerQueue
 
 SUMS = WindowConfig(assigner=TumblingWindows(10), function=Aggregate(Sum()))
@@ -199,7 +199,7 @@ def test_timers_that_are_asked_for_again_take_no_memory() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["flowcore.testing.harness", "flowcore.testing.clock", "flowcore.windows", "flowcore.windows.plain",
+    ["flowcore.testing.harness", "flowcore.testing.clock", "flowcore.windows", "flowcore.keyed.plain",
      "flowcore.windows.window", "flowcore.windows.assigners", "flowcore.windows.sessions",
      "flowcore.windows.merging"],
 )  # fmt: skip

@@ -19,11 +19,11 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructType, VariantT
 from flowcore.api.operators import KeyedProcess, Operator, Window
 from flowcore.api.stateful import WINDOW_COLUMNS
 from flowcore.chains import ChainBehind
-from flowcore.keygroups import emission
-from flowcore.keygroups.bounded import BoundedOperator, BoundedRun
-from flowcore.keygroups.emission import RESULTS
-from flowcore.keygroups.process_outputs import side
-from flowcore.keygroups.processes import KeyedProcesses
+from flowcore.keyed import output_columns
+from flowcore.keyed.bounded import BoundedOperator, BoundedRun
+from flowcore.keyed.output_columns import RESULTS
+from flowcore.process.keyed import KeyedProcesses
+from flowcore.process.outputs import side
 from flowcore.spark.bounded.windows import TIME, timed
 from flowcore.spark.keyed.by_key import one_of_equals
 from flowcore.spark.keyed.key_groups import Outlet, Unpacking
@@ -170,10 +170,10 @@ def _texts(
         return
     yield from (f"{found[name]} AS {quoted(name)}" for name in (*node.by, *node.values))
     of_window = (
-        shown_time(found[emission.START]),
-        shown_time(found[emission.END]),
-        found[emission.FIRING],
-        found[emission.IS_LATE],
+        shown_time(found[output_columns.START]),
+        shown_time(found[output_columns.END]),
+        found[output_columns.FIRING],
+        found[output_columns.IS_LATE],
     )
     yield from (f"{text} AS {name}" for text, name in zip(of_window, WINDOW_COLUMNS, strict=True))
 

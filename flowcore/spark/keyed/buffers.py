@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from flowcore.api.operators import Operator
+from flowcore.flush.buffered import Buffered
 from flowcore.flush.config import BufferOutput
-from flowcore.keygroups.buffered import Buffered
-from flowcore.keygroups.buffers import FlushBuffers
-from flowcore.keygroups.emission import RESULTS, TIMESTAMP
-from flowcore.keygroups.operator import KeyGroupOperator
+from flowcore.flush.keyed import FlushBuffers
+from flowcore.keyed.operator import KeyGroupOperator
+from flowcore.keyed.output_columns import RESULTS, TIMESTAMP
 from flowcore.planner.plan import Flush
 from flowcore.spark.keyed.by_key import (
     OF,

@@ -27,10 +27,10 @@ from pyspark.sql.types import (
 
 from flowcore.api.operators import KeyedProcess, Operator, Read, Window, topic_of
 from flowcore.errors import PlanError
-from flowcore.keygroups.event_time import Source
-from flowcore.keygroups.operator import KeyGroupOperator
-from flowcore.keygroups.packing import Inputs, Packing
-from flowcore.keygroups.runtime import Runtime
+from flowcore.keyed.operator import KeyGroupOperator
+from flowcore.keyed.packing import Inputs, Packing
+from flowcore.keyed.runtime import Runtime
+from flowcore.keyed.watermark_progress import Source
 from flowcore.planner.plan import LiveQuery
 from flowcore.spark.keyed.key_groups import COUNTER_ROWS, MARKER_ROWS, Outlet, Unpacking, by_key_group
 from flowcore.spark.keyed.processor import BAD_MESSAGES, COUNTERS, MARKERS

@@ -15,8 +15,8 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
-from flowcore.keygroups.packing import Packing
-from flowcore.keygroups.runtime import Runtime
+from flowcore.keyed.packing import Packing
+from flowcore.keyed.runtime import Runtime
 from flowcore.spark.keyed.processor import Processor
 
 __all__ = ["COUNTER_ROWS", "MARKER_ROWS", "Outlet", "Unpacking", "by_key_group"]

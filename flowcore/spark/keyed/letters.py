@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from flowcore.api.operators import topic_of
-from flowcore.keygroups.letters import CONTENT, OPERATOR, Letters
-from flowcore.keygroups.letters import REASON as WHY
+from flowcore.keyed.dead_letters import CONTENT, OPERATOR, Letters
+from flowcore.keyed.dead_letters import REASON as WHY
 from flowcore.planner.failures import letters_of
 from flowcore.spark.keyed.by_key import OF, ByKey, coordinates, topic_case
 from flowcore.spark.query.lanes import FAILED, KAFKA_MS, REASON, SOURCE, VALUE

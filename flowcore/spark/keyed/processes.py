@@ -10,12 +10,12 @@ from dataclasses import dataclass
 
 from flowcore.api.operators import KeyedProcess, Operator, SideOutput, topic_of
 from flowcore.chains import CheckMode
-from flowcore.keygroups.emission import RESULTS, TIMESTAMP
-from flowcore.keygroups.letters import LETTERS
-from flowcore.keygroups.process_outputs import NTH, TIMER, side
-from flowcore.keygroups.processes import KeyedProcesses
-from flowcore.keygroups.records import ORDINAL as OUTPUT
+from flowcore.keyed.dead_letters import LETTERS
+from flowcore.keyed.output_columns import ORDINAL as OUTPUT
+from flowcore.keyed.output_columns import RESULTS, TIMESTAMP
 from flowcore.planner.plan import Chain
+from flowcore.process.keyed import KeyedProcesses
+from flowcore.process.outputs import NTH, TIMER, side
 from flowcore.spark.keyed.buffers import buffer_of, buffered
 from flowcore.spark.keyed.by_key import (
     OF,

@@ -19,8 +19,8 @@ from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 if TYPE_CHECKING:
     import pandas as pd
 
-    from flowcore.keygroups.packed import Packed
-    from flowcore.keygroups.runtime import Remembered, Runtime, Stepped
+    from flowcore.keyed.packed import Packed
+    from flowcore.keyed.runtime import Remembered, Runtime, Stepped
 
 __all__ = ["BAD_MESSAGES", "COUNTERS", "MANIFEST", "MARKERS", "SEGMENTS", "Processor"]
 
@@ -60,7 +60,7 @@ class Processor(StatefulProcessor):
 
     def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[pd.DataFrame]:  # noqa: N802, N803 - Spark's names
         """Take what came for a key group."""
-        from flowcore.keygroups.packed import PACKED, Packed  # noqa: PLC0415
+        from flowcore.keyed.packed import PACKED, Packed  # noqa: PLC0415
 
         names = PACKED.names[1:]
         items = [Packed(*row) for frame in rows for row in frame[names].itertuples(index=False, name=None)]
@@ -137,7 +137,7 @@ def _contents(stepped: Stepped) -> Iterator[tuple[str, bytes]]:
     import pyarrow as pa  # noqa: PLC0415
 
     from flowcore.elements import LatencyMarkerEvent  # noqa: PLC0415
-    from flowcore.keygroups.operator import Outputs  # noqa: PLC0415
+    from flowcore.keyed.operator import Outputs  # noqa: PLC0415
     from flowcore.serializers.events import LatencyMarkerEventSerializer  # noqa: PLC0415
 
     out: Outputs = stepped.outputs

@@ -24,10 +24,10 @@ from pyspark.sql.types import BooleanType, LongType, StringType
 
 from flowcore.elements import LatencyMarker, LatencyMarkerEvent, StreamElement
 from flowcore.errors import RunError
-from flowcore.keygroups.event_time import Source
-from flowcore.keygroups.operator import KeyGroupOperator, Outputs
-from flowcore.keygroups.packing import Inputs, Packing
-from flowcore.keygroups.runtime import Runtime
+from flowcore.keyed.operator import KeyGroupOperator, Outputs
+from flowcore.keyed.packing import Inputs, Packing
+from flowcore.keyed.runtime import Runtime
+from flowcore.keyed.watermark_progress import Source
 from flowcore.serializers.events import LatencyMarkerEventSerializer
 from flowcore.serializers.formats.raw import RawFormat
 from flowcore.serializers.tagged import TaggedSerializer

@@ -9,13 +9,10 @@ import pyarrow as pa
 
 from flowcore.api.operators import SideOutput, Window
 from flowcore.api.stateful import LATE, WINDOW_COLUMNS
-from flowcore.keygroups import emission
-from flowcore.keygroups.folded import FoldedWindows
-from flowcore.keygroups.letters import LETTERS, Letters
-from flowcore.keygroups.operator import KeyGroupOperator
-from flowcore.keygroups.records import ORDINAL as OUTPUT
-from flowcore.keygroups.records import RecordWindows
-from flowcore.keygroups.result_types import result_type
+from flowcore.keyed import output_columns
+from flowcore.keyed.dead_letters import LETTERS, Letters
+from flowcore.keyed.operator import KeyGroupOperator
+from flowcore.keyed.output_columns import ORDINAL as OUTPUT
 from flowcore.spark.keyed.buffers import buffered
 from flowcore.spark.keyed.by_key import (
     OF,
@@ -36,6 +33,9 @@ from flowcore.spark.keyed.letters import letter_columns, letters_for
 from flowcore.spark.python_chain import arrow_schema, types_of
 from flowcore.spark.query.lanes import BAD, IDENTITY, LANE, ORDINAL, SOURCE, TIME, Lane, Tracks
 from flowcore.spark.sql import literal, quoted, shown_time
+from flowcore.windows.columnar.folded import FoldedWindows
+from flowcore.windows.columnar.result_types import result_type
+from flowcore.windows.keyed import RecordWindows
 
 __all__ = ["operator_of", "windowed"]
 
@@ -64,12 +64,12 @@ def windowed(
         columns |= coordinates(of)
         frame = given(node.by, tracks, lane, columns, of)
         rows = records_of(frame, columns)
-    keys = (*node.by, emission.START, emission.END)
+    keys = (*node.by, output_columns.START, output_columns.END)
     operator = buffered(node, operator_of(node, rows, tuple(late), letters), keys, of)
     results = Lane(next(of.numbers), {}, identified=False, named=True)
     later = Lane(next(of.numbers), {})
     outputs = {
-        emission.RESULTS: (results.number, operator.outputs[emission.RESULTS]),
+        output_columns.RESULTS: (results.number, operator.outputs[output_columns.RESULTS]),
         LATE: (later.number, operator.outputs[LATE]),
     }
     if letters is not None:
@@ -151,13 +151,13 @@ def _lanes(  # noqa: PLR0917 - what was made on the way
 ) -> tuple[Tracks, Mapping[str, Lane]]:
     results, later = lanes
     physical = stepped.physical
-    found = physical[emission.RESULTS]
+    found = physical[output_columns.RESULTS]
     columns = {name: found[name] for name in node.columns if name in found}
     shown = {
-        "window_start": shown_time(found[emission.START]),
-        "window_end": shown_time(found[emission.END]),
-        "firing": found[emission.FIRING],
-        "is_late": found[emission.IS_LATE],
+        "window_start": shown_time(found[output_columns.START]),
+        "window_end": shown_time(found[output_columns.END]),
+        "firing": found[output_columns.FIRING],
+        "is_late": found[output_columns.IS_LATE],
     }
     made = {name: next(tracks.names) for name in WINDOW_COLUMNS}
     texts = {now: shown[name] for name, now in made.items()}
@@ -177,7 +177,7 @@ def _lanes(  # noqa: PLR0917 - what was made on the way
     ordered = {name: {**columns, **made}[name] for name in node.columns}
     late_columns = {name: physical[LATE][name] for name in late if not name.startswith(OWN)}
     return after, {
-        emission.RESULTS: replace(results, columns=ordered),
+        output_columns.RESULTS: replace(results, columns=ordered),
         LATE: replace(later, columns=late_columns),
     }
 
@@ -189,15 +189,21 @@ def _beside(
     of: ByKey,
 ) -> dict[str, str]:
     """What rows carry beside their columns: identity and timestamp."""
-    found, mine = physical[emission.RESULTS], f"{LANE} = {results.number}"
+    found, mine = physical[output_columns.RESULTS], f"{LANE} = {results.number}"
     keys = ", ".join(f"{found[name]} AS {quoted(name)}" for name in node.by)
     key = f"to_json(struct({keys}))" if keys else "'{}'"
-    parts = [literal(node.name), key, found[emission.START], found[emission.END], found[emission.FIRING]]
+    parts = [
+        literal(node.name),
+        key,
+        found[output_columns.START],
+        found[output_columns.END],
+        found[output_columns.FIRING],
+    ]
     if OUTPUT in found:
         parts.append(found[OUTPUT])
     texts = {
         IDENTITY: f"CASE WHEN {mine} THEN concat_ws(':', {', '.join(parts)}) END",
-        TIME: found[emission.TIMESTAMP],
+        TIME: found[output_columns.TIMESTAMP],
     }
     if of.counted:
         texts[ORDINAL] = "'0'"

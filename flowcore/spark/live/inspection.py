@@ -1,6 +1,6 @@
 """Inspection: what does a checkpoint hold, while no query runs on it?
 
-State by key group is read through Spark's state data source and decoded by `flowcore.keygroups.inspection`;
+State by key group is read through Spark's state data source and decoded by `flowcore.keyed.inspection`;
 what Spark's own operators keep is shown as Spark shows it.
 """
 
@@ -16,7 +16,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from flowcore.errors import StateError
-from flowcore.keygroups.inspection import HeldGroup, held
+from flowcore.keyed.inspection import HeldGroup, held
 from flowcore.spark.keyed.processor import MANIFEST, SEGMENTS
 
 __all__ = ["KeyGroupState", "NativeState", "state_of"]

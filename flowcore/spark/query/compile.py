@@ -35,7 +35,7 @@ from flowcore.api.operators import (
     topic_of,
 )
 from flowcore.errors import PlanError
-from flowcore.keygroups.emission import RESULTS
+from flowcore.keyed.output_columns import RESULTS
 from flowcore.planner.columns import columns_used
 from flowcore.planner.failures import letters_of
 from flowcore.planner.plan import Chain, LiveQuery

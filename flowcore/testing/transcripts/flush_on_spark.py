@@ -17,8 +17,8 @@ import pyarrow as pa
 
 from flowcore.elements import MAX_TIMESTAMP_MS, LatencyMarker, StreamElement, Watermark, WatermarkStatus
 from flowcore.errors import ConfigurationError
-from flowcore.keygroups.buffers import ELEMENTS, FlushBuffers
-from flowcore.keygroups.operator import Outputs
+from flowcore.flush.keyed import ELEMENTS, FlushBuffers
+from flowcore.keyed.operator import Outputs
 from flowcore.serializers.formats.raw import RawFormat
 from flowcore.serializers.tagged import TaggedSerializer
 from flowcore.spark.keyed.steps import Steps

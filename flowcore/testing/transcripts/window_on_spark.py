@@ -11,16 +11,16 @@ import pyarrow as pa
 
 from flowcore.elements import MAX_TIMESTAMP_MS, Watermark
 from flowcore.errors import InvalidWindowError, NoTimestampError, RunError
-from flowcore.keygroups.emission import END, RESULTS, START, TIMESTAMP
-from flowcore.keygroups.folded import FoldedWindows
-from flowcore.keygroups.operator import KeyGroupOperator, Outputs
-from flowcore.keygroups.records import RecordWindows
+from flowcore.keyed.operator import KeyGroupOperator, Outputs
+from flowcore.keyed.output_columns import END, RESULTS, START, TIMESTAMP
 from flowcore.spark.keyed.steps import Steps
 from flowcore.testing.transcripts.runner import Refused
 from flowcore.testing.transcripts.window import window_config
 from flowcore.windows import Aggregate, WindowConfig
 from flowcore.windows.aggregates import Sum
 from flowcore.windows.built_in import BuiltIn, BuiltIns
+from flowcore.windows.columnar.folded import FoldedWindows
+from flowcore.windows.keyed import RecordWindows
 
 __all__ = ["WindowSteps"]
 

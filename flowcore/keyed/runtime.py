@@ -25,12 +25,12 @@ import pyarrow as pa
 
 from flowcore.elements import LatencyMarker, Watermark, WatermarkStatus
 from flowcore.errors import FlowcoreError, StateError
-from flowcore.keygroups.columns import joined
-from flowcore.keygroups.event_time import EventTime, Source
-from flowcore.keygroups.manifest import Manifest, Position, Written
-from flowcore.keygroups.operator import Closing, KeyGroup, KeyGroupOperator, Lenient, Outputs
-from flowcore.keygroups.packed import Channel, Kind, Packed, in_order
-from flowcore.keygroups.store import Store
+from flowcore.keyed.columns import joined
+from flowcore.keyed.manifest import Manifest, Position, Written
+from flowcore.keyed.operator import Closing, KeyGroup, KeyGroupOperator, Lenient, Outputs
+from flowcore.keyed.packed import Channel, Kind, Packed, in_order
+from flowcore.keyed.store import Store
+from flowcore.keyed.watermark_progress import EventTime, Source
 from flowcore.watermarks.tracking import Told
 
 __all__ = ["Remembered", "Runtime", "Stepped"]

@@ -14,15 +14,16 @@ import numpy as np
 import pyarrow as pa
 
 from flowcore.elements import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
-from flowcore.keygroups import segments
-from flowcore.keygroups.columns import taken
-from flowcore.keygroups.emission import RESULTS, Emission
-from flowcore.keygroups.event_time_group import EventTimeGroup, Folded
-from flowcore.keygroups.held_sessions import HeldSessions
-from flowcore.keygroups.late_sessions import one_by_one
-from flowcore.keygroups.operator import Outputs
-from flowcore.keygroups.session_columns import Bools, Sessions, last_of, stretches
-from flowcore.keygroups.slots import Ints, coded, python_keys
+from flowcore.keyed import segments
+from flowcore.keyed.columns import taken
+from flowcore.keyed.key_index import Ints, coded, python_keys
+from flowcore.keyed.operator import Outputs
+from flowcore.keyed.output_columns import RESULTS
+from flowcore.windows.columnar.emission import Emission
+from flowcore.windows.columnar.event_time_group import EventTimeGroup, Folded
+from flowcore.windows.columnar.held_sessions import HeldSessions
+from flowcore.windows.columnar.late_sessions import one_by_one
+from flowcore.windows.columnar.session_columns import Bools, Sessions, last_of, stretches
 
 __all__ = ["SessionGroup"]
 

@@ -13,13 +13,13 @@ from typing import Protocol
 import pyarrow as pa
 
 from flowcore.elements import MAX_TIMESTAMP_MS, RecordAttributes
-from flowcore.keygroups.operator import Closing, Outputs
+from flowcore.keyed.operator import Closing, Outputs
 
 __all__ = ["BoundedGroup", "BoundedOperator", "BoundedRun"]
 
 
 class BoundedGroup(Protocol):
-    """The part of `flowcore.keygroups.operator.KeyGroup` that needs no state store."""
+    """The part of `flowcore.keyed.operator.KeyGroup` that needs no state store."""
 
     def advance_clock(self, clock_ms: int, out: Outputs, /) -> None:
         """The clock has come this far."""
@@ -43,7 +43,7 @@ class BoundedGroup(Protocol):
 
 
 class BoundedOperator(Protocol):
-    """Configuration of an operator; every `flowcore.keygroups.operator.KeyGroupOperator` is one."""
+    """Configuration of an operator; every `flowcore.keyed.operator.KeyGroupOperator` is one."""
 
     def open(self) -> BoundedGroup:
         """A key group without state."""

@@ -13,10 +13,10 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from flowcore.elements import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
-from flowcore.keygroups import segments
-from flowcore.keygroups.manifest import Manifest
-from flowcore.keygroups.slots import key_by_name
-from flowcore.windows.plain import from_plain
+from flowcore.keyed import segments
+from flowcore.keyed.key_index import key_by_name
+from flowcore.keyed.manifest import Manifest
+from flowcore.keyed.plain import from_plain
 
 __all__ = ["HeldGroup", "HeldKey", "held"]
 

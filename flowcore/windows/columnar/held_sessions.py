@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from flowcore.keygroups.folding import Columns, Field
-from flowcore.keygroups.session_columns import Sessions
-from flowcore.keygroups.slots import Ints
+from flowcore.keyed.key_index import Ints
+from flowcore.windows.columnar.folding import Columns, Field
+from flowcore.windows.columnar.session_columns import Sessions
 
 __all__ = ["HeldSessions"]
 

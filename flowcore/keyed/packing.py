@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from flowcore.elements import RecordAttributes
-from flowcore.keygroups.columns import joined
-from flowcore.keygroups.packed import PACKED, Channel, Packed
+from flowcore.keyed.columns import joined
+from flowcore.keyed.packed import PACKED, Channel, Packed
 from flowcore.serializers.formats.raw import RawFormat
 from flowcore.serializers.tagged import TaggedSerializer
 

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from flowcore.keygroups.columns import joined
-from flowcore.keygroups.slots import coded
+from flowcore.keyed.columns import joined
+from flowcore.keyed.key_index import coded
 
 __all__ = ["Latest"]
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from flowcore.elements import MAX_TIMESTAMP_MS
-from flowcore.keygroups.slots import Ints
+from flowcore.keyed.key_index import Ints
 from flowcore.windows.assigners import SlidingWindows, TumblingWindows
 from flowcore.windows.window import TimeWindow
 

@@ -10,27 +10,15 @@ import numpy as np
 import pyarrow as pa
 
 from flowcore.elements import MAX_TIMESTAMP_MS
-from flowcore.keygroups.columns import KeyColumns
-from flowcore.keygroups.folding import Columns, Folding
-from flowcore.keygroups.operator import Outputs
-from flowcore.keygroups.slots import Ints
+from flowcore.keyed.columns import KeyColumns
+from flowcore.keyed.key_index import Ints
+from flowcore.keyed.operator import Outputs
+from flowcore.keyed.output_columns import RESULTS
+from flowcore.windows.columnar.folding import Columns, Folding
 from flowcore.windows.window import TimeWindow
 
-__all__ = ["END", "FIRING", "IS_LATE", "LATE", "RESULTS", "START", "TIMESTAMP", "WINDOW_FIELDS", "Emission"]
+__all__ = ["Emission"]
 
-RESULTS = "results"
-LATE = "late"
-"""The outputs of windows."""
-
-START, END, TIMESTAMP, FIRING, IS_LATE = "@start_ms", "@end_ms", "@timestamp_ms", "@firing", "@is_late"
-WINDOW_FIELDS: Sequence[tuple[str, pa.DataType]] = (
-    (START, pa.int64()),
-    (END, pa.int64()),
-    (TIMESTAMP, pa.int64()),
-    (FIRING, pa.int32()),
-    (IS_LATE, pa.bool_()),
-)
-"""What results have behind key and values, under names that no column of a user has."""
 _ROWS_PER_BATCH = 1 << 16
 
 

@@ -28,10 +28,10 @@ from flowcore.errors import StateError
 from flowcore.flush.buffer import Buffer, flush, hold
 from flowcore.flush.buffering import is_due, start
 from flowcore.flush.config import BufferOutput
+from flowcore.flush.latest import Latest
 from flowcore.flush.snapshots import restore, snapshot
-from flowcore.keygroups.emission import RESULTS
-from flowcore.keygroups.latest import Latest
-from flowcore.keygroups.operator import Outputs
+from flowcore.keyed.operator import Outputs
+from flowcore.keyed.output_columns import RESULTS
 from flowcore.serializers.formats.raw import RawFormat
 from flowcore.serializers.tagged import TaggedSerializer
 

@@ -11,8 +11,8 @@ import numpy.typing as npt
 import pandas as pd
 
 from flowcore.elements import MAX_TIMESTAMP_MS
-from flowcore.keygroups.folding import Columns, Field
-from flowcore.keygroups.slots import Ints
+from flowcore.keyed.key_index import Ints
+from flowcore.windows.columnar.folding import Columns, Field
 
 __all__ = ["Bools", "Sessions", "last_of", "stretches"]
 

@@ -17,7 +17,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flowcore.windows.plain import NAN
+from flowcore.keyed.plain import NAN
 
 __all__ = [
     "Coded",

@@ -16,9 +16,9 @@ import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 
-from flowcore.keygroups.result_types import result_type
-from flowcore.keygroups.slots import Ints
+from flowcore.keyed.key_index import Ints
 from flowcore.windows.built_in import BuiltIn
+from flowcore.windows.columnar.result_types import result_type
 
 __all__ = ["Columns", "Field", "Folding"]
 

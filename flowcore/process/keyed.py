@@ -17,11 +17,11 @@ import pyarrow as pa
 
 from flowcore.elements import LatencyMarker, RecordAttributes, WatermarkStatus
 from flowcore.errors import StateError
-from flowcore.keygroups.letters import LETTERS, Failure, Letters
-from flowcore.keygroups.operator import Outputs
-from flowcore.keygroups.process_outputs import Behind, ProcessRows, outputs_of
-from flowcore.keygroups.slots import key_by_name, python_keys, python_values
-from flowcore.keygroups.user_code import of_operator, said_of
+from flowcore.keyed.dead_letters import LETTERS, Failure, Letters
+from flowcore.keyed.key_index import key_by_name, python_keys, python_values
+from flowcore.keyed.operator import Outputs
+from flowcore.keyed.plain import from_plain, to_plain
+from flowcore.keyed.user_code import of_operator, said_of
 from flowcore.process import (
     KeyedProcessFunction,
     KeyedRecord,
@@ -32,7 +32,7 @@ from flowcore.process import (
 )
 from flowcore.process.codec import VERSION, decode_key, encode_key, forget_key, keys_of, require_forms
 from flowcore.process.lenient import LenientCalls
-from flowcore.windows.plain import from_plain, to_plain
+from flowcore.process.outputs import Behind, ProcessRows, outputs_of
 
 __all__ = ["KeyedProcesses"]
 
@@ -163,7 +163,7 @@ class _Group:
         self._rows.put(seen, out, lambda _: None, rows)
 
     def mind(self) -> bool:
-        """See `flowcore.keygroups.operator.Lenient`."""
+        """See `flowcore.keyed.operator.Lenient`."""
         self._minds = self._of.letters is not None
         return self._minds
 

@@ -13,9 +13,9 @@ from typing import Any
 import pyarrow as pa
 
 from flowcore.elements import LatencyMarker, RecordAttributes, WatermarkStatus
-from flowcore.keygroups.buffers import BufferGroup, FlushBuffers
-from flowcore.keygroups.emission import RESULTS
-from flowcore.keygroups.operator import KeyGroup, KeyGroupOperator, Lenient, Outputs
+from flowcore.flush.keyed import BufferGroup, FlushBuffers
+from flowcore.keyed.operator import KeyGroup, KeyGroupOperator, Lenient, Outputs
+from flowcore.keyed.output_columns import RESULTS
 
 __all__ = ["Buffered"]
 

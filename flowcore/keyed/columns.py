@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from flowcore.keygroups.slots import Ints
+from flowcore.keyed.key_index import Ints
 
 __all__ = ["KeyColumns", "joined", "taken"]
 

@@ -17,22 +17,21 @@ import pyarrow as pa
 
 from flowcore.elements import LatencyMarker, RecordAttributes, WatermarkStatus
 from flowcore.errors import StateError
-from flowcore.keygroups.emission import LATE, RESULTS, WINDOW_FIELDS
-from flowcore.keygroups.letters import LETTERS, Failure, Letters
-from flowcore.keygroups.operator import Outputs
-from flowcore.keygroups.slots import key_by_name, key_values, python_values
-from flowcore.keygroups.user_code import columns_of, of_operator, said_of
+from flowcore.keyed.dead_letters import LETTERS, Failure, Letters
+from flowcore.keyed.key_index import key_by_name, key_values, python_values
+from flowcore.keyed.operator import Outputs
+from flowcore.keyed.output_columns import LATE, ORDINAL, RESULTS, WINDOW_FIELDS
+from flowcore.keyed.plain import from_plain, to_plain
+from flowcore.keyed.user_code import columns_of, of_operator, said_of
 from flowcore.windows import Emissions, KeyedRecord, WindowConfig, WindowOperator, WindowResult, WindowState
 from flowcore.windows.codec import VERSION, decode_key, encode_key, form_of
 from flowcore.windows.lenient import FailedRecord, FailedWindow, LenientWindowOperator
 from flowcore.windows.panes import OpenPane, forget_key
-from flowcore.windows.plain import from_plain, to_plain
 from flowcore.windows.timers import Timer, TimerQueue
 from flowcore.windows.window import TimeWindow, saturated
 
-__all__ = ["ORDINAL", "RecordWindows"]
+__all__ = ["RecordWindows"]
 
-ORDINAL = "@ordinal"
 """Tells apart the outputs of one emission."""
 _KEYS_PER_PIECE = 4096
 _SHOWN = 200
@@ -148,7 +147,7 @@ class _Group:
         self._failed = False
 
     def mind(self) -> bool:
-        """See `flowcore.keygroups.operator.Lenient`."""
+        """See `flowcore.keyed.operator.Lenient`."""
         if self._of.letters is not None:
             self._minding = LenientWindowOperator(self._of.config, self._require)
         return self._minding is not None

@@ -11,17 +11,17 @@ import pyarrow as pa
 
 from flowcore.elements import MAX_TIMESTAMP_MS, LatencyMarker, RecordAttributes, WatermarkStatus
 from flowcore.errors import NoTimestampError
-from flowcore.keygroups.emission import LATE
-from flowcore.keygroups.folding import Folding
-from flowcore.keygroups.operator import Outputs
-from flowcore.keygroups.slots import Ints
+from flowcore.keyed.key_index import Ints
+from flowcore.keyed.operator import Outputs
+from flowcore.keyed.output_columns import LATE
+from flowcore.windows.columnar.folding import Folding
 from flowcore.windows.config import WindowConfig
 
 __all__ = ["EventTimeGroup", "Folded"]
 
 
 class Folded(Protocol):
-    """The configuration: `flowcore.keygroups.folded.FoldedWindows`."""
+    """The configuration: `flowcore.windows.columnar.folded.FoldedWindows`."""
 
     @property
     def config(self) -> WindowConfig: ...

@@ -15,15 +15,14 @@ import numpy as np
 import pyarrow as pa
 
 from flowcore.errors import FunctionError
-from flowcore.keygroups.emission import RESULTS, TIMESTAMP
-from flowcore.keygroups.letters import LETTERS, Failure
-from flowcore.keygroups.operator import Outputs
-from flowcore.keygroups.records import ORDINAL
-from flowcore.keygroups.user_code import columns_of
+from flowcore.keyed.dead_letters import LETTERS, Failure
+from flowcore.keyed.operator import Outputs
+from flowcore.keyed.output_columns import ORDINAL, RESULTS, TIMESTAMP
+from flowcore.keyed.user_code import columns_of
 from flowcore.process import ProcessEmissions, ProcessResult
 
 if TYPE_CHECKING:
-    from flowcore.keygroups.processes import KeyedProcesses
+    from flowcore.process.keyed import KeyedProcesses
 
 __all__ = ["NTH", "TIMER", "Behind", "ProcessRows", "outputs_of", "side"]
 

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from flowcore.keygroups.columns import KeyColumns, taken
-from flowcore.keygroups.folding import Columns, Field
-from flowcore.keygroups.slots import Index, Ints, python_keys
+from flowcore.keyed.columns import KeyColumns, taken
+from flowcore.keyed.key_index import Index, Ints, python_keys
+from flowcore.windows.columnar.folding import Columns, Field
 
 __all__ = ["Table"]
 

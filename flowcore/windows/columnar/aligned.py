@@ -15,16 +15,17 @@ import pandas as pd
 import pyarrow as pa
 
 from flowcore.elements import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
-from flowcore.keygroups import segments
-from flowcore.keygroups.columns import KeyColumns, joined, taken
-from flowcore.keygroups.emission import RESULTS, Emission
-from flowcore.keygroups.event_time_group import EventTimeGroup, Folded
-from flowcore.keygroups.folding import Columns, Field
-from flowcore.keygroups.grid import EVERY_WINDOW, Grid
-from flowcore.keygroups.operator import Outputs
-from flowcore.keygroups.refirings import Refirings
-from flowcore.keygroups.slots import Ints, coded, first_rows, python_keys
-from flowcore.keygroups.table import Table
+from flowcore.keyed import segments
+from flowcore.keyed.columns import KeyColumns, joined, taken
+from flowcore.keyed.key_index import Ints, coded, first_rows, python_keys
+from flowcore.keyed.operator import Outputs
+from flowcore.keyed.output_columns import RESULTS
+from flowcore.windows.columnar.emission import Emission
+from flowcore.windows.columnar.event_time_group import EventTimeGroup, Folded
+from flowcore.windows.columnar.folding import Columns, Field
+from flowcore.windows.columnar.grid import EVERY_WINDOW, Grid
+from flowcore.windows.columnar.refirings import Refirings
+from flowcore.windows.columnar.table import Table
 
 __all__ = ["AlignedGroup"]
 

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from flowcore.keygroups.aligned import AlignedGroup
-from flowcore.keygroups.emission import LATE, RESULTS, WINDOW_FIELDS
-from flowcore.keygroups.folding import Folding
-from flowcore.keygroups.grid import Grid
-from flowcore.keygroups.sessions import SessionGroup
+from flowcore.keyed.output_columns import LATE, RESULTS, WINDOW_FIELDS
 from flowcore.windows.assigners import SlidingWindows, TumblingWindows
 from flowcore.windows.built_in import BuiltIns
+from flowcore.windows.columnar.aligned import AlignedGroup
+from flowcore.windows.columnar.folding import Folding
+from flowcore.windows.columnar.grid import Grid
+from flowcore.windows.columnar.sessions import SessionGroup
 from flowcore.windows.config import WindowConfig
 from flowcore.windows.functions import Aggregate
 from flowcore.windows.sessions import SessionWindows

@@ -1,7 +1,7 @@
 """The contract of operators that keep their state by key group.
 
 An operator is configuration, shipped to the workers; `open` makes a `KeyGroup`, the state of one group
-in memory together with what is done to it. The runtime (`flowcore.keygroups.runtime`) calls it and keeps its
+in memory together with what is done to it. The runtime (`flowcore.keyed.runtime`) calls it and keeps its
 state: what has changed as a *delta* behind each step, all of it as a *snapshot* now and then, and a small
 *header* each time. Applying a delta again, or one that is older than what is there but followed by all newer
 ones, must change nothing: a delta holds what is now, not what was added.

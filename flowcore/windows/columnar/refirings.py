@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from flowcore.keygroups.columns import KeyColumns, joined, taken
-from flowcore.keygroups.slots import Ints, python_keys
+from flowcore.keyed.columns import KeyColumns, joined, taken
+from flowcore.keyed.key_index import Ints, python_keys
 
 __all__ = ["Refirings"]
 

@@ -1,0 +1,29 @@
+"""Names of the outputs of operators with state, and of the columns that flowcore adds to them.
+
+No column of a user can have these names, since they begin with ``@``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+__all__ = ["END", "FIRING", "IS_LATE", "LATE", "ORDINAL", "RESULTS", "START", "TIMESTAMP", "WINDOW_FIELDS"]
+
+RESULTS = "results"
+LATE = "late"
+"""The outputs of windows."""
+
+START, END, TIMESTAMP, FIRING, IS_LATE = "@start_ms", "@end_ms", "@timestamp_ms", "@firing", "@is_late"
+WINDOW_FIELDS: Sequence[tuple[str, pa.DataType]] = (
+    (START, pa.int64()),
+    (END, pa.int64()),
+    (TIMESTAMP, pa.int64()),
+    (FIRING, pa.int32()),
+    (IS_LATE, pa.bool_()),
+)
+"""Columns of window results after the key and the values."""
+
+ORDINAL = "@ordinal"
+"""The position of an output among the outputs of one call."""

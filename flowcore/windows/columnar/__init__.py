@@ -1,0 +1,1 @@
+"""Windows whose built-in aggregates are folded by column, with NumPy."""
