@@ -28,7 +28,7 @@ _SLOTS = 6  # a real-time query holds one for each partition
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The session as flowcore starts it, with a JVM that compiles quickly."""
-    from flowcore.spark.session import session  # noqa: PLC0415 - tests without Spark shall not import it
+    from flowcore.spark.run.session import session  # noqa: PLC0415 - tests without Spark shall not import it
 
     settings = Settings.of(
         {

@@ -15,11 +15,11 @@ from flowcore.cli.flow_argument import flow_and_settings
 from flowcore.metrics.progress import QueryProgress
 from flowcore.planner.plan import Mode, Plan
 from flowcore.settings import Settings
-from flowcore.spark.bounded.manifest import Manifest
-from flowcore.spark.bounded.stages import StageProgress, StageState
-from flowcore.spark.live.runs import LiveRuns
-from flowcore.spark.live.waiting import waiting_queries
-from flowcore.spark.run import run_flow
+from flowcore.spark.results.manifest import Manifest
+from flowcore.spark.run.bounded_stages import StageProgress, StageState
+from flowcore.spark.run.flow import run_flow
+from flowcore.spark.run.live_runs import LiveRuns
+from flowcore.spark.run.waiting import waiting_queries
 
 __all__ = ["run"]
 

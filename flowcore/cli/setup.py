@@ -40,7 +40,7 @@ def _archive() -> None:
     if not was_there:
         click.echo("class archive  running a typical job, about a minute, once")
     try:
-        make_archive([sys.executable, "-m", "flowcore.spark.warm_up"])
+        make_archive([sys.executable, "-m", "flowcore.spark.run.warm_up"])
     except InstallationError as error:  # Spark works without it
         click.echo(f"class archive  {error}", err=True)
     else:

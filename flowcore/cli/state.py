@@ -57,8 +57,8 @@ def _checkpoints(flow: str, settings: Settings) -> list[Path]:
 
 
 def _held(checkpoints: list[Path], settings: Settings) -> Iterator[dict[str, Any]]:
-    from flowcore.spark.live.inspection import KeyGroupState, state_of  # noqa: PLC0415 - Spark is slow to import
-    from flowcore.spark.session import live_session, session  # noqa: PLC0415
+    from flowcore.spark.run.inspection import KeyGroupState, state_of  # noqa: PLC0415 - Spark is slow to import
+    from flowcore.spark.run.session import live_session, session  # noqa: PLC0415
 
     with session(settings, "state") as spark:
         live = live_session(spark, settings)

@@ -230,7 +230,7 @@ def _bytes(state: Mapping[str, Any]) -> int:
 
 
 def _of_files(sources: Iterable[Mapping[str, Any]]) -> int:
-    """Rows that came from no topic: flowcore's own, of `flowcore.spark.live.told_backlog`."""
+    """Rows that came from no topic: flowcore's own, of `flowcore.spark.checkpoint.backlog_status`."""
     return sum(source["numInputRows"] for source in sources if "logOffset" in (source["endOffset"] or ()))
 
 

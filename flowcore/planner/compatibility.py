@@ -130,7 +130,7 @@ def _state(node: Operator, query: LiveQuery) -> State | None:
             values = (kept_by_key(node), *([_HELD_BACK] if held_back else []))
             return State(node.name, kind, node.by, values, query.key_groups)
         case Apply():
-            return None  # only Spark can tell; see flowcore.spark.live.kept_state
+            return None  # only Spark can tell; see flowcore.spark.checkpoint.state_types
         case (
             Read() | Select() | WithColumns() | Where() | Join() | Union() | Write()
             | Map() | Filter() | FlatMap() | MapBatches() | CoGroup() | SideOutput()

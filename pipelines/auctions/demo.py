@@ -37,8 +37,8 @@ from flowcore.kafka.broker import EmbeddedBroker
 from flowcore.kafka.topics import ensure_topics
 from flowcore.planner import plan_flow
 from flowcore.settings import Settings
-from flowcore.spark.live.stage import LiveRun
-from flowcore.spark.run import open_context
+from flowcore.spark.run.flow import open_context
+from flowcore.spark.run.live_stage import LiveRun
 from flowcore.testing.benchmark import this_commit, this_machine
 from pipelines.auctions import feed, history, nexmark, verify
 from pipelines.auctions.collect import Collector, latencies_ms

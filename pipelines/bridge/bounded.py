@@ -26,9 +26,9 @@ from pydantic import Field
 from flowcore.errors import ResultError
 from flowcore.planner.fingerprint import fingerprint
 from flowcore.planner.plan import BoundedStage, Plan
-from flowcore.spark.bounded.manifest import Manifest
-from flowcore.spark.bounded.results import ResultStore, StageFolder
-from flowcore.spark.bounded.stages import StageProgress, stages_side_by_side
+from flowcore.spark.results.manifest import Manifest
+from flowcore.spark.results.store import ResultStore, StageFolder
+from flowcore.spark.run.bounded_stages import StageProgress, stages_side_by_side
 from pipelines.bridge.interrupts import deferred_interrupts, jobs_end_with
 from pipelines.bridge.launchers import REFRESH_WHEN
 from pipelines.bridge.metadata import Metadata, plan_metadata, stage_metadata, table_metadata

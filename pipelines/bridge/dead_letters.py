@@ -24,7 +24,7 @@ from flowcore.errors import BrokerError, RunError
 from flowcore.kafka.topics import end_offsets, offsets_at, partition_counts
 from flowcore.planner.plan import Plan
 from flowcore.settings import Settings
-from flowcore.spark.context import broker_of
+from flowcore.spark.results.context import broker_of
 from pipelines.bridge.externals import dead_lettered
 from pipelines.bridge.names import identifier, topic_key
 from pipelines.bridge.resources import FlowcoreResource

@@ -17,7 +17,7 @@ from flowcore.api.expressions import resolve
 from flowcore.api.operators import Join, Operator
 from flowcore.errors import ConfigurationError
 from flowcore.planner.plan import BoundedStage, Plan
-from flowcore.spark.bounded.results import ResultStore
+from flowcore.spark.results.store import ResultStore
 from pipelines.bridge.names import op_name, table_key
 from pipelines.bridge.options import Expectations
 from pipelines.bridge.resources import FlowcoreResource, SparkResource

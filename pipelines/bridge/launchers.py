@@ -27,9 +27,9 @@ from flowcore.metrics.history import history_folder, last_progress
 from flowcore.metrics.progress import FlowProgress
 from flowcore.planner.plan import Plan
 from flowcore.settings import Settings
-from flowcore.spark.bounded.results import ResultStore
-from flowcore.spark.bounded.stage import source_versions
-from flowcore.spark.context import broker_of
+from flowcore.spark.results.context import broker_of
+from flowcore.spark.results.store import ResultStore
+from flowcore.spark.run.bounded_stage import source_versions
 from pipelines.bridge.jobs import UNLIMITED, live_jobs, unfinished
 from pipelines.bridge.names import bounded_keys, identifier, op_name
 from pipelines.bridge.options import Automation

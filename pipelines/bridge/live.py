@@ -23,7 +23,7 @@ from flowcore.errors import RunError
 from flowcore.planner import plan_flow
 from flowcore.planner.fingerprint import fingerprint
 from flowcore.planner.plan import Plan
-from flowcore.spark.live.stage import LiveRun
+from flowcore.spark.run.live_stage import LiveRun
 from pipelines.bridge.health import evaluation
 from pipelines.bridge.interrupts import deferred_interrupts
 from pipelines.bridge.metadata import Metadata, plan_metadata, progress_metadata

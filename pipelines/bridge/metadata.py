@@ -17,9 +17,9 @@ from flowcore.metrics.health import markdown, tables
 from flowcore.metrics.progress import FlowProgress
 from flowcore.planner.lineage import column_lineage
 from flowcore.planner.plan import Plan
-from flowcore.spark.bounded.manifest import Manifest, Table
-from flowcore.spark.bounded.results import version_time_s
-from flowcore.spark.bounded.stages import StageProgress
+from flowcore.spark.results.manifest import Manifest, Table
+from flowcore.spark.results.store import version_time_s
+from flowcore.spark.run.bounded_stages import StageProgress
 from pipelines.bridge.names import asset_key
 
 __all__ = ["Metadata", "plan_metadata", "progress_metadata", "stage_metadata", "table_metadata"]

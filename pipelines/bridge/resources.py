@@ -21,11 +21,11 @@ from pyspark.sql import SparkSession
 
 from flowcore.planner.plan import Plan
 from flowcore.settings import Settings
-from flowcore.spark.context import Context
-from flowcore.spark.live.checkpoints import check_plan
-from flowcore.spark.live.stage import prepare_topics
-from flowcore.spark.session import prepare, session_config, stop
-from flowcore.spark.slots import slots_needed
+from flowcore.spark.checkpoint.identity import check_plan
+from flowcore.spark.results.context import Context
+from flowcore.spark.run.live_stage import prepare_topics
+from flowcore.spark.run.session import prepare, session_config, stop
+from flowcore.spark.run.task_slots import slots_needed
 
 __all__ = ["FlowcoreResource", "KafkaResource", "ResultsResource", "SparkResource"]
 

@@ -26,8 +26,8 @@ from flowcore.errors import RunError
 from flowcore.kafka.topics import end_offsets, ensure_topics
 from flowcore.planner import plan_flow
 from flowcore.settings import Settings
-from flowcore.spark.live.stage import LiveRun
-from flowcore.spark.run import open_context
+from flowcore.spark.run.flow import open_context
+from flowcore.spark.run.live_stage import LiveRun
 from flowcore.testing.benchmark import Figures, Report
 from pipelines.auctions import feed
 from pipelines.auctions.messages import messages_of

@@ -28,10 +28,10 @@ from flowcore.kafka.topics import end_offsets, ensure_topics
 from flowcore.planner import plan_flow
 from flowcore.planner.plan import Mode
 from flowcore.settings import Settings
-from flowcore.spark.context import Context
-from flowcore.spark.live.checkpoints import checkpoint_of
-from flowcore.spark.live.stage import LiveRun
-from flowcore.spark.run import SilentListener, open_context, run_stages
+from flowcore.spark.checkpoint.identity import checkpoint_of
+from flowcore.spark.results.context import Context
+from flowcore.spark.run.flow import SilentListener, open_context, run_stages
+from flowcore.spark.run.live_stage import LiveRun
 from flowcore.testing.benchmark import Figures, Report, in_turn
 from pipelines.auctions import feed, history, nexmark, verify
 from pipelines.auctions.collect import Collector, latencies_ms

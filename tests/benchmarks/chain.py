@@ -216,8 +216,8 @@ def _through_spark(
 ) -> tuple[list[Figures], dict[str, float]]:
     from pyspark import cloudpickle  # noqa: PLC0415 - only this part needs a JVM
 
-    from flowcore.spark.context import Context  # noqa: PLC0415 - only this part needs a JVM
-    from flowcore.spark.run import SilentListener, open_context, run_stages  # noqa: PLC0415
+    from flowcore.spark.results.context import Context  # noqa: PLC0415 - only this part needs a JVM
+    from flowcore.spark.run.flow import SilentListener, open_context, run_stages  # noqa: PLC0415
 
     # Workers cannot import a benchmark.
     cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]

@@ -30,7 +30,7 @@ import pyarrow.compute as pc
 from flowcore.errors import FlowcoreError, RunError
 from flowcore.kafka.broker import EmbeddedBroker
 from flowcore.metrics.history import history_folder, last_progress
-from flowcore.spark.live.lease import Leases
+from flowcore.spark.checkpoint.lease import Leases
 from flowcore.testing.benchmark import this_commit, this_machine
 from pipelines.auctions import verify
 from pipelines.auctions.delivery import Delivery, check_delivery, delivered

@@ -42,9 +42,9 @@ from flowcore.planner import plan_flow
 from flowcore.planner.plan import Plan
 from flowcore.serializers import LatencyMarkerEventSerializer, Tag
 from flowcore.settings import Settings
-from flowcore.spark.context import Context
-from flowcore.spark.live.stage import LiveRun
-from flowcore.spark.run import SilentListener, open_context, run_stages
+from flowcore.spark.results.context import Context
+from flowcore.spark.run.flow import SilentListener, open_context, run_stages
+from flowcore.spark.run.live_stage import LiveRun
 from flowcore.testing.benchmark import this_commit, this_machine
 from flowcore.testing.fuzz import Fuzzer
 from pipelines.auctions.messages import messages_of, values_of

@@ -39,9 +39,9 @@ from flowcore.latency.histogram import RECENT_S, recent_since_us
 from flowcore.planner import plan_flow
 from flowcore.planner.plan import Mode, Plan
 from flowcore.settings import Settings
-from flowcore.spark.context import Context
-from flowcore.spark.live.stage import LiveRun
-from flowcore.spark.run import SilentListener, open_context, run_stages
+from flowcore.spark.results.context import Context
+from flowcore.spark.run.flow import SilentListener, open_context, run_stages
+from flowcore.spark.run.live_stage import LiveRun
 from flowcore.testing.benchmark import Figures, Report, in_turn
 from pipelines.auctions import feed, history, nexmark, verify
 from pipelines.auctions.collect import Collector, latencies_ms

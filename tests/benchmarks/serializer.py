@@ -6,7 +6,7 @@ For values of several sizes, random bytes, each form in the same run and in turn
   Kafka producer takes. Decode: such a list to an Arrow array of values (tagged: and timestamps). The
   value-only form is the values, so its time is that of the lists, which both need.
 - Spark: a cached table of timestamps and values, or of elements, through the SQL of
-  `flowcore.spark.query.elements` and on to a sink that does nothing.
+  `flowcore.spark.topics.elements` and on to a sink that does nothing.
 - Kafka: one slice of a flow reads plain values and writes elements; another reads the elements, counts
   equal ones with a native aggregate, and writes elements. Timed is Spark's batch, not its start. Bytes on
   the wire are those of the messages' values in the topic between them; bytes through the shuffle are what
@@ -45,11 +45,11 @@ from flowcore.planner import plan_flow
 from flowcore.planner.plan import Plan
 from flowcore.serializers import bulk
 from flowcore.settings import Settings
-from flowcore.spark.context import Context
-from flowcore.spark.live.stage import LiveRun
-from flowcore.spark.query import elements
-from flowcore.spark.run import open_context
-from flowcore.spark.session import live_session
+from flowcore.spark.results.context import Context
+from flowcore.spark.run.flow import open_context
+from flowcore.spark.run.live_stage import LiveRun
+from flowcore.spark.run.session import live_session
+from flowcore.spark.topics import elements
 from flowcore.testing.benchmark import Figures, Report, in_turn
 from pipelines.auctions.messages import messages_of, values_of
 

@@ -38,9 +38,9 @@ from flowcore import Flow, KafkaTopic, Parquet, Stream
 from flowcore.errors import RunError
 from flowcore.planner import plan_flow
 from flowcore.settings import Settings
-from flowcore.spark.context import Context
-from flowcore.spark.run import SilentListener, run_stages
-from flowcore.spark.session import live_session, session
+from flowcore.spark.results.context import Context
+from flowcore.spark.run.flow import SilentListener, run_stages
+from flowcore.spark.run.session import live_session, session
 from flowcore.testing.benchmark import Figures, Report, in_turn
 
 SCHEMA = "id BIGINT, amount BIGINT"

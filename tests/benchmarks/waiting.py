@@ -28,9 +28,9 @@ from flowcore.errors import RunError
 from flowcore.kafka.broker import EmbeddedBroker
 from flowcore.kafka.topics import end_offsets, ensure_topics
 from flowcore.settings import Settings
-from flowcore.spark.bounded.stages import StageProgress, StageState
-from flowcore.spark.live.runs import LiveRuns
-from flowcore.spark.run import SilentListener, run_flow
+from flowcore.spark.run.bounded_stages import StageProgress, StageState
+from flowcore.spark.run.flow import SilentListener, run_flow
+from flowcore.spark.run.live_runs import LiveRuns
 from flowcore.testing.benchmark import this_commit, this_machine
 
 KEYS = 1 << 10

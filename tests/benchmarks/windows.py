@@ -31,10 +31,10 @@ from flowcore.kafka.broker import EmbeddedBroker
 from flowcore.kafka.topics import ensure_topics
 from flowcore.planner import plan_flow
 from flowcore.settings import Settings
-from flowcore.spark.context import Context
-from flowcore.spark.live.stage import LiveRun
-from flowcore.spark.run import open_context
-from flowcore.spark.session import live_session
+from flowcore.spark.results.context import Context
+from flowcore.spark.run.flow import open_context
+from flowcore.spark.run.live_stage import LiveRun
+from flowcore.spark.run.session import live_session
 from flowcore.testing.benchmark import Figures, Report, in_turn
 from flowcore.watermarks import bounded_out_of_orderness
 from pipelines.auctions import feed

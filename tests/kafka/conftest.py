@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from flowcore.planner.plan import Mode
-    from flowcore.spark.live.stage import LiveRun
+    from flowcore.spark.run.live_stage import LiveRun
 
 __all__ = ["kafka", "kafka_broker", "live"]
 
@@ -116,9 +116,9 @@ class Live:
         self, flow: Flow, mode: Mode | None = "slice", until: Callable[[LiveRun], object] | None = None
     ) -> None:
         """Run a flow's bounded stages, then its live queries till they end or ``until`` returns."""
-        from flowcore.spark.context import Context  # noqa: PLC0415 - tests without Spark shall not import it
-        from flowcore.spark.live.stage import LiveRun, prepare_topics  # noqa: PLC0415
-        from flowcore.spark.run import SilentListener, run_stages  # noqa: PLC0415
+        from flowcore.spark.results.context import Context  # noqa: PLC0415 - tests without Spark shall not import it
+        from flowcore.spark.run.flow import SilentListener, run_stages  # noqa: PLC0415
+        from flowcore.spark.run.live_stage import LiveRun, prepare_topics  # noqa: PLC0415
 
         plan = plan_flow(flow, mode, self.settings)
         context = Context(self.spark, self.settings, flow.name)

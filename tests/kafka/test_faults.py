@@ -19,8 +19,8 @@ from flowcore import Flow, KafkaTopic, Session
 from flowcore.errors import RunError
 from flowcore.planner import plan_flow
 from flowcore.settings import Settings
-from flowcore.spark.live.stage import LiveRun
-from flowcore.spark.run import open_context
+from flowcore.spark.run.flow import open_context
+from flowcore.spark.run.live_stage import LiveRun
 from flowcore.watermarks import monotonous
 from tests.kafka.conftest import Live
 from tests.kafka.test_live_buffers import BID, Top

@@ -17,7 +17,7 @@ from flowcore.kafka.topics import ensure_topics
 from flowcore.serializers import LatencyMarkerEventSerializer
 
 if TYPE_CHECKING:
-    from flowcore.spark.live.stage import LiveRun
+    from flowcore.spark.run.live_stage import LiveRun
 
 pytestmark = pytest.mark.kafka
 

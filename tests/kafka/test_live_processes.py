@@ -11,7 +11,7 @@ import pytest
 
 from flowcore import Flow, KafkaTopic, KeyedProcessFunction
 from flowcore.errors import RunError
-from flowcore.spark.live.stage import LiveRun
+from flowcore.spark.run.live_stage import LiveRun
 from flowcore.watermarks import monotonous
 from tests.kafka.conftest import Live
 

@@ -12,8 +12,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from flowcore import Flow, KafkaTopic, Sliding, Tumbling
-from flowcore.spark.live.stage import LiveRun
-from flowcore.spark.session import live_session
+from flowcore.spark.run.live_stage import LiveRun
+from flowcore.spark.run.session import live_session
 from flowcore.watermarks import bounded_out_of_orderness, monotonous
 from tests.kafka.conftest import Live
 

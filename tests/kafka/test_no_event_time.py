@@ -13,7 +13,7 @@ from flowcore.elements import Record, Watermark
 from flowcore.errors import RunError
 from flowcore.serializers import TaggedSerializer
 from flowcore.serializers.formats import JsonFormat
-from flowcore.spark.live.stage import LiveRun
+from flowcore.spark.run.live_stage import LiveRun
 from flowcore.watermarks import monotonous
 from flowcore.windows.triggers import Count
 from tests.kafka.conftest import Live

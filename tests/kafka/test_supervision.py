@@ -18,9 +18,9 @@ import pytest
 from flowcore import Flow, KafkaTopic, Parquet
 from flowcore.metrics.history import history_folder, last_progress, read_history
 from flowcore.planner import plan_flow
-from flowcore.spark.bounded.results import ResultStore, StageFolder
-from flowcore.spark.context import Context
-from flowcore.spark.run import SilentListener, run_stages
+from flowcore.spark.results.context import Context
+from flowcore.spark.results.store import ResultStore, StageFolder
+from flowcore.spark.run.flow import SilentListener, run_stages
 
 pytestmark = pytest.mark.kafka
 
@@ -73,9 +73,9 @@ DYING = """
 import os, signal, sys
 from flowcore.planner import plan_flow
 from flowcore.settings import Settings
-from flowcore.spark.live import supervised
-from flowcore.spark.live.stage import LiveRun
-from flowcore.spark.run import open_context
+from flowcore.spark.run.flow import supervised
+from flowcore.spark.run.live_stage import LiveRun
+from flowcore.spark.run.flow import open_context
 from tests.kafka.test_supervision import passing
 
 servers, state, source, out, dies = sys.argv[1:]
@@ -141,8 +141,8 @@ from pathlib import Path
 from flowcore.errors import RunError
 from flowcore.planner import plan_flow
 from flowcore.settings import Settings
-from flowcore.spark.live.stage import LiveRun
-from flowcore.spark.run import open_context
+from flowcore.spark.run.live_stage import LiveRun
+from flowcore.spark.run.flow import open_context
 from tests.kafka.test_supervision import passing
 from pyspark import SparkContext
 

@@ -15,10 +15,10 @@ from pyspark.sql import SparkSession
 from flowcore import Flow
 from flowcore.planner import plan_flow
 from flowcore.settings import Settings
-from flowcore.spark.bounded.manifest import Manifest
-from flowcore.spark.bounded.stages import StageProgress
-from flowcore.spark.context import Context
-from flowcore.spark.run import SilentListener, run_stages
+from flowcore.spark.results.context import Context
+from flowcore.spark.results.manifest import Manifest
+from flowcore.spark.run.bounded_stages import StageProgress
+from flowcore.spark.run.flow import SilentListener, run_stages
 
 Run = Callable[..., list[tuple[Manifest, bool]]]
 Rows = list[tuple[Any, ...]]

@@ -16,7 +16,7 @@ import pytest
 
 from flowcore import Csv, Flow, Json, KafkaTopic, Parquet
 from flowcore.errors import ResultError, RunError
-from flowcore.spark.context import Context
+from flowcore.spark.results.context import Context
 
 pytestmark = pytest.mark.spark
 
@@ -188,9 +188,9 @@ import json, sys, time
 from flowcore import Flow, Parquet, KafkaTopic, from_frame
 from flowcore.planner import plan_flow
 from flowcore.settings import Settings
-from flowcore.spark.context import Context
-from flowcore.spark.run import SilentListener, run_stages
-from flowcore.spark.session import session
+from flowcore.spark.results.context import Context
+from flowcore.spark.run.flow import SilentListener, run_stages
+from flowcore.spark.run.session import session
 
 def slowly(frames):
     for frame in frames:
@@ -252,7 +252,7 @@ def _kept_and_file() -> Flow:
 ALIVE = """
 import json, os
 from flowcore.settings import Settings
-from flowcore.spark.session import session, stop
+from flowcore.spark.run.session import session, stop
 from pyspark import SparkContext
 
 def java(pid):

@@ -19,7 +19,7 @@ from flowcore.api.operators import Window
 from flowcore.elements import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
 from flowcore.errors import RunError
 from flowcore.planner.forms import form_of
-from flowcore.spark.bounded import batch
+from flowcore.spark.operators import batch
 from flowcore.windows import WindowAssigner
 
 pytestmark = pytest.mark.spark

@@ -10,7 +10,7 @@ import pytest
 
 from flowcore import Flow, Parquet, RichFunction, Stream
 from flowcore.errors import RunError
-from flowcore.spark.bounded import co_groups
+from flowcore.spark.operators import co_groups
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("tables")]
 

@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from flowcore import Flow, Parquet, Stream
 from flowcore.api.operators import Operator, upstream
-from flowcore.spark.bounded import batch, distinct_keys
+from flowcore.spark.operators import batch, distinct_keys
 
 pytestmark = pytest.mark.spark
 

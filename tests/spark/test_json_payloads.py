@@ -11,9 +11,9 @@ from flowcore.api.schema import Schema
 from flowcore.errors import SerializationError
 from flowcore.serializers.formats import JsonFormat
 from flowcore.settings import Settings
-from flowcore.spark.query.values import RECORD, bad_record, parsed
-from flowcore.spark.session import live_session
-from flowcore.spark.sql import quoted
+from flowcore.spark.frame.sql import quoted
+from flowcore.spark.run.session import live_session
+from flowcore.spark.topics.values import RECORD, bad_record, parsed
 
 pytestmark = pytest.mark.spark
 

@@ -22,8 +22,8 @@ from flowcore.errors import SerializationError
 from flowcore.serializers import LatencyMarkerEventSerializer, TaggedSerializer
 from flowcore.serializers.formats import RawFormat
 from flowcore.settings import Settings
-from flowcore.spark.query import elements
-from flowcore.spark.session import live_session
+from flowcore.spark.run.session import live_session
+from flowcore.spark.topics import elements
 from flowcore.testing.transcripts.load import read_yaml
 
 pytestmark = pytest.mark.spark

@@ -28,9 +28,9 @@ from flowcore.serializers.formats import JsonFormat, ProtobufFormat, build_forma
 from flowcore.serializers.formats.avro import avro_schema
 from flowcore.serializers.formats.protobuf_rows import message_of, row_of_message
 from flowcore.settings import Settings
-from flowcore.spark.query.values import RECORD, bad_record, fail_at, parsed, shown, use_format, written
-from flowcore.spark.session import live_session
-from flowcore.spark.sql import quoted
+from flowcore.spark.frame.sql import quoted
+from flowcore.spark.run.session import live_session
+from flowcore.spark.topics.values import RECORD, bad_record, fail_at, parsed, shown, use_format, written
 from flowcore.testing.transcripts.load import read_yaml
 
 pytestmark = pytest.mark.spark

@@ -19,8 +19,8 @@ import pytest
 from flowcore import Flow, Parquet, from_frame
 from flowcore.errors import RunError
 from flowcore.planner import plan_flow
-from flowcore.spark.bounded.stages import StageProgress, StageState, stages_side_by_side
-from flowcore.spark.context import Context
+from flowcore.spark.results.context import Context
+from flowcore.spark.run.bounded_stages import StageProgress, StageState, stages_side_by_side
 
 pytestmark = pytest.mark.spark
 

@@ -18,9 +18,9 @@ from flowcore.keyed.operator import KeyGroupOperator
 from flowcore.process import KeyedProcessFunction
 from flowcore.process.keyed import KeyedProcesses
 from flowcore.settings import Settings
-from flowcore.spark.keyed.steps import Steps
-from flowcore.spark.live.inspection import KeyGroupState, NativeState, state_of
-from flowcore.spark.session import live_session
+from flowcore.spark.run.inspection import KeyGroupState, NativeState, state_of
+from flowcore.spark.run.session import live_session
+from flowcore.testing.spark_steps import Steps
 from flowcore.windows import Aggregate, CountEvictor, Process, SessionWindows, TumblingWindows, WindowConfig
 from flowcore.windows.aggregates import CollectList
 from flowcore.windows.built_in import BuiltIn, BuiltIns

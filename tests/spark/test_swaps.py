@@ -14,10 +14,10 @@ import pytest
 
 from flowcore import Csv, Flow, Parquet
 from flowcore.errors import RunError
-from flowcore.spark.bounded.manifest import Manifest
-from flowcore.spark.bounded.results import StageFolder
-from flowcore.spark.bounded.swaps import Swap, finish, roll_back
-from flowcore.spark.context import Context
+from flowcore.spark.results.context import Context
+from flowcore.spark.results.manifest import Manifest
+from flowcore.spark.results.store import StageFolder
+from flowcore.spark.results.swaps import Swap, finish, roll_back
 
 pytestmark = pytest.mark.spark
 
@@ -29,10 +29,10 @@ import os, signal, sys
 from pathlib import Path
 from flowcore.planner import plan_flow
 from flowcore.settings import Settings
-from flowcore.spark.bounded import swaps
-from flowcore.spark.context import Context
-from flowcore.spark.run import SilentListener, run_stages
-from flowcore.spark.session import session
+from flowcore.spark.results import swaps
+from flowcore.spark.results.context import Context
+from flowcore.spark.run.flow import SilentListener, run_stages
+from flowcore.spark.run.session import session
 
 sys.path.insert(0, sys.argv[1])
 from three import flow

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from flowcore.spark.live.told_backlog import BacklogTeller, told_backlog
+from flowcore.spark.checkpoint.backlog_status import BacklogTeller, told_backlog
 
 pytestmark = pytest.mark.spark
 

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from flowcore.spark.keyed import key_groups
+from flowcore.spark.operators import key_groups
 
 pytestmark = pytest.mark.spark
 

@@ -12,8 +12,8 @@ from flowcore.planner import plan_flow
 from flowcore.planner.compatibility import Needs, State, differences, needs_of
 from flowcore.planner.plan import LiveQuery
 from flowcore.settings import Settings
-from flowcore.spark.live.checkpoints import check_plan, checkpoint_of, record_of
-from flowcore.spark.run import run_flow
+from flowcore.spark.checkpoint.identity import check_plan, checkpoint_of, record_of
+from flowcore.spark.run.flow import run_flow
 
 SALE = "shop STRING, price DOUBLE"
 TOP = State("top", "aggregate", ("shop",), ("max(price)",))

@@ -13,8 +13,8 @@ from flowcore.errors import PlanError
 from flowcore.planner import plan_flow
 from flowcore.planner.compatibility import Needs, differences, needs_of
 from flowcore.planner.plan import LiveQuery
-from flowcore.spark.keyed.by_key import goes_by_clock
-from flowcore.spark.query.beside import keeps_key_groups
+from flowcore.spark.operators.by_key import goes_by_clock
+from flowcore.spark.topics.side_channels import keeps_key_groups
 
 SALE = "shop STRING, price DOUBLE"
 FLUSH = timedelta(minutes=2)

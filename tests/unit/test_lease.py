@@ -16,13 +16,13 @@ from pathlib import Path
 import pytest
 
 from flowcore.errors import RunError
-from flowcore.spark.live.lease import STALE_S, Holder, Leases, may_take
+from flowcore.spark.checkpoint.lease import STALE_S, Holder, Leases, may_take
 
 MINE = Holder("here", "boot 1", 10, "77")
 HOLDING = """
 import sys
 from pathlib import Path
-from flowcore.spark.live.lease import Leases
+from flowcore.spark.checkpoint.lease import Leases
 with Leases() as leases:
     leases.take(Path(sys.argv[1]))
     print("held", flush=True)
@@ -201,7 +201,7 @@ def test_contender_that_was_held_up_takes_nothing(checkpoint: Path) -> None:
 
 
 def _lease(checkpoint: Path, holder: Holder, number: int = 1, age_s: float = 0.0) -> None:
-    from flowcore.spark.live.lease import _write  # noqa: PLC0415
+    from flowcore.spark.checkpoint.lease import _write  # noqa: PLC0415
 
     path = checkpoint.parent / f".bids.lease.{number}"
     path.parent.mkdir(exist_ok=True)

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from flowcore.errors import ResultError
-from flowcore.spark.bounded.manifest import Manifest, Table
+from flowcore.spark.results.manifest import Manifest, Table
 
 
 def _manifest(root: Path, version: str = "v1") -> Manifest:

@@ -7,8 +7,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from flowcore.errors import ResultError, RunError
-from flowcore.spark.bounded.manifest import Manifest, Table
-from flowcore.spark.bounded.results import ResultStore, StageFolder
+from flowcore.spark.results.manifest import Manifest, Table
+from flowcore.spark.results.store import ResultStore, StageFolder
 
 
 @pytest.fixture

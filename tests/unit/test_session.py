@@ -8,7 +8,7 @@ import pytest
 
 from flowcore.installation.jars import jars
 from flowcore.settings import Settings
-from flowcore.spark.session import session_config
+from flowcore.spark.run.session import session_config
 
 
 def config(**spark: Any) -> dict[str, str]:
@@ -22,7 +22,7 @@ def test_session_on_this_machine_is_on_loopback_and_ships_nothing() -> None:
     assert found["spark.master"] == "local[50]"
     assert found["spark.driver.host"] == found["spark.driver.bindAddress"] == "127.0.0.1"
     assert "spark.jars" not in found
-    assert found["spark.python.daemon.module"] == "flowcore.spark.worker_daemon"
+    assert found["spark.python.daemon.module"] == "flowcore.spark.run.worker_daemon"
 
 
 def test_session_on_a_cluster_ships_the_connector_beside_the_users_jars() -> None:

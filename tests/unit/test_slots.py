@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from flowcore.errors import RunError
-from flowcore.spark.slots import await_slots
+from flowcore.spark.run.task_slots import await_slots
 
 
 def test_slots_that_come_one_by_one_are_waited_for() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from flowcore.settings import Settings
-from flowcore.spark.session import live_session, session
+from flowcore.spark.run.session import live_session, session
 from flowcore.testing.transcripts import flush, window
 from flowcore.testing.transcripts.flush_on_spark import FlushSteps
 from flowcore.testing.transcripts.runner import Kind

@@ -13,7 +13,7 @@ from flowcore.elements import MAX_TIMESTAMP_MS, Watermark
 from flowcore.errors import InvalidWindowError, NoTimestampError, RunError
 from flowcore.keyed.operator import KeyGroupOperator, Outputs
 from flowcore.keyed.output_columns import END, RESULTS, START, TIMESTAMP
-from flowcore.spark.keyed.steps import Steps
+from flowcore.testing.spark_steps import Steps
 from flowcore.testing.transcripts.runner import Refused
 from flowcore.testing.transcripts.window import window_config
 from flowcore.windows import Aggregate, WindowConfig

@@ -1,0 +1,1 @@
+"""From a planned live query to one streaming DataFrame."""

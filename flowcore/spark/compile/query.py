@@ -1,0 +1,314 @@
+"""Compile: from a live query's operators to one streaming DataFrame, ready for its sink.
+
+The frame of a query with Kafka sinks has the columns ``topic``, ``key``, ``value``, ``headers`` and, where
+latency markers pass through, ``partition``. Every record that comes from one source record carries the
+header ``flowcore-id``: ``topic:partition:offset:ordinal``, the same after a restart, so that readers can
+drop repeats. Every record of a query that joins bounded results carries their versions.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+
+from pyspark.sql import DataFrame
+
+from flowcore.api.connectors import KafkaTopic
+from flowcore.api.operators import (
+    Aggregate,
+    Apply,
+    FlatMap,
+    Join,
+    KeyedProcess,
+    Operator,
+    PythonOperator,
+    Read,
+    Select,
+    SideOutput,
+    Union,
+    Where,
+    Window,
+    WithColumns,
+    Write,
+    topic_of,
+)
+from flowcore.errors import PlanError
+from flowcore.keyed.output_columns import RESULTS
+from flowcore.planner.columns import columns_used
+from flowcore.planner.failures import letters_of
+from flowcore.planner.plan import Chain, LiveQuery
+from flowcore.spark.checkpoint.identity import checkpoint_of
+from flowcore.spark.checkpoint.state_types import column_types, stateful_parts
+from flowcore.spark.frame.boundary import declared_by
+from flowcore.spark.frame.branches import BAD, ORDINAL, Lane, Tracks, unite
+from flowcore.spark.operators import batch
+from flowcore.spark.operators.buffers import buffer_of, held_back
+from flowcore.spark.operators.by_key import ByKey
+from flowcore.spark.operators.live_aggregates import aggregated
+from flowcore.spark.operators.processes import processed
+from flowcore.spark.operators.python_chain import chained
+from flowcore.spark.operators.windows import windowed
+from flowcore.spark.results.context import Context
+from flowcore.spark.results.joined import Joined
+from flowcore.spark.topics.incoming import Incoming
+from flowcore.spark.topics.outgoing import Outgoing
+from flowcore.spark.topics.side_channels import Beside
+from flowcore.spark.topics.stream_source import read_stream
+
+__all__ = ["CompiledQuery", "compile_query"]
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledQuery:
+    """A live query, ready to be started.
+
+    Attributes:
+        frame: For its sink.
+        types: Of each operator with state, the types of what Spark keeps.
+    """
+
+    frame: DataFrame
+    types: Mapping[str, tuple[str, ...]]
+
+
+def compile_query(query: LiveQuery, context: Context, joined: Joined, beside: Beside) -> CompiledQuery:
+    """Compile one live query.
+
+    Args:
+        query: What to compile.
+        context: Session and settings.
+        joined: The bounded results it joins; with a column `ORDINAL` where keys repeat.
+        beside: What the query carries beside its records.
+
+    Raises:
+        PlanError: Spark refuses an operator; the message names it.
+    """
+    compiler = _Compiler(query, context, joined, beside)
+    return CompiledQuery(compiler.sink_frame(), compiler.types)
+
+
+class _Compiler:
+    def __init__(self, query: LiveQuery, context: Context, joined: Joined, beside: Beside) -> None:
+        self.query = query
+        self.context = context
+        self.joined = joined
+        self.beside = beside
+        self.names: Iterator[str] = (f"_c{number}" for number in count(1))
+        self.numbers = count(BAD + 1)
+        self.counted = any(ORDINAL in frame.columns for frame in joined.frames.values()) or any(
+            isinstance(node, (Union, FlatMap)) for node in query.operators
+        )
+        others = (node for node in query.operators if not isinstance(node, SideOutput))  # no results
+        readers = Counter(parent for node in others for parent in node.inputs)
+        self.readers = {node: readers[node] for node in query.operators}
+        self.used = columns_used(query.operators)
+        if query.buffer is not None:
+            # What is kept shall not change with what is read of it.
+            held = query.buffer.operator
+            self.used = {**self.used, held: frozenset(column.lower() for column in held.columns)}
+        self.chains: dict[Operator, Chain] = {chain.head: chain for chain in query.chains}
+        self.waiting: dict[Operator, list[tuple[Tracks, Lane]]] = {}
+        self.ends: list[tuple[Tracks, Lane, Write]] = []
+        self.types: dict[str, tuple[str, ...]] = {}
+
+    def sink_frame(self) -> DataFrame:
+        for node in self.query.operators:
+            with declared_by(node.name):
+                if isinstance(node, Write):
+                    self.ends.append((*self._take(node.inputs[0]), node))
+                elif isinstance(node, KeyedProcess):
+                    self._process(node)
+                elif node in self.chains:
+                    self._run_chain(self.chains[node])
+                elif not isinstance(node, (PythonOperator, SideOutput)):  # these came out with another one
+                    self._put(node, *self._output(node))
+        frames = [tracks for tracks, _, _ in self.ends]
+        for waiting in self.waiting.values():
+            for tracks, lane in waiting:  # a source that is read for its bad records alone
+                tracks.keep(lane, "false")
+                frames.append(tracks)
+        if len(self.ends) == 1 and topic_of(self.ends[0][2]) is None:
+            tracks, lane, _ = self.ends[0]
+            return tracks.only(lane)
+        outgoing = Outgoing(
+            sinks=[(sink, _topic(sink)) for sink in self.query.sinks],
+            dead_letters=[
+                (node, _topic(node)) for node in (*self.query.dead_letters, *letters_of(self.query))
+            ],
+            beside=self.beside,
+            sources=[_topic(node) for node in self.query.sources],
+            counted=self.counted,
+            bounded=self.joined.version,
+        )
+        outputs = [
+            outgoing.messages(
+                tracks, [(lane, sink, _topic(sink)) for owner, lane, sink in self.ends if owner is tracks]
+            )
+            for tracks in dict.fromkeys(frames)
+        ]
+        first, *rest = outputs
+        for frame in rest:
+            first = first.unionByName(frame, allowMissingColumns=True)
+        return first
+
+    def _take(self, node: Operator) -> tuple[Tracks, Lane]:
+        return self.waiting[node].pop()
+
+    def _put(self, node: Operator, tracks: Tracks, lane: Lane) -> None:
+        readers = self.readers[node]
+        lanes = [lane] if readers <= 1 else tracks.split(lane, [next(self.numbers) for _ in range(readers)])
+        self.waiting[node] = [(tracks, each) for each in lanes]
+
+    def _output(self, node: Operator) -> tuple[Tracks, Lane]:  # noqa: C901 - a case for each kind
+        match node:
+            case Read():
+                return self._read(node)
+            case Union():
+                return self._unite(node)
+            case Select() | WithColumns():
+                tracks, lane = self._take(node.inputs[0])
+                return tracks, self._project(node, tracks, lane)
+            case Where():
+                tracks, lane = self._take(node.inputs[0])
+                tracks.keep(lane, lane.expression(node.condition))
+                return tracks, lane
+            case Join():
+                tracks, lane = self._take(node.inputs[0])
+                result = self.joined.frames[node.inputs[1]]
+                if self._changes_nothing(node, result):
+                    return tracks, lane
+                right = tracks.join(lane, result, node.on, node.how)
+                known = {**{name.lower(): c for name, c in right.items()}, **lane.lower}
+                return tracks, replace(lane, columns={name: known[name.lower()] for name in self._used(node)})
+            case Apply():
+                tracks, lane = self._take(node.inputs[0])
+                frame = batch.applied(node, tracks.only(lane))
+                if kept := stateful_parts(frame):
+                    self.types[node.name] = kept
+                return self._plain(frame)
+            case Aggregate():
+                tracks, lane = self._take(node.inputs[0])
+                tracks, lane = aggregated(
+                    node, tracks, lane,
+                    timed=self.beside.timed, held=self.query.batch_interval_ms is not None,
+                )  # fmt: skip
+                self.types[node.name] = column_types(tracks.frame)
+                return tracks, lane
+            case Window():
+                return self._window(node)
+            case _:
+                msg = f"operator {node.name!r} has no output of its own"
+                raise PlanError(msg)
+
+    def _run_chain(self, chain: Chain) -> None:
+        tracks, lane = self._take(chain.head.inputs[0])
+        others: list[tuple[Lane, Sequence[str]]] = [
+            (each, self._used(parent))
+            for parent, waiting in self.waiting.items()
+            for owner, each in waiting
+            if owner is tracks
+        ]
+        others += [(each, sink.columns) for owner, each, sink in self.ends if owner is tracks]
+        lanes = chained(
+            chain, tracks, lane, used=self.used, numbers=self.numbers,
+            kept=[each.lower[name.lower()] for each, names in others for name in names],
+            check=self.context.settings.object_reuse_check, last=len(self.chains) == 1,
+        )  # fmt: skip
+        of = self._key_groups()
+        for node, each in lanes.items():
+            flush = buffer_of(node, of)
+            self._put(node, *((tracks, each) if flush is None else held_back(flush, tracks, each, of)))
+
+    def _window(self, node: Window) -> tuple[Tracks, Lane]:
+        """The results; late records wait for their readers already."""
+        tracks, lane = self._take(node.inputs[0])
+        sides = [
+            each for each in self.query.operators if isinstance(each, SideOutput) and node in each.inputs
+        ]
+        used = {column.lower() for each in sides for column in self.used[each]}
+        tracks, lanes = windowed(node, tracks, lane, used, self._key_groups())
+        for each in sides:
+            self._put(each, tracks, lanes[each.output])
+        return tracks, lanes[RESULTS]
+
+    def _process(self, node: KeyedProcess) -> None:
+        """What comes out of it, or of the chain that it begins, waits for its readers."""
+        tracks, lane = self._take(node.inputs[0])
+        tracks, lanes = processed(
+            node, tracks, lane, self._key_groups(), self.chains.get(node), self.used,
+            self.context.settings.object_reuse_check,
+        )  # fmt: skip
+        for each, made in lanes.items():
+            self._put(each, tracks, made)
+
+    def _key_groups(self) -> ByKey:
+        return ByKey(
+            query=self.query,
+            checkpoint=str(checkpoint_of(self.query, self.context.flow, self.context.settings)),
+            beside=self.beside,
+            key_groups=self.query.key_groups,
+            counted=self.counted,
+            numbers=self.numbers,
+        )
+
+    def _unite(self, node: Union) -> tuple[Tracks, Lane]:
+        members = [self._take(parent) for parent in node.inputs]
+        tracks, lane = unite(members, self._used(node), next(self.numbers))
+        # Other branches of the same sources are in the united frame now.
+        gone = {owner for owner, _ in members}
+        for parent, waiting in self.waiting.items():
+            self.waiting[parent] = [(tracks if owner in gone else owner, each) for owner, each in waiting]
+        self.ends = [(tracks if owner in gone else owner, each, sink) for owner, each, sink in self.ends]
+        return tracks, lane
+
+    def _used(self, node: Operator) -> list[str]:
+        return [column for column in node.columns if column.lower() in self.used[node]]
+
+    def _project(self, node: Select | WithColumns, tracks: Tracks, lane: Lane) -> Lane:
+        """Plain columns keep their physical name; only what is computed gets a new one."""
+        known = lane.lower
+        plain, computed = {}, {}
+        for name, expression in node.expressions:
+            bare = expression.text.strip("`").lower()
+            if bare in known and len(expression.references) == 1:
+                plain[name.lower()] = known[bare]
+            elif name.lower() in self.used[node] or expression.generates:
+                computed[name] = lane.expression(expression)
+        after = tracks.compute(lane, computed, list(computed)).lower if computed else {}
+        names = {**known, **plain, **after}
+        return replace(lane, columns={name: names[name.lower()] for name in self._used(node)})
+
+    def _changes_nothing(self, node: Join, result: DataFrame) -> bool:
+        """A left join that gives each record at most one partner, of which nobody reads a column."""
+        left = {column.lower() for column in node.inputs[0].columns}
+        return node.how == "left" and ORDINAL not in result.columns and self.used[node] <= left
+
+    def _plain(self, frame: DataFrame) -> tuple[Tracks, Lane]:
+        """A frame whose rows come from no single record."""
+        tracks = Tracks(frame, self.names, identified=False)
+        return tracks, Lane(next(self.numbers), {column: column for column in frame.columns})
+
+    def _read(self, node: Read) -> tuple[Tracks, Lane]:
+        topic = _topic(node)
+        incoming = Incoming(
+            node=node,
+            topic=topic,
+            beside=self.beside,
+            keeps_bad=node in self.query.dead_letters,
+            counted=self.counted,
+            number=self.query.sources.index(node),
+            may_fail=bool(self.chains),
+        )
+        lane = Lane(next(self.numbers), {name: next(self.names) for name in node.columns})
+        messages = read_stream(topic, self.query, self.context, events=self.beside.tracked)
+        return incoming.read(messages, lane, self.names), lane
+
+
+def _topic(node: Read | Write) -> KafkaTopic:
+    topic = topic_of(node)
+    if topic is None:
+        msg = f"operator {node.name!r} is no Kafka topic, and only those can be read or shared live"
+        raise PlanError(msg)
+    return topic

@@ -1,1 +1,0 @@
-"""Live queries from their start to their stop: modes, checkpoints, leases, results, progress."""

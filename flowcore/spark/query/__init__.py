@@ -1,1 +1,0 @@
-"""One live query as one DataFrame: what comes in, what travels beside records, what goes out."""

@@ -1,0 +1,210 @@
+"""Joined results: the committed tables that live queries join, in the versions that they join.
+
+A version is checked once and loaded once, however many queries join it, and let go when none does. It is
+pinned for a query from before it is loaded until the query goes on with another. Where a join key repeats,
+rows get their position among their equals, so that each output has an id of its own.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+import pyarrow as pa
+from pyarrow.dataset import dataset
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as F
+
+from flowcore.api.operators import Join, Operator
+from flowcore.errors import ResultError
+from flowcore.planner.plan import BoundedStage, LiveQuery, Plan
+from flowcore.spark.frame.branches import ORDINAL
+from flowcore.spark.frame.sql import quoted
+from flowcore.spark.results.context import Context
+from flowcore.spark.results.manifest import Manifest
+
+__all__ = ["Joined", "JoinedResults"]
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """What one query joins.
+
+    Attributes:
+        versions: By the name of its stage, the version of each result.
+        frames: By operator, each result.
+    """
+
+    versions: Mapping[str, str]
+    frames: Mapping[Operator, DataFrame]
+
+    @property
+    def version(self) -> str:
+        """The version as the output tells it, of several stages each with its name; empty of none."""
+        if len(self.versions) == 1:
+            return next(iter(self.versions.values()))
+        return ", ".join(f"{stage}={version}" for stage, version in self.versions.items())
+
+
+class JoinedResults:
+    """The results that the live queries of a plan join; a context manager that lets go of them.
+
+    Args:
+        plan: A plan with live queries.
+        context: Session and settings.
+    """
+
+    def __init__(self, plan: Plan, context: Context) -> None:
+        self._plan = plan
+        self._context = context
+        self._stages = [stage for stage in plan.bounded if stage.results]
+        self._frames: dict[tuple[str, str], dict[Operator, DataFrame]] = {}
+        self._refused: dict[str, str] = {}
+        self._seen: dict[str, tuple[tuple[int, ...], str]] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for query in self._plan.live.queries if self._plan.live else ():
+            for stage in self._joined_by(query):
+                self._context.results.folder(stage.name).unpin(_next(query))
+        self.release(())
+
+    def newest(self, query: LiveQuery) -> Joined:
+        """What a query joins if it starts now, pinned as what comes next.
+
+        Raises:
+            ResultError: A result is missing or damaged.
+        """
+        versions: dict[str, str] = {}
+        frames: dict[Operator, DataFrame] = {}
+        for stage in self._joined_by(query):
+            folder = self._context.results.folder(stage.name)
+            manifest = folder.manifest()
+            if manifest is not None:
+                folder.pin(_next(query), manifest.version)
+            if manifest is None or (stage.name, manifest.version) not in self._frames:
+                manifest = self._context.results.require(stage.name)
+                folder.pin(_next(query), manifest.version)
+                self._frames[stage.name, manifest.version] = {
+                    result.operator: _load(result.operator, stage, manifest, self._plan, self._context)
+                    for result in stage.results
+                }
+            versions[stage.name] = manifest.version
+            frames |= self._frames[stage.name, manifest.version]
+        return Joined(versions, frames)
+
+    def pin(self, query: LiveQuery, versions: Mapping[str, str]) -> None:
+        """Keep versions for a query that is sure to start with them, and no others for it."""
+        for stage, version in versions.items():
+            folder = self._context.results.folder(stage)
+            folder.pin(query.name, version)
+            folder.unpin(_next(query))
+
+    def release(self, used: Collection[tuple[str, str]]) -> None:
+        """Let go of the versions of stages that are not used; their files go where nobody else needs them."""
+        for stage, version in self._frames.keys() - set(used):
+            for frame in self._frames.pop((stage, version)).values():
+                frame.unpersist()
+            self._context.results.folder(stage).remove_unused()
+
+    def fresher(self, query: LiveQuery, versions: Mapping[str, str]) -> Mapping[str, str]:
+        """By stage the versions that are committed now, where a query joins others; cheap to ask."""
+        found = {}
+        for stage in self._joined_by(query):
+            version = self._version_now(stage.name)
+            if version and version not in (versions[stage.name], self._refused.get(stage.name)):
+                found[stage.name] = version
+        return found
+
+    def refuse(self, query: LiveQuery, versions: Mapping[str, str]) -> None:
+        """Remember versions that a query cannot join, so that they are not tried again."""
+        self._refused |= versions
+        for stage in versions:
+            self._context.results.folder(stage).unpin(_next(query))
+
+    def _joined_by(self, query: LiveQuery) -> list[BoundedStage]:
+        joined = set(query.results)
+        return [stage for stage in self._stages if joined & {result.operator for result in stage.results}]
+
+    def _version_now(self, stage: str) -> str | None:
+        folder = self._context.results.folder(stage)
+        try:
+            entry = folder.manifest_path.stat()
+            mark = (entry.st_mtime_ns, entry.st_ino, entry.st_size)
+            if self._seen.get(stage, ((), ""))[0] != mark:
+                manifest = folder.manifest()
+                self._seen[stage] = mark, manifest.version if manifest else ""
+        except (OSError, ResultError):
+            _log.warning("the manifest of stage %r cannot be read", stage, exc_info=True)
+            return None
+        return self._seen[stage][1]
+
+
+def _next(query: LiveQuery) -> str:
+    return f".next-{query.name}"
+
+
+def _load(
+    operator: Operator, stage: BoundedStage, manifest: Manifest, plan: Plan, context: Context
+) -> DataFrame:
+    root = context.results.folder(stage.name).root
+    table = manifest.tables[operator.name]
+    known = {name.lower() for name, _ in table.schema}
+    if missing := [name for name in operator.columns if name.lower() not in known]:
+        msg = (
+            f"result {operator.name!r} of flow {context.flow!r}, version {manifest.version}, has no column "
+            f"{missing[0]!r}: another version of the flow left it, and it cannot be joined; run the stage "
+            "again with this one"
+        )
+        raise ResultError(msg)
+    files = [str(root / file.path) for file in table.files]
+    schema = ", ".join(f"`{name}` {kind}" for name, kind in table.schema)
+    reader = context.spark.read
+    if "struct<" not in schema:  # names of fields stand there without the backquotes they may need
+        reader = reader.schema(schema)
+    frame = reader.parquet(*files)
+    repeating = [keys for keys in _join_keys(operator, plan) if _repeats(files, keys)]
+    if repeating:
+        # With one repeating key the first partner is number 0; with several only a global number is unique.
+        groups = repeating[0] if len(repeating) == 1 else ()
+        order = Window.partitionBy(*map(quoted, groups)).orderBy(*map(quoted, _sortable(frame)))
+        frame = frame.withColumn(ORDINAL, F.row_number().over(order) - 1)
+    # A micro-batch query reads the table for every batch, the others once in minutes.
+    often = any(
+        operator in query.results and query.mode.value == "micro-batch"
+        for query in (plan.live.queries if plan.live else ())
+    )
+    return frame.persist() if often else frame
+
+
+def _join_keys(operator: Operator, plan: Plan) -> list[tuple[str, ...]]:
+    joins = {
+        node
+        for query in (plan.live.queries if plan.live else ())
+        for node in query.operators
+        if isinstance(node, Join) and node.inputs[1] is operator and node.how in ("inner", "left")
+    }
+    return sorted({tuple(theirs for _, theirs in join.on) for join in joins})
+
+
+def _repeats(files: Sequence[str], keys: Sequence[str]) -> bool:
+    # Arrow answers in the time that Spark takes to plan the question.
+    table = dataset(list(files)).to_table(columns=list(keys))
+    try:
+        groups = table.group_by(list(keys)).aggregate([])
+    except pa.ArrowNotImplementedError:  # a key of a nested type: numbering it is never wrong
+        return True
+    return bool(groups.num_rows < table.num_rows)
+
+
+def _sortable(frame: DataFrame) -> Sequence[str]:
+    return [name for name, kind in frame.dtypes if "map<" not in kind and "variant" not in kind]

@@ -1,0 +1,240 @@
+"""Bounded stages: run one as a batch job, and make its result visible at once or not at all."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+
+from pyspark.sql import DataFrame
+
+from flowcore.api.connectors import KafkaTopic
+from flowcore.api.operators import (
+    KeyedProcess,
+    Operator,
+    PythonOperator,
+    Read,
+    SideOutput,
+    Window,
+    Write,
+    upstream,
+)
+from flowcore.planner.columns import columns_used
+from flowcore.planner.fingerprint import fingerprint
+from flowcore.planner.forms import form_of
+from flowcore.planner.plan import BoundedStage, Chain
+from flowcore.settings import Settings
+from flowcore.spark.frame.boundary import declared_by, while_running
+from flowcore.spark.operators import batch
+from flowcore.spark.operators.bounded_keyed import by_key_group
+from flowcore.spark.operators.python_chain import behind, outputs_of_bounded
+from flowcore.spark.results.context import Context
+from flowcore.spark.results.manifest import Manifest, Table
+from flowcore.spark.results.swaps import Swap, finish, roll_back
+from flowcore.spark.topics.bounded_sources import read_bounded, source_version
+from flowcore.spark.topics.sinks import write_bad_records, write_files, write_topic
+
+__all__ = ["run_bounded", "source_versions", "up_to_date"]
+
+
+def source_versions(stage: BoundedStage, settings: Settings) -> dict[str, str]:
+    """The version of each source of a stage as it is now; empty text if nobody can tell.
+
+    Raises:
+        RunError: A source does not exist.
+        BrokerError: A broker cannot be reached.
+    """
+    return {source.name: source_version(source, settings) for source in stage.sources}
+
+
+def up_to_date(stage: BoundedStage, context: Context) -> Manifest | None:
+    """The committed result, if running the stage again would give the same one.
+
+    A commit that was interrupted is finished first.
+
+    Raises:
+        RunError: Another process runs the stage.
+        ResultError: The manifest cannot be read.
+    """
+    folder = context.results.folder(stage.name)
+    folder.finish_commit()
+    committed = folder.manifest()
+    if committed is None or committed.fingerprint != fingerprint(stage.operators):
+        return None
+    if not all(_exists(sink, context) for sink in stage.sinks):
+        return None
+    now = source_versions(stage, context.settings)
+    return committed if all(now.values()) and now == committed.sources else None
+
+
+def run_bounded(
+    stage: BoundedStage, context: Context, *, finishing: Callable[[], None] = lambda: None
+) -> Manifest:
+    """Run a stage to the end of its input and commit its result.
+
+    Args:
+        stage: The stage.
+        context: Session and settings.
+        finishing: Called when the input has ended, before anything is committed.
+
+    Raises:
+        RunError: The stage failed, or another process runs it; nothing of it is visible.
+        PlanError: Spark refuses an operator.
+    """
+    began = time.monotonic()
+    folder = context.results.folder(stage.name)
+    with (
+        folder.fresh_version() as (version, path),
+        while_running(f"stage {stage.name!r}", context.log),
+        ExitStack() as kept,
+        ExitStack() as undone,
+    ):
+        sources = source_versions(stage, context.settings)
+        frames, rejected = _compile(stage, context, kept)
+        for result in stage.results:
+            frames[result.operator].write.parquet(str(path / result.name))
+        swaps = _swaps(stage, context, version)
+        targets = [swap.target for swap in swaps.values()]
+        roll_back(targets)
+        undone.callback(roll_back, targets)
+        _write_sinks(stage, frames, context, swaps)
+        finishing()
+        manifest = Manifest(
+            flow=context.flow,
+            stage=stage.name,
+            version=version,
+            created_ms=time.time_ns() // 1_000_000,
+            duration_ms=int((time.monotonic() - began) * 1000),
+            fingerprint=fingerprint(stage.operators),
+            sources=sources,
+            tables={r.name: _table(frames[r.operator], path / r.name, folder.root) for r in stage.results},
+            rejected=rejected,
+            swaps=tuple(swaps.values()),
+        )
+        manifest.write(folder.manifest_path)
+        undone.pop_all()
+        finish(manifest.swaps)
+    return manifest
+
+
+def _compile(
+    stage: BoundedStage, context: Context, kept: ExitStack
+) -> tuple[dict[Operator, DataFrame], dict[str, int]]:
+    frames: dict[Operator, DataFrame] = {}
+    rejected: dict[str, int] = {}
+    shared = _shared(stage)
+    chains: dict[Operator, Chain] = {chain.head: chain for chain in stage.chains}
+    for node in stage.operators:
+        match node:
+            case Read():
+                with declared_by(node.name):
+                    source = read_bounded(node, context)
+                frames[node] = source.frame
+                if source.bad is not None and isinstance(node.source, KafkaTopic):
+                    rejected[node.name] = write_bad_records(node, node.source, source.bad, context)
+            case Write():
+                continue
+            case _ if node in chains and not isinstance(node, KeyedProcess):
+                with declared_by(node.name):
+                    frames |= _chained(chains[node], stage, frames[node.inputs[0]], context, kept)
+            case _ if isinstance(node, PythonOperator) or node in frames:
+                pass  # it runs with the first of its chain, or came with its process
+            case Window() | KeyedProcess() if form_of(node).value == "key-group":
+                with declared_by(node.name):
+                    chain = chains.get(node)
+                    frames |= _by_key_group(node, chain, stage, frames[node.inputs[0]], context, kept)
+            case _:
+                frames[node] = batch.output(node, frames)
+        if node in shared and node in frames:
+            frames[node] = frames[node].persist()
+            # Spark would answer a later run in this session from the old files.
+            kept.callback(frames[node].unpersist)
+    return frames, rejected
+
+
+def _chained(
+    chain: Chain, stage: BoundedStage, frame: DataFrame, context: Context, kept: ExitStack
+) -> Mapping[Operator, DataFrame]:
+    ends = [result.operator for result in stage.results]
+    used = columns_used(stage.operators, ends)
+    whole, parts = outputs_of_bounded(chain, frame, used, ends, context.settings.object_reuse_check)
+    if len(parts) > 1:  # each is written by a job of its own, and functions shall run once
+        whole.persist()
+        kept.callback(whole.unpersist)
+    return parts
+
+
+def _by_key_group(  # noqa: PLR0917 - what it is about, then how
+    node: Window | KeyedProcess,
+    chain: Chain | None,
+    stage: BoundedStage,
+    frame: DataFrame,
+    context: Context,
+    kept: ExitStack,
+) -> Mapping[Operator, DataFrame]:
+    """The results of an operator, or of the chain that a process begins, and side outputs of a process."""
+    now_ms = time.time_ns() // 1_000_000
+    following = None
+    if chain is not None:
+        ends = [result.operator for result in stage.results]
+        used = columns_used(stage.operators, ends)
+        following = behind(chain, used, ends, context.settings.object_reuse_check)
+    found = by_key_group(
+        node, frame, key_groups=context.settings.key_groups, clock_ms=now_ms, following=following
+    )
+    parts: dict[Operator, DataFrame] = {**found.results}
+    for side in stage.operators:
+        if isinstance(side, SideOutput) and node in side.inputs and side.output in found.sides:
+            parts[side] = found.sides[side.output]
+    if len(parts) > 1:  # each is written by a job of its own, and functions shall run once
+        found.whole.persist()
+        kept.callback(found.whole.unpersist)
+    return parts
+
+
+def _shared(stage: BoundedStage) -> set[Operator]:
+    """Operators that several outputs of the stage need, nearest to them; sources are cheap to read again."""
+    ends = [*(result.operator for result in stage.results), *(sink.inputs[0] for sink in stage.sinks)]
+    needs = [set(upstream(end)) for end in ends]
+    common = {node for node in stage.operators if sum(node in need for need in needs) > 1}
+    common = {node for node in common if not isinstance(node, Read)}
+    inner = {parent for node in common for parent in node.inputs}
+    outer = {parent for node in stage.operators if node not in common for parent in node.inputs}
+    return {node for node in common if node not in inner or node in outer}
+
+
+def _table(frame: DataFrame, folder: Path, root: Path) -> Table:
+    schema = tuple((field.name, field.dataType.simpleString()) for field in frame.schema.fields)
+    return Table.scan(folder, schema, root)
+
+
+def _swaps(stage: BoundedStage, context: Context, version: str) -> dict[Write, Swap]:
+    paths = ((sink, _local(sink, context)) for sink in stage.sinks)
+    return {sink: Swap.of(path, version) for sink, path in paths if path is not None}
+
+
+def _write_sinks(
+    stage: BoundedStage, frames: Mapping[Operator, DataFrame], context: Context, swaps: Mapping[Write, Swap]
+) -> None:
+    # What is seen at once comes last, when nothing else can fail.
+    for sink in sorted(stage.sinks, key=lambda sink: sink not in swaps):
+        frame = frames[sink.inputs[0]]
+        with declared_by(sink.name):
+            match sink.sink:
+                case KafkaTopic() as topic:
+                    write_topic(sink, topic, frame, context)
+                case files:
+                    folder = swaps[sink].staged if sink in swaps else context.path(files.path)
+                    write_files(files, frame, folder)
+
+
+def _local(sink: Write, context: Context) -> str | None:
+    """The folder of a sink, None for a topic and for an address, where nothing can be renamed."""
+    path = None if isinstance(sink.sink, KafkaTopic) else context.path(sink.sink.path)
+    return None if path is None or "://" in path else path
+
+
+def _exists(sink: Write, context: Context) -> bool:
+    path = _local(sink, context)
+    return path is None or Path(path).exists()

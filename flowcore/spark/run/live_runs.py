@@ -1,0 +1,117 @@
+"""Live runs: the queries of a plan, of which each starts when what it waits for is committed.
+
+Queries that wait for the same stages are one `LiveRun`. By default all wait for all stages, so there is
+one; with ``execution.hand-over = pipelined`` some may start while bounded stages still run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from contextlib import ExitStack
+from dataclasses import replace
+from types import TracebackType
+from typing import Self
+
+from flowcore.errors import FlowcoreError
+from flowcore.latency.summary import LatencySummary
+from flowcore.metrics.progress import QueryProgress
+from flowcore.planner.plan import LiveQuery, LiveStage, Plan
+from flowcore.spark.results.context import Context
+from flowcore.spark.run.live_stage import LiveRun, wait_until_ended
+from flowcore.spark.run.observation import Observation
+
+__all__ = ["LiveRuns"]
+
+
+class LiveRuns:
+    """The live queries of one plan; a context manager that stops those that run at its end.
+
+    Args:
+        plan: A plan, with live queries or without.
+        context: Session and settings.
+    """
+
+    def __init__(self, plan: Plan, context: Context) -> None:
+        self.plan = plan
+        self._context = context
+        self._waiting: dict[tuple[str, ...], list[LiveQuery]] = {}
+        for query in plan.live.queries if plan.live else ():
+            self._waiting.setdefault(query.after, []).append(query)
+        self._runs: list[LiveRun] = []
+        self._observation = Observation(plan, context)
+        self._closing = ExitStack()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, FlowcoreError):
+            self._observation.failed(str(error))
+        self._close()
+
+    def start(self, committed: Collection[str]) -> None:
+        """Start the queries that wait for nothing but these bounded stages.
+
+        Raises:
+            FlowcoreError: As `LiveRun` does.
+        """
+        for after in tuple(self._waiting):
+            if set(after) <= {*committed}:
+                run = LiveRun(self._part(self._waiting.pop(after)), self._context, self._observation)
+                self._runs.append(self._closing.enter_context(run))
+        self._observation.only(committed)
+
+    def check(self) -> None:
+        """See whether a query has failed; it ends all that run.
+
+        Raises:
+            RunError: One has.
+        """
+        try:
+            for run in self._runs:
+                run.wait(0)
+        except BaseException:
+            self._close()
+            raise
+
+    @property
+    def active(self) -> bool:
+        """At least one query has not ended."""
+        return any(run.active for run in self._runs)
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait until every query has ended by itself; True if they have.
+
+        Args:
+            timeout_s: Seconds to wait at most; None for as long as it takes.
+
+        Raises:
+            RunError: A query failed; the others are stopped.
+        """
+        return wait_until_ended(self, self.check, timeout_s)
+
+    def progress(self) -> tuple[QueryProgress, ...]:
+        """What each query has done, or that it waits; nothing before the first ones are started."""
+        return self._observation.health().queries if self._runs else ()
+
+    @property
+    def metrics_url(self) -> str | None:
+        """Where Prometheus finds the metrics of all queries, if it does."""
+        return self._observation.metrics_url
+
+    def latency(self) -> tuple[LatencySummary, ...]:
+        """Of the markers that reached each sink in the last minute; none unless latency is tracked."""
+        return tuple(summary for run in self._runs for summary in run.latency())
+
+    def _close(self) -> None:
+        self._observation.close()
+        self._closing.close()
+
+    def _part(self, queries: list[LiveQuery]) -> Plan:
+        joined = {node for query in queries for node in query.results}
+        stages = (
+            stage for stage in self.plan.bounded if any(result.operator in joined for result in stage.results)
+        )
+        return replace(self.plan, bounded=tuple(stages), live=LiveStage(tuple(queries)))

@@ -1,0 +1,192 @@
+"""A running query: one live query on its checkpoint, in one mode and with one version of what it joins.
+
+It is compiled before it is started, so that one can be compiled while another still runs on the checkpoint.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming.query import StreamingQuery
+
+from flowcore.api.operators import topic_of
+from flowcore.flush.withheld import Withheld
+from flowcore.kafka.elements import ElementWriter
+from flowcore.kafka.security import spark_login
+from flowcore.planner.plan import Decision, LiveQuery
+from flowcore.spark.checkpoint.identity import Types, check, checkpoint_of
+from flowcore.spark.compile.query import compile_query
+from flowcore.spark.frame.boundary import while_running
+from flowcore.spark.operators.by_key import goes_by_clock
+from flowcore.spark.results.context import Context
+from flowcore.spark.results.joined import Joined
+from flowcore.spark.run.batch_end import end_after_batch, has_ended
+from flowcore.spark.topics.side_channels import Beside
+from flowcore.spark.topics.sinks import start_files
+from flowcore.spark.topics.stream_source import output_servers, sink_options
+from flowcore.spark.topics.watermarks import WatermarkSender, watermarks_of
+from flowcore.watermarks.query import QueryWatermarks
+
+__all__ = ["Prepared", "RunningQuery", "prepare"]
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A query that is compiled and may be started.
+
+    Attributes:
+        query: With the mode in which it is to be started.
+        catching_up: It ends when it has read what is there.
+        joined: What it joins.
+        beside: What it carries beside its records.
+        frame: For its sink.
+        types: Of each operator with state, the types of what Spark keeps.
+    """
+
+    query: LiveQuery
+    catching_up: bool
+    joined: Joined
+    beside: Beside
+    frame: DataFrame
+    types: Types
+
+
+def prepare(
+    query: LiveQuery, context: Context, joined: Joined, beside: Beside, batch_records: int | None = None
+) -> Prepared:
+    """Compile a query, and check that it may go on from its checkpoint.
+
+    Args:
+        query: As it is planned.
+        context: The live session and settings.
+        joined: What it joins.
+        beside: What it carries beside its records.
+        batch_records: Let it catch up in micro-batches of so many records, and end; None for its own mode.
+
+    Raises:
+        PlanError: Spark refuses an operator.
+        StateError: The checkpoint was made by a plan that this one cannot go on from.
+    """
+    if batch_records is not None:
+        reason = f"it catches up, in batches of up to {batch_records:,} records"
+        query = replace(query, mode=Decision("micro-batch", (reason,)))
+        context = replace(context, settings=replace(context.settings, max_batch_records=batch_records))
+    with while_running(f"query {query.name!r}", context.log):
+        compiled = compile_query(query, context, joined, beside)
+    check(query, context.flow, checkpoint_of(query, context.flow, context.settings), compiled.types)
+    return Prepared(query, batch_records is not None, joined, beside, compiled.frame, compiled.types)
+
+
+class RunningQuery:
+    """A query that was started, and runs until it ends by itself, with its batch, or at once.
+
+    Args:
+        prepared: What to start.
+        context: The live session and settings.
+
+    Raises:
+        RunError: Spark cannot start it.
+    """
+
+    def __init__(self, prepared: Prepared, context: Context) -> None:
+        self.prepared = prepared
+        self._context = context
+        self._closing = ExitStack()
+        self.ending = False
+        with while_running(f"query {self.name!r}", context.log):
+            self.running = self._start(prepared)
+        self._closing.callback(self.running.stop)
+        self.watermarks = self._send_watermarks() if prepared.beside.watermarked else None
+
+    @property
+    def name(self) -> str:
+        """The query's name."""
+        return self.prepared.query.name
+
+    @property
+    def ended(self) -> bool:
+        """It has ended, with its last batch committed, or it has failed, or was stopped."""
+        return has_ended(self.running)
+
+    def end_after_batch(self) -> None:
+        """Let it end when its running batch is committed."""
+        self.ending = True
+        end_after_batch(self.running, self._context.spark)
+
+    def stop(self) -> None:
+        """Stop it at once, with what runs beside it; what was not committed is read again."""
+        self._closing.close()
+
+    @property
+    def _checkpoint(self) -> Path:
+        return checkpoint_of(self.prepared.query, self._context.flow, self._context.settings)
+
+    def _send_watermarks(self) -> QueryWatermarks:
+        query, beside = self.prepared.query, self.prepared.beside
+        topics = {topic: beside.partitions[topic.name] for sink in beside.tagged if (topic := topic_of(sink))}
+        servers = output_servers(query, self._context.settings)
+        writer = ElementWriter(servers, topics, f"{self._context.flow}/{query.name}")
+        watermarks = watermarks_of(query, beside.partitions)
+        sender = WatermarkSender(
+            query,
+            self.running,
+            watermarks=watermarks,
+            writer=writer,
+            interval_s=self._context.settings.auto_watermark_interval.total_seconds(),
+            state=self._checkpoint.with_suffix(".watermarks.json"),
+            withheld=_withheld(query),
+        )
+        self._closing.enter_context(writer)
+        self._closing.enter_context(sender)
+        return watermarks
+
+    def _start(self, prepared: Prepared) -> StreamingQuery:
+        query, beside, settings = prepared.query, prepared.beside, self._context.settings
+        by_clock = False
+        if beside.windowed:
+            # A query keeps what is set when it starts; without input the clock may still make windows emit.
+            conf = self._context.spark.conf
+            conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(1 << 17))
+            conf.set("spark.sql.execution.arrow.maxBytesPerBatch", str(64 << 20))  # of packed rows, too
+            by_clock = query.mode.value != "slice" and goes_by_clock(query)
+            conf.set("spark.sql.streaming.noDataMicroBatches.enabled", str(by_clock).lower())
+        writer = (
+            prepared.frame.writeStream.queryName(query.name)
+            .option("checkpointLocation", str(self._checkpoint))
+            .outputMode("update")
+        )
+        match query.mode.value:
+            case "realtime":
+                milliseconds = int(settings.realtime_batch.total_seconds() * 1000)
+                writer = writer.trigger(realTime=f"{milliseconds} milliseconds")  # type: ignore[call-overload]
+            case "slice":
+                writer = writer.trigger(availableNow=True)
+            case _ if prepared.catching_up:
+                writer = writer.trigger(availableNow=True)
+            case _:
+                held = timedelta(milliseconds=query.batch_interval_ms or 0)
+                interval = max(settings.trigger_interval, held)
+                if by_clock:  # batches without input, one after the other, would keep the machine busy
+                    interval = interval or settings.auto_watermark_interval
+                milliseconds = int(interval.total_seconds() * 1000)
+                writer = writer.trigger(processingTime=f"{milliseconds} milliseconds")
+        files = [sink.sink for sink in query.sinks if topic_of(sink) is None]
+        if files:
+            return start_files(files[0], writer.outputMode("append"), self._context)
+        options = spark_login(output_servers(query, settings))
+        return (
+            writer.format("kafka").options(**options, **sink_options(query, beside.limits.values())).start()
+        )
+
+
+def _withheld(query: LiveQuery) -> Withheld:
+    config = query.buffer.config if query.buffer else None
+    if config is None:
+        return Withheld(0)
+    # Out of backlog each batch of a slice flushes.
+    interval_ms = 0 if query.mode.value == "slice" else config.interval_ms or 0
+    return Withheld(interval_ms, config.interval_ms_in(backlog=True))

@@ -1,0 +1,108 @@
+"""Task slots: how many does a plan need, and does the cluster have them?
+
+A local master gets as many threads as are needed. A cluster has the cores that it has: a real-time query that
+waits for a slot waits for ever, and says nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from flowcore.api.operators import topic_of
+from flowcore.errors import RunError
+from flowcore.kafka.topics import partition_counts
+from flowcore.planner.plan import LiveStage, Plan
+from flowcore.settings import Settings
+from flowcore.spark.checkpoint.identity import checkpoint_of
+from flowcore.spark.results.context import Context, broker_of
+from flowcore.spark.topics.side_channels import tracks_latency
+
+__all__ = ["await_slots", "require_slots", "slots_needed"]
+
+_POLL_S = 0.5
+_PATIENCE = "spark.scheduler.maxRegisteredResourcesWaitingTime"
+_log = logging.getLogger(__name__)
+
+
+def slots_needed(plan: Plan, settings: Settings) -> int:
+    """Tasks that shall be able to run at the same time, 0 if the plan has no live queries.
+
+    A real-time query holds its slots as long as it lives. Batches of other queries would wait for each
+    other on fewer slots than their tasks, while those wait for the broker; twice the cores is enough.
+    One more is for Spark's own small jobs, such as sending a joined table to all tasks.
+    """
+    held = shared = 0
+    for query in plan.live.queries if plan.live else ():
+        partitions = 0
+        for source in query.sources:
+            topic = topic_of(source)
+            if topic is not None:
+                counts = partition_counts(broker_of(topic, settings), [topic.name])
+                partitions += counts[topic.name] or topic.partitions or 1
+        if tracks_latency(query, settings, checkpoint_of(query, plan.flow, settings)):
+            partitions *= 2  # their companion topics have as many
+        if query.mode.value == "realtime":
+            held += partitions + (settings.shuffle_partitions if query.updating else 0)
+        else:
+            shared += partitions
+    slots = held + min(shared, 2 * (os.cpu_count() or 1))
+    return slots + 1 if held else slots
+
+
+def require_slots(plan: Plan, context: Context) -> None:
+    """Wait until a cluster has the slots that a plan's real-time queries hold; a local master has them.
+
+    Executors come one by one; how long they may take is Spark's own setting,
+    ``spark.scheduler.maxRegisteredResourcesWaitingTime`` (30 s).
+
+    Raises:
+        RunError: It still has fewer.
+    """
+    sc: Any = context.spark.sparkContext
+    grows = sc.getConf().get("spark.dynamicAllocation.enabled", "false") == "true"
+    if sc.master.startswith("local") or grows:
+        return
+    queries = plan.live.queries if plan.live else ()
+    realtime = tuple(query for query in queries if query.mode.value == "realtime")
+    if realtime:
+        needed = slots_needed(replace(plan, live=LiveStage(realtime)), context.settings)
+        patience_s = sc._jsc.sc().conf().getTimeAsSeconds(_PATIENCE, "30s")  # noqa: SLF001 - reads Spark's units
+        await_slots(needed, lambda: _slots(context.spark), sc.master, patience_s)
+
+
+def await_slots(needed: int, slots: Callable[[], int], master: str, patience_s: float) -> None:
+    """Wait until there are so many slots.
+
+    Args:
+        needed: How many.
+        slots: Counts those that are there.
+        master: Of the cluster, as the error shall name it.
+        patience_s: Seconds to wait at most.
+
+    Raises:
+        RunError: There are still fewer.
+    """
+    end = time.monotonic() + patience_s
+    while (there := slots()) < needed:
+        if time.monotonic() >= end:
+            msg = (
+                f"the cluster {master} has {there} task slots for this run after {patience_s:g} s, and its "
+                f"queries in real-time mode hold {needed} as long as they live: they would wait for ever; "
+                "give it more cores (spark.cores.max, or spark.executor.instances and spark.executor.cores), "
+                f"more time ({_PATIENCE}), or run with --mode micro-batch"
+            )
+            raise RunError(msg)
+        _log.info("waiting for executors: %d task slots of %d are there", there, needed)
+        time.sleep(_POLL_S)
+
+
+def _slots(spark: SparkSession) -> int:
+    context: Any = spark.sparkContext._jsc.sc()  # noqa: SLF001 - what barrier stages ask; there is no public way
+    return int(context.maxNumConcurrentTasks(context.resourceProfileManager().defaultResourceProfile()))

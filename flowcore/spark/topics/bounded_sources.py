@@ -1,0 +1,143 @@
+"""Bounded sources: how does Spark read what a flow names, and which version of it was that?
+
+A version is text that changes when the source's content may have changed; empty where nobody can
+tell (a function).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from flowcore.api.connectors import Csv, Frame, Json, KafkaTopic, Parquet
+from flowcore.api.operators import Read
+from flowcore.errors import PlanError, RunError
+from flowcore.kafka.security import spark_login
+from flowcore.settings import Settings
+from flowcore.spark.checkpoint.offsets import offset_range, offsets_json
+from flowcore.spark.results.context import Context, broker_of, path_of
+from flowcore.spark.topics.incoming import Incoming
+
+__all__ = ["BatchInput", "read_bounded", "source_version"]
+
+
+@dataclass(frozen=True, slots=True)
+class BatchInput:
+    """A bounded source as frames.
+
+    Attributes:
+        frame: The good records, with exactly the declared columns.
+        bad: Bad messages, with the reason; None if the source fails at the first.
+    """
+
+    frame: DataFrame
+    bad: DataFrame | None = None
+
+
+def source_version(node: Read, settings: Settings) -> str:
+    """The version of a bounded source as it is now; empty if unknown.
+
+    Raises:
+        RunError: The source does not exist.
+        BrokerError: A broker cannot be reached.
+    """
+    match node.source:
+        case KafkaTopic() as topic:
+            servers = broker_of(topic, settings)
+            start, end = offset_range(topic, servers)
+            return (
+                f"{topic.name} at {servers} from {offsets_json(topic, start)} to {offsets_json(topic, end)}"
+            )
+        case Frame():
+            return ""
+        case files:
+            return _files_version(node.name, path_of(files.path, settings))
+
+
+def read_bounded(node: Read, context: Context) -> BatchInput:
+    """Read a bounded source."""
+    match node.source:
+        case KafkaTopic() as topic:
+            return _read_topic(node, topic, context)
+        case Frame(function=function):
+            frame = function(context.spark)
+            _require_columns(node, frame.columns, "its function returned")
+            return BatchInput(_typed(node, frame))
+        case Parquet(path=path):
+            frame = context.spark.read.parquet(context.path(path))
+            _require_columns(node, frame.columns, f"{path} has")
+            return BatchInput(_typed(node, frame))
+        case Csv(path=path) as csv:
+            options = {"header": str(csv.header).lower(), "sep": csv.delimiter, "enforceSchema": "false"}
+            options |= {"mode": "FAILFAST", **csv.options}
+            frame = context.spark.read.options(**options).schema(_ddl(node)).csv(context.path(path))
+            return BatchInput(_typed(node, frame))
+        case Json(path=path) as json:
+            options = {"mode": "FAILFAST", **json.options}
+            frame = context.spark.read.options(**options).schema(_ddl(node)).json(context.path(path))
+            return BatchInput(_typed(node, frame))
+
+
+def _read_topic(node: Read, topic: KafkaTopic, context: Context) -> BatchInput:
+    servers = context.servers(topic)
+    start, end = offset_range(topic, servers)
+    messages = (
+        context.spark.read.format("kafka")
+        .options(**spark_login(servers), subscribe=topic.name)
+        .option("startingOffsets", offsets_json(topic, start))
+        .option("endingOffsets", offsets_json(topic, end))
+        .option("includeHeaders", str(topic.elements == "tagged").lower())
+        .load()
+    )
+    return BatchInput(*Incoming.bounded(node, topic).rows(messages))
+
+
+def _typed(node: Read, frame: DataFrame) -> DataFrame:
+    return frame.select(
+        [_cast(node, column.name, column.type, column.nullable) for column in node.schema.columns]
+    )
+
+
+def _cast(node: Read, name: str, kind: str, nullable: bool) -> Column:
+    value = F.col(f"`{name}`").cast(kind)
+    if not nullable:
+        msg = f"source '{node.name}': column '{name}' is declared NOT NULL and holds a null"
+        value = F.coalesce(value, F.raise_error(F.lit(msg)).cast(kind))
+    return value.alias(name)
+
+
+def _require_columns(node: Read, found: list[str], what: str) -> None:
+    known = {column.lower() for column in found}
+    missing = [column.name for column in node.schema.columns if column.name.lower() not in known]
+    if missing:
+        msg = (
+            f"source {node.name!r} declares the column {missing[0]!r}, and {what} {', '.join(found)}: it "
+            "would be null in every row; correct the schema"
+        )
+        raise PlanError(msg)
+
+
+def _ddl(node: Read) -> str:
+    return ", ".join(f"`{column.name}` {column.type}" for column in node.schema.columns)
+
+
+def _files_version(name: str, path: str) -> str:
+    if "://" in path:
+        return ""
+    root = Path(path)
+    if not root.exists():
+        msg = (
+            f"source {name!r}: {path} does not exist: there is nothing to read; correct the path, or set "
+            "data.dir, the folder that relative paths start from"
+        )
+        raise RunError(msg)
+    files = [root] if root.is_file() else sorted(file for file in root.rglob("*") if file.is_file())
+    digest = hashlib.sha256()
+    for file in files:
+        entry = file.stat()
+        digest.update(f"{file.relative_to(root)} {entry.st_size} {entry.st_mtime_ns}\n".encode())
+    return f"{len(files)} files {digest.hexdigest()}"

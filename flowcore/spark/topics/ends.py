@@ -1,0 +1,87 @@
+"""Topic ends: where do the topics of a plan's live queries end, now and before these were started?"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+
+from flowcore.api.operators import Read, Write, topic_of
+from flowcore.errors import BrokerError
+from flowcore.kafka.topics import ends_of
+from flowcore.metrics.tally import Offsets
+from flowcore.planner.plan import Plan
+from flowcore.spark.results.context import Context, broker_of
+
+__all__ = ["TopicEnds"]
+
+_FIRST_ANSWER_S, _ANSWER_S = 10.0, 2.0
+_AWAY_S = 5.0
+_OUTAGE_S = 10.0
+"""A broker that is silent for less is only slow."""
+
+
+class TopicEnds:
+    """Where the topics of a live stage end, dead letters' included.
+
+    Attributes:
+        ends: As the broker answered last.
+
+    Raises:
+        BrokerError: A broker cannot be reached.
+    """
+
+    def __init__(self, plan: Plan, context: Context) -> None:
+        self._brokers: dict[str, set[str]] = {}
+        for query in plan.live.queries if plan.live else ():
+            nodes: list[Read | Write] = [*query.sources, *query.sinks]
+            for node in nodes:
+                if topic := topic_of(node):
+                    names = self._brokers.setdefault(broker_of(topic, context.settings), set())
+                    names |= {topic.name, *([topic.dead_letter] if node in query.dead_letters else [])}
+        self.ends: Offsets = {}
+        self._answered_s: dict[str, float] = {}
+        self._ask_again_s: dict[str, float] = {}
+        for servers in self._brokers:
+            self._ask(servers, _FIRST_ANSWER_S)
+        self._before = self.ends
+
+    @property
+    def silent_s(self) -> float:
+        """Seconds since the answer of the broker that has been silent longest; 0 while all answer."""
+        now_s = time.monotonic()
+        return max((now_s - self._answered_s[servers] for servers in self._ask_again_s), default=0.0)
+
+    def ask(self) -> Mapping[str, float]:
+        """Ask the brokers; the ends of one that does not answer stand still.
+
+        Returns:
+            By address, for how many seconds a broker was away that answers again.
+        """
+        back = {}
+        for servers in self._brokers:
+            if time.monotonic() < self._ask_again_s.get(servers, 0.0):
+                continue
+            before_s = self._answered_s[servers]
+            try:
+                self._ask(servers, _ANSWER_S)
+            except BrokerError:
+                # A run that is stopped while its broker is away must not wait for it at each look.
+                self._ask_again_s[servers] = time.monotonic() + _AWAY_S
+            else:
+                away_s = self._answered_s[servers] - before_s
+                if self._ask_again_s.pop(servers, None) is not None and away_s >= _OUTAGE_S:
+                    back[servers] = away_s
+        return back
+
+    def written(self, topics: Iterable[str]) -> int:
+        """Records that came into topics since the start."""
+        return sum(_sum(self.ends, name) - _sum(self._before, name) for name in topics)
+
+    def _ask(self, servers: str, timeout_s: float) -> None:
+        found = ends_of(servers, sorted(self._brokers[servers]), timeout_s)
+        self.ends = {**self.ends, **found}
+        self._answered_s[servers] = time.monotonic()
+
+
+def _sum(ends: Offsets, topic: str) -> int:
+    return sum(ends.get(topic, {}).values())

@@ -1,0 +1,185 @@
+"""Watermarks of live queries: how do they get from the sources to the sinks that write them?
+
+Each batch observes what its records and control elements say of time. When it is committed, so that
+all its records are in the sinks' topics, the driver merges that and writes what has changed. A state
+file beside the checkpoint lets a restart go on where the last run stopped.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from operator import itemgetter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+
+from flowcore.api.event_time import marker_of, said_of
+from flowcore.api.operators import Read, topic_of
+from flowcore.background import Repeating
+from flowcore.flush.withheld import Withheld
+from flowcore.kafka.elements import ElementWriter
+from flowcore.planner.plan import LiveQuery
+from flowcore.serializers.formats.raw import RawFormat
+from flowcore.serializers.tagged import TaggedSerializer
+from flowcore.spark.frame.branches import LANE, TIME, Lane
+from flowcore.watermarks.query import ArrivingWatermarks, GeneratedWatermarks, QueryWatermarks
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self
+
+    from pyspark.sql.streaming.query import StreamingQuery
+
+__all__ = ["CHANNEL", "ELEMENT", "WatermarkSender", "observations", "observed_as", "watermarks_of"]
+
+ELEMENT, CHANNEL = "_element", "_channel"
+_SHORTEST_LOOK_S = 0.02
+_log = logging.getLogger(__name__)
+
+
+def watermarks_of(query: LiveQuery, partitions: Mapping[str, int]) -> QueryWatermarks:
+    """The watermarks of a query's sources, of which each topic has so many partitions."""
+    sources: dict[str, GeneratedWatermarks | ArrivingWatermarks] = {}
+    for node in query.sources:
+        topic = topic_of(node)
+        if topic is None:
+            continue
+        numbers = range(partitions[topic.name])
+        if topic.watermark is not None:
+            sources[node.name] = GeneratedWatermarks(topic.watermark, numbers)
+        elif topic.elements == "tagged":
+            sources[node.name] = ArrivingWatermarks(numbers)
+    return QueryWatermarks(sources)
+
+
+def observed_as(node: Read) -> str:
+    """The name of a source's observation in a batch's progress."""
+    return f"flowcore-watermarks-{node.name}"
+
+
+def observations(node: Read, lane: Lane, control: int, partitions: int) -> list[Column]:
+    """What each batch observes of a source: its newest timestamps, or the control elements in it."""
+    topic = topic_of(node)
+    if topic is None or topic.watermark is None:
+        fields = f"struct(partition, offset, hex({ELEMENT}) AS element, coalesce({CHANNEL}, '') AS channel)"
+        return [F.expr(f"collect_list(CASE WHEN {LANE} = {control} THEN {fields} END)").alias("control")]
+    marker, said = marker_of(node), said_of(node)
+    newest = lane.expression(said) if said else TIME
+    counts = f" AND {lane.expression(marker)}" if marker else ""
+    found = []
+    for number in range(partitions):
+        mine = f"{LANE} = {lane.number} AND partition = {number}"
+        found.append(F.expr(f"max(CASE WHEN {mine}{counts} THEN {newest} END)").alias(f"newest_{number}"))
+        found.append(F.expr(f"count_if({mine})").alias(f"records_{number}"))
+    return found
+
+
+class WatermarkSender:
+    """Sends a running query's watermarks; a context manager with one thread.
+
+    Args:
+        query: The query's plan.
+        running: The query.
+        watermarks: Of its sources.
+        writer: Writes to its sinks.
+        interval_s: Time between two looks at batches and clock.
+        state: Where it keeps what must survive a restart.
+        withheld: What waits for the query's buffers.
+    """
+
+    def __init__(
+        self,
+        query: LiveQuery,
+        running: StreamingQuery,
+        *,
+        watermarks: QueryWatermarks,
+        writer: ElementWriter,
+        interval_s: float,
+        state: Path,
+        withheld: Withheld,
+    ) -> None:
+        self._query = query
+        self._running = running
+        self._watermarks = watermarks
+        self._writer = writer
+        self._state = state
+        self._withheld = withheld
+        self._begun_ms = 0
+        self._backlog = True  # as far as is known; buffers may hold what came before
+        self._serializer = TaggedSerializer(RawFormat())
+        self._last_batch = -1
+        self._looking = Repeating(
+            f"watermarks-{query.name}", self._try_to_look, max(interval_s, _SHORTEST_LOOK_S)
+        )
+
+    def __enter__(self) -> Self:
+        if self._state.exists():
+            self._watermarks.restore(json.loads(self._state.read_text()))
+        self._looking.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._looking.__exit__(kind, error, trace)
+        self._look()  # at what was committed after the last look; a slice ends right after its last batch
+
+    def _try_to_look(self) -> None:
+        try:
+            self._look()
+        except Exception:  # noqa: BLE001 - whatever it is, records go on, and the next look may succeed
+            _log.exception("watermarks of query %r were not sent: they are with the next", self._query.name)
+
+    def _look(self) -> None:
+        # A trigger that found nothing to read tells of a batch to come, under its number.
+        fresh = [
+            batch
+            for batch in self._running.recentProgress
+            if batch["batchId"] > self._last_batch and "addBatch" in batch["durationMs"]
+        ]
+        for batch in fresh:
+            self._last_batch = batch["batchId"]
+            begun = dt.datetime.fromisoformat(batch["timestamp"])
+            self._begun_ms = int(begun.timestamp() * 1000)
+            self._take(batch["observedMetrics"])
+        now_ms = time.time_ns() // 1_000_000
+        self._withheld.take(self._watermarks.look(now_ms), now_ms)
+        self._writer.write(self._withheld.release(self._begun_ms, backlog=self._backlog))
+        if fresh:
+            part = self._state.with_suffix(".part")
+            part.write_text(json.dumps(self._watermarks.snapshot()))
+            part.replace(self._state)
+
+    def _take(self, metrics: Mapping[str, Any]) -> None:
+        for told in (row.asDict() for row in metrics.values()):
+            if "backlog" in told and told["watermark_ms"] is not None:  # key groups had a part in the batch
+                self._backlog = bool(told["backlog"])
+        for node in self._query.sources:
+            source = self._watermarks.sources.get(node.name)
+            row = metrics.get(observed_as(node))
+            if row is None:
+                continue
+            if isinstance(source, GeneratedWatermarks):
+                source.take(_newest(row.asDict()))
+            elif isinstance(source, ArrivingWatermarks):
+                self._arrive(source, row["control"] or ())
+
+    def _arrive(self, source: ArrivingWatermarks, control: Sequence[Mapping[str, Any]]) -> None:
+        for found in sorted(control, key=itemgetter("offset")):
+            element = self._serializer.decode(bytes.fromhex(found["element"]))
+            source.take(found["partition"], found["channel"], element)
+
+
+def _newest(row: Mapping[str, Any]) -> dict[int, int | None]:
+    numbers = [
+        int(name.removeprefix("records_"))
+        for name, value in row.items()
+        if name.startswith("records_") and value
+    ]
+    return {number: row[f"newest_{number}"] for number in numbers}
