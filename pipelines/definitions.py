@@ -1,7 +1,7 @@
 """What Dagster loads: one line for each flow."""
 
+from flowcore.dagster import definitions
 from pipelines.auctions.assets import auctions
-from pipelines.bridge import definitions
 
 __all__ = ["defs"]
 

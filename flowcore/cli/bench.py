@@ -40,7 +40,8 @@ def _folder() -> Path:
         if (place / "tests" / "benchmarks").is_dir():
             return place / "tests" / "benchmarks"
     msg = (
-        f"{Path.cwd()} is not in a checkout of flowcore: benchmarks are in its tests/benchmarks; run it there"
+        f"{Path.cwd()} is not in a checkout of flowcore, and an installed package has no benchmarks; "
+        "run this command in a checkout"
     )
     raise ConfigurationError(msg)
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from flowcore.dagster import Expectations, flow_assets
 from pipelines.auctions.flow import flow
-from pipelines.bridge import Expectations, bridge
 
 __all__ = ["auctions"]
 
-auctions = bridge(
+auctions = flow_assets(
     flow,
     owners=["team:auctions"],
     tags={"domain": "auctions"},

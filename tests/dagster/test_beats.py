@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 from dagster import FloatMetadataValue, IntMetadataValue, MarkdownMetadataValue, TextMetadataValue
 
+from flowcore.dagster.metadata import progress_metadata
 from flowcore.metrics.measures import measures_of
 from flowcore.metrics.progress import FlowProgress, LatencyProgress, PartitionProgress, QueryProgress, Switch
-from pipelines.bridge.metadata import progress_metadata
 
 pytestmark = pytest.mark.dagster
 

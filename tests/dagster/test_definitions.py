@@ -20,9 +20,9 @@ from dagster import (
 )
 
 from flowcore import Flow, KafkaTopic, Parquet
+from flowcore.dagster import FlowcoreResource, KafkaResource, ResultsResource, definitions, flow_assets
 from flowcore.kafka.security import Security
 from flowcore.settings import Settings
-from pipelines.bridge import FlowcoreResource, KafkaResource, ResultsResource, bridge, definitions
 from pipelines.definitions import defs
 
 pytestmark = pytest.mark.dagster
@@ -161,8 +161,8 @@ def test_resources_give_the_settings_of_a_run(monkeypatch: pytest.MonkeyPatch) -
         bootstrap_servers="a:1", security_protocol="SASL_PLAINTEXT", sasl_mechanism="PLAIN",
         username="ann", password=EnvVar("KAFKA_PASSWORD"),
     )  # fmt: skip
-    bridged = bridge(_relay("first", "a", "b"))
-    defs = definitions(bridged, kafka=kafka, results=ResultsResource(state_dir="/state"))
+    assets = flow_assets(_relay("first", "a", "b"))
+    defs = definitions(assets, kafka=kafka, results=ResultsResource(state_dir="/state"))
     found: list[Settings] = []
 
     @op
@@ -181,7 +181,7 @@ def test_resources_give_the_settings_of_a_run(monkeypatch: pytest.MonkeyPatch) -
 
 def test_flows_that_share_a_topic_share_its_asset() -> None:
     """What one flow writes and another reads is one node, so the graph leads from flow to flow."""
-    defs = definitions(bridge(_relay("first", "a", "b")), bridge(_relay("second", "b", "c")))
+    defs = definitions(flow_assets(_relay("first", "a", "b")), flow_assets(_relay("second", "b", "c")))
     graph = defs.resolve_asset_graph()
 
     assert graph.get(AssetKey(["kafka", "b"])).parent_keys == {AssetKey(["first", "live"])}
@@ -191,7 +191,7 @@ def test_flows_that_share_a_topic_share_its_asset() -> None:
 def test_flows_that_read_one_topic_share_its_dead_letters() -> None:
     """One asset with one check, though both put messages there."""
     graph = definitions(
-        bridge(_relay("first", "a", "b")), bridge(_relay("second", "a", "c"))
+        flow_assets(_relay("first", "a", "b")), flow_assets(_relay("second", "a", "c"))
     ).resolve_asset_graph()
     letters = graph.get(AssetKey(["kafka", "a.dead-letter"]))
 
@@ -201,7 +201,9 @@ def test_flows_that_read_one_topic_share_its_dead_letters() -> None:
 
 def test_files_that_one_flow_makes_are_not_outside_of_another() -> None:
     """A bounded sink is an asset that can be materialized, also for the flow that reads it."""
-    graph = definitions(bridge(_report("first", "raw", "clean")), bridge(_report("second", "clean", "out")))
+    graph = definitions(
+        flow_assets(_report("first", "raw", "clean")), flow_assets(_report("second", "clean", "out"))
+    )
     clean = graph.resolve_asset_graph().get(AssetKey(["files", "clean"]))
 
     assert clean.is_materializable
@@ -212,10 +214,10 @@ def test_files_that_one_flow_makes_are_not_outside_of_another() -> None:
 @pytest.mark.parametrize("name", ["shop-sales", "shop.sales"], ids=["dash", "dot"])
 def test_flow_names_that_dagster_refuses_are_rewritten_for_jobs_only(name: str) -> None:
     """The asset keeps the flow's name; job, group, op and pool get one that Dagster takes."""
-    bridged = definitions(bridge(_relay(name, "a", "b")))
+    assets = definitions(flow_assets(_relay(name, "a", "b")))
 
-    assert bridged.resolve_asset_graph().has(AssetKey([name, "live"]))
-    assert bridged.resolve_job_def("shop_sales_slice")
+    assert assets.resolve_asset_graph().has(AssetKey([name, "live"]))
+    assert assets.resolve_job_def("shop_sales_slice")
 
 
 def test_definitions_can_be_merged_with_others() -> None:

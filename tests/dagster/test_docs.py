@@ -15,9 +15,9 @@ from dagster import AssetKey, DagsterInstance, Definitions
 from dagster.components.core.component_tree import ComponentTreeException
 from dagster.components.testing import create_defs_folder_sandbox
 
+from flowcore.dagster import FlowComponent, FlowsComponent
 from flowcore.kafka.broker import EmbeddedBroker
 from flowcore.kafka.topics import end_offsets, ensure_topics
-from pipelines.bridge import FlowComponent, FlowsComponent
 
 pytestmark = [
     pytest.mark.dagster,
@@ -53,7 +53,7 @@ def _python() -> Definitions:
 
 
 def _component(kind: type, attributes: dict[str, Any]) -> Definitions:
-    form = {"type": f"pipelines.bridge.{kind.__name__}", "attributes": attributes}
+    form = {"type": f"flowcore.dagster.{kind.__name__}", "attributes": attributes}
     with create_defs_folder_sandbox() as sandbox:
         path = sandbox.scaffold_component(component_cls=kind, defs_yaml_contents=form)
         with sandbox.load_component_and_build_defs(defs_path=path) as (component, defs):
@@ -103,7 +103,7 @@ def test_second_flow_has_all_that_the_page_says() -> None:
 )
 def test_component_says_the_same_as_python(kind: type, attributes: dict[str, Any]) -> None:
     """Word for word."""
-    assert FORM["type"] == "pipelines.bridge.FlowComponent"
+    assert FORM["type"] == "flowcore.dagster.FlowComponent"
     assert _told(_component(kind, attributes)) == _told(_python())
 
 

@@ -7,8 +7,8 @@ import pytest
 from dagster import AssetCheckSeverity, DagsterInstance
 
 from flowcore import Flow, KafkaTopic, from_frame
+from flowcore.dagster import Expectations, FlowcoreResource, definitions, flow_assets
 from flowcore.errors import ConfigurationError, PlanError
-from pipelines.bridge import Expectations, FlowcoreResource, bridge, definitions
 
 pytestmark = pytest.mark.dagster
 
@@ -33,7 +33,7 @@ def checks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]
     expected = Expectations(ranges={"price": (1.0, 5.0), "id": (None, 3)}, not_null=["shop", "price"])
     more = {"state.dir": str(folder), "execution.short-lived": "true"}
     defs = definitions(
-        bridge(_flow(), expectations={"prices": expected}), flowcore=FlowcoreResource(more=more)
+        flow_assets(_flow(), expectations={"prices": expected}), flowcore=FlowcoreResource(more=more)
     )
     with DagsterInstance.ephemeral() as instance:
         result = defs.resolve_job_def("f_history").execute_in_process(instance=instance)
@@ -72,4 +72,4 @@ def test_expectation_of_nothing_is_refused(
 ) -> None:
     """It would never be checked, and nobody would know."""
     with pytest.raises(error, match=message):
-        bridge(_flow(), expectations={table: expected})
+        flow_assets(_flow(), expectations={table: expected})

@@ -13,8 +13,8 @@ import pytest
 from dagster import AssetKey, DagsterEventType, DagsterInstance, Definitions, ExecuteInProcessResult
 
 from flowcore import Flow, Parquet, from_frame
+from flowcore.dagster import FlowcoreResource, definitions, flow_assets
 from pipelines.auctions.assets import auctions
-from pipelines.bridge import FlowcoreResource, bridge, definitions
 
 pytestmark = pytest.mark.dagster
 
@@ -42,7 +42,7 @@ def _location(folder: Path) -> Definitions:
     first.select("a + 1 as a").write("more", Parquet("more"))
     flow.read("two", from_frame(_meeting(folder, "2", "1"), "a BIGINT")).write("y", Parquet("y"))
     more = {"data.dir": str(folder), "state.dir": str(folder / "state"), "execution.short-lived": "true"}
-    return definitions(bridge(flow), flowcore=FlowcoreResource(more=more))
+    return definitions(flow_assets(flow), flowcore=FlowcoreResource(more=more))
 
 
 def _run(folder: Path, *keys: str) -> ExecuteInProcessResult:

@@ -28,11 +28,11 @@ from dagster import (
 )
 
 from flowcore import Flow, KafkaTopic, Parquet
+from flowcore.dagster import Automation, FlowcoreResource, definitions, flow_assets
 from flowcore.kafka.broker import EmbeddedBroker
 from flowcore.kafka.topics import ensure_topics
 from flowcore.metrics.history import HistoryWriter, history_folder
 from flowcore.metrics.progress import FlowProgress, PartitionProgress, QueryProgress
-from pipelines.bridge import Automation, FlowcoreResource, bridge, definitions
 
 pytestmark = pytest.mark.dagster
 
@@ -41,14 +41,16 @@ def _relay(broker: str, folder: Path, **options: Any) -> Definitions:
     flow = Flow("f")
     flow.read("in", KafkaTopic("in", schema="id BIGINT")).write("out", KafkaTopic("out"))
     more = {"state.dir": str(folder), "kafka.bootstrap.servers": broker}
-    return definitions(bridge(flow, automation=Automation(**options)), flowcore=FlowcoreResource(more=more))
+    return definitions(
+        flow_assets(flow, automation=Automation(**options)), flowcore=FlowcoreResource(more=more)
+    )
 
 
 def _digest(folder: Path) -> Definitions:
     flow = Flow("f")
     flow.read("raw", Parquet("raw", schema="id BIGINT")).write("clean", Parquet("clean"))
     more = {"state.dir": str(folder / "state"), "data.dir": str(folder), "execution.short-lived": "true"}
-    return definitions(bridge(flow), flowcore=FlowcoreResource(more=more))
+    return definitions(flow_assets(flow), flowcore=FlowcoreResource(more=more))
 
 
 def _tick(defs: Definitions, sensor: str, instance: DagsterInstance, cursor: str | None = None) -> Any:
@@ -225,7 +227,7 @@ def test_bounded_asset_is_made_anew_after_what_it_reads() -> None:
     first, second = Flow("first"), Flow("second")
     first.read("raw", Parquet("raw", schema="id BIGINT")).write("clean", Parquet("clean"))
     second.read("clean", Parquet("clean", schema="id BIGINT")).write("report", Parquet("report"))
-    defs = definitions(bridge(first), bridge(second))
+    defs = definitions(flow_assets(first), flow_assets(second))
     clean, report = (AssetKey(["files", name]) for name in ("clean", "report"))
     cursor, requested = None, []
     with DagsterInstance.ephemeral() as instance:

@@ -6,9 +6,9 @@ from collections.abc import Callable
 import pytest
 from dagster import AssetExecutionContext, DagsterInstance, asset, materialize
 
+from flowcore.dagster import orders
+from flowcore.dagster.orders import Orders
 from flowcore.errors import RunError
-from pipelines.bridge import orders
-from pipelines.bridge.orders import Orders
 
 pytestmark = pytest.mark.dagster
 

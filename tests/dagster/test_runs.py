@@ -20,9 +20,9 @@ from dagster import (
 )
 from pyspark import SparkContext
 
+from flowcore.dagster import FlowcoreResource, definitions
 from flowcore.kafka.topics import end_offsets
 from pipelines.auctions.assets import auctions as auctions_flow
-from pipelines.bridge import FlowcoreResource, definitions
 
 pytestmark = pytest.mark.dagster
 

@@ -28,16 +28,16 @@ from dagster._core.events import (
     StepMaterializationData,
 )
 
+from flowcore.dagster import Automation, definitions, flow_assets
+from flowcore.dagster.names import live_key
+from flowcore.dagster.supervisor import GAVE_UP, RESTART
 from pipelines.auctions.flow import flow
-from pipelines.bridge import Automation, bridge, definitions
-from pipelines.bridge.names import live_key
-from pipelines.bridge.supervisor import GAVE_UP, RESTART
 
 pytestmark = pytest.mark.dagster
 
 LIMIT = 2
 OPTIONS = Automation(restarts=LIMIT, first_wait_s=0, longest_wait_s=0, silent_s=60, start_s=300)
-DEFS = definitions(bridge(flow, automation=OPTIONS))
+DEFS = definitions(flow_assets(flow, automation=OPTIONS))
 SUPERVISOR = next(
     each for each in DEFS.get_repository_def().sensor_defs if each.name == "auctions_supervision"
 )

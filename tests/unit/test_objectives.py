@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flowcore.dagster.objectives import Verdict, judge, judged
+from flowcore.dagster.options import Objectives
 from flowcore.metrics.progress import FlowProgress, LatencyProgress, QueryProgress
-from pipelines.bridge.objectives import Verdict, judge, judged
-from pipelines.bridge.options import Objectives
 
 NOW_MS = 1_800_000_000_000
 QUERY = QueryProgress(name="out", mode="realtime", active=True, rows_in=1_000)

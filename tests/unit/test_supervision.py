@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelines.bridge.supervision import (
+from flowcore.dagster.supervision import (
     Attempt,
     Fate,
     GiveUp,

@@ -20,14 +20,14 @@ from dagster import (
 )
 
 from flowcore.api.connectors import KafkaTopic
+from flowcore.dagster.externals import dead_lettered
+from flowcore.dagster.names import identifier, topic_key
+from flowcore.dagster.resources import FlowcoreResource
 from flowcore.errors import BrokerError, RunError
 from flowcore.kafka.topics import end_offsets, offsets_at, partition_counts
 from flowcore.planner.plan import Plan
 from flowcore.settings import Settings
 from flowcore.spark.results.context import broker_of
-from pipelines.bridge.externals import dead_lettered
-from pipelines.bridge.names import identifier, topic_key
-from pipelines.bridge.resources import FlowcoreResource
 
 __all__ = ["dead_letter_checks", "dead_letter_sensor"]
 

@@ -30,10 +30,8 @@ from dagster import (
     sensor,
 )
 
-from flowcore.metrics.health import show_seconds
-from flowcore.planner.plan import Plan
-from pipelines.bridge.names import identifier, live_key
-from pipelines.bridge.supervision import (
+from flowcore.dagster.names import identifier, live_key
+from flowcore.dagster.supervision import (
     Attempt,
     Decision,
     Fate,
@@ -45,6 +43,8 @@ from pipelines.bridge.supervision import (
     Wait,
     decide,
 )
+from flowcore.metrics.health import show_seconds
+from flowcore.planner.plan import Plan
 
 __all__ = [
     "GAVE_UP",

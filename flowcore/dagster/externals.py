@@ -9,8 +9,8 @@ from dagster import AssetDep, AssetKey, AssetSpec
 
 from flowcore.api.connectors import Frame, KafkaTopic
 from flowcore.api.operators import Read, Write, topic_of
+from flowcore.dagster.names import asset_key, kind_of, live_key, topic_key
 from flowcore.planner.plan import Plan
-from pipelines.bridge.names import asset_key, kind_of, live_key, topic_key
 
 __all__ = ["External", "dead_lettered", "external_specs", "externals_of"]
 

@@ -23,18 +23,18 @@ from dagster import (
 )
 from pydantic import Field
 
+from flowcore.dagster.interrupts import deferred_interrupts, jobs_end_with
+from flowcore.dagster.launchers import REFRESH_WHEN
+from flowcore.dagster.metadata import Metadata, plan_metadata, stage_metadata, table_metadata
+from flowcore.dagster.names import asset_key, identifier, kind_of, op_name, stage_keys, table_key
+from flowcore.dagster.options import Notes
+from flowcore.dagster.resources import FlowcoreResource, SparkResource
 from flowcore.errors import ResultError
 from flowcore.planner.fingerprint import fingerprint
 from flowcore.planner.plan import BoundedStage, Plan
 from flowcore.spark.results.manifest import Manifest
 from flowcore.spark.results.store import ResultStore, StageFolder
 from flowcore.spark.run.bounded_stages import StageProgress, stages_side_by_side
-from pipelines.bridge.interrupts import deferred_interrupts, jobs_end_with
-from pipelines.bridge.launchers import REFRESH_WHEN
-from pipelines.bridge.metadata import Metadata, plan_metadata, stage_metadata, table_metadata
-from pipelines.bridge.names import asset_key, identifier, kind_of, op_name, stage_keys, table_key
-from pipelines.bridge.options import Notes
-from pipelines.bridge.resources import FlowcoreResource, SparkResource
 
 __all__ = ["StageConfig", "completeness_checks", "history_assets"]
 

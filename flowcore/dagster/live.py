@@ -19,20 +19,20 @@ from dagster import (
 from pydantic import Field
 
 from flowcore.api.flow import Flow
+from flowcore.dagster.health import evaluation
+from flowcore.dagster.interrupts import deferred_interrupts
+from flowcore.dagster.metadata import Metadata, plan_metadata, progress_metadata
+from flowcore.dagster.names import asset_key, identifier, live_key, op_name, table_key
+from flowcore.dagster.objectives import judge
+from flowcore.dagster.options import Notes, Objectives
+from flowcore.dagster.orders import Orders
+from flowcore.dagster.resources import FlowcoreResource, SparkResource
+from flowcore.dagster.supervisor import RUNNING_CHECK, running_now
 from flowcore.errors import RunError
 from flowcore.planner import plan_flow
 from flowcore.planner.fingerprint import fingerprint
 from flowcore.planner.plan import Plan
 from flowcore.spark.run.live_stage import LiveRun
-from pipelines.bridge.health import evaluation
-from pipelines.bridge.interrupts import deferred_interrupts
-from pipelines.bridge.metadata import Metadata, plan_metadata, progress_metadata
-from pipelines.bridge.names import asset_key, identifier, live_key, op_name, table_key
-from pipelines.bridge.objectives import judge
-from pipelines.bridge.options import Notes, Objectives
-from pipelines.bridge.orders import Orders
-from pipelines.bridge.resources import FlowcoreResource, SparkResource
-from pipelines.bridge.supervisor import RUNNING_CHECK, running_now
 
 __all__ = ["LiveConfig", "live_asset"]
 

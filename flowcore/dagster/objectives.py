@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from flowcore.dagster.options import Objectives
 from flowcore.metrics.health import show_seconds
 from flowcore.metrics.progress import FlowProgress, QueryProgress
-from pipelines.bridge.options import Objectives
 
 __all__ = ["Verdict", "judge", "judged"]
 

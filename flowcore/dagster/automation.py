@@ -13,15 +13,15 @@ from dagster import (
     schedule,
 )
 
+from flowcore.dagster.dead_letters import dead_letter_sensor
+from flowcore.dagster.externals import dead_lettered
+from flowcore.dagster.health import health_sensor
+from flowcore.dagster.jobs import jobs_of, live_jobs, unfinished
+from flowcore.dagster.launchers import automation_sensor, history_sensor, lag_sensor
+from flowcore.dagster.names import identifier
+from flowcore.dagster.options import Automation, Objectives
+from flowcore.dagster.supervisor import supervision_sensor
 from flowcore.planner.plan import Plan
-from pipelines.bridge.dead_letters import dead_letter_sensor
-from pipelines.bridge.externals import dead_lettered
-from pipelines.bridge.health import health_sensor
-from pipelines.bridge.jobs import jobs_of, live_jobs, unfinished
-from pipelines.bridge.launchers import automation_sensor, history_sensor, lag_sensor
-from pipelines.bridge.names import identifier
-from pipelines.bridge.options import Automation, Objectives
-from pipelines.bridge.supervisor import supervision_sensor
 
 __all__ = ["automation_of"]
 

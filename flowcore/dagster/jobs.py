@@ -14,9 +14,9 @@ from dagster import (
     define_asset_job,
 )
 
+from flowcore.dagster.live import LiveConfig
+from flowcore.dagster.names import bounded_keys, identifier, live_key, op_name
 from flowcore.planner.plan import Plan
-from pipelines.bridge.live import LiveConfig
-from pipelines.bridge.names import bounded_keys, identifier, live_key, op_name
 
 __all__ = ["UNLIMITED", "jobs_of", "live_jobs", "unfinished"]
 

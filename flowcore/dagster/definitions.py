@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dagster import Definitions, in_process_executor
 
-from pipelines.bridge.dead_letters import dead_letter_checks
-from pipelines.bridge.externals import dead_lettered, external_specs, externals_of
-from pipelines.bridge.flow import BridgedFlow
-from pipelines.bridge.names import bounded_keys
-from pipelines.bridge.resources import FlowcoreResource, KafkaResource, ResultsResource, SparkResource
+from flowcore.dagster.assets import FlowAssets
+from flowcore.dagster.dead_letters import dead_letter_checks
+from flowcore.dagster.externals import dead_lettered, external_specs, externals_of
+from flowcore.dagster.names import bounded_keys
+from flowcore.dagster.resources import FlowcoreResource, KafkaResource, ResultsResource, SparkResource
 
 __all__ = ["definitions"]
 
@@ -17,7 +17,7 @@ _FLOWCORE, _SPARK = FlowcoreResource(), SparkResource()
 
 
 def definitions(
-    *flows: BridgedFlow,
+    *flows: FlowAssets,
     kafka: KafkaResource | None = None,
     results: ResultsResource | None = None,
     flowcore: FlowcoreResource | None = None,
@@ -26,7 +26,7 @@ def definitions(
     """What Dagster loads.
 
     Args:
-        flows: Bridged flows; a topic or file that several of them touch is one asset.
+        flows: The assets of flows; a topic or file that several of them touch is one asset.
         kafka: The broker and how one speaks to it; default: from the environment.
         results: Folders; default: from the environment.
         flowcore: Any other setting; default: from the environment. It may bring its own broker and folders.

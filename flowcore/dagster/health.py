@@ -25,14 +25,14 @@ from dagster import (
     sensor,
 )
 
+from flowcore.dagster.metadata import Metadata
+from flowcore.dagster.names import identifier, live_key, op_name
+from flowcore.dagster.objectives import Verdict, judge, judged
+from flowcore.dagster.options import Objectives
+from flowcore.dagster.resources import FlowcoreResource
 from flowcore.metrics.history import history_folder, last_progress
 from flowcore.metrics.liveness import what_is_wrong
 from flowcore.planner.plan import Plan
-from pipelines.bridge.metadata import Metadata
-from pipelines.bridge.names import identifier, live_key, op_name
-from pipelines.bridge.objectives import Verdict, judge, judged
-from pipelines.bridge.options import Objectives
-from pipelines.bridge.resources import FlowcoreResource
 
 __all__ = ["evaluation", "health_checks", "health_sensor"]
 

@@ -1,4 +1,4 @@
-"""A bridged flow: what Dagster is told of one flow, made from its plan."""
+"""The assets of a flow: what Dagster is told of one flow, made from its plan."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from dataclasses import dataclass
 from dagster import Definitions
 
 from flowcore.api.flow import Flow
+from flowcore.dagster.automation import automation_of
+from flowcore.dagster.bounded import completeness_checks, history_assets
+from flowcore.dagster.expectations import expectation_checks
+from flowcore.dagster.health import health_checks
+from flowcore.dagster.live import live_asset
+from flowcore.dagster.options import Automation, Expectations, Notes, Objectives
+from flowcore.dagster.supervisor import running_check
 from flowcore.planner import plan_flow
 from flowcore.planner.plan import Plan
 from flowcore.settings import Settings
-from pipelines.bridge.automation import automation_of
-from pipelines.bridge.bounded import completeness_checks, history_assets
-from pipelines.bridge.expectations import expectation_checks
-from pipelines.bridge.health import health_checks
-from pipelines.bridge.live import live_asset
-from pipelines.bridge.options import Automation, Expectations, Notes, Objectives
-from pipelines.bridge.supervisor import running_check
 
-__all__ = ["BridgedFlow", "bridge"]
+__all__ = ["FlowAssets", "flow_assets"]
 
 
 @dataclass(frozen=True, slots=True)
-class BridgedFlow:
+class FlowAssets:
     """One flow as Dagster sees it.
 
     Attributes:
@@ -36,7 +36,7 @@ class BridgedFlow:
     definitions: Definitions
 
 
-def bridge(
+def flow_assets(
     flow: Flow,
     *,
     owners: Sequence[str] = (),
@@ -46,7 +46,7 @@ def bridge(
     automation: Automation | None = None,
     objectives: Objectives | None = None,
     expectations: Mapping[str, Expectations] | None = None,
-) -> BridgedFlow:
+) -> FlowAssets:
     """Describe a flow to Dagster; no JVM is started.
 
     Args:
@@ -76,4 +76,4 @@ def bridge(
         checks.append(health_checks(plan, held))
         checks.append(running_check(plan, options.restart_policy))
     own = Definitions(assets=assets, asset_checks=checks)
-    return BridgedFlow(plan, Definitions.merge(own, automation_of(plan, options, held)))
+    return FlowAssets(plan, Definitions.merge(own, automation_of(plan, options, held)))

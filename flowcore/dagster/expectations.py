@@ -15,12 +15,12 @@ from dagster import (
 
 from flowcore.api.expressions import resolve
 from flowcore.api.operators import Join, Operator
+from flowcore.dagster.names import op_name, table_key
+from flowcore.dagster.options import Expectations
+from flowcore.dagster.resources import FlowcoreResource, SparkResource
 from flowcore.errors import ConfigurationError
 from flowcore.planner.plan import BoundedStage, Plan
 from flowcore.spark.results.store import ResultStore
-from pipelines.bridge.names import op_name, table_key
-from pipelines.bridge.options import Expectations
-from pipelines.bridge.resources import FlowcoreResource, SparkResource
 
 __all__ = ["expectation_checks"]
 

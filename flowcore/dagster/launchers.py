@@ -21,6 +21,10 @@ from dagster import (
 )
 
 from flowcore.api.operators import topic_of
+from flowcore.dagster.jobs import UNLIMITED, live_jobs, unfinished
+from flowcore.dagster.names import bounded_keys, identifier, op_name
+from flowcore.dagster.options import Automation
+from flowcore.dagster.resources import FlowcoreResource
 from flowcore.errors import BrokerError, RunError
 from flowcore.kafka.topics import ends_of
 from flowcore.metrics.history import history_folder, last_progress
@@ -30,10 +34,6 @@ from flowcore.settings import Settings
 from flowcore.spark.results.context import broker_of
 from flowcore.spark.results.store import ResultStore
 from flowcore.spark.run.bounded_stage import source_versions
-from pipelines.bridge.jobs import UNLIMITED, live_jobs, unfinished
-from pipelines.bridge.names import bounded_keys, identifier, op_name
-from pipelines.bridge.options import Automation
-from pipelines.bridge.resources import FlowcoreResource
 
 __all__ = ["REFRESH_WHEN", "automation_sensor", "history_sensor", "lag_sensor"]
 

@@ -8,9 +8,9 @@ from dagster import Component, ComponentLoadContext, Definitions, Model, Resolva
 from pydantic import Field
 
 from flowcore.api.loading import load_flow
-from pipelines.bridge.definitions import definitions
-from pipelines.bridge.flow import BridgedFlow, bridge
-from pipelines.bridge.options import Automation, Expectations, Objectives
+from flowcore.dagster.assets import FlowAssets, flow_assets
+from flowcore.dagster.definitions import definitions
+from flowcore.dagster.options import Automation, Expectations, Objectives
 
 __all__ = ["FlowComponent", "FlowsComponent"]
 
@@ -32,9 +32,9 @@ class _FlowForm(Model, Resolvable):
         default={}, description="By table of a bounded stage, what it shall hold."
     )
 
-    def bridged(self) -> BridgedFlow:
+    def assets(self) -> FlowAssets:
         """The flow as Dagster sees it."""
-        return bridge(
+        return flow_assets(
             load_flow(self.flow),
             owners=self.owners,
             group=self.group,
@@ -52,7 +52,7 @@ class FlowComponent(_FlowForm, Component):
     def build_defs(self, context: ComponentLoadContext) -> Definitions:
         """All that Dagster is told of it."""
         del context
-        return definitions(self.bridged())
+        return definitions(self.assets())
 
 
 class FlowsComponent(Component, Model, Resolvable):
@@ -63,4 +63,4 @@ class FlowsComponent(Component, Model, Resolvable):
     def build_defs(self, context: ComponentLoadContext) -> Definitions:
         """All that Dagster is told of them."""
         del context
-        return definitions(*(form.bridged() for form in self.flows))
+        return definitions(*(form.assets() for form in self.flows))

@@ -12,6 +12,7 @@ from pathlib import Path
 from dagster import MetadataValue, TableColumn, TableColumnDep, TableColumnLineage, TableSchema
 
 from flowcore.api.operators import Operator
+from flowcore.dagster.names import asset_key
 from flowcore.metrics.figures import Figure, figures, plotted
 from flowcore.metrics.health import markdown, tables
 from flowcore.metrics.progress import FlowProgress
@@ -20,7 +21,6 @@ from flowcore.planner.plan import Plan
 from flowcore.spark.results.manifest import Manifest, Table
 from flowcore.spark.results.store import version_time_s
 from flowcore.spark.run.bounded_stages import StageProgress
-from pipelines.bridge.names import asset_key
 
 __all__ = ["Metadata", "plan_metadata", "progress_metadata", "stage_metadata", "table_metadata"]
 
