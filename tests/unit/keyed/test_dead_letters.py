@@ -35,7 +35,7 @@ from flowcore.windows import (
 from flowcore.windows.functions import PlainProcess
 from flowcore.windows.keyed import RecordWindows
 from flowcore.windows.triggers import Count, EventTime, Verdict
-from tests.unit.test_process_oracle import Everything
+from tests.unit.process.test_oracle import Everything
 
 COLUMNS: list[tuple[str, pa.DataType]] = [
     ("user", pa.string()), ("t", pa.int64()), ("do", pa.string()), ("number", pa.int64()),

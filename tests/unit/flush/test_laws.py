@@ -18,7 +18,7 @@ from flowcore.elements import (
     WatermarkStatus,
 )
 from flowcore.flush import BufferOutput
-from tests.unit.buffer_run import BufferRun
+from tests.unit.flush.buffer_run import BufferRun
 
 # What happens to a buffer: a name and what goes with it. Values hold the position, so no two are equal.
 times = st.none() | st.integers(-5, 30)

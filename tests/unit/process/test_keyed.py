@@ -23,7 +23,7 @@ from flowcore.process import KeyedProcessFunction
 from flowcore.process.keyed import KeyedProcesses
 from flowcore.testing.process_harness import ProcessHarness
 from flowcore.watermarks.strategies import BoundedOutOfOrderness, WatermarkStrategy
-from tests.unit.test_process_oracle import Everything
+from tests.unit.process.test_oracle import Everything
 
 ROWS = pa.schema(
     [

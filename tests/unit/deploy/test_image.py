@@ -12,7 +12,7 @@ import pytest
 
 from flowcore.installation.java import NEWEST, OLDEST
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 DOCKERFILE = ROOT / "deploy/Dockerfile"
 TEXT = DOCKERFILE.read_text()
 

@@ -15,7 +15,7 @@ import yaml
 from flowcore.cli.main import flowcore
 from flowcore.settings import Settings
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "deploy/kubernetes"
 VERSION = "1.34"
 Resource = dict[str, Any]

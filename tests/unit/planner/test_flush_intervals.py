@@ -19,7 +19,7 @@ from flowcore.flush.config import BufferOutput
 from flowcore.planner import plan_flow
 from flowcore.planner.fingerprint import fingerprint
 from flowcore.settings import Settings
-from tests.unit.planned_flush import (
+from tests.unit.planner.planned_flush import (
     MINUTE,
     SALE,
     Each,

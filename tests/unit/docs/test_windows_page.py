@@ -6,7 +6,7 @@ from typing import Any
 
 from flowcore.planner import plan_flow
 
-PAGE = Path(__file__).parents[2] / "docs" / "windows.md"
+PAGE = Path(__file__).parents[3] / "docs" / "windows.md"
 
 
 def test_examples_of_windows_run() -> None:

@@ -11,7 +11,7 @@ from flowcore.keyed.inspection import HeldGroup, held
 from flowcore.keyed.runtime import Remembered, Runtime
 from flowcore.keyed.store import MemoryStore
 from flowcore.windows import SessionWindows, TumblingWindows
-from tests.unit.test_keygroups_runtime import by_column, by_record, rows, runtime_of, windows
+from tests.unit.keyed.test_runtime import by_column, by_record, rows, runtime_of, windows
 
 RECORDS = [("a", 1, 1), ("a", 2, 2), ("b", 12, 4), ("b", 30, 8)]
 

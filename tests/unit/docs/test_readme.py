@@ -8,7 +8,7 @@ from pathlib import Path
 from flowcore.planner import plan_flow
 from flowcore.planner.explain import explain
 
-README = (Path(__file__).parents[2] / "README.md").read_text()
+README = (Path(__file__).parents[3] / "README.md").read_text()
 
 
 def test_readme_shows_the_plan_of_its_program() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 # The engine answers while the file `up` is there, and takes it away when it ends.
 PROGRAMS = {

@@ -1,7 +1,7 @@
 """What a plan says of itself: read these files to see how flows are planned, and why so.
 
 A change of the planner shows as a change of a file in ``golden``: the text, the diagram, and every
-decision. To accept it, run ``python tests/unit/test_explain.py``.
+decision. To accept it, run ``python tests/unit/planner/views/test_explain.py``.
 """
 
 import json

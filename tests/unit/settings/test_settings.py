@@ -314,7 +314,7 @@ def test_command_reads_file_environment_and_set(tmp_path: Path, monkeypatch: pyt
 
 def test_every_setting_is_documented() -> None:
     """With its key, its default and the words of its definition."""
-    table = (Path(__file__).parents[2] / "docs" / "running.md").read_text()
+    table = (Path(__file__).parents[3] / "docs" / "running.md").read_text()
 
     assert [
         key

@@ -41,7 +41,7 @@ from flowcore.metrics.report import report_page
 from flowcore.metrics.reporter import Reporter
 from flowcore.settings import Settings
 
-DEPLOY = Path(__file__).parents[2] / "deploy"
+DEPLOY = Path(__file__).parents[3] / "deploy"
 NOW_MS = 1_800_000_000_000
 SWITCH = Switch(time_ms=NOW_MS - 60_000, query="out", before="slice", after="realtime", reason="all native")
 

@@ -13,7 +13,7 @@ from compose_spec import PyCompose
 
 from flowcore.settings import Settings
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 COMPOSE = ROOT / "deploy/compose"
 TEXT = (COMPOSE / "compose.yaml").read_text()
 GIVEN = dict(

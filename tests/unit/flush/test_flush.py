@@ -18,7 +18,7 @@ from flowcore.elements import (
 from flowcore.errors import ConfigurationError
 from flowcore.flush import BufferOutput
 from flowcore.flush.buffer import flush
-from tests.unit.buffer_run import BufferRun
+from tests.unit.flush.buffer_run import BufferRun
 
 IDLE, ACTIVE = WatermarkStatus(idle=True), WatermarkStatus(idle=False)
 

@@ -23,8 +23,8 @@ from flowcore.planner.failures import failure_of
 from flowcore.planner.plan import Chain, Plan
 from flowcore.process.keyed import KeyedProcesses
 from flowcore.settings import Settings
-from tests.unit.test_keygroups_letters import ROWS as INPUT
-from tests.unit.test_keygroups_letters import Row, letters, packed, processes, row, runtime
+from tests.unit.keyed.test_dead_letters import ROWS as INPUT
+from tests.unit.keyed.test_dead_letters import Row, letters, packed, processes, row, runtime
 
 ROW = "a INT, b STRING"
 NUMBER = pa.schema([pa.field("n", pa.int64())])

@@ -20,7 +20,7 @@ from flowcore.installation.archive import archive_file, driver_options, make_arc
 from flowcore.installation.jars import jars, jars_folder
 from flowcore.installation.java import find_java
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 JavaHome = Callable[..., Path]
 
 # Stands for Ivy: notes that it was called, then puts one jar per configuration where it is told to.
