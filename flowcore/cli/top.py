@@ -94,7 +94,7 @@ def _view(progress: FlowProgress) -> Group:
     return Group(heading, where, *map(_drawn, health.tables(progress)))
 
 
-def _drawn(table: health.Table) -> Table:
+def _drawn(table: health.TextTable) -> Table:
     drawn = Table(title=table.title, title_justify="left", box=SIMPLE_HEAD)
     for number, name in enumerate(table.header):
         drawn.add_column(name, justify="left" if number < table.names else "right")

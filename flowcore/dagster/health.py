@@ -27,7 +27,7 @@ from dagster import (
 
 from flowcore.dagster.metadata import Metadata
 from flowcore.dagster.names import identifier, live_key, op_name
-from flowcore.dagster.objectives import Verdict, judge, judged
+from flowcore.dagster.objectives import ObjectiveResult, judge, judged
 from flowcore.dagster.options import Objectives
 from flowcore.dagster.resources import FlowcoreResource
 from flowcore.metrics.history import history_folder, last_progress
@@ -93,7 +93,7 @@ def health_sensor(plan: Plan, objectives: Objectives) -> SensorDefinition:
     return watch
 
 
-def evaluation(flow: str, verdict: Verdict) -> AssetCheckEvaluation:
+def evaluation(flow: str, verdict: ObjectiveResult) -> AssetCheckEvaluation:
     """A verdict on a flow's live queries, as Dagster is told of it."""
     return AssetCheckEvaluation(
         asset_key=live_key(flow),
@@ -105,7 +105,7 @@ def evaluation(flow: str, verdict: Verdict) -> AssetCheckEvaluation:
     )
 
 
-def _metadata(verdict: Verdict) -> Metadata:
+def _metadata(verdict: ObjectiveResult) -> Metadata:
     found: Metadata = {"limit": MetadataValue.float(float(verdict.limit))}
     if verdict.found is not None:
         found["found"] = MetadataValue.float(float(verdict.found))

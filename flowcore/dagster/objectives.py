@@ -12,11 +12,11 @@ from flowcore.dagster.options import Objectives
 from flowcore.metrics.health import show_seconds
 from flowcore.metrics.progress import FlowProgress, QueryProgress
 
-__all__ = ["Verdict", "judge", "judged"]
+__all__ = ["ObjectiveResult", "judge", "judged"]
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class ObjectiveResult:
     """Whether one objective is held.
 
     Attributes:
@@ -46,7 +46,7 @@ def judged(objectives: Objectives) -> dict[str, str]:
     return found
 
 
-def judge(last: FlowProgress | None, now_ms: int, objectives: Objectives) -> list[Verdict]:
+def judge(last: FlowProgress | None, now_ms: int, objectives: Objectives) -> list[ObjectiveResult]:
     """The verdicts of `judged`.
 
     Args:
@@ -66,31 +66,31 @@ def judge(last: FlowProgress | None, now_ms: int, objectives: Objectives) -> lis
 
 def _share(
     name: str, last: FlowProgress | None, count: Callable[[QueryProgress], int], limit: float
-) -> Verdict:
+) -> ObjectiveResult:
     queries = [query for query in last.queries if query.rows_in or count(query)] if last else []
     if not queries:
-        return Verdict(name, True, None, limit, "nothing was read")
+        return ObjectiveResult(name, True, None, limit, "nothing was read")
     # What is refused may be told before what is read.
     worst = max(queries, key=lambda query: count(query) / max(query.rows_in, count(query)))
     found = count(worst) / max(worst.rows_in, count(worst))
     words = f"{count(worst):,} of {worst.rows_in:,} records of query {worst.name!r} ({found:.3%})"
-    return Verdict(name, found <= limit, found, limit, words)
+    return ObjectiveResult(name, found <= limit, found, limit, words)
 
 
-def _fresh(last: FlowProgress | None, now_ms: int, limit_s: float) -> Verdict:
+def _fresh(last: FlowProgress | None, now_ms: int, limit_s: float) -> ObjectiveResult:
     if last is None:
-        return Verdict("fresh", False, None, limit_s, "the stream was never read")
+        return ObjectiveResult("fresh", False, None, limit_s, "the stream was never read")
     ago_s = max(now_ms - last.time_ms, 0) / 1000
     how = {"ended": ", when it ended", "failed": f", when it failed: {last.error}"}.get(last.state, "")
     passed = ago_s <= limit_s and last.state != "failed"
-    return Verdict("fresh", passed, ago_s, limit_s, f"last seen {show_seconds(ago_s)} ago{how}")
+    return ObjectiveResult("fresh", passed, ago_s, limit_s, f"last seen {show_seconds(ago_s)} ago{how}")
 
 
-def _latency(last: FlowProgress | None, limit_ms: float) -> Verdict:
+def _latency(last: FlowProgress | None, limit_ms: float) -> ObjectiveResult:
     found = [one for one in last.latencies if one.p99_ms is not None] if last else []
     if not found:
-        return Verdict("latency", True, None, limit_ms, "no latency marker came in the last minute")
+        return ObjectiveResult("latency", True, None, limit_ms, "no latency marker came in the last minute")
     worst = max(found, key=lambda one: one.p99_ms or 0.0)
     p99_ms = worst.p99_ms or 0.0
     words = f"99 of 100 markers from {worst.source} to {worst.sink} took at most {p99_ms:g} ms"
-    return Verdict("latency", p99_ms <= limit_ms, p99_ms, limit_ms, words)
+    return ObjectiveResult("latency", p99_ms <= limit_ms, p99_ms, limit_ms, words)

@@ -13,12 +13,12 @@ from enum import StrEnum
 
 __all__ = [
     "Attempt",
-    "Decision",
     "Fate",
     "GiveUp",
     "Leave",
     "Lost",
     "Relaunch",
+    "RestartDecision",
     "RestartPolicy",
     "Wait",
     "decide",
@@ -135,10 +135,10 @@ class GiveUp:
     crashes: int
 
 
-Decision = Leave | Wait | Relaunch | Lost | GiveUp
+RestartDecision = Leave | Wait | Relaunch | Lost | GiveUp
 
 
-def decide(attempts: Sequence[Attempt], now_s: float, policy: RestartPolicy) -> Decision:
+def decide(attempts: Sequence[Attempt], now_s: float, policy: RestartPolicy) -> RestartDecision:
     """What to do about a flow's live run now.
 
     Args:

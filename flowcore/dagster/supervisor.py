@@ -33,12 +33,12 @@ from dagster import (
 from flowcore.dagster.names import identifier, live_key
 from flowcore.dagster.supervision import (
     Attempt,
-    Decision,
     Fate,
     GiveUp,
     Leave,
     Lost,
     Relaunch,
+    RestartDecision,
     RestartPolicy,
     Wait,
     decide,
@@ -216,7 +216,7 @@ def _again(instance: DagsterInstance, run: str, crashes: int) -> RunRequest:
     )
 
 
-def _told(decision: Decision, limit: int, now_s: float) -> tuple[str | None, bool, str]:
+def _told(decision: RestartDecision, limit: int, now_s: float) -> tuple[str | None, bool, str]:
     """What tells it from other news, None if it is none; whether it is good; and in words."""
     match decision:
         case Leave(why=why, running=running):

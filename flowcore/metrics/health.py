@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 
 from flowcore.metrics.progress import FlowProgress
 
-__all__ = ["Table", "markdown", "query_lines", "show_bytes", "show_count", "show_seconds", "tables"]
+__all__ = ["TextTable", "markdown", "query_lines", "show_bytes", "show_count", "show_seconds", "tables"]
 
 _NONE = "-"
 _UNITS_S = {"d": 86_400, "h": 3_600, "min": 60, "s": 1}
@@ -19,7 +19,7 @@ _FEW = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class TextTable:
     """What is shown as a table.
 
     Attributes:
@@ -35,13 +35,13 @@ class Table:
     names: int = 1
 
 
-def tables(progress: FlowProgress) -> list[Table]:
+def tables(progress: FlowProgress) -> list[TextTable]:
     """All that is known of a run, by subject; subjects of which nothing is known are left out."""
     makers = (_queries, _aside, _work, _latencies, _switches, _results, _partitions)
     return [table for make in makers if (table := make(progress)).rows]
 
 
-def markdown(table: Table) -> str:
+def markdown(table: TextTable) -> str:
     """A table in Markdown; numbers are on the right."""
     marks = ["---"] * table.names + ["---:"] * (len(table.header) - table.names)
     rows = [
@@ -110,7 +110,7 @@ def show_seconds(seconds: float | None) -> str:
     return " ".join(found[:2])
 
 
-def _queries(progress: FlowProgress) -> Table:
+def _queries(progress: FlowProgress) -> TextTable:
     rows = [
         (
             query.name,
@@ -124,18 +124,18 @@ def _queries(progress: FlowProgress) -> Table:
         for query in progress.queries
     ]
     header = ("query", "mode", "reads", "in/s", "out/s", "lag", "watermark")
-    return Table("queries", header, tuple(rows), names=3)
+    return TextTable("queries", header, tuple(rows), names=3)
 
 
-def _aside(progress: FlowProgress) -> Table:
+def _aside(progress: FlowProgress) -> TextTable:
     rows = [
         (query.name, *map(show_count, (query.late, query.dropped, query.dead_letters)))
         for query in progress.queries
     ]
-    return Table("put aside or lost", ("query", "late", "dropped", "dead letters"), tuple(rows))
+    return TextTable("put aside or lost", ("query", "late", "dropped", "dead letters"), tuple(rows))
 
 
-def _work(progress: FlowProgress) -> Table:
+def _work(progress: FlowProgress) -> TextTable:
     rows = [
         (
             query.name,
@@ -149,10 +149,10 @@ def _work(progress: FlowProgress) -> Table:
         for query in progress.queries
     ]
     header = ("query", "read", "written", "batches", "last batch", "rows of state", "state")
-    return Table("since the start", header, tuple(rows))
+    return TextTable("since the start", header, tuple(rows))
 
 
-def _partitions(progress: FlowProgress) -> Table:
+def _partitions(progress: FlowProgress) -> TextTable:
     rows = [
         (
             query.name,
@@ -166,10 +166,10 @@ def _partitions(progress: FlowProgress) -> Table:
         for one in query.partitions
     ]
     header = ("query", "partition", "committed", "end", "lag", "watermark")
-    return Table("partitions", header, tuple(rows), names=2)
+    return TextTable("partitions", header, tuple(rows), names=2)
 
 
-def _latencies(progress: FlowProgress) -> Table:
+def _latencies(progress: FlowProgress) -> TextTable:
     rows = [
         (
             one.source,
@@ -180,17 +180,17 @@ def _latencies(progress: FlowProgress) -> Table:
         for one in progress.latencies
     ]
     header = ("source", "sink", "markers", "p50", "p90", "p99", "max")
-    return Table("latency of the last minute", header, tuple(rows), names=2)
+    return TextTable("latency of the last minute", header, tuple(rows), names=2)
 
 
-def _results(progress: FlowProgress) -> Table:
+def _results(progress: FlowProgress) -> TextTable:
     rows = sorted(
         {(stage, version) for query in progress.queries for stage, version in query.bounded.items()}
     )
-    return Table("bounded results", ("stage", "version"), tuple(rows), names=2)
+    return TextTable("bounded results", ("stage", "version"), tuple(rows), names=2)
 
 
-def _switches(progress: FlowProgress) -> Table:
+def _switches(progress: FlowProgress) -> TextTable:
     rows = [
         (
             _clock(one.time_ms),
@@ -201,7 +201,7 @@ def _switches(progress: FlowProgress) -> Table:
         )
         for one in reversed(progress.switches)
     ]
-    return Table("last switches", ("time", "query", "mode", "reason", "pause"), tuple(rows), names=4)
+    return TextTable("last switches", ("time", "query", "mode", "reason", "pause"), tuple(rows), names=4)
 
 
 def _reads(backlog: bool | None) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from flowcore.metrics.chart import Line, Point, line_chart
-from flowcore.metrics.health import Table, show_bytes, show_count, show_seconds, tables
+from flowcore.metrics.health import TextTable, show_bytes, show_count, show_seconds, tables
 from flowcore.metrics.measures import Measure, measures_of
 from flowcore.metrics.progress import FlowProgress, LatencyProgress, PartitionProgress, QueryProgress
 
@@ -93,7 +93,7 @@ def _partitions(look: FlowProgress) -> list[tuple[str, PartitionProgress]]:
     ]
 
 
-def _runs(history: Sequence[FlowProgress]) -> Table:
+def _runs(history: Sequence[FlowProgress]) -> TextTable:
     rows = []
     for started_ms, looks in groupby(history, lambda look: look.started_ms):
         *_, last = looks
@@ -104,12 +104,12 @@ def _runs(history: Sequence[FlowProgress]) -> Table:
             _clock(started_ms), modes, f"{last.state} {last.error}".strip(),
             show_seconds(last.seconds), show_count(rows_in), show_count(rows_out),
         ))  # fmt: skip
-    return Table(
+    return TextTable(
         "", ("started", "mode", "last seen", "lasted", "read", "written"), tuple(rows[::-1]), names=3
     )
 
 
-def _table(table: Table) -> str:
+def _table(table: TextTable) -> str:
     def row(texts: Iterable[str], tag: str) -> str:
         cells = (
             f"<{tag}{' class=name' if number < table.names else ''}>{escape(text)}</{tag}>"

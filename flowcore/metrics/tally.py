@@ -15,9 +15,9 @@ from flowcore.elements import MIN_TIMESTAMP_MS
 from flowcore.metrics.progress import PartitionProgress
 from flowcore.watermarks.merge import Standing
 
-__all__ = ["Batch", "Offsets", "QueryTally", "Rate", "partitions_of"]
+__all__ = ["Batch", "QueryTally", "Rate", "TopicOffsets", "partitions_of"]
 
-Offsets = Mapping[str, Mapping[int, int]]
+TopicOffsets = Mapping[str, Mapping[int, int]]
 """By topic and partition."""
 
 WINDOW_MS = 10_000
@@ -56,7 +56,7 @@ class Batch:
     state_rows: int | None = None
     state_bytes: int | None = None
     watermark_ms: int | None = None
-    offsets: Offsets = field(default_factory=dict)
+    offsets: TopicOffsets = field(default_factory=dict)
 
     @property
     def end_ms(self) -> int:
@@ -134,14 +134,14 @@ class QueryTally:
         offsets: Committed before that.
     """
 
-    def __init__(self, started_ms: int, offsets: Offsets | None = None) -> None:
+    def __init__(self, started_ms: int, offsets: TopicOffsets | None = None) -> None:
         self.batches = self.rows_in = self.late = self.dropped = self.saved = 0
         self.held: int | None = None
         self.held_since_ms: int | None = None
         self.state_bytes: int | None = None
         self.watermark_ms: int | None = None
         self.last: Batch | None = None
-        self.offsets: Offsets = offsets or {}
+        self.offsets: TopicOffsets = offsets or {}
         self._started_ms = started_ms
         self._recent: list[Batch] = []
 
@@ -183,8 +183,8 @@ class QueryTally:
 
 def partitions_of(
     topics: Iterable[str],
-    offsets: Offsets,
-    ends: Offsets,
+    offsets: TopicOffsets,
+    ends: TopicOffsets,
     standings: Mapping[str, Mapping[int, Standing]],
 ) -> tuple[PartitionProgress, ...]:
     """How far a query is in each partition of its sources' topics.
@@ -234,7 +234,7 @@ def _of_files(sources: Iterable[Mapping[str, Any]]) -> int:
     return sum(source["numInputRows"] for source in sources if "logOffset" in (source["endOffset"] or ()))
 
 
-def _offsets(told: Iterable[Any]) -> Offsets:
+def _offsets(told: Iterable[Any]) -> TopicOffsets:
     found: dict[str, dict[int, int]] = {}
     for source in told:
         for topic, partitions in source.items() if isinstance(source, Mapping) else ():

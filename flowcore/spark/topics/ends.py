@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from flowcore.api.operators import Read, Write, topic_of
 from flowcore.errors import BrokerError
 from flowcore.kafka.topics import ends_of
-from flowcore.metrics.tally import Offsets
+from flowcore.metrics.tally import TopicOffsets
 from flowcore.planner.plan import Plan
 from flowcore.spark.results.context import Context, broker_of
 
@@ -38,7 +38,7 @@ class TopicEnds:
                 if topic := topic_of(node):
                     names = self._brokers.setdefault(broker_of(topic, context.settings), set())
                     names |= {topic.name, *([topic.dead_letter] if node in query.dead_letters else [])}
-        self.ends: Offsets = {}
+        self.ends: TopicOffsets = {}
         self._answered_s: dict[str, float] = {}
         self._ask_again_s: dict[str, float] = {}
         for servers in self._brokers:
@@ -83,5 +83,5 @@ class TopicEnds:
         self._answered_s[servers] = time.monotonic()
 
 
-def _sum(ends: Offsets, topic: str) -> int:
+def _sum(ends: TopicOffsets, topic: str) -> int:
     return sum(ends.get(topic, {}).values())

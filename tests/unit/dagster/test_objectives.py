@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowcore.dagster.objectives import Verdict, judge, judged
+from flowcore.dagster.objectives import ObjectiveResult, judge, judged
 from flowcore.dagster.options import Objectives
 from flowcore.metrics.progress import FlowProgress, LatencyProgress, QueryProgress
 
@@ -18,7 +18,7 @@ RUN = FlowProgress(flow="sales", time_ms=NOW_MS, seconds=60.0, queries=(QUERY,))
 OBJECTIVES = Objectives(late_share=0.01, dead_letter_share=0.01, latency_p99_ms=50, fresh_s=60)
 
 
-def _verdict(name: str, run: FlowProgress | None, now_ms: int = NOW_MS) -> Verdict:
+def _verdict(name: str, run: FlowProgress | None, now_ms: int = NOW_MS) -> ObjectiveResult:
     return next(verdict for verdict in judge(run, now_ms, OBJECTIVES) if verdict.name == name)
 
 
