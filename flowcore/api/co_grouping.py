@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Any
 from flowcore.api import checks
 from flowcore.api.attributes import Attributes, declared
 from flowcore.api.functions import require_function
-from flowcore.api.grouping import GROUPED, OfBatches, OfRecords, require_ends, side_aggregates
+from flowcore.api.grouping import (
+    GROUPED,
+    BatchGroupFunction,
+    RecordGroupFunction,
+    require_ends,
+    side_aggregates,
+)
 from flowcore.api.operators import CoGroup, Operator
 from flowcore.api.schema import Schema
 from flowcore.errors import PlanError
@@ -62,6 +68,8 @@ def co_group(
     if function is None or schema is None:
         return groups
     if batches:
-        of_batches = OfBatches(function, on=keys)
+        of_batches = BatchGroupFunction(function, on=keys)
         return groups.map_batches(of_batches, schema=schema, name=name, attributes=attributes)
-    return groups.flat_map(OfRecords(function, on=keys), schema=schema, name=name, attributes=attributes)
+    return groups.flat_map(
+        RecordGroupFunction(function, on=keys), schema=schema, name=name, attributes=attributes
+    )

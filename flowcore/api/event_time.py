@@ -22,7 +22,7 @@ from flowcore.api.schema import Schema
 from flowcore.errors import PlanError
 from flowcore.watermarks.strategies import Periodic, Punctuated
 
-__all__ = ["event_time_of", "marker_of", "require_event_time", "said_of"]
+__all__ = ["event_time_expression", "marker_condition", "require_event_time", "watermark_expression"]
 
 _Type = exp.DataType.Type
 _TIMES = {_Type.BIGINT, _Type.TIMESTAMP, _Type.TIMESTAMPTZ, _Type.TIMESTAMPLTZ, _Type.UNKNOWN}
@@ -30,13 +30,13 @@ _MILLISECONDS = {_Type.BIGINT, _Type.UNKNOWN}
 _CONDITIONS = {_Type.BOOLEAN, _Type.UNKNOWN}
 
 
-def event_time_of(read: Read) -> Expression | None:
+def event_time_expression(read: Read) -> Expression | None:
     """The expression for a record's timestamp: BIGINT milliseconds or TIMESTAMP; None for Kafka's own."""
     topic = topic_of(read)
     return None if topic is None or topic.event_time is None else _expression(read, topic.event_time)
 
 
-def marker_of(read: Read) -> Expression | None:
+def marker_condition(read: Read) -> Expression | None:
     """The condition that makes a record a marker, None unless the source's watermarks are punctuated."""
     topic = topic_of(read)
     strategy = topic.watermark if topic else None
@@ -45,7 +45,7 @@ def marker_of(read: Read) -> Expression | None:
     return _expression(read, strategy.generator.expression)
 
 
-def said_of(read: Read) -> Expression | None:
+def watermark_expression(read: Read) -> Expression | None:
     """What a record says of event time, BIGINT milliseconds; None unless watermarks are so computed."""
     topic = topic_of(read)
     strategy = topic.watermark if topic else None
@@ -60,7 +60,7 @@ def require_event_time(read: Read) -> None:
     Raises:
         PlanError: A column does not exist, or an expression is of the wrong type.
     """
-    time, marker, said = event_time_of(read), marker_of(read), said_of(read)
+    time, marker, said = event_time_expression(read), marker_condition(read), watermark_expression(read)
     if time is not None:
         _require_type(
             read, "event_time", time, _TIMES,

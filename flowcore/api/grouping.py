@@ -14,7 +14,15 @@ from typing import Any, Literal
 from flowcore.api.expressions import Expression, resolve
 from flowcore.errors import PlanError
 
-__all__ = ["GROUPED", "OfBatches", "OfRecords", "Side", "SideAggregate", "require_ends", "side_aggregates"]
+__all__ = [
+    "GROUPED",
+    "BatchGroupFunction",
+    "RecordGroupFunction",
+    "Side",
+    "SideAggregate",
+    "require_ends",
+    "side_aggregates",
+]
 
 Side = Literal["left", "right"]
 GROUPED = ("_left", "_right")
@@ -110,7 +118,7 @@ def _counts(expression: Expression) -> bool:
     return "".join(expression.text.lower().split()) in ("count(left)", "count(right)")
 
 
-class OfRecords(partial[Iterable[Mapping[str, Any]]]):
+class RecordGroupFunction(partial[Iterable[Mapping[str, Any]]]):
     """A user's function of the groups of two sides, as a function of one record: key and two lists.
 
     A `functools.partial`, so that everybody who asks what function it is asks the user's.
@@ -128,12 +136,12 @@ class OfRecords(partial[Iterable[Mapping[str, Any]]]):
         return found
 
 
-class OfBatches(partial[Any]):
+class BatchGroupFunction(partial[Any]):
     """A user's function of the groups of two sides, as a function of Arrow batches of keys and two lists.
 
     Args:
         function: ``function(key, left, right)``, with a record batch for each side; returns one.
-        on: As for `OfRecords`.
+        on: As for `RecordGroupFunction`.
     """
 
     def __call__(self, batch: Any) -> Any:

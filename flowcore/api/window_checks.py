@@ -39,10 +39,10 @@ __all__ = [
     "process_function",
     "replaces_itself",
     "require_aggregate_function",
-    "require_event_time",
     "require_keyed_process",
     "require_output",
     "require_timestamp",
+    "require_watermarks",
 ]
 
 _OWN = "flowcore.windows"
@@ -89,7 +89,7 @@ def require_timestamp(node: Operator, name: str, timestamp: Expression | None, *
         )
 
 
-def require_event_time(node: Operator, name: str) -> None:
+def require_watermarks(node: Operator, name: str) -> None:
     """An input whose records have timestamps and, if it has no end, move event time."""
     for each in upstream(node):
         if each.bounded:

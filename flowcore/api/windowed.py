@@ -45,7 +45,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Then", "WindowedStream", "keyed_process", "window"]
 
-Record = Mapping[str, Any]
 Then = ProcessFunction | Callable[[Any, Sequence[Any]], Any]
 """A process function: an object of that kind, or a plain function ``(context, values) -> outputs``."""
 
@@ -126,7 +125,7 @@ class WindowedStream:
 
     def reduce(
         self,
-        function: Callable[[Record, Record], Record],
+        function: Callable[[Mapping[str, Any], Mapping[str, Any]], Mapping[str, Any]],
         *,
         then: Then | None = None,
         schema: Schema | str | None = None,
@@ -230,7 +229,7 @@ def window(
     window_checks.require_output(node, name, config)
     window_checks.require_timestamp(node, name, time_of_row, needed=config.assigner.bounded)
     if window_checks.needs_event_time(config):
-        window_checks.require_event_time(node, name)
+        window_checks.require_watermarks(node, name)
     gap = windows.gap if isinstance(windows, Session) and isinstance(windows.gap, str) else None
     computed = () if gap is None else ((GAP_COLUMN, checks.row_expression(node, name, gap)),)
     return WindowedStream(

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame
 
 from flowcore.api.connectors import KafkaTopic
-from flowcore.api.event_time import event_time_of, marker_of, said_of
+from flowcore.api.event_time import event_time_expression, marker_condition, watermark_expression
 from flowcore.api.operators import Read
 from flowcore.kafka.elements import CHANNEL_HEADER, ELEMENT_HEADER
 from flowcore.spark.frame.branches import (
@@ -124,7 +124,7 @@ class Incoming:
 
     def _with_time(self, rows: DataFrame) -> DataFrame:
         """When each record happened, before it is known which are bad."""
-        given = event_time_of(self.node)
+        given = event_time_expression(self.node)
         if given is None:
             return rows.selectExpr("*", f"{elements.timestamp_ms(ELEMENT)} AS {TIME}")
         # As a lane's columns, which are quoted as one name.
@@ -141,7 +141,7 @@ class Incoming:
             columns.append(f"'0' AS {ORDINAL}")
         if self.beside.tells and self._tagged:
             columns += [ELEMENT, CHANNEL]
-        given = event_time_of(self.node)
+        given = event_time_expression(self.node)
         if self.beside.timed and self._no_time:
             columns.append(TIME)
         elif self.beside.timed and given is None:
@@ -170,7 +170,7 @@ class Incoming:
         """The timestamp of a record that counts for watermarks, null for others."""
         if self.topic.watermark is None or not self.topic.watermark.generates:
             return "CAST(NULL AS BIGINT)"
-        marker, said = marker_of(self.node), said_of(self.node)
+        marker, said = marker_condition(self.node), watermark_expression(self.node)
         time = TIME if said is None else lane.expression(said)
         counts = f" AND {lane.expression(marker)}" if marker else ""
         return f"CASE WHEN {LANE} = {lane.number}{counts} THEN {time} END"
@@ -192,7 +192,7 @@ class Incoming:
         """What is wrong with a record without event time; None if nothing is, or if every record has one."""
         if self.node not in self.beside.dated | self.beside.undated:
             return None
-        given = event_time_of(self.node)
+        given = event_time_expression(self.node)
         if given is None:  # Kafka's own time is never null
             return "has no event time: its element has no timestamp" if self._tagged else None
         always = {column.name.lower() for column in self.node.schema.columns if not column.nullable}

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from flowcore.api.event_time import marker_of, said_of
+from flowcore.api.event_time import marker_condition, watermark_expression
 from flowcore.api.operators import Read, topic_of
 from flowcore.background import Repeating
 from flowcore.flush.withheld import Withheld
@@ -69,7 +69,7 @@ def observations(node: Read, lane: Lane, control: int, partitions: int) -> list[
     if topic is None or topic.watermark is None:
         fields = f"struct(partition, offset, hex({ELEMENT}) AS element, coalesce({CHANNEL}, '') AS channel)"
         return [F.expr(f"collect_list(CASE WHEN {LANE} = {control} THEN {fields} END)").alias("control")]
-    marker, said = marker_of(node), said_of(node)
+    marker, said = marker_condition(node), watermark_expression(node)
     newest = lane.expression(said) if said else TIME
     counts = f" AND {lane.expression(marker)}" if marker else ""
     found = []

@@ -9,7 +9,7 @@ import pytest
 
 from flowcore import Flow, KafkaTopic, OperatorAttributesBuilder, Parquet, RichFunction, Stream
 from flowcore.api.functions import name_of
-from flowcore.api.grouping import OfBatches, OfRecords
+from flowcore.api.grouping import BatchGroupFunction, RecordGroupFunction
 from flowcore.api.operators import CoGroup
 from flowcore.errors import PlanError
 from flowcore.planner import plan_flow
@@ -127,7 +127,7 @@ def test_co_group_aggregates_are_keyed() -> None:
     assert grouped._flow.sinks[0].key == ("shop",)
 
 
-@pytest.mark.parametrize("kind", [OfRecords, OfBatches])
+@pytest.mark.parametrize("kind", [RecordGroupFunction, BatchGroupFunction])
 def test_function_of_groups_is_the_users_for_all_who_ask(kind: Callable[..., Any]) -> None:
     """Names, promises and fingerprints are those of the function that was given."""
     wrapped = kind(_every, on=("shop",))
@@ -165,7 +165,7 @@ def test_function_of_records_gets_key_and_both_lists(on: tuple[str, ...], key: o
     """Of one column the value, of several a tuple."""
     group = {"a": 1, "b": "x", "_left": [{"v": 1}], "_right": []}
 
-    assert OfRecords(_every, on=on)(group) == [key, {"v": 1}]
+    assert RecordGroupFunction(_every, on=on)(group) == [key, {"v": 1}]
 
 
 def test_function_of_batches_gets_the_records_of_each_group_alone() -> None:
@@ -184,7 +184,7 @@ def test_function_of_batches_gets_the_records_of_each_group_alone() -> None:
         seen.append((key, left.to_pylist(), right.to_pylist()))
         return pa.RecordBatch.from_pydict({"k": [key]})
 
-    found = OfBatches(summed, on=("k",))(batch)
+    found = BatchGroupFunction(summed, on=("k",))(batch)
 
     assert seen == [(1, [{"v": 1}, {"v": 2}], [{"v": 3}]), (2, [], [{"v": 4}])]
     assert found.to_pylist() == [{"k": 1}, {"k": 2}]
@@ -198,7 +198,7 @@ def test_function_of_batches_that_returns_no_batch_is_an_error() -> None:
     )
 
     with pytest.raises(TypeError, match="returned a list, and no Arrow record batch"):
-        OfBatches(_every, on=("k",))(batch)
+        BatchGroupFunction(_every, on=("k",))(batch)
 
 
 def test_co_group_node_lists_what_each_side_gives() -> None:

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from flowcore import Flow, KafkaTopic, Parquet, punctuated
-from flowcore.api.event_time import event_time_of, marker_of
+from flowcore.api.event_time import event_time_expression, marker_condition
 from flowcore.api.operators import Read
 from flowcore.errors import ConfigurationError, PlanError
 from flowcore.planner.fingerprint import fingerprint
@@ -34,7 +34,7 @@ def _read(**topic: object) -> Read:
 )  # fmt: skip
 def test_event_time_is_milliseconds_or_a_timestamp(text: str) -> None:
     """A column or an expression; what sqlglot cannot tell is left to the run."""
-    found = event_time_of(_read(event_time=text))
+    found = event_time_expression(_read(event_time=text))
 
     assert found is not None
     assert found.text == text
@@ -69,7 +69,7 @@ def test_event_time_refuses_what_is_no_time(text: str, message: str) -> None:
 @pytest.mark.parametrize("text", ["id > 1", "text like 'end%'", "part.name = 'a' or at is null", "mine(id)"])
 def test_marker_is_a_condition(text: str) -> None:
     """Over the source's columns."""
-    found = marker_of(_read(watermark=punctuated(text)))
+    found = marker_condition(_read(watermark=punctuated(text)))
 
     assert found is not None
     assert found.text == text
@@ -91,8 +91,8 @@ def test_marker_refuses_what_is_no_condition(text: str, message: str) -> None:
 
 def test_source_that_says_nothing_has_kafkas_own_time() -> None:
     """And no markers."""
-    assert event_time_of(_read()) is None
-    assert marker_of(_read()) is None
+    assert event_time_expression(_read()) is None
+    assert marker_condition(_read()) is None
 
 
 @pytest.mark.parametrize(
