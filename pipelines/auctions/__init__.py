@@ -1,1 +1,1 @@
-"""The reference flow: an online auction, after the Nexmark benchmark."""
+"""The reference flow: an online auction."""

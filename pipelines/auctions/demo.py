@@ -40,14 +40,15 @@ from flowcore.settings import Settings
 from flowcore.spark.run.flow import open_context
 from flowcore.spark.run.live_stage import LiveRun
 from flowcore.testing.benchmark import this_commit, this_machine
-from pipelines.auctions import feed, history, nexmark, verify
+from pipelines.auctions import verify
 from pipelines.auctions.collect import Collector, latencies_ms
 from pipelines.auctions.flow import flow
 from pipelines.auctions.ui import serve_ui
+from pipelines.nexmark import feed, generator, history
 
 PARTITIONS = 2
 ENRICHED, HIGHEST = "enriched-bids", "highest-bids"
-CONFIG = nexmark.NexmarkConfig()
+CONFIG = generator.NexmarkConfig()
 WARM_MS = 20.0  # the stream is warm when nearly every bid of the last seconds was faster
 WARM_WINDOW_US = 5_000_000
 LONGEST_WARM_UP_S = 90.0
@@ -91,7 +92,7 @@ def main(seconds: float, rate: float, history_events: int, report: Path | None, 
             if report:
                 report.write_text(json.dumps(found, indent=1) + "\n")
             if ui:
-                bids = nexmark.live_batches(CONFIG, history_events, sys.maxsize, max(int(rate), 1))
+                bids = generator.live_batches(CONFIG, history_events, sys.maxsize, max(int(rate), 1))
                 with serve_ui(console):
                     feed.feed(broker.bootstrap_servers, "bids", bids, rate)
     except KeyboardInterrupt:
@@ -114,12 +115,12 @@ def _demonstrate(folder: Path, servers: str, seconds: float, rate: float, events
                 context = live.enter_context(open_context(plan, Settings.of()))
                 run = live.enter_context(LiveRun(plan, context))
                 collector = live.enter_context(Collector(servers, [ENRICHED, HIGHEST]))
-            bids = nexmark.live_batches(CONFIG, events, sys.maxsize, batch_rows=max(int(rate), 1))
+            bids = generator.live_batches(CONFIG, events, sys.maxsize, batch_rows=max(int(rate), 1))
             start = partial(feed.feed, servers, "bids", bids, rate)
             fed = _feed(progress, collector, run, start=lambda stop: start(stop=stop), seconds=seconds)
             _wait_for_output(progress, collector, run, fed.bids)
             with _waiting(progress, "verify against DuckDB"):
-                sent = pa.concat_tables(nexmark.live_batches(CONFIG, events, fed.bids))
+                sent = pa.concat_tables(generator.live_batches(CONFIG, events, fed.bids))
                 enriched = verify.compare_enriched(
                     verify.expected_enriched(folder / "history", sent),
                     verify.rows_from_json(collector.values(ENRICHED), verify.ENRICHED),

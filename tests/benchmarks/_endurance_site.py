@@ -25,12 +25,12 @@ from confluent_kafka import Producer
 from flowcore.errors import RunError
 from flowcore.kafka.broker import EmbeddedBroker, free_port
 from flowcore.kafka.topics import end_offsets, ensure_topics
-from pipelines.auctions import feed, history, nexmark
+from pipelines.nexmark import feed, generator, history
 from tests.dagster.dagster_ui import PROJECT, Ui, environment_of, wait_until
 
 BIDS, ENRICHED, HIGHEST, LETTERS = "bids", "enriched-bids", "highest-bids", "bids.dead-letter"
 PARTITIONS = 2
-CONFIG = nexmark.NexmarkConfig()
+CONFIG = generator.NexmarkConfig()
 LIVE = ("auctions", "live")
 QUERIES = ("bids", "highest")
 ENDED = {"SUCCESS", "FAILURE", "CANCELED"}
@@ -53,12 +53,12 @@ class Feeder:
         self.refused: list[bytes] = []
 
     def backlog(self, bids: int) -> None:
-        report = feed.feed(self._servers, BIDS, nexmark.live_batches(CONFIG, self._events, bids))
+        report = feed.feed(self._servers, BIDS, generator.live_batches(CONFIG, self._events, bids))
         self.sent += report.sent
 
     def start(self) -> None:
         tables = (
-            nexmark.live_bids(CONFIG, self._events, first, 2_000)
+            generator.live_bids(CONFIG, self._events, first, 2_000)
             for first in itertools.count(self.sent, 2_000)
         )
         self._stop.clear()
@@ -81,7 +81,7 @@ class Feeder:
             raise RunError(msg)
 
     def sent_bids(self) -> pa.Table:
-        return pa.concat_tables(nexmark.live_batches(CONFIG, self._events, self.sent))
+        return pa.concat_tables(generator.live_batches(CONFIG, self._events, self.sent))
 
 
 @dataclass

@@ -29,9 +29,9 @@ from flowcore.settings import Settings
 from flowcore.spark.run.flow import open_context
 from flowcore.spark.run.live_stage import LiveRun
 from flowcore.testing.benchmark import Figures, Report
-from pipelines.auctions import feed
 from pipelines.auctions.messages import messages_of
 from pipelines.auctions.verify import rows_from_json
+from pipelines.nexmark import feed
 
 __all__ = ["measure"]
 

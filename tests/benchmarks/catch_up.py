@@ -33,14 +33,15 @@ from flowcore.spark.results.context import Context
 from flowcore.spark.run.flow import SilentListener, open_context, run_stages
 from flowcore.spark.run.live_stage import LiveRun
 from flowcore.testing.benchmark import Figures, Report, in_turn
-from pipelines.auctions import feed, history, nexmark, verify
+from pipelines.auctions import verify
 from pipelines.auctions.collect import Collector, latencies_ms
 from pipelines.auctions.flow import flow
 from pipelines.auctions.messages import messages_of, values_of
+from pipelines.nexmark import feed, generator, history
 
 PARTITIONS = 2
 BIDS, ENRICHED, HIGHEST = "bids", "enriched-bids", "highest-bids"
-CONFIG = nexmark.NexmarkConfig()
+CONFIG = generator.NexmarkConfig()
 RATE = 1_000.0
 LONGEST_S = 200.0
 SETTLE_S, LIVE_S = 15.0, 30.0
@@ -65,7 +66,7 @@ def command(bids: int, history_events: int, rounds: int, *, as_json: bool) -> No
 def _measure(folder: Path, servers: str, bids: int, events: int, rounds: int) -> Report:
     history.write_history(CONFIG, events, folder / "history")
     ensure_topics(servers, dict.fromkeys((BIDS, ENRICHED, HIGHEST), PARTITIONS))
-    backlog = list(nexmark.live_batches(CONFIG, events, bids))
+    backlog = list(generator.live_batches(CONFIG, events, bids))
     feed.feed(servers, BIDS, backlog)
     few = bids // (2 * PARTITIONS)  # so that few bids are behind, too
     settings = Settings.of(
@@ -136,7 +137,7 @@ def _switch(context: Context, folder: Path, bids: int, events: int) -> tuple[flo
     And the latency of each bid that comes out later, once the JVM has had some seconds.
     """
     servers = context.settings.bootstrap_servers or ""
-    more = pa.concat_tables(nexmark.live_batches(CONFIG, events, bids + int(RATE * LONGEST_S))).slice(bids)
+    more = pa.concat_tables(generator.live_batches(CONFIG, events, bids + int(RATE * LONGEST_S))).slice(bids)
     before = {topic: end_offsets(servers, topic) for topic in (ENRICHED, HIGHEST)}
     stop = threading.Event()
     plan = plan_flow(flow, None, context.settings)
@@ -160,7 +161,7 @@ def _switch(context: Context, folder: Path, bids: int, events: int) -> tuple[flo
             for query in run.stage.queries
             for sink in query.sinks
         }
-    table = pa.concat_tables([*nexmark.live_batches(CONFIG, events, bids), more.slice(0, sent)])
+    table = pa.concat_tables([*generator.live_batches(CONFIG, events, bids), more.slice(0, sent)])
     _check(servers, before[ENRICHED], verify.expected_enriched(folder / "history", table))
     pauses_ms = []
     for sink, topic in (("enriched", ENRICHED), ("highest", HIGHEST)):

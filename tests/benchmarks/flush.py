@@ -39,7 +39,7 @@ from flowcore.spark.results.context import Context
 from flowcore.spark.run.flow import open_context
 from flowcore.spark.run.live_stage import LiveRun
 from flowcore.testing.benchmark import Figures, Report, in_turn
-from pipelines.auctions import feed
+from pipelines.nexmark import feed
 
 PARTITIONS = 2
 KEYS, MANY_KEYS = 10_000, 10_000_000

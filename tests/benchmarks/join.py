@@ -33,9 +33,10 @@ from flowcore.spark.run.flow import SilentListener, open_context, run_stages
 from flowcore.spark.run.live_stage import LiveRun
 from flowcore.spark.run.session import live_session
 from flowcore.testing.benchmark import Figures, Report, in_turn
-from pipelines.auctions import feed, history, nexmark, verify
+from pipelines.auctions import verify
 from pipelines.auctions.flow import LIVE_BID, flow
 from pipelines.auctions.messages import values_of
+from pipelines.nexmark import feed, generator, history
 
 PARTITIONS = 2
 COORDINATES = "topic", "partition", "offset"
@@ -64,11 +65,11 @@ def command(bids: int, history_events: int, rounds: int, *, as_json: bool) -> No
 
 
 def _measure(folder: Path, servers: str, bids: int, history_events: int, rounds: int) -> Report:
-    config = nexmark.NexmarkConfig()
+    config = generator.NexmarkConfig()
     history.write_history(config, history_events, folder / "history")
     outputs = ["enriched-bids", "highest-bids", "rival-enriched", "rival-highest"]
     ensure_topics(servers, {"bids": PARTITIONS, **dict.fromkeys(outputs, PARTITIONS)})
-    batches = list(nexmark.live_batches(config, history_events, bids))
+    batches = list(generator.live_batches(config, history_events, bids))
     feed.feed(servers, "bids", batches)
     sent = pa.concat_tables(batches)
     expected = verify.expected_enriched(folder / "history", sent), verify.expected_highest(sent)

@@ -43,14 +43,15 @@ from flowcore.spark.results.context import Context
 from flowcore.spark.run.flow import SilentListener, open_context, run_stages
 from flowcore.spark.run.live_stage import LiveRun
 from flowcore.testing.benchmark import Figures, Report, in_turn
-from pipelines.auctions import feed, history, nexmark, verify
+from pipelines.auctions import verify
 from pipelines.auctions.collect import Collector, latencies_ms
 from pipelines.auctions.flow import flow
+from pipelines.nexmark import feed, generator, history
 
 MODES: tuple[Mode, Mode] = ("realtime", "micro-batch")
 PARTITIONS = 2
 BIDS, ENRICHED, HIGHEST = "bids", "enriched-bids", "highest-bids"
-CONFIG = nexmark.NexmarkConfig()
+CONFIG = generator.NexmarkConfig()
 TRACKED = timedelta(seconds=1)
 WARM_WINDOW_S = 5.0
 WARM_SPREAD = 1.25
@@ -178,7 +179,7 @@ def _live(
         stop = threading.Event()
         pool = live.enter_context(ThreadPoolExecutor(1))
         live.callback(stop.set)  # before the pool waits for its thread
-        bids = nexmark.live_batches(CONFIG, events, sys.maxsize, max(int(rate), 1))
+        bids = generator.live_batches(CONFIG, events, sys.maxsize, max(int(rate), 1))
         feeding = pool.submit(feed.feed, servers, BIDS, bids, rate, at_random=not evenly, stop=stop)
 
         def pause() -> None:
@@ -233,7 +234,7 @@ def _check_live(outside: Collector, run: LiveRun, history: Path, events: int, se
     end = time.monotonic() + LONGEST_WAIT_S
     while outside.count(ENRICHED) < sent and time.monotonic() < end:
         run.wait(STEP_S)
-    bids = pa.concat_tables(nexmark.live_batches(CONFIG, events, sent))
+    bids = pa.concat_tables(generator.live_batches(CONFIG, events, sent))
     received = verify.rows_from_json(outside.values(ENRICHED), verify.ENRICHED)
     found = verify.compare_enriched(verify.expected_enriched(history, bids), received)
     if not found.nothing_lost_or_wrong:
@@ -246,7 +247,7 @@ def _slices(progress: Progress, settings: Settings, bids: int, events: int, roun
     servers = settings.bootstrap_servers or ""
     ensure_topics(servers, dict.fromkeys((BIDS, ENRICHED, HIGHEST), PARTITIONS))
     step = progress.add_task("slices: feed", total=None)
-    feed.feed(servers, BIDS, nexmark.live_batches(CONFIG, events, bids))
+    feed.feed(servers, BIDS, generator.live_batches(CONFIG, events, bids))
     tracked = replace(settings, latency_interval=TRACKED)
     plan = plan_flow(flow, "slice", tracked)
     states = (settings.state_dir / f"slice-{number}" for number in itertools.count())

@@ -37,7 +37,7 @@ from flowcore.spark.run.live_stage import LiveRun
 from flowcore.spark.run.session import live_session
 from flowcore.testing.benchmark import Figures, Report, in_turn
 from flowcore.watermarks import bounded_out_of_orderness
-from pipelines.auctions import feed
+from pipelines.nexmark import feed
 from tests.benchmarks._window_cases import (
     BEGIN_MS,
     CASES,

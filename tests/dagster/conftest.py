@@ -9,9 +9,9 @@ import pytest
 
 from flowcore.kafka.broker import EmbeddedBroker
 from flowcore.kafka.topics import ensure_topics
-from pipelines.auctions.feed import feed
-from pipelines.auctions.history import write_history
-from pipelines.auctions.nexmark import NexmarkConfig, live_batches
+from pipelines.nexmark.feed import feed
+from pipelines.nexmark.generator import NexmarkConfig, live_batches
+from pipelines.nexmark.history import write_history
 
 EVENTS = 20_000
 BIDS = 2_000

@@ -22,9 +22,9 @@ from confluent_kafka import Consumer, TopicPartition
 from dagster_ui import CHECKS, Ui, serve, wait_until
 
 from flowcore.kafka.topics import end_offsets
-from pipelines.auctions.feed import feed
-from pipelines.auctions.history import write_history
-from pipelines.auctions.nexmark import NexmarkConfig, live_batches, live_bids
+from pipelines.nexmark.feed import feed
+from pipelines.nexmark.generator import NexmarkConfig, live_batches, live_bids
+from pipelines.nexmark.history import write_history
 
 pytestmark = pytest.mark.dagster
 

@@ -16,10 +16,10 @@ from confluent_kafka.cimpl import NewTopic
 from flowcore.errors import BrokerError, ConfigurationError, SchemaError
 from flowcore.kafka.broker import free_port
 from flowcore.kafka.topics import end_offsets, ensure_topics
-from pipelines.auctions import feed as feeding
-from pipelines.auctions.feed import feed
-from pipelines.auctions.nexmark import NexmarkConfig, live_batches, live_bids
 from pipelines.auctions.verify import rows_from_json
+from pipelines.nexmark import feed as feeding
+from pipelines.nexmark.feed import feed
+from pipelines.nexmark.generator import NexmarkConfig, live_batches, live_bids
 
 pytestmark = pytest.mark.kafka
 

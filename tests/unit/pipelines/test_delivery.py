@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 
 from pipelines.auctions.delivery import DELIVERED, Delivery, check_delivery
-from pipelines.auctions.history import write_history
-from pipelines.auctions.nexmark import NexmarkConfig, live_bids
 from pipelines.auctions.verify import expected_enriched
+from pipelines.nexmark.generator import NexmarkConfig, live_bids
+from pipelines.nexmark.history import write_history
 
 Row = dict[str, Any]
 CONFIG = NexmarkConfig()

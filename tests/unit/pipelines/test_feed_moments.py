@@ -4,7 +4,7 @@ from itertools import islice, pairwise
 
 import numpy as np
 
-from pipelines.auctions.feed import _moments_s
+from pipelines.nexmark.feed import _moments_s
 
 
 def test_bids_are_evenly_spaced() -> None:

@@ -9,9 +9,9 @@ import pyarrow.dataset as ds
 import pytest
 
 from flowcore.errors import ConfigurationError
-from pipelines.auctions import history
-from pipelines.auctions.history import write_history
-from pipelines.auctions.nexmark import NexmarkConfig, auctions, bids, persons
+from pipelines.nexmark import history
+from pipelines.nexmark.generator import NexmarkConfig, auctions, bids, persons
+from pipelines.nexmark.history import write_history
 
 CONFIG = NexmarkConfig()
 GENERATORS = {"persons": persons, "auctions": auctions, "bids": bids}

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flowcore.errors import ConfigurationError
-from pipelines.auctions.nexmark import (
+from pipelines.nexmark.generator import (
     NexmarkConfig,
     auctions,
     bids,

@@ -12,9 +12,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipelines.auctions.feed import encode
-from pipelines.auctions.history import write_history
-from pipelines.auctions.nexmark import NexmarkConfig, auctions, bids, live_bids
 from pipelines.auctions.verify import (
     ENRICHED,
     HIGHEST,
@@ -25,6 +22,9 @@ from pipelines.auctions.verify import (
     expected_highest,
     rows_from_json,
 )
+from pipelines.nexmark.feed import encode
+from pipelines.nexmark.generator import NexmarkConfig, auctions, bids, live_bids
+from pipelines.nexmark.history import write_history
 
 Row = dict[str, Any]
 EVENTS = 2_000

@@ -7,7 +7,7 @@ same machine that subtracts ``sent_us`` from its own clock has the end-to-end la
 Values are built a column at a time by Arrow, never a record at a time. It knows nothing of what
 the numbers mean. ``_us`` is microseconds since the epoch, UTC.
 
-From a shell: ``python -m pipelines.auctions.feed --help``.
+From a shell: ``python -m pipelines.nexmark.feed --help``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from rich.progress import MofNCompleteColumn, Progress, TimeRemainingColumn
 
 from flowcore.errors import BrokerError, ConfigurationError, SchemaError
 from flowcore.kafka.topics import ensure_topics, partition_counts
-from pipelines.auctions.nexmark import NexmarkConfig, live_batches
+from pipelines.nexmark.generator import NexmarkConfig, live_batches
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message

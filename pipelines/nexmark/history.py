@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from flowcore.errors import ConfigurationError
-from pipelines.auctions.nexmark import NexmarkConfig, auctions, bids, kinds, persons
+from pipelines.nexmark.generator import NexmarkConfig, auctions, bids, kinds, persons
 
 __all__ = ["write_history"]
 

@@ -1,0 +1,1 @@
+"""Events of an online auction, after the Nexmark benchmark: generator, Parquet writer, Kafka feed."""
