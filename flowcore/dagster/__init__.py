@@ -5,9 +5,9 @@ several flows and their resources together. Loading starts no JVM. Needs the ext
 """
 
 from flowcore.dagster.assets import FlowAssets, flow_assets
+from flowcore.dagster.attributes import Automation, Expectations, Objectives
 from flowcore.dagster.component import FlowComponent, FlowsComponent
 from flowcore.dagster.definitions import definitions
-from flowcore.dagster.options import Automation, Expectations, Objectives
 from flowcore.dagster.resources import FlowcoreResource, KafkaResource, ResultsResource, SparkResource
 
 __all__ = [

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from dagster import Definitions
 
 from flowcore.api.flow import Flow
+from flowcore.dagster.attributes import Automation, Expectations, Notes, Objectives
 from flowcore.dagster.automation import automation_of
-from flowcore.dagster.bounded import completeness_checks, history_assets
-from flowcore.dagster.expectations import expectation_checks
-from flowcore.dagster.health import health_checks
-from flowcore.dagster.live import live_asset
-from flowcore.dagster.options import Automation, Expectations, Notes, Objectives
-from flowcore.dagster.supervisor import running_check
+from flowcore.dagster.bounded_assets import completeness_checks, history_assets
+from flowcore.dagster.live_asset import live_asset
+from flowcore.dagster.restart_sensor import running_check
+from flowcore.dagster.stream_checks import health_checks
+from flowcore.dagster.table_checks import expectation_checks
 from flowcore.planner import plan_flow
 from flowcore.planner.plan import Plan
 from flowcore.settings import Settings

@@ -13,14 +13,14 @@ from dagster import (
     schedule,
 )
 
-from flowcore.dagster.dead_letters import dead_letter_sensor
-from flowcore.dagster.externals import dead_lettered
-from flowcore.dagster.health import health_sensor
+from flowcore.dagster.attributes import Automation, Objectives
+from flowcore.dagster.dead_letter_checks import dead_letter_sensor
+from flowcore.dagster.external_assets import dead_lettered
 from flowcore.dagster.jobs import jobs_of, live_jobs, unfinished
-from flowcore.dagster.launchers import automation_sensor, history_sensor, lag_sensor
 from flowcore.dagster.names import identifier
-from flowcore.dagster.options import Automation, Objectives
-from flowcore.dagster.supervisor import supervision_sensor
+from flowcore.dagster.restart_sensor import supervision_sensor
+from flowcore.dagster.sensors import automation_sensor, history_sensor, lag_sensor
+from flowcore.dagster.stream_checks import health_sensor
 from flowcore.planner.plan import Plan
 
 __all__ = ["automation_of"]

@@ -9,8 +9,8 @@ from pydantic import Field
 
 from flowcore.api.loading import load_flow
 from flowcore.dagster.assets import FlowAssets, flow_assets
+from flowcore.dagster.attributes import Automation, Expectations, Objectives
 from flowcore.dagster.definitions import definitions
-from flowcore.dagster.options import Automation, Expectations, Objectives
 
 __all__ = ["FlowComponent", "FlowsComponent"]
 

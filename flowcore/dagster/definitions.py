@@ -5,8 +5,8 @@ from __future__ import annotations
 from dagster import Definitions, in_process_executor
 
 from flowcore.dagster.assets import FlowAssets
-from flowcore.dagster.dead_letters import dead_letter_checks
-from flowcore.dagster.externals import dead_lettered, external_specs, externals_of
+from flowcore.dagster.dead_letter_checks import dead_letter_checks
+from flowcore.dagster.external_assets import dead_lettered, external_specs, externals_of
 from flowcore.dagster.names import bounded_keys
 from flowcore.dagster.resources import FlowcoreResource, KafkaResource, ResultsResource, SparkResource
 

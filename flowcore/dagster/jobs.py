@@ -14,7 +14,7 @@ from dagster import (
     define_asset_job,
 )
 
-from flowcore.dagster.live import LiveConfig
+from flowcore.dagster.live_asset import LiveConfig
 from flowcore.dagster.names import bounded_keys, identifier, live_key, op_name
 from flowcore.planner.plan import Plan
 

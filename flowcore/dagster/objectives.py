@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from flowcore.dagster.options import Objectives
+from flowcore.dagster.attributes import Objectives
 from flowcore.metrics.health import show_seconds
 from flowcore.metrics.progress import FlowProgress, QueryProgress
 

@@ -11,7 +11,7 @@ from flowcore.metrics.dagster import DagsterListener
 from flowcore.metrics.history import HistoryWriter, history_folder
 from flowcore.metrics.log import LogListener
 from flowcore.metrics.prometheus import PrometheusListener
-from flowcore.metrics.reporter import ProgressListener
+from flowcore.metrics.reporting import ProgressListener
 from flowcore.settings import Settings
 
 __all__ = ["listeners_of"]

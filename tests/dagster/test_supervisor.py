@@ -30,7 +30,7 @@ from dagster._core.events import (
 
 from flowcore.dagster import Automation, definitions, flow_assets
 from flowcore.dagster.names import live_key
-from flowcore.dagster.supervisor import GAVE_UP, RESTART
+from flowcore.dagster.restart_sensor import GAVE_UP, RESTART
 from pipelines.auctions.flow import flow
 
 pytestmark = pytest.mark.dagster

@@ -14,7 +14,7 @@ from flowcore.metrics.history import history_folder, last_progress
 from flowcore.metrics.listening import listeners_of
 from flowcore.metrics.progress import FlowProgress
 from flowcore.metrics.prometheus import PrometheusListener
-from flowcore.metrics.reporter import ProgressListener, Reporter
+from flowcore.metrics.reporting import ProgressListener, Reporter
 from flowcore.planner.plan import Plan
 from flowcore.spark.results.context import Context
 from flowcore.spark.run.progress import RunMeter

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flowcore.dagster.attributes import Objectives
 from flowcore.dagster.objectives import ObjectiveResult, judge, judged
-from flowcore.dagster.options import Objectives
 from flowcore.metrics.progress import FlowProgress, LatencyProgress, QueryProgress
 
 NOW_MS = 1_800_000_000_000

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowcore.dagster.supervision import (
+from flowcore.dagster.restarts import (
     Attempt,
     Fate,
     GiveUp,

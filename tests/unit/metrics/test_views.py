@@ -38,7 +38,7 @@ from flowcore.metrics.log import LogListener, news
 from flowcore.metrics.progress import FlowProgress, LatencyProgress, PartitionProgress, QueryProgress, Switch
 from flowcore.metrics.prometheus import PrometheusListener, metrics_of
 from flowcore.metrics.report import report_page
-from flowcore.metrics.reporter import Reporter
+from flowcore.metrics.reporting import Reporter
 from flowcore.settings import Settings
 
 DEPLOY = Path(__file__).parents[3] / "deploy"

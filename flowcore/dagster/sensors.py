@@ -21,9 +21,9 @@ from dagster import (
 )
 
 from flowcore.api.operators import topic_of
+from flowcore.dagster.attributes import Automation
 from flowcore.dagster.jobs import UNLIMITED, live_jobs, unfinished
 from flowcore.dagster.names import bounded_keys, identifier, op_name
-from flowcore.dagster.options import Automation
 from flowcore.dagster.resources import FlowcoreResource
 from flowcore.errors import BrokerError, RunError
 from flowcore.kafka.topics import ends_of

@@ -15,8 +15,8 @@ from dagster import (
 
 from flowcore.api.expressions import resolve
 from flowcore.api.operators import Join, Operator
+from flowcore.dagster.attributes import Expectations
 from flowcore.dagster.names import op_name, table_key
-from flowcore.dagster.options import Expectations
 from flowcore.dagster.resources import FlowcoreResource, SparkResource
 from flowcore.errors import ConfigurationError
 from flowcore.planner.plan import BoundedStage, Plan

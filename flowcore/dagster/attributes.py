@@ -8,7 +8,7 @@ from typing import Literal
 from dagster import Model, Resolvable
 from pydantic import Field
 
-from flowcore.dagster.supervision import RestartPolicy
+from flowcore.dagster.restarts import RestartPolicy
 
 __all__ = ["Automation", "Expectations", "Notes", "Objectives"]
 

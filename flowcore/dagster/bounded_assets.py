@@ -23,12 +23,12 @@ from dagster import (
 )
 from pydantic import Field
 
-from flowcore.dagster.interrupts import deferred_interrupts, jobs_end_with
-from flowcore.dagster.launchers import REFRESH_WHEN
+from flowcore.dagster.attributes import Notes
 from flowcore.dagster.metadata import Metadata, plan_metadata, stage_metadata, table_metadata
 from flowcore.dagster.names import asset_key, identifier, kind_of, op_name, stage_keys, table_key
-from flowcore.dagster.options import Notes
 from flowcore.dagster.resources import FlowcoreResource, SparkResource
+from flowcore.dagster.sensors import REFRESH_WHEN
+from flowcore.dagster.termination import deferred_interrupts, jobs_end_with
 from flowcore.errors import ResultError
 from flowcore.planner.fingerprint import fingerprint
 from flowcore.planner.plan import BoundedStage, Plan

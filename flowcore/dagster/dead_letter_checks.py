@@ -20,7 +20,7 @@ from dagster import (
 )
 
 from flowcore.api.connectors import KafkaTopic
-from flowcore.dagster.externals import dead_lettered
+from flowcore.dagster.external_assets import dead_lettered
 from flowcore.dagster.names import identifier, topic_key
 from flowcore.dagster.resources import FlowcoreResource
 from flowcore.errors import BrokerError, RunError

@@ -19,15 +19,15 @@ from dagster import (
 from pydantic import Field
 
 from flowcore.api.flow import Flow
-from flowcore.dagster.health import evaluation
-from flowcore.dagster.interrupts import deferred_interrupts
+from flowcore.dagster.attributes import Notes, Objectives
 from flowcore.dagster.metadata import Metadata, plan_metadata, progress_metadata
 from flowcore.dagster.names import asset_key, identifier, live_key, op_name, table_key
 from flowcore.dagster.objectives import judge
-from flowcore.dagster.options import Notes, Objectives
 from flowcore.dagster.orders import Orders
 from flowcore.dagster.resources import FlowcoreResource, SparkResource
-from flowcore.dagster.supervisor import RUNNING_CHECK, running_now
+from flowcore.dagster.restart_sensor import RUNNING_CHECK, running_now
+from flowcore.dagster.stream_checks import evaluation
+from flowcore.dagster.termination import deferred_interrupts
 from flowcore.errors import RunError
 from flowcore.planner import plan_flow
 from flowcore.planner.fingerprint import fingerprint

@@ -31,7 +31,7 @@ from dagster import (
 )
 
 from flowcore.dagster.names import identifier, live_key
-from flowcore.dagster.supervision import (
+from flowcore.dagster.restarts import (
     Attempt,
     Fate,
     GiveUp,

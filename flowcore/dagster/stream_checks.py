@@ -25,10 +25,10 @@ from dagster import (
     sensor,
 )
 
+from flowcore.dagster.attributes import Objectives
 from flowcore.dagster.metadata import Metadata
 from flowcore.dagster.names import identifier, live_key, op_name
 from flowcore.dagster.objectives import ObjectiveResult, judge, judged
-from flowcore.dagster.options import Objectives
 from flowcore.dagster.resources import FlowcoreResource
 from flowcore.metrics.history import history_folder, last_progress
 from flowcore.metrics.liveness import what_is_wrong
