@@ -1,10 +1,11 @@
-"""Backlog: is what is read history or news, and what may be done less often while it is history?
+"""Backlog: whether the records being read are backlog or live, and what changes while they are backlog.
 
-`thresholds` says when one source is in backlog, `channels` what several inputs say together, `inputs` what
-those of a query are; `checkpoints` says when checkpoints are due, `batches` how large batches are in backlog.
-What a buffer does in backlog is told in `flowcore.flush`.
+- `thresholds`: the lags at which one source enters and leaves backlog;
+- `inputs`: the combined backlog status of several channels, and of all inputs of a query;
+- `checkpoints`: checkpoint interval and batch size in backlog.
 
-Pure: the clock is passed in. Times are integer milliseconds.
+`flowcore.flush` holds the rules of flush buffers in backlog. Pure: the clock is passed in. Times are integer
+milliseconds.
 """
 
 from __future__ import annotations

@@ -1,31 +1,31 @@
-"""Checkpoints: when is the next one due, while sources go in and out of backlog?
+"""Checkpoint interval and batch size of a query, in backlog and out of it.
 
-A checkpoint lets a query go on where it was; history can be read again, so it needs fewer. One source in
-backlog is enough for the longer interval. A switch may bring the next checkpoint forward, and never puts it
-off.
+A backlog can be read again, so it needs fewer checkpoints.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from flowcore.errors import ConfigurationError
 
-__all__ = ["CheckpointInterval", "Schedule", "due", "start", "switch"]
+__all__ = ["LEAST_RECORDS", "CheckpointInterval", "batch_records"]
+
+LEAST_RECORDS = 10_000
+"""A speed measured over very few records must not make very small batches."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointInterval:
-    """How far checkpoints are apart.
+    """Time between two checkpoints.
 
     Args:
         interval_ms: The interval, > 0.
-        backlog_interval_ms: The interval while a source is in backlog, not shorter than the other; 0 for
-            no checkpoints then, None for the same interval.
+        backlog_interval_ms: The interval while a source is in backlog, at least ``interval_ms``; 0 for no
+            checkpoints in backlog, None for the same interval.
 
     Raises:
-        ConfigurationError: The interval is not positive, or that of backlog is shorter.
+        ConfigurationError: ``interval_ms`` is not positive, or ``backlog_interval_ms`` is shorter.
     """
 
     interval_ms: int
@@ -41,9 +41,9 @@ class CheckpointInterval:
         backlog_ms = self.backlog_interval_ms
         if backlog_ms is not None and backlog_ms != 0 and backlog_ms < self.interval_ms:
             msg = (
-                f"backlog_interval_ms={backlog_ms} is shorter than interval_ms={self.interval_ms}: history "
-                f"would cost more checkpoints than news; pass backlog_interval_ms >= {self.interval_ms}, or "
-                f"0 for none in backlog"
+                f"backlog_interval_ms={backlog_ms} is shorter than interval_ms={self.interval_ms}: the "
+                f"backlog would cost more checkpoints than live records; pass backlog_interval_ms >= "
+                f"{self.interval_ms}, or 0 for no checkpoints in backlog"
             )
             raise ConfigurationError(msg)
 
@@ -54,49 +54,20 @@ class CheckpointInterval:
         return self.interval_ms
 
 
-@dataclass(frozen=True, slots=True)
-class Schedule:
-    """The state.
+def batch_records(interval: CheckpointInterval, per_second: float | None, most: int) -> int:
+    """The number of records of a batch in backlog: what the query reads in one checkpoint interval.
 
-    Attributes:
-        next_ms: When the next checkpoint is due, None if none is.
-        in_backlog: The sources that are in backlog.
+    Each batch is a checkpoint, and a planned stop waits for its end.
+
+    Args:
+        interval: The query's checkpoint interval.
+        per_second: Records that the query reads in a second, None if the speed is not known yet.
+        most: The upper bound, which protects memory.
+
+    >>> batch_records(CheckpointInterval(60_000), 15_000.0, 5_000_000)
+    900000
     """
-
-    next_ms: int | None
-    in_backlog: frozenset[str] = frozenset()
-
-
-def start(config: CheckpointInterval, now_ms: int = 0, in_backlog: Iterable[str] = ()) -> Schedule:
-    """The first checkpoint is due one interval from now: that of backlog, if a source begins in it."""
-    sources = frozenset(in_backlog)
-    interval_ms = config.interval_ms_in(backlog=bool(sources))
-    return Schedule(None if interval_ms is None else now_ms + interval_ms, sources)
-
-
-def switch(
-    config: CheckpointInterval, schedule: Schedule, source: str, now_ms: int, *, backlog: bool
-) -> Schedule:
-    """A source says whether it is in backlog; one that has ended is not.
-
-    >>> config = CheckpointInterval(10, backlog_interval_ms=60)
-    >>> switch(config, start(config, in_backlog=["bids"]), "bids", 20, backlog=False).next_ms
-    30
-    """
-    others = schedule.in_backlog - {source}
-    after = replace(schedule, in_backlog=others | {source} if backlog else others)
-    interval_ms = config.interval_ms_in(backlog=bool(after.in_backlog))
-    if interval_ms is None or (after.next_ms is not None and after.next_ms <= now_ms + interval_ms):
-        return after
-    return replace(after, next_ms=now_ms + interval_ms)
-
-
-def due(config: CheckpointInterval, schedule: Schedule, now_ms: int) -> tuple[Schedule, tuple[int, ...]]:
-    """Look at the clock: the schedule after it, and the times that checkpoints were due at, in order."""
-    times: list[int] = []
-    interval_ms = config.interval_ms_in(backlog=bool(schedule.in_backlog))
-    next_ms = schedule.next_ms
-    while next_ms is not None and next_ms <= now_ms:
-        times.append(next_ms)
-        next_ms = None if interval_ms is None else next_ms + interval_ms
-    return replace(schedule, next_ms=next_ms), tuple(times)
+    interval_ms = interval.interval_ms_in(backlog=True)
+    if interval_ms is None or not per_second:
+        return most
+    return min(most, max(round(per_second * interval_ms / 1000), LEAST_RECORDS))

@@ -1,7 +1,7 @@
-"""Thresholds: how many unread records make a source backlog, and how few make it news again?
+"""Lag thresholds at which one source enters and leaves backlog.
 
-Two numbers instead of one, so that a source whose lag stays about the same never goes to and fro. Lags are
-records of one partition, the one that is furthest behind.
+There are two, so that a source with a constant lag does not switch to and fro. A lag is a number of records:
+that of the source's partition with the most unread records.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ __all__ = ["Thresholds"]
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """When a source is in backlog.
+    """The lags between which a source keeps its status.
 
     Args:
-        enter: More unread records than this begin it.
-        leave: So many or fewer end it; 0 <= leave < enter.
+        enter: A lag above this one begins backlog.
+        leave: A lag up to this one ends it; 0 <= leave < enter.
 
     Raises:
-        ConfigurationError: The one is not below the other, or is negative.
+        ConfigurationError: ``leave`` is negative or not below ``enter``.
     """
 
     enter: int
@@ -36,14 +36,14 @@ class Thresholds:
             )
             raise ConfigurationError(msg)
 
-    def backlog(self, lag: int, *, before: bool | None) -> bool:
+    def in_backlog(self, lag: int, *, before: bool | None) -> bool:
         """Whether a source is in backlog.
 
         Args:
-            lag: Unread records of the partition that is furthest behind.
-            before: Whether it was, None if that is not known.
+            lag: Unread records of the partition that has most.
+            before: Whether the source was in backlog, None if that is not known.
 
-        >>> Thresholds(100, 10).backlog(50, before=False), Thresholds(100, 10).backlog(50, before=True)
+        >>> Thresholds(100, 10).in_backlog(50, before=False), Thresholds(100, 10).in_backlog(50, before=True)
         (False, True)
         """
         return lag > (self.leave if before else self.enter)

@@ -1,7 +1,7 @@
 """Backlog: when does a live query take what it reads for history, and does it catch up in another mode?
 
 A blocking edge with records that are pending counts as a source in backlog. Any input in backlog makes the
-query's records backlog; they are news when all inputs have said so (`flowcore.backlog.channels`).
+query's records backlog; they are news when all inputs have said so (`flowcore.backlog.inputs`).
 """
 
 from __future__ import annotations

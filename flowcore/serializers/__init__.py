@@ -3,7 +3,6 @@
 - `tagged.TaggedSerializer`: any element; a tag in front of each, and a record's timestamp;
 - `value_only.ValueOnlySerializer`: records only, and only their values;
 - `events.LatencyMarkerEventSerializer`: latency markers, beside the records instead of among them;
-- `bulk`: the tagged form of a whole Arrow array at once;
 - `formats`: what a record's value looks like in bytes.
 
 Nothing here knows Spark or Kafka, and nothing here unpickles.

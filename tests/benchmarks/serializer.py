@@ -2,9 +2,6 @@
 
 For values of several sizes, random bytes, each form in the same run and in turn:
 
-- Python, encode: an Arrow array of values (tagged: and one of timestamps) to the list of bytes that a
-  Kafka producer takes. Decode: such a list to an Arrow array of values (tagged: and timestamps). The
-  value-only form is the values, so its time is that of the lists, which both need.
 - Spark: a cached table of timestamps and values, or of elements, through the SQL of
   `flowcore.spark.topics.elements` and on to a sink that does nothing.
 - Kafka: one slice of a flow reads plain values and writes elements; another reads the elements, counts
@@ -43,7 +40,6 @@ from flowcore.kafka.broker import EmbeddedBroker
 from flowcore.kafka.topics import ensure_topics
 from flowcore.planner import plan_flow
 from flowcore.planner.plan import Plan
-from flowcore.serializers import bulk
 from flowcore.settings import Settings
 from flowcore.spark.results.context import Context
 from flowcore.spark.run.flow import open_context
@@ -58,7 +54,7 @@ FORMS: tuple[Form, Form] = ("tagged", "value-only")
 SAVED_BYTES = 9
 PARTITIONS = 2
 PASSES = 5
-"""Over the values in Python and in Spark for one figure: a single one is too short to be told from noise."""
+"""Over the values in Spark for one figure: a single one is too short to be told from noise."""
 PIECE = 10_000
 WAIT_S = 30.0
 LARGEST_LOAD_BYTES = 100 << 20
@@ -89,7 +85,7 @@ class Measured:
 
 @click.command()
 @click.option("--sizes", default="8,32,100,1000", show_default=True, help="Bytes of a value.")
-@click.option("--records", default=1_000_000, show_default=True, help="Values, in Python and in Spark.")
+@click.option("--records", default=1_000_000, show_default=True, help="Values, in Spark.")
 @click.option("--kafka-records", default=1_000_000, show_default=True, help="Values that go through Kafka.")
 @click.option("--rounds", default=7, show_default=True, help="Counted runs of each form.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -114,7 +110,6 @@ def command(sizes: str, records: int, kafka_records: int, rounds: int, *, as_jso
         spark = live_session(context.spark, settings)
         for size in map(int, sizes.split(",")):
             for place, measure in (
-                ("Python", partial(_in_python, size, _most(records, size), rounds)),
                 ("Spark", partial(_in_spark, spark, size, _most(records, size), rounds)),
                 ("Kafka", partial(_through_kafka, context, size, _most(kafka_records, size), rounds)),
             ):
@@ -123,7 +118,7 @@ def command(sizes: str, records: int, kafka_records: int, rounds: int, *, as_jso
     speeds = {one.what: one.ratio for one in found if one.unit == "records/s"}
     Report(
         name="serializer",
-        workload=f"{records:,} values of {sizes} bytes in Python and Spark, {kafka_records:,} through Kafka, "
+        workload=f"{records:,} values of {sizes} bytes in Spark, {kafka_records:,} through Kafka, "
         f"at most {LARGEST_LOAD_BYTES >> 20} MiB of each size; {rounds} rounds of each form in turn",
         figures=[figure for one in found for figure in one.figures],
         ratios={
@@ -134,27 +129,6 @@ def command(sizes: str, records: int, kafka_records: int, rounds: int, *, as_jso
         verified=f"value-only saves exactly {SAVED_BYTES} bytes a record on the wire; what was decoded is "
         "what was encoded; every value came out of Kafka once",
     ).show(as_json=as_json)
-
-
-def _in_python(size: int, records: int, rounds: int) -> list[Measured]:
-    values, times = _values(size, records), _times(records)
-    taken = {"tagged": bulk.tag(values, times).to_pylist(), "value-only": values.to_pylist()}
-    back = bulk.untag(pa.array(taken["tagged"], pa.binary()))
-    _check(back.values == values and back.timestamps_ms == times and not back.bad.true_count, "Python")
-    tagged, value_only = (sum(len(each or b"") for each in taken[form]) for form in FORMS)
-    _check(tagged - value_only == SAVED_BYTES * records, "Python")
-
-    def encode(form: Form) -> object:
-        return (bulk.tag(values, times) if form == "tagged" else values).to_pylist()
-
-    def decode(form: Form) -> object:
-        array = pa.array(taken[form], pa.binary())
-        return bulk.untag(array) if form == "tagged" else array
-
-    return [
-        _timed(f"Python encode, {size} bytes", records, rounds, encode),
-        _timed(f"Python decode, {size} bytes", records, rounds, decode),
-    ]
 
 
 def _in_spark(spark: SparkSession, size: int, records: int, rounds: int) -> list[Measured]:

@@ -9,13 +9,11 @@ from datetime import date, datetime
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from flowcore.elements import LatencyMarker, LatencyMarkerEvent, Record
 from flowcore.serializers import LatencyMarkerEventSerializer, Tag, TaggedSerializer, ValueOnlySerializer
-from flowcore.serializers.bulk import tag, untag
 from flowcore.serializers.formats import RawFormat, ValueFormat, build_format, format_names
 from flowcore.testing.transcripts.elements import element_of
 from flowcore.testing.transcripts.load import read_yaml
@@ -52,18 +50,6 @@ def test_value_only_bytes_are_golden(case: dict[str, Any]) -> None:
 
     assert serializer.encode(_element(case)).hex() == bytes.fromhex(case["value_only"]).hex()
     assert serializer.decode(bytes.fromhex(case["value_only"])).value == _element(case).value
-
-
-def test_bulk_bytes_are_golden() -> None:
-    """All records at once, and all elements back at once."""
-    records = [case for case in ELEMENTS if "value_only" in case]
-    values = pa.array([_element(case).value for case in records], pa.binary())
-    times = pa.array([_element(case).timestamp_ms for case in records], pa.int64())
-
-    assert tag(values, times).to_pylist() == [bytes.fromhex(case["tagged"]) for case in records]
-    found = untag(pa.array([bytes.fromhex(case["tagged"]) for case in ELEMENTS]))
-    assert not any(found.bad.to_pylist())
-    assert found.tags.to_pylist() == [bytes.fromhex(case["tagged"])[0] for case in ELEMENTS]
 
 
 def test_golden_elements_have_every_tag() -> None:

@@ -294,9 +294,9 @@ class _QueryMeter:
             if lags and lag is not None:
                 # Of what a real-time batch has read only the sum is known, and no partition lags by more.
                 worst = min(max(lags), lag)
-                lagging = not waits and self._thresholds.backlog(worst, before=self._lagging.get(topic))
+                lagging = not waits and self._thresholds.in_backlog(worst, before=self._lagging.get(topic))
                 self._lagging[topic] = lagging
-                self._inputs.tell(node.name, backlog=lagging)
+                self._inputs.update(node.name, backlog=lagging)
         return self._inputs.backlog
 
     def _waits_for_a_flush(self, now_ms: int) -> bool:

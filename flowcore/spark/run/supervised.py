@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pyspark.sql.streaming.query import StreamingQuery
 
-from flowcore.backlog.batches import batch_records
+from flowcore.backlog.checkpoints import batch_records
 from flowcore.errors import FlowcoreError
 from flowcore.planner.backlog import backlog_interval, thresholds
 from flowcore.planner.plan import LiveQuery

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from flowcore.api.operators import Operator
-from flowcore.backlog.inputs import Inputs
+from flowcore.backlog.inputs import QueryInputs
 from flowcore.metrics.progress import QueryProgress
 from flowcore.planner.plan import LiveQuery, Plan
 
@@ -30,10 +30,10 @@ def waiting_queries(plan: Plan, committed: Collection[str]) -> tuple[QueryProgre
     )
 
 
-def inputs_of(query: LiveQuery, pending: Collection[Operator] = ()) -> Inputs:
+def inputs_of(query: LiveQuery, pending: Collection[Operator] = ()) -> QueryInputs:
     """What a query reads, with those of its bounded results that are pending; the others are no backlog."""
-    inputs = Inputs((node.name for node in query.results), (node.name for node in query.sources))
+    inputs = QueryInputs((node.name for node in query.results), (node.name for node in query.sources))
     for node in query.results:
         if node not in pending:
-            inputs.tell(node.name, backlog=False)
+            inputs.update(node.name, backlog=False)
     return inputs

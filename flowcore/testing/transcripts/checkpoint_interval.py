@@ -1,19 +1,76 @@
-"""Transcripts of kind ``checkpoint-interval``: a schedule of checkpoints over a clock that starts at 0."""
+"""Transcripts of kind ``checkpoint-interval``: a schedule of checkpoints over a clock that starts at 0.
+
+One source in backlog is enough for the longer interval. A switch may bring the next checkpoint forward, and
+never delays it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from flowcore.backlog import CheckpointInterval
-from flowcore.backlog.checkpoints import due, start, switch
 from flowcore.errors import ConfigurationError
 from flowcore.testing.transcripts.runner import Kind, Refused
 
-__all__ = ["KIND"]
+__all__ = ["KIND", "CheckpointSchedule", "due_times", "schedule_first", "switch_source"]
 
 _UNNAMED = ""
-"""The source of a job that "is in backlog at the start", until a source says something itself."""
+"""The source of a job that "is in backlog at the start", until a source reports a status itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointSchedule:
+    """State of the schedule.
+
+    Attributes:
+        next_ms: When the next checkpoint is due, None if none is.
+        in_backlog: The sources that are in backlog.
+    """
+
+    next_ms: int | None
+    in_backlog: frozenset[str] = frozenset()
+
+
+def schedule_first(
+    config: CheckpointInterval, now_ms: int = 0, in_backlog: Iterable[str] = ()
+) -> CheckpointSchedule:
+    """The first checkpoint, due one interval from now: that of backlog, if a source begins in backlog."""
+    sources = frozenset(in_backlog)
+    interval_ms = config.interval_ms_in(backlog=bool(sources))
+    return CheckpointSchedule(None if interval_ms is None else now_ms + interval_ms, sources)
+
+
+def switch_source(
+    config: CheckpointInterval, schedule: CheckpointSchedule, source: str, now_ms: int, *, backlog: bool
+) -> CheckpointSchedule:
+    """The schedule after a source has reported its status; a source that has ended is not in backlog.
+
+    >>> config = CheckpointInterval(10, backlog_interval_ms=60)
+    >>> schedule = schedule_first(config, in_backlog=["bids"])
+    >>> switch_source(config, schedule, "bids", 20, backlog=False).next_ms
+    30
+    """
+    others = schedule.in_backlog - {source}
+    after = replace(schedule, in_backlog=others | {source} if backlog else others)
+    interval_ms = config.interval_ms_in(backlog=bool(after.in_backlog))
+    if interval_ms is None or (after.next_ms is not None and after.next_ms <= now_ms + interval_ms):
+        return after
+    return replace(after, next_ms=now_ms + interval_ms)
+
+
+def due_times(
+    config: CheckpointInterval, schedule: CheckpointSchedule, now_ms: int
+) -> tuple[CheckpointSchedule, tuple[int, ...]]:
+    """The schedule at a time, and the times at which checkpoints were due until then, in order."""
+    times: list[int] = []
+    interval_ms = config.interval_ms_in(backlog=bool(schedule.in_backlog))
+    next_ms = schedule.next_ms
+    while next_ms is not None and next_ms <= now_ms:
+        times.append(next_ms)
+        next_ms = None if interval_ms is None else next_ms + interval_ms
+    return replace(schedule, next_ms=next_ms), tuple(times)
 
 
 class _CheckpointInterval:
@@ -24,13 +81,15 @@ class _CheckpointInterval:
             word = "invalid-argument"
             raise Refused(word) from error
         self._now_ms = 0
-        self._schedule = start(self._config, self._now_ms, _sources(operator.get("backlog_at_start")))
+        self._schedule = schedule_first(
+            self._config, self._now_ms, _sources(operator.get("backlog_at_start"))
+        )
 
     def act(self, action: str, argument: Any, /) -> Mapping[str, Any]:
         match action:
             case "processing_time_ms":
                 self._now_ms = argument
-                self._schedule, triggers = due(self._config, self._schedule, self._now_ms)
+                self._schedule, triggers = due_times(self._config, self._schedule, self._now_ms)
                 return {"triggers": list(triggers)}
             case "backlog":
                 self._switch(argument)
@@ -45,11 +104,12 @@ class _CheckpointInterval:
                 raise ConfigurationError(msg)
         return {}
 
-    def _switch(self, said: Mapping[str, bool]) -> None:
-        for source, backlog in said.items():
-            self._schedule = switch(self._config, self._schedule, source, self._now_ms, backlog=backlog)
-        if said:
-            self._schedule = switch(self._config, self._schedule, _UNNAMED, self._now_ms, backlog=False)
+    def _switch(self, reports: Mapping[str, bool]) -> None:
+        if reports:
+            reports = {**reports, _UNNAMED: False}
+        for source, backlog in reports.items():
+            schedule = switch_source(self._config, self._schedule, source, self._now_ms, backlog=backlog)
+            self._schedule = schedule
 
 
 def _sources(written: Any) -> Iterable[str]:

@@ -1,4 +1,4 @@
-"""Any input in backlog is backlog, and checkpoints are fewer while there is some."""
+"""A query is in backlog while any of its inputs is, and has fewer checkpoints then."""
 
 from __future__ import annotations
 
@@ -9,11 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowcore.backlog.batches import LEAST_RECORDS, batch_records
-from flowcore.backlog.channels import Channels, hear
-from flowcore.backlog.channels import start as listen
-from flowcore.backlog.checkpoints import CheckpointInterval, Schedule, due, start, switch
-from flowcore.backlog.inputs import Inputs
+from flowcore.backlog.checkpoints import LEAST_RECORDS, CheckpointInterval, batch_records
+from flowcore.backlog.inputs import ChannelStatus, QueryInputs, open_channels, receive
 from flowcore.backlog.thresholds import Thresholds
 from flowcore.elements import RecordAttributes
 from flowcore.errors import ConfigurationError
@@ -23,16 +20,16 @@ LONGER = CheckpointInterval(10_000, backlog_interval_ms=60_000)
 NONE_IN_BACKLOG = CheckpointInterval(10_000, backlog_interval_ms=0)
 
 
-def _told(channels: int, *said: tuple[int, bool]) -> list[bool | None]:
-    heard, told = listen(channels), []
-    for channel, backlog in said:
-        heard, now = hear(heard, channel, RecordAttributes(backlog))
-        told.append(None if now is None else now.backlog)
-    return told
+def _emitted(channels: int, *reports: tuple[int, bool]) -> list[bool | None]:
+    status, emitted = open_channels(channels), []
+    for channel, backlog in reports:
+        status, now = receive(status, channel, RecordAttributes(backlog))
+        emitted.append(None if now is None else now.backlog)
+    return emitted
 
 
 @pytest.mark.parametrize(
-    ("channels", "said", "told"),
+    ("channels", "said", "emitted"),
     [
         (1, [(0, False), (0, False), (0, True), (0, True), (0, False)], [False, None, True, None, False]),
         (2, [(0, False), (1, False)], [None, False]),
@@ -42,19 +39,19 @@ def _told(channels: int, *said: tuple[int, bool]) -> list[bool | None]:
     ],
     ids=["one", "no-backlog-at-all", "undefined-holds-back", "any-wins", "the-last-decides"],
 )
-def test_channels_tell_only_what_has_changed(
-    channels: int, said: list[tuple[int, bool]], told: list[bool | None]
+def test_channels_emit_only_changes(
+    channels: int, said: list[tuple[int, bool]], emitted: list[bool | None]
 ) -> None:
     """Backlog at once, no backlog when every channel has said so."""
-    assert _told(channels, *said) == told
+    assert _emitted(channels, *said) == emitted
 
 
 @given(st.integers(1, 4), st.lists(st.tuples(st.integers(0, 3), st.booleans()), max_size=20))
-def test_channels_tell_what_is_so(channels: int, said: list[tuple[int, bool]]) -> None:
-    """What was told last is what all say together, wherever that is known; and nothing is told twice."""
+def test_channels_emit_the_combination(channels: int, said: list[tuple[int, bool]]) -> None:
+    """The last emitted status is the combination, where that is known; none is emitted twice."""
     said = [(channel % channels, backlog) for channel, backlog in said]
     last: bool | None = None
-    for upto, now in enumerate(_told(channels, *said), 1):
+    for upto, now in enumerate(_emitted(channels, *said), 1):
         assert now is None or now != last
         last = last if now is None else now
         standing = dict(said[:upto])
@@ -67,21 +64,21 @@ def test_channels_tell_what_is_so(channels: int, said: list[tuple[int, bool]]) -
 @pytest.mark.parametrize("channel", [-1, 2])
 def test_channels_refuse_one_that_is_not_there(channel: int) -> None:
     """It would be counted for another."""
-    with pytest.raises(ConfigurationError, match=f"channel {channel} is none of 2"):
-        hear(listen(2), channel, RecordAttributes(backlog=True))
+    with pytest.raises(ConfigurationError, match=f"channel {channel} is not one of 2"):
+        receive(open_channels(2), channel, RecordAttributes(backlog=True))
 
 
 def test_channels_refuse_to_be_none() -> None:
-    """Nothing would ever be told."""
+    """Nothing would ever be emitted."""
     with pytest.raises(ConfigurationError, match="channels=0 is not positive"):
-        listen(0)
+        open_channels(0)
 
 
 def test_channels_are_plain_values() -> None:
-    """What is known can be written down and compared."""
-    heard, _ = hear(listen(2), 0, RecordAttributes(backlog=True))
+    """They can be stored and compared."""
+    status, _ = receive(open_channels(2), 0, RecordAttributes(backlog=True))
 
-    assert heard == Channels((True, None), told=True)
+    assert status == ChannelStatus((True, None), emitted=True)
 
 
 @pytest.mark.parametrize(
@@ -108,107 +105,25 @@ def test_checkpoint_interval_of_backlog_may_be_equal_or_none() -> None:
     assert CheckpointInterval(10, 0).interval_ms_in(backlog=False) == 10
 
 
-def test_checkpoints_are_due_at_their_time_and_not_before() -> None:
-    """A look that comes late does not shift those that follow; one that was passed over is told too."""
-    schedule, times = due(TEN, start(TEN, now_ms=500), 10_499)
-    assert times == ()
-    schedule, times = due(TEN, schedule, 10_500)
-    assert times == (10_500,)
-    schedule, times = due(TEN, schedule, 35_000)
-    assert times == (20_500, 30_500)
-    assert schedule.next_ms == 40_500
-
-
-def test_first_checkpoint_is_due_after_the_interval_of_backlog_if_it_begins_in_it() -> None:
-    """One source is enough; without checkpoints in backlog none is due."""
-    assert start(LONGER).next_ms == 10_000
-    assert start(LONGER, in_backlog=["bids"]).next_ms == 60_000
-    assert start(NONE_IN_BACKLOG, in_backlog=["bids"]).next_ms is None
-
-
-def test_switch_into_backlog_does_not_put_the_next_checkpoint_off() -> None:
-    """It counts for those after it; with no checkpoints in backlog it is the last one."""
-    for config, following in ((LONGER, 70_000), (NONE_IN_BACKLOG, None)):
-        schedule = switch(config, start(config), "bids", 9_999, backlog=True)
-        assert schedule.next_ms == 10_000
-        schedule, times = due(config, schedule, 69_999)
-        assert times == (10_000,)
-        assert schedule.next_ms == following
-
-
-@pytest.mark.parametrize(
-    ("now_ms", "next_ms"), [(0, 10_000), (49_999, 59_999), (50_000, 60_000), (50_001, 60_000)]
-)
-def test_switch_out_of_backlog_brings_the_next_checkpoint_forward(now_ms: int, next_ms: int) -> None:
-    """To one interval from now, unless it is due before that anyway."""
-    schedule = start(LONGER, in_backlog=["bids"])
-
-    assert switch(LONGER, schedule, "bids", now_ms, backlog=False) == Schedule(next_ms)
-
-
-def test_switch_out_of_backlog_without_checkpoints_begins_them_again() -> None:
-    """One interval from then."""
-    schedule = start(NONE_IN_BACKLOG, in_backlog=["bids"])
-    assert due(NONE_IN_BACKLOG, schedule, 10**9) == (schedule, ())
-
-    assert switch(NONE_IN_BACKLOG, schedule, "bids", 10**9, backlog=False).next_ms == 10**9 + 10_000
-
-
-def test_switch_counts_sources_by_name() -> None:
-    """The last one to leave ends it; saying a thing twice changes nothing."""
-    schedule = start(LONGER, in_backlog=["bids", "auctions"])
-    schedule = switch(LONGER, schedule, "bids", 5, backlog=True)
-    schedule = switch(LONGER, schedule, "bids", 10, backlog=False)
-    schedule = switch(LONGER, schedule, "bids", 15, backlog=False)
-    assert schedule == Schedule(60_000, frozenset({"auctions"}))
-    assert switch(LONGER, schedule, "auctions", 20, backlog=False) == Schedule(10_020)
-
-
-@given(
-    st.sampled_from([TEN, LONGER, NONE_IN_BACKLOG, CheckpointInterval(10_000, 10_000)]),
-    st.frozensets(st.sampled_from("ab")),
-    st.lists(st.tuples(st.integers(0, 30_000), st.sampled_from("ab"), st.booleans()), max_size=20),
-)
-def test_switches_never_put_a_checkpoint_off_nor_bring_two_close(
-    config: CheckpointInterval, in_backlog: frozenset[str], switches: list[tuple[int, str, bool]]
-) -> None:
-    """The next is never further than the interval that holds, nor are two closer than the normal one."""
-    now_ms, times = 0, [0]
-    schedule = start(config, in_backlog=in_backlog)
-    for step_ms, source, backlog in switches:
-        now_ms += step_ms
-        schedule, found = due(config, schedule, now_ms)
-        times += found
-        before = schedule.next_ms
-        schedule = switch(config, schedule, source, now_ms, backlog=backlog)
-        assert before is None or (schedule.next_ms is not None and schedule.next_ms <= before)
-        interval_ms = config.interval_ms_in(backlog=bool(schedule.in_backlog))
-        assert interval_ms is None or (
-            schedule.next_ms is not None and now_ms < schedule.next_ms <= now_ms + interval_ms
-        )
-
-    assert all(later - earlier >= 10_000 for earlier, later in pairwise(times))
-
-
 def test_inputs_are_backlog_while_a_result_is_pending() -> None:
     """Whatever the sources say; when all is committed, they decide, and not before they have spoken."""
-    inputs = Inputs(["a", "b"], ["bids"])
+    inputs = QueryInputs(["a", "b"], ["bids"])
 
-    told = [
-        inputs.tell("bids", backlog=False),
-        inputs.tell("a", backlog=False),
-        inputs.tell("b", backlog=False),
-        inputs.tell("bids", backlog=True),
+    emitted = [
+        inputs.update("bids", backlog=False),
+        inputs.update("a", backlog=False),
+        inputs.update("b", backlog=False),
+        inputs.update("bids", backlog=True),
     ]
 
-    assert told == [None, None, RecordAttributes(backlog=False), RecordAttributes(backlog=True)]
+    assert emitted == [None, None, RecordAttributes(backlog=False), RecordAttributes(backlog=True)]
     assert inputs.backlog
 
 
 def test_inputs_say_nothing_until_every_source_has() -> None:
     """A query that joins nothing is neither in backlog nor out of it when it starts."""
-    inputs = Inputs([], ["bids", "asks"])
-    inputs.tell("bids", backlog=False)
+    inputs = QueryInputs([], ["bids", "asks"])
+    inputs.update("bids", backlog=False)
 
     assert inputs.backlog is None
 
@@ -227,7 +142,7 @@ def test_source_is_in_backlog_from_one_number_down_to_another(
     lag: int, before: bool | None, backlog: bool
 ) -> None:
     """Between the two it stays what it was."""
-    assert LIMITS.backlog(lag, before=before) is backlog
+    assert LIMITS.in_backlog(lag, before=before) is backlog
 
 
 @given(st.lists(st.integers(0, 120), min_size=1), st.sampled_from([None, True, False]))
@@ -235,7 +150,7 @@ def test_backlog_never_flaps(lags: list[int], before: bool | None) -> None:
     """Between two changes of mind the lag has crossed the whole band; inside of it nothing changes."""
     at: list[tuple[int, bool]] = []
     for lag in lags:
-        after = LIMITS.backlog(lag, before=before)
+        after = LIMITS.in_backlog(lag, before=before)
         if after != before:
             at.append((lag, after))
         assert before is None or not LIMITS.leave < lag <= LIMITS.enter or after is before
