@@ -18,7 +18,7 @@ from flowcore.api.schema import Schema
 from flowcore.errors import PlanError
 from flowcore.windows.built_in import BuiltIn, BuiltIns
 from flowcore.windows.config import WindowConfig
-from flowcore.windows.functions import Aggregate, PlainProcess, Reduce
+from flowcore.windows.functions import PlainProcess, WindowAggregate, WindowReduce
 
 __all__ = ["LATE", "WINDOW_COLUMNS", "KeyedProcess", "SideOutput", "Window", "key_of", "side_columns"]
 
@@ -48,7 +48,7 @@ class Window(Node):
             input's columns: arguments of aggregates, the gap of a session.
         uses: The input's columns that records need, beside ``by`` and what is computed from others.
         values: The columns of what is emitted.
-        schema: Their types, None where they follow from the input's: built-in aggregates, `Reduce`.
+        schema: Their types, None where they follow from the input's: built-in aggregates, `WindowReduce`.
         timestamp: Of bounded input, the time of a row: BIGINT milliseconds or TIMESTAMP. None for a
             stream, whose records have theirs, and where none is needed.
         sql: ``(column, text)`` of the built-in aggregates as they were written.
@@ -67,7 +67,7 @@ class Window(Node):
     def built_in(self) -> tuple[tuple[str, BuiltIn], ...]:
         """``(output column, aggregate)`` where the windows fold with built-in aggregates, else nothing."""
         match self.config.function:
-            case Aggregate(function=BuiltIns(columns=columns)):
+            case WindowAggregate(function=BuiltIns(columns=columns)):
                 return columns
             case _:
                 return ()
@@ -188,6 +188,6 @@ def _promised(node: Window) -> Mapping[str, bool]:
     found = {"output_value_stored": any(promised["output_value_stored"] for promised in each)}
     if node.config.function.then is not None:
         found["output_idempotent"] = each[-1]["output_idempotent"]
-    elif not isinstance(node.config.function, Reduce):
+    elif not isinstance(node.config.function, WindowReduce):
         found["output_idempotent"] = node.key is not None and each[-1]["output_idempotent"]
     return found

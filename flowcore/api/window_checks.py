@@ -25,13 +25,13 @@ from flowcore.windows import (
     CountEvictor,
     DynamicSessionWindows,
     EndOfStreamWindows,
-    Process,
     ProcessFunction,
     TimeEvictor,
     WindowConfig,
+    WindowProcess,
 )
 from flowcore.windows.functions import PlainProcess
-from flowcore.windows.triggers import ContinuousEventTime, Delta, EventTime, Never, Purging, Trigger
+from flowcore.windows.triggers import ContinuousEventTime, Delta, EventTimeTrigger, Never, Purging, Trigger
 
 __all__ = [
     "looks_at_records",
@@ -115,14 +115,14 @@ def require_watermarks(node: Operator, name: str) -> None:
 
 def needs_event_time(config: WindowConfig) -> bool:
     """Records need timestamps, or the watermark makes it emit."""
-    return config.has_lateness or isinstance(_inside(config), (EventTime, ContinuousEventTime))
+    return config.has_lateness or isinstance(_inside(config), (EventTimeTrigger, ContinuousEventTime))
 
 
 def replaces_itself(config: WindowConfig) -> bool:
     """A later emission of a window is made of all that the earlier one was, and more."""
     known = type(config.effective_trigger).__module__.startswith(_OWN)
     whole = config.evictor is None and not isinstance(config.effective_trigger, Purging)
-    return known and whole and not isinstance(config.function, Process) and config.function.then is None
+    return known and whole and not isinstance(config.function, WindowProcess) and config.function.then is None
 
 
 def looks_at_records(config: WindowConfig) -> bool:

@@ -26,13 +26,13 @@ from flowcore.api.window_assigners import (
 from flowcore.errors import PlanError
 from flowcore.process import KeyedProcessFunction
 from flowcore.windows import (
-    Aggregate,
     AggregateFunction,
     Evictor,
-    Process,
     ProcessFunction,
-    Reduce,
+    WindowAggregate,
     WindowConfig,
+    WindowProcess,
+    WindowReduce,
 )
 from flowcore.windows.built_in import BuiltIns
 from flowcore.windows.config import LateRecords, WindowTime
@@ -48,7 +48,7 @@ __all__ = ["Then", "WindowedStream", "keyed_process", "window"]
 Then = ProcessFunction | Callable[[Any, Sequence[Any]], Any]
 """A process function: an object of that kind, or a plain function ``(context, values) -> outputs``."""
 
-_NOTHING_YET = Aggregate(BuiltIns(()))
+_NOTHING_YET = WindowAggregate(BuiltIns(()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +95,7 @@ class WindowedStream:
         found = window_aggregates(self.node, self.name, aggregates)
         seen = self.uses if window_checks.looks_at_records(self.windows) else ()
         return self._added(
-            Aggregate(BuiltIns(found.columns), self._then(then, schema)),
+            WindowAggregate(BuiltIns(found.columns), self._then(then, schema)),
             uses=tuple(dict.fromkeys((*seen, *found.uses))),
             values=tuple(aggregates),
             schema=schema,
@@ -119,7 +119,7 @@ class WindowedStream:
         """
         window_checks.require_aggregate_function(function, self.name)
         return self._added(
-            Aggregate(function, None if then is None else self._then(then, schema)),
+            WindowAggregate(function, None if then is None else self._then(then, schema)),
             uses=self.uses, values=(), schema=schema,
         )  # fmt: skip
 
@@ -143,7 +143,7 @@ class WindowedStream:
         require_function(function, self.name)
         values = tuple(column for column in self.uses if column not in self.by)
         return self._added(
-            Reduce(function, self._then(then, schema)), uses=self.uses, values=values, schema=schema
+            WindowReduce(function, self._then(then, schema)), uses=self.uses, values=values, schema=schema
         )
 
     def process(self, function: Then, *, schema: Schema | str) -> Stream:
@@ -158,7 +158,7 @@ class WindowedStream:
             PlanError: It is no function.
         """
         then = window_checks.process_function(function, self.name)
-        return self._added(Process(then), uses=self.uses, values=(), schema=schema)
+        return self._added(WindowProcess(then), uses=self.uses, values=(), schema=schema)
 
     def _then(self, then: Then | None, schema: Schema | str | None) -> ProcessFunction | None:
         if (then is None) != (schema is None):

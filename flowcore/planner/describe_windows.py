@@ -13,11 +13,11 @@ from flowcore.windows import (
     EndOfStreamWindows,
     GlobalWindows,
     PlainProcess,
-    Process,
-    Reduce,
     SessionWindows,
     SlidingWindows,
     TumblingWindows,
+    WindowProcess,
+    WindowReduce,
 )
 
 __all__ = ["kept_by_key", "what_by_key"]
@@ -86,14 +86,13 @@ def _windows(node: Window) -> str:
 def _function(node: Window) -> str:
     function = node.config.function
     then = "" if function.then is None else name_of(_plain(function.then))
-    if isinstance(function, Process):
+    if isinstance(function, WindowProcess):
         return f"process {then}"
     if node.sql:
         what = f"aggregate {', '.join(f'{text} as {name}' for name, text in node.sql)}"
     else:
-        what = (
-            f"{'reduce' if isinstance(function, Reduce) else 'aggregate with'} {name_of(function.function)}"
-        )
+        verb = "reduce" if isinstance(function, WindowReduce) else "aggregate with"
+        what = f"{verb} {name_of(function.function)}"
     return f"{what}, then {then}" if then else what
 
 

@@ -21,6 +21,15 @@ from flowcore.api.operators import Operator
 
 __all__ = ["fingerprint"]
 
+_FORMER_NAMES = {
+    "EndOfStreamTrigger": "EndOfStream",
+    "EventTimeTrigger": "EventTime",
+    "ProcessingTimeTrigger": "ProcessingTime",
+    "WindowAggregate": "Aggregate",
+    "WindowProcess": "Process",
+    "WindowReduce": "Reduce",
+}
+"""Classes of flowcore under the names that committed results know: a new name does not run a stage again."""
 _CONSTANTS = (type(None), bool, int, float, str, bytes, tuple, frozenset, list, set, dict)
 
 
@@ -67,7 +76,8 @@ def _made_of(value: Any) -> tuple[object, ...] | None:
     if is_dataclass(value):
         # A user's has methods that tell; flowcore's own are told apart by their fields.
         kind = type(value)
-        name = kind.__name__ if kind.__module__.startswith("flowcore.") else kind
+        ours = kind.__module__.startswith("flowcore.")
+        name = _FORMER_NAMES.get(kind.__name__, kind.__name__) if ours else kind
         return name, {field.name: getattr(value, field.name) for field in _counting(value)}
     if hasattr(value, "__dict__") and not isinstance(value, (Enum, ModuleType)):
         return type(value), vars(value)

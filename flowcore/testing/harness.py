@@ -3,10 +3,10 @@
 It runs the very logic that runs in a flow, without Spark, Kafka or a real clock. Each step returns what
 came out of it; all that ever came out is kept too.
 
->>> from flowcore.windows import Aggregate, TumblingWindows, WindowConfig
+>>> from flowcore.windows import WindowAggregate, TumblingWindows, WindowConfig
 >>> from flowcore.windows.aggregates import Sum
 >>> harness = WindowHarness(
-...     WindowConfig(assigner=TumblingWindows(1000), function=Aggregate(Sum()), late="side-output")
+...     WindowConfig(assigner=TumblingWindows(1000), function=WindowAggregate(Sum()), late="side-output")
 ... )
 >>> _ = harness.feed(("a", 2, 100), ("a", 3, 900), ("b", 5, 1700))
 >>> [(result.key, result.value, result.window_start_ms) for result in harness.watermark(999).results]
@@ -23,7 +23,7 @@ A window by the clock's time:
 
 >>> from datetime import timedelta
 >>> harness = WindowHarness(
-...     WindowConfig(assigner=TumblingWindows(1000), function=Aggregate(Sum()), time="processing")
+...     WindowConfig(assigner=TumblingWindows(1000), function=WindowAggregate(Sum()), time="processing")
 ... )
 >>> _ = harness.feed(("a", 2))
 >>> [result.value for result in harness.let_pass(timedelta(seconds=1)).results]

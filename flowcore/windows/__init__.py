@@ -8,7 +8,7 @@ state over a restart. What it means in the field's words is told in docs/windows
 Times are integer milliseconds since the epoch, UTC, in signed 64 bits.
 
 >>> from flowcore.windows.aggregates import Sum
->>> operator = WindowOperator(WindowConfig(assigner=TumblingWindows(1000), function=Aggregate(Sum())))
+>>> operator = WindowOperator(WindowConfig(assigner=TumblingWindows(1000), function=WindowAggregate(Sum())))
 >>> state = WindowState()
 >>> operator.process(state, [KeyedRecord("a", 2, 100), KeyedRecord("a", 3, 900)]).results
 []
@@ -29,13 +29,13 @@ from flowcore.windows.codec import restore, snapshot
 from flowcore.windows.config import WindowConfig
 from flowcore.windows.evictors import CountEvictor, DeltaEvictor, Evictor, TimeEvictor
 from flowcore.windows.functions import (
-    Aggregate,
     AggregateFunction,
     PlainProcess,
-    Process,
-    ProcessContext,
     ProcessFunction,
-    Reduce,
+    WindowAggregate,
+    WindowContext,
+    WindowProcess,
+    WindowReduce,
 )
 from flowcore.windows.operator import WindowOperator
 from flowcore.windows.rows import Emissions, KeyedRecord, WindowResult
@@ -44,7 +44,6 @@ from flowcore.windows.state import WindowState
 from flowcore.windows.window import TimeWindow
 
 __all__ = [
-    "Aggregate",
     "AggregateFunction",
     "CountEvictor",
     "DeltaEvictor",
@@ -55,18 +54,19 @@ __all__ = [
     "GlobalWindows",
     "KeyedRecord",
     "PlainProcess",
-    "Process",
-    "ProcessContext",
     "ProcessFunction",
-    "Reduce",
     "SessionWindows",
     "SlidingWindows",
     "TimeEvictor",
     "TimeWindow",
     "TumblingWindows",
+    "WindowAggregate",
     "WindowAssigner",
     "WindowConfig",
+    "WindowContext",
     "WindowOperator",
+    "WindowProcess",
+    "WindowReduce",
     "WindowResult",
     "WindowState",
     "restore",

@@ -10,8 +10,14 @@ from flowcore.errors import InvalidWindowError
 from flowcore.windows.assigners import EndOfStreamWindows, WindowAssigner
 from flowcore.windows.contents import Accumulating, Buffering, ContentLogic
 from flowcore.windows.evictors import Evictor
-from flowcore.windows.functions import Process, WindowFunction
-from flowcore.windows.triggers import EndOfStream, EventTime, Never, ProcessingTime, Trigger
+from flowcore.windows.functions import WindowFunction, WindowProcess
+from flowcore.windows.triggers import (
+    EndOfStreamTrigger,
+    EventTimeTrigger,
+    Never,
+    ProcessingTimeTrigger,
+    Trigger,
+)
 from flowcore.windows.window import TimeWindow
 
 __all__ = ["LateRecords", "WindowConfig", "WindowTime"]
@@ -76,15 +82,15 @@ class WindowConfig:
         if self.trigger is not None:
             return self.trigger
         if isinstance(self.assigner, EndOfStreamWindows):
-            return EndOfStream()
+            return EndOfStreamTrigger()
         if not self.assigner.bounded:
             return Never()
-        return EventTime() if self.time == "event" else ProcessingTime()
+        return EventTimeTrigger() if self.time == "event" else ProcessingTimeTrigger()
 
     @property
     def content_logic(self) -> ContentLogic:
         """Accumulators where that is enough, records where they have to be seen."""
-        if self.evictor is not None or isinstance(self.function, Process):
+        if self.evictor is not None or isinstance(self.function, WindowProcess):
             return Buffering(self.function)
         return Accumulating(self.function)
 

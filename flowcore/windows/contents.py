@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Any, NamedTuple, Protocol
 
-from flowcore.windows.functions import Aggregate, Process, Reduce, WindowFunction
+from flowcore.windows.functions import WindowAggregate, WindowFunction, WindowProcess, WindowReduce
 
 __all__ = ["Accumulating", "Buffering", "Content", "ContentLogic", "HeldRecord"]
 
@@ -77,11 +77,11 @@ class Buffering:
         """The values, folded if the function folds."""
         values = [record.value for record in content]
         match self.function:
-            case Reduce(function=function):
+            case WindowReduce(function=function):
                 return [reduce(function, values)]
-            case Aggregate(function=function):
+            case WindowAggregate(function=function):
                 return [function.result(reduce(function.add, values, function.create()))]
-            case Process():
+            case WindowProcess():
                 return values
 
 
@@ -89,19 +89,19 @@ class Buffering:
 class Accumulating:
     """One accumulator is kept, whose arrival is that of the first record in it."""
 
-    function: Reduce | Aggregate
+    function: WindowReduce | WindowAggregate
 
     @property
     def form(self) -> str:
         """Reduced values and accumulators are different things."""
-        return "reduced" if isinstance(self.function, Reduce) else "accumulator"
+        return "reduced" if isinstance(self.function, WindowReduce) else "accumulator"
 
     def add(self, content: Content, record: HeldRecord, /) -> None:
         """Fold it in."""
         match self.function:
-            case Reduce(function=function):
+            case WindowReduce(function=function):
                 value = function(content[0].value, record.value) if content else record.value
-            case Aggregate(function=function):
+            case WindowAggregate(function=function):
                 value = function.add(content[0].value if content else function.create(), record.value)
         first = content[0] if content else record
         content[:] = [HeldRecord(first.arrival, None, value)]
@@ -114,16 +114,16 @@ class Accumulating:
         if not ordered:
             return []
         match self.function:
-            case Reduce(function=function):
+            case WindowReduce(function=function):
                 value = reduce(function, (record.value for record in ordered))
-            case Aggregate(function=function):
+            case WindowAggregate(function=function):
                 value = reduce(function.merge, (record.value for record in ordered))
         return [HeldRecord(ordered[0].arrival, None, value)]
 
     def inputs(self, content: Content, /) -> list[Any]:
         """The one value."""
         match self.function:
-            case Reduce():
+            case WindowReduce():
                 return [content[0].value]
-            case Aggregate(function=function):
+            case WindowAggregate(function=function):
                 return [function.result(content[0].value)]

@@ -1,8 +1,8 @@
-"""Window functions: what does a window emit?
+"""Window functions: what a window emits.
 
-`Reduce` and `Aggregate` fold records as they come, so that a window keeps one value however many records
-it has; `Process` sees all of them, and the window. The first two may hand their one result on to a
-process function: little state, and the window is seen all the same.
+`WindowReduce` and `WindowAggregate` fold each record into one value, so that a window keeps one value for any
+number of records. `WindowProcess` gets all records and the window. The first two may pass their result to a
+process function, which then has the window's context at the cost of one value of state.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from flowcore.errors import StateError
 from flowcore.windows.window import TimeWindow
 
 __all__ = [
-    "Aggregate",
     "AggregateFunction",
     "PlainProcess",
-    "Process",
-    "ProcessContext",
     "ProcessFunction",
-    "Reduce",
+    "WindowAggregate",
+    "WindowContext",
     "WindowFunction",
+    "WindowProcess",
+    "WindowReduce",
     "outputs",
 ]
 
@@ -48,7 +48,7 @@ class AggregateFunction(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessContext:
+class WindowContext:
     """What a process function sees besides the values.
 
     Its own state is in two mappings that it changes in place; keys are text, values plain data.
@@ -95,11 +95,11 @@ class ProcessContext:
 class ProcessFunction(Protocol):
     """Makes any number of outputs from a window's values."""
 
-    def process(self, context: ProcessContext, values: Sequence[Any], /) -> Iterable[Any]:
+    def process(self, context: WindowContext, values: Sequence[Any], /) -> Iterable[Any]:
         """The window emits: its values in order of arrival, or the one that they were folded into."""
         ...
 
-    def clear(self, context: ProcessContext, /) -> None:
+    def clear(self, context: WindowContext, /) -> None:
         """The window ends; ``key_state`` can be tidied up."""
         ...
 
@@ -112,18 +112,18 @@ class PlainProcess:
         function: ``(context, values) -> outputs``.
     """
 
-    function: Callable[[ProcessContext, Sequence[Any]], Iterable[Any]]
+    function: Callable[[WindowContext, Sequence[Any]], Iterable[Any]]
 
-    def process(self, context: ProcessContext, values: Sequence[Any], /) -> Iterable[Any]:
+    def process(self, context: WindowContext, values: Sequence[Any], /) -> Iterable[Any]:
         """Call it."""
         return self.function(context, values)
 
-    def clear(self, context: ProcessContext, /) -> None:
+    def clear(self, context: WindowContext, /) -> None:
         """Nothing."""
 
 
 @dataclass(frozen=True, slots=True)
-class Reduce:
+class WindowReduce:
     """Folds two values into one of the same kind.
 
     Args:
@@ -136,7 +136,7 @@ class Reduce:
 
 
 @dataclass(frozen=True, slots=True)
-class Aggregate:
+class WindowAggregate:
     """Folds values into an accumulator.
 
     Args:
@@ -149,7 +149,7 @@ class Aggregate:
 
 
 @dataclass(frozen=True, slots=True)
-class Process:
+class WindowProcess:
     """Keeps every record until the window emits.
 
     Args:
@@ -159,9 +159,9 @@ class Process:
     then: ProcessFunction
 
 
-WindowFunction = Reduce | Aggregate | Process
+WindowFunction = WindowReduce | WindowAggregate | WindowProcess
 
 
-def outputs(function: WindowFunction, inputs: Sequence[Any], context: ProcessContext) -> list[Any]:
+def outputs(function: WindowFunction, inputs: Sequence[Any], context: WindowContext) -> list[Any]:
     """What a window emits."""
     return list(inputs) if function.then is None else list(function.then.process(context, inputs))

@@ -19,7 +19,7 @@ from flowcore.windows.panes import OpenPane, copy_key, forget_if_empty, put_key
 from flowcore.windows.rows import Emissions, KeyedRecord, WindowResult
 from flowcore.windows.state import WindowState
 from flowcore.windows.timers import Timer
-from flowcore.windows.triggers import Verdict
+from flowcore.windows.triggers import TriggerResult
 from flowcore.windows.window import TimeWindow
 
 __all__ = ["FailedRecord", "FailedWindow", "LenientWindowOperator"]
@@ -99,7 +99,7 @@ class LenientWindowOperator(WindowOperator):
         else:
             self._obey(verdict, opened, seen, is_late=False)
 
-    def _obey(self, verdict: Verdict, opened: OpenPane, seen: Emissions, *, is_late: bool) -> None:
+    def _obey(self, verdict: TriggerResult, opened: OpenPane, seen: Emissions, *, is_late: bool) -> None:
         if not verdict.fires:
             super()._obey(verdict, opened, seen, is_late=is_late)
             return

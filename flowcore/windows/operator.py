@@ -22,12 +22,12 @@ from flowcore.windows.panes import OpenPane, forget_if_empty, merge_panes, open_
 from flowcore.windows.rows import Emissions, KeyedRecord
 from flowcore.windows.state import KeyState, WindowState
 from flowcore.windows.timers import Timer
-from flowcore.windows.triggers import Verdict
+from flowcore.windows.triggers import TriggerResult
 from flowcore.windows.window import TimeWindow
 
 __all__ = ["Asked", "WindowOperator"]
 
-Asked = Callable[[int, OpenPane], Verdict]
+Asked = Callable[[int, OpenPane], TriggerResult]
 """What a trigger is asked by, at a time."""
 
 
@@ -151,7 +151,7 @@ class WindowOperator:
     ) -> None:
         self._obey(trigger(timer.time_ms, opened), opened, seen, is_late=False)
 
-    def _obey(self, verdict: Verdict, opened: OpenPane, seen: Emissions, *, is_late: bool) -> None:
+    def _obey(self, verdict: TriggerResult, opened: OpenPane, seen: Emissions, *, is_late: bool) -> None:
         if verdict.fires:
             seen.results += opened.fire(self.config, self._logic, is_late=is_late)
         if verdict.purges:

@@ -10,7 +10,7 @@ from typing import Any
 
 from flowcore.windows.config import WindowConfig
 from flowcore.windows.contents import Accumulating, ContentLogic
-from flowcore.windows.functions import ProcessContext, outputs
+from flowcore.windows.functions import WindowContext, outputs
 from flowcore.windows.merging import Merge, apply_merge
 from flowcore.windows.rows import WindowResult
 from flowcore.windows.state import KeyState, Pane, WindowState
@@ -116,9 +116,9 @@ class OpenPane:
         """Forget the window; nobody is asked."""
         del self.key_state.panes[self.key_state.windows.pop(self.window)]
 
-    def function_context(self, config: WindowConfig, *, is_late: bool) -> ProcessContext:
+    def function_context(self, config: WindowConfig, *, is_late: bool) -> WindowContext:
         """What a process function sees."""
-        return ProcessContext(
+        return WindowContext(
             key=self.key,
             window=self.window,
             watermark_ms=self.watermark_ms,

@@ -33,8 +33,7 @@ from flowcore.spark.run.flow import SilentListener, run_stages
 from flowcore.testing.harness import WindowHarness
 from flowcore.testing.process_harness import ProcessHarness
 from flowcore.windows import CountEvictor
-from flowcore.windows.triggers import ContinuousEventTime, Count, Purging
-from flowcore.windows.triggers import EndOfStream as EndOfStreamTrigger
+from flowcore.windows.triggers import ContinuousEventTime, Count, EndOfStreamTrigger, Purging
 
 pytestmark = pytest.mark.spark
 

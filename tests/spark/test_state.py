@@ -21,14 +21,21 @@ from flowcore.settings import Settings
 from flowcore.spark.run.inspection import KeyGroupState, NativeState, state_of
 from flowcore.spark.run.session import live_session
 from flowcore.testing.spark_steps import Steps
-from flowcore.windows import Aggregate, CountEvictor, Process, SessionWindows, TumblingWindows, WindowConfig
+from flowcore.windows import (
+    CountEvictor,
+    SessionWindows,
+    TumblingWindows,
+    WindowAggregate,
+    WindowConfig,
+    WindowProcess,
+)
 from flowcore.windows.aggregates import CollectList
 from flowcore.windows.built_in import BuiltIn, BuiltIns
 from flowcore.windows.columnar.folded import FoldedWindows
 from flowcore.windows.keyed import RecordWindows
 
 ROWS = pa.schema([pa.field("user", pa.string()), pa.field("t", pa.int64()), pa.field("v", pa.int64())])
-TOTALS = Aggregate(BuiltIns((("n", BuiltIn("count")), ("total", BuiltIn("sum", ("v",))))))
+TOTALS = WindowAggregate(BuiltIns((("n", BuiltIn("count")), ("total", BuiltIn("sum", ("v",))))))
 
 
 class Kept(KeyedProcessFunction):
@@ -52,7 +59,7 @@ def folded(assigner: Any) -> FoldedWindows:
 
 def evicted() -> RecordWindows:
     config = WindowConfig(
-        assigner=TumblingWindows(10), function=Process(CollectList()), evictor=CountEvictor(5)
+        assigner=TumblingWindows(10), function=WindowProcess(CollectList()), evictor=CountEvictor(5)
     )
     return RecordWindows(
         name="lists", config=config, keys=("user",), key_of=_first, values=("v",), timestamp="t",

@@ -11,20 +11,20 @@ from flowcore.errors import ConfigurationError, InvalidWindowError, NoTimestampE
 from flowcore.testing.harness import WindowHarness
 from flowcore.testing.transcripts.runner import Kind, Refused
 from flowcore.windows import (
-    Aggregate,
     CountEvictor,
     DeltaEvictor,
     DynamicSessionWindows,
     EndOfStreamWindows,
     Evictor,
     GlobalWindows,
-    Process,
     SessionWindows,
     SlidingWindows,
     TimeEvictor,
     TumblingWindows,
+    WindowAggregate,
     WindowAssigner,
     WindowConfig,
+    WindowProcess,
     WindowResult,
 )
 from flowcore.windows.aggregates import CollectList, Sum
@@ -32,10 +32,10 @@ from flowcore.windows.triggers import (
     ContinuousEventTime,
     ContinuousProcessingTime,
     Count,
-    EndOfStream,
-    EventTime,
+    EndOfStreamTrigger,
+    EventTimeTrigger,
     Never,
-    ProcessingTime,
+    ProcessingTimeTrigger,
     Purging,
     Trigger,
 )
@@ -44,12 +44,12 @@ __all__ = ["KIND", "window_config"]
 
 _NAMED = ("kind", "purging")
 _TRIGGERS: Mapping[str, Callable[..., Trigger]] = {
-    "event-time": EventTime,
-    "processing-time": ProcessingTime,
+    "event-time": EventTimeTrigger,
+    "processing-time": ProcessingTimeTrigger,
     "count": Count,
     "continuous-event-time": ContinuousEventTime,
     "continuous-processing-time": ContinuousProcessingTime,
-    "end-of-stream": EndOfStream,
+    "end-of-stream": EndOfStreamTrigger,
     "never": Never,
 }
 _WINDOWS: Mapping[str, Callable[..., WindowAssigner]] = {
@@ -58,7 +58,10 @@ _WINDOWS: Mapping[str, Callable[..., WindowAssigner]] = {
     "global": GlobalWindows,
     "end-of-stream": EndOfStreamWindows,
 }
-_FUNCTIONS: Mapping[str, Aggregate | Process] = {"sum": Aggregate(Sum()), "list": Process(CollectList())}
+_FUNCTIONS: Mapping[str, WindowAggregate | WindowProcess] = {
+    "sum": WindowAggregate(Sum()),
+    "list": WindowProcess(CollectList()),
+}
 
 
 class _Windows:

@@ -16,7 +16,7 @@ from flowcore.keyed.output_columns import END, RESULTS, START, TIMESTAMP
 from flowcore.testing.spark_steps import Steps
 from flowcore.testing.transcripts.runner import Refused
 from flowcore.testing.transcripts.window import window_config
-from flowcore.windows import Aggregate, WindowConfig
+from flowcore.windows import WindowAggregate, WindowConfig
 from flowcore.windows.aggregates import Sum
 from flowcore.windows.built_in import BuiltIn, BuiltIns
 from flowcore.windows.columnar.folded import FoldedWindows
@@ -26,7 +26,7 @@ __all__ = ["WindowSteps"]
 
 _TYPES: dict[str, pa.DataType] = {"key": pa.string(), "value": pa.int64(), "timestamp_ms": pa.int64()}
 _ROWS = pa.schema(_TYPES)
-_TOTAL = Aggregate(BuiltIns((("value", BuiltIn("sum", ("value",))),)))
+_TOTAL = WindowAggregate(BuiltIns((("value", BuiltIn("sum", ("value",))),)))
 
 
 class WindowSteps:
@@ -92,7 +92,7 @@ class WindowSteps:
 def _operator(config: WindowConfig, *, listing: bool) -> KeyGroupOperator:
     types = {field.name: field.type for field in _ROWS}
     folded = config
-    if isinstance(config.function, Aggregate) and isinstance(config.function.function, Sum):
+    if isinstance(config.function, WindowAggregate) and isinstance(config.function.function, Sum):
         folded = replace(config, function=_TOTAL)
     if FoldedWindows.refusal(folded, types) is None:
         return FoldedWindows(

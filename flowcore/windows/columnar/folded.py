@@ -19,9 +19,9 @@ from flowcore.windows.columnar.folding import Folding
 from flowcore.windows.columnar.grid import Grid
 from flowcore.windows.columnar.sessions import SessionGroup
 from flowcore.windows.config import WindowConfig
-from flowcore.windows.functions import Aggregate
+from flowcore.windows.functions import WindowAggregate
 from flowcore.windows.sessions import SessionWindows
-from flowcore.windows.triggers import EventTime
+from flowcore.windows.triggers import EventTimeTrigger
 
 __all__ = ["FoldedWindows"]
 
@@ -61,12 +61,12 @@ class FoldedWindows:
                 return f"{type(config.assigner).__name__} are neither aligned nor sessions of one gap"
         if config.time != "event":
             return "they follow the clock"
-        if config.trigger not in (None, EventTime()):
+        if config.trigger not in (None, EventTimeTrigger()):
             return f"they have the trigger {config.trigger!r}"
         if config.evictor is not None:
             return f"they have the evictor {config.evictor!r}"
         match config.function:
-            case Aggregate(function=BuiltIns(columns=columns), then=None):
+            case WindowAggregate(function=BuiltIns(columns=columns), then=None):
                 return Folding.refusal(columns, types)
             case _:
                 return "their function is Python"
@@ -75,7 +75,7 @@ class FoldedWindows:
     def folding(self) -> Folding:
         """Their aggregates."""
         match self.config.function:
-            case Aggregate(function=BuiltIns(columns=columns)):
+            case WindowAggregate(function=BuiltIns(columns=columns)):
                 return Folding(columns, {field.name: field.type for field in self.rows})
             case _:
                 msg = f"{self.config.function!r} cannot be folded by column: ask FoldedWindows.refusal first"

@@ -8,25 +8,25 @@ from typing import Any
 
 from flowcore.elements import MAX_TIMESTAMP_MS
 from flowcore.windows.triggers.silent import Never
-from flowcore.windows.triggers.trigger import TriggerContext, Verdict
+from flowcore.windows.triggers.trigger import TriggerContext, TriggerResult
 
-__all__ = ["EndOfStream", "EventTime", "ProcessingTime"]
+__all__ = ["EndOfStreamTrigger", "EventTimeTrigger", "ProcessingTimeTrigger"]
 
 
 @dataclass(frozen=True, slots=True)
-class EventTime(Never):
+class EventTimeTrigger(Never):
     """Emits when the watermark reaches the last millisecond, and at once for each record after that."""
 
-    def on_element(self, value: Any, timestamp_ms: int | None, context: TriggerContext) -> Verdict:  # noqa: ARG002 - a trigger's signature
+    def on_element(self, value: Any, timestamp_ms: int | None, context: TriggerContext) -> TriggerResult:  # noqa: ARG002 - a trigger's signature
         """Emit at once if the window is complete."""
         if context.window.last_ms <= context.watermark_ms:
-            return Verdict.FIRE
+            return TriggerResult.FIRE
         context.register_event_timer(context.window.last_ms)
-        return Verdict.CONTINUE
+        return TriggerResult.CONTINUE
 
-    def on_event_time(self, time_ms: int, context: TriggerContext) -> Verdict:
+    def on_event_time(self, time_ms: int, context: TriggerContext) -> TriggerResult:
         """The window is complete."""
-        return Verdict.FIRE if time_ms == context.window.last_ms else Verdict.CONTINUE
+        return TriggerResult.FIRE if time_ms == context.window.last_ms else TriggerResult.CONTINUE
 
     def on_merge(self, states: Sequence[Any], context: TriggerContext) -> None:  # noqa: ARG002
         """Wait for the new end, unless the record that made it come about will emit at once."""
@@ -35,19 +35,19 @@ class EventTime(Never):
 
 
 @dataclass(frozen=True, slots=True)
-class ProcessingTime(Never):
+class ProcessingTimeTrigger(Never):
     """Emits when the clock reaches the last millisecond, and at once for each record after that."""
 
-    def on_element(self, value: Any, timestamp_ms: int | None, context: TriggerContext) -> Verdict:  # noqa: ARG002 - a trigger's signature
+    def on_element(self, value: Any, timestamp_ms: int | None, context: TriggerContext) -> TriggerResult:  # noqa: ARG002 - a trigger's signature
         """Emit at once if the window is complete."""
         if context.window.last_ms <= context.clock_ms:
-            return Verdict.FIRE
+            return TriggerResult.FIRE
         context.register_processing_timer(context.window.last_ms)
-        return Verdict.CONTINUE
+        return TriggerResult.CONTINUE
 
-    def on_processing_time(self, time_ms: int, context: TriggerContext) -> Verdict:
+    def on_processing_time(self, time_ms: int, context: TriggerContext) -> TriggerResult:
         """The window is complete."""
-        return Verdict.FIRE if time_ms == context.window.last_ms else Verdict.CONTINUE
+        return TriggerResult.FIRE if time_ms == context.window.last_ms else TriggerResult.CONTINUE
 
     def on_merge(self, states: Sequence[Any], context: TriggerContext) -> None:  # noqa: ARG002
         """Wait for the new end, unless the record that made it come about will emit at once."""
@@ -56,17 +56,17 @@ class ProcessingTime(Never):
 
 
 @dataclass(frozen=True, slots=True)
-class EndOfStream(Never):
+class EndOfStreamTrigger(Never):
     """Emits once, when the input has ended."""
 
-    def on_element(self, value: Any, timestamp_ms: int | None, context: TriggerContext) -> Verdict:  # noqa: ARG002 - a trigger's signature
+    def on_element(self, value: Any, timestamp_ms: int | None, context: TriggerContext) -> TriggerResult:  # noqa: ARG002 - a trigger's signature
         """Wait for the maximum watermark."""
         context.register_event_timer(MAX_TIMESTAMP_MS)
-        return Verdict.CONTINUE
+        return TriggerResult.CONTINUE
 
-    def on_event_time(self, time_ms: int, context: TriggerContext) -> Verdict:  # noqa: ARG002
+    def on_event_time(self, time_ms: int, context: TriggerContext) -> TriggerResult:  # noqa: ARG002
         """The input has ended."""
-        return Verdict.FIRE if time_ms == MAX_TIMESTAMP_MS else Verdict.CONTINUE
+        return TriggerResult.FIRE if time_ms == MAX_TIMESTAMP_MS else TriggerResult.CONTINUE
 
     def on_merge(self, states: Sequence[Any], context: TriggerContext) -> None:  # noqa: ARG002
         """Wait on."""

@@ -14,7 +14,7 @@ from typing import Any
 from flowcore.elements import MAX_TIMESTAMP_MS
 from flowcore.windows.assigners import require_positive
 from flowcore.windows.triggers.silent import Never
-from flowcore.windows.triggers.trigger import TriggerContext, Verdict
+from flowcore.windows.triggers.trigger import TriggerContext, TriggerResult
 from flowcore.windows.window import ALL_TIME, TimeWindow
 
 __all__ = ["ContinuousEventTime", "ContinuousProcessingTime"]
@@ -35,16 +35,16 @@ class ContinuousEventTime(Never):
     def __post_init__(self) -> None:
         require_positive("interval_ms", self.interval_ms)
 
-    def on_element(self, value: Any, timestamp_ms: int | None, context: TriggerContext) -> Verdict:  # noqa: ARG002 - a trigger's signature
+    def on_element(self, value: Any, timestamp_ms: int | None, context: TriggerContext) -> TriggerResult:  # noqa: ARG002 - a trigger's signature
         """The first record sets the intervals going."""
         if context.window.last_ms <= context.watermark_ms:
-            return Verdict.FIRE
+            return TriggerResult.FIRE
         context.register_event_timer(context.window.last_ms)
         if context.state is None and timestamp_ms is not None:
             _wait_for(_multiple_after(timestamp_ms, self.interval_ms), context, context.register_event_timer)
-        return Verdict.CONTINUE
+        return TriggerResult.CONTINUE
 
-    def on_event_time(self, time_ms: int, context: TriggerContext) -> Verdict:
+    def on_event_time(self, time_ms: int, context: TriggerContext) -> TriggerResult:
         """An interval or the window has ended."""
         return _at(time_ms, context.watermark_ms, self.interval_ms, context, context.register_event_timer)
 
@@ -68,17 +68,17 @@ class ContinuousProcessingTime(Never):
     def __post_init__(self) -> None:
         require_positive("interval_ms", self.interval_ms)
 
-    def on_element(self, value: Any, timestamp_ms: int | None, context: TriggerContext) -> Verdict:  # noqa: ARG002 - a trigger's signature
+    def on_element(self, value: Any, timestamp_ms: int | None, context: TriggerContext) -> TriggerResult:  # noqa: ARG002 - a trigger's signature
         """The first record sets the intervals going."""
         if context.window.last_ms <= context.clock_ms:
-            return Verdict.FIRE
+            return TriggerResult.FIRE
         context.register_processing_timer(context.window.last_ms)
         if context.state is None:
             next_ms = _multiple_after(context.clock_ms, self.interval_ms)
             _wait_for(next_ms, context, context.register_processing_timer)
-        return Verdict.CONTINUE
+        return TriggerResult.CONTINUE
 
-    def on_processing_time(self, time_ms: int, context: TriggerContext) -> Verdict:
+    def on_processing_time(self, time_ms: int, context: TriggerContext) -> TriggerResult:
         """An interval or the window has ended."""
         return _at(time_ms, context.clock_ms, self.interval_ms, context, context.register_processing_timer)
 
@@ -92,13 +92,15 @@ class ContinuousProcessingTime(Never):
 _Register = Callable[[int], None]
 
 
-def _at(time_ms: int, now_ms: int, interval_ms: int, context: TriggerContext, register: _Register) -> Verdict:
+def _at(
+    time_ms: int, now_ms: int, interval_ms: int, context: TriggerContext, register: _Register
+) -> TriggerResult:
     if time_ms == context.window.last_ms:
-        return Verdict.FIRE
+        return TriggerResult.FIRE
     if time_ms != context.state or _all_at_once(now_ms, context.window):
-        return Verdict.CONTINUE
+        return TriggerResult.CONTINUE
     _wait_for(time_ms + interval_ms, context, register)
-    return Verdict.FIRE
+    return TriggerResult.FIRE
 
 
 def _go_on(states: Sequence[Any], context: TriggerContext, register: _Register) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from flowcore.errors import InvalidWindowError
 from flowcore.windows.triggers.silent import Never
-from flowcore.windows.triggers.trigger import TriggerContext, Verdict
+from flowcore.windows.triggers.trigger import TriggerContext, TriggerResult
 
 __all__ = ["Count"]
 
@@ -30,11 +30,11 @@ class Count(Never):
             msg = f"count={self.count} is not positive: a window could emit without a record; pass count >= 1"
             raise InvalidWindowError(msg)
 
-    def on_element(self, value: Any, timestamp_ms: int | None, context: TriggerContext) -> Verdict:  # noqa: ARG002 - a trigger's signature
+    def on_element(self, value: Any, timestamp_ms: int | None, context: TriggerContext) -> TriggerResult:  # noqa: ARG002 - a trigger's signature
         """Count it."""
         seen = (context.state or 0) + 1
         context.state = seen if seen < self.count else 0
-        return Verdict.CONTINUE if seen < self.count else Verdict.FIRE
+        return TriggerResult.CONTINUE if seen < self.count else TriggerResult.FIRE
 
     def on_merge(self, states: Sequence[Any], context: TriggerContext) -> None:
         """Add up."""

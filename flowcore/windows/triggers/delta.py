@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from flowcore.windows.triggers.silent import Never
-from flowcore.windows.triggers.trigger import TriggerContext, Verdict
+from flowcore.windows.triggers.trigger import TriggerContext, TriggerResult
 
 __all__ = ["Delta"]
 
@@ -30,12 +30,12 @@ class Delta(Never):
     threshold: float
     delta: Callable[[Any, Any], float]
 
-    def on_element(self, value: Any, timestamp_ms: int | None, context: TriggerContext) -> Verdict:  # noqa: ARG002 - a trigger's signature
+    def on_element(self, value: Any, timestamp_ms: int | None, context: TriggerContext) -> TriggerResult:  # noqa: ARG002 - a trigger's signature
         """Compare."""
         if context.state is None:
             context.state = [value]  # a list, so that a value of None is one too
-            return Verdict.CONTINUE
+            return TriggerResult.CONTINUE
         if self.delta(context.state[0], value) <= self.threshold:
-            return Verdict.CONTINUE
+            return TriggerResult.CONTINUE
         context.state = [value]
-        return Verdict.FIRE
+        return TriggerResult.FIRE

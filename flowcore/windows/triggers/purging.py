@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flowcore.windows.triggers.trigger import Trigger, TriggerContext, Verdict
+from flowcore.windows.triggers.trigger import Trigger, TriggerContext, TriggerResult
 
 __all__ = ["Purging"]
 
@@ -22,15 +22,15 @@ class Purging:
         """As the trigger inside."""
         return self.inside.mergeable
 
-    def on_element(self, value: Any, timestamp_ms: int | None, context: TriggerContext) -> Verdict:
+    def on_element(self, value: Any, timestamp_ms: int | None, context: TriggerContext) -> TriggerResult:
         """As the trigger inside."""
         return _purged(self.inside.on_element(value, timestamp_ms, context))
 
-    def on_event_time(self, time_ms: int, context: TriggerContext) -> Verdict:
+    def on_event_time(self, time_ms: int, context: TriggerContext) -> TriggerResult:
         """As the trigger inside."""
         return _purged(self.inside.on_event_time(time_ms, context))
 
-    def on_processing_time(self, time_ms: int, context: TriggerContext) -> Verdict:
+    def on_processing_time(self, time_ms: int, context: TriggerContext) -> TriggerResult:
         """As the trigger inside."""
         return _purged(self.inside.on_processing_time(time_ms, context))
 
@@ -39,5 +39,5 @@ class Purging:
         self.inside.on_merge(states, context)
 
 
-def _purged(verdict: Verdict) -> Verdict:
-    return Verdict.FIRE_AND_PURGE if verdict.fires else verdict
+def _purged(verdict: TriggerResult) -> TriggerResult:
+    return TriggerResult.FIRE_AND_PURGE if verdict.fires else verdict

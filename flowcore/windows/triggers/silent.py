@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from flowcore.windows.triggers.trigger import TriggerContext, Verdict
+from flowcore.windows.triggers.trigger import TriggerContext, TriggerResult
 
 __all__ = ["Never"]
 
@@ -20,17 +20,17 @@ class Never:
 
     mergeable: ClassVar[bool] = True
 
-    def on_element(self, value: Any, timestamp_ms: int | None, context: TriggerContext) -> Verdict:  # noqa: ARG002 - a trigger's signature
+    def on_element(self, value: Any, timestamp_ms: int | None, context: TriggerContext) -> TriggerResult:  # noqa: ARG002 - a trigger's signature
         """Nothing."""
-        return Verdict.CONTINUE
+        return TriggerResult.CONTINUE
 
-    def on_event_time(self, time_ms: int, context: TriggerContext) -> Verdict:  # noqa: ARG002
+    def on_event_time(self, time_ms: int, context: TriggerContext) -> TriggerResult:  # noqa: ARG002
         """Nothing."""
-        return Verdict.CONTINUE
+        return TriggerResult.CONTINUE
 
-    def on_processing_time(self, time_ms: int, context: TriggerContext) -> Verdict:  # noqa: ARG002
+    def on_processing_time(self, time_ms: int, context: TriggerContext) -> TriggerResult:  # noqa: ARG002
         """Nothing."""
-        return Verdict.CONTINUE
+        return TriggerResult.CONTINUE
 
     def on_merge(self, states: Sequence[Any], context: TriggerContext) -> None:
         """Nothing is kept."""

@@ -13,10 +13,10 @@ from typing import Any, Protocol
 
 from flowcore.windows.window import TimeWindow
 
-__all__ = ["Trigger", "TriggerContext", "Verdict"]
+__all__ = ["Trigger", "TriggerContext", "TriggerResult"]
 
 
-class Verdict(Enum):
+class TriggerResult(Enum):
     """What happens to a window now."""
 
     CONTINUE = "continue"
@@ -27,12 +27,12 @@ class Verdict(Enum):
     @property
     def fires(self) -> bool:
         """The window emits."""
-        return self in (Verdict.FIRE, Verdict.FIRE_AND_PURGE)
+        return self in (TriggerResult.FIRE, TriggerResult.FIRE_AND_PURGE)
 
     @property
     def purges(self) -> bool:
         """The window's content is emptied, after it was emitted."""
-        return self in (Verdict.PURGE, Verdict.FIRE_AND_PURGE)
+        return self in (TriggerResult.PURGE, TriggerResult.FIRE_AND_PURGE)
 
 
 class TriggerContext(Protocol):
@@ -83,15 +83,15 @@ class Trigger(Protocol):
     @property
     def mergeable(self) -> bool: ...
 
-    def on_element(self, value: Any, timestamp_ms: int | None, context: TriggerContext) -> Verdict:
+    def on_element(self, value: Any, timestamp_ms: int | None, context: TriggerContext) -> TriggerResult:
         """A record was put into the window; its timestamp is None if it has none."""
         ...
 
-    def on_event_time(self, time_ms: int, context: TriggerContext) -> Verdict:
+    def on_event_time(self, time_ms: int, context: TriggerContext) -> TriggerResult:
         """A timer of event time is due."""
         ...
 
-    def on_processing_time(self, time_ms: int, context: TriggerContext) -> Verdict:
+    def on_processing_time(self, time_ms: int, context: TriggerContext) -> TriggerResult:
         """A timer of the clock is due."""
         ...
 

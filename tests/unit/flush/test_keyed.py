@@ -37,7 +37,7 @@ from flowcore.keyed.watermark_progress import Source
 from flowcore.serializers.events import LatencyMarkerEventSerializer
 from flowcore.serializers.formats.raw import RawFormat
 from flowcore.serializers.tagged import TaggedSerializer
-from flowcore.windows import Aggregate, TumblingWindows, WindowConfig
+from flowcore.windows import TumblingWindows, WindowAggregate, WindowConfig
 from flowcore.windows.built_in import BuiltIn, BuiltIns
 from flowcore.windows.columnar.folded import FoldedWindows
 
@@ -406,7 +406,7 @@ def test_latest_knows_when_it_holds_so_many_keys(most: int) -> None:
 WINDOWS = FoldedWindows(
     config=WindowConfig(
         assigner=TumblingWindows(10),
-        function=Aggregate(BuiltIns((("total", BuiltIn("sum", ("value",))),))),
+        function=WindowAggregate(BuiltIns((("total", BuiltIn("sum", ("value",))),))),
         allowed_lateness_ms=20,
         late="side-output",
     ),

@@ -23,18 +23,18 @@ from flowcore.process.keyed import KeyedProcesses
 from flowcore.testing.process_harness import ProcessHarness
 from flowcore.watermarks.strategies import BoundedOutOfOrderness, WatermarkStrategy
 from flowcore.windows import (
-    Aggregate,
     CountEvictor,
-    Process,
-    Reduce,
     SessionWindows,
     SlidingWindows,
     TumblingWindows,
+    WindowAggregate,
     WindowConfig,
+    WindowProcess,
+    WindowReduce,
 )
 from flowcore.windows.functions import PlainProcess
 from flowcore.windows.keyed import RecordWindows
-from flowcore.windows.triggers import Count, EventTime, Verdict
+from flowcore.windows.triggers import Count, EventTimeTrigger, TriggerResult
 from tests.unit.process.test_oracle import Everything
 
 COLUMNS: list[tuple[str, pa.DataType]] = [
@@ -337,9 +337,9 @@ class Fussy:
     mergeable = True
 
     def __init__(self, every: int | None = None) -> None:
-        self.inner = Count(every) if every else EventTime()
+        self.inner = Count(every) if every else EventTimeTrigger()
 
-    def on_element(self, value: Any, timestamp_ms: int | None, context: Any) -> Verdict:
+    def on_element(self, value: Any, timestamp_ms: int | None, context: Any) -> TriggerResult:
         found = self.inner.on_element(value, timestamp_ms, context)
         if value["number"] == -3:
             context.register_event_timer(7)
@@ -347,10 +347,10 @@ class Fussy:
             raise ValueError
         return found
 
-    def on_event_time(self, time_ms: int, context: Any) -> Verdict:
+    def on_event_time(self, time_ms: int, context: Any) -> TriggerResult:
         return self.inner.on_event_time(time_ms, context)
 
-    def on_processing_time(self, time_ms: int, context: Any) -> Verdict:
+    def on_processing_time(self, time_ms: int, context: Any) -> TriggerResult:
         return self.inner.on_processing_time(time_ms, context)
 
     def on_merge(self, kept: Sequence[Any], context: Any) -> None:
@@ -364,17 +364,17 @@ def reduced(kept: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
 
 
 CONFIGS = {
-    "gathered": lambda: WindowConfig(assigner=SlidingWindows(6, 3), function=Aggregate(Gathered())),
+    "gathered": lambda: WindowConfig(assigner=SlidingWindows(6, 3), function=WindowAggregate(Gathered())),
     "reduced": lambda: WindowConfig(
-        assigner=TumblingWindows(5), function=Reduce(reduced), allowed_lateness_ms=20, trigger=Fussy()
+        assigner=TumblingWindows(5), function=WindowReduce(reduced), allowed_lateness_ms=20, trigger=Fussy()
     ),
     "sessions": lambda: WindowConfig(
-        assigner=SessionWindows(4), function=Aggregate(Gathered()), late="side-output", trigger=Fussy(),
+        assigner=SessionWindows(4), function=WindowAggregate(Gathered()), late="side-output", trigger=Fussy(),
         allowed_lateness_ms=2,
     ),
     "counted": lambda: WindowConfig(
         assigner=SlidingWindows(6, 3), trigger=Fussy(2), evictor=CountEvictor(3),
-        function=Process(PlainProcess(lambda _, values: [list(values)])),
+        function=WindowProcess(PlainProcess(lambda _, values: [list(values)])),
     ),
 }  # fmt: skip
 
@@ -435,7 +435,7 @@ def picky(context: Any, values: Sequence[Mapping[str, Any]]) -> list[Any]:
 def test_a_window_that_cannot_emit_leaves_with_its_records_and_keeps_them() -> None:
     """A record that comes later lets it emit again, as if it had not tried."""
     config = WindowConfig(
-        assigner=TumblingWindows(10), function=Process(PlainProcess(picky)), allowed_lateness_ms=50
+        assigner=TumblingWindows(10), function=WindowProcess(PlainProcess(picky)), allowed_lateness_ms=50
     )
     store, remembered, task = MemoryStore(), Remembered(), runtime(windows(config))
     first = task.step(
@@ -458,7 +458,7 @@ def test_a_window_that_cannot_emit_leaves_with_its_records_and_keeps_them() -> N
 class Late(Fussy):
     """A trigger that fails when the window is complete."""
 
-    def on_event_time(self, time_ms: int, context: Any) -> Verdict:
+    def on_event_time(self, time_ms: int, context: Any) -> TriggerResult:
         context.state = {"asked": time_ms}
         context.register_event_timer(time_ms + 1)
         raise KeyError(time_ms)
@@ -479,8 +479,8 @@ def test_a_trigger_or_a_clearing_that_fails_leaves_with_the_records() -> None:
     """The window is forgotten at its end all the same."""
     reasons = []
     for config in (
-        WindowConfig(assigner=TumblingWindows(10), function=Aggregate(Gathered()), trigger=Late()),
-        WindowConfig(assigner=TumblingWindows(10), function=Process(Untidy())),
+        WindowConfig(assigner=TumblingWindows(10), function=WindowAggregate(Gathered()), trigger=Late()),
+        WindowConfig(assigner=TumblingWindows(10), function=WindowProcess(Untidy())),
     ):
         store, task = MemoryStore(), runtime(windows(config))
         stepped = task.step(0, packed([row("a", 1, "", 5), row("b", 30, "", 6)]), 0, store, {})
@@ -502,7 +502,10 @@ def test_a_trigger_or_a_clearing_that_fails_leaves_with_the_records() -> None:
 def test_a_trigger_that_fails_at_its_time_is_not_asked_again() -> None:
     """What it has changed and asked for is undone, though the window lives on."""
     config = WindowConfig(
-        assigner=TumblingWindows(10), function=Aggregate(Gathered()), trigger=Late(), allowed_lateness_ms=90
+        assigner=TumblingWindows(10),
+        function=WindowAggregate(Gathered()),
+        trigger=Late(),
+        allowed_lateness_ms=90,
     )
     store, remembered, task = MemoryStore(), Remembered(), runtime(windows(config))
     stepped = task.step(0, packed([row("a", 1, "", 5), row("b", 30, "", 6)]), 0, store, remembered)
@@ -512,12 +515,12 @@ def test_a_trigger_that_fails_at_its_time_is_not_asked_again() -> None:
 
 def test_windows_that_stop_name_key_and_record_or_window() -> None:
     """Without letters, by what the traceback holds."""
-    config = WindowConfig(assigner=TumblingWindows(10), function=Reduce(reduced))
+    config = WindowConfig(assigner=TumblingWindows(10), function=WindowReduce(reduced))
     with pytest.raises(FunctionError, match=r"ValueError for key 'a', record \{'do': '', 'number': -1\}"):
         runtime(windows(config, None)).step(
             0, packed([row("a", 1, "", 5), row("a", 1, "", -1)]), 0, MemoryStore(), {}
         )
-    config = WindowConfig(assigner=TumblingWindows(10), function=Process(PlainProcess(picky)))
+    config = WindowConfig(assigner=TumblingWindows(10), function=WindowProcess(PlainProcess(picky)))
     with pytest.raises(FunctionError, match=r"ValueError: \[5, 6\] for key 'a', window from 0 to 10 ms"):
         runtime(windows(config, None)).step(
             0, packed([row("a", 1, "", 5), row("a", 1, "", 6), row("a", 30, "", 6)]), 0, MemoryStore(), {}
@@ -526,7 +529,7 @@ def test_windows_that_stop_name_key_and_record_or_window() -> None:
 
 def test_a_large_window_becomes_several_letters() -> None:
     """Each no larger than a megabyte."""
-    config = WindowConfig(assigner=TumblingWindows(10), function=Process(PlainProcess(picky)))
+    config = WindowConfig(assigner=TumblingWindows(10), function=WindowProcess(PlainProcess(picky)))
     rows = [row("a", 1, "x" * 600_000, 1), row("a", 1, "y" * 600_000, 2), row("b", 30, "", 0)]
     found = left(runtime(windows(config)).step(0, packed(rows), 0, MemoryStore(), {}))
     assert [json.loads(each["@content"])["values"][0]["do"][0] for each in found] == ["x", "y"]

@@ -19,7 +19,7 @@ from flowcore.keyed.watermark_progress import Source
 from flowcore.process import KeyedProcessFunction
 from flowcore.process.keyed import KeyedProcesses
 from flowcore.watermarks.strategies import BoundedOutOfOrderness, WatermarkStrategy
-from flowcore.windows import Aggregate, SessionWindows, TumblingWindows, WindowConfig
+from flowcore.windows import SessionWindows, TumblingWindows, WindowAggregate, WindowConfig
 from flowcore.windows.built_in import BuiltIn, BuiltIns
 from flowcore.windows.columnar.folded import FoldedWindows
 from flowcore.windows.keyed import RecordWindows
@@ -63,7 +63,7 @@ class Counted(KeyedProcessFunction):
 
 def operators() -> dict[str, Any]:
     def config(assigner: Any) -> WindowConfig:
-        return WindowConfig(assigner=assigner, function=Aggregate(BuiltIns(COUNTS)))
+        return WindowConfig(assigner=assigner, function=WindowAggregate(BuiltIns(COUNTS)))
 
     both = {"keys": ("k", "f"), "timestamp": "t", "rows": ROWS}
     results = pa.schema([pa.field("n", pa.int64()), pa.field("total", pa.int64())])

@@ -21,7 +21,7 @@ from flowcore.keyed.store import MemoryStore
 from flowcore.keyed.watermark_progress import Source
 from flowcore.serializers.events import LatencyMarkerEventSerializer
 from flowcore.watermarks.strategies import BoundedOutOfOrderness, WatermarkStrategy
-from flowcore.windows import Aggregate, SlidingWindows, TumblingWindows, WindowConfig
+from flowcore.windows import SlidingWindows, TumblingWindows, WindowAggregate, WindowConfig
 from flowcore.windows.built_in import BuiltIn, BuiltIns
 from flowcore.windows.columnar.folded import FoldedWindows
 from flowcore.windows.keyed import RecordWindows
@@ -52,7 +52,7 @@ def runtime_of(operator: Any, partitions: int = 1, strategy: WatermarkStrategy |
 
 def windows(**settings: Any) -> WindowConfig:
     return WindowConfig(
-        **{"assigner": TumblingWindows(10), "function": Aggregate(BuiltIns(TOTALS)), **settings}
+        **{"assigner": TumblingWindows(10), "function": WindowAggregate(BuiltIns(TOTALS)), **settings}
     )
 
 
@@ -384,7 +384,7 @@ def test_times_as_keys_and_values_survive_a_restart() -> None:
     """Spark's times are in a zone that plain data does not hold."""
     kind = pa.timestamp("us", tz="UTC")
     schema = pa.schema([pa.field("user", kind), pa.field("t", pa.int64()), pa.field("v", kind)])
-    latest = Aggregate(BuiltIns((("latest", BuiltIn("last_value", ("v",))),)))
+    latest = WindowAggregate(BuiltIns((("latest", BuiltIn("last_value", ("v",))),)))
     operator = replace(
         by_record(windows(function=latest)), rows=schema, results=pa.schema([pa.field("latest", kind)])
     )

@@ -31,7 +31,7 @@ from flowcore.windows import (
     CountEvictor,
 )
 from flowcore.windows.aggregates import CollectList, Sum
-from flowcore.windows.triggers import ContinuousEventTime, Count, EventTime, Never, Purging
+from flowcore.windows.triggers import ContinuousEventTime, Count, EventTimeTrigger, Never, Purging
 
 BID = "category STRING, price DOUBLE, gap_ms BIGINT, tags ARRAY<STRING>, at TIMESTAMP"
 BEHIND = ("window_start", "window_end", "firing", "is_late")
@@ -74,7 +74,10 @@ def _window(stream: Stream) -> Window:
         (lambda: _bids(watermark=None).window(Tumbling(10)), "'bids' sets no watermarks: .* pass watermark="),
         (lambda: _bids(watermark=no_watermarks()).window(Session(5)), "'bids' sets no watermarks"),
         (lambda: _bids(watermark=None).window(Tumbling(10), trigger=Count(5)), "'bids' sets no watermarks"),
-        (lambda: _bids(watermark=None).window(Global(), trigger=EventTime()), "'bids' sets no watermarks"),
+        (
+            lambda: _bids(watermark=None).window(Global(), trigger=EventTimeTrigger()),
+            "'bids' sets no watermarks",
+        ),
         (
             lambda: _bids(watermark=None).window(Global(), trigger=Purging(ContinuousEventTime(5))),
             "no watermarks",

@@ -24,12 +24,12 @@ from flowcore.watermarks.generators import Seen, advance_batch, watermark_ms
 from flowcore.watermarks.merge import Merged, Standing, merge
 from flowcore.windows import (
     KeyedRecord,
-    Process,
     SessionWindows,
     SlidingWindows,
     TumblingWindows,
     WindowConfig,
     WindowOperator,
+    WindowProcess,
     WindowState,
     restore,
     snapshot,
@@ -141,7 +141,7 @@ def test_windows_add_up_to_the_same_however_partitions_are_cut(
     assigner: Any = SessionWindows(size) if kind == "session" else SlidingWindows(size, slide)
     if kind == "tumbling":
         assigner = TumblingWindows(size)
-    config = WindowConfig(assigner=assigner, function=Process(CollectList()))
+    config = WindowConfig(assigner=assigner, function=WindowProcess(CollectList()))
     running = [KeyGroup(config, len(partitions)) for _ in range(groups)]
     found: Counter[Any] = Counter()
     end = {number: Standing(MAX_TIMESTAMP_MS) for number in range(len(partitions))}

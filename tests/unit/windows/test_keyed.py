@@ -19,17 +19,17 @@ from flowcore.elements import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS, RecordAttribut
 from flowcore.keyed.operator import KeyGroup, KeyGroupOperator, Outputs
 from flowcore.testing.harness import WindowHarness
 from flowcore.windows import (
-    Aggregate,
     CountEvictor,
     DynamicSessionWindows,
-    Process,
-    ProcessContext,
     SessionWindows,
     SlidingWindows,
     TimeEvictor,
     TumblingWindows,
+    WindowAggregate,
     WindowAssigner,
     WindowConfig,
+    WindowContext,
+    WindowProcess,
 )
 from flowcore.windows.built_in import BuiltIn, BuiltIns
 from flowcore.windows.columnar.folded import FoldedWindows
@@ -124,7 +124,7 @@ def configs(draw: st.DrawFn) -> WindowConfig:
     )
     return WindowConfig(
         assigner=assigner,
-        function=Aggregate(BuiltIns(AGGREGATES)),
+        function=WindowAggregate(BuiltIns(AGGREGATES)),
         allowed_lateness_ms=draw(st.sampled_from([0, 0, 1, 4, 9])),
         late=draw(st.sampled_from(["side-output", "drop"])),
     )
@@ -229,7 +229,7 @@ def by_record(harness: WindowHarness, action: str, argument: Any) -> tuple[Count
 
 
 OF_ONE_MS = WindowConfig(
-    assigner=SessionWindows(1), function=Aggregate(BuiltIns(AGGREGATES)), late="side-output"
+    assigner=SessionWindows(1), function=WindowAggregate(BuiltIns(AGGREGATES)), late="side-output"
 )
 FROM_END_TO_END: list[Step] = [
     ("in", [("a", 0, MAX_TIMESTAMP_MS, 1, None, None), ("a", 0, MIN_TIMESTAMP_MS, 1, None, None)])
@@ -271,7 +271,7 @@ def test_many_sessions_of_many_keys_come_and_go(lateness_ms: int) -> None:
     chance = random.Random(5)  # noqa: S311
     config = WindowConfig(
         assigner=SessionWindows(3),
-        function=Aggregate(BuiltIns(AGGREGATES)),
+        function=WindowAggregate(BuiltIns(AGGREGATES)),
         allowed_lateness_ms=lateness_ms,
         late="side-output",
     )
@@ -294,12 +294,12 @@ def test_many_sessions_of_many_keys_come_and_go(lateness_ms: int) -> None:
 class Values:
     """Every value, and how often the key's windows have emitted; below zero where that is history."""
 
-    def process(self, context: ProcessContext, values: Any, /) -> list[dict[str, Any]]:
+    def process(self, context: WindowContext, values: Any, /) -> list[dict[str, Any]]:
         seen = context.key_state["seen"] = context.key_state.get("seen", 0) + 1
         shown = -seen if context.is_backlog else seen
         return [{"values": [value["v"] for value in values], "seen": shown}, {"values": None, "seen": seen}]
 
-    def clear(self, context: ProcessContext, /) -> None:
+    def clear(self, context: WindowContext, /) -> None:
         if context.key_state.get("seen", 0) > 3:
             context.key_state.clear()
 
@@ -316,7 +316,7 @@ def configs_by_record(draw: st.DrawFn) -> WindowConfig:
     evictors = [None, CountEvictor(2), TimeEvictor(3, after=True)]
     return WindowConfig(
         assigner=assigner,
-        function=Process(Values()),
+        function=WindowProcess(Values()),
         time=draw(st.sampled_from(["event", "event", "processing"])),
         trigger=draw(st.sampled_from(triggers)),
         evictor=draw(st.sampled_from(evictors)),

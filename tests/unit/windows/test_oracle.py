@@ -16,15 +16,15 @@ from flowcore.windows import (
     CountEvictor,
     DynamicSessionWindows,
     Emissions,
-    Process,
     SessionWindows,
     SlidingWindows,
     TumblingWindows,
     WindowConfig,
+    WindowProcess,
 )
 from flowcore.windows.aggregates import CollectList, CountRecords, Sum
-from flowcore.windows.functions import Aggregate, Reduce, WindowFunction
-from flowcore.windows.triggers import ContinuousEventTime, Count, EventTime, Purging, Trigger
+from flowcore.windows.functions import WindowAggregate, WindowFunction, WindowReduce
+from flowcore.windows.triggers import ContinuousEventTime, Count, EventTimeTrigger, Purging, Trigger
 
 MIN, MAX = -(2**63), 2**63 - 1
 
@@ -174,10 +174,10 @@ def _config(
             assigner = SessionWindows(size)
         case _:
             assigner = DynamicSessionWindows(lambda _, value: 0 if value == zero else size)
-    trigger: Trigger = Count(given_["count"]) if given_["count"] else EventTime()
+    trigger: Trigger = Count(given_["count"]) if given_["count"] else EventTimeTrigger()
     return WindowConfig(
         assigner=assigner,
-        function=function or Process(CollectList()),
+        function=function or WindowProcess(CollectList()),
         trigger=Purging(trigger) if given_["purging"] else trigger,
         evictor=CountEvictor(10**9) if evicting else None,
         allowed_lateness_ms=given_["lateness"],
@@ -325,8 +325,8 @@ def test_windows_do_not_depend_on_order_between_two_watermarks(
 ) -> None:
     """Where nothing fires by a record, the order of records between two watermarks is of no account."""
     given_ = {**given_, "count": 0, "lateness": 0}
-    ordered = WindowHarness(_config(given_, Aggregate(Sum())))
-    shuffled = WindowHarness(_config(given_, Aggregate(Sum())))
+    ordered = WindowHarness(_config(given_, WindowAggregate(Sum())))
+    shuffled = WindowHarness(_config(given_, WindowAggregate(Sum())))
 
     for step in script:
         if step[0] != "in":
@@ -343,10 +343,10 @@ def test_windows_do_not_depend_on_order_between_two_watermarks(
 @pytest.mark.parametrize(
     ("function", "of_values"),
     [
-        (Aggregate(Sum()), sum),
-        (Aggregate(CountRecords()), len),
-        (Reduce(lambda first, second: f"{first}{second}"), None),
-        (Reduce(max), max),
+        (WindowAggregate(Sum()), sum),
+        (WindowAggregate(CountRecords()), len),
+        (WindowReduce(lambda first, second: f"{first}{second}"), None),
+        (WindowReduce(max), max),
     ],
     ids=["sum", "count", "reduce-in-order", "max"],
 )

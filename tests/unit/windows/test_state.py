@@ -18,20 +18,20 @@ from flowcore.errors import StateError
 from flowcore.keyed.plain import from_plain, to_plain
 from flowcore.testing.harness import WindowHarness
 from flowcore.windows import (
-    Aggregate,
-    Process,
-    Reduce,
     SessionWindows,
     TimeWindow,
     TumblingWindows,
+    WindowAggregate,
     WindowConfig,
+    WindowProcess,
+    WindowReduce,
     restore,
     snapshot,
 )
 from flowcore.windows.aggregates import CollectList, Sum
 from flowcore.windows.timers import Timer, TimerQueue
 
-SUMS = WindowConfig(assigner=TumblingWindows(10), function=Aggregate(Sum()))
+SUMS = WindowConfig(assigner=TumblingWindows(10), function=WindowAggregate(Sum()))
 
 scalars = (
     st.none() | st.booleans() | st.integers() | st.text() | st.binary() | st.floats(allow_nan=False)
@@ -77,7 +77,7 @@ def test_plain_data_refuses_what_it_has_not_written(written: Any) -> None:
 
 def test_keys_and_values_of_any_plain_kind_survive_a_restart() -> None:
     """A composite key is still found by the records that follow."""
-    harness = WindowHarness(WindowConfig(assigner=TumblingWindows(10), function=Process(CollectList())))
+    harness = WindowHarness(WindowConfig(assigner=TumblingWindows(10), function=WindowProcess(CollectList())))
     key = ("shop", 7, b"\x00", dt.date(2024, 2, 29))
 
     harness.feed((key, {"price": Decimal("1.50")}, 3))
@@ -91,7 +91,7 @@ def test_keys_and_values_of_any_plain_kind_survive_a_restart() -> None:
 
 def test_snapshot_does_not_change_with_the_state_it_was_taken_of() -> None:
     """What was written stays as it was."""
-    harness = WindowHarness(WindowConfig(assigner=TumblingWindows(10), function=Process(CollectList())))
+    harness = WindowHarness(WindowConfig(assigner=TumblingWindows(10), function=WindowProcess(CollectList())))
     harness.feed(("a", [1], 3))
     written = harness.snapshot()
     text = json.dumps(written)
@@ -103,7 +103,9 @@ def test_snapshot_does_not_change_with_the_state_it_was_taken_of() -> None:
 
 def test_snapshot_reads_as_written() -> None:
     """The format of version 1: what it is made of changes only with its version."""
-    harness = WindowHarness(WindowConfig(assigner=SessionWindows(10), function=Reduce(max), late="drop"))
+    harness = WindowHarness(
+        WindowConfig(assigner=SessionWindows(10), function=WindowReduce(max), late="drop")
+    )
     harness.feed(("a", 4, 0), ("a", 3, 5))
     harness.watermark(2)
 
@@ -141,8 +143,16 @@ def test_snapshot_reads_as_written() -> None:
     [
         ({"version": 2}, SUMS, "state of version 2, this flowcore reads 1"),
         ({"version": None}, SUMS, "state of version None"),
-        ({}, WindowConfig(assigner=TumblingWindows(10), function=Reduce(max)), "these keep '.*reduced'"),
-        ({}, WindowConfig(assigner=SessionWindows(10), function=Aggregate(Sum())), "these keep '.*sessions"),
+        (
+            {},
+            WindowConfig(assigner=TumblingWindows(10), function=WindowReduce(max)),
+            "these keep '.*reduced'",
+        ),
+        (
+            {},
+            WindowConfig(assigner=SessionWindows(10), function=WindowAggregate(Sum())),
+            "these keep '.*sessions",
+        ),
     ],
     ids=["newer", "none", "other-function", "other-windows"],
 )
@@ -179,7 +189,7 @@ def test_timers_come_out_by_time_and_each_once(asked: list[tuple[bool, int, bool
 
 def test_timers_that_were_cancelled_take_no_memory() -> None:
     """A session that grows with each of many records has one end, not one for each."""
-    harness = WindowHarness(WindowConfig(assigner=SessionWindows(1000), function=Aggregate(Sum())))
+    harness = WindowHarness(WindowConfig(assigner=SessionWindows(1000), function=WindowAggregate(Sum())))
 
     harness.feed(*(("a", 1, time_ms) for time_ms in range(5000)))
     queue = harness._state.event_timers
@@ -190,7 +200,7 @@ def test_timers_that_were_cancelled_take_no_memory() -> None:
 
 def test_timers_that_are_asked_for_again_take_no_memory() -> None:
     """A window has one end, however many records it has."""
-    harness = WindowHarness(WindowConfig(assigner=TumblingWindows(10_000), function=Aggregate(Sum())))
+    harness = WindowHarness(WindowConfig(assigner=TumblingWindows(10_000), function=WindowAggregate(Sum())))
 
     harness.feed(*(("a", 1, time_ms) for time_ms in range(5000)))
 

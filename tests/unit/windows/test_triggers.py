@@ -13,24 +13,24 @@ from flowcore.windows import (
     Emissions,
     EndOfStreamWindows,
     GlobalWindows,
-    Process,
     SessionWindows,
     TumblingWindows,
     WindowConfig,
+    WindowProcess,
 )
 from flowcore.windows.aggregates import CollectList
 from flowcore.windows.triggers import (
     ContinuousEventTime,
     ContinuousProcessingTime,
     Delta,
-    ProcessingTime,
+    ProcessingTimeTrigger,
     Purging,
     Trigger,
     TriggerContext,
-    Verdict,
+    TriggerResult,
 )
 
-LISTS = Process(CollectList())
+LISTS = WindowProcess(CollectList())
 
 MAX = MAX_TIMESTAMP_MS
 
@@ -205,7 +205,7 @@ def test_windows_of_the_clock_are_never_late() -> None:
 
 def test_event_window_with_a_clock_trigger_is_over_by_the_watermark() -> None:
     """Its records are forgotten then, and its timer with them."""
-    harness = _harness(TumblingWindows(100), ProcessingTime())
+    harness = _harness(TumblingWindows(100), ProcessingTimeTrigger())
 
     harness.feed(("a", 1, 5), ("b", 2, 150))
     harness.watermark(99)
@@ -248,17 +248,17 @@ class _AtThousands:
 
     mergeable = True
 
-    def on_element(self, value: Any, timestamp_ms: int | None, context: TriggerContext) -> Verdict:  # noqa: ARG002
+    def on_element(self, value: Any, timestamp_ms: int | None, context: TriggerContext) -> TriggerResult:  # noqa: ARG002
         if context.state:
             context.delete_event_timer(context.state)
         context.state = context.watermark_ms // 1000 * 1000 + 1000
         context.register_event_timer(context.state)
-        return Verdict.PURGE if value == "purge" else Verdict.CONTINUE
+        return TriggerResult.PURGE if value == "purge" else TriggerResult.CONTINUE
 
-    def on_event_time(self, time_ms: int, context: TriggerContext) -> Verdict:  # noqa: ARG002
-        return Verdict.FIRE
+    def on_event_time(self, time_ms: int, context: TriggerContext) -> TriggerResult:  # noqa: ARG002
+        return TriggerResult.FIRE
 
-    def on_processing_time(self, time_ms: int, context: TriggerContext) -> Verdict:  # noqa: ARG002
+    def on_processing_time(self, time_ms: int, context: TriggerContext) -> TriggerResult:  # noqa: ARG002
         raise AssertionError
 
     def on_merge(self, states: Sequence[Any], context: TriggerContext) -> None:

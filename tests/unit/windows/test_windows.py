@@ -11,21 +11,21 @@ from flowcore.elements import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
 from flowcore.errors import ElementError, InvalidWindowError, NoTimestampError, StateError
 from flowcore.testing.harness import WindowHarness
 from flowcore.windows import (
-    Aggregate,
     CountEvictor,
     DeltaEvictor,
     DynamicSessionWindows,
     Emissions,
     Evictor,
     GlobalWindows,
-    Process,
-    ProcessContext,
-    Reduce,
     SessionWindows,
     SlidingWindows,
     TimeEvictor,
     TumblingWindows,
+    WindowAggregate,
     WindowConfig,
+    WindowContext,
+    WindowProcess,
+    WindowReduce,
 )
 from flowcore.windows.aggregates import CollectList, Sum
 from flowcore.windows.functions import PlainProcess
@@ -34,14 +34,14 @@ from flowcore.windows.triggers import (
     ContinuousProcessingTime,
     Count,
     Delta,
-    EventTime,
+    EventTimeTrigger,
     Never,
-    ProcessingTime,
+    ProcessingTimeTrigger,
     Purging,
     Trigger,
 )
 
-LISTS = Process(CollectList())
+LISTS = WindowProcess(CollectList())
 
 MAX = MAX_TIMESTAMP_MS
 
@@ -224,13 +224,13 @@ def test_window_that_an_evictor_has_emptied_emits_nothing() -> None:
 class _Totals:
     """A process function that numbers a key's results and remembers what a window gave before."""
 
-    def process(self, context: ProcessContext, values: Sequence[Any], /) -> Iterable[Any]:
+    def process(self, context: WindowContext, values: Sequence[Any], /) -> Iterable[Any]:
         before = context.window_state.get("total")
         context.window_state["total"] = sum(values)
         context.key_state["number"] = context.key_state.get("number", 0) + 1
         yield (context.key_state["number"], before, sum(values), context.firing, context.is_late)
 
-    def clear(self, context: ProcessContext, /) -> None:
+    def clear(self, context: WindowContext, /) -> None:
         if context.window.start_ms >= 100:
             context.key_state.clear()
 
@@ -238,7 +238,7 @@ class _Totals:
 def test_process_function_keeps_state_of_window_and_key() -> None:
     """The window's ends with it; the key's stays until the function empties it."""
     harness = _harness(
-        TumblingWindows(100), function=Aggregate(Sum(), then=_Totals()), allowed_lateness_ms=50
+        TumblingWindows(100), function=WindowAggregate(Sum(), then=_Totals()), allowed_lateness_ms=50
     )
 
     harness.feed(("a", 1, 5), ("a", 10, 105))
@@ -256,7 +256,7 @@ def test_process_function_keeps_state_of_window_and_key() -> None:
 
 def test_process_function_can_ask_whether_records_are_history() -> None:
     """News at first; also over a restart."""
-    function = Process(PlainProcess(lambda context, _: [context.is_backlog]))
+    function = WindowProcess(PlainProcess(lambda context, _: [context.is_backlog]))
     harness = _harness(TumblingWindows(100), function=function)
 
     harness.feed(("a", 1, 5))
@@ -271,7 +271,7 @@ def test_process_function_can_ask_whether_records_are_history() -> None:
 
 def test_process_function_has_no_window_state_where_windows_merge() -> None:
     """It would not be known how to merge it."""
-    harness = _harness(SessionWindows(100), function=Process(_Totals()))
+    harness = _harness(SessionWindows(100), function=WindowProcess(_Totals()))
 
     harness.feed(("a", 1, 5))
 
@@ -294,7 +294,7 @@ def test_step_with_one_bad_record_changes_nothing() -> None:
 
 def test_windows_need_no_key() -> None:
     """Where they are not keyed, all records share the key None."""
-    harness = _harness(TumblingWindows(10), function=Reduce(max))
+    harness = _harness(TumblingWindows(10), function=WindowReduce(max))
 
     harness.feed((None, 4, 5), (None, 7, 6))
     harness.restart()
@@ -341,4 +341,4 @@ def test_config_takes_the_trigger_of_its_windows() -> None:
         WindowConfig(assigner=GlobalWindows(), function=LISTS).effective_trigger,
     ]
 
-    assert triggers == [EventTime(), ProcessingTime(), Never()]
+    assert triggers == [EventTimeTrigger(), ProcessingTimeTrigger(), Never()]
