@@ -1,24 +1,29 @@
-"""Value formats in a flow: does a topic's declaration make sense, and what does a sink write?
+"""Value formats of topics: checks of a declaration, and the columns that its values have.
 
-Which formats there are is told by `flowcore.serializers.formats`, which is loaded for other formats than
-JSON only. Spark has some of them natively; the others run in Python, which real-time mode does not take.
+The formats are those of `flowcore.serializers.formats`, which loads NumPy and more. It is imported only for
+formats other than JSON. Spark reads and writes some formats natively; the others run in Python, which
+real-time mode does not allow.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from flowcore.api.schema import Schema
+from flowcore.api.schema import Column, Schema
 from flowcore.errors import FormatError, PlanError
 
-__all__ = ["Formatted", "check_format", "check_written", "runs_in_python", "value_schema"]
+if TYPE_CHECKING:
+    from flowcore.serializers.formats import ValueFormat
+
+__all__ = ["Formatted", "check_format", "check_written", "format_of", "runs_in_python", "value_schema"]
 
 _NATIVE = ("json", "avro", "avro-confluent", "raw")
+_RAW_TYPES = ("BINARY", "STRING")
 
 
 class Formatted(Protocol):
-    """What a topic tells of its values."""
+    """The settings of a topic that decide how its values are encoded."""
 
     @property
     def name(self) -> str: ...
@@ -35,40 +40,46 @@ def runs_in_python(topic: Formatted) -> bool:
     return topic.format not in _NATIVE
 
 
-def check_format(topic: Formatted) -> None:
-    """Make sure that the values of a topic can be read and written.
+def format_of(topic: Formatted) -> ValueFormat[Any]:
+    """Build the format of a topic's values.
 
     Raises:
-        FormatError: The format is unknown, takes other options, or does not hold a column.
+        FormatError: The format is unknown, or does not accept the topic's options or columns.
     """
-    if topic.format == "json" and not topic.format_options:
-        return  # Spark's JSON holds every type, and more of them than `JsonFormat` does
-    from flowcore.api.value_schemas import check_values  # noqa: PLC0415 - NumPy and more, which few need
+    from flowcore.serializers.formats import build_format  # noqa: PLC0415 - heavy; JSON does not need it
 
-    try:
-        check_values(topic)
-    except FormatError as error:
-        msg = f"topic {topic.name!r}: {error}"
-        raise FormatError(msg) from error
+    columns = None if topic.schema is None else Schema.parse(topic.schema).columns
+    return build_format(topic.format, columns, **topic.format_options)
 
 
 def value_schema(topic: Formatted) -> Schema | None:
     """The columns of a topic's values: declared, or those of its Avro schema or Protobuf message.
 
-    None where nothing tells.
+    None if neither is given.
     """
     if topic.schema is not None:
         return Schema.parse(topic.schema)
-    if not topic.format_options:
-        return None
-    from flowcore.api.value_schemas import own_columns  # noqa: PLC0415 - as above
-
-    columns = own_columns(topic)
+    columns = _option_columns(topic) if topic.format_options else {}
     return Schema(tuple(columns.values())) if columns else None
 
 
+def check_format(topic: Formatted) -> None:
+    """Check that the values of a topic can be read and written.
+
+    Raises:
+        FormatError: The format is unknown, does not accept the options, or cannot hold a column.
+    """
+    if topic.format == "json" and not topic.format_options:
+        return  # Spark's JSON holds every type, and more of them than `JsonFormat` does
+    try:
+        _check_values(topic)
+    except FormatError as error:
+        msg = f"topic {topic.name!r}: {error}"
+        raise FormatError(msg) from error
+
+
 def check_written(topic: Formatted, columns: Sequence[str], sink: str, key: Sequence[str] | None) -> None:
-    """Make sure that a stream has the columns of a sink's values, and that nothing of it would be lost.
+    """Check that a stream has the columns of a sink's values, and that no other column is lost.
 
     Args:
         topic: The sink's topic.
@@ -77,28 +88,106 @@ def check_written(topic: Formatted, columns: Sequence[str], sink: str, key: Sequ
         key: The columns of the Kafka key.
 
     Raises:
-        PlanError: It lacks one, or has one that would neither be in the value nor in the key.
+        PlanError: A column is missing, or would be neither in the value nor in the key.
     """
     if topic.format == "json":
         return
-    keys = {column.lower() for column in key or ()}
-    beside = [column for column in columns if column.lower() not in keys]
     schema = value_schema(topic)
     if schema is None:  # raw
         if len(columns) == 1:
             return
-        what = f"has the columns {', '.join(columns)}, and a raw value is one of them"
+        problem = f"has the columns {', '.join(columns)}, and a raw value is one of them"
         wanted = "one column (with schema='body BINARY' of the topic: that one and the key)"
     else:
         have, want = {column.lower() for column in columns}, {name.lower() for name in schema.names}
+        want_or_key = want.union(column.lower() for column in key or ())
         missing = [name for name in schema.names if name.lower() not in have]
-        extra = [column for column in beside if column.lower() not in want]
+        extra = [column for column in columns if column.lower() not in want_or_key]
         if not missing and not extra:
             return
+        problem = f"lacks {missing[0]!r}" if missing else f"has {extra[0]!r}, which would be lost"
         wanted = ", ".join(schema.names)
-        what = f"lacks {missing[0]!r}" if missing else f"has {extra[0]!r}, which would be lost"
     msg = (
-        f"sink {sink!r}: what is written to topic {topic.name!r} as {topic.format} {what}: select exactly "
+        f"sink {sink!r}: what is written to topic {topic.name!r} as {topic.format} {problem}: select exactly "
         f"{wanted} before it, or correct the topic's schema"
     )
     raise PlanError(msg)
+
+
+def _option_columns(topic: Formatted) -> dict[str, Column]:
+    """The columns of the schema or message in a topic's options; empty if there is none."""
+    from flowcore.serializers import formats  # noqa: PLC0415 - heavy; JSON does not need it
+    from flowcore.serializers.formats.avro_types import avro_columns  # noqa: PLC0415
+    from flowcore.serializers.formats.protobuf_rows import protobuf_types  # noqa: PLC0415
+
+    match format_of(topic):
+        case formats.AvroFormat(schema=schema) | formats.ConfluentAvroFormat(schema=schema):
+            found = avro_columns(schema)
+            columns = {name: (column.type, column.nullable) for name, column in found.items()}
+        case formats.ProtobufFormat(message=message):
+            columns = {name: (kind, True) for name, kind in protobuf_types(message).items()}
+        case _:
+            return {}
+    # Through the parser, so that types are spelled as in a declared schema.
+    return {
+        name: Column(name, Schema.parse(f"c {kind}").columns[0].type, nullable)
+        for name, (kind, nullable) in columns.items()
+    }
+
+
+def _check_values(topic: Formatted) -> None:
+    from flowcore.serializers.formats import format_names  # noqa: PLC0415 - heavy; JSON does not need it
+
+    options = topic.format_options
+    match topic.format:
+        case "json" | "raw" if options:
+            msg = f"value format {topic.format!r} has no option {min(options)!r}: drop it"
+            raise FormatError(msg)
+        case "raw":
+            _check_raw(topic)
+            return
+        case "protobuf" if "message" not in options:
+            msg = (
+                "value format 'protobuf' needs the generated message class: its bytes do not name their "
+                "fields; pass format_options={'message': bids_pb2.Bid}"
+            )
+            raise FormatError(msg)
+    if topic.format not in format_names():
+        format_of(topic)  # its error names the nearest
+    schema = value_schema(topic)
+    if schema is None:
+        msg = (
+            f"value format {topic.format!r} needs columns: without them it is unknown what to write; pass "
+            "schema='id BIGINT NOT NULL, ...', for a sink too"
+        )
+        raise FormatError(msg)
+    format_of(topic)
+    if "schema" in options or "message" in options:
+        _check_columns(schema, _option_columns(topic))
+
+
+def _check_columns(schema: Schema, fields: Mapping[str, Column]) -> None:
+    for column in schema.columns if fields else ():
+        if column.name not in fields:
+            msg = (
+                f"column {column.name!r} is not a field: it would always be null; the fields are "
+                f"{', '.join(fields)}"
+            )
+            raise FormatError(msg)
+        if column.type != fields[column.name].type:
+            kind = fields[column.name].type
+            msg = (
+                f"column {column.name!r} is declared {column.type} and its field is {kind}: declare it "
+                f"{kind}, and cast it in a select"
+            )
+            raise FormatError(msg)
+
+
+def _check_raw(topic: Formatted) -> None:
+    columns = () if topic.schema is None else Schema.parse(topic.schema).columns
+    if topic.schema is not None and (len(columns) != 1 or columns[0].type not in _RAW_TYPES):
+        msg = (
+            f"a raw value is one column, BINARY or STRING, and the schema is {topic.schema}: the bytes would "
+            "have to be cut; pass schema='body BINARY', or name another format"
+        )
+        raise FormatError(msg)

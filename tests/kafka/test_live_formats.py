@@ -11,7 +11,7 @@ import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from flowcore import Flow, KafkaTopic
-from flowcore.api.value_schemas import format_of
+from flowcore.api.value_formats import format_of
 from flowcore.errors import PlanError, RunError
 from flowcore.planner import plan_flow
 

@@ -21,8 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from flowcore import Flow, KafkaTopic
 from flowcore.api.operators import Read
-from flowcore.api.value_formats import value_schema
-from flowcore.api.value_schemas import format_of
+from flowcore.api.value_formats import format_of, value_schema
 from flowcore.errors import PlanError, SerializationError
 from flowcore.serializers.formats import JsonFormat, ProtobufFormat, build_format, registry
 from flowcore.serializers.formats.avro import avro_schema

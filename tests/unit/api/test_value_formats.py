@@ -83,7 +83,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "avro-no-field": (
         {"format": "avro", "schema": "b INT", "format_options": {"schema": _avro(("a", "int"))}},
-        "'b' is no field: .* the fields are a",
+        "'b' is not a field: .* the fields are a",
     ),
     "avro-option": ({"format": "avro", "schema": "a INT", "format_options": {"id": 1}}, "built from id"),
     "confluent-without-id": ({"format": "avro-confluent", "schema": "a INT"}, "schema_id"),

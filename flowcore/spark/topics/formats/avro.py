@@ -12,7 +12,7 @@ from typing import Any
 
 from flowcore.api.connectors import KafkaTopic
 from flowcore.api.schema import Column, Schema
-from flowcore.api.value_schemas import format_of
+from flowcore.api.value_formats import format_of
 from flowcore.serializers.formats import AvroFormat, ConfluentAvroFormat
 from flowcore.serializers.formats.avro_types import avro_columns
 from flowcore.spark.frame.sql import literal, quoted, struct

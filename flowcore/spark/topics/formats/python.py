@@ -19,8 +19,7 @@ from pyspark.sql.types import StructType
 
 from flowcore.api.connectors import KafkaTopic
 from flowcore.api.schema import Schema
-from flowcore.api.value_formats import value_schema
-from flowcore.api.value_schemas import format_of
+from flowcore.api.value_formats import format_of, value_schema
 from flowcore.serializers.formats.rows_bulk import bulk_format
 from flowcore.serializers.formats.value_format import ValueFormat
 from flowcore.spark.frame.sql import literal, quoted, struct
