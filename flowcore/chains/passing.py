@@ -28,13 +28,13 @@ class Way:
     """How the records of an outlet go on.
 
     Attributes:
-        lane: The value of the lane column in their rows; None where there is no such column.
+        branch: The value of the branch column in their rows; None where there is no such column.
         columns: What their columns are called then, by name.
         step: Tells apart the records that were made of one: what is put behind the ordinal, with a number;
             None where each record makes one at most.
     """
 
-    lane: int | None
+    branch: int | None
     columns: Mapping[str, str]
     step: str | None
 
@@ -44,13 +44,13 @@ class Failing:
     """How a record goes on for which a function fails: as a bad message, with all that its row carries.
 
     Attributes:
-        lane: The value of the lane column in its row.
+        branch: The value of the branch column in its row.
         value: The column of its message's bytes; where they are null, the failure stops the query.
         reason: The column of why it is bad.
         operator: The column of whose function failed.
     """
 
-    lane: int
+    branch: int
     value: str
     reason: str
     operator: str
@@ -64,8 +64,8 @@ class PassingChain:
         spec: The chain.
         check: Whether functions are watched.
         inputs: What the chain's input columns are called in the batches, by name.
-        lane: The lane column, if the result has one.
-        number: The value of the lane column in the chain's rows; None if all rows are its.
+        branch: The branch column, if the result has one.
+        number: The value of the branch column in the chain's rows; None if all rows are its.
         carried: The columns that an output has from the record that it was made of.
         ordinal: One of these, which tells apart the outputs of one record; None if there is none.
         coordinates: Those of these that say where a record was: topic, partition, offset; or none.
@@ -77,7 +77,7 @@ class PassingChain:
     spec: ChainSpec
     check: CheckMode
     inputs: Mapping[str, str]
-    lane: str | None
+    branch: str | None
     number: int | None
     carried: Sequence[str]
     ordinal: str | None
@@ -103,9 +103,9 @@ class PassingChain:
                     yield self._passed(others)
 
     def _parted(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.RecordBatch | None]:
-        if self.number is None or self.lane is None:
+        if self.number is None or self.branch is None:
             return batch, None
-        mine = pc.equal(batch.column(self.lane), pa.scalar(self.number, batch.column(self.lane).type))
+        mine = pc.equal(batch.column(self.branch), pa.scalar(self.number, batch.column(self.branch).type))
         if pc.all(mine).as_py():
             return batch, None
         return batch.filter(mine), batch.filter(pc.invert(mine))
@@ -123,8 +123,8 @@ class PassingChain:
     def _made(self, output: Output, mine: pa.RecordBatch) -> pa.RecordBatch:
         way = self.ways[output.outlet]
         physical = {now: output.batch.column(name) for name, now in way.columns.items()}
-        if self.lane is not None and way.lane is not None:
-            physical[self.lane] = pa.repeat(pa.scalar(way.lane, pa.int32()), output.batch.num_rows)
+        if self.branch is not None and way.branch is not None:
+            physical[self.branch] = pa.repeat(pa.scalar(way.branch, pa.int32()), output.batch.num_rows)
         if output.origins is not None:
             origins = np.asarray(output.origins, dtype=np.int64)
             whole = len(origins) == mine.num_rows and bool((origins == np.arange(len(origins))).all())
@@ -147,8 +147,8 @@ class PassingChain:
         physical = {name: rows.column(name) for name in rows.schema.names}
         physical[failing.reason] = pa.array([str(errors[place]) for place in places])
         physical[failing.operator] = pa.array([errors[place].operator for place in places], pa.string())
-        if self.lane is not None:
-            physical[self.lane] = pa.repeat(pa.scalar(failing.lane, pa.int32()), len(places))
+        if self.branch is not None:
+            physical[self.branch] = pa.repeat(pa.scalar(failing.branch, pa.int32()), len(places))
         return self._row_batch(physical, len(places))
 
     def _passed(self, others: pa.RecordBatch) -> pa.RecordBatch:

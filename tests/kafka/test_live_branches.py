@@ -210,7 +210,7 @@ def test_live_names_that_flowcore_uses_itself(live: Live) -> None:
     """A user's columns may be called like Kafka's, or like flowcore's own."""
     schema = (
         "topic STRING, `partition` INT, `offset` BIGINT, value STRING, key STRING, record STRING, "
-        "_lane INT, _c1 INT"
+        "_branch INT, _c1 INT"
     )
     names, out, counted = live.topic("names", schema=schema), live.topic("out"), live.topic("counted")
     value = {
@@ -220,14 +220,14 @@ def test_live_names_that_flowcore_uses_itself(live: Live) -> None:
         "value": "v",
         "key": "k",
         "record": "r",
-        "_lane": 0,
+        "_branch": 0,
         "_c1": 9,
     }
     live.send(names, value, b"bad")
     flow = Flow("f")
     source = flow.read("names", names)
     source.with_columns(headers="'h'").write("out", out, key="key")
-    source.aggregate(by=["topic", "_lane"], _c1="max(_c1)").with_columns(_c2="_c1 + 1").write(
+    source.aggregate(by=["topic", "_branch"], _c1="max(_c1)").with_columns(_c2="_c1 + 1").write(
         "counted", counted
     )
 
@@ -237,5 +237,5 @@ def test_live_names_that_flowcore_uses_itself(live: Live) -> None:
     assert record.json == {**value, "headers": "h"}
     assert record.key == b"k"
     assert record.headers["flowcore-id"] == f"{names.name}:0:0:0".encode()
-    assert live.values(counted) == [{"topic": "t", "_lane": 0, "_c1": 9, "_c2": 10}]
+    assert live.values(counted) == [{"topic": "t", "_branch": 0, "_c1": 9, "_c2": 10}]
     assert [record.value for record in live.records(names.dead_letter)] == [b"bad"]

@@ -17,12 +17,12 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["BacklogTeller", "told_backlog"]
+__all__ = ["BacklogStatusWriter", "read_backlog_status"]
 
 _SCHEMA = "at BIGINT, backlog BOOLEAN"
 
 
-class BacklogTeller:
+class BacklogStatusWriter:
     """Tells the key groups of one query.
 
     Args:
@@ -31,21 +31,21 @@ class BacklogTeller:
 
     def __init__(self, checkpoint: Path) -> None:
         self._folder = _folder(checkpoint)
-        self._told: bool | None = None
+        self._written: bool | None = None
         self._at = 0
 
-    def tell(self, *, backlog: bool) -> None:
+    def write(self, *, backlog: bool) -> None:
         """From the next batch on, records are history or news; nothing happens if that was told already."""
-        if backlog == self._told:
+        if backlog == self._written:
             return
-        self._told = backlog
+        self._written = backlog
         self._at = max(self._at + 1, time.time_ns())
         part = self._folder / f".{self._at}"  # a source does not see names like this
         part.write_text(json.dumps({"at": self._at, "backlog": backlog}))
         part.replace(self._folder / f"{self._at}.json")
 
 
-def told_backlog(spark: SparkSession, checkpoint: Path) -> DataFrame:
+def read_backlog_status(spark: SparkSession, checkpoint: Path) -> DataFrame:
     """What a query is told, as a stream: ``at``, which gives the order, and ``backlog``."""
     stream = spark.readStream.schema(_SCHEMA).option("cleanSource", "delete")
     return stream.json(str(_folder(checkpoint)))

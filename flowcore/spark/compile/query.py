@@ -42,7 +42,8 @@ from flowcore.planner.plan import Chain, LiveQuery
 from flowcore.spark.checkpoint.identity import checkpoint_of
 from flowcore.spark.checkpoint.state_types import column_types, stateful_parts
 from flowcore.spark.frame.boundary import declared_by
-from flowcore.spark.frame.branches import BAD, ORDINAL, Lane, Tracks, unite
+from flowcore.spark.frame.branches import Branch, BranchedFrame, unite
+from flowcore.spark.frame.rows import FIRST_BRANCH, RECORD_ORDINAL
 from flowcore.spark.operators import batch
 from flowcore.spark.operators.buffers import buffer_of, held_back
 from flowcore.spark.operators.by_key import ByKey
@@ -54,7 +55,7 @@ from flowcore.spark.results.context import Context
 from flowcore.spark.results.joined import Joined
 from flowcore.spark.topics.incoming import Incoming
 from flowcore.spark.topics.outgoing import Outgoing
-from flowcore.spark.topics.side_channels import Beside
+from flowcore.spark.topics.side_channels import SideChannels
 from flowcore.spark.topics.stream_source import read_stream
 
 __all__ = ["CompiledQuery", "compile_query"]
@@ -73,31 +74,35 @@ class CompiledQuery:
     types: Mapping[str, tuple[str, ...]]
 
 
-def compile_query(query: LiveQuery, context: Context, joined: Joined, beside: Beside) -> CompiledQuery:
+def compile_query(
+    query: LiveQuery, context: Context, joined: Joined, side_channels: SideChannels
+) -> CompiledQuery:
     """Compile one live query.
 
     Args:
         query: What to compile.
         context: Session and settings.
-        joined: The bounded results it joins; with a column `ORDINAL` where keys repeat.
-        beside: What the query carries beside its records.
+        joined: The bounded results it joins; with a column `RECORD_ORDINAL` where keys repeat.
+        side_channels: What the query carries beside its records.
 
     Raises:
         PlanError: Spark refuses an operator; the message names it.
     """
-    compiler = _Compiler(query, context, joined, beside)
+    compiler = _Compiler(query, context, joined, side_channels)
     return CompiledQuery(compiler.sink_frame(), compiler.types)
 
 
 class _Compiler:
-    def __init__(self, query: LiveQuery, context: Context, joined: Joined, beside: Beside) -> None:
+    def __init__(
+        self, query: LiveQuery, context: Context, joined: Joined, side_channels: SideChannels
+    ) -> None:
         self.query = query
         self.context = context
         self.joined = joined
-        self.beside = beside
+        self.side_channels = side_channels
         self.names: Iterator[str] = (f"_c{number}" for number in count(1))
-        self.numbers = count(BAD + 1)
-        self.counted = any(ORDINAL in frame.columns for frame in joined.frames.values()) or any(
+        self.numbers = count(FIRST_BRANCH)
+        self.has_ordinals = any(RECORD_ORDINAL in frame.columns for frame in joined.frames.values()) or any(
             isinstance(node, (Union, FlatMap)) for node in query.operators
         )
         others = (node for node in query.operators if not isinstance(node, SideOutput))  # no results
@@ -109,8 +114,8 @@ class _Compiler:
             held = query.buffer.operator
             self.used = {**self.used, held: frozenset(column.lower() for column in held.columns)}
         self.chains: dict[Operator, Chain] = {chain.head: chain for chain in query.chains}
-        self.waiting: dict[Operator, list[tuple[Tracks, Lane]]] = {}
-        self.ends: list[tuple[Tracks, Lane, Write]] = []
+        self.waiting: dict[Operator, list[tuple[BranchedFrame, Branch]]] = {}
+        self.ends: list[tuple[BranchedFrame, Branch, Write]] = []
         self.types: dict[str, tuple[str, ...]] = {}
 
     def sink_frame(self) -> DataFrame:
@@ -124,78 +129,83 @@ class _Compiler:
                     self._run_chain(self.chains[node])
                 elif not isinstance(node, (PythonOperator, SideOutput)):  # these came out with another one
                     self._put(node, *self._output(node))
-        frames = [tracks for tracks, _, _ in self.ends]
+        frames = [branched for branched, _, _ in self.ends]
         for waiting in self.waiting.values():
-            for tracks, lane in waiting:  # a source that is read for its bad records alone
-                tracks.keep(lane, "false")
-                frames.append(tracks)
+            for branched, branch in waiting:  # a source that is read for its bad records alone
+                branched.filter(branch, "false")
+                frames.append(branched)
         if len(self.ends) == 1 and topic_of(self.ends[0][2]) is None:
-            tracks, lane, _ = self.ends[0]
-            return tracks.only(lane)
+            branched, branch, _ = self.ends[0]
+            return branched.rows_of(branch)
         outgoing = Outgoing(
             sinks=[(sink, _topic(sink)) for sink in self.query.sinks],
             dead_letters=[
                 (node, _topic(node)) for node in (*self.query.dead_letters, *letters_of(self.query))
             ],
-            beside=self.beside,
+            side_channels=self.side_channels,
             sources=[_topic(node) for node in self.query.sources],
-            counted=self.counted,
+            has_ordinals=self.has_ordinals,
             bounded=self.joined.version,
         )
         outputs = [
             outgoing.messages(
-                tracks, [(lane, sink, _topic(sink)) for owner, lane, sink in self.ends if owner is tracks]
+                branched,
+                [(branch, sink, _topic(sink)) for owner, branch, sink in self.ends if owner is branched],
             )
-            for tracks in dict.fromkeys(frames)
+            for branched in dict.fromkeys(frames)
         ]
         first, *rest = outputs
         for frame in rest:
             first = first.unionByName(frame, allowMissingColumns=True)
         return first
 
-    def _take(self, node: Operator) -> tuple[Tracks, Lane]:
+    def _take(self, node: Operator) -> tuple[BranchedFrame, Branch]:
         return self.waiting[node].pop()
 
-    def _put(self, node: Operator, tracks: Tracks, lane: Lane) -> None:
+    def _put(self, node: Operator, branched: BranchedFrame, branch: Branch) -> None:
         readers = self.readers[node]
-        lanes = [lane] if readers <= 1 else tracks.split(lane, [next(self.numbers) for _ in range(readers)])
-        self.waiting[node] = [(tracks, each) for each in lanes]
+        branches = (
+            [branch] if readers <= 1 else branched.split(branch, [next(self.numbers) for _ in range(readers)])
+        )
+        self.waiting[node] = [(branched, each) for each in branches]
 
-    def _output(self, node: Operator) -> tuple[Tracks, Lane]:  # noqa: C901 - a case for each kind
+    def _output(self, node: Operator) -> tuple[BranchedFrame, Branch]:  # noqa: C901 - a case for each kind
         match node:
             case Read():
                 return self._read(node)
             case Union():
                 return self._unite(node)
             case Select() | WithColumns():
-                tracks, lane = self._take(node.inputs[0])
-                return tracks, self._project(node, tracks, lane)
+                branched, branch = self._take(node.inputs[0])
+                return branched, self._project(node, branched, branch)
             case Where():
-                tracks, lane = self._take(node.inputs[0])
-                tracks.keep(lane, lane.expression(node.condition))
-                return tracks, lane
+                branched, branch = self._take(node.inputs[0])
+                branched.filter(branch, branch.expression(node.condition))
+                return branched, branch
             case Join():
-                tracks, lane = self._take(node.inputs[0])
+                branched, branch = self._take(node.inputs[0])
                 result = self.joined.frames[node.inputs[1]]
                 if self._changes_nothing(node, result):
-                    return tracks, lane
-                right = tracks.join(lane, result, node.on, node.how)
-                known = {**{name.lower(): c for name, c in right.items()}, **lane.lower}
-                return tracks, replace(lane, columns={name: known[name.lower()] for name in self._used(node)})
+                    return branched, branch
+                right = branched.join(branch, result, node.on, node.how)
+                known = {**{name.lower(): c for name, c in right.items()}, **branch.lower}
+                return branched, replace(
+                    branch, columns={name: known[name.lower()] for name in self._used(node)}
+                )
             case Apply():
-                tracks, lane = self._take(node.inputs[0])
-                frame = batch.applied(node, tracks.only(lane))
+                branched, branch = self._take(node.inputs[0])
+                frame = batch.applied(node, branched.rows_of(branch))
                 if kept := stateful_parts(frame):
                     self.types[node.name] = kept
                 return self._plain(frame)
             case Aggregate():
-                tracks, lane = self._take(node.inputs[0])
-                tracks, lane = aggregated(
-                    node, tracks, lane,
-                    timed=self.beside.timed, held=self.query.batch_interval_ms is not None,
+                branched, branch = self._take(node.inputs[0])
+                branched, branch = aggregated(
+                    node, branched, branch,
+                    timed=self.side_channels.timed, held=self.query.batch_interval_ms is not None,
                 )  # fmt: skip
-                self.types[node.name] = column_types(tracks.frame)
-                return tracks, lane
+                self.types[node.name] = column_types(branched.frame)
+                return branched, branch
             case Window():
                 return self._window(node)
             case _:
@@ -203,107 +213,107 @@ class _Compiler:
                 raise PlanError(msg)
 
     def _run_chain(self, chain: Chain) -> None:
-        tracks, lane = self._take(chain.head.inputs[0])
-        others: list[tuple[Lane, Sequence[str]]] = [
+        branched, branch = self._take(chain.head.inputs[0])
+        others: list[tuple[Branch, Sequence[str]]] = [
             (each, self._used(parent))
             for parent, waiting in self.waiting.items()
             for owner, each in waiting
-            if owner is tracks
+            if owner is branched
         ]
-        others += [(each, sink.columns) for owner, each, sink in self.ends if owner is tracks]
-        lanes = chained(
-            chain, tracks, lane, used=self.used, numbers=self.numbers,
+        others += [(each, sink.columns) for owner, each, sink in self.ends if owner is branched]
+        branches = chained(
+            chain, branched, branch, used=self.used, numbers=self.numbers,
             kept=[each.lower[name.lower()] for each, names in others for name in names],
             check=self.context.settings.object_reuse_check, last=len(self.chains) == 1,
         )  # fmt: skip
         of = self._key_groups()
-        for node, each in lanes.items():
+        for node, each in branches.items():
             flush = buffer_of(node, of)
-            self._put(node, *((tracks, each) if flush is None else held_back(flush, tracks, each, of)))
+            self._put(node, *((branched, each) if flush is None else held_back(flush, branched, each, of)))
 
-    def _window(self, node: Window) -> tuple[Tracks, Lane]:
+    def _window(self, node: Window) -> tuple[BranchedFrame, Branch]:
         """The results; late records wait for their readers already."""
-        tracks, lane = self._take(node.inputs[0])
+        branched, branch = self._take(node.inputs[0])
         sides = [
             each for each in self.query.operators if isinstance(each, SideOutput) and node in each.inputs
         ]
         used = {column.lower() for each in sides for column in self.used[each]}
-        tracks, lanes = windowed(node, tracks, lane, used, self._key_groups())
+        branched, branches = windowed(node, branched, branch, used, self._key_groups())
         for each in sides:
-            self._put(each, tracks, lanes[each.output])
-        return tracks, lanes[RESULTS]
+            self._put(each, branched, branches[each.output])
+        return branched, branches[RESULTS]
 
     def _process(self, node: KeyedProcess) -> None:
         """What comes out of it, or of the chain that it begins, waits for its readers."""
-        tracks, lane = self._take(node.inputs[0])
-        tracks, lanes = processed(
-            node, tracks, lane, self._key_groups(), self.chains.get(node), self.used,
+        branched, branch = self._take(node.inputs[0])
+        branched, branches = processed(
+            node, branched, branch, self._key_groups(), self.chains.get(node), self.used,
             self.context.settings.object_reuse_check,
         )  # fmt: skip
-        for each, made in lanes.items():
-            self._put(each, tracks, made)
+        for each, made in branches.items():
+            self._put(each, branched, made)
 
     def _key_groups(self) -> ByKey:
         return ByKey(
             query=self.query,
             checkpoint=str(checkpoint_of(self.query, self.context.flow, self.context.settings)),
-            beside=self.beside,
+            side_channels=self.side_channels,
             key_groups=self.query.key_groups,
-            counted=self.counted,
+            has_ordinals=self.has_ordinals,
             numbers=self.numbers,
         )
 
-    def _unite(self, node: Union) -> tuple[Tracks, Lane]:
+    def _unite(self, node: Union) -> tuple[BranchedFrame, Branch]:
         members = [self._take(parent) for parent in node.inputs]
-        tracks, lane = unite(members, self._used(node), next(self.numbers))
+        branched, branch = unite(members, self._used(node), next(self.numbers))
         # Other branches of the same sources are in the united frame now.
         gone = {owner for owner, _ in members}
         for parent, waiting in self.waiting.items():
-            self.waiting[parent] = [(tracks if owner in gone else owner, each) for owner, each in waiting]
-        self.ends = [(tracks if owner in gone else owner, each, sink) for owner, each, sink in self.ends]
-        return tracks, lane
+            self.waiting[parent] = [(branched if owner in gone else owner, each) for owner, each in waiting]
+        self.ends = [(branched if owner in gone else owner, each, sink) for owner, each, sink in self.ends]
+        return branched, branch
 
     def _used(self, node: Operator) -> list[str]:
         return [column for column in node.columns if column.lower() in self.used[node]]
 
-    def _project(self, node: Select | WithColumns, tracks: Tracks, lane: Lane) -> Lane:
+    def _project(self, node: Select | WithColumns, branched: BranchedFrame, branch: Branch) -> Branch:
         """Plain columns keep their physical name; only what is computed gets a new one."""
-        known = lane.lower
+        known = branch.lower
         plain, computed = {}, {}
         for name, expression in node.expressions:
             bare = expression.text.strip("`").lower()
             if bare in known and len(expression.references) == 1:
                 plain[name.lower()] = known[bare]
             elif name.lower() in self.used[node] or expression.generates:
-                computed[name] = lane.expression(expression)
-        after = tracks.compute(lane, computed, list(computed)).lower if computed else {}
+                computed[name] = branch.expression(expression)
+        after = branched.compute(branch, computed, list(computed)).lower if computed else {}
         names = {**known, **plain, **after}
-        return replace(lane, columns={name: names[name.lower()] for name in self._used(node)})
+        return replace(branch, columns={name: names[name.lower()] for name in self._used(node)})
 
     def _changes_nothing(self, node: Join, result: DataFrame) -> bool:
         """A left join that gives each record at most one partner, of which nobody reads a column."""
         left = {column.lower() for column in node.inputs[0].columns}
-        return node.how == "left" and ORDINAL not in result.columns and self.used[node] <= left
+        return node.how == "left" and RECORD_ORDINAL not in result.columns and self.used[node] <= left
 
-    def _plain(self, frame: DataFrame) -> tuple[Tracks, Lane]:
+    def _plain(self, frame: DataFrame) -> tuple[BranchedFrame, Branch]:
         """A frame whose rows come from no single record."""
-        tracks = Tracks(frame, self.names, identified=False)
-        return tracks, Lane(next(self.numbers), {column: column for column in frame.columns})
+        branched = BranchedFrame(frame, self.names, has_coordinates=False)
+        return branched, Branch(next(self.numbers), {column: column for column in frame.columns})
 
-    def _read(self, node: Read) -> tuple[Tracks, Lane]:
+    def _read(self, node: Read) -> tuple[BranchedFrame, Branch]:
         topic = _topic(node)
         incoming = Incoming(
             node=node,
             topic=topic,
-            beside=self.beside,
+            side_channels=self.side_channels,
             keeps_bad=node in self.query.dead_letters,
-            counted=self.counted,
+            has_ordinals=self.has_ordinals,
             number=self.query.sources.index(node),
             may_fail=bool(self.chains),
         )
-        lane = Lane(next(self.numbers), {name: next(self.names) for name in node.columns})
-        messages = read_stream(topic, self.query, self.context, events=self.beside.tracked)
-        return incoming.read(messages, lane, self.names), lane
+        branch = Branch(next(self.numbers), {name: next(self.names) for name in node.columns})
+        messages = read_stream(topic, self.query, self.context, events=self.side_channels.tracked)
+        return incoming.read(messages, branch, self.names), branch
 
 
 def _topic(node: Read | Write) -> KafkaTopic:

@@ -1,12 +1,11 @@
-"""Lanes: how do several branches, and bad records, pass through one query beside each other?
+"""Branches: several branches of a query, and rows of other kinds, share one frame.
 
-Real-time mode reads a source once, so everything that comes from it must stay in one frame. Each row
-is in one *lane*, an integer column. An operator works on the rows of its lane and lets the others
-pass; where branches part, a row is copied into a lane for each. Lane 0 holds the bad records of
-all sources: nothing touches them on their way to the dead-letter topic.
+Real-time mode reads a source once, so everything that is made of it stays in one frame. The column `BRANCH`
+holds the number of the branch that a row belongs to, or its `RowKind`. An operator works on the rows of its
+branch and passes all other rows on. Where branches part, each row is copied into all of them.
 
-Columns get a new physical name whenever they are computed, so that lanes never disturb each other:
-a lane knows what its columns are called now.
+A computed column gets a new physical name, so that branches never disturb each other: a `Branch` maps the
+logical names of its columns to physical names.
 """
 
 from __future__ import annotations
@@ -18,61 +17,27 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from flowcore.api.expressions import Expression
+from flowcore.spark.frame.rows import BRANCH, RECORD_ORDINAL, RowKind
 from flowcore.spark.frame.sql import quoted
 
-__all__ = [
-    "BAD",
-    "EVENT",
-    "FAILED",
-    "GONE",
-    "IDENTITY",
-    "KAFKA_MS",
-    "LANE",
-    "NEWEST",
-    "ORDINAL",
-    "REASON",
-    "SOURCE",
-    "TIME",
-    "VALUE",
-    "Lane",
-    "Tracks",
-    "unite",
-]
-
-BAD = 0
-EVENT = -1
-GONE = -3
-"""Records that were dropped, where they still tell windows how far event time has come."""
-LANE = "_lane"
-ORDINAL = "_ordinal"
-TIME = "_timestamp_ms"
-"""When a record happened; there only where a sink writes it or windows go by it."""
-IDENTITY = "_identity"
-"""What tells an output of a window from all others; there only behind windows."""
-SOURCE, NEWEST = "_source", "_newest_ms"
-"""The number of a record's source, and its timestamp if that counts for watermarks; only before windows."""
-VALUE, REASON, KAFKA_MS = "_value", "_reason", "_kafka_ms"
-"""Of rows outside the record lanes: their bytes, and of bad ones why, and the time that Kafka keeps."""
-FAILED = "_failed"
-"""Of bad rows: the operator whose function failed, null if the message could not be read. There only where
-functions run; then record lanes have the bytes and the time, too."""
+__all__ = ["Branch", "BranchedFrame", "unite"]
 
 
 @dataclass(frozen=True, slots=True)
-class Lane:
+class Branch:
     """One branch of a query.
 
     Attributes:
-        number: The value of the lane column in its rows.
+        number: The value of the branch column in its rows.
         columns: Logical name to physical name, in order.
         identified: Its rows still carry the coordinates of the record they came from, if any of its frame do.
-        named: Its rows have an identity of their own, in the column `IDENTITY`.
+        named: Its rows have an identity of their own, in the column `RECORD_ID`.
     """
 
     number: int
     columns: Mapping[str, str]
-    identified: bool = True
-    named: bool = False
+    has_coordinates: bool = True
+    has_record_id: bool = False
 
     def column(self, name: str) -> str:
         """The column by its logical name, whatever its case."""
@@ -89,16 +54,16 @@ class Lane:
         return {name.lower(): physical for name, physical in self.columns.items()}
 
 
-class Tracks:
-    """A frame and the lanes that its rows are in.
+class BranchedFrame:
+    """A frame and the branches that its rows are in.
 
     Args:
-        frame: Rows; with the lane column if it is `shared`.
+        frame: Rows; with the branch column if it is `shared`.
         names: Fresh physical column names, the same at every start of the query.
-        identified: Its rows still carry the coordinates of the record they came from.
-        bad: Bad records may be among them.
-        marked: Latency markers may be among them.
-        telling: Windows follow, so records that are dropped go on telling of time.
+        has_coordinates: Its rows still carry the coordinates of the record they came from.
+        has_bad: Bad records may be among them.
+        has_markers: Latency markers may be among them.
+        keeps_dropped: Windows follow: a dropped record stays as `RowKind.DROPPED`, for its timestamp.
     """
 
     def __init__(
@@ -106,63 +71,67 @@ class Tracks:
         frame: DataFrame,
         names: Iterator[str],
         *,
-        identified: bool,
-        bad: bool = False,
-        marked: bool = False,
-        telling: bool = False,
+        has_coordinates: bool,
+        has_bad: bool = False,
+        has_markers: bool = False,
+        keeps_dropped: bool = False,
     ) -> None:
         self.frame = frame
         self.names = names
-        self.identified = identified
-        self.bad = bad
-        self.marked = marked
-        self.telling = telling
-        self.shared = bad or marked or telling
+        self.has_coordinates = has_coordinates
+        self.has_bad = has_bad
+        self.has_markers = has_markers
+        self.keeps_dropped = keeps_dropped
+        self.shared = has_bad or has_markers or keeps_dropped
 
-    def mine(self, lane: Lane) -> str:
-        """True for the rows of a lane."""
-        return f"{LANE} = {lane.number}" if self.shared else "true"
+    def is_in(self, branch: Branch) -> str:
+        """True for the rows of a branch."""
+        return f"{BRANCH} = {branch.number}" if self.shared else "true"
 
-    def only(self, lane: Lane) -> DataFrame:
-        """The rows of a lane, its columns under their logical names."""
-        frame = self.frame.where(self.mine(lane)) if self.shared else self.frame
-        return frame.selectExpr(*(f"{quoted(now)} AS {quoted(name)}" for name, now in lane.columns.items()))
+    def rows_of(self, branch: Branch) -> DataFrame:
+        """The rows of a branch, its columns under their logical names."""
+        frame = self.frame.where(self.is_in(branch)) if self.shared else self.frame
+        return frame.selectExpr(*(f"{quoted(now)} AS {quoted(name)}" for name, now in branch.columns.items()))
 
-    def compute(self, lane: Lane, new: Mapping[str, str], order: Sequence[str]) -> Lane:
-        """Add computed columns; ``order`` says which columns the lane has then."""
+    def compute(self, branch: Branch, new: Mapping[str, str], order: Sequence[str]) -> Branch:
+        """Add computed columns; ``order`` says which columns the branch has then."""
         names = {column: next(self.names) for column in new}
         if self.shared:
-            # Rows of other lanes, bad ones too, may hold what this lane's conditions drop: 1 / 0 fails.
-            new = {column: f"CASE WHEN {self.mine(lane)} THEN {value} END" for column, value in new.items()}
+            # Rows of other branches, bad ones too, may hold what this branch's conditions drop: 1 / 0 fails.
+            new = {
+                column: f"CASE WHEN {self.is_in(branch)} THEN {value} END" for column, value in new.items()
+            }
         self.frame = self.frame.selectExpr(
             "*", *(f"{new[column]} AS {name}" for column, name in names.items())
         )
-        known = {**lane.lower, **{column.lower(): name for column, name in names.items()}}
-        return replace(lane, columns={column: known[column.lower()] for column in order})
+        known = {**branch.lower, **{column.lower(): name for column, name in names.items()}}
+        return replace(branch, columns={column: known[column.lower()] for column in order})
 
-    def keep(self, lane: Lane, condition: str) -> None:
-        """Drop the rows of a lane for which the condition is not true."""
-        if self.telling:
-            gone = f"{self.mine(lane)} AND NOT coalesce({condition}, false)"
-            self.set({LANE: f"CASE WHEN {gone} THEN {GONE} ELSE {LANE} END"})
+    def filter(self, branch: Branch, condition: str) -> None:
+        """Drop the rows of a branch for which the condition is not true."""
+        if self.keeps_dropped:
+            gone = f"{self.is_in(branch)} AND NOT coalesce({condition}, false)"
+            self.set({BRANCH: f"CASE WHEN {gone} THEN {RowKind.DROPPED} ELSE {BRANCH} END"})
             return
         self.frame = self.frame.where(
-            f"NOT ({self.mine(lane)}) OR ({condition})" if self.shared else condition
+            f"NOT ({self.is_in(branch)}) OR ({condition})" if self.shared else condition
         )
 
-    def split(self, lane: Lane, numbers: Sequence[int]) -> list[Lane]:
-        """Copy each row of a lane into several lanes."""
+    def split(self, branch: Branch, numbers: Sequence[int]) -> list[Branch]:
+        """Copy each row of a branch into several branches."""
         copies = f"array({', '.join(map(str, numbers))})"
         if self.shared:
-            copies = f"CASE WHEN {self.mine(lane)} THEN {copies} ELSE array({LANE}) END"
-        self.set({LANE: f"explode({copies})"})
+            copies = f"CASE WHEN {self.is_in(branch)} THEN {copies} ELSE array({BRANCH}) END"
+        self.set({BRANCH: f"explode({copies})"})
         self.shared = True
-        return [replace(lane, number=number) for number in numbers]
+        return [replace(branch, number=number) for number in numbers]
 
-    def join(self, lane: Lane, right: DataFrame, on: Sequence[tuple[str, str]], how: str) -> dict[str, str]:
-        """Join a lane with a small static frame; returns the right side's columns.
+    def join(
+        self, branch: Branch, right: DataFrame, on: Sequence[tuple[str, str]], how: str
+    ) -> dict[str, str]:
+        """Join a branch with a small static frame; returns the right side's columns.
 
-        Rows of other lanes find no partner and stay. ``right`` may hold the column `ORDINAL`, the
+        Rows of other branches find no partner and stay. ``right`` may hold the column `RECORD_ORDINAL`, the
         position of a row among those with the same key, from 0.
         """
         if how in ("semi", "anti"):
@@ -171,62 +140,79 @@ class Tracks:
         hit = next(self.names)
         renamed = (f"{quoted(column)} AS {name}" for column, name in names.items())
         small = F.broadcast(right.selectExpr(*renamed, f"true AS {hit}"))
-        equal = (f"{lane.column(mine)} = {_physical(names, theirs)}" for mine, theirs in on)
-        condition = F.expr(" AND ".join([self.mine(lane), *equal]))
+        equal = (f"{branch.column(mine)} = {_physical(names, theirs)}" for mine, theirs in on)
+        condition = F.expr(" AND ".join([self.is_in(branch), *equal]))
         self.frame = self.frame.join(small, condition, "left")
         if how in ("inner", "semi"):
-            self.keep(lane, hit)
+            self.filter(branch, hit)
         elif how == "anti":
-            self.keep(lane, f"{hit} IS NULL")
-        if ORDINAL in names and self.identified:
+            self.filter(branch, f"{hit} IS NULL")
+        if RECORD_ORDINAL in names and self.has_coordinates:
             # The first partner leaves the number as it is, so an id does not depend on there being others.
-            step = names[ORDINAL]
-            self.set({ORDINAL: f"{ORDINAL} || CASE WHEN {step} > 0 THEN '.{step}-' || {step} ELSE '' END"})
-        return {column: name for column, name in names.items() if column != ORDINAL}
+            step = names[RECORD_ORDINAL]
+            suffix = f"CASE WHEN {step} > 0 THEN '.{step}-' || {step} ELSE '' END"
+            self.set({RECORD_ORDINAL: f"{RECORD_ORDINAL} || {suffix}"})
+        return {column: name for column, name in names.items() if column != RECORD_ORDINAL}
 
     def set(self, columns: Mapping[str, str]) -> None:
         """Replace columns, or add them."""
         self.frame = self.frame.withColumns({name: F.expr(text) for name, text in columns.items()})
 
 
-def unite(members: Sequence[tuple[Tracks, Lane]], columns: Sequence[str], number: int) -> tuple[Tracks, Lane]:
-    """Bring lanes of one or of several frames into one lane."""
-    frames: list[Tracks] = list(dict.fromkeys(tracks for tracks, _ in members))
+def unite(
+    members: Sequence[tuple[BranchedFrame, Branch]], columns: Sequence[str], number: int
+) -> tuple[BranchedFrame, Branch]:
+    """Bring branches of one or of several frames into one branch."""
+    frames: list[BranchedFrame] = list(dict.fromkeys(branched for branched, _ in members))
     first = frames[0]
     names = {column: next(first.names) for column in columns}
-    shared = any(tracks.shared for tracks in frames)
-    for tracks in frames:
-        lanes = [lane for owner, lane in members if owner is tracks]
-        tracks.set(_merged(tracks, lanes, names, number))
-        if shared and not tracks.shared:
-            tracks.set({LANE: str(number)})
+    shared = any(branched.shared for branched in frames)
+    for branched in frames:
+        branches = [branch for owner, branch in members if owner is branched]
+        branched.set(_merged(branched, branches, names, number))
+        if shared and not branched.shared:
+            branched.set({BRANCH: str(number)})
     united = first.frame
-    for tracks in frames[1:]:
-        united = united.unionByName(tracks.frame, allowMissingColumns=True)
-    identified = all(tracks.identified for tracks in frames)
-    bad, marked = any(tracks.bad for tracks in frames), any(tracks.marked for tracks in frames)
-    telling = any(tracks.telling for tracks in frames)
-    together = Tracks(united, first.names, identified=identified, bad=bad, marked=marked, telling=telling)
+    for branched in frames[1:]:
+        united = united.unionByName(branched.frame, allowMissingColumns=True)
+    has_coordinates = all(branched.has_coordinates for branched in frames)
+    has_bad, has_markers = (
+        any(branched.has_bad for branched in frames),
+        any(branched.has_markers for branched in frames),
+    )
+    keeps_dropped = any(branched.keeps_dropped for branched in frames)
+    together = BranchedFrame(
+        united,
+        first.names,
+        has_coordinates=has_coordinates,
+        has_bad=has_bad,
+        has_markers=has_markers,
+        keeps_dropped=keeps_dropped,
+    )
     together.shared = shared
-    return together, Lane(number, names, identified=all(lane.identified for _, lane in members))
+    return together, Branch(
+        number, names, has_coordinates=all(branch.has_coordinates for _, branch in members)
+    )
 
 
-def _merged(tracks: Tracks, lanes: Sequence[Lane], names: Mapping[str, str], number: int) -> dict[str, str]:
-    *earlier, last = lanes
+def _merged(
+    branched: BranchedFrame, branches: Sequence[Branch], names: Mapping[str, str], number: int
+) -> dict[str, str]:
+    *earlier, last = branches
 
     def choose(column: str) -> str:
-        cases = (f"WHEN {tracks.mine(lane)} THEN {lane.column(column)}" for lane in earlier)
+        cases = (f"WHEN {branched.is_in(branch)} THEN {branch.column(column)}" for branch in earlier)
         return f"CASE {' '.join(cases)} ELSE {last.column(column)} END" if earlier else last.column(column)
 
     merged = {name: choose(column) for column, name in names.items()}
-    if earlier and tracks.identified:
+    if earlier and branched.has_coordinates:
         # A record that came through several branches comes out as several records, each with its own id.
-        branches = enumerate(lanes[1:], 1)
-        cases = (f"WHEN {tracks.mine(lane)} THEN '.{number}-{branch}'" for branch, lane in branches)
-        merged[ORDINAL] = f"{ORDINAL} || CASE {' '.join(cases)} ELSE '' END"
-    if tracks.shared:
-        numbers = ", ".join(str(lane.number) for lane in lanes)
-        merged[LANE] = f"CASE WHEN {LANE} IN ({numbers}) THEN {number} ELSE {LANE} END"
+        others = enumerate(branches[1:], 1)
+        cases = (f"WHEN {branched.is_in(branch)} THEN '.{number}-{place}'" for place, branch in others)
+        merged[RECORD_ORDINAL] = f"{RECORD_ORDINAL} || CASE {' '.join(cases)} ELSE '' END"
+    if branched.shared:
+        numbers = ", ".join(str(branch.number) for branch in branches)
+        merged[BRANCH] = f"CASE WHEN {BRANCH} IN ({numbers}) THEN {number} ELSE {BRANCH} END"
     return merged
 
 

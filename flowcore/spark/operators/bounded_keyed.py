@@ -84,11 +84,11 @@ def by_key_group(
         output: Outlet(
             schema=schemas[output],
             columns={now: name for name, now in columns[output].items()},
-            lane=numbers[output],
+            branch=numbers[output],
         )
         for output in schemas
     }
-    unpacking = Unpacking(outlets=outlets, schema=schema, lane=_OUTPUT)
+    unpacking = Unpacking(outlets=outlets, schema=schema, branch=_OUTPUT)
     run = _Run(BoundedRun(operator, clock_ms), unpacking, rows)
     whole: DataFrame = frame.mapInArrow(run.run, from_arrow_schema(schema))
     parts = {

@@ -17,7 +17,8 @@ from flowcore.flush.keyed import FlushBuffers
 from flowcore.keyed.operator import KeyGroupOperator
 from flowcore.keyed.output_columns import RESULTS, TIMESTAMP
 from flowcore.planner.plan import Flush
-from flowcore.spark.frame.branches import ORDINAL, SOURCE, TIME, Lane, Tracks
+from flowcore.spark.frame.branches import Branch, BranchedFrame
+from flowcore.spark.frame.rows import RECORD_ORDINAL, SOURCE, TIMESTAMP_MS
 from flowcore.spark.operators.by_key import (
     OF,
     STAMP,
@@ -60,21 +61,23 @@ def buffered(node: Operator, operator: KeyGroupOperator, keys: Sequence[str], of
     return Buffered(operator=operator, buffer=buffer)
 
 
-def held_back(flush: Flush, tracks: Tracks, lane: Lane, of: ByKey) -> tuple[Tracks, Lane]:
-    """A lane's records, of each key the latest, once in an interval.
+def held_back(
+    flush: Flush, branched: BranchedFrame, branch: Branch, of: ByKey
+) -> tuple[BranchedFrame, Branch]:
+    """A branch's records, of each key the latest, once in an interval.
 
     Args:
         flush: The buffer.
-        tracks: Rows, the lane's among them.
-        lane: The records.
+        branched: Rows, the branch's among them.
+        branch: The records.
         of: The query.
     """
     node, keys = flush.operator, flush.key or ()
-    columns = {**lane.columns, **coordinates(of)}
-    frame = given(keys, tracks, lane, columns, of)
+    columns = {**branch.columns, **coordinates(of)}
+    frame = given(keys, branched, branch, columns, of)
     rows = records_of(frame, columns)
     config, quiet_ms = _config(flush, of)
-    names = {name.lower(): name for name in lane.columns}
+    names = {name.lower(): name for name in branch.columns}
     operator = FlushBuffers(
         config=config,
         quiet_ms=quiet_ms,
@@ -82,23 +85,25 @@ def held_back(flush: Flush, tracks: Tracks, lane: Lane, of: ByKey) -> tuple[Trac
         timestamp=STAMP,
         rows=rows,
     )
-    results = Lane(next(of.numbers), {}, identified=lane.identified)
+    results = Branch(next(of.numbers), {}, has_coordinates=branch.has_coordinates)
     outputs = {RESULTS: (results.number, operator.outputs[RESULTS])}
-    stepped = put_out(node, packed(node, frame, operator, rows, of), outputs, tracks)
+    stepped = put_out(node, packed(node, frame, operator, rows, of), outputs, branched)
     found = stepped.physical[RESULTS]
     beside = {
         "topic": topic_case(found[OF + SOURCE], of),
         "partition": f"coalesce({found[OF + 'partition']}, partition)",
         "offset": found[OF + "offset"],
-        TIME: found[STAMP],
+        TIMESTAMP_MS: found[STAMP],
     }
-    if of.counted:
-        beside[ORDINAL] = found[OF + ORDINAL]
+    if of.has_ordinals:
+        beside[RECORD_ORDINAL] = found[OF + RECORD_ORDINAL]
     texts = (f"{text} AS {name}" for name, text in beside.items())
     frame = stepped.frame.selectExpr("* EXCEPT (partition)", *texts)
-    after = Tracks(frame, tracks.names, identified=tracks.identified, marked=tracks.marked)
+    after = BranchedFrame(
+        frame, branched.names, has_coordinates=branched.has_coordinates, has_markers=branched.has_markers
+    )
     after.shared = True
-    return after, replace(results, columns={name: found[name] for name in lane.columns})
+    return after, replace(results, columns={name: found[name] for name in branch.columns})
 
 
 def _config(flush: Flush, of: ByKey) -> tuple[BufferOutput, int | None]:

@@ -1,4 +1,4 @@
-"""By key: from a lane's records to a step of their key groups, and from what these put out to lanes again."""
+"""By key: a branch's records go to a step of their key groups, whose outputs become branches again."""
 
 from __future__ import annotations
 
@@ -32,25 +32,23 @@ from flowcore.keyed.packing import Inputs, Packing
 from flowcore.keyed.runtime import Runtime
 from flowcore.keyed.watermark_progress import Source
 from flowcore.planner.plan import LiveQuery
-from flowcore.spark.checkpoint.backlog_status import told_backlog
-from flowcore.spark.frame.branches import (
-    BAD,
-    EVENT,
+from flowcore.spark.checkpoint.backlog_status import read_backlog_status
+from flowcore.spark.frame.branches import Branch, BranchedFrame
+from flowcore.spark.frame.rows import (
+    BAD_REASON,
+    BRANCH,
     KAFKA_MS,
-    LANE,
     NEWEST,
-    ORDINAL,
-    REASON,
+    RECORD_ORDINAL,
     SOURCE,
-    TIME,
+    TIMESTAMP_MS,
     VALUE,
-    Lane,
-    Tracks,
+    RowKind,
 )
 from flowcore.spark.frame.sql import literal, quoted
 from flowcore.spark.operators.key_groups import COUNTER_ROWS, MARKER_ROWS, Outlet, Unpacking, by_key_group
 from flowcore.spark.operators.processor import BAD_MESSAGES, COUNTERS, MARKERS
-from flowcore.spark.topics.side_channels import Beside
+from flowcore.spark.topics.side_channels import SideChannels
 from flowcore.spark.topics.watermarks import CHANNEL, ELEMENT
 from flowcore.watermarks import no_watermarks
 from flowcore.watermarks.strategies import PeriodicFunction
@@ -73,7 +71,6 @@ __all__ = [
     "with_columns",
 ]
 
-_COUNTED = -4
 _KEYS = (
     NumericType, StringType, BooleanType, BinaryType, DateType, TimestampType, TimestampNTZType, NullType,
 )  # fmt: skip
@@ -82,7 +79,7 @@ _OF_BAD: dict[str, pa.DataType] = {
     "topic": pa.string(),
     "partition": pa.int32(),
     "offset": pa.int64(),
-    REASON: pa.string(),
+    BAD_REASON: pa.string(),
     VALUE: pa.binary(),
     KAFKA_MS: pa.int64(),
 }
@@ -103,17 +100,17 @@ class ByKey:
     Attributes:
         query: The query.
         checkpoint: Where its checkpoint is: tells its state from that of others.
-        beside: What it carries beside its records.
+        side_channels: What it carries beside its records.
         key_groups: How many key groups there are.
-        counted: Its records carry an ordinal.
-        numbers: Of new lanes.
+        has_ordinals: Its records carry an ordinal.
+        numbers: Of new branches.
     """
 
     query: LiveQuery
     checkpoint: str
-    beside: Beside
+    side_channels: SideChannels
     key_groups: int
-    counted: bool
+    has_ordinals: bool
     numbers: Iterator[int]
 
 
@@ -122,7 +119,7 @@ class Stepped:
     """What came out of the key groups.
 
     Attributes:
-        frame: Rows of all outputs, each in its lane.
+        frame: Rows of all outputs, each in its branch.
         physical: By output, what its columns are called in the frame.
     """
 
@@ -152,7 +149,7 @@ def goes_by_clock(query: LiveQuery) -> bool:
 
 def coordinates(of: ByKey) -> dict[str, str]:
     """The columns that say where a record was, and what these are called in front of the key groups."""
-    names = [SOURCE, "partition", "offset", *([ORDINAL] if of.counted else [])]
+    names = [SOURCE, "partition", "offset", *([RECORD_ORDINAL] if of.has_ordinals else [])]
     return {f"{OF}{name}": name for name in names}
 
 
@@ -171,18 +168,18 @@ def topic_case(source: str, of: ByKey) -> str:
 
 
 def given(
-    by: tuple[str, ...], tracks: Tracks, lane: Lane, columns: Mapping[str, str], of: ByKey
+    by: tuple[str, ...], branched: BranchedFrame, branch: Branch, columns: Mapping[str, str], of: ByKey
 ) -> DataFrame:
     """The input of key groups: columns of records, and what `packed` asks for beside them.
 
     Args:
         by: The key's columns.
-        tracks: Rows, the lane's among them.
-        lane: The records.
+        branched: Rows, the branch's among them.
+        branch: The records.
         columns: What a record's columns are called, and what they are called in the frame.
         of: The query.
     """
-    one = {name: one_of_equals(tracks.frame.schema, columns[name], name) for name in by}
+    one = {name: one_of_equals(branched.frame.schema, columns[name], name) for name in by}
     group = f"CAST(pmod(hash({', '.join(one.values())}), {of.key_groups}) AS INT)" if one else "0"
     texts = {
         "key_group": group,
@@ -190,18 +187,18 @@ def given(
         "partition": "partition",
         "offset": "offset",
         "newest_ms": NEWEST,
-        "record": tracks.mine(lane),
-        "timestamp_ms": TIME,
+        "record": branched.is_in(branch),
+        "timestamp_ms": TIMESTAMP_MS,
     }
-    there = set(tracks.frame.columns)
+    there = set(branched.frame.columns)
     if ELEMENT in there:
-        texts |= {"element": f"CASE WHEN {LANE} = -2 THEN {ELEMENT} END", "sender": CHANNEL}
-    if tracks.marked:
-        texts["event"] = f"CASE WHEN {LANE} = {EVENT} THEN {VALUE} END"
-    if tracks.bad:
-        texts["bad"] = f"CASE WHEN {LANE} = {BAD} THEN struct({', '.join(BAD_ROWS.names)}) END"
+        texts |= {"element": f"CASE WHEN {BRANCH} = {RowKind.CONTROL} THEN {ELEMENT} END", "sender": CHANNEL}
+    if branched.has_markers:
+        texts["event"] = f"CASE WHEN {BRANCH} = {RowKind.MARKER} THEN {VALUE} END"
+    if branched.has_bad:
+        texts["bad"] = f"CASE WHEN {BRANCH} = {RowKind.BAD} THEN struct({', '.join(BAD_ROWS.names)}) END"
     own = (f"{text} AS {OWN}{name}" for name, text in texts.items())
-    return tracks.frame.selectExpr(
+    return branched.frame.selectExpr(
         *own, *(f"{one.get(name, quoted(now))} AS {quoted(name)}" for name, now in columns.items())
     )
 
@@ -270,7 +267,7 @@ def packed(
         rows: The columns of records, as `records_of` says.
         of: The query.
     """
-    told = told_backlog(frame.sparkSession, Path(of.checkpoint))
+    told = read_backlog_status(frame.sparkSession, Path(of.checkpoint))
     told = told.selectExpr(f"at AS {OWN}offset", f"backlog AS {OWN}backlog")
     frame = frame.unionByName(told, allowMissingColumns=True)
     packing = Packing(
@@ -290,7 +287,7 @@ def packed(
         operator=operator,
         query=f"{of.checkpoint}/{node.name}",
         key_groups=of.key_groups,
-        sources={source.name: _source(source, of.beside) for source in of.query.sources},
+        sources={source.name: _source(source, of.side_channels) for source in of.query.sources},
         rows=rows,
     )
     return by_key_group(frame, packing, runtime)
@@ -302,7 +299,7 @@ def records_of(frame: DataFrame, columns: Mapping[str, str]) -> pa.Schema:
     return to_arrow_schema(StructType([frame.schema[name] for name in names]), timezone="UTC")
 
 
-def _source(node: Read, beside: Beside) -> Source:
+def _source(node: Read, beside: SideChannels) -> Source:
     topic = topic_of(node)
     if topic is None:
         return Source(None, ())
@@ -312,7 +309,7 @@ def _source(node: Read, beside: Beside) -> Source:
 
 
 def _inputs(frame: DataFrame) -> Inputs:
-    def named(name: str) -> str | None:
+    def has_record_id(name: str) -> str | None:
         return OWN + name if OWN + name in frame.columns else None
 
     return Inputs(
@@ -322,11 +319,11 @@ def _inputs(frame: DataFrame) -> Inputs:
         offset=f"{OWN}offset",
         newest=f"{OWN}newest_ms",
         record=f"{OWN}record",
-        element=named("element"),
-        sender=named("sender"),
-        marker=named("event"),
-        backlog=named("backlog"),
-        bad=named("bad"),
+        element=has_record_id("element"),
+        sender=has_record_id("sender"),
+        marker=has_record_id("event"),
+        backlog=has_record_id("backlog"),
+        bad=has_record_id("bad"),
     )
 
 
@@ -334,27 +331,27 @@ def put_out(
     node: Operator,
     stepped: DataFrame,
     outputs: Mapping[str, tuple[int, pa.Schema]],
-    tracks: Tracks,
+    branched: BranchedFrame,
 ) -> Stepped:
     """The rows that key groups put out, latency markers, and bad messages where there are any.
 
     Args:
         node: The operator.
         stepped: What `packed` made.
-        outputs: The lane and the columns of each output that goes on.
-        tracks: What went in.
+        outputs: The branch and the columns of each output that goes on.
+        branched: What went in.
     """
     schemas = {name: schema for name, (_, schema) in outputs.items()}
     schemas |= {MARKERS: MARKER_ROWS, COUNTERS: COUNTER_ROWS}
     numbers = {name: number for name, (number, _) in outputs.items()}
-    numbers |= {MARKERS: EVENT, COUNTERS: _COUNTED}
-    found = {name: {column: next(tracks.names) for column in schemas[name].names} for name in outputs}
+    numbers |= {MARKERS: RowKind.MARKER, COUNTERS: RowKind.COUNTERS}
+    found = {name: {column: next(branched.names) for column in schemas[name].names} for name in outputs}
     beside = {MARKERS: {"event": VALUE, "partition": "partition"}, COUNTERS: {"counters": _COUNTERS}}
-    if tracks.bad:
-        schemas[BAD_MESSAGES], numbers[BAD_MESSAGES] = BAD_ROWS, BAD
+    if branched.has_bad:
+        schemas[BAD_MESSAGES], numbers[BAD_MESSAGES] = BAD_ROWS, RowKind.BAD
         beside[BAD_MESSAGES] = {name: name for name in BAD_ROWS.names}
     physical = {**found, **beside}
-    fields = {LANE: pa.int32()}
+    fields = {BRANCH: pa.int32()}
     for output, columns in physical.items():
         fields |= {now: schemas[output].field(name).type for name, now in columns.items()}
     schema = pa.schema(fields)
@@ -363,15 +360,15 @@ def put_out(
             output: Outlet(
                 schema=schemas[output],
                 columns={now: name for name, now in columns.items()},
-                lane=numbers[output],
+                branch=numbers[output],
             )
             for output, columns in physical.items()
         },
         schema=schema,
-        lane=LANE,
+        branch=BRANCH,
     )
     frame = stepped.mapInArrow(unpacking.run, from_arrow_schema(schema))
-    return Stepped(_observed(node, frame).where(f"{LANE} <> {_COUNTED}"), found)
+    return Stepped(_observed(node, frame).where(f"{BRANCH} <> {RowKind.COUNTERS}"), found)
 
 
 def with_columns(frame: DataFrame, texts: Mapping[str, str]) -> DataFrame:

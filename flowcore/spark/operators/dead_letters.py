@@ -1,6 +1,6 @@
 """Letters: how do dead letters leave a query's key groups?
 
-In the lane of bad records, with the columns of those: from there they go to the dead-letter topic of their
+In the branch of bad records, with the columns of those: from there they go to the dead-letter topic of their
 source. What was made of no single record goes to that of the first source, without partition and offset.
 """
 
@@ -12,7 +12,7 @@ from flowcore.api.operators import topic_of
 from flowcore.keyed.dead_letters import CONTENT, OPERATOR, Letters
 from flowcore.keyed.dead_letters import REASON as WHY
 from flowcore.planner.failures import letters_of
-from flowcore.spark.frame.branches import FAILED, KAFKA_MS, REASON, SOURCE, VALUE
+from flowcore.spark.frame.rows import BAD_REASON, FAILED_OPERATOR, KAFKA_MS, SOURCE, VALUE
 from flowcore.spark.frame.sql import literal
 from flowcore.spark.operators.by_key import OF, ByKey, coordinates, topic_case
 
@@ -47,7 +47,13 @@ def letter_columns(
     first = next(topic.name for source in letters_of(of.query) if (topic := topic_of(source)))
     name = f"coalesce({topic_case(found[OF + SOURCE], of)}, {literal(first)})"
     mine = f"{found[WHY]} IS NOT NULL"
-    types = {"topic": "STRING", "partition": "INT", "offset": "BIGINT", REASON: "STRING", KAFKA_MS: "BIGINT"}
+    types = {
+        "topic": "STRING",
+        "partition": "INT",
+        "offset": "BIGINT",
+        BAD_REASON: "STRING",
+        KAFKA_MS: "BIGINT",
+    }
     known = {
         column: before.get(column, column if column in there else f"CAST(NULL AS {kind})")
         for column, kind in types.items()
@@ -57,7 +63,7 @@ def letter_columns(
         "partition": f"CASE WHEN {mine} THEN {found[OF + 'partition']} ELSE {known['partition']} END",
         "offset": f"CASE WHEN {mine} THEN {found[OF + 'offset']} ELSE {known['offset']} END",
         VALUE: f"CASE WHEN {mine} THEN CAST({found[CONTENT]} AS BINARY) ELSE {VALUE} END",
-        REASON: f"coalesce({found[WHY]}, {known[REASON]})",
-        FAILED: found[OPERATOR],
+        BAD_REASON: f"coalesce({found[WHY]}, {known[BAD_REASON]})",
+        FAILED_OPERATOR: found[OPERATOR],
         KAFKA_MS: known[KAFKA_MS],
     }

@@ -59,12 +59,12 @@ class Outlet:
     Attributes:
         schema: Of the rows as the operator puts them out.
         columns: From column of the result to column of these rows.
-        lane: The value of the lane column.
+        branch: The value of the branch column.
     """
 
     schema: pa.Schema
     columns: Mapping[str, str]
-    lane: int
+    branch: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,12 +74,12 @@ class Unpacking:
     Attributes:
         outlets: Of each output.
         schema: Of the rows.
-        lane: Its lane column.
+        branch: Its branch column.
     """
 
     outlets: Mapping[str, Outlet]
     schema: pa.Schema
-    lane: str
+    branch: str
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Unpack what one task has put out."""
@@ -93,8 +93,8 @@ class Unpacking:
         """Rows of one output among the columns of all."""
         count = rows.num_rows
         arrays = [
-            pa.array([outlet.lane] * count, field.type)
-            if field.name == self.lane
+            pa.array([outlet.branch] * count, field.type)
+            if field.name == self.branch
             else rows.column(outlet.columns[field.name]).cast(field.type)
             if field.name in outlet.columns
             else pa.nulls(count, field.type)

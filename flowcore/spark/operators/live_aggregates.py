@@ -17,7 +17,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from flowcore.api.operators import Aggregate
-from flowcore.spark.frame.branches import EVENT, LANE, TIME, VALUE, Lane, Tracks
+from flowcore.spark.frame.branches import Branch, BranchedFrame
+from flowcore.spark.frame.rows import BRANCH, TIMESTAMP_MS, VALUE, RowKind
 from flowcore.spark.frame.sql import quoted
 from flowcore.spark.operators import batch
 from flowcore.spark.topics import elements
@@ -30,31 +31,35 @@ _MOST_MS = (1 << 31) - 1
 
 
 def aggregated(
-    node: Aggregate, tracks: Tracks, lane: Lane, *, timed: bool, held: bool = False
-) -> tuple[Tracks, Lane]:
-    """The groups of a lane's records, and the markers beside them.
+    node: Aggregate, branched: BranchedFrame, branch: Branch, *, timed: bool, held: bool = False
+) -> tuple[BranchedFrame, Branch]:
+    """The groups of a branch's records, and the markers beside them.
 
     Args:
         node: The operator.
-        tracks: Rows, the lane's among them.
-        lane: The records to group.
+        branched: Rows, the branch's among them.
+        branch: The records to group.
         timed: A group's timestamp is that of its newest record.
         held: A batch takes all that has come in a flush interval.
     """
-    if not (tracks.marked or timed):
-        frame = batch.grouped(tracks.only(lane), node.by, node.aggregates)
-        return _renamed(node, frame, tracks, lane, [])
-    frame = tracks.frame.where(f"{LANE} IN ({EVENT}, {lane.number})") if tracks.shared else tracks.frame
-    columns = [f"{quoted(now)} AS {quoted(name)}" for name, now in lane.columns.items()]
+    if not (branched.has_markers or timed):
+        frame = batch.grouped(branched.rows_of(branch), node.by, node.aggregates)
+        return _renamed(node, frame, branched, branch, [])
+    frame = (
+        branched.frame.where(f"{BRANCH} IN ({RowKind.MARKER}, {branch.number})")
+        if branched.shared
+        else branched.frame
+    )
+    columns = [f"{quoted(now)} AS {quoted(name)}" for name, now in branch.columns.items()]
     keys = [F.col(quoted(column)) for column in node.by]
     aggregates = [F.expr(expression.text).alias(name) for name, expression in node.aggregates]
     rest = []
     if timed:
-        columns.append(f"{TIME} AS {_inner(TIME)}")
-        aggregates.append(F.max(_inner(TIME)).alias(_inner(TIME)))
-        rest.append(f"{_inner(TIME)} AS {TIME}")
-    if tracks.marked:
-        is_event = f"CASE WHEN {LANE} = {EVENT} THEN"
+        columns.append(f"{TIMESTAMP_MS} AS {_inner(TIMESTAMP_MS)}")
+        aggregates.append(F.max(_inner(TIMESTAMP_MS)).alias(_inner(TIMESTAMP_MS)))
+        rest.append(f"{_inner(TIMESTAMP_MS)} AS {TIMESTAMP_MS}")
+    if branched.has_markers:
+        is_event = f"CASE WHEN {BRANCH} = {RowKind.MARKER} THEN"
         sender, marked = elements.sender(VALUE), elements.marked_ms(VALUE)
         if held:
             sender, marked = f"concat({_HELD}, {sender})", _earlier(marked)
@@ -69,9 +74,11 @@ def aggregated(
             sender, marked = f"substring({sender}, 2)", _marked_ms(marked)
         rest.append(f"{elements.event(marked, sender)} AS {VALUE}")
         rest.append(f"{_inner('partition')} AS partition")
-        rest.append(f"CASE WHEN {_inner(_SENDER)} = '' THEN {lane.number} ELSE {EVENT} END AS {LANE}")
+        rest.append(
+            f"CASE WHEN {_inner(_SENDER)} = '' THEN {branch.number} ELSE {RowKind.MARKER} END AS {BRANCH}"
+        )
     frame = frame.selectExpr(*columns).groupBy(keys).agg(*aggregates)
-    return _renamed(node, frame, tracks, lane, rest)
+    return _renamed(node, frame, branched, branch, rest)
 
 
 def _earlier(marked_ms: str) -> str:
@@ -91,9 +98,9 @@ def _inner(column: str) -> str:
 
 
 def _renamed(
-    node: Aggregate, frame: DataFrame, tracks: Tracks, lane: Lane, rest: list[str]
-) -> tuple[Tracks, Lane]:
-    names = {column: next(tracks.names) for column in node.columns}
+    node: Aggregate, frame: DataFrame, branched: BranchedFrame, branch: Branch, rest: list[str]
+) -> tuple[BranchedFrame, Branch]:
+    names = {column: next(branched.names) for column in node.columns}
     frame = frame.selectExpr(*(f"{quoted(column)} AS {name}" for column, name in names.items()), *rest)
-    after = Tracks(frame, tracks.names, identified=False, marked=tracks.marked)
-    return after, Lane(lane.number, names)
+    after = BranchedFrame(frame, branched.names, has_coordinates=False, has_markers=branched.has_markers)
+    return after, Branch(branch.number, names)

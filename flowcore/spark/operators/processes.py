@@ -1,4 +1,4 @@
-"""Keyed process functions in a live query: from a lane's records to lanes of what they put out.
+"""Keyed process functions in a live query: from a branch's records to branches of what they put out.
 
 Functions that read their results run in the same call of a worker; then what these put out comes instead.
 """
@@ -16,7 +16,8 @@ from flowcore.keyed.output_columns import RESULTS, TIMESTAMP
 from flowcore.planner.plan import Chain
 from flowcore.process.keyed import KeyedProcesses
 from flowcore.process.outputs import NTH, TIMER, side
-from flowcore.spark.frame.branches import BAD, IDENTITY, LANE, ORDINAL, SOURCE, TIME, Lane, Tracks
+from flowcore.spark.frame.branches import Branch, BranchedFrame
+from flowcore.spark.frame.rows import BRANCH, RECORD_ID, RECORD_ORDINAL, SOURCE, TIMESTAMP_MS, RowKind
 from flowcore.spark.frame.sql import literal
 from flowcore.spark.operators.buffers import buffer_of, buffered
 from flowcore.spark.operators.by_key import (
@@ -60,28 +61,28 @@ class _Out:
 
 def processed(  # noqa: PLR0917 - what it is about, then how
     node: KeyedProcess,
-    tracks: Tracks,
-    lane: Lane,
+    branched: BranchedFrame,
+    branch: Branch,
     of: ByKey,
     chain: Chain | None,
     used: Mapping[Operator, Collection[str]],
     check: CheckMode = "off",
-) -> tuple[Tracks, Mapping[Operator, Lane]]:
+) -> tuple[BranchedFrame, Mapping[Operator, Branch]]:
     """What a keyed process function puts out, by operator: its results, and the side outputs that are read.
 
     Args:
         node: The operator.
-        tracks: Rows, the lane's among them.
-        lane: The records.
+        branched: Rows, the branch's among them.
+        branch: The records.
         of: The query.
         chain: The chain that it begins, whose outputs come instead of its results; None if it begins none.
         used: The output columns of each operator that are used, in lower case.
         check: Whether functions of the chain are watched.
     """
     places = coordinates(of)
-    read = {name: lane.lower[name.lower()] for name in (*node.by, *node.uses)}
+    read = {name: branch.lower[name.lower()] for name in (*node.by, *node.uses)}
     columns = {**read, **places}
-    frame = given(node.by, tracks, lane, columns, of)
+    frame = given(node.by, branched, branch, columns, of)
     rows = records_of(frame, columns)
     letters = letters_for(of, (*node.by, *node.uses))
     outs = [*_sides(node, of)]
@@ -91,7 +92,7 @@ def processed(  # noqa: PLR0917 - what it is about, then how
     else:
         following, outlets = behind(chain, used, check=check, lenient=letters is not None)
         for number, outlet in enumerate(outlets):
-            step = next(tracks.names) if outlet.multiplied else None
+            step = next(branched.names) if outlet.multiplied else None
             told = not outlet.batched
             outs.append(_Out(outlet.node, f"chain {number}", node.name, (*outlet.types,), step, told))
     function = KeyedProcesses(
@@ -110,46 +111,51 @@ def processed(  # noqa: PLR0917 - what it is about, then how
         behind=following,
     )
     operator = buffered(node, function, [field.name for field in function.key_fields], of)
-    lanes = {each.node: Lane(next(of.numbers), {}, identified=False, named=each.told) for each in outs}
-    outputs = {each.output: (lanes[each.node].number, operator.outputs[each.output]) for each in outs}
+    branches = {
+        each.node: Branch(next(of.numbers), {}, has_coordinates=False, has_record_id=each.told)
+        for each in outs
+    }
+    outputs = {each.output: (branches[each.node].number, operator.outputs[each.output]) for each in outs}
     if letters is not None:
-        outputs[LETTERS] = (BAD, operator.outputs[LETTERS])
-    stepped = put_out(node, packed(node, frame, operator, rows, of), outputs, tracks)
+        outputs[LETTERS] = (RowKind.BAD, operator.outputs[LETTERS])
+    stepped = put_out(node, packed(node, frame, operator, rows, of), outputs, branched)
 
     found = stepped.physical
     beside = {
-        IDENTITY: _by_lane(
+        RECORD_ID: _by_branch(
             {
-                lanes[each.node].number: _identity(each.name, found[each.output], of)
+                branches[each.node].number: _identity(each.name, found[each.output], of)
                 for each in outs
                 if each.told
             }
         ),
-        TIME: _by_lane({lanes[each.node].number: found[each.output][TIMESTAMP] for each in outs}),
+        TIMESTAMP_MS: _by_branch(
+            {branches[each.node].number: found[each.output][TIMESTAMP] for each in outs}
+        ),
     }
-    if of.counted:
+    if of.has_ordinals:
         told_apart = {
-            lanes[each.node].number: _nth(found[each.output][NTH], each.step)
+            branches[each.node].number: _nth(found[each.output][NTH], each.step)
             for each in outs
             if each.step is not None
         }
-        beside[ORDINAL] = f"coalesce({_by_lane(told_apart)}, '0')"
+        beside[RECORD_ORDINAL] = f"coalesce({_by_branch(told_apart)}, '0')"
     if letters is not None:
         beside |= letter_columns(found[LETTERS], of, beside, stepped.frame.columns)
-    after = Tracks(
+    after = BranchedFrame(
         with_columns(stepped.frame, beside),
-        tracks.names,
-        identified=False,
-        marked=tracks.marked,
-        bad=tracks.bad or letters is not None,
+        branched.names,
+        has_coordinates=False,
+        has_markers=branched.has_markers,
+        has_bad=branched.has_bad or letters is not None,
     )
     after.shared = True
     return after, {
-        each.node: Lane(
-            lanes[each.node].number,
+        each.node: Branch(
+            branches[each.node].number,
             {name: found[each.output][name] for name in each.columns},
-            identified=False,
-            named=each.told,
+            has_coordinates=False,
+            has_record_id=each.told,
         )
         for each in outs
     }
@@ -166,8 +172,8 @@ def _sides(node: KeyedProcess, of: ByKey) -> Iterator[_Out]:
 def _identity(name: str, found: Mapping[str, str], of: ByKey) -> str:
     """Of an output: its operator, the record or timer that it was made of, and which of its outputs it is."""
     where = [topic_case(found[OF + SOURCE], of), found[OF + "partition"], found[OF + "offset"]]
-    if of.counted:
-        where.append(found[OF + ORDINAL])
+    if of.has_ordinals:
+        where.append(found[OF + RECORD_ORDINAL])
     origin = f"coalesce({found[TIMER]}, concat_ws(':', {', '.join(where)}))"
     return f"concat_ws(':', {literal(name)}, {origin}, {found[OUTPUT]})"
 
@@ -177,8 +183,8 @@ def _nth(number: str, step: str | None) -> str:
     return f"'0' || CASE WHEN {number} > 0 THEN '.{step}-' || {number} ELSE '' END"
 
 
-def _by_lane(texts: Mapping[int, str]) -> str:
+def _by_branch(texts: Mapping[int, str]) -> str:
     if not texts:
         return "CAST(NULL AS STRING)"
     cases = (f"WHEN {number} THEN {text}" for number, text in texts.items())
-    return f"CASE {LANE} {' '.join(cases)} END"
+    return f"CASE {BRANCH} {' '.join(cases)} END"

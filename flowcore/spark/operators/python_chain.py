@@ -39,20 +39,19 @@ from flowcore.chains import (
 )
 from flowcore.planner.columns import columns_read
 from flowcore.planner.plan import Chain
-from flowcore.spark.frame.branches import (
-    BAD,
-    FAILED,
-    IDENTITY,
+from flowcore.spark.frame.branches import Branch, BranchedFrame
+from flowcore.spark.frame.rows import (
+    BAD_REASON,
+    BRANCH,
+    FAILED_OPERATOR,
     KAFKA_MS,
-    LANE,
     NEWEST,
-    ORDINAL,
-    REASON,
+    RECORD_ID,
+    RECORD_ORDINAL,
     SOURCE,
-    TIME,
+    TIMESTAMP_MS,
     VALUE,
-    Lane,
-    Tracks,
+    RowKind,
 )
 from flowcore.spark.frame.sql import quoted
 from flowcore.spark.topics.watermarks import CHANNEL, ELEMENT
@@ -60,8 +59,8 @@ from flowcore.spark.topics.watermarks import CHANNEL, ELEMENT
 __all__ = ["ChainOutlet", "arrow_schema", "behind", "chained", "outputs_of_bounded", "types_of"]
 
 _COORDINATES = ("topic", "partition", "offset")
-_OF_A_RECORD = (*_COORDINATES, ORDINAL, TIME, IDENTITY, SOURCE, NEWEST)
-_OF_MESSAGES = (VALUE, REASON, KAFKA_MS, FAILED, ELEMENT, CHANNEL)
+_OF_A_RECORD = (*_COORDINATES, RECORD_ORDINAL, TIMESTAMP_MS, RECORD_ID, SOURCE, NEWEST)
+_OF_MESSAGES = (VALUE, BAD_REASON, KAFKA_MS, FAILED_OPERATOR, ELEMENT, CHANNEL)
 _ROW = "_row"
 _COPIES: Mapping[str, Copy] = {"reuse": "reuse", "shallow": "shallow", "deep": "deep"}
 
@@ -79,16 +78,16 @@ def outputs_of_bounded(
         ends: Operators whose whole output leaves the stage.
         check: Whether functions are watched.
     """
-    tracks = Tracks(frame, (f"_c{number}" for number in count(1)), identified=False)
-    lane = Lane(1, {column: column for column in frame.columns})
-    lanes = chained(chain, tracks, lane, used=used, ends=ends, numbers=count(2), check=check)
-    return tracks.frame, {node: tracks.only(each) for node, each in lanes.items()}
+    branched = BranchedFrame(frame, (f"_c{number}" for number in count(1)), has_coordinates=False)
+    branch = Branch(1, {column: column for column in frame.columns})
+    branches = chained(chain, branched, branch, used=used, ends=ends, numbers=count(2), check=check)
+    return branched.frame, {node: branched.rows_of(each) for node, each in branches.items()}
 
 
 def chained(
     chain: Chain,
-    tracks: Tracks,
-    lane: Lane,
+    branched: BranchedFrame,
+    branch: Branch,
     *,
     used: Mapping[Operator, Collection[str]],
     numbers: Iterator[int],
@@ -96,75 +95,77 @@ def chained(
     kept: Collection[str] = (),
     check: CheckMode = "off",
     last: bool = True,
-) -> Mapping[ChainOperator, Lane]:
-    """Run a chain on the rows of a lane; the lane of each operator whose output leaves it.
+) -> Mapping[ChainOperator, Branch]:
+    """Run a chain on the rows of a branch; the branch of each operator whose output leaves it.
 
     Args:
         chain: The operators.
-        tracks: Rows, the lane's among them.
-        lane: The chain's input.
+        branched: Rows, the branch's among them.
+        branch: The chain's input.
         used: The output columns of each operator that are used, in lower case.
-        numbers: Of new lanes.
+        numbers: Of new branches.
         ends: Operators whose whole output leaves, wherever they are in the chain.
-        kept: The columns of other lanes, which pass.
+        kept: The columns of other branches, which pass.
         check: Whether functions are watched.
         last: No other chain follows, for whose functions a record would have to keep its message's bytes.
     """
     reads = columns_read(chain.head, used[chain.head])
-    inputs = {name: now for name, now in lane.columns.items() if name.lower() in reads}
-    there = set(tracks.frame.columns)
+    inputs = {name: now for name, now in branch.columns.items() if name.lower() in reads}
+    there = set(branched.frame.columns)
     of_a_record = [name for name in _OF_A_RECORD if name in there]
-    of_messages = [name for name in _OF_MESSAGES if name in there] if tracks.shared else []
-    passing = [*of_a_record, *of_messages, *dict.fromkeys(kept)] + ([LANE] if tracks.shared else [])
-    may_fail = tracks.bad and FAILED in there and lane.identified
+    of_messages = [name for name in _OF_MESSAGES if name in there] if branched.shared else []
+    passing = [*of_a_record, *of_messages, *dict.fromkeys(kept)] + ([BRANCH] if branched.shared else [])
+    may_fail = branched.has_bad and FAILED_OPERATOR in there and branch.has_coordinates
     of_a_record += [VALUE, KAFKA_MS] if may_fail and not last else []
     needed = list(map(quoted, dict.fromkeys([*passing, *inputs.values()])))
     # Without a column Spark would not tell how many rows there are.
-    frame = tracks.frame.selectExpr(*(needed or [f"true AS {_ROW}"]))
+    frame = branched.frame.selectExpr(*(needed or [f"true AS {_ROW}"]))
     types = {field.name: field.dataType for field in frame.schema.fields}
     writer = _SpecWriter(chain, used, ends)
     spec = writer.spec({name: types[now] for name, now in inputs.items()})
 
     outlets = writer.outlets
-    parted = tracks.shared or len(outlets) > 1
-    lanes = {
-        outlet.node: Lane(
-            lane.number if len(outlets) == 1 else next(numbers),
-            {name: next(tracks.names) for name in outlet.types},
-            identified=lane.identified and not outlet.batched,
-            named=lane.named and not outlet.batched,
+    parted = branched.shared or len(outlets) > 1
+    branches = {
+        outlet.node: Branch(
+            branch.number if len(outlets) == 1 else next(numbers),
+            {name: next(branched.names) for name in outlet.types},
+            has_coordinates=branch.has_coordinates and not outlet.batched,
+            has_record_id=branch.has_record_id and not outlet.batched,
         )
         for outlet in outlets
     }
     columns = {name: types[name] for name in passing}
     if parted:
-        columns[LANE] = types.get(LANE, IntegerType())
+        columns[BRANCH] = types.get(BRANCH, IntegerType())
     for outlet in outlets:
-        columns |= {lanes[outlet.node].columns[name]: kind for name, kind in outlet.types.items()}
+        columns |= {branches[outlet.node].columns[name]: kind for name, kind in outlet.types.items()}
     result = _struct(columns)
     run = PassingChain(
         spec=spec,
         check=check,
         inputs=inputs,
-        lane=LANE if parted else None,
-        number=lane.number if tracks.shared else None,
+        branch=BRANCH if parted else None,
+        number=branch.number if branched.shared else None,
         carried=of_a_record,
-        ordinal=ORDINAL if ORDINAL in there else None,
+        ordinal=RECORD_ORDINAL if RECORD_ORDINAL in there else None,
         coordinates=_COORDINATES if there.issuperset(_COORDINATES) else (),
         ways=[
             Way(
-                lane=lanes[outlet.node].number if parted else None,
-                columns=lanes[outlet.node].columns,
-                step=next(tracks.names) if outlet.multiplied else None,
+                branch=branches[outlet.node].number if parted else None,
+                columns=branches[outlet.node].columns,
+                step=next(branched.names) if outlet.multiplied else None,
             )
             for outlet in outlets
         ],
-        failing=Failing(lane=BAD, value=VALUE, reason=REASON, operator=FAILED) if may_fail else None,
+        failing=Failing(branch=RowKind.BAD, value=VALUE, reason=BAD_REASON, operator=FAILED_OPERATOR)
+        if may_fail
+        else None,
         schema=to_arrow_schema(result, timezone="UTC"),
     )
-    tracks.frame = frame.mapInArrow(run.run, result)
-    tracks.shared = parted
-    return lanes
+    branched.frame = frame.mapInArrow(run.run, result)
+    branched.shared = parted
+    return branches
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Windows in a live query: from a lane's records to lanes of results and of late records."""
+"""Windows in a live query: from a branch's records to branches of results and of late records."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from flowcore.keyed import output_columns
 from flowcore.keyed.dead_letters import LETTERS, Letters
 from flowcore.keyed.operator import KeyGroupOperator
 from flowcore.keyed.output_columns import ORDINAL as OUTPUT
-from flowcore.spark.frame.branches import BAD, IDENTITY, LANE, ORDINAL, SOURCE, TIME, Lane, Tracks
+from flowcore.spark.frame.branches import Branch, BranchedFrame
+from flowcore.spark.frame.rows import BRANCH, RECORD_ID, RECORD_ORDINAL, SOURCE, TIMESTAMP_MS, RowKind
 from flowcore.spark.frame.sql import literal, quoted, shown_time
 from flowcore.spark.operators.buffers import buffered
 from flowcore.spark.operators.by_key import (
@@ -41,41 +42,41 @@ __all__ = ["operator_of", "windowed"]
 
 
 def windowed(
-    node: Window, tracks: Tracks, lane: Lane, used: Collection[str], of: ByKey
-) -> tuple[Tracks, Mapping[str, Lane]]:
-    """The results of windows over a lane's records and, where they leave, late records.
+    node: Window, branched: BranchedFrame, branch: Branch, used: Collection[str], of: ByKey
+) -> tuple[BranchedFrame, Mapping[str, Branch]]:
+    """The results of windows over a branch's records and, where they leave, late records.
 
     Args:
         node: The windows.
-        tracks: Rows, the lane's among them.
-        lane: The records.
+        branched: Rows, the branch's among them.
+        branch: The records.
         used: The input's columns that readers of late records use, in lower case.
         of: The query.
     """
-    computed = {name: lane.expression(expression) for name, expression in node.computed}
+    computed = {name: branch.expression(expression) for name, expression in node.computed}
     if computed:
-        lane = tracks.compute(lane, computed, [*lane.columns, *computed])
-    late = _late_columns(node, lane, used, of)
-    columns = _record_columns(node, lane, late)
-    frame = given(node.by, tracks, lane, columns, of)
+        branch = branched.compute(branch, computed, [*branch.columns, *computed])
+    late = _late_columns(node, branch, used, of)
+    columns = _record_columns(node, branch, late)
+    frame = given(node.by, branched, branch, columns, of)
     rows = records_of(frame, columns)
     letters = None if _folded(node, rows) else letters_for(of, (*node.by, *_values(node)))
     if letters is not None:
         columns |= coordinates(of)
-        frame = given(node.by, tracks, lane, columns, of)
+        frame = given(node.by, branched, branch, columns, of)
         rows = records_of(frame, columns)
     keys = (*node.by, output_columns.START, output_columns.END)
     operator = buffered(node, operator_of(node, rows, tuple(late), letters), keys, of)
-    results = Lane(next(of.numbers), {}, identified=False, named=True)
-    later = Lane(next(of.numbers), {})
+    results = Branch(next(of.numbers), {}, has_coordinates=False, has_record_id=True)
+    later = Branch(next(of.numbers), {})
     outputs = {
         output_columns.RESULTS: (results.number, operator.outputs[output_columns.RESULTS]),
         LATE: (later.number, operator.outputs[LATE]),
     }
     if letters is not None:
-        outputs[LETTERS] = (BAD, operator.outputs[LETTERS])
-    stepped = put_out(node, packed(node, frame, operator, rows, of), outputs, tracks)
-    return _lanes(node, stepped, tracks, (results, later), late, of)
+        outputs[LETTERS] = (RowKind.BAD, operator.outputs[LETTERS])
+    stepped = put_out(node, packed(node, frame, operator, rows, of), outputs, branched)
+    return _branches(node, stepped, branched, (results, later), late, of)
 
 
 def operator_of(
@@ -125,31 +126,31 @@ def _results(node: Window, types: Mapping[str, pa.DataType]) -> pa.Schema:
     return pa.schema([(name, result_type(each, types)) for name, each in node.built_in])
 
 
-def _late_columns(node: Window, lane: Lane, used: Collection[str], of: ByKey) -> dict[str, str]:
+def _late_columns(node: Window, branch: Branch, used: Collection[str], of: ByKey) -> dict[str, str]:
     """The columns that late records leave with, and what these are called in front of the windows."""
     if not any(isinstance(each, SideOutput) and node in each.inputs for each in of.query.operators):
         return {}
-    columns = {name: now for name, now in lane.columns.items() if name.lower() in used}
+    columns = {name: now for name, now in branch.columns.items() if name.lower() in used}
     return {**columns, **coordinates(of)}
 
 
-def _record_columns(node: Window, lane: Lane, late: Mapping[str, str]) -> dict[str, str]:
+def _record_columns(node: Window, branch: Branch, late: Mapping[str, str]) -> dict[str, str]:
     """Every column that records need, and what it is called in front of the windows."""
     read = [column for _, each in node.built_in for column in each.columns] if node.built_in else node.uses
-    known = {name.lower(): (name, now) for name, now in lane.columns.items()}
+    known = {name.lower(): (name, now) for name, now in branch.columns.items()}
     names = [*node.by, *read, *(name for name, _ in node.computed)]
     return {**{name: known[name.lower()][1] for name in names}, **late}
 
 
-def _lanes(  # noqa: PLR0917 - what was made on the way
+def _branches(  # noqa: PLR0917 - what was made on the way
     node: Window,
     stepped: Stepped,
-    tracks: Tracks,
-    lanes: tuple[Lane, Lane],
+    branched: BranchedFrame,
+    branches: tuple[Branch, Branch],
     late: Mapping[str, str],
     of: ByKey,
-) -> tuple[Tracks, Mapping[str, Lane]]:
-    results, later = lanes
+) -> tuple[BranchedFrame, Mapping[str, Branch]]:
+    results, later = branches
     physical = stepped.physical
     found = physical[output_columns.RESULTS]
     columns = {name: found[name] for name in node.columns if name in found}
@@ -159,19 +160,19 @@ def _lanes(  # noqa: PLR0917 - what was made on the way
         "firing": found[output_columns.FIRING],
         "is_late": found[output_columns.IS_LATE],
     }
-    made = {name: next(tracks.names) for name in WINDOW_COLUMNS}
+    made = {name: next(branched.names) for name in WINDOW_COLUMNS}
     texts = {now: shown[name] for name, now in made.items()}
     texts |= _beside(node, results, physical, of)
     if late:
         texts |= places(stepped.frame, _coordinates(physical[LATE], of))
     if LETTERS in physical:
         texts |= letter_columns(physical[LETTERS], of, texts, stepped.frame.columns)
-    after = Tracks(
+    after = BranchedFrame(
         with_columns(stepped.frame, texts),
-        tracks.names,
-        identified=bool(late),
-        marked=tracks.marked,
-        bad=tracks.bad or LETTERS in physical,
+        branched.names,
+        has_coordinates=bool(late),
+        has_markers=branched.has_markers,
+        has_bad=branched.has_bad or LETTERS in physical,
     )
     after.shared = True
     ordered = {name: {**columns, **made}[name] for name in node.columns}
@@ -184,12 +185,12 @@ def _lanes(  # noqa: PLR0917 - what was made on the way
 
 def _beside(
     node: Window,
-    results: Lane,
+    results: Branch,
     physical: Mapping[str, Mapping[str, str]],
     of: ByKey,
 ) -> dict[str, str]:
     """What rows carry beside their columns: identity and timestamp."""
-    found, mine = physical[output_columns.RESULTS], f"{LANE} = {results.number}"
+    found, mine = physical[output_columns.RESULTS], f"{BRANCH} = {results.number}"
     keys = ", ".join(f"{found[name]} AS {quoted(name)}" for name in node.by)
     key = f"to_json(struct({keys}))" if keys else "'{}'"
     parts = [
@@ -202,11 +203,11 @@ def _beside(
     if OUTPUT in found:
         parts.append(found[OUTPUT])
     texts = {
-        IDENTITY: f"CASE WHEN {mine} THEN concat_ws(':', {', '.join(parts)}) END",
-        TIME: found[output_columns.TIMESTAMP],
+        RECORD_ID: f"CASE WHEN {mine} THEN concat_ws(':', {', '.join(parts)}) END",
+        TIMESTAMP_MS: found[output_columns.TIMESTAMP],
     }
-    if of.counted:
-        texts[ORDINAL] = "'0'"
+    if of.has_ordinals:
+        texts[RECORD_ORDINAL] = "'0'"
     return texts
 
 
@@ -217,6 +218,6 @@ def _coordinates(where: Mapping[str, str], of: ByKey) -> dict[str, str]:
         "partition": where[OF + "partition"],
         "offset": where[OF + "offset"],
     }
-    if of.counted:
-        texts[ORDINAL] = f"coalesce({where[OF + ORDINAL]}, '0')"
+    if of.has_ordinals:
+        texts[RECORD_ORDINAL] = f"coalesce({where[OF + RECORD_ORDINAL]}, '0')"
     return texts

@@ -21,7 +21,7 @@ from pyspark.sql import functions as F
 from flowcore.api.operators import Join, Operator
 from flowcore.errors import ResultError
 from flowcore.planner.plan import BoundedStage, LiveQuery, Plan
-from flowcore.spark.frame.branches import ORDINAL
+from flowcore.spark.frame.rows import RECORD_ORDINAL
 from flowcore.spark.frame.sql import quoted
 from flowcore.spark.results.context import Context
 from flowcore.spark.results.manifest import Manifest
@@ -177,7 +177,7 @@ def _load(
         # With one repeating key the first partner is number 0; with several only a global number is unique.
         groups = repeating[0] if len(repeating) == 1 else ()
         order = Window.partitionBy(*map(quoted, groups)).orderBy(*map(quoted, _sortable(frame)))
-        frame = frame.withColumn(ORDINAL, F.row_number().over(order) - 1)
+        frame = frame.withColumn(RECORD_ORDINAL, F.row_number().over(order) - 1)
     # A micro-batch query reads the table for every batch, the others once in minutes.
     often = any(
         operator in query.results and query.mode.value == "micro-batch"

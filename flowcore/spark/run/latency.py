@@ -14,14 +14,14 @@ from flowcore.kafka.latency_collector import LatencyCollector
 from flowcore.kafka.markers import MarkerSource, ensure_companion
 from flowcore.planner.plan import LiveQuery, Plan
 from flowcore.spark.results.context import Context
-from flowcore.spark.topics.side_channels import Beside
+from flowcore.spark.topics.side_channels import SideChannels
 
 __all__ = ["track"]
 
 
 @contextmanager
 def track(
-    plan: Plan, beside: Mapping[LiveQuery, Beside], context: Context
+    plan: Plan, side_channels: Mapping[LiveQuery, SideChannels], context: Context
 ) -> Iterator[tuple[LatencyCollector, ...]]:
     """Companion topics for the tracked queries, and markers through them while the context lasts.
 
@@ -31,7 +31,7 @@ def track(
     Raises:
         BrokerError: A broker cannot be reached.
     """
-    tracked = [query for query in beside if beside[query].tracked]
+    tracked = [query for query in side_channels if side_channels[query].tracked]
     sources = {topic: node for query in tracked for node in query.sources if (topic := topic_of(node))}
     sinks = {topic: node for query in tracked for node in query.sinks if (topic := topic_of(node))}
     for topic in (*sources, *sinks):

@@ -33,7 +33,7 @@ from flowcore.spark.run.observation import Observation
 from flowcore.spark.run.session import live_session
 from flowcore.spark.run.supervised import SupervisedQuery
 from flowcore.spark.run.task_slots import require_slots
-from flowcore.spark.topics.side_channels import Beside
+from flowcore.spark.topics.side_channels import SideChannels
 from flowcore.spark.topics.sinks import DEAD_LETTER_CONFIGS
 from flowcore.spark.topics.stream_source import output_servers
 
@@ -83,12 +83,16 @@ class LiveRun:
             prepare_topics(self.stage, self.context.settings)
             meter = self._observation.prepare()
             for query in self.stage.queries:
-                beside = Beside.of(query, self.plan, self.context.settings, self._checkpoint(query))
-                self._queries.append(SupervisedQuery(query, self.context, meter, self._results, beside))
+                side_channels = SideChannels.of(
+                    query, self.plan, self.context.settings, self._checkpoint(query)
+                )
+                self._queries.append(
+                    SupervisedQuery(query, self.context, meter, self._results, side_channels)
+                )
             require_slots(self.plan, self.context)
-            besides = {each.query: each.beside for each in self._queries}
-            if any(beside.tracked for beside in besides.values()):
-                self._collectors = self._closing.enter_context(track(self.plan, besides, self.context))
+            by_query = {each.query: each.side_channels for each in self._queries}
+            if any(side_channels.tracked for side_channels in by_query.values()):
+                self._collectors = self._closing.enter_context(track(self.plan, by_query, self.context))
             for each in self._queries:
                 self._closing.callback(each.stop)
                 each.start()

@@ -25,7 +25,7 @@ from flowcore.spark.operators.by_key import goes_by_clock
 from flowcore.spark.results.context import Context
 from flowcore.spark.results.joined import Joined
 from flowcore.spark.run.batch_end import end_after_batch, has_ended
-from flowcore.spark.topics.side_channels import Beside
+from flowcore.spark.topics.side_channels import SideChannels
 from flowcore.spark.topics.sinks import start_files
 from flowcore.spark.topics.stream_source import output_servers, sink_options
 from flowcore.spark.topics.watermarks import WatermarkSender, watermarks_of
@@ -42,7 +42,7 @@ class Prepared:
         query: With the mode in which it is to be started.
         catching_up: It ends when it has read what is there.
         joined: What it joins.
-        beside: What it carries beside its records.
+        side_channels: What it carries beside its records.
         frame: For its sink.
         types: Of each operator with state, the types of what Spark keeps.
     """
@@ -50,13 +50,17 @@ class Prepared:
     query: LiveQuery
     catching_up: bool
     joined: Joined
-    beside: Beside
+    side_channels: SideChannels
     frame: DataFrame
     types: Types
 
 
 def prepare(
-    query: LiveQuery, context: Context, joined: Joined, beside: Beside, batch_records: int | None = None
+    query: LiveQuery,
+    context: Context,
+    joined: Joined,
+    side_channels: SideChannels,
+    batch_records: int | None = None,
 ) -> Prepared:
     """Compile a query, and check that it may go on from its checkpoint.
 
@@ -64,7 +68,7 @@ def prepare(
         query: As it is planned.
         context: The live session and settings.
         joined: What it joins.
-        beside: What it carries beside its records.
+        side_channels: What it carries beside its records.
         batch_records: Let it catch up in micro-batches of so many records, and end; None for its own mode.
 
     Raises:
@@ -76,9 +80,9 @@ def prepare(
         query = replace(query, mode=Decision("micro-batch", (reason,)))
         context = replace(context, settings=replace(context.settings, max_batch_records=batch_records))
     with while_running(f"query {query.name!r}", context.log):
-        compiled = compile_query(query, context, joined, beside)
+        compiled = compile_query(query, context, joined, side_channels)
     check(query, context.flow, checkpoint_of(query, context.flow, context.settings), compiled.types)
-    return Prepared(query, batch_records is not None, joined, beside, compiled.frame, compiled.types)
+    return Prepared(query, batch_records is not None, joined, side_channels, compiled.frame, compiled.types)
 
 
 class RunningQuery:
@@ -100,7 +104,7 @@ class RunningQuery:
         with while_running(f"query {self.name!r}", context.log):
             self.running = self._start(prepared)
         self._closing.callback(self.running.stop)
-        self.watermarks = self._send_watermarks() if prepared.beside.watermarked else None
+        self.watermarks = self._send_watermarks() if prepared.side_channels.watermarked else None
 
     @property
     def name(self) -> str:
@@ -126,11 +130,15 @@ class RunningQuery:
         return checkpoint_of(self.prepared.query, self._context.flow, self._context.settings)
 
     def _send_watermarks(self) -> QueryWatermarks:
-        query, beside = self.prepared.query, self.prepared.beside
-        topics = {topic: beside.partitions[topic.name] for sink in beside.tagged if (topic := topic_of(sink))}
+        query, side_channels = self.prepared.query, self.prepared.side_channels
+        topics = {
+            topic: side_channels.partitions[topic.name]
+            for sink in side_channels.tagged
+            if (topic := topic_of(sink))
+        }
         servers = output_servers(query, self._context.settings)
         writer = ElementWriter(servers, topics, f"{self._context.flow}/{query.name}")
-        watermarks = watermarks_of(query, beside.partitions)
+        watermarks = watermarks_of(query, side_channels.partitions)
         sender = WatermarkSender(
             query,
             self.running,
@@ -145,9 +153,9 @@ class RunningQuery:
         return watermarks
 
     def _start(self, prepared: Prepared) -> StreamingQuery:
-        query, beside, settings = prepared.query, prepared.beside, self._context.settings
+        query, side_channels, settings = prepared.query, prepared.side_channels, self._context.settings
         by_clock = False
-        if beside.windowed:
+        if side_channels.windowed:
             # A query keeps what is set when it starts; without input the clock may still make windows emit.
             conf = self._context.spark.conf
             conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(1 << 17))
@@ -179,7 +187,9 @@ class RunningQuery:
             return start_files(files[0], writer.outputMode("append"), self._context)
         options = spark_login(output_servers(query, settings))
         return (
-            writer.format("kafka").options(**options, **sink_options(query, beside.limits.values())).start()
+            writer.format("kafka")
+            .options(**options, **sink_options(query, side_channels.limits.values()))
+            .start()
         )
 
 

@@ -18,14 +18,14 @@ from flowcore.backlog.checkpoints import batch_records
 from flowcore.errors import FlowcoreError
 from flowcore.planner.backlog import backlog_interval, thresholds
 from flowcore.planner.plan import LiveQuery
-from flowcore.spark.checkpoint.backlog_status import BacklogTeller
+from flowcore.spark.checkpoint.backlog_status import BacklogStatusWriter
 from flowcore.spark.checkpoint.identity import checkpoint_of, clear_unborn, record
 from flowcore.spark.frame.boundary import if_spark_lives
 from flowcore.spark.results.context import Context
 from flowcore.spark.results.joined import Joined, JoinedResults
 from flowcore.spark.run.progress import RunMeter
 from flowcore.spark.run.running_query import Prepared, RunningQuery, prepare
-from flowcore.spark.topics.side_channels import Beside
+from flowcore.spark.topics.side_channels import SideChannels
 
 __all__ = ["SupervisedQuery"]
 
@@ -41,17 +41,22 @@ class SupervisedQuery:
         context: The live session and settings.
         meter: Of the run.
         results: What the run's queries join.
-        beside: What the query carries beside its records.
+        side_channels: What the query carries beside its records.
 
     Raises:
         FlowcoreError: It cannot be compiled, or may not go on from its checkpoint.
     """
 
     def __init__(
-        self, query: LiveQuery, context: Context, meter: RunMeter, results: JoinedResults, beside: Beside
+        self,
+        query: LiveQuery,
+        context: Context,
+        meter: RunMeter,
+        results: JoinedResults,
+        side_channels: SideChannels,
     ) -> None:
         self.query = query
-        self.beside = beside
+        self.side_channels = side_channels
         self._context = context
         self._meter = meter
         self._results = results
@@ -61,7 +66,7 @@ class SupervisedQuery:
         self._reason = ""
         self._looked_s = 0.0
         self._running: RunningQuery | None = None
-        self._teller = BacklogTeller(self._checkpoint) if beside.windowed else None
+        self._backlog_status = BacklogStatusWriter(self._checkpoint) if side_channels.windowed else None
         self._ends_backlog = False
         meter.about_to_start(query, self._checkpoint, lambda: self.active)
         self._next = self._prepare(results.newest(query), behind=self._behind())
@@ -148,7 +153,7 @@ class SupervisedQuery:
 
         In a slice all is. Where a buffer waits for its end, a last run of nothing but that tells it.
         """
-        if self._teller is None:
+        if self._backlog_status is None:
             return
         progress = self._meter.query(self.query.name)
         backlog = progress.backlog
@@ -159,7 +164,7 @@ class SupervisedQuery:
             if not backlog and not waits:
                 return
         if backlog is not None:
-            self._teller.tell(backlog=backlog)
+            self._backlog_status.write(backlog=backlog)
 
     def _takes_over(self, running: RunningQuery) -> bool:
         """Whether there is another version to join, and it can be joined."""
@@ -225,7 +230,7 @@ class SupervisedQuery:
     def _prepare(self, joined: Joined, *, behind: bool) -> Prepared:
         settings = self._context.settings
         records = batch_records(backlog_interval(settings), self._per_second, settings.max_batch_records)
-        return prepare(self.query, self._context, joined, self.beside, records if behind else None)
+        return prepare(self.query, self._context, joined, self.side_channels, records if behind else None)
 
 
 def _named(versions: Mapping[str, str]) -> str:

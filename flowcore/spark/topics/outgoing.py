@@ -15,24 +15,22 @@ from pyspark.sql import DataFrame
 from flowcore.api.connectors import KafkaTopic
 from flowcore.api.operators import Read, Write
 from flowcore.kafka.elements import ELEMENT_HEADER
-from flowcore.spark.frame.branches import (
-    BAD,
-    EVENT,
-    FAILED,
-    IDENTITY,
+from flowcore.spark.frame.branches import Branch, BranchedFrame
+from flowcore.spark.frame.rows import (
+    BAD_REASON,
+    BRANCH,
+    FAILED_OPERATOR,
     KAFKA_MS,
-    LANE,
-    ORDINAL,
-    REASON,
-    TIME,
+    RECORD_ID,
+    RECORD_ORDINAL,
+    TIMESTAMP_MS,
     VALUE,
-    Lane,
-    Tracks,
+    RowKind,
 )
 from flowcore.spark.frame.sql import literal
 from flowcore.spark.topics import elements
-from flowcore.spark.topics.oversized import held_back
-from flowcore.spark.topics.side_channels import Beside
+from flowcore.spark.topics.oversized import divert_oversized
+from flowcore.spark.topics.side_channels import SideChannels
 from flowcore.spark.topics.sinks import bad_record_headers, headers, kafka_key, kafka_value
 
 __all__ = ["Outgoing"]
@@ -51,61 +49,66 @@ class Outgoing:
     Attributes:
         sinks: All that the query writes to.
         dead_letters: The sources whose bad messages leave through it.
-        beside: What it carries beside its records.
+        side_channels: What it carries beside its records.
         sources: The topics that it reads.
-        counted: Its records carry an ordinal.
+        has_ordinals: Its records carry an ordinal.
         bounded: The version of the bounded results that it joins; empty if it joins none.
     """
 
     sinks: Sequence[tuple[Write, KafkaTopic]]
     dead_letters: Sequence[tuple[Read, KafkaTopic]]
-    beside: Beside
+    side_channels: SideChannels
     sources: Sequence[KafkaTopic]
-    counted: bool
+    has_ordinals: bool
     bounded: str = ""
 
-    def messages(self, tracks: Tracks, ends: Sequence[tuple[Lane, Write, KafkaTopic]]) -> DataFrame:
+    def messages(
+        self, branched: BranchedFrame, ends: Sequence[tuple[Branch, Write, KafkaTopic]]
+    ) -> DataFrame:
         """Topic, key, value and headers of every row of a frame; and the partition, of markers."""
-        frame = tracks.frame
+        frame = branched.frame
         cases: list[tuple[str, _Message]] = []
-        if tracks.bad:
+        if branched.has_bad:
             for node, topic in self.dead_letters:
                 mine = f"topic IN ({literal(topic.name)}, {literal(topic.events)})"
-                failed = FAILED if FAILED in frame.columns else _NOTHING
-                cases.append((f"{LANE} = {BAD} AND {mine}", _dead_letter(node, topic, failed)))
-        if tracks.marked:
+                failed = FAILED_OPERATOR if FAILED_OPERATOR in frame.columns else _NOTHING
+                cases.append((f"{BRANCH} = {RowKind.BAD} AND {mine}", _dead_letter(node, topic, failed)))
+        if branched.has_markers:
             companions = sorted({topic.events for _, topic in self.sinks})
             target = literal(companions[0])
             if len(companions) > 1:
                 every = f"array({', '.join(map(literal, companions))})"
-                copies = f"explode(CASE WHEN {LANE} = {EVENT} THEN {every} ELSE array('') END)"
+                copies = f"explode(CASE WHEN {BRANCH} = {RowKind.MARKER} THEN {every} ELSE array('') END)"
                 frame, target = frame.selectExpr("*", f"{copies} AS {_TO}"), _TO
-            cases.append((f"{LANE} = {EVENT}", self._marker(target)))
-        cases += [(tracks.mine(lane), self._record(tracks, lane, sink, topic)) for lane, sink, topic in ends]
-        columns = ["topic", "key", "value", "headers", *(["partition"] if tracks.marked else [])]
+            cases.append((f"{BRANCH} = {RowKind.MARKER}", self._marker(target)))
+        cases += [
+            (branched.is_in(branch), self._record(branched, branch, sink, topic))
+            for branch, sink, topic in ends
+        ]
+        columns = ["topic", "key", "value", "headers", *(["partition"] if branched.has_markers else [])]
         frame = frame.selectExpr(*(f"{_case(cases, column)} AS {column}" for column in columns))
         written = [(sink, topic) for _, sink, topic in ends]
-        return held_back(frame, written, self.sources, self.beside.limits) if written else frame
+        return divert_oversized(frame, written, self.sources, self.side_channels.limits) if written else frame
 
-    def _record(self, tracks: Tracks, lane: Lane, sink: Write, topic: KafkaTopic) -> _Message:
-        columns = {name: lane.column(name) for name in sink.columns}
-        value = kafka_value(topic, columns, tracks.frame)
+    def _record(self, branched: BranchedFrame, branch: Branch, sink: Write, topic: KafkaTopic) -> _Message:
+        columns = {name: branch.column(name) for name in sink.columns}
+        value = kafka_value(topic, columns, branched.frame)
         found = {}
-        if lane.named:
-            ordinal = f" || ':' || {ORDINAL}" if self.counted else ""
-            found["flowcore-id"] = f"({IDENTITY}{ordinal})"
-        elif tracks.identified and lane.identified:
-            ordinal = ORDINAL if self.counted else "'0'"
+        if branch.has_record_id:
+            ordinal = f" || ':' || {RECORD_ORDINAL}" if self.has_ordinals else ""
+            found["flowcore-id"] = f"({RECORD_ID}{ordinal})"
+        elif branched.has_coordinates and branch.has_coordinates:
+            ordinal = RECORD_ORDINAL if self.has_ordinals else "'0'"
             if Counter(each.name for _, each in self.sinks)[topic.name] > 1:
                 ordinal += f" || {literal(f'.{sink.name}')}"  # branches of a record meet in the topic
             found["flowcore-id"] = f"(topic || ':' || partition || ':' || offset || ':' || {ordinal})"
         if self.bounded:
             found[BOUNDED_VERSION_HEADER] = literal(self.bounded)
-        if sink in self.beside.tagged:
+        if sink in self.side_channels.tagged:
             if topic.headers:
-                found[ELEMENT_HEADER] = elements.tagged_record(TIME, "X''")
+                found[ELEMENT_HEADER] = elements.tagged_record(TIMESTAMP_MS, "X''")
             else:
-                value = elements.tagged_record(TIME, value)
+                value = elements.tagged_record(TIMESTAMP_MS, value)
         return {
             "topic": literal(topic.name),
             "key": kafka_key(sink.key, columns),
@@ -115,7 +118,7 @@ class Outgoing:
         }
 
     def _marker(self, target: str) -> _Message:
-        counts = {topic.events: self.beside.partitions[topic.name] for _, topic in self.sinks}
+        counts = {topic.events: self.side_channels.partitions[topic.name] for _, topic in self.sinks}
         cases = " ".join(f"WHEN {literal(name)} THEN {count}" for name, count in counts.items())
         return {
             "topic": target,
@@ -131,13 +134,13 @@ def _dead_letter(node: Read, topic: KafkaTopic, failed: str) -> _Message:
         "topic": literal(topic.dead_letter),
         "key": _NOTHING,
         "value": VALUE,
-        "headers": bad_record_headers(node, REASON, KAFKA_MS, failed),
+        "headers": bad_record_headers(node, BAD_REASON, KAFKA_MS, failed),
         "partition": "CAST(NULL AS INT)",
     }
 
 
 def _case(cases: list[tuple[str, _Message]], column: str) -> str:
-    """The value of the first case that holds; the last needs no test, since every row is in a lane."""
+    """The value of the first case that holds; the last needs no test, since every row is in a branch."""
     *first, (_, last) = cases
     tests = " ".join(f"WHEN {condition} THEN {values[column]}" for condition, values in first)
     return f"CASE {tests} ELSE {last[column]} END" if first else last[column]

@@ -17,14 +17,14 @@ from flowcore.kafka.limits import TopicLimits
 from flowcore.spark.frame.sql import literal
 from flowcore.spark.topics.sinks import headers
 
-__all__ = ["held_back"]
+__all__ = ["divert_oversized"]
 
 _AROUND_BYTES = 512
 """Of a batch: its head, and the headers of a record, whose longest part is the name of a topic."""
 _ID = "CAST(filter(headers, h -> h.key = 'flowcore-id')[0].value AS STRING)"
 
 
-def held_back(
+def divert_oversized(
     messages: DataFrame,
     sinks: Sequence[tuple[Write, KafkaTopic]],
     sources: Sequence[KafkaTopic],

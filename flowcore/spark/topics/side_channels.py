@@ -23,13 +23,13 @@ from flowcore.settings import Settings
 from flowcore.spark.checkpoint.identity import topics_in
 from flowcore.spark.results.context import broker_of
 
-__all__ = ["Beside", "tracks_latency"]
+__all__ = ["SideChannels", "tracks_latency"]
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
+class SideChannels:
     """What a query carries beside its records.
 
     Attributes:
@@ -64,7 +64,7 @@ class Beside:
         return self.watermarked or self.windowed
 
     @classmethod
-    def of(cls, query: LiveQuery, plan: Plan, settings: Settings, checkpoint: Path) -> Beside:
+    def of(cls, query: LiveQuery, plan: Plan, settings: Settings, checkpoint: Path) -> SideChannels:
         """What a query carries, by its plan, its settings, and what it carried before.
 
         Raises:

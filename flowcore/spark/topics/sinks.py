@@ -19,7 +19,7 @@ from flowcore.kafka.elements import ELEMENT_HEADER
 from flowcore.kafka.limits import TopicLimits, topic_limits
 from flowcore.kafka.security import spark_login
 from flowcore.kafka.topics import ensure_topics
-from flowcore.spark.frame.branches import REASON
+from flowcore.spark.frame.rows import BAD_REASON
 from flowcore.spark.frame.sql import literal, quoted, struct
 from flowcore.spark.results.context import Context
 from flowcore.spark.topics import elements
@@ -128,7 +128,7 @@ def write_bad_records(node: Read, topic: KafkaTopic, bad: DataFrame, context: Co
     count = bad.count()
     if count:
         records = bad.selectExpr(
-            "value", f"{bad_record_headers(node, REASON, 'unix_millis(timestamp)')} AS headers"
+            "value", f"{bad_record_headers(node, BAD_REASON, 'unix_millis(timestamp)')} AS headers"
         )
         _send(records, topic.dead_letter, topic, context, DEAD_LETTER_CONFIGS)
     bad.unpersist()

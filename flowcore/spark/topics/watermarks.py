@@ -27,7 +27,8 @@ from flowcore.kafka.elements import ElementWriter
 from flowcore.planner.plan import LiveQuery
 from flowcore.serializers.formats.raw import RawFormat
 from flowcore.serializers.tagged import TaggedSerializer
-from flowcore.spark.frame.branches import LANE, TIME, Lane
+from flowcore.spark.frame.branches import Branch
+from flowcore.spark.frame.rows import BRANCH, TIMESTAMP_MS, RowKind
 from flowcore.watermarks.query import ArrivingWatermarks, GeneratedWatermarks, QueryWatermarks
 
 if TYPE_CHECKING:
@@ -63,18 +64,20 @@ def observed_as(node: Read) -> str:
     return f"flowcore-watermarks-{node.name}"
 
 
-def observations(node: Read, lane: Lane, control: int, partitions: int) -> list[Column]:
+def observations(node: Read, branch: Branch, partitions: int) -> list[Column]:
     """What each batch observes of a source: its newest timestamps, or the control elements in it."""
     topic = topic_of(node)
     if topic is None or topic.watermark is None:
         fields = f"struct(partition, offset, hex({ELEMENT}) AS element, coalesce({CHANNEL}, '') AS channel)"
-        return [F.expr(f"collect_list(CASE WHEN {LANE} = {control} THEN {fields} END)").alias("control")]
+        return [
+            F.expr(f"collect_list(CASE WHEN {BRANCH} = {RowKind.CONTROL} THEN {fields} END)").alias("control")
+        ]
     marker, said = marker_condition(node), watermark_expression(node)
-    newest = lane.expression(said) if said else TIME
-    counts = f" AND {lane.expression(marker)}" if marker else ""
+    newest = branch.expression(said) if said else TIMESTAMP_MS
+    counts = f" AND {branch.expression(marker)}" if marker else ""
     found = []
     for number in range(partitions):
-        mine = f"{LANE} = {lane.number} AND partition = {number}"
+        mine = f"{BRANCH} = {branch.number} AND partition = {number}"
         found.append(F.expr(f"max(CASE WHEN {mine}{counts} THEN {newest} END)").alias(f"newest_{number}"))
         found.append(F.expr(f"count_if({mine})").alias(f"records_{number}"))
     return found

@@ -17,7 +17,7 @@ from flowcore.errors import FunctionError
 INPUT: list[Any] = [("n", pa.int64())]
 ROWS: list[Any] = [
     ("topic", pa.string()), ("partition", pa.int32()), ("offset", pa.int64()), ("_ordinal", pa.string()),
-    ("_value", pa.binary()), ("_lane", pa.int32()), ("_c1", pa.int64()), ("_c2", pa.string()),
+    ("_value", pa.binary()), ("_branch", pa.int32()), ("_c1", pa.int64()), ("_c2", pa.string()),
 ]  # fmt: skip
 OUTPUT: list[Any] = [*ROWS[:6], ROWS[7], ("_c3", pa.int64())]
 Record = dict[str, Any]
@@ -32,22 +32,24 @@ def _step(function: Callable[[Any], Any], kind: Kind, *behind: Step, outlet: int
 
 def _chain(head: Step, *ways: Way, number: int | None = 1) -> PassingChain:
     return PassingChain(
-        spec=ChainSpec(pa.schema(INPUT), head), check="off", inputs={"n": "_c1"}, lane="_lane", number=number,
+        spec=ChainSpec(pa.schema(INPUT), head), check="off", inputs={"n": "_c1"},
+        branch="_branch", number=number,
         carried=["topic", "partition", "offset", "_ordinal"], ordinal="_ordinal",
         coordinates=["topic", "partition", "offset"], schema=pa.schema(OUTPUT),
-        ways=ways or [Way(lane=1, columns={"n": "_c3"}, step="s")],
+        ways=ways or [Way(branch=1, columns={"n": "_c3"}, step="s")],
     )  # fmt: skip
 
 
-def _batch(*lanes: int, ordinal: str = "0") -> pa.RecordBatch:
-    """One row for each lane; the offset is its place, bytes are in rows that are no records."""
+def _batch(*branches: int, ordinal: str = "0") -> pa.RecordBatch:
+    """One row for each branch; the offset is its place, bytes are in rows that are no records."""
     rows = [
         {
-            "topic": "t", "partition": 0, "offset": place, "_ordinal": ordinal if lane > 0 else None,
-            "_value": b"x" if lane < 1 else None, "_lane": lane, "_c1": place * 10 if lane > 0 else None,
-            "_c2": f"other {place}" if lane > 1 else None,
+            "topic": "t", "partition": 0, "offset": place, "_ordinal": ordinal if branch > 0 else None,
+            "_value": b"x" if branch < 1 else None, "_branch": branch,
+            "_c1": place * 10 if branch > 0 else None,
+            "_c2": f"other {place}" if branch > 1 else None,
         }
-        for place, lane in enumerate(lanes)
+        for place, branch in enumerate(branches)
     ]  # fmt: skip
     return pa.RecordBatch.from_pylist(rows, schema=pa.schema(ROWS))
 
@@ -65,7 +67,7 @@ def test_other_rows_pass_as_they_are_behind_the_records() -> None:
     """A function that fails on everything never sees them."""
     found = _rows(_chain(_step(lambda _: 1 // 0, "map")), _batch(0, 2, -1))
 
-    assert [row["_lane"] for row in found] == [0, 2, -1]
+    assert [row["_branch"] for row in found] == [0, 2, -1]
     assert [row["_value"] for row in found] == [b"x", None, b"x"]
     assert [row["_c2"] for row in found] == [None, "other 1", None]
     assert all(row["_c3"] is None for row in found)
@@ -75,7 +77,7 @@ def test_marker_does_not_overtake_the_records_before_it() -> None:
     """Of one batch."""
     found = _rows(_chain(_step(dict, "map")), _batch(1, -1, 1), _batch(1, 1))
 
-    assert [row["_lane"] for row in found] == [1, 1, -1, 1, 1]
+    assert [row["_branch"] for row in found] == [1, 1, -1, 1, 1]
     assert [row["_c3"] for row in found] == [0, 20, None, 0, 10]
 
 
@@ -84,21 +86,21 @@ def test_outputs_of_one_record_are_told_apart(ordinal: str) -> None:
     """The first one keeps its ordinal."""
     found = _rows(_chain(_step(_repeated, "flat_map")), _batch(1, 0, 1, 1, ordinal=ordinal))
 
-    records = [(row["offset"], row["_ordinal"], row["_c3"]) for row in found if row["_lane"] == 1]
+    records = [(row["offset"], row["_ordinal"], row["_c3"]) for row in found if row["_branch"] == 1]
     second = [(2, ordinal, 20), (2, f"{ordinal}.s-1", 20)]
     third = [(3, ordinal, 30), (3, f"{ordinal}.s-1", 30), (3, f"{ordinal}.s-2", 30)]
     assert records == [*second, *third]
 
 
 def test_filter_keeps_the_coordinates_of_what_it_keeps() -> None:
-    """And each output goes on in the lane of its outlet."""
+    """And each output goes on in the branch of its outlet."""
     branches = _step(lambda r: r["n"] > 10, "filter", outlet=0), _step(dict, "map", outlet=1)
     head = _step(dict, "map", *branches, outlet=None)
-    ways = [Way(lane=number, columns={"n": "_c3"}, step=None) for number in (7, 8)]
+    ways = [Way(branch=number, columns={"n": "_c3"}, step=None) for number in (7, 8)]
 
     found = _rows(_chain(head, *ways), _batch(1, 1, 1))
 
-    assert [(row["_lane"], row["offset"]) for row in found] == [(7, 2), (8, 0), (8, 1), (8, 2)]
+    assert [(row["_branch"], row["offset"]) for row in found] == [(7, 2), (8, 0), (8, 1), (8, 2)]
     assert {row["_ordinal"] for row in found} == {"0"}
 
 
@@ -106,7 +108,7 @@ def test_batch_function_has_no_coordinates_to_keep() -> None:
     """Null, where other rows have them."""
     found = _rows(_chain(_step(lambda batch: batch.slice(1), "map_batches")), _batch(1, 0, 1))
 
-    assert [(row["_lane"], row["topic"], row["offset"], row["_c3"]) for row in found] == [
+    assert [(row["_branch"], row["topic"], row["offset"], row["_c3"]) for row in found] == [
         (1, None, None, 20), (0, "t", 1, None),
     ]  # fmt: skip
 
@@ -117,7 +119,7 @@ def test_error_names_the_coordinates() -> None:
         _rows(_chain(_step(lambda r: 1 // (r["n"] - 20) and r, "map")), _batch(1, 0, 1))
 
 
-def test_all_rows_are_the_chains_where_no_lanes_are() -> None:
+def test_all_rows_are_the_chains_where_no_branches_are() -> None:
     """Whatever their number."""
     found = _rows(_chain(_step(dict, "map"), number=None), _batch(1, 2))
 
@@ -125,21 +127,21 @@ def test_all_rows_are_the_chains_where_no_lanes_are() -> None:
 
 
 @given(st.lists(st.lists(st.integers(-1, 3), max_size=6), max_size=4))
-def test_every_row_comes_out_once(lanes: list[list[int]]) -> None:
+def test_every_row_comes_out_once(branches: list[list[int]]) -> None:
     """Each with its own coordinates, in the order of its kind."""
-    batches = [_batch(*each) for each in lanes]
+    batches = [_batch(*each) for each in branches]
 
     found = [list(_chain(_step(dict, "map")).run([batch])) for batch in batches]
 
-    for given_rows, made in zip(lanes, found, strict=True):
+    for given_rows, made in zip(branches, found, strict=True):
         rows = [row for batch in made for row in batch.to_pylist()]
-        assert [(row["_lane"], row["offset"]) for row in rows] == [
-            *((lane, place) for place, lane in enumerate(given_rows) if lane == 1),
-            *((lane, place) for place, lane in enumerate(given_rows) if lane != 1),
+        assert [(row["_branch"], row["offset"]) for row in rows] == [
+            *((branch, place) for place, branch in enumerate(given_rows) if branch == 1),
+            *((branch, place) for place, branch in enumerate(given_rows) if branch != 1),
         ]
 
 
-FAILING = Failing(lane=0, value="_value", reason="_c2", operator="_failed")
+FAILING = Failing(branch=0, value="_value", reason="_c2", operator="_failed")
 
 
 def _lenient(head: Step, *ways: Way) -> PassingChain:
@@ -147,10 +149,10 @@ def _lenient(head: Step, *ways: Way) -> PassingChain:
     return replace(_chain(head, *ways), schema=schema, failing=FAILING)
 
 
-def _messages(*lanes: int) -> pa.RecordBatch:
+def _messages(*branches: int) -> pa.RecordBatch:
     """As `_batch`; all rows have their bytes."""
-    batch = _batch(*lanes)
-    values = pa.array([f"bytes {place}".encode() for place in range(len(lanes))])
+    batch = _batch(*branches)
+    values = pa.array([f"bytes {place}".encode() for place in range(len(branches))])
     return batch.set_column(batch.schema.get_field_index("_value"), "_value", values)
 
 
@@ -164,15 +166,15 @@ def test_record_that_fails_goes_on_as_a_bad_message() -> None:
 
     rows = _rows(chain, _messages(1, 1, 2, 1, 1, 1, 1, 1, 1))
 
-    mine = {row["offset"]: row for row in rows if row["_lane"] == 1}
-    bad = {row["offset"]: row for row in rows if row["_lane"] == 0}
+    mine = {row["offset"]: row for row in rows if row["_branch"] == 1}
+    bad = {row["offset"]: row for row in rows if row["_branch"] == 0}
     assert {**mine, **bad}.keys() == {0, 1, 3, 4, 5, 6, 7, 8}
     assert bad.keys() == {0, 7}
     assert all(bad[place]["_value"] == f"bytes {place}".encode() for place in bad)
     assert all(bad[place]["_failed"] == "op" for place in bad)
     assert "ZeroDivisionError" in bad[7]["_c2"]
     assert "t[0]@7" in bad[7]["_c2"]
-    assert [row["offset"] for row in rows if row["_lane"] == 2] == [2]
+    assert [row["offset"] for row in rows if row["_branch"] == 2] == [2]
 
 
 def test_record_that_fails_leaves_nothing_else() -> None:
@@ -183,13 +185,14 @@ def test_record_that_fails_leaves_nothing_else() -> None:
         yield {"n": 1 // (record["n"] - 20) * 0}
 
     kept = _step(lambda record: record, "map", _step(some, "flat_map", outlet=1), outlet=0)
-    ways = Way(lane=1, columns={"n": "_c3"}, step="s"), Way(lane=3, columns={"n": "_c3"}, step="s")
+    ways = Way(branch=1, columns={"n": "_c3"}, step="s"), Way(branch=3, columns={"n": "_c3"}, step="s")
 
     rows = _rows(_lenient(kept, *ways), _messages(1, 1, 1, 1))
 
-    assert {lane: sorted(row["offset"] for row in rows if row["_lane"] == lane) for lane in (0, 1, 3)} == {
-        0: [2], 1: [0, 1, 3], 3: [0, 0, 1, 1, 3, 3],
-    }  # fmt: skip
+    offsets = {
+        branch: sorted(row["offset"] for row in rows if row["_branch"] == branch) for branch in (0, 1, 3)
+    }
+    assert offsets == {0: [2], 1: [0, 1, 3], 3: [0, 0, 1, 1, 3, 3]}
 
 
 def test_record_whose_output_does_not_fit_fails_too() -> None:
@@ -198,9 +201,9 @@ def test_record_whose_output_does_not_fit_fails_too() -> None:
 
     rows = _rows(_lenient(odd), _messages(*[1] * 2500))
 
-    assert [row["offset"] for row in rows if row["_lane"] == 1] == list(range(0, 2500, 2))
-    assert sorted(row["offset"] for row in rows if row["_lane"] == 0) == list(range(1, 2500, 2))
-    assert all("emits n='x'" in row["_c2"] for row in rows if row["_lane"] == 0)
+    assert [row["offset"] for row in rows if row["_branch"] == 1] == list(range(0, 2500, 2))
+    assert sorted(row["offset"] for row in rows if row["_branch"] == 0) == list(range(1, 2500, 2))
+    assert all("emits n='x'" in row["_c2"] for row in rows if row["_branch"] == 0)
 
 
 def test_record_without_bytes_stops_everything() -> None:
@@ -222,16 +225,16 @@ def test_failure_of_no_single_record_stops_everything() -> None:
 
 
 @pytest.mark.parametrize("check", ["off", "sample", "full"])
-@given(lanes=st.lists(st.sampled_from([1, 1, 1, 2]), max_size=30))
-def test_every_record_comes_out_or_is_bad_whatever_is_checked(check: Any, lanes: list[int]) -> None:
+@given(branches=st.lists(st.sampled_from([1, 1, 1, 2]), max_size=30))
+def test_every_record_comes_out_or_is_bad_whatever_is_checked(check: Any, branches: list[int]) -> None:
     """Once, and never both."""
     chain = replace(_lenient(_step(_seventh, "map", _step(_seventh, "map"), outlet=None)), check=check)
 
-    rows = _rows(chain, _messages(*lanes))
+    rows = _rows(chain, _messages(*branches))
 
-    expected = [place for place, lane in enumerate(lanes) if lane == 1 and _fails_twice(place * 10)]
-    assert sorted(row["offset"] for row in rows) == list(range(len(lanes)))
-    assert sorted(row["offset"] for row in rows if row["_lane"] == 0) == expected
+    expected = [place for place, branch in enumerate(branches) if branch == 1 and _fails_twice(place * 10)]
+    assert sorted(row["offset"] for row in rows) == list(range(len(branches)))
+    assert sorted(row["offset"] for row in rows if row["_branch"] == 0) == expected
 
 
 def _fails_twice(number: int) -> bool:
@@ -246,7 +249,7 @@ def test_record_that_failed_is_bad_in_its_own_batch_alone() -> None:
     """A worker runs many batches."""
     rows = _rows(_lenient(_step(_seventh, "map")), _messages(1, 1), _messages(2), _messages(2, 1))
 
-    assert [(row["_lane"], row["offset"]) for row in rows] == [(1, 1), (0, 0), (2, 0), (1, 1), (2, 0)]
+    assert [(row["_branch"], row["offset"]) for row in rows] == [(1, 1), (0, 0), (2, 0), (1, 1), (2, 0)]
 
 
 def test_check_forgets_the_records_that_failed() -> None:
@@ -261,4 +264,4 @@ def test_check_forgets_the_records_that_failed() -> None:
 
     rows = _rows(replace(_lenient(sender), check="full"), _messages(1, 1))
 
-    assert sorted((row["_lane"], row["offset"]) for row in rows) == [(0, 0), (1, 1)]
+    assert sorted((row["_branch"], row["offset"]) for row in rows) == [(0, 0), (1, 1)]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from flowcore.spark.checkpoint.backlog_status import BacklogTeller, told_backlog
+from flowcore.spark.checkpoint.backlog_status import BacklogStatusWriter, read_backlog_status
 
 pytestmark = pytest.mark.spark
 
@@ -18,7 +18,7 @@ class _Heard:
 
     def __init__(self, spark: SparkSession, folder: Path) -> None:
         self.checkpoint = folder / "query"
-        self.frame = told_backlog(spark, self.checkpoint)
+        self.frame = read_backlog_status(spark, self.checkpoint)
         self.heard: list[list[bool]] = []
 
     def run(self, *, fails: bool = False) -> None:
@@ -39,15 +39,15 @@ class _Heard:
 def test_each_change_is_heard_once_and_in_order(spark: SparkSession, tmp_path: Path) -> None:
     """What is told again is no change; nothing told, no batch; what was read is deleted."""
     stream = _Heard(spark, tmp_path)
-    teller = BacklogTeller(stream.checkpoint)
+    status = BacklogStatusWriter(stream.checkpoint)
     for backlog in (True, True, False, True):
-        teller.tell(backlog=backlog)
+        status.write(backlog=backlog)
 
     stream.run()
     stream.run()
-    teller.tell(backlog=True)
+    status.write(backlog=True)
     stream.run()
-    teller.tell(backlog=False)
+    status.write(backlog=False)
     stream.run()
     stream.run()
 
@@ -58,9 +58,9 @@ def test_each_change_is_heard_once_and_in_order(spark: SparkSession, tmp_path: P
 def test_batch_that_is_run_again_hears_the_same(spark: SparkSession, tmp_path: Path) -> None:
     """And not what was told since, by a driver that knows nothing of the one before."""
     stream = _Heard(spark, tmp_path)
-    BacklogTeller(stream.checkpoint).tell(backlog=True)
+    BacklogStatusWriter(stream.checkpoint).write(backlog=True)
     stream.run(fails=True)
-    BacklogTeller(stream.checkpoint).tell(backlog=False)
+    BacklogStatusWriter(stream.checkpoint).write(backlog=False)
 
     stream.run()
 
@@ -70,11 +70,11 @@ def test_batch_that_is_run_again_hears_the_same(spark: SparkSession, tmp_path: P
 def test_batch_whose_file_is_gone_hears_nothing(spark: SparkSession, tmp_path: Path) -> None:
     """An older copy of a checkpoint goes on; the start tells anew."""
     stream = _Heard(spark, tmp_path)
-    BacklogTeller(stream.checkpoint).tell(backlog=True)
+    BacklogStatusWriter(stream.checkpoint).write(backlog=True)
     stream.run(fails=True)
     for file in (tmp_path / "query.backlog").glob("*.json"):
         file.unlink()
-    BacklogTeller(stream.checkpoint).tell(backlog=False)
+    BacklogStatusWriter(stream.checkpoint).write(backlog=False)
 
     stream.run()
 

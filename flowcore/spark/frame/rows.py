@@ -1,0 +1,54 @@
+"""Rows of a live query's frame: the kinds of rows, and the columns that they carry for the engine."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+__all__ = [
+    "BAD_REASON",
+    "BRANCH",
+    "FAILED_OPERATOR",
+    "FIRST_BRANCH",
+    "KAFKA_MS",
+    "NEWEST",
+    "RECORD_ID",
+    "RECORD_ORDINAL",
+    "SOURCE",
+    "TIMESTAMP_MS",
+    "VALUE",
+    "RowKind",
+]
+
+
+class RowKind(IntEnum):
+    """The value of the column `BRANCH` in a row that is not a record of a branch."""
+
+    BAD = 0
+    """A message that could not be read, or a record whose function failed: for the dead-letter topic."""
+    MARKER = -1
+    """A latency marker's event from a companion topic."""
+    CONTROL = -2
+    """A control element of a tagged topic, such as a watermark."""
+    DROPPED = -3
+    """A record that a filter dropped; its timestamp still counts for watermarks."""
+    COUNTERS = -4
+    """Counters of an operator on key groups; the query observes and drops them."""
+
+
+FIRST_BRANCH = 1
+"""Records have the number of their branch, from this one up."""
+BRANCH = "_branch"
+"""The number of a record's branch, or the row's kind."""
+RECORD_ID = "_record_id"
+"""The id of an output of a window or process function; only downstream of these."""
+RECORD_ORDINAL = "_ordinal"
+"""Tells apart the records that were made of one source record: text, the last part of a record id."""
+TIMESTAMP_MS = "_timestamp_ms"
+"""When a record happened; only if a sink writes it or windows go by it."""
+SOURCE, NEWEST = "_source", "_newest_ms"
+"""The number of a record's source; its timestamp if that counts for watermarks. Only upstream of windows."""
+VALUE, BAD_REASON, KAFKA_MS = "_value", "_reason", "_kafka_ms"
+"""The bytes of a message; why it is bad; the time that Kafka keeps. Of rows that are not records."""
+FAILED_OPERATOR = "_failed"
+"""The operator whose function failed for a bad row, null if the message could not be read. Only where
+functions run; then records carry `VALUE` and `KAFKA_MS`, too."""
