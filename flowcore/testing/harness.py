@@ -4,7 +4,7 @@ It runs the very logic that runs in a flow, without Spark, Kafka or a real clock
 came out of it; all that ever came out is kept too.
 
 >>> from flowcore.windows import WindowAggregate, TumblingWindows, WindowConfig
->>> from flowcore.windows.aggregates import Sum
+>>> from flowcore.testing.window_functions import Sum
 >>> harness = WindowHarness(
 ...     WindowConfig(assigner=TumblingWindows(1000), function=WindowAggregate(Sum()), late="side-output")
 ... )

@@ -25,7 +25,7 @@ from flowcore.keyed.plain import from_plain, to_plain
 from flowcore.keyed.user_code import columns_of, of_operator, said_of
 from flowcore.windows import Emissions, KeyedRecord, WindowConfig, WindowOperator, WindowResult, WindowState
 from flowcore.windows.codec import VERSION, decode_key, encode_key, form_of
-from flowcore.windows.lenient import FailedRecord, FailedWindow, LenientWindowOperator
+from flowcore.windows.isolation import FailedRecord, FailedWindow, IsolatingWindowOperator
 from flowcore.windows.panes import OpenPane, forget_key
 from flowcore.windows.timers import Timer, TimerQueue
 from flowcore.windows.window import TimeWindow, saturated
@@ -96,7 +96,7 @@ class _Group:
     def __init__(self, of: RecordWindows) -> None:
         self._of = of
         self._operator = WindowOperator(of.config)
-        self._minding: LenientWindowOperator | None = None
+        self._minding: IsolatingWindowOperator | None = None
         self._failed = False
         self._touched: set[Any] = set()
         self._state = WindowState(
@@ -149,7 +149,7 @@ class _Group:
     def mind(self) -> bool:
         """See `flowcore.keyed.operator.Lenient`."""
         if self._of.letters is not None:
-            self._minding = LenientWindowOperator(self._of.config, self._require)
+            self._minding = IsolatingWindowOperator(self._of.config, self._require)
         return self._minding is not None
 
     def header(self) -> Mapping[str, Any]:

@@ -20,7 +20,8 @@ from flowcore.process.keyed import KeyedProcesses
 from flowcore.settings import Settings
 from flowcore.spark.run.inspection import KeyGroupState, NativeState, state_of
 from flowcore.spark.run.session import live_session
-from flowcore.testing.spark_steps import Steps
+from flowcore.testing.stepped_query import Steps
+from flowcore.testing.window_functions import CollectList
 from flowcore.windows import (
     CountEvictor,
     SessionWindows,
@@ -29,9 +30,8 @@ from flowcore.windows import (
     WindowConfig,
     WindowProcess,
 )
-from flowcore.windows.aggregates import CollectList
 from flowcore.windows.built_in import BuiltIn, BuiltIns
-from flowcore.windows.columnar.folded import FoldedWindows
+from flowcore.windows.columnar.keyed import ColumnarWindows
 from flowcore.windows.keyed import RecordWindows
 
 ROWS = pa.schema([pa.field("user", pa.string()), pa.field("t", pa.int64()), pa.field("v", pa.int64())])
@@ -52,9 +52,9 @@ class Kept(KeyedProcessFunction):
         context.register_processing_timer(99_999_999_999_999)
 
 
-def folded(assigner: Any) -> FoldedWindows:
+def folded(assigner: Any) -> ColumnarWindows:
     config = WindowConfig(assigner=assigner, function=TOTALS, allowed_lateness_ms=5)
-    return FoldedWindows(config=config, keys=("user",), timestamp="t", rows=ROWS)
+    return ColumnarWindows(config=config, keys=("user",), timestamp="t", rows=ROWS)
 
 
 def evicted() -> RecordWindows:

@@ -15,16 +15,14 @@ def _imported(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     import sys  # noqa: PLC0415 - of the worker
 
     for _ in batches:
-        found = sorted(
-            {"pandas", "flowcore.windows.columnar.folded", "flowcore.chains.task"} & {*sys.modules}
-        )
+        found = sorted({"pandas", "flowcore.windows.columnar.keyed", "flowcore.chains.task"} & {*sys.modules})
         yield pa.RecordBatch.from_pydict({"name": found})
 
 
 def test_worker_is_forked_with_its_imports(spark: SparkSession) -> None:
     found = spark.range(0, 1, 1, 1).mapInArrow(_imported, "name STRING").toArrow()
 
-    assert found["name"].to_pylist() == ["flowcore.chains.task", "flowcore.windows.columnar.folded", "pandas"]
+    assert found["name"].to_pylist() == ["flowcore.chains.task", "flowcore.windows.columnar.keyed", "pandas"]
 
 
 def test_environment_is_another_where_queries_are_told_apart(spark: SparkSession) -> None:

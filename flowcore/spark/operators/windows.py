@@ -34,7 +34,7 @@ from flowcore.spark.operators.by_key import (
 )
 from flowcore.spark.operators.dead_letters import letter_columns, letters_for
 from flowcore.spark.operators.python_chain import arrow_schema, types_of
-from flowcore.windows.columnar.folded import FoldedWindows
+from flowcore.windows.columnar.keyed import ColumnarWindows
 from flowcore.windows.columnar.result_types import result_type
 from flowcore.windows.keyed import RecordWindows
 
@@ -92,7 +92,7 @@ def operator_of(
     """
     types = {field.name: field.type for field in rows}
     if _folded(node, rows):
-        return FoldedWindows(config=node.config, keys=node.by, timestamp=STAMP, rows=rows, late=late)
+        return ColumnarWindows(config=node.config, keys=node.by, timestamp=STAMP, rows=rows, late=late)
     return RecordWindows(
         name=node.name,
         config=node.config,
@@ -109,7 +109,7 @@ def operator_of(
 
 def _folded(node: Window, rows: pa.Schema) -> bool:
     """By column, where no user's function is asked for a record."""
-    return FoldedWindows.refusal(node.config, {field.name: field.type for field in rows}) is None
+    return ColumnarWindows.refusal(node.config, {field.name: field.type for field in rows}) is None
 
 
 def _values(node: Window) -> list[str]:

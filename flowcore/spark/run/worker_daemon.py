@@ -17,7 +17,7 @@ from flowcore import chains
 from flowcore.process import keyed as processes
 from flowcore.spark.operators import key_groups
 from flowcore.windows import keyed as records
-from flowcore.windows.columnar import folded
+from flowcore.windows.columnar import keyed as folded
 
 __all__ = ["IMPORTED"]
 

@@ -21,7 +21,7 @@ from flowcore.flush.keyed import ELEMENTS, FlushBuffers
 from flowcore.keyed.operator import Outputs
 from flowcore.serializers.formats.raw import RawFormat
 from flowcore.serializers.tagged import TaggedSerializer
-from flowcore.testing.spark_steps import Steps
+from flowcore.testing.stepped_query import Steps
 from flowcore.testing.transcripts.elements import element_of, shown
 from flowcore.testing.transcripts.flush import flush_config
 

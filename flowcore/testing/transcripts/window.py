@@ -10,6 +10,7 @@ from flowcore.elements import MAX_TIMESTAMP_MS
 from flowcore.errors import ConfigurationError, InvalidWindowError, NoTimestampError
 from flowcore.testing.harness import WindowHarness
 from flowcore.testing.transcripts.runner import Kind, Refused
+from flowcore.testing.window_functions import CollectList, Sum
 from flowcore.windows import (
     CountEvictor,
     DeltaEvictor,
@@ -27,7 +28,6 @@ from flowcore.windows import (
     WindowProcess,
     WindowResult,
 )
-from flowcore.windows.aggregates import CollectList, Sum
 from flowcore.windows.triggers import (
     ContinuousEventTime,
     ContinuousProcessingTime,

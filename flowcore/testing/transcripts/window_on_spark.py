@@ -13,13 +13,13 @@ from flowcore.elements import MAX_TIMESTAMP_MS, Watermark
 from flowcore.errors import InvalidWindowError, NoTimestampError, RunError
 from flowcore.keyed.operator import KeyGroupOperator, Outputs
 from flowcore.keyed.output_columns import END, RESULTS, START, TIMESTAMP
-from flowcore.testing.spark_steps import Steps
+from flowcore.testing.stepped_query import Steps
 from flowcore.testing.transcripts.runner import Refused
 from flowcore.testing.transcripts.window import window_config
+from flowcore.testing.window_functions import Sum
 from flowcore.windows import WindowAggregate, WindowConfig
-from flowcore.windows.aggregates import Sum
 from flowcore.windows.built_in import BuiltIn, BuiltIns
-from flowcore.windows.columnar.folded import FoldedWindows
+from flowcore.windows.columnar.keyed import ColumnarWindows
 from flowcore.windows.keyed import RecordWindows
 
 __all__ = ["WindowSteps"]
@@ -94,8 +94,8 @@ def _operator(config: WindowConfig, *, listing: bool) -> KeyGroupOperator:
     folded = config
     if isinstance(config.function, WindowAggregate) and isinstance(config.function.function, Sum):
         folded = replace(config, function=_TOTAL)
-    if FoldedWindows.refusal(folded, types) is None:
-        return FoldedWindows(
+    if ColumnarWindows.refusal(folded, types) is None:
+        return ColumnarWindows(
             config=folded, keys=("key",), timestamp="timestamp_ms", rows=_ROWS, late=tuple(types)
         )
     value = pa.list_(pa.int64()) if listing else pa.int64()

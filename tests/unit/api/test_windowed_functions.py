@@ -17,12 +17,12 @@ from flowcore import (
 from flowcore.api.operators import Window
 from flowcore.errors import PlanError
 from flowcore.testing.harness import WindowHarness
+from flowcore.testing.window_functions import CollectList, Sum
 from flowcore.windows import (
     CountEvictor,
     DeltaEvictor,
     GlobalWindows,
 )
-from flowcore.windows.aggregates import CollectList, Sum
 from flowcore.windows.built_in import BuiltIn
 from flowcore.windows.triggers import Count, Delta, Never, Purging
 

@@ -39,7 +39,7 @@ from flowcore.serializers.formats.raw import RawFormat
 from flowcore.serializers.tagged import TaggedSerializer
 from flowcore.windows import TumblingWindows, WindowAggregate, WindowConfig
 from flowcore.windows.built_in import BuiltIn, BuiltIns
-from flowcore.windows.columnar.folded import FoldedWindows
+from flowcore.windows.columnar.keyed import ColumnarWindows
 
 ROWS = pa.schema([pa.field("key", pa.string()), pa.field("value", pa.int64()), pa.field("t", pa.int64())])
 EVENTS = LatencyMarkerEventSerializer()
@@ -403,7 +403,7 @@ def test_latest_knows_when_it_holds_so_many_keys(most: int) -> None:
                 held.clear()
 
 
-WINDOWS = FoldedWindows(
+WINDOWS = ColumnarWindows(
     config=WindowConfig(
         assigner=TumblingWindows(10),
         function=WindowAggregate(BuiltIns((("total", BuiltIn("sum", ("value",))),))),

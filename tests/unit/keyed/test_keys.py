@@ -21,7 +21,7 @@ from flowcore.process.keyed import KeyedProcesses
 from flowcore.watermarks.strategies import BoundedOutOfOrderness, WatermarkStrategy
 from flowcore.windows import SessionWindows, TumblingWindows, WindowAggregate, WindowConfig
 from flowcore.windows.built_in import BuiltIn, BuiltIns
-from flowcore.windows.columnar.folded import FoldedWindows
+from flowcore.windows.columnar.keyed import ColumnarWindows
 from flowcore.windows.keyed import RecordWindows
 
 NAN = float("nan")
@@ -68,8 +68,8 @@ def operators() -> dict[str, Any]:
     both = {"keys": ("k", "f"), "timestamp": "t", "rows": ROWS}
     results = pa.schema([pa.field("n", pa.int64()), pa.field("total", pa.int64())])
     return {
-        "tumbling": FoldedWindows(config=config(TumblingWindows(1_000)), **both),
-        "sessions": FoldedWindows(config=config(SessionWindows(100)), **both),
+        "tumbling": ColumnarWindows(config=config(TumblingWindows(1_000)), **both),
+        "sessions": ColumnarWindows(config=config(SessionWindows(100)), **both),
         "records": RecordWindows(
             name="w", config=config(TumblingWindows(1_000)), key_of=lambda key: key, values=("v",),
             results=results, **both,

@@ -23,7 +23,7 @@ from flowcore.serializers.events import LatencyMarkerEventSerializer
 from flowcore.watermarks.strategies import BoundedOutOfOrderness, WatermarkStrategy
 from flowcore.windows import SlidingWindows, TumblingWindows, WindowAggregate, WindowConfig
 from flowcore.windows.built_in import BuiltIn, BuiltIns
-from flowcore.windows.columnar.folded import FoldedWindows
+from flowcore.windows.columnar.keyed import ColumnarWindows
 from flowcore.windows.keyed import RecordWindows
 
 ROWS = pa.schema([pa.field("user", pa.string()), pa.field("t", pa.int64()), pa.field("v", pa.int64())])
@@ -31,8 +31,8 @@ TOTALS = (("n", BuiltIn("count")), ("total", BuiltIn("sum", ("v",))))
 STRATEGY = WatermarkStrategy(BoundedOutOfOrderness(0))
 
 
-def by_column(config: WindowConfig) -> FoldedWindows:
-    return FoldedWindows(config=config, keys=("user",), timestamp="t", rows=ROWS, late=("user", "t"))
+def by_column(config: WindowConfig) -> ColumnarWindows:
+    return ColumnarWindows(config=config, keys=("user",), timestamp="t", rows=ROWS, late=("user", "t"))
 
 
 def by_record(config: WindowConfig) -> RecordWindows:

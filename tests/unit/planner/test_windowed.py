@@ -27,10 +27,10 @@ from flowcore.errors import ConfigurationError, PlanError
 from flowcore.planner import plan_flow
 from flowcore.planner.columns import columns_used
 from flowcore.planner.forms import form_of
+from flowcore.testing.window_functions import CollectList, Sum
 from flowcore.windows import (
     CountEvictor,
 )
-from flowcore.windows.aggregates import CollectList, Sum
 from flowcore.windows.triggers import ContinuousEventTime, Count, EventTimeTrigger, Never, Purging
 
 BID = "category STRING, price DOUBLE, gap_ms BIGINT, tags ARRAY<STRING>, at TIMESTAMP"

@@ -30,7 +30,7 @@ from flowcore.process import (
 from flowcore.process.context import ProcessContext
 from flowcore.process.function import Outputs, Record
 from flowcore.process.opening import OpenContext
-from flowcore.windows.aggregates import CountRecords
+from flowcore.testing.window_functions import CountRecords
 
 TTL_MS = 10
 

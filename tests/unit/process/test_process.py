@@ -18,7 +18,7 @@ from flowcore.process.function import Outputs, Record
 from flowcore.process.opening import OpenContext
 from flowcore.process.timers import KeyTimers
 from flowcore.testing.process_harness import ProcessHarness
-from flowcore.windows.aggregates import Sum
+from flowcore.testing.window_functions import Sum
 
 SECOND = timedelta(seconds=1)
 

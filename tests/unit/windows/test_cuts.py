@@ -19,6 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flowcore.elements import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
+from flowcore.testing.window_functions import CollectList
 from flowcore.watermarks import bounded_out_of_orderness
 from flowcore.watermarks.generators import Seen, advance_batch, watermark_ms
 from flowcore.watermarks.merge import Merged, Standing, merge
@@ -34,7 +35,6 @@ from flowcore.windows import (
     restore,
     snapshot,
 )
-from flowcore.windows.aggregates import CollectList
 
 Row = tuple[str, int, int]
 """Key, value, timestamp."""

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from flowcore.windows.columnar.session_columns import stretches
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -32,8 +33,7 @@ from flowcore.windows import (
     WindowProcess,
 )
 from flowcore.windows.built_in import BuiltIn, BuiltIns
-from flowcore.windows.columnar.folded import FoldedWindows
-from flowcore.windows.columnar.session_columns import stretches
+from flowcore.windows.columnar.keyed import ColumnarWindows
 from flowcore.windows.keyed import RecordWindows
 from flowcore.windows.triggers import (
     ContinuousEventTime,
@@ -241,8 +241,8 @@ FROM_END_TO_END: list[Step] = [
 @given(configs(), steps)
 def test_windows_by_column_are_windows_by_record(config: WindowConfig, taken: list[Step]) -> None:
     """The same results, late and dropped records in each step, also after the state was read again."""
-    assert FoldedWindows.refusal(config, {field.name: field.type for field in ROWS}) is None
-    operator = FoldedWindows(
+    assert ColumnarWindows.refusal(config, {field.name: field.type for field in ROWS}) is None
+    operator = ColumnarWindows(
         config=config, keys=("user", "site"), timestamp="t", rows=ROWS, late=("user", "site", "v", "t")
     )
     columns, records = Restarted(operator), WindowHarness(config)
@@ -275,7 +275,7 @@ def test_many_sessions_of_many_keys_come_and_go(lateness_ms: int) -> None:
         allowed_lateness_ms=lateness_ms,
         late="side-output",
     )
-    operator = FoldedWindows(
+    operator = ColumnarWindows(
         config=config, keys=("user", "site"), timestamp="t", rows=ROWS, late=("user", "site", "v", "t")
     )
     columns, records = Restarted(operator), WindowHarness(config)

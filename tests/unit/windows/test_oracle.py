@@ -12,6 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from flowcore.testing.harness import WindowHarness
+from flowcore.testing.window_functions import CollectList, CountRecords, Sum
 from flowcore.windows import (
     CountEvictor,
     DynamicSessionWindows,
@@ -22,7 +23,6 @@ from flowcore.windows import (
     WindowConfig,
     WindowProcess,
 )
-from flowcore.windows.aggregates import CollectList, CountRecords, Sum
 from flowcore.windows.functions import WindowAggregate, WindowFunction, WindowReduce
 from flowcore.windows.triggers import ContinuousEventTime, Count, EventTimeTrigger, Purging, Trigger
 

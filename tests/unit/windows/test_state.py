@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from flowcore.errors import StateError
 from flowcore.keyed.plain import from_plain, to_plain
 from flowcore.testing.harness import WindowHarness
+from flowcore.testing.window_functions import CollectList, Sum
 from flowcore.windows import (
     SessionWindows,
     TimeWindow,
@@ -28,7 +29,6 @@ from flowcore.windows import (
     restore,
     snapshot,
 )
-from flowcore.windows.aggregates import CollectList, Sum
 from flowcore.windows.timers import Timer, TimerQueue
 
 SUMS = WindowConfig(assigner=TumblingWindows(10), function=WindowAggregate(Sum()))

@@ -9,6 +9,7 @@ import pytest
 
 from flowcore.elements import MAX_TIMESTAMP_MS
 from flowcore.testing.harness import WindowHarness
+from flowcore.testing.window_functions import CollectList
 from flowcore.windows import (
     Emissions,
     EndOfStreamWindows,
@@ -18,7 +19,6 @@ from flowcore.windows import (
     WindowConfig,
     WindowProcess,
 )
-from flowcore.windows.aggregates import CollectList
 from flowcore.windows.triggers import (
     ContinuousEventTime,
     ContinuousProcessingTime,

@@ -10,6 +10,7 @@ import pytest
 from flowcore.elements import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
 from flowcore.errors import ElementError, InvalidWindowError, NoTimestampError, StateError
 from flowcore.testing.harness import WindowHarness
+from flowcore.testing.window_functions import CollectList, Sum
 from flowcore.windows import (
     CountEvictor,
     DeltaEvictor,
@@ -27,7 +28,6 @@ from flowcore.windows import (
     WindowProcess,
     WindowReduce,
 )
-from flowcore.windows.aggregates import CollectList, Sum
 from flowcore.windows.functions import PlainProcess
 from flowcore.windows.triggers import (
     ContinuousEventTime,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flowcore.elements import MAX_TIMESTAMP_MS
-from flowcore.windows.columnar.session_columns import Bools, Sessions
+from flowcore.windows.columnar.sessions import Bools, Sessions
 
 __all__ = ["Arrived", "one_by_one"]
 

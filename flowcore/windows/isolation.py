@@ -22,7 +22,7 @@ from flowcore.windows.timers import Timer
 from flowcore.windows.triggers import TriggerResult
 from flowcore.windows.window import TimeWindow
 
-__all__ = ["FailedRecord", "FailedWindow", "LenientWindowOperator"]
+__all__ = ["FailedRecord", "FailedWindow", "IsolatingWindowOperator"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class FailedWindow:
     error: Exception
 
 
-class LenientWindowOperator(WindowOperator):
+class IsolatingWindowOperator(WindowOperator):
     """The window operator, where failures are taken back and noted; slower, and else the same.
 
     Args:

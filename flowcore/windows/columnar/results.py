@@ -14,16 +14,16 @@ from flowcore.keyed.columns import KeyColumns
 from flowcore.keyed.key_index import Ints
 from flowcore.keyed.operator import Outputs
 from flowcore.keyed.output_columns import RESULTS
-from flowcore.windows.columnar.folding import Columns, Folding
+from flowcore.windows.columnar.accumulators import AccumulatorColumns, ColumnarAggregates
 from flowcore.windows.window import TimeWindow
 
-__all__ = ["Emission"]
+__all__ = ["ResultWriter"]
 
 _ROWS_PER_BATCH = 1 << 16
 
 
 @dataclass(slots=True)
-class Emission:
+class ResultWriter:
     """Rows on their way out.
 
     Attributes:
@@ -33,14 +33,14 @@ class Emission:
     """
 
     schema: pa.Schema
-    folding: Folding
+    folding: ColumnarAggregates
     out: Outputs
     _keys: list[KeyColumns] = field(default_factory=list)
-    _kept: list[Columns] = field(default_factory=list)
+    _kept: list[AccumulatorColumns] = field(default_factory=list)
     _windows: list[tuple[TimeWindow, int]] = field(default_factory=list)
     _rows: int = 0
 
-    def first(self, window: TimeWindow, keys: KeyColumns, kept: Columns, rows: int) -> None:
+    def first(self, window: TimeWindow, keys: KeyColumns, kept: AccumulatorColumns, rows: int) -> None:
         """A window is complete: it emits for each of its keys for the first time."""
         self._keys.append(keys)
         self._kept.append(kept)
@@ -64,7 +64,7 @@ class Emission:
         self._keys, self._kept, self._windows, self._rows = [], [], [], 0
 
     def put(
-        self, windows: Sequence[TimeWindow], which: Ints, keys: KeyColumns, kept: Columns, *,
+        self, windows: Sequence[TimeWindow], which: Ints, keys: KeyColumns, kept: AccumulatorColumns, *,
         firings: np.ndarray[Any, np.dtype[np.int32]], is_late: bool,
     ) -> None:  # fmt: skip
         """Put out rows, each of one of the windows."""
@@ -72,7 +72,7 @@ class Emission:
         self.rows(keys, kept, starts=bounds[:, 0], lasts=bounds[:, 1], firings=firings, is_late=is_late)
 
     def rows(
-        self, keys: KeyColumns, kept: Columns, *, starts: Ints, lasts: Ints,
+        self, keys: KeyColumns, kept: AccumulatorColumns, *, starts: Ints, lasts: Ints,
         firings: np.ndarray[Any, np.dtype[np.int32]], is_late: bool,
     ) -> None:  # fmt: skip
         """Put out rows of windows with these first and last milliseconds."""

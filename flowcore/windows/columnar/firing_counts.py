@@ -1,4 +1,4 @@
-"""Refirings: how many times has a complete window emitted for a key to which late records came?
+"""FiringCounts: how many times has a complete window emitted for a key to which late records came?
 
 All others have emitted once if they have records. Kept as long as the window is.
 """
@@ -14,12 +14,12 @@ import pyarrow as pa
 from flowcore.keyed.columns import KeyColumns, joined, taken
 from flowcore.keyed.key_index import Ints, python_keys
 
-__all__ = ["Refirings"]
+__all__ = ["FiringCounts"]
 
 _NAME = "refirings"
 
 
-class Refirings:
+class FiringCounts:
     """Counts by window and key, with what has changed since it was last written."""
 
     __slots__ = ("_changed", "_columns", "_counts")

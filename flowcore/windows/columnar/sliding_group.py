@@ -20,19 +20,19 @@ from flowcore.keyed.columns import KeyColumns, joined, taken
 from flowcore.keyed.key_index import Ints, coded, first_rows, python_keys
 from flowcore.keyed.operator import Outputs
 from flowcore.keyed.output_columns import RESULTS
-from flowcore.windows.columnar.emission import Emission
-from flowcore.windows.columnar.event_time_group import EventTimeGroup, Folded
-from flowcore.windows.columnar.folding import Columns, Field
-from flowcore.windows.columnar.grid import EVERY_WINDOW, Grid
-from flowcore.windows.columnar.refirings import Refirings
-from flowcore.windows.columnar.table import Table
+from flowcore.windows.columnar.accumulator_table import AccumulatorTable
+from flowcore.windows.columnar.accumulators import Accumulator, AccumulatorColumns
+from flowcore.windows.columnar.firing_counts import FiringCounts
+from flowcore.windows.columnar.group import ColumnarGroup, Folded
+from flowcore.windows.columnar.pane_grid import EVERY_WINDOW, PaneGrid
+from flowcore.windows.columnar.results import ResultWriter
 
-__all__ = ["AlignedGroup"]
+__all__ = ["SlidingGroup"]
 
 _ROWS_PER_PIECE = 1 << 16
 
 
-class AlignedGroup(EventTimeGroup):
+class SlidingGroup(ColumnarGroup):
     """A key group of aligned windows.
 
     Args:
@@ -40,16 +40,16 @@ class AlignedGroup(EventTimeGroup):
         grid: Their panes.
     """
 
-    def __init__(self, of: Folded, grid: Grid) -> None:
+    def __init__(self, of: Folded, grid: PaneGrid) -> None:
         super().__init__(of)
         self._grid = grid
         self._folding = of.folding
-        self._fields: tuple[Field, ...] = self._folding.fields
+        self._fields: tuple[Accumulator, ...] = self._folding.fields
         self._results = of.outputs[RESULTS]
         self._watermark_ms = MIN_TIMESTAMP_MS
         self._complete, self._ended = self._grid.complete_by(MIN_TIMESTAMP_MS), self._end(MIN_TIMESTAMP_MS)
-        self._panes: dict[int, Table] = {}
-        self._refirings = Refirings()
+        self._panes: dict[int, AccumulatorTable] = {}
+        self._refirings = FiringCounts()
 
     @np.errstate(invalid="ignore", over="ignore")  # not-a-number and wrapped sums are results like others
     def rows(self, rows: pa.RecordBatch, out: Outputs) -> None:
@@ -71,7 +71,7 @@ class AlignedGroup(EventTimeGroup):
     def advance_watermark(self, watermark_ms: int, out: Outputs) -> None:
         """Complete windows emit, and forget what is not needed any more."""
         complete, self._complete = self._complete, self._grid.complete_by(watermark_ms)
-        emission = Emission(self._results, self._folding, out)
+        emission = ResultWriter(self._results, self._folding, out)
         for window in self._windows_with_records(complete, self._complete):
             parts = [self._panes[pane] for pane in self._existing(window)]
             keys, kept, count = self._together(parts)
@@ -143,7 +143,7 @@ class AlignedGroup(EventTimeGroup):
         for number, pane in enumerate(found.tolist()):
             which = np.flatnonzero(of_pane == number) if len(found) > 1 else np.arange(len(first))
             mine = taken(columns, first[which])
-            table = self._panes.setdefault(pane, Table(self._fields))
+            table = self._panes.setdefault(pane, AccumulatorTable(self._fields))
             slots[which] = table.slots(python_keys(mine, len(which)), mine)
         where = slots[codes]
         values = {field: field.of(rows) for field in self._fields}
@@ -171,7 +171,9 @@ class AlignedGroup(EventTimeGroup):
         groups, pairs = pd.factorize(keys.codes[record] * len(windows) + which)
         first = first_rows(groups, len(pairs))
         of_window = which[first]
-        before: Columns = {field: np.full(len(pairs), field.nothing, field.dtype) for field in self._fields}
+        before: AccumulatorColumns = {
+            field: np.full(len(pairs), field.nothing, field.dtype) for field in self._fields
+        }
         firings = np.zeros(len(pairs), np.int64)
         times = pd.Series(groups).groupby(groups, sort=False).cumcount().to_numpy() + 1
         last = np.bincount(groups)
@@ -191,7 +193,7 @@ class AlignedGroup(EventTimeGroup):
         for field in self._fields:
             running = field.running(field.of(rows)[record], groups)
             kept[field] = field.combine(before[field][groups], running)
-        Emission(self._results, self._folding, out).put(
+        ResultWriter(self._results, self._folding, out).put(
             [self._grid.window(each) for each in windows.tolist()], which,
             taken(columns, record), kept,
             firings=(firings[groups] + times).astype(np.int32), is_late=True,
@@ -211,14 +213,14 @@ class AlignedGroup(EventTimeGroup):
             return [pane for pane in panes if pane in self._panes]
         return [pane for pane in self._panes if pane in panes]
 
-    def _together(self, parts: list[Table]) -> tuple[KeyColumns, Columns, int]:
+    def _together(self, parts: list[AccumulatorTable]) -> tuple[KeyColumns, AccumulatorColumns, int]:
         """What some panes keep, as one."""
         if len(parts) == 1:
             return parts[0].keys(), parts[0].values(), len(parts[0])
         columns = [pa.concat_arrays(each) for each in zip(*(part.keys() for part in parts), strict=True)]
         keys = coded(columns, sum(map(len, parts)))
         values = [part.values() for part in parts]
-        kept: Columns = {}
+        kept: AccumulatorColumns = {}
         for field in self._fields:
             kept[field] = np.full(len(keys.first), field.nothing, field.dtype)
             field.combine.at(kept[field], keys.codes, np.concatenate([each[field] for each in values]))
@@ -231,7 +233,7 @@ class AlignedGroup(EventTimeGroup):
             del self._panes[pane]
         self._refirings.forget(self._ended)
 
-    def _written(self, pane: int, table: Table, slots: Ints) -> pa.RecordBatch:
+    def _written(self, pane: int, table: AccumulatorTable, slots: Ints) -> pa.RecordBatch:
         columns = {"pane": pa.array(np.full(len(slots), pane))}
         columns |= {f"key{number}": each for number, each in enumerate(table.keys(slots))}
         columns |= {field.name: pa.array(values) for field, values in table.values(slots).items()}
@@ -248,4 +250,4 @@ class AlignedGroup(EventTimeGroup):
             part = written.slice(start, end - start)
             keys = [part.column(f"key{number}") for number in range(len(self._of.keys))]
             values = {field: part.column(field.name).to_numpy() for field in self._fields}
-            self._panes.setdefault(pane, Table(self._fields)).restore(keys, values, end - start)
+            self._panes.setdefault(pane, AccumulatorTable(self._fields)).restore(keys, values, end - start)

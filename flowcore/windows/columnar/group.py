@@ -14,14 +14,14 @@ from flowcore.errors import NoTimestampError
 from flowcore.keyed.key_index import Ints
 from flowcore.keyed.operator import Outputs
 from flowcore.keyed.output_columns import LATE
-from flowcore.windows.columnar.folding import Folding
+from flowcore.windows.columnar.accumulators import ColumnarAggregates
 from flowcore.windows.config import WindowConfig
 
-__all__ = ["EventTimeGroup", "Folded"]
+__all__ = ["ColumnarGroup", "Folded"]
 
 
 class Folded(Protocol):
-    """The configuration: `flowcore.windows.columnar.folded.FoldedWindows`."""
+    """The configuration: `flowcore.windows.columnar.keyed.ColumnarWindows`."""
 
     @property
     def config(self) -> WindowConfig: ...
@@ -39,13 +39,13 @@ class Folded(Protocol):
     def late(self) -> tuple[str, ...]: ...
 
     @property
-    def folding(self) -> Folding: ...
+    def folding(self) -> ColumnarAggregates: ...
 
     @property
     def outputs(self) -> Mapping[str, pa.Schema]: ...
 
 
-class EventTimeGroup:
+class ColumnarGroup:
     """The parts of a key group that are the same for all windows of event time.
 
     Args:

@@ -10,14 +10,14 @@ import pyarrow as pa
 
 from flowcore.keyed.columns import KeyColumns, taken
 from flowcore.keyed.key_index import Index, Ints, python_keys
-from flowcore.windows.columnar.folding import Columns, Field
+from flowcore.windows.columnar.accumulators import Accumulator, AccumulatorColumns
 
-__all__ = ["Table"]
+__all__ = ["AccumulatorTable"]
 
 _SMALLEST = 64
 
 
-class Table:
+class AccumulatorTable:
     """Fields by key.
 
     Args:
@@ -26,8 +26,8 @@ class Table:
 
     __slots__ = ("_columns", "_index", "_keys", "_touched")
 
-    def __init__(self, fields: Sequence[Field]) -> None:
-        self._columns: Columns = {field: np.empty(0, field.dtype) for field in fields}
+    def __init__(self, fields: Sequence[Accumulator]) -> None:
+        self._columns: AccumulatorColumns = {field: np.empty(0, field.dtype) for field in fields}
         self._index = Index()
         self._keys: list[KeyColumns] = []
         self._touched: list[Ints] = []
@@ -52,16 +52,16 @@ class Table:
         self._touched.append(found)
         return found
 
-    def combine(self, field: Field, slots: Ints, values: Any) -> None:
+    def combine(self, field: Accumulator, slots: Ints, values: Any) -> None:
         """Combine values into slots, of which some may be the same."""
         field.combine.at(self._columns[field], slots, values)
 
-    def put(self, slots: Ints, values: Mapping[Field, Any]) -> None:
+    def put(self, slots: Ints, values: Mapping[Accumulator, Any]) -> None:
         """Replace what is in slots."""
         for field, column in self._columns.items():
             column[slots] = values[field]
 
-    def values(self, slots: Ints | None = None) -> Columns:
+    def values(self, slots: Ints | None = None) -> AccumulatorColumns:
         """What is in some slots, or in all."""
         count = len(self._index)
         return {
@@ -82,7 +82,7 @@ class Table:
         self._touched = []
         return found
 
-    def restore(self, columns: KeyColumns, values: Mapping[Field, Any], count: int) -> None:
+    def restore(self, columns: KeyColumns, values: Mapping[Accumulator, Any], count: int) -> None:
         """Take what was written of some slots."""
         slots = self.slots(python_keys(columns, count), columns)
         self.put(slots, values)

@@ -1,4 +1,4 @@
-"""Folding by column: which built-in aggregates are folded with NumPy, and what is kept for each?
+"""ColumnarAggregates by column: which built-in aggregates are folded with NumPy, and what is kept for each?
 
 What is kept is a list of *fields*, numbers that are combined by a NumPy function; aggregates share them. The
 meaning is that of `flowcore.windows.folds`, which folds record by record.
@@ -20,10 +20,10 @@ from flowcore.keyed.key_index import Ints
 from flowcore.windows.built_in import BuiltIn
 from flowcore.windows.columnar.result_types import result_type
 
-__all__ = ["Columns", "Field", "Folding"]
+__all__ = ["Accumulator", "AccumulatorColumns", "ColumnarAggregates"]
 
 Numbers = npt.NDArray[Any]
-Columns = dict["Field", Numbers]
+AccumulatorColumns = dict["Accumulator", Numbers]
 """Of each field the values of some slots."""
 
 _What = Literal["count", "sum", "min", "max"]
@@ -32,7 +32,7 @@ _SIGN, _BITS = 1 << 63, (1 << 64) - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class Accumulator:
     """One number that is kept.
 
     Attributes:
@@ -123,7 +123,7 @@ class Field:
 
 
 @dataclass(frozen=True, slots=True)
-class Folding:
+class ColumnarAggregates:
     """Some built-in aggregates over columns of known types.
 
     Args:
@@ -150,9 +150,9 @@ class Folding:
         return None
 
     @property
-    def fields(self) -> tuple[Field, ...]:
+    def fields(self) -> tuple[Accumulator, ...]:
         """All that is kept; the first counts records."""
-        found = [Field("count", None)]
+        found = [Accumulator("count", None)]
         for _, each in self.aggregates:
             found += self._fields(each)
         return tuple(dict.fromkeys(found))
@@ -161,34 +161,34 @@ class Folding:
         """Of each output column its type."""
         return {name: result_type(each, self.types) for name, each in self.aggregates}
 
-    def results(self, kept: Columns) -> dict[str, pa.Array[Any]]:
+    def results(self, kept: AccumulatorColumns) -> dict[str, pa.Array[Any]]:
         """What comes out, for each slot."""
         return {name: self._result(each, kept) for name, each in self.aggregates}
 
-    def _fields(self, each: BuiltIn) -> Sequence[Field]:
+    def _fields(self, each: BuiltIn) -> Sequence[Accumulator]:
         if not each.columns:
-            return (Field("count", None),)
+            return (Accumulator("count", None),)
         (column,) = each.columns
         floating = pa.types.is_floating(self.types[column])
-        known = Field("count", column)
+        known = Accumulator("count", column)
         match each.function:
             case "count":
                 return (known,)
             case "count_if":
-                return (Field("sum", column),)
+                return (Accumulator("sum", column),)
             case "sum" | "avg":
-                return (known, Field("sum", column, floating))
+                return (known, Accumulator("sum", column, floating))
             case "bool_and" | "min":
-                return (known, Field("min", column, floating))
+                return (known, Accumulator("min", column, floating))
             case _:
-                return (known, Field("max", column, floating))
+                return (known, Accumulator("max", column, floating))
 
-    def _result(self, each: BuiltIn, kept: Columns) -> pa.Array[Any]:
+    def _result(self, each: BuiltIn, kept: AccumulatorColumns) -> pa.Array[Any]:
         *_, field = self._fields(each)
         values = kept[field]
         if field.what == "count" or each.function == "count_if":
             return pa.array(values)
-        records = kept[Field("count", field.column)]
+        records = kept[Accumulator("count", field.column)]
         nothing = records == 0
         if each.function == "avg":
             with np.errstate(divide="ignore", invalid="ignore"):
@@ -226,7 +226,7 @@ def _numbers(column: pa.Array[Any]) -> Numbers:
     return numbers
 
 
-def _running_slowly(field: Field, values: Numbers, groups: Ints) -> Numbers:
+def _running_slowly(field: Accumulator, values: Numbers, groups: Ints) -> Numbers:
     """With infinities and not-a-number, which pandas passes over."""
     last: dict[int, Any] = {}
     found = np.empty_like(values)

@@ -14,20 +14,20 @@ import pyarrow as pa
 from flowcore.keyed.output_columns import LATE, RESULTS, WINDOW_FIELDS
 from flowcore.windows.assigners import SlidingWindows, TumblingWindows
 from flowcore.windows.built_in import BuiltIns
-from flowcore.windows.columnar.aligned import AlignedGroup
-from flowcore.windows.columnar.folding import Folding
-from flowcore.windows.columnar.grid import Grid
-from flowcore.windows.columnar.sessions import SessionGroup
+from flowcore.windows.columnar.accumulators import ColumnarAggregates
+from flowcore.windows.columnar.pane_grid import PaneGrid
+from flowcore.windows.columnar.session_group import SessionGroup
+from flowcore.windows.columnar.sliding_group import SlidingGroup
 from flowcore.windows.config import WindowConfig
 from flowcore.windows.functions import WindowAggregate
 from flowcore.windows.sessions import SessionWindows
 from flowcore.windows.triggers import EventTimeTrigger
 
-__all__ = ["FoldedWindows"]
+__all__ = ["ColumnarWindows"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FoldedWindows:
+class ColumnarWindows:
     """Configuration of windows that are folded by column.
 
     Attributes:
@@ -67,18 +67,18 @@ class FoldedWindows:
             return f"they have the evictor {config.evictor!r}"
         match config.function:
             case WindowAggregate(function=BuiltIns(columns=columns), then=None):
-                return Folding.refusal(columns, types)
+                return ColumnarAggregates.refusal(columns, types)
             case _:
                 return "their function is Python"
 
     @property
-    def folding(self) -> Folding:
+    def folding(self) -> ColumnarAggregates:
         """Their aggregates."""
         match self.config.function:
             case WindowAggregate(function=BuiltIns(columns=columns)):
-                return Folding(columns, {field.name: field.type for field in self.rows})
+                return ColumnarAggregates(columns, {field.name: field.type for field in self.rows})
             case _:
-                msg = f"{self.config.function!r} cannot be folded by column: ask FoldedWindows.refusal first"
+                msg = f"{self.config.function!r} cannot be folded by column: call ColumnarWindows.refusal"
                 raise TypeError(msg)
 
     @property
@@ -87,7 +87,7 @@ class FoldedWindows:
         fields = ", ".join(f"{field.name}:{field.dtype.__name__}" for field in self.folding.fields)
         what = "sessions"
         if isinstance(self.config.assigner, (TumblingWindows, SlidingWindows)):
-            grid = Grid.of(self.config.assigner)
+            grid = PaneGrid.of(self.config.assigner)
             what = f"panes of {grid.pane_ms} ms at {grid.offset_ms % grid.pane_ms}"
         return f"{what} by {', '.join(self.keys)}: {fields}"
 
@@ -98,13 +98,13 @@ class FoldedWindows:
         results = [*keys, *self.folding.result_types().items(), *WINDOW_FIELDS]
         return {RESULTS: pa.schema(results), LATE: pa.schema([self.rows.field(name) for name in self.late])}
 
-    def open(self) -> AlignedGroup | SessionGroup:
+    def open(self) -> SlidingGroup | SessionGroup:
         """A key group without state."""
         match self.config.assigner:
             case TumblingWindows() | SlidingWindows() as assigner:
-                return AlignedGroup(self, Grid.of(assigner))
+                return SlidingGroup(self, PaneGrid.of(assigner))
             case SessionWindows(gap_ms=gap_ms):
                 return SessionGroup(self, gap_ms)
             case _:
-                msg = f"{self.config.assigner!r} cannot be folded: ask FoldedWindows.refusal first"
+                msg = f"{self.config.assigner!r} cannot be folded: call ColumnarWindows.refusal"
                 raise TypeError(msg)

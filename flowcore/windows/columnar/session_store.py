@@ -14,28 +14,28 @@ from typing import Any
 import numpy as np
 
 from flowcore.keyed.key_index import Ints
-from flowcore.windows.columnar.folding import Columns, Field
-from flowcore.windows.columnar.session_columns import Sessions
+from flowcore.windows.columnar.accumulators import Accumulator, AccumulatorColumns
+from flowcore.windows.columnar.sessions import Sessions
 
-__all__ = ["HeldSessions"]
+__all__ = ["SessionStore"]
 
 _NONE = -1
 _SMALLEST = 64
 
 
-class HeldSessions:
+class SessionStore:
     """Sessions by key.
 
     Args:
         fields: What is kept of each.
     """
 
-    def __init__(self, fields: Sequence[Field]) -> None:
+    def __init__(self, fields: Sequence[Accumulator]) -> None:
         self._first: dict[Any, int] = {}
         self._next, self._start, self._last, self._firings = (np.empty(0, np.int64) for _ in range(4))
         self._used = np.empty(0, np.bool_)
         self._keys = np.empty(0, np.object_)
-        self._columns: Columns = {field: np.empty(0, field.dtype) for field in fields}
+        self._columns: AccumulatorColumns = {field: np.empty(0, field.dtype) for field in fields}
         self._free = np.empty(0, np.int64)
 
     def keys(self) -> list[Any]:

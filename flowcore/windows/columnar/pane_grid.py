@@ -17,14 +17,14 @@ from flowcore.keyed.key_index import Ints
 from flowcore.windows.assigners import SlidingWindows, TumblingWindows
 from flowcore.windows.window import TimeWindow
 
-__all__ = ["EVERY_WINDOW", "Grid"]
+__all__ = ["EVERY_WINDOW", "PaneGrid"]
 
 EVERY_WINDOW = 1 << 80
 """A number above those of all windows."""
 
 
 @dataclass(frozen=True, slots=True)
-class Grid:
+class PaneGrid:
     """Panes and windows by number.
 
     Args:
@@ -38,7 +38,7 @@ class Grid:
     offset_ms: int
 
     @classmethod
-    def of(cls, assigner: TumblingWindows | SlidingWindows) -> Grid:
+    def of(cls, assigner: TumblingWindows | SlidingWindows) -> PaneGrid:
         """The grid of some windows."""
         slide_ms = assigner.slide_ms if isinstance(assigner, SlidingWindows) else assigner.size_ms
         return cls(assigner.size_ms, slide_ms, assigner.offset_ms % slide_ms)

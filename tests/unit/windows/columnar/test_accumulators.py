@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 
 from flowcore.windows.built_in import BuiltIn
-from flowcore.windows.columnar.folding import Folding
+from flowcore.windows.columnar.accumulator_table import AccumulatorTable
+from flowcore.windows.columnar.accumulators import ColumnarAggregates
 from flowcore.windows.columnar.result_types import result_type
-from flowcore.windows.columnar.table import Table
 
 UTC = dt.UTC
 NOON = dt.datetime(2024, 1, 1, 12, tzinfo=UTC)
@@ -41,8 +41,8 @@ def test_a_fold_by_column_is_the_fold_by_record(function: str, column: str) -> N
     """Also over nulls alone; the type is Spark's."""
     values = COLUMNS[column]
     aggregate = BuiltIn(function, (column,))
-    folding = Folding((("found", aggregate),), {column: values.type})
-    table = Table(folding.fields)
+    folding = ColumnarAggregates((("found", aggregate),), {column: values.type})
+    table = AccumulatorTable(folding.fields)
     rows = pa.record_batch([values], names=[column])
     slots = table.slots(["key"], [pa.array(["key"])])[np.zeros(3, np.int64)]
     for field in folding.fields:
@@ -72,8 +72,8 @@ def test_what_numpy_cannot_fold_is_refused_with_the_reason(
     aggregate: BuiltIn, kind: pa.DataType, why: str
 ) -> None:
     """So that it goes record by record."""
-    assert why in (Folding.refusal([("found", aggregate)], {"c": kind}) or "")
-    assert Folding.refusal([("found", BuiltIn("count", ("c",)))], {"c": kind}) is None
+    assert why in (ColumnarAggregates.refusal([("found", aggregate)], {"c": kind}) or "")
+    assert ColumnarAggregates.refusal([("found", BuiltIn("count", ("c",)))], {"c": kind}) is None
 
 
 @pytest.mark.parametrize(
