@@ -16,7 +16,7 @@ from typing import Self
 
 from flowcore.errors import PlanError
 
-__all__ = ["Attributes", "OperatorAttributes", "OperatorAttributesBuilder", "declared"]
+__all__ = ["Attributes", "OperatorAttributes", "OperatorAttributesBuilder", "collect_declared"]
 
 _log = logging.getLogger(__name__)
 
@@ -96,7 +96,7 @@ Attributes = OperatorAttributes | OperatorAttributesBuilder
 """What any operator can be given; of a builder, only what was set counts."""
 
 
-def declared(attributes: Attributes | None) -> Mapping[str, bool]:
+def collect_declared(attributes: Attributes | None) -> Mapping[str, bool]:
     """What was declared by name: all of built attributes, and of a builder what was set.
 
     Raises:

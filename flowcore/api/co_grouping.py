@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from flowcore.api import checks
-from flowcore.api.attributes import Attributes, declared
+from flowcore.api.attributes import Attributes, collect_declared
 from flowcore.api.functions import require_function
 from flowcore.api.grouping import (
     GROUPED,
@@ -62,7 +62,7 @@ def co_group(
         CoGroup(
             name=name if function is None else f"{name}_groups", inputs=(left, right), columns=columns,
             bounded=True, key=keys, on=pairs, aggregates=parsed,
-            given=declared(attributes) if function is None else {},
+            declared_attributes=collect_declared(attributes) if function is None else {},
         )
     )  # fmt: skip
     if function is None or schema is None:

@@ -7,7 +7,7 @@ is an error here, with the name of the operator and the column.
 from __future__ import annotations
 
 from flowcore.api import checks
-from flowcore.api.attributes import Attributes, declared
+from flowcore.api.attributes import Attributes, collect_declared
 from flowcore.api.connectors import KafkaTopic, Source
 from flowcore.api.event_time import require_event_time
 from flowcore.api.flushing import require_flushable
@@ -66,7 +66,7 @@ class Flow:
         checks.require_readable(name, source)
         node = Read(
             name=name, inputs=(), columns=schema.names, bounded=bounded, source=source, schema=schema,
-            given=declared(attributes),
+            declared_attributes=collect_declared(attributes),
         )  # fmt: skip
         require_event_time(node)
         return self.add(node)

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from flowcore.api import windowed as declare
-from flowcore.api.attributes import Attributes, declared
+from flowcore.api.attributes import Attributes, collect_declared
 from flowcore.api.operators import Operator, SideOutput
 from flowcore.api.schema import Schema
 from flowcore.api.stateful import LATE, side_columns
@@ -74,7 +74,7 @@ class KeyedStream:
         return declare.window(
             self._flow, self.operator, name, windows,
             by=by, trigger=trigger, evictor=evictor, allowed_lateness=allowed_lateness, late=late, time=time,
-            timestamp=timestamp, uses=uses, given=declared(attributes), flush=flush,
+            timestamp=timestamp, uses=uses, given=collect_declared(attributes), flush=flush,
         )  # fmt: skip
 
     def process(
@@ -112,7 +112,7 @@ class KeyedStream:
             declare.keyed_process(
                 self.operator, name, function,
                 schema=schema, by=by, side_outputs=side_outputs or {}, timestamp=timestamp, uses=uses,
-                given=declared(attributes), flush=flush,
+                given=collect_declared(attributes), flush=flush,
             )
         )  # fmt: skip
 

@@ -25,7 +25,7 @@ class Node:
         bounded: Its input ends.
         key: The columns of which the latest record replaces earlier ones, None if there are none.
         updating: A later output with the same key replaces an earlier one.
-        given: The attributes that were declared with it, by name.
+        declared_attributes: The attributes that were declared with it, by name.
         flush_ms: How long its output may be held back, 0 for not at all; None for what the run's settings
             say.
     """
@@ -36,12 +36,12 @@ class Node:
     bounded: bool
     key: tuple[str, ...] | None = None
     updating: bool = False
-    given: Mapping[str, bool] = field(default_factory=dict)
+    declared_attributes: Mapping[str, bool] = field(default_factory=dict)
     flush_ms: int | None = None
 
     def attributes(self) -> OperatorAttributes:
         """What it promises: what was declared with it, else what it knows of itself, else what is safe."""
-        known = {**self.known(), **self.given}
+        known = {**self.known(), **self.declared_attributes}
         # Nobody can take back that there is nothing to put out before the end.
         at_end = known.get("output_only_at_end", False) or self.known().get("output_only_at_end", False)
         return OperatorAttributes(**{**known, "output_only_at_end": at_end})
@@ -58,5 +58,5 @@ class Node:
 
     def unknown(self) -> tuple[str, ...]:
         """The attributes for which the safe default is taken, because nobody has declared them."""
-        known = {*self.known(), *self.given}
+        known = {*self.known(), *self.declared_attributes}
         return tuple(each.name for each in fields(OperatorAttributes) if each.name not in known)

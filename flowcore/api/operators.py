@@ -28,7 +28,6 @@ __all__ = [
     "FlatMap",
     "Join",
     "JoinType",
-    "KeyGroupOperator",
     "KeyedProcess",
     "Map",
     "MapBatches",
@@ -37,6 +36,7 @@ __all__ = [
     "Read",
     "Select",
     "SideOutput",
+    "StatefulOperator",
     "Union",
     "Where",
     "Window",
@@ -196,12 +196,12 @@ PythonOperator = Map | Filter | FlatMap | MapBatches
 ChainOperator = PythonOperator | KeyedProcess
 """What can be in a chain: a keyed process as its head, since records come to it by key."""
 
-KeyGroupOperator = Window | KeyedProcess
+StatefulOperator = Window | KeyedProcess
 """What keeps state by key group."""
 
 Operator = (
     Read | Select | WithColumns | Where | Aggregate | Join | CoGroup | Union | Apply | PythonOperator
-    | KeyGroupOperator | SideOutput | Write
+    | StatefulOperator | SideOutput | Write
 )  # fmt: skip
 
 

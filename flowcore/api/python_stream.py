@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from flowcore.api import checks
-from flowcore.api.attributes import Attributes, declared
+from flowcore.api.attributes import Attributes, collect_declared
 from flowcore.api.flushing import flush_ms, keyed
 from flowcore.api.functions import require_function
 from flowcore.api.operators import (
@@ -70,7 +70,7 @@ class PythonStream:
         fields = self._converted("map", function, schema, uses, passes, name=name)
         passed = checks.key_passed(self.operator, fields["passes"])
         length = flush_ms(fields["name"], flush)
-        node = Map(**fields, key=passed, given=declared(attributes), flush_ms=length)
+        node = Map(**fields, key=passed, declared_attributes=collect_declared(attributes), flush_ms=length)
         return self._flow.add(keyed(node, key))
 
     def filter(
@@ -97,7 +97,7 @@ class PythonStream:
             Filter(
                 name=name, inputs=(node,), columns=node.columns, bounded=node.bounded, key=node.key,
                 updating=node.updating, function=function, uses=checks.columns_named(node, name, uses),
-                given=declared(attributes),
+                declared_attributes=collect_declared(attributes),
             )
         )  # fmt: skip
 
@@ -130,7 +130,9 @@ class PythonStream:
         """
         fields = self._converted("flat_map", function, schema, uses, passes, name=name)
         length = flush_ms(fields["name"], flush)
-        return self._flow.add(keyed(FlatMap(**fields, given=declared(attributes), flush_ms=length), key))
+        return self._flow.add(
+            keyed(FlatMap(**fields, declared_attributes=collect_declared(attributes), flush_ms=length), key)
+        )
 
     def map_batches(
         self,
@@ -156,7 +158,7 @@ class PythonStream:
             PlanError: It is no function, or a column of ``uses`` or ``passes`` is unknown.
         """
         fields = self._converted("map_batches", function, schema, uses, passes, name=name)
-        return self._flow.add(MapBatches(**fields, given=declared(attributes)))
+        return self._flow.add(MapBatches(**fields, declared_attributes=collect_declared(attributes)))
 
     def apply(
         self,
@@ -184,7 +186,7 @@ class PythonStream:
             Apply(
                 name=name, inputs=(node,), columns=columns, bounded=node.bounded,
                 updating=node.updating, function=function, realtime=realtime,
-                given=declared(attributes),
+                declared_attributes=collect_declared(attributes),
             )
         )  # fmt: skip
 

@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from flowcore.api import checks
-from flowcore.api.attributes import Attributes, OperatorAttributes, declared
+from flowcore.api.attributes import Attributes, OperatorAttributes, collect_declared
 from flowcore.api.co_grouping import co_group
 from flowcore.api.connectors import KafkaTopic, Sink
 from flowcore.api.expressions import resolve
@@ -83,7 +83,7 @@ class Stream(PythonStream, KeyedStream):
             Select(
                 name=name, inputs=(node,), columns=columns, bounded=node.bounded,
                 key=key, updating=node.updating, expressions=parsed,
-                given=declared(attributes),
+                declared_attributes=collect_declared(attributes),
             )
         )  # fmt: skip
 
@@ -107,7 +107,7 @@ class Stream(PythonStream, KeyedStream):
             WithColumns(
                 name=name, inputs=(node,), columns=(*kept, *expressions), bounded=node.bounded,
                 key=key, updating=node.updating, expressions=parsed,
-                given=declared(attributes),
+                declared_attributes=collect_declared(attributes),
             )
         )  # fmt: skip
 
@@ -126,7 +126,7 @@ class Stream(PythonStream, KeyedStream):
             Where(
                 name=name, inputs=(node,), columns=node.columns, bounded=node.bounded,
                 key=node.key, updating=node.updating, condition=parsed,
-                given=declared(attributes),
+                declared_attributes=collect_declared(attributes),
             )
         )  # fmt: skip
 
@@ -172,7 +172,7 @@ class Stream(PythonStream, KeyedStream):
             Aggregate(
                 name=name, inputs=(node,), columns=columns, bounded=node.bounded, key=keys,
                 updating=not node.bounded, by=keys, aggregates=parsed,
-                given=declared(attributes), flush_ms=flush_ms(name, flush),
+                declared_attributes=collect_declared(attributes), flush_ms=flush_ms(name, flush),
             )
         )  # fmt: skip
 
@@ -220,7 +220,7 @@ class Stream(PythonStream, KeyedStream):
             Join(
                 name=name, inputs=(left, right), columns=columns, bounded=left.bounded,
                 key=left.key if left.updating else None, updating=left.updating, on=pairs, how=how,
-                given=declared(attributes),
+                declared_attributes=collect_declared(attributes),
             )
         )  # fmt: skip
 
@@ -238,7 +238,7 @@ class Stream(PythonStream, KeyedStream):
         return self._flow.add(
             Union(
                 name=name, inputs=inputs, columns=self.columns, bounded=self.bounded,
-                given=declared(attributes),
+                declared_attributes=collect_declared(attributes),
             )
         )  # fmt: skip
 
@@ -273,7 +273,7 @@ class Stream(PythonStream, KeyedStream):
         self._flow.add(
             Write(
                 name=name, inputs=(node,), columns=node.columns, bounded=node.bounded,
-                key=keys, updating=node.updating, sink=sink, given=declared(attributes),
+                key=keys, updating=node.updating, sink=sink, declared_attributes=collect_declared(attributes),
             )
         )  # fmt: skip
 

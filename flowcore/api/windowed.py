@@ -191,7 +191,7 @@ class WindowedStream:
                 name=self.name, inputs=(self.node,), columns=columns, bounded=self.node.bounded,
                 key=(*self.by, *WINDOW_COLUMNS[:2]) if replacing else None,
                 by=self.by, config=config, computed=(*self.computed, *computed), uses=uses, values=values,
-                schema=types, timestamp=self.timestamp, sql=sql, given=self.given,
+                schema=types, timestamp=self.timestamp, sql=sql, declared_attributes=self.given,
                 flush_ms=self.flush_ms,
             )
         )  # fmt: skip
@@ -263,7 +263,7 @@ def keyed_process(
         name=name, inputs=(node,), columns=types.names, bounded=node.bounded, by=_keys(node, name, by),
         function=function, schema=types, uses=_used(node, name, uses), timestamp=time_of_row,
         side_outputs=tuple((output, Schema.parse(each)) for output, each in side_outputs.items()),
-        given=given, flush_ms=flush_ms(name, flush),
+        declared_attributes=given, flush_ms=flush_ms(name, flush),
     )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ import click
 from flowcore.api.flow import Flow
 from flowcore.cli.flow_argument import flow_and_settings
 from flowcore.planner import plan_flow
-from flowcore.planner.plan import Mode
+from flowcore.planner.model import Mode
 from flowcore.settings import Settings
 
 __all__ = ["plan"]

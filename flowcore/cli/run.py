@@ -13,7 +13,8 @@ from rich.table import Table
 from flowcore.api.flow import Flow
 from flowcore.cli.flow_argument import flow_and_settings
 from flowcore.metrics.progress import QueryProgress
-from flowcore.planner.plan import Mode, Plan
+from flowcore.planner.model import Mode
+from flowcore.planner.plan import Plan
 from flowcore.settings import Settings
 from flowcore.spark.results.manifest import Manifest
 from flowcore.spark.run.bounded_stages import StageProgress, StageState

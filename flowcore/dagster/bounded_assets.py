@@ -30,8 +30,9 @@ from flowcore.dagster.resources import FlowcoreResource, SparkResource
 from flowcore.dagster.sensors import REFRESH_WHEN
 from flowcore.dagster.termination import deferred_interrupts, jobs_end_with
 from flowcore.errors import ResultError
-from flowcore.planner.fingerprint import fingerprint
-from flowcore.planner.plan import BoundedStage, Plan
+from flowcore.planner.model import BoundedStage
+from flowcore.planner.plan import Plan
+from flowcore.planner.rules.fingerprint import fingerprint_operators
 from flowcore.spark.results.manifest import Manifest
 from flowcore.spark.results.store import ResultStore, StageFolder
 from flowcore.spark.run.bounded_stages import StageProgress, stages_side_by_side
@@ -91,7 +92,7 @@ def completeness_checks(stage: BoundedStage, plan: Plan) -> list[AssetChecksDefi
 
 def _specs(stage: BoundedStage, plan: Plan, notes: Notes) -> list[AssetSpec]:
     deps = [asset_key(plan.flow, source) for source in stage.sources]
-    code_version = fingerprint(stage.operators)[:12]
+    code_version = fingerprint_operators(stage.operators)[:12]
 
     def spec(key: AssetKey, name: str, kind: str) -> AssetSpec:
         return AssetSpec(

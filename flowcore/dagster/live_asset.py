@@ -30,8 +30,8 @@ from flowcore.dagster.stream_checks import evaluation
 from flowcore.dagster.termination import deferred_interrupts
 from flowcore.errors import RunError
 from flowcore.planner import plan_flow
-from flowcore.planner.fingerprint import fingerprint
 from flowcore.planner.plan import Plan
+from flowcore.planner.rules.fingerprint import fingerprint_operators
 from flowcore.spark.run.live_stage import LiveRun
 
 __all__ = ["LiveConfig", "live_asset"]
@@ -83,7 +83,9 @@ def live_asset(flow: Flow, plan: Plan, notes: Notes, objectives: Objectives) -> 
         group_name=notes.group or identifier(plan.flow),
         owners=notes.owners,
         tags=notes.tags,
-        code_version=fingerprint(node for query in plan.live.queries for node in query.operators)[:12],
+        code_version=fingerprint_operators(node for query in plan.live.queries for node in query.operators)[
+            :12
+        ],
     )
 
     @multi_asset(name=name, specs=[spec], pool=name)

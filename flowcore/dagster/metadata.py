@@ -16,8 +16,8 @@ from flowcore.dagster.names import asset_key
 from flowcore.metrics.figures import Figure, figures, plotted
 from flowcore.metrics.health import markdown, tables
 from flowcore.metrics.progress import FlowProgress
-from flowcore.planner.lineage import column_lineage
 from flowcore.planner.plan import Plan
+from flowcore.planner.rules.lineage import column_lineage
 from flowcore.spark.results.manifest import Manifest, Table
 from flowcore.spark.results.store import version_time_s
 from flowcore.spark.run.bounded_stages import StageProgress

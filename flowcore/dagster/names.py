@@ -13,7 +13,8 @@ from dagster import AssetKey
 
 from flowcore.api.connectors import Frame, KafkaTopic, Source
 from flowcore.api.operators import Read, Write
-from flowcore.planner.plan import BoundedStage, Plan
+from flowcore.planner.model import BoundedStage
+from flowcore.planner.plan import Plan
 
 __all__ = [
     "asset_key",

@@ -19,7 +19,8 @@ from flowcore.dagster.attributes import Expectations
 from flowcore.dagster.names import op_name, table_key
 from flowcore.dagster.resources import FlowcoreResource, SparkResource
 from flowcore.errors import ConfigurationError
-from flowcore.planner.plan import BoundedStage, Plan
+from flowcore.planner.model import BoundedStage
+from flowcore.planner.plan import Plan
 from flowcore.spark.results.store import ResultStore
 
 __all__ = ["expectation_checks"]

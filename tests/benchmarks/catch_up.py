@@ -26,7 +26,7 @@ from flowcore.errors import RunError
 from flowcore.kafka.broker import EmbeddedBroker
 from flowcore.kafka.topics import end_offsets, ensure_topics
 from flowcore.planner import plan_flow
-from flowcore.planner.plan import Mode
+from flowcore.planner.model import Mode
 from flowcore.settings import Settings
 from flowcore.spark.checkpoint.identity import checkpoint_of
 from flowcore.spark.results.context import Context

@@ -37,7 +37,8 @@ from flowcore.kafka.broker import EmbeddedBroker
 from flowcore.kafka.topics import end_offsets, ensure_topics
 from flowcore.latency.histogram import RECENT_S, recent_since_us
 from flowcore.planner import plan_flow
-from flowcore.planner.plan import Mode, Plan
+from flowcore.planner.model import Mode
+from flowcore.planner.plan import Plan
 from flowcore.settings import Settings
 from flowcore.spark.results.context import Context
 from flowcore.spark.run.flow import SilentListener, open_context, run_stages

@@ -22,7 +22,7 @@ from flowcore.testing.kafka_fixtures import kafka, kafka_broker
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from flowcore.planner.plan import Mode
+    from flowcore.planner.model import Mode
     from flowcore.spark.run.live_stage import LiveRun
 
 __all__ = ["kafka", "kafka_broker", "live"]

@@ -27,7 +27,7 @@ from flowcore import (
 from flowcore.api.operators import KeyedProcess, Window
 from flowcore.errors import PlanError, RunError
 from flowcore.planner import plan_flow
-from flowcore.planner.forms import form_of
+from flowcore.planner.rules.forms import form_of
 from flowcore.spark.results.context import Context
 from flowcore.spark.run.flow import SilentListener, run_stages
 from flowcore.testing.harness import WindowHarness

@@ -18,7 +18,7 @@ from flowcore import EndOfStream, Flow, Parquet, Sliding, Tumbling
 from flowcore.api.operators import Window
 from flowcore.elements import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
 from flowcore.errors import RunError
-from flowcore.planner.forms import form_of
+from flowcore.planner.rules.forms import form_of
 from flowcore.spark.operators import batch
 from flowcore.windows import WindowAssigner
 

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from flowcore import Flow, Parquet, Stream
 from flowcore.errors import RunError
 from flowcore.planner import plan_flow
-from flowcore.planner.columns import columns_used
+from flowcore.planner.rules.columns import find_used_columns
 from flowcore.settings import Settings
 from flowcore.spark.operators.python_chain import outputs_of_bounded
 from flowcore.spark.results.context import Context
@@ -77,7 +77,7 @@ def _plan(context: Context, flow: Flow) -> str:
     (chain,) = stage.chains
     ends = [result.operator for result in stage.results]
     read = context.spark.read.schema(SALES).parquet(context.path("sales"))
-    frame, _ = outputs_of_bounded(chain, read, columns_used(stage.operators, ends), ends, "off")
+    frame, _ = outputs_of_bounded(chain, read, find_used_columns(stage.operators, ends), ends, "off")
     return str(frame._jdf.queryExecution().executedPlan().toString())
 
 

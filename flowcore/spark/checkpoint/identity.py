@@ -1,7 +1,7 @@
 """Checkpoints: what was a checkpoint made by, and may this plan go on from it?
 
 Beside each checkpoint folder lies ``<query>.plan.json``, written before the query's first batch: the
-format of the file, what the plan needs (`flowcore.planner.compatibility`), and the types of what Spark
+format of the file, what the plan needs (`flowcore.planner.rules.compatibility`), and the types of what Spark
 keeps. A plan that needs something else is refused before it has written anything.
 """
 
@@ -17,8 +17,9 @@ from typing import Any
 
 from flowcore.api.operators import topic_of
 from flowcore.errors import StateError
-from flowcore.planner.compatibility import Needs, State, differences, needs_of
-from flowcore.planner.plan import LiveQuery, Plan
+from flowcore.planner.model import LiveQuery
+from flowcore.planner.plan import Plan
+from flowcore.planner.rules.compatibility import CheckpointNeeds, KeptState, derive_needs, differences
 from flowcore.settings import Settings
 
 __all__ = ["check", "check_plan", "checkpoint_of", "clear_unborn", "record", "record_of", "topics_in"]
@@ -35,7 +36,7 @@ Types = Mapping[str, tuple[str, ...]]
 class _Record:
     flow: str
     query: str
-    needs: Needs
+    needs: CheckpointNeeds
     types: tuple[tuple[str, tuple[str, ...]], ...]
 
 
@@ -95,7 +96,7 @@ def record(query: LiveQuery, flow: str, checkpoint: Path, types: Types) -> None:
             "checkpoint %s was made before flowcore wrote down what by; it is taken to be of this plan",
             checkpoint,
         )
-    needs = needs_of(query)
+    needs = derive_needs(query)
     content = {
         "format": _FORMAT,
         "flow": flow,
@@ -144,7 +145,7 @@ def _batches(checkpoint: Path) -> list[int]:
 def _unlike(before: _Record, query: LiveQuery, flow: str, types: Types | None) -> Iterator[str]:
     if (before.flow, before.query) != (flow, query.name):
         yield f"it is of query {before.query!r} of flow {before.flow!r}"
-    yield from differences(before.needs, needs_of(query))
+    yield from differences(before.needs, derive_needs(query))
     if types is None:
         return
     old, new = dict(before.types), dict(types)
@@ -175,11 +176,11 @@ def _read(path: Path) -> _Record:
             )
             raise StateError(msg)
         states = tuple(
-            State(**{**state, "keys": tuple(state["keys"]), "values": tuple(state["values"])})
+            KeptState(**{**state, "keys": tuple(state["keys"]), "values": tuple(state["values"])})
             for state in found["states"]
         )
         types = tuple((name, tuple(kinds)) for name, kinds in found["types"])
-        return _Record(found["flow"], found["query"], Needs(tuple(found["sources"]), states), types)
+        return _Record(found["flow"], found["query"], CheckpointNeeds(tuple(found["sources"]), states), types)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         msg = (
             f"{path} cannot be read ({error}): whether its checkpoint is of this plan cannot be told; bring "

@@ -36,9 +36,9 @@ from flowcore.api.operators import (
 )
 from flowcore.errors import PlanError
 from flowcore.keyed.output_columns import RESULTS
-from flowcore.planner.columns import columns_used
-from flowcore.planner.failures import letters_of
-from flowcore.planner.plan import Chain, LiveQuery
+from flowcore.planner.model import Chain, LiveQuery
+from flowcore.planner.rules.columns import find_used_columns
+from flowcore.planner.rules.failures import select_dead_letter_sources
 from flowcore.spark.checkpoint.identity import checkpoint_of
 from flowcore.spark.checkpoint.state_types import column_types, stateful_parts
 from flowcore.spark.frame.boundary import declared_by
@@ -108,7 +108,7 @@ class _Compiler:
         others = (node for node in query.operators if not isinstance(node, SideOutput))  # no results
         readers = Counter(parent for node in others for parent in node.inputs)
         self.readers = {node: readers[node] for node in query.operators}
-        self.used = columns_used(query.operators)
+        self.used = find_used_columns(query.operators)
         if query.buffer is not None:
             # What is kept shall not change with what is read of it.
             held = query.buffer.operator
@@ -140,7 +140,8 @@ class _Compiler:
         outgoing = Outgoing(
             sinks=[(sink, _topic(sink)) for sink in self.query.sinks],
             dead_letters=[
-                (node, _topic(node)) for node in (*self.query.dead_letters, *letters_of(self.query))
+                (node, _topic(node))
+                for node in (*self.query.dead_letters, *select_dead_letter_sources(self.query))
             ],
             side_channels=self.side_channels,
             sources=[_topic(node) for node in self.query.sources],

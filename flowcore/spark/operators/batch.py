@@ -22,7 +22,7 @@ from flowcore.api.operators import (
     WithColumns,
 )
 from flowcore.errors import PlanError
-from flowcore.planner.forms import form_of
+from flowcore.planner.rules.forms import form_of
 from flowcore.spark.frame.boundary import declared_by
 from flowcore.spark.frame.sql import quoted
 from flowcore.spark.operators.bounded_windows import windowed

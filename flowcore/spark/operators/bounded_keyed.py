@@ -59,7 +59,7 @@ def by_key_group(
     clock_ms: int,
     following: tuple[ChainBehind, Sequence[ChainOutlet]] | None = None,
 ) -> ByKeyGroup:
-    """Run an operator of which `flowcore.planner.forms` says ``"key-group"``.
+    """Run an operator of which `flowcore.planner.rules.forms` says ``"key-group"``.
 
     Args:
         node: The operator.

@@ -26,7 +26,7 @@ _MIN, _MAX = "(-9223372036854775807L - 1L)", "9223372036854775807L"
 
 
 def windowed(node: Window, frame: DataFrame) -> DataFrame:
-    """One row for each key and window, for windows of which `flowcore.planner.forms` says ``"native"``."""
+    """One row for each key and window, for windows that compile to Spark's aggregate."""
     match node.config.assigner:
         case TumblingWindows(size_ms=size_ms, offset_ms=offset_ms):
             frame = _in_windows(timed(node, frame), size_ms, size_ms, offset_ms)

@@ -16,7 +16,7 @@ from flowcore.flush.config import BufferOutput
 from flowcore.flush.keyed import FlushBuffers
 from flowcore.keyed.operator import KeyGroupOperator
 from flowcore.keyed.output_columns import RESULTS, TIMESTAMP
-from flowcore.planner.plan import Flush
+from flowcore.planner.model import Flush
 from flowcore.spark.frame.branches import Branch, BranchedFrame
 from flowcore.spark.frame.rows import RECORD_ORDINAL, SOURCE, TIMESTAMP_MS
 from flowcore.spark.operators.by_key import (

@@ -31,7 +31,7 @@ from flowcore.keyed.operator import KeyGroupOperator
 from flowcore.keyed.packing import Inputs, Packing
 from flowcore.keyed.runtime import Runtime
 from flowcore.keyed.watermark_progress import Source
-from flowcore.planner.plan import LiveQuery
+from flowcore.planner.model import LiveQuery
 from flowcore.spark.checkpoint.backlog_status import read_backlog_status
 from flowcore.spark.frame.branches import Branch, BranchedFrame
 from flowcore.spark.frame.rows import (

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from flowcore.api.operators import topic_of
 from flowcore.keyed.dead_letters import CONTENT, OPERATOR, Letters
 from flowcore.keyed.dead_letters import REASON as WHY
-from flowcore.planner.failures import letters_of
+from flowcore.planner.rules.failures import select_dead_letter_sources
 from flowcore.spark.frame.rows import BAD_REASON, FAILED_OPERATOR, KAFKA_MS, SOURCE, VALUE
 from flowcore.spark.frame.sql import literal
 from flowcore.spark.operators.by_key import OF, ByKey, coordinates, topic_case
@@ -26,7 +26,7 @@ def letters_for(of: ByKey, shown: Sequence[str]) -> Letters | None:
         of: The query.
         shown: The columns of a record that functions see.
     """
-    routed = letters_of(of.query)
+    routed = select_dead_letter_sources(of.query)
     if not routed:
         return None
     sources = tuple(source in routed for source in of.query.sources)
@@ -44,7 +44,7 @@ def letter_columns(
         before: SQL text of columns that other rows have already.
         there: The columns of the rows, among them those of bad messages if any have passed by.
     """
-    first = next(topic.name for source in letters_of(of.query) if (topic := topic_of(source)))
+    first = next(topic.name for source in select_dead_letter_sources(of.query) if (topic := topic_of(source)))
     name = f"coalesce({topic_case(found[OF + SOURCE], of)}, {literal(first)})"
     mine = f"{found[WHY]} IS NOT NULL"
     types = {

@@ -13,7 +13,7 @@ from flowcore.chains import CheckMode
 from flowcore.keyed.dead_letters import LETTERS
 from flowcore.keyed.output_columns import ORDINAL as OUTPUT
 from flowcore.keyed.output_columns import RESULTS, TIMESTAMP
-from flowcore.planner.plan import Chain
+from flowcore.planner.model import Chain
 from flowcore.process.keyed import KeyedProcesses
 from flowcore.process.outputs import NTH, TIMER, side
 from flowcore.spark.frame.branches import Branch, BranchedFrame

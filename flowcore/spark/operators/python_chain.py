@@ -37,8 +37,8 @@ from flowcore.chains import (
     Step,
     Way,
 )
-from flowcore.planner.columns import columns_read
-from flowcore.planner.plan import Chain
+from flowcore.planner.model import Chain
+from flowcore.planner.rules.columns import columns_read
 from flowcore.spark.frame.branches import Branch, BranchedFrame
 from flowcore.spark.frame.rows import (
     BAD_REASON,

@@ -20,7 +20,8 @@ from pyspark.sql import functions as F
 
 from flowcore.api.operators import Join, Operator
 from flowcore.errors import ResultError
-from flowcore.planner.plan import BoundedStage, LiveQuery, Plan
+from flowcore.planner.model import BoundedStage, LiveQuery
+from flowcore.planner.plan import Plan
 from flowcore.spark.frame.rows import RECORD_ORDINAL
 from flowcore.spark.frame.sql import quoted
 from flowcore.spark.results.context import Context

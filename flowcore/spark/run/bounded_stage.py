@@ -20,10 +20,10 @@ from flowcore.api.operators import (
     Write,
     upstream,
 )
-from flowcore.planner.columns import columns_used
-from flowcore.planner.fingerprint import fingerprint
-from flowcore.planner.forms import form_of
-from flowcore.planner.plan import BoundedStage, Chain
+from flowcore.planner.model import BoundedStage, Chain
+from flowcore.planner.rules.columns import find_used_columns
+from flowcore.planner.rules.fingerprint import fingerprint_operators
+from flowcore.planner.rules.forms import form_of
 from flowcore.settings import Settings
 from flowcore.spark.frame.boundary import declared_by, while_running
 from flowcore.spark.operators import batch
@@ -60,7 +60,7 @@ def up_to_date(stage: BoundedStage, context: Context) -> Manifest | None:
     folder = context.results.folder(stage.name)
     folder.finish_commit()
     committed = folder.manifest()
-    if committed is None or committed.fingerprint != fingerprint(stage.operators):
+    if committed is None or committed.fingerprint != fingerprint_operators(stage.operators):
         return None
     if not all(_exists(sink, context) for sink in stage.sinks):
         return None
@@ -106,7 +106,7 @@ def run_bounded(
             version=version,
             created_ms=time.time_ns() // 1_000_000,
             duration_ms=int((time.monotonic() - began) * 1000),
-            fingerprint=fingerprint(stage.operators),
+            fingerprint=fingerprint_operators(stage.operators),
             sources=sources,
             tables={r.name: _table(frames[r.operator], path / r.name, folder.root) for r in stage.results},
             rejected=rejected,
@@ -157,7 +157,7 @@ def _chained(
     chain: Chain, stage: BoundedStage, frame: DataFrame, context: Context, kept: ExitStack
 ) -> Mapping[Operator, DataFrame]:
     ends = [result.operator for result in stage.results]
-    used = columns_used(stage.operators, ends)
+    used = find_used_columns(stage.operators, ends)
     whole, parts = outputs_of_bounded(chain, frame, used, ends, context.settings.object_reuse_check)
     if len(parts) > 1:  # each is written by a job of its own, and functions shall run once
         whole.persist()
@@ -178,7 +178,7 @@ def _by_key_group(  # noqa: PLR0917 - what it is about, then how
     following = None
     if chain is not None:
         ends = [result.operator for result in stage.results]
-        used = columns_used(stage.operators, ends)
+        used = find_used_columns(stage.operators, ends)
         following = behind(chain, used, ends, context.settings.object_reuse_check)
     found = by_key_group(
         node, frame, key_groups=context.settings.key_groups, clock_ms=now_ms, following=following

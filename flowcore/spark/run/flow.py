@@ -13,7 +13,8 @@ from typing import Protocol
 
 from flowcore.api.flow import Flow
 from flowcore.planner import plan_flow
-from flowcore.planner.plan import Mode, Plan
+from flowcore.planner.model import Mode
+from flowcore.planner.plan import Plan
 from flowcore.settings import Settings
 from flowcore.spark.checkpoint.identity import check_plan
 from flowcore.spark.results.context import Context

@@ -12,7 +12,8 @@ from contextlib import ExitStack, contextmanager
 from flowcore.api.operators import topic_of
 from flowcore.kafka.latency_collector import LatencyCollector
 from flowcore.kafka.markers import MarkerSource, ensure_companion
-from flowcore.planner.plan import LiveQuery, Plan
+from flowcore.planner.model import LiveQuery
+from flowcore.planner.plan import Plan
 from flowcore.spark.results.context import Context
 from flowcore.spark.topics.side_channels import SideChannels
 

@@ -21,7 +21,8 @@ from flowcore.kafka.latency_collector import LatencyCollector
 from flowcore.kafka.topics import ensure_topics, partition_counts
 from flowcore.latency.summary import LatencySummary
 from flowcore.metrics.progress import FlowProgress, QueryProgress
-from flowcore.planner.plan import LiveQuery, LiveStage, Plan
+from flowcore.planner.model import LiveQuery, LiveStage
+from flowcore.planner.plan import Plan
 from flowcore.settings import Settings
 from flowcore.spark.checkpoint.identity import check_plan, checkpoint_of
 from flowcore.spark.checkpoint.lease import Leases

@@ -33,8 +33,9 @@ from flowcore.metrics.progress import (
     Switch,
 )
 from flowcore.metrics.tally import Batch, QueryTally, Rate, partitions_of
-from flowcore.planner.backlog import thresholds
-from flowcore.planner.plan import LiveQuery, Plan
+from flowcore.planner.model import LiveQuery
+from flowcore.planner.plan import Plan
+from flowcore.planner.rules.backlog import thresholds
 from flowcore.spark.checkpoint.offsets import committed_offsets, start_offsets
 from flowcore.spark.frame.boundary import if_spark_lives
 from flowcore.spark.results.context import Context

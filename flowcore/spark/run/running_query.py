@@ -17,7 +17,7 @@ from flowcore.api.operators import topic_of
 from flowcore.flush.withheld import Withheld
 from flowcore.kafka.elements import ElementWriter
 from flowcore.kafka.security import spark_login
-from flowcore.planner.plan import Decision, LiveQuery
+from flowcore.planner.model import Decision, LiveQuery
 from flowcore.spark.checkpoint.identity import Types, check, checkpoint_of
 from flowcore.spark.compile.query import compile_query
 from flowcore.spark.frame.boundary import while_running

@@ -16,8 +16,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from flowcore.backlog.checkpoints import batch_records
 from flowcore.errors import FlowcoreError
-from flowcore.planner.backlog import backlog_interval, thresholds
-from flowcore.planner.plan import LiveQuery
+from flowcore.planner.model import LiveQuery
+from flowcore.planner.rules.backlog import backlog_interval, thresholds
 from flowcore.spark.checkpoint.backlog_status import BacklogStatusWriter
 from flowcore.spark.checkpoint.identity import checkpoint_of, clear_unborn, record
 from flowcore.spark.frame.boundary import if_spark_lives

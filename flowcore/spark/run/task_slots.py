@@ -18,7 +18,8 @@ from pyspark.sql import SparkSession
 from flowcore.api.operators import topic_of
 from flowcore.errors import RunError
 from flowcore.kafka.topics import partition_counts
-from flowcore.planner.plan import LiveStage, Plan
+from flowcore.planner.model import LiveStage
+from flowcore.planner.plan import Plan
 from flowcore.settings import Settings
 from flowcore.spark.checkpoint.identity import checkpoint_of
 from flowcore.spark.results.context import Context, broker_of

@@ -7,7 +7,8 @@ from collections.abc import Collection
 from flowcore.api.operators import Operator
 from flowcore.backlog.inputs import QueryInputs
 from flowcore.metrics.progress import QueryProgress
-from flowcore.planner.plan import LiveQuery, Plan
+from flowcore.planner.model import LiveQuery
+from flowcore.planner.plan import Plan
 
 __all__ = ["WAITING", "inputs_of", "waiting_queries"]
 

@@ -13,12 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flowcore.api.connectors import KafkaTopic
-from flowcore.api.operators import Aggregate, KeyGroupOperator, Read, Write, topic_of
+from flowcore.api.operators import Aggregate, Read, StatefulOperator, Write, topic_of
 from flowcore.kafka.limits import TopicLimits, topic_limits
 from flowcore.kafka.topics import partition_counts
-from flowcore.planner.plan import LiveQuery, Plan
-from flowcore.planner.timestamps import brings_watermarks, dated_sources, undated_sources
-from flowcore.planner.tracking import can_be_tracked
+from flowcore.planner.model import LiveQuery
+from flowcore.planner.plan import Plan
+from flowcore.planner.rules.latency_markers import can_carry_markers
+from flowcore.planner.rules.timestamps import brings_watermarks, dated_sources, undated_sources
 from flowcore.settings import Settings
 from flowcore.spark.checkpoint.identity import topics_in
 from flowcore.spark.results.context import broker_of
@@ -96,7 +97,7 @@ class SideChannels:
 
 def tracks_latency(query: LiveQuery, settings: Settings, checkpoint: Path) -> bool:
     """Whether latency markers pass through a query."""
-    if not can_be_tracked(query):
+    if not can_carry_markers(query):
         return False
     wanted = settings.latency_interval.total_seconds() > 0
     before = topics_in(checkpoint)
@@ -116,7 +117,7 @@ def tracks_latency(query: LiveQuery, settings: Settings, checkpoint: Path) -> bo
 
 def keeps_key_groups(query: LiveQuery) -> bool:
     """Whether a query keeps state by key group."""
-    return query.buffer is not None or any(isinstance(node, KeyGroupOperator) for node in query.operators)
+    return query.buffer is not None or any(isinstance(node, StatefulOperator) for node in query.operators)
 
 
 def _topics(query: LiveQuery) -> list[KafkaTopic | None]:

@@ -15,7 +15,7 @@ from flowcore.api.operators import topic_of
 from flowcore.errors import PlanError
 from flowcore.kafka.limits import TopicLimits
 from flowcore.kafka.security import spark_login
-from flowcore.planner.plan import LiveQuery
+from flowcore.planner.model import LiveQuery
 from flowcore.settings import Settings
 from flowcore.spark.checkpoint.offsets import offsets_json, start_offsets
 from flowcore.spark.results.context import Context, broker_of

@@ -24,7 +24,7 @@ from flowcore.api.operators import Read, topic_of
 from flowcore.background import Repeating
 from flowcore.flush.withheld import Withheld
 from flowcore.kafka.elements import ElementWriter
-from flowcore.planner.plan import LiveQuery
+from flowcore.planner.model import LiveQuery
 from flowcore.serializers.formats.raw import RawFormat
 from flowcore.serializers.tagged import TaggedSerializer
 from flowcore.spark.frame.branches import Branch

@@ -15,7 +15,7 @@ from flowcore.errors import (
     NoTimestampError,
     OnlyRecordsError,
 )
-from flowcore.planner.timestamps import uses_timestamps
+from flowcore.planner.rules.timestamps import uses_timestamps
 from flowcore.serializers import LatencyMarkerEventSerializer, TaggedSerializer, ValueOnlySerializer
 from flowcore.settings import Settings
 from flowcore.testing.transcripts.elements import element_of, shown

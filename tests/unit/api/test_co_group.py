@@ -13,9 +13,9 @@ from flowcore.api.grouping import BatchGroupFunction, RecordGroupFunction
 from flowcore.api.operators import CoGroup
 from flowcore.errors import PlanError
 from flowcore.planner import plan_flow
-from flowcore.planner.columns import columns_read
-from flowcore.planner.details import parts
-from flowcore.planner.fingerprint import fingerprint
+from flowcore.planner.rules.columns import columns_read
+from flowcore.planner.rules.fingerprint import fingerprint_operators
+from flowcore.planner.views.details import collect_details
 
 
 def _sides(flow: Flow) -> tuple[Stream, Stream]:
@@ -52,7 +52,7 @@ def test_co_group_is_committed_before_a_stream_that_joins_it_starts(further: dic
     live.join(grouped, on="shop", name="joined").write("out", KafkaTopic("out"))
 
     plan = plan_flow(grouped._flow)
-    kinds = {str(edge): edge.kind.value for part in parts(plan) for edge in part.edges}
+    kinds = {str(edge): edge.kind.value for part in collect_details(plan) for edge in part.edges}
 
     (stage,) = plan.bounded
     assert stage.name == "grouped"
@@ -154,10 +154,10 @@ def test_co_groups_of_other_functions_or_aggregates_have_other_fingerprints() ->
         _grouped(_every, schema="n INT"), _grouped(lambda *_: [], schema="n INT"),
         _grouped(n="count(left)"), _grouped(n="count(right)"), _grouped(n="max(left.city)"),
     ]  # fmt: skip
-    found = [fingerprint([*stream._flow.operators]) for stream in made]
+    found = [fingerprint_operators([*stream._flow.operators]) for stream in made]
 
     assert len({*found}) == len(made)
-    assert found[2] == fingerprint([*_grouped(n="count(left)")._flow.operators])
+    assert found[2] == fingerprint_operators([*_grouped(n="count(left)")._flow.operators])
 
 
 @pytest.mark.parametrize(("on", "key"), [(("a",), 1), (("a", "b"), (1, "x"))], ids=["one", "several"])

@@ -12,7 +12,7 @@ from flowcore import Flow, KafkaTopic, Parquet, punctuated
 from flowcore.api.event_time import event_time_expression, marker_condition
 from flowcore.api.operators import Read
 from flowcore.errors import ConfigurationError, PlanError
-from flowcore.planner.fingerprint import fingerprint
+from flowcore.planner.rules.fingerprint import fingerprint_operators
 
 SCHEMA = """id BIGINT, small INT, at TIMESTAMP, wall TIMESTAMP_NTZ, day DATE, text STRING, ratio DOUBLE,
             part STRUCT<ms: BIGINT, name: STRING>, `odd name` LONG"""
@@ -126,7 +126,7 @@ def _fingerprint(**topic: object) -> str:
     flow = Flow("f")
     past = flow.read("past", KafkaTopic("bids", "id BIGINT, at TIMESTAMP", until={0: 9}, **topic))  # type: ignore[arg-type]
     past.write("out", Parquet("out"))
-    return fingerprint(flow.operators)
+    return fingerprint_operators(flow.operators)
 
 
 def test_fingerprint_of_a_topic_without_elements_is_what_it_always_was() -> None:
@@ -155,8 +155,8 @@ def test_declaring_event_time_loads_neither_spark_nor_arrow() -> None:
         "import sys, json; from datetime import timedelta; from flowcore import *; flow = Flow('f');"
         "flow.read('a', KafkaTopic('a', 'id BIGINT', event_time='id', watermark=monotonous())).write("
         "'b', KafkaTopic('b', elements='auto'));"
-        "from flowcore.planner import plan_flow; from flowcore.planner.explain import explain;"
-        "explain(plan_flow(flow)); "
+        "from flowcore.planner import plan_flow; from flowcore.planner.views.text import render_text;"
+        "render_text(plan_flow(flow)); "
         "print(json.dumps(sorted({'pyspark', 'pyarrow', 'numpy'} & {*sys.modules})))"
     )
 

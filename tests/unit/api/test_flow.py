@@ -287,7 +287,7 @@ def test_declaring_and_planning_starts_no_jvm() -> None:
     """Not even PySpark is imported."""
     program = (
         "import sys; from pipelines.auctions.flow import flow; from flowcore.planner import plan_flow; "
-        "from flowcore.planner.explain import explain; assert explain(plan_flow(flow)); "
+        "from flowcore.planner.views.text import render_text; assert render_text(plan_flow(flow)); "
         "print([n for n in sys.modules if n.split('.')[0] in ('pyspark', 'py4j', 'kafka', 'dagster')])"
     )
 

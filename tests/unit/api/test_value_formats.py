@@ -16,7 +16,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from flowcore import Flow, KafkaTopic, Parquet
 from flowcore.api.value_formats import runs_in_python, value_schema
 from flowcore.errors import FormatError, PlanError
-from flowcore.planner.fingerprint import _describe, fingerprint
+from flowcore.planner.rules.fingerprint import _describe, fingerprint_operators
 from flowcore.serializers.formats import format_names, registry
 from flowcore.serializers.formats.json_text import JsonFormat
 
@@ -177,7 +177,7 @@ def test_sink_of_raw_bytes_without_a_schema_takes_one_column() -> None:
 def _fingerprint(**settings: Any) -> str:
     flow = Flow("f")
     flow.read("bids", KafkaTopic("bids", "id BIGINT NOT NULL", until="latest", **settings))
-    return fingerprint(flow.operators)
+    return fingerprint_operators(flow.operators)
 
 
 def test_format_counts_in_a_fingerprint_unless_it_is_the_default() -> None:

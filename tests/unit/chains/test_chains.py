@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from flowcore.api.attributes import OperatorAttributes
 from flowcore.chains import ChainSpec, ChainTask, Copy, Kind, Receiver, Record, Step
 from flowcore.errors import FunctionError
-from flowcore.planner.copies import copy_between
+from flowcore.planner.rules.copies import copy_between
 
 SCHEMA = pa.schema(
     [("n", pa.int64()), ("tags", pa.list_(pa.string())), ("at", pa.struct([("x", pa.int64())]))]

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from flowcore.planner import plan_flow
-from flowcore.planner.explain import explain
+from flowcore.planner.views.text import render_text
 
 README = (Path(__file__).parents[3] / "README.md").read_text()
 
@@ -18,4 +18,4 @@ def test_readme_shows_the_plan_of_its_program() -> None:
 
     exec(compile(program, "README.md", "exec"), names)  # noqa: S102 - our own README
 
-    assert plan.rstrip() == explain(plan_flow(names["flow"]))  # type: ignore[arg-type]
+    assert plan.rstrip() == render_text(plan_flow(names["flow"]))  # type: ignore[arg-type]

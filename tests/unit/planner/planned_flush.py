@@ -15,7 +15,7 @@ from flowcore import (
     Tumbling,
 )
 from flowcore.planner import plan_flow
-from flowcore.planner.plan import Flush, LiveQuery, Mode
+from flowcore.planner.model import Flush, LiveQuery, Mode
 from flowcore.settings import Settings
 
 SALE = "shop STRING, price DOUBLE, kind STRING"

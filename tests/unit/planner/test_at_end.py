@@ -17,8 +17,8 @@ from flowcore import (
 )
 from flowcore.api.operators import Window
 from flowcore.planner import plan_flow
-from flowcore.planner.at_end import is_grouped_aggregate, output_time
-from flowcore.planner.details import parts
+from flowcore.planner.rules.at_end import is_grouped_aggregate, output_time
+from flowcore.planner.views.details import collect_details
 from flowcore.windows import CountEvictor
 from flowcore.windows.triggers import Count
 
@@ -81,7 +81,7 @@ def test_operator_puts_out_at_the_end_where_its_attribute_says_so(case: str) -> 
     ).write("out", KafkaTopic("out"))
 
     plan = plan_flow(flow)
-    kinds = {str(edge): edge.kind.value for part in parts(plan) for edge in part.edges}
+    kinds = {str(edge): edge.kind.value for part in collect_details(plan) for edge in part.edges}
 
     assert before.attributes().output_only_at_end
     assert output_time(before).value == "at the end of input"
@@ -148,7 +148,8 @@ def test_window_at_the_end_is_native_in_the_plan() -> None:
     _at_end(_bounded(flow), name="tops").write("out", Parquet("out"))
 
     ((tops,),) = (
-        [each for each in part.operators if each.node.name == "tops"] for part in parts(plan_flow(flow))
+        [each for each in part.operators if each.node.name == "tops"]
+        for part in collect_details(plan_flow(flow))
     )
 
     assert tops.compiled.value == "native"

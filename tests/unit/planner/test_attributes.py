@@ -19,7 +19,7 @@ from flowcore import (
 )
 from flowcore.errors import PlanError
 from flowcore.planner import plan_flow
-from flowcore.planner.fingerprint import fingerprint
+from flowcore.planner.rules.fingerprint import fingerprint_operators
 
 ROW = "a INT, b STRING"
 SAFE = {
@@ -308,7 +308,7 @@ def test_python_operators_have_the_columns_they_declare() -> None:
 
 def _print(change: Callable[[Stream], Stream]) -> str:
     stream = change(_sales())
-    return fingerprint([*stream.operator.inputs, stream.operator])
+    return fingerprint_operators([*stream.operator.inputs, stream.operator])
 
 
 def test_fingerprint_sees_functions_but_not_promises() -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from flowcore import Flow, KafkaTopic, OperatorAttributesBuilder
 from flowcore.planner import plan_flow
-from flowcore.planner.plan import Decision, Mode
+from flowcore.planner.model import Decision, Mode
 from flowcore.settings import Settings
 
 

@@ -2,7 +2,7 @@
 
 from flowcore import Flow, KafkaTopic, Parquet, Stream
 from flowcore.api.operators import upstream
-from flowcore.planner.columns import columns_used
+from flowcore.planner.rules.columns import find_used_columns
 
 SALE = "id BIGINT, shop STRING, price DOUBLE, tags ARRAY<STRING>"
 
@@ -13,7 +13,7 @@ def _sales(flow: Flow) -> Stream:
 
 def _used(flow: Flow) -> dict[str, set[str]]:
     operators = tuple(upstream(*flow.sinks))
-    return {node.name: set(columns) for node, columns in columns_used(operators).items()}
+    return {node.name: set(columns) for node, columns in find_used_columns(operators).items()}
 
 
 def test_columns_are_used_from_the_sink_backwards() -> None:

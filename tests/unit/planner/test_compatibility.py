@@ -9,14 +9,14 @@ import pytest
 from flowcore import Flow, KafkaTopic, Parquet, Stream, Tumbling, bounded_out_of_orderness
 from flowcore.errors import StateError
 from flowcore.planner import plan_flow
-from flowcore.planner.compatibility import Needs, State, differences, needs_of
-from flowcore.planner.plan import LiveQuery
+from flowcore.planner.model import LiveQuery
+from flowcore.planner.rules.compatibility import CheckpointNeeds, KeptState, derive_needs, differences
 from flowcore.settings import Settings
 from flowcore.spark.checkpoint.identity import check_plan, checkpoint_of, record_of
 from flowcore.spark.run.flow import run_flow
 
 SALE = "shop STRING, price DOUBLE"
-TOP = State("top", "aggregate", ("shop",), ("max(price)",))
+TOP = KeptState("top", "aggregate", ("shop",), ("max(price)",))
 
 
 def _bids(flow: Flow, name: str = "bids") -> Stream:
@@ -36,7 +36,7 @@ def test_needs_are_topics_in_order_and_what_is_kept() -> None:
 
     (query,) = (query for query in _queries(flow) if query.sinks)
 
-    assert needs_of(query) == Needs(("bids", "asks"), (TOP,))
+    assert derive_needs(query) == CheckpointNeeds(("bids", "asks"), (TOP,))
 
 
 def test_fingerprint_is_of_needs_alone() -> None:
@@ -48,7 +48,7 @@ def test_fingerprint_is_of_needs_alone() -> None:
         flow = Flow("f")
         top = _bids(flow, topic).where(where).aggregate(by="shop", best=f"{function}(price)", name=name)
         top.write("out", KafkaTopic("out"))
-        return needs_of(next(query for query in _queries(flow) if query.sinks)).fingerprint
+        return derive_needs(next(query for query in _queries(flow) if query.sinks)).fingerprint
 
     same = fingerprint()
     assert {fingerprint(name="other"), fingerprint(where="price > 1")} == {same}
@@ -72,7 +72,7 @@ def test_windows_are_kept_by_key_group() -> None:
         windows.aggregate(total=total).write("out", KafkaTopic("out"))
         plan = plan_flow(flow, settings=Settings.of({"state.key-groups": groups}, environment={}))
         assert plan.live is not None
-        return needs_of(next(query for query in plan.live.queries if query.sinks)).fingerprint
+        return derive_needs(next(query for query in plan.live.queries if query.sinks)).fingerprint
 
     same = fingerprint()
     assert fingerprint(late_s=30) == same
@@ -83,34 +83,36 @@ def test_windows_are_kept_by_key_group() -> None:
 @pytest.mark.parametrize(
     ("now", "said"),
     [
-        (Needs(("asks",), (TOP,)), "it was reading topic bids, and now topic asks"),
-        (Needs(("asks", "bids"), (TOP,)), "it was reading topic bids, and now topics asks, bids"),
-        (Needs(("bids",), ()), "operator 'top' kept max(price) by shop, and now nothing is kept"),
+        (CheckpointNeeds(("asks",), (TOP,)), "it was reading topic bids, and now topic asks"),
+        (CheckpointNeeds(("asks", "bids"), (TOP,)), "it was reading topic bids, and now topics asks, bids"),
+        (CheckpointNeeds(("bids",), ()), "operator 'top' kept max(price) by shop, and now nothing is kept"),
         (
-            Needs(("bids",), (TOP, State("n", "aggregate", (), ()))),
+            CheckpointNeeds(("bids",), (TOP, KeptState("n", "aggregate", (), ()))),
             "operator 'n' keeps its keys by nothing, and nothing was kept before",
         ),
         (
-            Needs(("bids",), (State("w", "window", ("shop",), ("max(price)",)),)),
+            CheckpointNeeds(("bids",), (KeptState("w", "window", ("shop",), ("max(price)",)),)),
             "aggregate 'top' kept max(price) by shop, and now window 'w' keeps max(price) by shop",
         ),
         (
-            Needs(("bids",), (State("top", "aggregate", ("shop",), ("max(price)",), key_groups=32),)),
+            CheckpointNeeds(
+                ("bids",), (KeptState("top", "aggregate", ("shop",), ("max(price)",), key_groups=32),)
+            ),
             "operator 'top' kept max(price) by shop, and now max(price) by shop in 32 key groups",
         ),
     ],
     ids=["topic", "one-more-topic", "state-gone", "state-new", "kind", "key-groups"],
 )
-def test_differences_show_both_sides(now: Needs, said: str) -> None:
+def test_differences_show_both_sides(now: CheckpointNeeds, said: str) -> None:
     """What was, and what is."""
-    assert list(differences(Needs(("bids",), (TOP,)), now)) == [said]
+    assert list(differences(CheckpointNeeds(("bids",), (TOP,)), now)) == [said]
 
 
 def test_differences_are_none_where_only_a_name_has_changed() -> None:
     """The place in the query is what counts."""
-    renamed = State("other", TOP.kind, TOP.keys, TOP.values)
+    renamed = KeptState("other", TOP.kind, TOP.keys, TOP.values)
 
-    assert not list(differences(Needs(("bids",), (TOP,)), Needs(("bids",), (renamed,))))
+    assert not list(differences(CheckpointNeeds(("bids",), (TOP,)), CheckpointNeeds(("bids",), (renamed,))))
 
 
 def test_run_is_refused_before_anything_is_looked_at(tmp_path: Path) -> None:

@@ -19,8 +19,9 @@ from flowcore import (
 )
 from flowcore.api.operators import Operator, PythonOperator
 from flowcore.planner import plan_flow
-from flowcore.planner.copies import chains_of, copy_between
-from flowcore.planner.plan import Chain, Plan
+from flowcore.planner.model import Chain
+from flowcore.planner.plan import Plan
+from flowcore.planner.rules.copies import build_chains, copy_between
 from flowcore.settings import Settings
 
 ROW = "a INT, b STRING"
@@ -227,7 +228,7 @@ def test_chains_divide_the_python_operators(steps: list[tuple[int, int]]) -> Non
         streams.append(KINDS[kind](streams[parent % len(streams)]))
     operators: tuple[Operator, ...] = flow.operators
 
-    chains = chains_of(operators)
+    chains = build_chains(operators)
     inside = [node for chain in chains for node in chain.operators]
     python = [node for node in operators if isinstance(node, PythonOperator)]
 

@@ -8,7 +8,7 @@ import pytest
 from flowcore import Flow, KafkaTopic, KeyedProcessFunction, Parquet, Stream, Tumbling
 from flowcore.api.windowed import WindowedStream
 from flowcore.planner import plan_flow
-from flowcore.planner.details import parts
+from flowcore.planner.views.details import collect_details
 from flowcore.windows import CountEvictor
 
 SALE = "shop STRING, price DOUBLE"
@@ -93,7 +93,7 @@ def test_failing_record_goes_where_the_plan_says(case: str) -> None:
 
     found = [
         each.failure
-        for part in parts(plan_flow(flow))
+        for part in collect_details(plan_flow(flow))
         for each in part.operators
         if each.node.name == "mapped"
     ]
@@ -107,7 +107,9 @@ def test_files_take_nothing_but_records() -> None:
     flow = Flow("f")
     _processed(_live(flow)).write("out", Parquet("out", schema=SALE))
 
-    found = [each.failure for part in parts(plan_flow(flow)) for each in part.operators if each.failure]
+    found = [
+        each.failure for part in collect_details(plan_flow(flow)) for each in part.operators if each.failure
+    ]
 
     assert [(each.value, each.reasons[0]) for each in found] == [
         ("stops the query", "out writes files, so nothing but its records can leave the query")
@@ -119,4 +121,4 @@ def test_operator_without_a_function_has_no_failure() -> None:
     flow = Flow("f")
     _live(flow).select("shop").write("out", KafkaTopic("out"))
 
-    assert all(each.failure is None for part in parts(plan_flow(flow)) for each in part.operators)
+    assert all(each.failure is None for part in collect_details(plan_flow(flow)) for each in part.operators)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from flowcore import Csv, EndOfStream, Flow, KafkaTopic, Parquet, Stream, from_frame
-from flowcore.planner.fingerprint import fingerprint
+from flowcore.planner.rules.fingerprint import fingerprint_operators
 from flowcore.windows.triggers import Count
 
 Build = Callable[[Flow], Stream]
@@ -24,7 +24,7 @@ def _read(schema: str = "a INT, b INT", **settings: Any) -> Build:
 def _print(build: Build) -> str:
     flow = Flow("f")
     build(flow).write("out", Parquet("out"))
-    return fingerprint(flow.operators)
+    return fingerprint_operators(flow.operators)
 
 
 def _then(change: Callable[[Stream], Stream]) -> Build:
@@ -222,7 +222,7 @@ def test_fingerprint_changes_with_what_windows_do(one: Build, other: Build) -> N
 
 PROGRAM = """
 from flowcore import EndOfStream, Flow, Parquet
-from flowcore.planner.fingerprint import fingerprint
+from flowcore.planner.rules.fingerprint import fingerprint_operators
 flow = Flow("f")
 def keep(frame):
     return [x for x in frame if x in {"a", "b", "c", "d"}] and (lambda y: y)
@@ -233,7 +233,7 @@ class Counted:
         pass
 rows = flow.read("in", Parquet("in", schema="a INT")).apply(keep)
 rows.window(EndOfStream()).process(Counted(), schema="n INT").write("out", Parquet("out"))
-print(fingerprint(flow.operators))
+print(fingerprint_operators(flow.operators))
 """
 
 

@@ -10,7 +10,7 @@ import pytest
 from flowcore import Flow, KafkaTopic, Stream, Tumbling
 from flowcore.errors import ConfigurationError
 from flowcore.planner import plan_flow
-from flowcore.planner.plan import Flush, LiveQuery
+from flowcore.planner.model import Flush, LiveQuery
 from flowcore.settings import Settings
 
 SCHEMA = "shop STRING, price DOUBLE"

@@ -17,7 +17,7 @@ from flowcore import (
 from flowcore.errors import PlanError, SettingsError
 from flowcore.flush.config import BufferOutput
 from flowcore.planner import plan_flow
-from flowcore.planner.fingerprint import fingerprint
+from flowcore.planner.rules.fingerprint import fingerprint_operators
 from flowcore.settings import Settings
 from tests.unit.planner.planned_flush import (
     MINUTE,
@@ -108,7 +108,9 @@ def test_interval_does_not_make_a_stage_run_again() -> None:
         for flush in (2 * MINUTE, MINUTE)
     )
 
-    assert fingerprint([rows.operator, long.operator]) == fingerprint([rows.operator, short.operator])
+    assert fingerprint_operators([rows.operator, long.operator]) == fingerprint_operators(
+        [rows.operator, short.operator]
+    )
 
 
 def test_interval_of_an_operator_wins_over_the_setting() -> None:

@@ -11,8 +11,8 @@ import pytest
 from flowcore import Flow, KafkaTopic, KeyedProcessFunction, RichFunction, Tumbling
 from flowcore.errors import PlanError
 from flowcore.planner import plan_flow
-from flowcore.planner.compatibility import Needs, differences, needs_of
-from flowcore.planner.plan import LiveQuery
+from flowcore.planner.model import LiveQuery
+from flowcore.planner.rules.compatibility import CheckpointNeeds, derive_needs, differences
 from flowcore.spark.operators.by_key import goes_by_clock
 from flowcore.spark.topics.side_channels import keeps_key_groups
 
@@ -65,12 +65,12 @@ def query_of(kind: str, flush: timedelta) -> LiveQuery:
 def test_a_buffer_is_part_of_what_a_checkpoint_has_to_be_of(kind: str) -> None:
     """With and without it are two states, and the difference names the operator; the interval may change."""
     with_buffer, without = query_of(kind, FLUSH), query_of(kind, timedelta(0))
-    needs, before = needs_of(with_buffer), needs_of(without)
+    needs, before = derive_needs(with_buffer), derive_needs(without)
 
     assert "the latest output until a flush" in " ".join(differences(before, needs))
     assert "'found'" in " ".join(differences(before, needs))
-    assert needs_of(query_of(kind, 2 * FLUSH)) == needs
-    assert needs != Needs(needs.sources, ())
+    assert derive_needs(query_of(kind, 2 * FLUSH)) == needs
+    assert needs != CheckpointNeeds(needs.sources, ())
 
 
 @pytest.mark.parametrize("kind", ["function", "process"])

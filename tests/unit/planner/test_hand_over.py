@@ -6,7 +6,7 @@ import pytest
 
 from flowcore import Flow, KafkaTopic, Parquet
 from flowcore.planner import plan_flow
-from flowcore.planner.plan import LiveQuery
+from flowcore.planner.model import LiveQuery
 from flowcore.settings import Settings
 
 SALE = "shop STRING, price DOUBLE"

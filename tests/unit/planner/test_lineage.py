@@ -6,7 +6,7 @@ import pytest
 
 from flowcore import Flow, Parquet
 from flowcore.api.stream import Stream
-from flowcore.planner.lineage import column_lineage
+from flowcore.planner.rules.lineage import column_lineage
 from pipelines.auctions.flow import catalog
 
 

@@ -7,7 +7,7 @@ import pytest
 from flowcore import Flow, KafkaTopic, Parquet, Stream
 from flowcore.errors import PlanError
 from flowcore.planner import plan_flow
-from flowcore.planner.plan import Decision
+from flowcore.planner.model import Decision
 from flowcore.watermarks import monotonous
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from flowcore import Flow, KafkaTopic, OperatorAttributes, Parquet, RichFunction, Stream
 from flowcore.api.operators import Filter, FlatMap, Map, Operator, Read, Where, Write, upstream
 from flowcore.planner import plan_flow
-from flowcore.planner.pushdown import pushed
+from flowcore.planner.rules.pushdown import push_filters
 
 ROW = "a INT, b INT"
 Declare = Callable[[Stream], Stream]
@@ -163,7 +163,7 @@ def test_filters_that_are_not_behind_python_are_not_decided_about() -> None:
         "out", KafkaTopic("out")
     )
 
-    assert pushed(flow.operators) == (flow.operators, ())
+    assert push_filters(flow.operators) == (flow.operators, ())
 
 
 def test_pushing_leaves_the_declared_flow_alone() -> None:
@@ -174,7 +174,7 @@ def test_pushing_leaves_the_declared_flow_alone() -> None:
     kept.write("out", KafkaTopic("out"))
     before = [(node.name, node.inputs) for node in flow.operators]
 
-    planned, _ = pushed(flow.operators)
+    planned, _ = push_filters(flow.operators)
 
     assert [(node.name, node.inputs) for node in flow.operators] == before
     assert [node.name for node in planned] == [node.name for node in flow.operators]
@@ -240,7 +240,7 @@ def test_pushing_changes_no_result(steps: list[tuple[int, int]], data: list[dict
     for stream in streams[-3:]:
         stream.write(f"to_{stream.operator.name}", KafkaTopic(stream.operator.name))
 
-    planned, filters = pushed(flow.operators)
+    planned, filters = push_filters(flow.operators)
 
     for old, new in zip(flow.operators, planned, strict=True):
         if isinstance(old, Write):

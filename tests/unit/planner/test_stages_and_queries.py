@@ -6,7 +6,8 @@ from flowcore import Flow, KafkaTopic, Parquet, Stream
 from flowcore.api.operators import Read
 from flowcore.errors import PlanError
 from flowcore.planner import plan_flow
-from flowcore.planner.plan import LiveQuery, Plan
+from flowcore.planner.model import LiveQuery
+from flowcore.planner.plan import Plan
 
 SALE = "shop STRING, price DOUBLE"
 

@@ -23,9 +23,10 @@ from flowcore import (
 from flowcore.api.windowed import WindowedStream
 from flowcore.errors import PlanError
 from flowcore.planner import plan_flow
-from flowcore.planner.explain import explain
-from flowcore.planner.plan import LiveStage, Plan
-from flowcore.planner.timestamps import dated_sources, element_format, undated_sources, uses_timestamps
+from flowcore.planner.model import LiveStage
+from flowcore.planner.plan import Plan
+from flowcore.planner.rules.timestamps import dated_sources, element_format, undated_sources, uses_timestamps
+from flowcore.planner.views.text import render_text
 from flowcore.settings import Settings
 from flowcore.watermarks import WatermarkStrategy
 from flowcore.windows.triggers import Count
@@ -302,7 +303,7 @@ def test_explain_is_one_line_where_all_edges_agree() -> None:
     flow = Flow("f")
     _bids(flow).where("shop = 'a'").select("shop").write("out", KafkaTopic("out"))
 
-    lines = explain(plan_flow(flow, settings=OFF)).splitlines()
+    lines = render_text(plan_flow(flow, settings=OFF)).splitlines()
 
     assert [line for line in lines if "elements" in line] == [
         f"    value-only elements because {', '.join(NOTHING)}"
@@ -317,7 +318,7 @@ def test_explain_names_edges_that_differ_and_topics_with_elements() -> None:
         "out", KafkaTopic("out", elements="auto", headers=True)
     )
 
-    text = explain(plan_flow(flow, settings=OFF))
+    text = render_text(plan_flow(flow, settings=OFF))
 
     for line in (
         f"    tagged elements on timed -> both, both -> out because {SET.replace('bids', 'timed')}",
@@ -335,4 +336,4 @@ def test_explain_names_topics_of_bounded_stages_too() -> None:
     flow = Flow("f")
     _bids(flow, until="latest").write("copy", KafkaTopic("copied", elements="tagged"))
 
-    assert "copy -> topic copied: tagged elements because its topic declares" in explain(plan_flow(flow))
+    assert "copy -> topic copied: tagged elements because its topic declares" in render_text(plan_flow(flow))

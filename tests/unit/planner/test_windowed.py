@@ -25,8 +25,8 @@ from flowcore import (
 from flowcore.api.operators import Window
 from flowcore.errors import ConfigurationError, PlanError
 from flowcore.planner import plan_flow
-from flowcore.planner.columns import columns_used
-from flowcore.planner.forms import form_of
+from flowcore.planner.rules.columns import find_used_columns
+from flowcore.planner.rules.forms import form_of
 from flowcore.testing.window_functions import CollectList, Sum
 from flowcore.windows import (
     CountEvictor,
@@ -264,7 +264,7 @@ def test_columns_that_windows_need_cross_and_others_do_not() -> None:
         result.write("out", KafkaTopic("out"))
         if late:
             result.late.select("tags").write("late", KafkaTopic("late"))
-        (source, *_), used = flow.operators, columns_used(flow.operators)
+        (source, *_), used = flow.operators, find_used_columns(flow.operators)
         return set(used[source])
 
     assert crossing(late=False) == {"category", "gap_ms", "price"}

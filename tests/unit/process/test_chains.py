@@ -18,9 +18,10 @@ from flowcore.keyed.dead_letters import LETTERS
 from flowcore.keyed.operator import Outputs
 from flowcore.keyed.store import MemoryStore
 from flowcore.planner import plan_flow
-from flowcore.planner.details import parts
-from flowcore.planner.failures import failure_of
-from flowcore.planner.plan import Chain, Plan
+from flowcore.planner.model import Chain
+from flowcore.planner.plan import Plan
+from flowcore.planner.rules.failures import decide_failure
+from flowcore.planner.views.details import collect_details
 from flowcore.process.keyed import KeyedProcesses
 from flowcore.settings import Settings
 from tests.unit.keyed.test_dead_letters import ROWS as INPUT
@@ -132,7 +133,12 @@ def test_what_fails_behind_a_process_is_a_dead_letter() -> None:
     one = process.map(_same, schema=ROW, name="one")
     two = process.map_batches(_same, schema=ROW, name="two").map(_same, schema=ROW, name="three")
     plan = _plan(one, two)
-    found = {each.node.name: each.failure for part in parts(plan) for each in part.operators if each.failure}
+    found = {
+        each.node.name: each.failure
+        for part in collect_details(plan)
+        for each in part.operators
+        if each.failure
+    }
     assert {name: each.value for name, each in found.items()} == {
         "process": "dead letter", "one": "dead letter", "two": "stops the query", "three": "stops the query",
     }  # fmt: skip
@@ -140,7 +146,7 @@ def test_what_fails_behind_a_process_is_a_dead_letter() -> None:
 
     native = _processed().select("a", "b", name="native").map(_same, schema=ROW, name="one")
     (query,) = (query for query in _live(_plan(native)) if query.chains)
-    decided = failure_of(_operator(native), query)
+    decided = decide_failure(_operator(native), query)
     assert decided is not None
     assert decided.value == "stops the query"
 

@@ -7,8 +7,8 @@ import pytest
 
 from flowcore import Flow, KafkaTopic, Parquet
 from flowcore.planner import plan_flow
-from flowcore.planner.details import parts
 from flowcore.planner.plan import Plan
+from flowcore.planner.views.details import collect_details
 from pipelines.auctions.flow import flow as reference
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -45,13 +45,15 @@ def test_drawing_shows_each_operator_and_blocking_edge(flow: Flow) -> None:
     root = ET.fromstring(plan.to_svg())  # noqa: S314 - it is our own
 
     names = [title.text.partition(": ")[0] for title in root.iter(f"{SVG}title") if title.text]
-    assert sorted(names) == sorted(node.name for part in parts(plan) for node in part.runs.operators)
+    assert sorted(names) == sorted(
+        node.name for part in collect_details(plan) for node in part.runs.operators
+    )
     thick = [each for each in root.iter(f"{SVG}path") if each.get("class") == "edge blocking"]
     assert len(thick) == _blocking(plan)
 
 
 def _blocking(plan: Plan) -> int:
-    return sum(edge.kind.value == "blocking" for part in parts(plan) for edge in part.edges)
+    return sum(edge.kind.value == "blocking" for part in collect_details(plan) for edge in part.edges)
 
 
 @pytest.mark.parametrize("flow", [reference, _wide()], ids=["auctions", "wide"])

@@ -19,7 +19,7 @@ from typing import Any
 from flowcore.api.connectors import ADDED_LATER
 from flowcore.api.operators import Operator
 
-__all__ = ["fingerprint"]
+__all__ = ["fingerprint_operators"]
 
 _FORMER_NAMES = {
     "EndOfStreamTrigger": "EndOfStream",
@@ -33,7 +33,7 @@ _FORMER_NAMES = {
 _CONSTANTS = (type(None), bool, int, float, str, bytes, tuple, frozenset, list, set, dict)
 
 
-def fingerprint(operators: Iterable[Operator]) -> str:
+def fingerprint_operators(operators: Iterable[Operator]) -> str:
     """A SHA-256 digest of what operators compute, as hexadecimal text."""
     return hashlib.sha256("\n".join(map(_describe, operators)).encode()).hexdigest()
 
@@ -42,7 +42,8 @@ def _describe(node: Operator) -> str:
     settings = [
         f"{field.name}={_value(getattr(node, field.name), ())}"
         for field in fields(node)
-        if field.name not in ("inputs", "columns", "bounded", "key", "updating", "given", "flush_ms")
+        if field.name
+        not in ("inputs", "columns", "bounded", "key", "updating", "declared_attributes", "flush_ms")
     ]
     inputs = ",".join(parent.name for parent in node.inputs)
     return f"{type(node).__name__}({inputs}; {'; '.join(settings)})"

@@ -1,6 +1,6 @@
 """Details: what did each rule decide for each operator and each edge, why, and what would change it?
 
-The short text of a plan (`flowcore.planner.explain`) says what a reader needs; this says everything,
+The short text of a plan (`flowcore.planner.views.text`) says what a reader needs; this says everything,
 what is off and at its default included.
 """
 
@@ -13,23 +13,23 @@ from flowcore.api.attributes import OperatorAttributes
 from flowcore.api.connectors import KafkaTopic
 from flowcore.api.operators import (
     Apply,
-    KeyGroupOperator,
     Operator,
     PythonOperator,
     Read,
     SideOutput,
+    StatefulOperator,
     Window,
     Write,
     topic_of,
 )
 from flowcore.api.value_formats import runs_in_python
-from flowcore.planner.at_end import output_time
-from flowcore.planner.columns import columns_read, columns_used
-from flowcore.planner.failures import failure_of
-from flowcore.planner.forms import form_of, late_of, state_of
-from flowcore.planner.plan import BoundedStage, Chain, Decision, Flush, LiveQuery, Plan
+from flowcore.planner.model import BoundedStage, Chain, Decision, Flush, LiveQuery, PlanData
+from flowcore.planner.rules.at_end import output_time
+from flowcore.planner.rules.columns import columns_read, find_used_columns
+from flowcore.planner.rules.failures import decide_failure
+from flowcore.planner.rules.forms import form_of, late_of, state_of
 
-__all__ = ["EdgeDetail", "OperatorDetail", "Part", "end_name", "parts"]
+__all__ = ["EdgeDetail", "OperatorDetail", "PartDetail", "collect_details", "end_name"]
 
 _BATCH = Decision("none", ("rows of a table are no stream elements",))
 _PIPELINED = Decision("pipelined", ("both ends run in the same job",))
@@ -91,7 +91,7 @@ class EdgeDetail:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class PartDetail:
     """A bounded stage or a live query, with everything that was decided for it."""
 
     number: int
@@ -105,14 +105,14 @@ class Part:
         return self.runs.decision if isinstance(self.runs, BoundedStage) else self.runs.mode
 
 
-def parts(plan: Plan) -> tuple[Part, ...]:
+def collect_details(plan: PlanData) -> tuple[PartDetail, ...]:
     """Every bounded stage, then every live query."""
-    found: list[Part] = []
+    found: list[PartDetail] = []
     places = dict(plan.filters)
     for number, stage in enumerate(plan.stages, 1):
         for runs in (stage,) if isinstance(stage, BoundedStage) else stage.queries:
             operators = tuple(_operator(node, runs, places.get(node.name)) for node in runs.operators)
-            found.append(Part(number, runs, operators, tuple(_edges(plan, runs))))
+            found.append(PartDetail(number, runs, operators, tuple(_edges(plan, runs))))
     return tuple(found)
 
 
@@ -123,9 +123,9 @@ def _operator(node: Operator, runs: BoundedStage | LiveQuery, place: Decision | 
         compiled=_compiled(node, runs.chains),
         output=output_time(node),
         flush=_flush(node, runs),
-        failure=failure_of(node, runs),
+        failure=decide_failure(node, runs),
         place=place,
-        state=state_of(node, runs) if isinstance(node, KeyGroupOperator) else None,
+        state=state_of(node, runs) if isinstance(node, StatefulOperator) else None,
         late=late_of(node) if isinstance(node, Window) else None,
         alignment=_alignment(node),
         attributes=attributes,
@@ -142,7 +142,7 @@ def _compiled(node: Operator, chains: tuple[Chain, ...]) -> Decision:
             (f"a Python function runs in a worker, in one call for {chain.name}",),
             ("say it in Spark SQL: select, with_columns, where",),
         )
-    if isinstance(node, KeyGroupOperator):
+    if isinstance(node, StatefulOperator):
         return form_of(node)
     if isinstance(node, SideOutput):
         return Decision("with its operator", (f"it leaves {node.inputs[0].name} beside its results",))
@@ -179,9 +179,9 @@ def _flush(node: Operator, runs: BoundedStage | LiveQuery) -> Flush:
     return next(each for each in runs.flushes if each.operator is node)
 
 
-def _edges(plan: Plan, runs: BoundedStage | LiveQuery) -> Iterator[EdgeDetail]:
+def _edges(plan: PlanData, runs: BoundedStage | LiveQuery) -> Iterator[EdgeDetail]:
     ends = [result.operator for result in runs.results] if isinstance(runs, BoundedStage) else []
-    used = columns_used(runs.operators, ends)
+    used = find_used_columns(runs.operators, ends)
     elements = {(edge.sender, edge.receiver): edge.elements for edge in plan.edges}
     for node in runs.operators:
         topic = topic_of(node)
@@ -216,7 +216,7 @@ def _copy(sender: Operator, receiver: Operator, runs: BoundedStage | LiveQuery) 
                 return Decision(decision.value, (why, *decision.reasons), decision.change)
     if isinstance(receiver, PythonOperator):
         return Decision("none", (f"its records are made for {receiver.name}",))
-    if isinstance(sender, KeyGroupOperator) or isinstance(receiver, KeyGroupOperator):
+    if isinstance(sender, StatefulOperator) or isinstance(receiver, StatefulOperator):
         return Decision("none", ("what crosses is columns",))
     return Decision("none", ("neither end is a Python function",))
 

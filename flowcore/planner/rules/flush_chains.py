@@ -16,9 +16,9 @@ from typing import NamedTuple
 from flowcore.api.connectors import KafkaTopic
 from flowcore.api.operators import Operator, topic_of, upstream
 from flowcore.durations import MILLISECOND
-from flowcore.planner.plan import LiveQuery
+from flowcore.planner.model import LiveQuery
 
-__all__ = ["Arrival", "Place", "arrival", "in_order", "written"]
+__all__ = ["Arrival", "Place", "arrival", "find_flushed_topics", "order_by_topics"]
 
 Place = tuple[str | None, str]
 """A topic: its broker, None for that of the settings, and its name."""
@@ -43,7 +43,7 @@ class Arrival(NamedTuple):
         return max(self.interval_ms // 10, 1)
 
 
-def in_order(queries: Iterable[LiveQuery]) -> Iterator[LiveQuery]:
+def order_by_topics(queries: Iterable[LiveQuery]) -> Iterator[LiveQuery]:
     """The queries, those first that write what others read; where they read each other, as they are."""
     waiting = list(queries)
     while waiting:
@@ -63,7 +63,7 @@ def in_order(queries: Iterable[LiveQuery]) -> Iterator[LiveQuery]:
             waiting.remove(query)
 
 
-def written(query: LiveQuery, arriving: Arrival | None) -> Iterator[tuple[Place, Arrival]]:
+def find_flushed_topics(query: LiveQuery, arriving: Arrival | None) -> Iterator[tuple[Place, Arrival]]:
     """The topics that a query writes once in an interval, no shorter than that of what it reads."""
     read_ms = arriving.interval_ms if arriving else 0
     held = {each.operator: each.config for each in query.flushes if each.config is not None}

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from flowcore.planner.plan import BoundedStage, Decision, LiveQuery
+from flowcore.planner.model import BoundedStage, Decision, LiveQuery
 from flowcore.settings import Settings
 
-__all__ = ["handed_over"]
+__all__ = ["set_start"]
 
 
-def handed_over(query: LiveQuery, stages: tuple[BoundedStage, ...], settings: Settings) -> LiveQuery:
+def set_start(query: LiveQuery, stages: tuple[BoundedStage, ...], settings: Settings) -> LiveQuery:
     """The query with the stages that it starts after."""
     after, reasons, change = _after(query, stages, settings)
     when = f"when {', '.join(after)} {'are' if len(after) > 1 else 'is'} committed" if after else "at once"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from flowcore.api.stateful import KeyedProcess, Window
-from flowcore.planner.plan import BoundedStage, Decision, LiveQuery
+from flowcore.planner.model import BoundedStage, Decision, LiveQuery
 from flowcore.windows import EndOfStreamWindows, SlidingWindows, TumblingWindows
 
 __all__ = ["form_of", "late_of", "output_of", "state_of"]

@@ -11,15 +11,15 @@ from collections.abc import Iterator, Mapping
 from flowcore.api.connectors import KafkaTopic
 from flowcore.api.operators import Operator, PythonOperator, Read, Write
 from flowcore.planner.describe import what
-from flowcore.planner.details import EdgeDetail, OperatorDetail, Part, parts
-from flowcore.planner.plan import BoundedStage, Plan
+from flowcore.planner.model import BoundedStage, PlanData
+from flowcore.planner.views.details import EdgeDetail, OperatorDetail, PartDetail, collect_details
 
-__all__ = ["diagram"]
+__all__ = ["render_mermaid"]
 
 
-def diagram(plan: Plan) -> str:
+def render_mermaid(plan: PlanData) -> str:
     """The flowchart, without a fence around it."""
-    found = parts(plan)
+    found = collect_details(plan)
     ids = [
         {node: f"p{number}n{index}" for index, node in enumerate(part.runs.operators, 1)}
         for number, part in enumerate(found, 1)
@@ -53,7 +53,7 @@ def diagram(plan: Plan) -> str:
     return "\n".join(lines)
 
 
-def _title(part: Part) -> str:
+def _title(part: PartDetail) -> str:
     runs = part.runs
     if isinstance(runs, BoundedStage):
         return f"stage {part.number}: {runs.name} (batch, checkpoint {runs.checkpoint.value})"
@@ -61,7 +61,7 @@ def _title(part: Part) -> str:
     return f"stage {part.number}: query {runs.name} ({how})"
 
 
-def _nodes(part: Part, ids: Mapping[Operator, str], prefix: str) -> Iterator[str]:
+def _nodes(part: PartDetail, ids: Mapping[Operator, str], prefix: str) -> Iterator[str]:
     """Those of a chain in a box of their own."""
     chained: set[Operator] = {node for chain in part.runs.chains for node in chain.operators}
     yield from (f"{ids[each.node]}{_node(each)}" for each in part.operators if each.node not in chained)
@@ -96,7 +96,7 @@ def _edge(edge: EdgeDetail, ids: Mapping[Operator, str]) -> Iterator[str]:
     yield f"{ids[edge.sender]} -->{label} {ids[edge.receiver]}"
 
 
-def _dead_letters(part: Part, ids: Mapping[Operator, str]) -> Iterator[str]:
+def _dead_letters(part: PartDetail, ids: Mapping[Operator, str]) -> Iterator[str]:
     if not isinstance(part.runs, BoundedStage):
         for source in part.runs.dead_letters:
             text = _quoted(_escaped(f"{source.name}.dead-letter"))

@@ -16,27 +16,27 @@ from flowcore.api.operators import (
     Filter,
     FlatMap,
     Join,
-    KeyGroupOperator,
     Map,
     MapBatches,
     Operator,
     PythonOperator,
     Read,
+    StatefulOperator,
     Write,
     topic_of,
     upstream,
 )
 from flowcore.errors import PlanError
-from flowcore.planner.flush import held_back, own_buffer
-from flowcore.planner.flush_reasons import why_held
-from flowcore.planner.modes import mode_of
-from flowcore.planner.plan import Decision, LiveQuery, LiveStage, Mode
+from flowcore.planner.model import Decision, LiveQuery, LiveStage, Mode
+from flowcore.planner.rules.flush import own_buffer, select_buffered
+from flowcore.planner.rules.flush_reasons import why_held
+from flowcore.planner.rules.modes import choose_mode
 from flowcore.settings import Settings
 
-__all__ = ["live_stage"]
+__all__ = ["build_live_stage"]
 
 
-def live_stage(
+def build_live_stage(
     operators: tuple[Operator, ...], requested: Mode | None, settings: Settings
 ) -> LiveStage | None:
     """The live queries behind the unbounded sinks, None if there are none.
@@ -47,7 +47,9 @@ def live_stage(
     sinks = [node for node in operators if isinstance(node, Write) and not node.bounded]
     if not sinks:
         return None
-    held = {node: why_held(node, settings) for node in operators if node in held_back(operators, settings)}
+    held = {
+        node: why_held(node, settings) for node in operators if node in select_buffered(operators, settings)
+    }
     groups = [_query(group, requested, held) for group in _groups(sinks, held)]
     return LiveStage(_with_dead_letters(groups, requested))
 
@@ -68,7 +70,7 @@ def _groups(sinks: Sequence[Write], held: Mapping[Operator, str]) -> list[list[W
 
 
 def _exclusive(sink: Write, held: Mapping[Operator, str]) -> tuple[Operator, ...]:
-    stateful = Aggregate | KeyGroupOperator
+    stateful = Aggregate | StatefulOperator
     buffered = own_buffer(upstream(sink), held)
     alone = tuple(
         n for n in upstream(sink)
@@ -107,7 +109,7 @@ def _query(sinks: Sequence[Write], requested: Mode | None, held: Mapping[Operato
         results=results,
         sinks=tuple(sinks),
         dead_letters=dead_letters,
-        mode=mode_of(live, requested, held),
+        mode=choose_mode(live, requested, held),
         split=split,
     )
 
@@ -143,7 +145,7 @@ def _lets_pass(query: LiveQuery) -> bool:
     """Bad records can pass by what keeps state; past Python functions their bytes would be lost."""
     if any(isinstance(node, Aggregate | Apply | PythonOperator) for node in query.operators):
         return False
-    by_key = any(isinstance(node, KeyGroupOperator) for node in query.operators)
+    by_key = any(isinstance(node, StatefulOperator) for node in query.operators)
     return by_key and all(topic_of(sink) is not None for sink in query.sinks)
 
 

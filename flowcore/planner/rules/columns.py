@@ -28,10 +28,10 @@ from flowcore.api.operators import (
     Write,
 )
 
-__all__ = ["columns_read", "columns_used"]
+__all__ = ["columns_read", "find_used_columns"]
 
 
-def columns_used(
+def find_used_columns(
     operators: Sequence[Operator], ends: Collection[Operator] = ()
 ) -> Mapping[Operator, frozenset[str]]:
     """The output columns of each operator that its readers among the operators use.

@@ -17,7 +17,7 @@ from flowcore.api.connectors import KafkaTopic
 from flowcore.api.operators import Operator, Read, Window, Write, topic_of, upstream
 from flowcore.durations import show_duration
 from flowcore.errors import PlanError
-from flowcore.planner.plan import Decision, Edge, LiveQuery, Plan
+from flowcore.planner.model import Decision, Edge, LiveQuery, PlanData
 from flowcore.settings import Settings
 from flowcore.watermarks import WatermarkStrategy
 from flowcore.watermarks.strategies import PeriodicFunction
@@ -25,7 +25,7 @@ from flowcore.watermarks.strategies import PeriodicFunction
 __all__ = [
     "brings_watermarks",
     "dated_sources",
-    "element_edges",
+    "decide_edges",
     "element_format",
     "undated_sources",
     "uses_timestamps",
@@ -83,7 +83,7 @@ def uses_timestamps(settings: Settings, strategies: Iterable[WatermarkStrategy |
     return _decided(settings, named).value == "tagged"
 
 
-def element_edges(sinks: Iterable[Write], settings: Settings) -> tuple[Edge, ...]:
+def decide_edges(sinks: Iterable[Write], settings: Settings) -> tuple[Edge, ...]:
     """Every edge that stream elements cross on their way to these sinks, inputs before readers.
 
     Raises:
@@ -121,7 +121,7 @@ def dated_sources(operators: Iterable[Operator]) -> frozenset[Read]:
     return frozenset(node for node in upstream(*windows) if isinstance(node, Read) and not node.bounded)
 
 
-def undated_sources(query: LiveQuery, plan: Plan) -> frozenset[Read]:
+def undated_sources(query: LiveQuery, plan: PlanData) -> frozenset[Read]:
     """The sources whose records windows of other queries alone need timestamps of, while bad ones leave here.
 
     Args:

@@ -10,18 +10,18 @@ from collections.abc import Iterator
 
 from flowcore.api.operators import Apply, Read, Write, topic_of
 from flowcore.durations import show_duration
-from flowcore.planner.plan import Decision, LiveQuery
+from flowcore.planner.model import Decision, LiveQuery
 from flowcore.settings import Settings
 
-__all__ = ["can_be_tracked", "tracking_of"]
+__all__ = ["can_carry_markers", "decide_latency"]
 
 
-def can_be_tracked(query: LiveQuery) -> bool:
+def can_carry_markers(query: LiveQuery) -> bool:
     """Whether markers can pass through a query, whatever the settings are."""
     return not any(_obstacles(query))
 
 
-def tracking_of(query: LiveQuery, settings: Settings) -> Decision:
+def decide_latency(query: LiveQuery, settings: Settings) -> Decision:
     """How often markers are sent through a query; ``"off"``, or ``"not possible"``."""
     found = tuple(_obstacles(query))
     reasons = tuple(why for why, _ in found)

@@ -17,9 +17,9 @@ from dataclasses import replace
 
 from flowcore.api.functions import is_rich
 from flowcore.api.operators import Filter, Map, Operator, PythonOperator, Where, Write, upstream
-from flowcore.planner.plan import Decision
+from flowcore.planner.model import Decision
 
-__all__ = ["pushed"]
+__all__ = ["push_filters"]
 
 _ANOTHER_EACH_TIME = re.compile(
     r"\b(rand\w*|uuid|shuffle|monotonically_increasing_id|spark_partition_id|input_file_\w+|current_\w+|now"
@@ -28,7 +28,9 @@ _ANOTHER_EACH_TIME = re.compile(
 )
 
 
-def pushed(operators: tuple[Operator, ...]) -> tuple[tuple[Operator, ...], tuple[tuple[str, Decision], ...]]:
+def push_filters(
+    operators: tuple[Operator, ...],
+) -> tuple[tuple[Operator, ...], tuple[tuple[str, Decision], ...]]:
     """The operators with filters as early as they can be, and what was decided for each filter.
 
     Filters that are not behind a Python function are Spark's to place, and not decided about.

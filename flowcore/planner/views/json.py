@@ -5,20 +5,20 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from flowcore.planner.compatibility import needs_of
 from flowcore.planner.describe import describe
-from flowcore.planner.details import EdgeDetail, OperatorDetail, Part, end_name, parts
-from flowcore.planner.plan import BoundedStage, Chain, Decision, Flush, LiveQuery, Plan
+from flowcore.planner.model import BoundedStage, Chain, Decision, Flush, LiveQuery, PlanData
+from flowcore.planner.rules.compatibility import derive_needs
+from flowcore.planner.views.details import EdgeDetail, OperatorDetail, PartDetail, collect_details, end_name
 
-__all__ = ["document"]
+__all__ = ["render_json"]
 
 
-def document(plan: Plan) -> dict[str, Any]:
+def render_json(plan: PlanData) -> dict[str, Any]:
     """A plan as mappings, lists, text, numbers and truth values, the same whenever it is made."""
-    return {"flow": plan.flow, "parts": [_part(part) for part in parts(plan)]}
+    return {"flow": plan.flow, "parts": [_part(part) for part in collect_details(plan)]}
 
 
-def _part(part: Part) -> dict[str, Any]:
+def _part(part: PartDetail) -> dict[str, Any]:
     runs = part.runs
     kind: dict[str, Any] = (
         {
@@ -54,14 +54,14 @@ def _part(part: Part) -> dict[str, Any]:
 
 
 def _needs(query: LiveQuery) -> dict[str, Any]:
-    needs = needs_of(query)
+    needs = derive_needs(query)
     states = [
         {**asdict(state), "keys": list(state.keys), "values": list(state.values)} for state in needs.states
     ]
     return {"fingerprint": needs.fingerprint, "sources": list(needs.sources), "states": states}
 
 
-def _entering(part: Part, chain: Chain) -> tuple[str, ...]:
+def _entering(part: PartDetail, chain: Chain) -> tuple[str, ...]:
     return next(edge.columns or () for edge in part.edges if edge.receiver is chain.head)
 
 

@@ -28,7 +28,7 @@ from flowcore.api.operators import (
     upstream,
 )
 from flowcore.api.stateful import LATE, WINDOW_COLUMNS
-from flowcore.planner.columns import columns_read
+from flowcore.planner.rules.columns import columns_read
 
 __all__ = ["Origin", "column_lineage"]
 

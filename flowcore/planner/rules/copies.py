@@ -21,12 +21,12 @@ from flowcore.api.operators import (
     PythonOperator,
     SideOutput,
 )
-from flowcore.planner.plan import Chain, Decision
+from flowcore.planner.model import Chain, Decision
 
-__all__ = ["chains_of", "copy_between"]
+__all__ = ["build_chains", "copy_between"]
 
 
-def chains_of(
+def build_chains(
     operators: Sequence[Operator], object_reuse: bool = False, ends: Container[Operator] = ()
 ) -> tuple[Chain, ...]:
     """The chains among the operators of one stage or live query.

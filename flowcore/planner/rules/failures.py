@@ -9,21 +9,21 @@ from __future__ import annotations
 
 from flowcore.api.operators import (
     KeyedProcess,
-    KeyGroupOperator,
     MapBatches,
     Operator,
     PythonOperator,
     Read,
+    StatefulOperator,
     Window,
     topic_of,
     upstream,
 )
-from flowcore.planner.plan import BoundedStage, Decision, LiveQuery
+from flowcore.planner.model import BoundedStage, Decision, LiveQuery
 
-__all__ = ["failure_of", "letters_of"]
+__all__ = ["decide_failure", "select_dead_letter_sources"]
 
 
-def failure_of(node: Operator, runs: BoundedStage | LiveQuery) -> Decision | None:
+def decide_failure(node: Operator, runs: BoundedStage | LiveQuery) -> Decision | None:
     """``"dead letter"``, or that it stops what runs it; None for what is no Python function."""
     by_key = isinstance(node, KeyedProcess) or (isinstance(node, Window) and _asks_a_function(node))
     if not isinstance(node, PythonOperator) and not by_key:
@@ -61,9 +61,9 @@ def failure_of(node: Operator, runs: BoundedStage | LiveQuery) -> Decision | Non
     return Decision("dead letter", (f"the message goes to {', '.join(letters)} as it came", *but))
 
 
-def letters_of(query: LiveQuery) -> tuple[Read, ...]:
+def select_dead_letter_sources(query: LiveQuery) -> tuple[Read, ...]:
     """The sources to whose dead letters goes what fails in the query's key groups; none if that stops it."""
-    if not any(isinstance(node, KeyGroupOperator) for node in query.operators):
+    if not any(isinstance(node, StatefulOperator) for node in query.operators):
         return ()
     if not all(topic_of(sink) for sink in query.sinks):
         return ()
@@ -71,7 +71,7 @@ def letters_of(query: LiveQuery) -> tuple[Read, ...]:
 
 
 def _of_key_group(node: Operator, query: LiveQuery, content: str) -> Decision:
-    letters = letters_of(query)
+    letters = select_dead_letter_sources(query)
     strict = [each.name for each in query.sources if each not in letters]
     if len(strict) == len(query.sources):
         files = [sink.name for sink in query.sinks if topic_of(sink) is None]

@@ -13,10 +13,10 @@ from html import escape
 from flowcore.api.connectors import KafkaTopic
 from flowcore.api.operators import Operator, PythonOperator, Read, Write
 from flowcore.planner.describe import what
-from flowcore.planner.details import EdgeDetail, Part, parts
-from flowcore.planner.plan import BoundedStage, Plan
+from flowcore.planner.model import BoundedStage, PlanData
+from flowcore.planner.views.details import EdgeDetail, PartDetail, collect_details
 
-__all__ = ["drawing"]
+__all__ = ["render_svg"]
 
 _WIDTH, _HEIGHT = 250, 46  # of an operator
 _GAP, _DOWN, _MARGIN, _TITLE = 20, 44, 16, 44
@@ -34,9 +34,9 @@ _TIP = (
 )
 
 
-def drawing(plan: Plan) -> str:
+def render_svg(plan: PlanData) -> str:
     """The picture, as the text of an SVG file."""
-    boxes = _placed(parts(plan))
+    boxes = _placed(collect_details(plan))
     made = {
         node: box.place(node)
         for box in boxes
@@ -58,7 +58,7 @@ def drawing(plan: Plan) -> str:
 class _Box:
     """A stage or query: where it stands, and how far down and to the right each operator is in it."""
 
-    part: Part
+    part: PartDetail
     levels: dict[Operator, tuple[int, int]]
     x: int
     y: int
@@ -78,7 +78,7 @@ class _Box:
         return self.x + _GAP + across * (_WIDTH + _GAP), self.y + _TITLE + down * (_HEIGHT + _DOWN)
 
 
-def _placed(found: tuple[Part, ...]) -> list[_Box]:
+def _placed(found: tuple[PartDetail, ...]) -> list[_Box]:
     boxes: list[_Box] = []
     top = _MARGIN
     for bounded in (True, False):
@@ -93,7 +93,7 @@ def _placed(found: tuple[Part, ...]) -> list[_Box]:
     return boxes
 
 
-def _levels(part: Part) -> dict[Operator, tuple[int, int]]:
+def _levels(part: PartDetail) -> dict[Operator, tuple[int, int]]:
     levels: dict[Operator, tuple[int, int]] = {}
     taken: dict[int, int] = {}
     for node in part.runs.operators:

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict
 
-from flowcore.api.operators import KeyGroupOperator
-from flowcore.planner.compatibility import needs_of
+from flowcore.api.operators import StatefulOperator
 from flowcore.planner.describe import describe
-from flowcore.planner.details import EdgeDetail, OperatorDetail, Part, parts
-from flowcore.planner.forms import form_of, state_of
-from flowcore.planner.plan import BoundedStage, Chain, Decision, Edge, LiveQuery, Plan
+from flowcore.planner.model import BoundedStage, Chain, Decision, Edge, LiveQuery, PlanData
+from flowcore.planner.rules.compatibility import derive_needs
+from flowcore.planner.rules.forms import form_of, state_of
+from flowcore.planner.views.details import EdgeDetail, OperatorDetail, PartDetail, collect_details
 
-__all__ = ["explain"]
+__all__ = ["render_text"]
 
 
-def explain(plan: Plan, *, verbose: bool = False) -> str:
+def render_text(plan: PlanData, *, verbose: bool = False) -> str:
     """Stages, edges and modes of a plan, each with its reasons.
 
     Args:
@@ -39,12 +39,12 @@ def explain(plan: Plan, *, verbose: bool = False) -> str:
                     *_query(query, plan),
                 ]
     if verbose:
-        for part in parts(plan):
+        for part in collect_details(plan):
             lines += ["", *_details(part)]
     return "\n".join(lines)
 
 
-def _bounded(stage: BoundedStage, plan: Plan) -> Iterator[str]:
+def _bounded(stage: BoundedStage, plan: PlanData) -> Iterator[str]:
     yield from (f"  because {reason}" for reason in stage.decision.reasons)
     if stage.after:
         yield from (f"  starts {stage.start.value} because {reason}" for reason in stage.start.reasons)
@@ -52,7 +52,7 @@ def _bounded(stage: BoundedStage, plan: Plan) -> Iterator[str]:
     yield from (f"    {line}" for line in _python(stage, plan))
 
 
-def _query(query: LiveQuery, plan: Plan) -> Iterator[str]:
+def _query(query: LiveQuery, plan: PlanData) -> Iterator[str]:
     edges = plan.edges_of(query.operators)
     yield from (f"    {query.mode.value} because {reason}" for reason in query.mode.reasons)
     yield from (f"    {query.split.value} because {reason}" for reason in query.split.reasons)
@@ -99,12 +99,12 @@ def _topics(edges: tuple[Edge, ...]) -> Iterator[str]:
             yield f"      {edge}: {form} elements{how} {why}"
 
 
-def _python(runs: BoundedStage | LiveQuery, plan: Plan) -> Iterator[str]:
+def _python(runs: BoundedStage | LiveQuery, plan: PlanData) -> Iterator[str]:
     """What differs because there are Python functions."""
     for chain in runs.chains:
         yield from _chain(chain, runs)
     for node in runs.operators:
-        if isinstance(node, KeyGroupOperator):
+        if isinstance(node, StatefulOperator):
             form, state = form_of(node), state_of(node, runs)
             yield f"{node.name} is {form.value}{f' in {state.value}' if state else ''} {_why(form)}"
     places = dict(plan.filters)
@@ -121,7 +121,7 @@ def _chain(chain: Chain, runs: BoundedStage | LiveQuery) -> Iterator[str]:
             yield f"  {sender.name} -> out of the chain: {_because(decision)}"
     for node in runs.operators:
         before = [each.name for each in node.inputs if each in chain.outputs]
-        if isinstance(node, KeyGroupOperator) and before:
+        if isinstance(node, StatefulOperator) and before:
             yield (
                 f"  {before[0]} -> {node.name}: not in one call, because records are brought together by key "
                 f"in front of {node.name}"
@@ -132,7 +132,7 @@ def _chain(chain: Chain, runs: BoundedStage | LiveQuery) -> Iterator[str]:
             yield f"  {', '.join(same)} are given the same objects, so none of them may change one"
 
 
-def _details(part: Part) -> Iterator[str]:
+def _details(part: PartDetail) -> Iterator[str]:
     yield f"every decision for {part.runs.name}"
     runs = part.runs
     outcomes = {"mode": part.mode, "checkpoint": runs.checkpoint, "start": runs.start}
@@ -143,7 +143,7 @@ def _details(part: Part) -> Iterator[str]:
     for name, decision in outcomes.items():
         yield f"  {name}: {_because(decision)}"
     if isinstance(runs, LiveQuery):
-        yield f"  goes on from checkpoints with the fingerprint {needs_of(runs).fingerprint[:12]}"
+        yield f"  goes on from checkpoints with the fingerprint {derive_needs(runs).fingerprint[:12]}"
     for operator in part.operators:
         yield from _operator(operator)
     for edge in part.edges:

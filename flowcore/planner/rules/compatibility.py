@@ -36,13 +36,13 @@ from flowcore.api.operators import (
     topic_of,
 )
 from flowcore.planner.describe_windows import kept_by_key
-from flowcore.planner.plan import LiveQuery
+from flowcore.planner.model import LiveQuery
 
-__all__ = ["Needs", "State", "differences", "needs_of"]
+__all__ = ["CheckpointNeeds", "KeptState", "derive_needs", "differences"]
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class KeptState:
     """What an operator keeps from one batch to the next.
 
     Attributes:
@@ -65,7 +65,7 @@ class State:
 
 
 @dataclass(frozen=True, slots=True)
-class Needs:
+class CheckpointNeeds:
     """What a query needs its checkpoint to be of.
 
     Attributes:
@@ -74,7 +74,7 @@ class Needs:
     """
 
     sources: tuple[str, ...]
-    states: tuple[State, ...]
+    states: tuple[KeptState, ...]
 
     @property
     def fingerprint(self) -> str:
@@ -87,15 +87,15 @@ BACKLOG = "its own backlog"
 _HELD_BACK = "the latest output until a flush"
 
 
-def needs_of(query: LiveQuery) -> Needs:
+def derive_needs(query: LiveQuery) -> CheckpointNeeds:
     """What a query needs its checkpoint to be of."""
     topics = (topic_of(source) for source in query.sources)
     states = tuple(state for node in query.operators if (state := _state(node, query)) is not None)
     told = [BACKLOG] if any(state.key_groups is not None for state in states) else []
-    return Needs((*(topic.name for topic in topics if topic is not None), *told), states)
+    return CheckpointNeeds((*(topic.name for topic in topics if topic is not None), *told), states)
 
 
-def differences(before: Needs, now: Needs) -> Iterator[str]:
+def differences(before: CheckpointNeeds, now: CheckpointNeeds) -> Iterator[str]:
     """Why a query cannot go on from a checkpoint: each thing as it was, and as it is now."""
     if before.sources != now.sources:
         yield f"it was reading {_names(before.sources)}, and now {_names(now.sources)}"
@@ -116,19 +116,19 @@ def _names(sources: tuple[str, ...]) -> str:
     return f"topic{'s' * (len(topics) != 1)} {', '.join(topics) or 'none'}{told}"
 
 
-def _state(node: Operator, query: LiveQuery) -> State | None:
+def _state(node: Operator, query: LiveQuery) -> KeptState | None:
     held_back = query.buffer is not None and query.buffer.operator is node
     match node:
         case _ if held_back and not isinstance(node, Window | KeyedProcess):
             key = (query.buffer.key if query.buffer else None) or ()
-            return State(node.name, "buffer", key, (_HELD_BACK, *node.columns), query.key_groups)
+            return KeptState(node.name, "buffer", key, (_HELD_BACK, *node.columns), query.key_groups)
         case Aggregate():
             values = tuple(expression.text for _, expression in node.aggregates)
-            return State(node.name, "aggregate", node.by, values)
+            return KeptState(node.name, "aggregate", node.by, values)
         case Window() | KeyedProcess():
             kind = "window" if isinstance(node, Window) else "process"
             values = (kept_by_key(node), *([_HELD_BACK] if held_back else []))
-            return State(node.name, kind, node.by, values, query.key_groups)
+            return KeptState(node.name, kind, node.by, values, query.key_groups)
         case Apply():
             return None  # only Spark can tell; see flowcore.spark.checkpoint.state_types
         case (

@@ -8,8 +8,8 @@ evictor of one's own) stays a window.
 from __future__ import annotations
 
 from flowcore.api.operators import Aggregate, CoGroup, KeyedProcess, Operator, Window, Write
-from flowcore.planner.forms import form_of, output_of
-from flowcore.planner.plan import Decision
+from flowcore.planner.model import Decision
+from flowcore.planner.rules.forms import form_of, output_of
 from flowcore.windows import EndOfStreamWindows
 
 __all__ = ["is_grouped_aggregate", "output_time"]
@@ -26,7 +26,7 @@ def output_time(node: Operator) -> Decision:
     match node:
         case Write():
             return Decision("none", ("it is a sink",))
-        case _ if node.given.get("output_only_at_end"):
+        case _ if node.declared_attributes.get("output_only_at_end"):
             return Decision("at the end of input", ("it declares output_only_at_end",))
         case Window() | KeyedProcess():
             return output_of(node)

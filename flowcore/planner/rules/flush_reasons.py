@@ -8,12 +8,12 @@ from flowcore.api.flushing import buffer_key, obstacle
 from flowcore.api.operators import Aggregate, Operator, PythonOperator
 from flowcore.durations import MILLISECOND, show_duration
 from flowcore.flush.config import BufferOutput
-from flowcore.planner.flush_chains import Arrival
-from flowcore.planner.plan import Decision, Flush, LiveQuery
+from flowcore.planner.model import Decision, Flush, LiveQuery
+from flowcore.planner.rules.flush_chains import Arrival
 from flowcore.settings import Settings
 
 __all__ = [
-    "ONE_STATE", "after_arrival", "by_key_group", "by_trigger", "interval_of", "off", "shown", "why_held",
+    "ONE_STATE", "after_arrival", "by_key_group", "by_trigger", "interval_of", "off", "show_ms", "why_held",
     "with_front",
 ]  # fmt: skip
 
@@ -28,7 +28,7 @@ def interval_of(node: Operator, settings: Settings) -> int:
 
 def why_held(node: Operator, settings: Settings) -> str:
     """Where its interval comes from."""
-    length = shown(interval_of(node, settings))
+    length = show_ms(interval_of(node, settings))
     if node.flush_ms is None:
         return f"{_MAX_INTERVAL} is {length}"
     return f"flush={length} is declared with {node.name}"
@@ -61,7 +61,7 @@ def with_front(node: Operator, front: Flush, settings: Settings) -> Decision:
     if front.config is None or (front.config.interval_ms or 0) >= wanted_ms:
         return Decision(f"with {name}", tuple(reasons))
     reasons.append(f"a longer interval would need a buffer of its own, and {ONE_STATE}")
-    return Decision(f"with {name}", tuple(reasons), (f"give {name} flush={shown(wanted_ms)}",))
+    return Decision(f"with {name}", tuple(reasons), (f"give {name} flush={show_ms(wanted_ms)}",))
 
 
 def by_trigger(node: Aggregate, query: LiveQuery, config: BufferOutput, settings: Settings) -> Decision:
@@ -72,11 +72,11 @@ def by_trigger(node: Aggregate, query: LiveQuery, config: BufferOutput, settings
         return Decision("once, with the slice", (*reasons, once, "a slice is one batch"))
     trigger_ms = settings.trigger_interval // MILLISECOND
     if trigger_ms >= (config.interval_ms or 0):
-        own = f"execution.trigger-interval is {shown(trigger_ms)}, so batches are that far apart anyway"
-        return Decision(f"every {shown(trigger_ms)}, by the trigger", (*reasons, once, own))
+        own = f"execution.trigger-interval is {show_ms(trigger_ms)}, so batches are that far apart anyway"
+        return Decision(f"every {show_ms(trigger_ms)}, by the trigger", (*reasons, once, own))
     reasons += [f"{once}: batches as far apart as the interval are enough"]
     reasons += ["what comes meanwhile waits in its topic, and a backlog is one batch"]
-    return Decision(f"every {shown(config.interval_ms)}, by the trigger", tuple(reasons))
+    return Decision(f"every {show_ms(config.interval_ms)}, by the trigger", tuple(reasons))
 
 
 def after_arrival(node: Aggregate, arriving: Arrival, settings: Settings) -> Decision:
@@ -84,10 +84,10 @@ def after_arrival(node: Aggregate, arriving: Arrival, settings: Settings) -> Dec
     name = arriving.after.name if arriving.after else f"topic {arriving.topic}"
     reasons = (
         why_held(node, settings),
-        f"topic {arriving.topic} fills once in {shown(arriving.interval_ms)}: results leave no more often",
+        f"topic {arriving.topic} fills once in {show_ms(arriving.interval_ms)}: results leave no more often",
         "another interval would only delay them; what belongs to one flush is gathered for a tenth of it",
     )
-    return Decision(f"{shown(arriving.gathered_ms)} after {name}, by the trigger", reasons)
+    return Decision(f"{show_ms(arriving.gathered_ms)} after {name}, by the trigger", reasons)
 
 
 def by_key_group(node: Operator, query: LiveQuery, config: BufferOutput, settings: Settings) -> Decision:
@@ -102,20 +102,20 @@ def by_key_group(node: Operator, query: LiveQuery, config: BufferOutput, setting
     if query.mode.value == "slice":
         reasons.append("all that a slice reads is backlog")
         return Decision(_of_slice(config), tuple(reasons))
-    return Decision(f"every {shown(config.interval_ms)}, by key group", tuple(reasons))
+    return Decision(f"every {show_ms(config.interval_ms)}, by key group", tuple(reasons))
 
 
 def _in_backlog(config: BufferOutput) -> str:
-    setting = f"{_MAX_INTERVAL}-during-backlog is {shown(config.backlog_interval_ms)}"
+    setting = f"{_MAX_INTERVAL}-during-backlog is {show_ms(config.backlog_interval_ms)}"
     if config.backlog_interval_ms is None:
         return f"in backlog when that is gone, and not before ({setting})"
-    return f"in backlog every {shown(config.backlog_interval_ms)}, and when that is gone ({setting})"
+    return f"in backlog every {show_ms(config.backlog_interval_ms)}, and when that is gone ({setting})"
 
 
 def _of_slice(config: BufferOutput) -> str:
     if config.backlog_interval_ms is None:
         return "once, at the slice's end, by key group"
-    return f"every {shown(config.backlog_interval_ms)} and at the slice's end, by key group"
+    return f"every {show_ms(config.backlog_interval_ms)} and at the slice's end, by key group"
 
 
 def _replaces(node: Operator) -> str:
@@ -130,6 +130,6 @@ def _why_buffer(node: Operator) -> str:
     return "its input is processed as it comes, as that moves its watermarks and timers"
 
 
-def shown(length_ms: int | None) -> str:
+def show_ms(length_ms: int | None) -> str:
     """A length as settings write it."""
     return show_duration(timedelta(milliseconds=length_ms or 0))

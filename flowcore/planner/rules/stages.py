@@ -15,14 +15,14 @@ from pathlib import PurePath
 
 from flowcore.api.connectors import Frame, KafkaTopic
 from flowcore.api.operators import Operator, Read, Write, upstream
-from flowcore.planner.plan import BoundedStage, Decision, Result
+from flowcore.planner.model import BoundedStage, Decision, Result
 
-__all__ = ["bounded_stages", "results_of"]
+__all__ = ["build_bounded_stages", "find_results"]
 
 
-def bounded_stages(operators: tuple[Operator, ...]) -> tuple[BoundedStage, ...]:
+def build_bounded_stages(operators: tuple[Operator, ...]) -> tuple[BoundedStage, ...]:
     """The bounded stages of a flow, in the order in which their first operator was declared."""
-    results = results_of(operators)
+    results = find_results(operators)
     sinks = [node for node in operators if isinstance(node, Write) and node.bounded]
     ends: list[Operator] = [*(result.operator for result in results), *sinks]
     stages = []
@@ -37,7 +37,7 @@ def bounded_stages(operators: tuple[Operator, ...]) -> tuple[BoundedStage, ...]:
     return tuple(_started(stage, stages[:number]) for number, stage in enumerate(stages))
 
 
-def results_of(operators: Iterable[Operator]) -> tuple[Result, ...]:
+def find_results(operators: Iterable[Operator]) -> tuple[Result, ...]:
     """Every bounded operator that an unbounded one reads, with its readers."""
     readers: dict[Operator, list[str]] = {}
     for node in operators:

@@ -23,13 +23,13 @@ from flowcore.api.operators import (
 )
 from flowcore.api.value_formats import runs_in_python
 from flowcore.errors import PlanError
-from flowcore.planner.plan import Decision, Mode
-from flowcore.planner.timestamps import brings_watermarks
+from flowcore.planner.model import Decision, Mode
+from flowcore.planner.rules.timestamps import brings_watermarks
 
-__all__ = ["mode_of"]
+__all__ = ["choose_mode"]
 
 
-def mode_of(
+def choose_mode(
     operators: tuple[Operator, ...], requested: Mode | None, held: Mapping[Operator, str] | None = None
 ) -> Decision:
     """The mode of the query made of these live operators.

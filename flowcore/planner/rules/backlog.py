@@ -7,10 +7,10 @@ query's records backlog; they are news when all inputs have said so (`flowcore.b
 from __future__ import annotations
 
 from flowcore.backlog import CheckpointInterval, Thresholds
-from flowcore.planner.plan import Decision, LiveQuery, Mode
+from flowcore.planner.model import Decision, LiveQuery, Mode
 from flowcore.settings import Settings
 
-__all__ = ["backlog_interval", "backlog_of", "catch_up_of", "thresholds"]
+__all__ = ["backlog_interval", "decide_backlog", "decide_catch_up", "thresholds"]
 
 _MS = 1000
 
@@ -37,7 +37,7 @@ def backlog_interval(settings: Settings) -> CheckpointInterval:
     )
 
 
-def backlog_of(query: LiveQuery, settings: Settings) -> Decision:
+def decide_backlog(query: LiveQuery, settings: Settings) -> Decision:
     """When a live query is in backlog."""
     pending = ", ".join(node.name for node in query.results)
     lagging = ", ".join(node.name for node in query.sources)
@@ -57,7 +57,7 @@ def backlog_of(query: LiveQuery, settings: Settings) -> Decision:
     return Decision(f"{until}while {lagging} lags", tuple(reasons))
 
 
-def catch_up_of(query: LiveQuery, requested: Mode | None, settings: Settings) -> Decision:
+def decide_catch_up(query: LiveQuery, requested: Mode | None, settings: Settings) -> Decision:
     """Whether a live query leaves its mode while it is in backlog: ``"in micro-batches"`` or ``"no"``."""
     if requested is not None:
         return Decision("no", (f"mode {requested} was asked for",), ("run it with --mode auto",))

@@ -21,10 +21,10 @@ from flowcore.api.operators import (
     Aggregate,
     Filter,
     Join,
-    KeyGroupOperator,
     Map,
     Operator,
     Select,
+    StatefulOperator,
     Where,
     WithColumns,
     upstream,
@@ -32,24 +32,24 @@ from flowcore.api.operators import (
 from flowcore.durations import MILLISECOND
 from flowcore.errors import PlanError
 from flowcore.flush.config import BufferOutput
-from flowcore.planner.flush_chains import Arrival, Place, arrival, in_order, written
-from flowcore.planner.flush_reasons import (
+from flowcore.planner.model import Decision, Flush, LiveQuery
+from flowcore.planner.rules.flush_chains import Arrival, Place, arrival, find_flushed_topics, order_by_topics
+from flowcore.planner.rules.flush_reasons import (
     ONE_STATE,
     after_arrival,
     by_key_group,
     by_trigger,
     interval_of,
     off,
-    shown,
+    show_ms,
     with_front,
 )
-from flowcore.planner.plan import Decision, Flush, LiveQuery
 from flowcore.settings import Settings
 
-__all__ = ["held_back", "own_buffer", "with_flushes"]
+__all__ = ["decide_flushes", "own_buffer", "select_buffered"]
 
 
-def held_back(operators: Iterable[Operator], settings: Settings) -> frozenset[Operator]:
+def select_buffered(operators: Iterable[Operator], settings: Settings) -> frozenset[Operator]:
     """The operators that have an interval and allow it."""
     return frozenset(node for node in operators if interval_of(node, settings) and obstacle(node) is None)
 
@@ -60,12 +60,12 @@ def own_buffer(path: Iterable[Operator], held: Container[Operator]) -> Operator 
     It is the first one that is held back, where no operator keeps state.
     """
     live = [node for node in path if not node.bounded]
-    if any(isinstance(node, Aggregate | KeyGroupOperator) for node in live):
+    if any(isinstance(node, Aggregate | StatefulOperator) for node in live):
         return None
     return next((node for node in live if node in held), None)
 
 
-def with_flushes(queries: tuple[LiveQuery, ...], settings: Settings) -> tuple[LiveQuery, ...]:
+def decide_flushes(queries: tuple[LiveQuery, ...], settings: Settings) -> tuple[LiveQuery, ...]:
     """The queries with what is held back in them.
 
     Raises:
@@ -73,15 +73,15 @@ def with_flushes(queries: tuple[LiveQuery, ...], settings: Settings) -> tuple[Li
     """
     arrivals: dict[Place, Arrival] = {}
     done: dict[str, LiveQuery] = {}
-    for query in in_order(queries):
+    for query in order_by_topics(queries):
         arriving = arrival(query, arrivals)
         done[query.name] = _flushed(query, settings, arriving)
-        arrivals |= written(done[query.name], arriving)
+        arrivals |= find_flushed_topics(done[query.name], arriving)
     return tuple(done[query.name] for query in queries)
 
 
 def _flushed(query: LiveQuery, settings: Settings, arriving: Arrival | None) -> LiveQuery:
-    held = held_back(query.operators, settings)
+    held = select_buffered(query.operators, settings)
     decided: dict[Operator, Flush] = {}
     for node in query.operators:
         if node in held:
@@ -122,7 +122,7 @@ def _held(
 
 
 def _state(query: LiveQuery) -> Operator | None:
-    return next((n for n in query.operators if isinstance(n, Aggregate | KeyGroupOperator)), None)
+    return next((n for n in query.operators if isinstance(n, Aggregate | StatefulOperator)), None)
 
 
 def _front(node: Operator, decided: Mapping[Operator, Flush]) -> Operator | None:
@@ -151,7 +151,9 @@ def _second_state(node: Operator, state: Operator) -> Flush:
     why = f"a buffer would be state, and {state.name} {behind} keeps some: {ONE_STATE}"
     change = f"write what {node.name} reads to a topic, and go on from that in another flow"
     if node.flush_ms:
-        msg = f"operator {node.name!r}: flush={shown(node.flush_ms)}, and {why}; {change}, or leave flush out"
+        msg = (
+            f"operator {node.name!r}: flush={show_ms(node.flush_ms)}, and {why}; {change}, or leave flush out"
+        )
         raise PlanError(msg)
     return Flush(node, "off", Decision("off", (why,), (change,)))
 

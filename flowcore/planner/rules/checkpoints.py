@@ -7,13 +7,13 @@ nobody needs. Nothing is flushed where no operator asks for it.
 from __future__ import annotations
 
 from flowcore.durations import show_duration
-from flowcore.planner.plan import Decision, LiveQuery
+from flowcore.planner.model import Decision, LiveQuery
 from flowcore.settings import Settings
 
-__all__ = ["checkpoint_of"]
+__all__ = ["decide_checkpoint"]
 
 
-def checkpoint_of(query: LiveQuery, settings: Settings) -> Decision:
+def decide_checkpoint(query: LiveQuery, settings: Settings) -> Decision:
     """When a live query takes a checkpoint, and who flushes before it."""
     asking = [node.name for node in query.operators if node.attributes().output_on_checkpoint]
     flushed = [f"{name} puts out what it holds before it (output_on_checkpoint)" for name in asking] or [

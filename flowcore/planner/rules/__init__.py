@@ -1,0 +1,1 @@
+"""The rules that turn a flow into a plan."""
