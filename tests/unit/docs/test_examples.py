@@ -1,4 +1,4 @@
-"""The examples of the pages about windows, process functions and state run as they stand, one after the other."""
+"""The examples of the pages about windows, process functions and state run as they stand, in order."""
 
 import re
 from pathlib import Path
