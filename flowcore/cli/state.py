@@ -69,7 +69,7 @@ def _held(checkpoints: list[Path], settings: Settings) -> Iterator[dict[str, Any
                     yield {**where, "operator": each.operator, "key": each.key, "value": each.value}
                     continue
                 group = each.held
-                where |= {"key_group": each.number, "form": group.form, "watermark_ms": group.watermark_ms}
+                where |= {"key_group": each.number, "form": group.layout, "watermark_ms": group.watermark_ms}
                 if group.keys is None:
                     yield {**where, "key": {}, "bytes": group.bytes}
                 for held in group.keys or ():

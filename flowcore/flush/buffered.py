@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from flowcore.elements import LatencyMarker, RecordAttributes, WatermarkStatus
 from flowcore.flush.keyed import BufferGroup, FlushBuffers
-from flowcore.keyed.operator import KeyGroup, KeyGroupOperator, Lenient, Outputs
+from flowcore.keyed.operator import KeyGroup, KeyGroupOperator, StepOutputs, SupportsFailureIsolation
 from flowcore.keyed.output_columns import RESULTS
 
 __all__ = ["Buffered"]
@@ -35,9 +35,9 @@ class Buffered:
     buffer: FlushBuffers
 
     @property
-    def form(self) -> str:
+    def layout(self) -> str:
         """What both keep."""
-        return f"{self.operator.form}; {self.buffer.form}"
+        return f"{self.operator.layout}; {self.buffer.layout}"
 
     @property
     def outputs(self) -> Mapping[str, pa.Schema]:
@@ -60,56 +60,56 @@ class _Group:
         times = (self._inner.wake_ms, self._buffer.wake_ms)
         return min((time for time in times if time is not None), default=None)
 
-    def advance_clock(self, clock_ms: int, out: Outputs) -> None:
+    def advance_clock(self, clock_ms: int, out: StepOutputs) -> None:
         """A flush that is due, then what the clock makes the operator put out."""
         self._buffer.advance_clock(clock_ms, out)
-        found = Outputs()
+        found = StepOutputs()
         self._inner.advance_clock(clock_ms, found)
         self._pass(found, out)
 
-    def attributes(self, attributes: RecordAttributes, out: Outputs) -> None:
+    def attributes(self, attributes: RecordAttributes, out: StepOutputs) -> None:
         """Through both."""
-        found = Outputs()
+        found = StepOutputs()
         self._inner.attributes(attributes, found)
         self._pass(found, out)
         self._buffer.attributes(attributes, out)
 
-    def rows(self, rows: pa.RecordBatch, out: Outputs) -> None:
+    def rows(self, rows: pa.RecordBatch, out: StepOutputs) -> None:
         """Records for the operator."""
-        found = Outputs()
+        found = StepOutputs()
         self._inner.rows(rows, found)
         self._pass(found, out)
 
-    def advance_watermark(self, watermark_ms: int, out: Outputs) -> None:
+    def advance_watermark(self, watermark_ms: int, out: StepOutputs) -> None:
         """What it makes the operator put out, then the watermark itself."""
-        found = Outputs()
+        found = StepOutputs()
         self._inner.advance_watermark(watermark_ms, found)
         self._pass(found, out)
         self._buffer.advance_watermark(watermark_ms, out)
 
-    def status(self, status: WatermarkStatus, out: Outputs) -> None:
+    def status(self, status: WatermarkStatus, out: StepOutputs) -> None:
         """Through both."""
-        found = Outputs()
+        found = StepOutputs()
         self._inner.status(status, found)
         self._pass(found, out)
         self._buffer.status(status, out)
 
-    def marker(self, marker: LatencyMarker, out: Outputs) -> None:
+    def marker(self, marker: LatencyMarker, out: StepOutputs) -> None:
         """Through both."""
-        found = Outputs()
+        found = StepOutputs()
         self._inner.marker(marker, found)
         self._pass(found, out)
 
-    def finish(self, out: Outputs, *, idle: bool) -> None:
+    def finish(self, out: StepOutputs, *, idle: bool) -> None:
         """Of both."""
-        found = Outputs()
+        found = StepOutputs()
         self._inner.finish(found, idle=idle)
         self._pass(found, out)
         self._buffer.finish(out, idle=idle)
 
-    def mind(self) -> bool:
+    def isolate_failures(self) -> bool:
         """The operator's functions; a buffer has none."""
-        return isinstance(self._inner, Lenient) and self._inner.mind()
+        return isinstance(self._inner, SupportsFailureIsolation) and self._inner.isolate_failures()
 
     def header(self) -> Mapping[str, Any]:
         """Of both."""
@@ -129,17 +129,17 @@ class _Group:
         """Take what was written."""
         held: list[bytes] = []
 
-        def of_operator() -> Iterator[bytes]:
+        def operator_pieces() -> Iterator[bytes]:
             for piece in pieces:
                 inner, mine = _apart(piece)
                 held.extend([mine] if mine else ())
                 if inner:
                     yield inner
 
-        self._inner.restore(header["operator"], of_operator())
+        self._inner.restore(header["operator"], operator_pieces())
         self._buffer.restore(header["buffer"], iter(held))
 
-    def _pass(self, found: Outputs, out: Outputs) -> None:
+    def _pass(self, found: StepOutputs, out: StepOutputs) -> None:
         for output, batch in found.batches:
             if output == RESULTS:
                 self._buffer.rows(batch, out)

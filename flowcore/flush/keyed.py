@@ -30,7 +30,7 @@ from flowcore.flush.buffering import is_due, start
 from flowcore.flush.config import BufferOutput
 from flowcore.flush.latest import Latest
 from flowcore.flush.snapshots import restore, snapshot
-from flowcore.keyed.operator import Outputs
+from flowcore.keyed.operator import StepOutputs
 from flowcore.keyed.output_columns import RESULTS
 from flowcore.serializers.formats.raw import RawFormat
 from flowcore.serializers.tagged import TaggedSerializer
@@ -66,7 +66,7 @@ class FlushBuffers:
     rows: pa.Schema
 
     @property
-    def form(self) -> str:
+    def layout(self) -> str:
         """What is kept; when it leaves may change."""
         columns = ", ".join(f"{field.name} {field.type}" for field in self.rows)
         return f"latest by {', '.join(self.keys)}: {columns}"
@@ -111,7 +111,7 @@ class BufferGroup:
         quiet_ms = self._heard_ms + self._of.quiet_ms
         return quiet_ms if interval_ms is None else min(self._rest.last_flush_ms + interval_ms, quiet_ms)
 
-    def advance_clock(self, clock_ms: int, out: Outputs) -> None:
+    def advance_clock(self, clock_ms: int, out: StepOutputs) -> None:
         """Flush if the interval has passed; the first one begins now."""
         if not self._begun:
             self._begun = True
@@ -120,14 +120,14 @@ class BufferGroup:
         if self._config.holds and is_due(self._config, self._rest, clock_ms):
             self._flush(out)
 
-    def attributes(self, attributes: RecordAttributes, out: Outputs) -> None:
+    def attributes(self, attributes: RecordAttributes, out: StepOutputs) -> None:
         """Flush where backlog begins or ends, so that records stay on their side of it."""
         if attributes.backlog != self._rest.backlog:
             self._rest.backlog = attributes.backlog
             self._flush(out)
         _elements([attributes], out)
 
-    def rows(self, rows: pa.RecordBatch, out: Outputs) -> None:
+    def rows(self, rows: pa.RecordBatch, out: StepOutputs) -> None:
         """Hold records, and flush whenever that makes the buffer full."""
         if not self._config.holds:
             out.rows(RESULTS, rows)
@@ -140,24 +140,24 @@ class BufferGroup:
             if most is not None and self._held.reaches(most):
                 self._flush(out)
 
-    def advance_watermark(self, watermark_ms: int, out: Outputs) -> None:
+    def advance_watermark(self, watermark_ms: int, out: StepOutputs) -> None:
         """Hold it while a record is held; the last one flushes."""
         if watermark_ms == MAX_TIMESTAMP_MS:
             self._flush(out)
         self._control(Watermark(watermark_ms), out)
 
-    def status(self, status: WatermarkStatus, out: Outputs) -> None:
+    def status(self, status: WatermarkStatus, out: StepOutputs) -> None:
         """Hold it while a record is held."""
         self._control(status, out)
 
-    def marker(self, marker: LatencyMarker, out: Outputs) -> None:
+    def marker(self, marker: LatencyMarker, out: StepOutputs) -> None:
         """Hold it while a record is held."""
         if self._held:
             hold(self._rest, marker)
         else:
             out.markers.append(marker)
 
-    def finish(self, out: Outputs, *, idle: bool) -> None:
+    def finish(self, out: StepOutputs, *, idle: bool) -> None:
         """Flush if there has been nothing for long enough."""
         if not idle:
             self._heard_ms = self._clock_ms
@@ -218,13 +218,13 @@ class BufferGroup:
         self._held.add(rows)
         self._new.add(rows)
 
-    def _control(self, element: Watermark | WatermarkStatus, out: Outputs) -> None:
+    def _control(self, element: Watermark | WatermarkStatus, out: StepOutputs) -> None:
         if self._held:
             hold(self._rest, element)
         else:
             _elements([element], out)
 
-    def _flush(self, out: Outputs) -> None:
+    def _flush(self, out: StepOutputs) -> None:
         watermark = self._rest.held.get(Watermark)
         released = flush(self._rest, self._clock_ms)
         if not self._held:
@@ -246,12 +246,12 @@ class BufferGroup:
         self._came = 0
 
 
-def _records(rows: pa.RecordBatch, out: Outputs) -> None:
+def _records(rows: pa.RecordBatch, out: StepOutputs) -> None:
     for begin in range(0, rows.num_rows, _ROWS_PER_BATCH):
         out.rows(RESULTS, rows.slice(begin, _ROWS_PER_BATCH))
 
 
-def _elements(released: Iterable[StreamElement[Any]], out: Outputs) -> None:
+def _elements(released: Iterable[StreamElement[Any]], out: StepOutputs) -> None:
     found = [each for each in released if isinstance(each, Watermark | WatermarkStatus | RecordAttributes)]
     written = pa.array([_SERIALIZER.encode(each) for each in found], pa.binary())
     out.rows(ELEMENTS, pa.record_batch([written], schema=_ELEMENT_ROWS))

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from flowcore.keyed.columns import joined
-from flowcore.keyed.key_index import coded
+from flowcore.keyed.columns import concat_batches
+from flowcore.keyed.key_index import factorize_keys
 
 __all__ = ["Latest"]
 
@@ -57,7 +57,7 @@ class Latest:
     def rows(self) -> pa.RecordBatch:
         """Of each key the last row, in the order of arrival."""
         if self._logged > self._distinct:
-            self._log = [self._last(joined(self._log))]
+            self._log = [self._last(concat_batches(self._log))]
             self._logged = self._distinct = self._log[0].num_rows
         return self._log[0] if self._log else _none(self._schema)
 
@@ -82,14 +82,14 @@ class Latest:
             return rows.num_rows
         held = self.rows()
         rows = rows.slice(0, max(_ROWS_PER_LOOK, 2 * most))
-        whole = joined([held, rows])
-        first = coded(self._columns(whole), whole.num_rows).first
+        whole = concat_batches([held, rows])
+        first = factorize_keys(self._columns(whole), whole.num_rows).first
         new = np.sort(first[first >= held.num_rows]) - held.num_rows
         missing = most - held.num_rows
         return int(new[missing - 1]) + 1 if missing <= len(new) else rows.num_rows
 
     def _last(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        codes = coded(self._columns(rows), rows.num_rows).codes
+        codes = factorize_keys(self._columns(rows), rows.num_rows).codes
         last = np.empty(codes.max(initial=-1) + 1, np.int64)
         last[codes] = np.arange(len(codes))
         return rows if len(last) == len(codes) else rows.take(pa.array(np.sort(last)))

@@ -13,7 +13,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from flowcore.elements import MAX_TIMESTAMP_MS, RecordAttributes
-from flowcore.keyed.operator import Closing, Outputs
+from flowcore.keyed.operator import Closing, StepOutputs
 
 __all__ = ["BoundedGroup", "BoundedOperator", "BoundedRun"]
 
@@ -21,23 +21,23 @@ __all__ = ["BoundedGroup", "BoundedOperator", "BoundedRun"]
 class BoundedGroup(Protocol):
     """The part of `flowcore.keyed.operator.KeyGroup` that needs no state store."""
 
-    def advance_clock(self, clock_ms: int, out: Outputs, /) -> None:
+    def advance_clock(self, clock_ms: int, out: StepOutputs, /) -> None:
         """The clock has come this far."""
         ...
 
-    def attributes(self, attributes: RecordAttributes, out: Outputs, /) -> None:
+    def attributes(self, attributes: RecordAttributes, out: StepOutputs, /) -> None:
         """What is true of the records that follow."""
         ...
 
-    def rows(self, rows: pa.RecordBatch, out: Outputs, /) -> None:
+    def rows(self, rows: pa.RecordBatch, out: StepOutputs, /) -> None:
         """Records have come, in order of time."""
         ...
 
-    def advance_watermark(self, watermark_ms: int, out: Outputs, /) -> None:
+    def advance_watermark(self, watermark_ms: int, out: StepOutputs, /) -> None:
         """Event time has come this far."""
         ...
 
-    def finish(self, out: Outputs, /, *, idle: bool) -> None:
+    def finish(self, out: StepOutputs, /, *, idle: bool) -> None:
         """Nothing follows."""
         ...
 
@@ -72,7 +72,7 @@ class BoundedRun:
 
     def _run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[str, pa.RecordBatch]]:
         group: BoundedGroup | None = None
-        out = Outputs()
+        out = StepOutputs()
         for batch in batches:
             if group is None:
                 group = self.operator.open()
@@ -87,6 +87,6 @@ class BoundedRun:
         yield from _taken(out)
 
 
-def _taken(out: Outputs) -> list[tuple[str, pa.RecordBatch]]:
+def _taken(out: StepOutputs) -> list[tuple[str, pa.RecordBatch]]:
     taken, out.batches = out.batches, []
     return taken

@@ -1,4 +1,4 @@
-"""Columns: rows of Arrow columns taken out and put together."""
+"""Columns: rows of Arrow columns take_rows out and put together."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import pyarrow as pa
 
 from flowcore.keyed.key_index import Ints
 
-__all__ = ["KeyColumns", "joined", "taken"]
+__all__ = ["KeyColumns", "concat_batches", "take_rows"]
 
 KeyColumns = list["pa.Array[Any]"]
 """The columns of a key, for some rows."""
 
 
-def taken(columns: Sequence[pa.Array[Any]], rows: Ints) -> KeyColumns:
+def take_rows(columns: Sequence[pa.Array[Any]], rows: Ints) -> KeyColumns:
     """Some rows of columns."""
     return [column.take(rows) for column in columns]
 
 
-def joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+def concat_batches(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     """Batches, one behind the other; at least one."""
     if len(batches) == 1:
         return batches[0]

@@ -1,4 +1,4 @@
-"""Letters: how do records, timers and windows leave for which a function has failed?
+"""DeadLetters: how do records, timers and windows leave for which a function has failed?
 
 As rows of one more output: JSON of what the function was given, and why it failed. A record's letter says
 where the record was. What is made of no single record (a timer, a window that emits) becomes a letter only if
@@ -20,9 +20,9 @@ import pyarrow as pa
 
 from flowcore.errors import FlowcoreError
 
-__all__ = ["CONTENT", "LETTERS", "OPERATOR", "REASON", "Failure", "Letters"]
+__all__ = ["CONTENT", "DEAD_LETTERS", "OPERATOR", "REASON", "DeadLetters", "Failure"]
 
-LETTERS = "letters"
+DEAD_LETTERS = "letters"
 """The output."""
 CONTENT, REASON, OPERATOR = "@content", "@reason", "@operator"
 """Its columns, beside those that say where a record was."""
@@ -47,7 +47,7 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Letters:
+class DeadLetters:
     """Which failures of an operator's functions leave, instead of stopping the query.
 
     Attributes:
@@ -70,7 +70,7 @@ class Letters:
         return pa.schema([*texts, *(rows.field(name) for name in self.places)])
 
     def written(self, failures: Iterable[Failure], rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Letters of some failures; a long list ``values`` of a window is cut over several.
+        """DeadLetters of some failures; a long list ``values`` of a window is cut over several.
 
         Args:
             failures: The failures.

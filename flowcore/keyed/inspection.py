@@ -15,10 +15,10 @@ from typing import Any
 from flowcore.elements import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
 from flowcore.keyed import segments
 from flowcore.keyed.key_index import key_by_name
-from flowcore.keyed.manifest import Manifest
+from flowcore.keyed.manifest import StateManifest
 from flowcore.keyed.plain import from_plain
 
-__all__ = ["HeldGroup", "HeldKey", "held"]
+__all__ = ["GroupState", "KeyState", "inspect_state"]
 
 _PANES = re.compile(r"panes of (\d+) ms at (\d+) by (.*): ", re.DOTALL)
 _SESSIONS = re.compile(r"sessions by (.*): ", re.DOTALL)
@@ -28,7 +28,7 @@ _PROCESS = re.compile(r"process by (.*)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeldKey:
+class KeyState:
     """What is kept of one key.
 
     Attributes:
@@ -56,11 +56,11 @@ class HeldKey:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeldGroup:
+class GroupState:
     """What is kept of one key group.
 
     Attributes:
-        form: What it is, as the operator calls it.
+        layout: What it is, as the operator calls it.
         watermark_ms: How far event time has come.
         wake_ms: When the clock will wake it; None if it will not.
         bytes: How much is in the store.
@@ -68,26 +68,26 @@ class HeldGroup:
         keys: What is kept of each key; None where the form is not known here.
     """
 
-    form: str
+    layout: str
     watermark_ms: int
     wake_ms: int | None
     bytes: int
     counters: Mapping[str, int]
-    keys: list[HeldKey] | None
+    keys: list[KeyState] | None
 
 
-def held(manifest: bytes, content: Mapping[int, bytes]) -> HeldGroup:
+def inspect_state(manifest: bytes, content: Mapping[int, bytes]) -> GroupState:
     """What a manifest and its segments hold.
 
     Raises:
         StateError: They were written by another version.
     """
-    found = Manifest.read(manifest)
+    found = StateManifest.read(manifest)
     pieces = [content[written.segment] for written in (*found.snapshot, *found.deltas)]
     sizes = found.sizes()
     keys = _keys(found, pieces)
-    return HeldGroup(
-        form=found.form,
+    return GroupState(
+        layout=found.layout,
         watermark_ms=sizes["watermark_ms"],
         wake_ms=found.wake_ms,
         bytes=sizes["state_bytes"],
@@ -96,23 +96,23 @@ def held(manifest: bytes, content: Mapping[int, bytes]) -> HeldGroup:
     )
 
 
-def _keys(manifest: Manifest, pieces: Iterable[bytes]) -> Iterator[HeldKey] | None:
-    if match := _PANES.match(manifest.form):
+def _keys(manifest: StateManifest, pieces: Iterable[bytes]) -> Iterator[KeyState] | None:
+    if match := _PANES.match(manifest.layout):
         pane_ms, offset_ms, names = match.groups()
         first: int = manifest.header.get("first_pane", MIN_TIMESTAMP_MS)
         return _panes(_names(names), int(pane_ms), int(offset_ms), first, pieces)
-    if match := _SESSIONS.match(manifest.form):
+    if match := _SESSIONS.match(manifest.layout):
         return _sessions(_names(match[1]), manifest.header, pieces)
-    if match := _RECORDS.match(manifest.form):
+    if match := _RECORDS.match(manifest.layout):
         return _records(_names(match[1]), pieces)
-    if match := _PROCESS.match(manifest.form):
+    if match := _PROCESS.match(manifest.layout):
         return _processes(_names(match[1]), pieces)
     return None
 
 
 def _panes(
     names: list[str], pane_ms: int, offset_ms: int, first: int, pieces: Iterable[bytes]
-) -> Iterator[HeldKey]:
+) -> Iterator[KeyState]:
     found: dict[str, tuple[dict[str, Any], dict[int, dict[str, Any]]]] = {}
     for row in _rows(pieces, "panes"):
         pane = row.pop("pane")
@@ -122,10 +122,10 @@ def _panes(
             kept = found.setdefault(repr(key), (key, {}))[1]
             kept[pane] = {"start_ms": start_ms, "end_ms": start_ms + pane_ms, "fields": fields}
     for key, panes in found.values():
-        yield HeldKey(key=key, panes=[panes[pane] for pane in sorted(panes)])
+        yield KeyState(key=key, panes=[panes[pane] for pane in sorted(panes)])
 
 
-def _sessions(names: list[str], header: Mapping[str, Any], pieces: Iterable[bytes]) -> Iterator[HeldKey]:
+def _sessions(names: list[str], header: Mapping[str, Any], pieces: Iterable[bytes]) -> Iterator[KeyState]:
     found: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {}
     for piece in pieces:
         fresh: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {}
@@ -142,10 +142,10 @@ def _sessions(names: list[str], header: Mapping[str, Any], pieces: Iterable[byte
             if min(each["end_ms"] - 1 + lateness_ms, MAX_TIMESTAMP_MS) > watermark_ms
         ]  # fmt: skip
         if live:
-            yield HeldKey(key=key, windows=live)
+            yield KeyState(key=key, windows=live)
 
 
-def _records(names: list[str], pieces: Iterable[bytes]) -> Iterator[HeldKey]:
+def _records(names: list[str], pieces: Iterable[bytes]) -> Iterator[KeyState]:
     found: dict[str, dict[str, Any]] = {}
     for piece in pieces:
         written = json.loads(piece[1:])
@@ -163,15 +163,15 @@ def _records(names: list[str], pieces: Iterable[bytes]) -> Iterator[HeldKey]:
                 shown | {name: value for name, value in kept.items() if value not in (None, [], {})}
             )
         own = from_plain(entry["own"])
-        yield HeldKey(key=key_by_name(names, from_plain(entry["key"])), windows=windows, states=own)
+        yield KeyState(key=key_by_name(names, from_plain(entry["key"])), windows=windows, states=own)
 
 
-def _processes(names: list[str], pieces: Iterable[bytes]) -> Iterator[HeldKey]:
+def _processes(names: list[str], pieces: Iterable[bytes]) -> Iterator[KeyState]:
     found = {json.dumps(entry["key"]): entry for piece in pieces for entry in json.loads(piece[1:])}
     for entry in found.values():
         timers = entry["event_timers"], entry["processing_timers"]
         if entry["states"] or any(timers):
-            yield HeldKey(
+            yield KeyState(
                 key=key_by_name(names, from_plain(entry["key"])),
                 states={name: _cell(cell) for name, cell in entry["states"].items()},
                 event_timers=timers[0],

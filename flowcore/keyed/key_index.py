@@ -20,10 +20,10 @@ import pyarrow.compute as pc
 from flowcore.keyed.plain import NAN
 
 __all__ = [
-    "Coded",
-    "Index",
     "Ints",
-    "coded",
+    "KeyCodes",
+    "KeyIndex",
+    "factorize_keys",
     "first_rows",
     "key_by_name",
     "key_values",
@@ -35,7 +35,7 @@ Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Coded:
+class KeyCodes:
     """The keys of some rows.
 
     Attributes:
@@ -47,7 +47,7 @@ class Coded:
     first: Ints
 
 
-def coded(columns: Sequence[pa.Array[Any]], rows: int) -> Coded:
+def factorize_keys(columns: Sequence[pa.Array[Any]], rows: int) -> KeyCodes:
     """Number the keys of some rows, in order of appearance where that is cheap.
 
     Args:
@@ -55,14 +55,14 @@ def coded(columns: Sequence[pa.Array[Any]], rows: int) -> Coded:
         rows: How many rows there are.
     """
     if not columns:
-        return Coded(np.zeros(rows, np.int64), np.zeros(min(rows, 1), np.int64))
+        return KeyCodes(np.zeros(rows, np.int64), np.zeros(min(rows, 1), np.int64))
     first, *others = (leaf for column in columns for leaf in _leaves(column))
     codes, count = _column_codes(first)
     for column in others:
         more, width = _column_codes(column)
         codes, found = pd.factorize(codes * width + more)
         count = len(found)
-    return Coded(codes, first_rows(codes, count))
+    return KeyCodes(codes, first_rows(codes, count))
 
 
 def first_rows(codes: Ints, count: int) -> Ints:
@@ -89,7 +89,7 @@ def key_by_name(names: Sequence[str], key: Any) -> dict[str, Any]:
     return dict(zip(names, key if len(names) > 1 else (key,) * len(names), strict=True))
 
 
-class Index:
+class KeyIndex:
     """From keys to slots, which are given out one after the other."""
 
     __slots__ = ("_slots",)

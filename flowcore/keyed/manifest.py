@@ -14,14 +14,14 @@ from typing import Any
 from flowcore.elements import MIN_TIMESTAMP_MS
 from flowcore.errors import StateError
 
-__all__ = ["VERSION", "Manifest", "Position", "Written"]
+__all__ = ["MANIFEST_VERSION", "SegmentRef", "StateManifest", "StatePosition"]
 
-VERSION = 1
+MANIFEST_VERSION = 1
 _REMEMBERED = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
+class StatePosition:
     """Which state it is.
 
     Attributes:
@@ -34,7 +34,7 @@ class Position:
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class SegmentRef:
     """A segment in the store.
 
     Attributes:
@@ -49,11 +49,11 @@ class Written:
 
 
 @dataclass(slots=True, kw_only=True)
-class Manifest:
+class StateManifest:
     """What is known of a key group without its segments.
 
     Attributes:
-        form: What is kept, as the operator calls it.
+        layout: What is kept, as the operator calls it.
         key_groups: How many groups there are.
         positions: The state, and those that led to it, as far as they are remembered; the oldest first.
         snapshot: The pieces of the last snapshot; none where nothing was kept.
@@ -67,12 +67,12 @@ class Manifest:
         counters: How often things happened, ever.
     """
 
-    form: str
+    layout: str
     key_groups: int
-    positions: list[Position] = field(default_factory=list)
-    snapshot: list[Written] = field(default_factory=list)
+    positions: list[StatePosition] = field(default_factory=list)
+    snapshot: list[SegmentRef] = field(default_factory=list)
     snapshot_leads_to: int = 0
-    deltas: list[Written] = field(default_factory=list)
+    deltas: list[SegmentRef] = field(default_factory=list)
     next_segment: int = 0
     event_time: Mapping[str, Any] = field(default_factory=dict)
     header: Mapping[str, Any] = field(default_factory=dict)
@@ -81,13 +81,13 @@ class Manifest:
     counters: dict[str, int] = field(default_factory=dict)
 
     @property
-    def position(self) -> Position:
+    def position(self) -> StatePosition:
         """The state."""
-        return self.positions[-1] if self.positions else Position()
+        return self.positions[-1] if self.positions else StatePosition()
 
     def advance(self, mark: str) -> None:
         """There is a new state."""
-        self.positions = [*self.positions[1 - _REMEMBERED :], Position(self.position.number + 1, mark)]
+        self.positions = [*self.positions[1 - _REMEMBERED :], StatePosition(self.position.number + 1, mark)]
 
     @property
     def snapshot_bytes(self) -> int:
@@ -107,17 +107,23 @@ class Manifest:
 
     def encode(self) -> bytes:
         """As JSON."""
-        return json.dumps({"version": VERSION, **asdict(self)}, separators=(",", ":")).encode()
+        fields = asdict(self)
+        # The JSON key of the layout is "form", as checkpoints have it.
+        written = {"version": MANIFEST_VERSION, "form": fields.pop("layout"), **fields}
+        return json.dumps(written, separators=(",", ":")).encode()
 
     @classmethod
-    def decode(cls, written: bytes, *, form: str, key_groups: int) -> Manifest:
+    def decode(cls, written: bytes, *, layout: str, key_groups: int) -> StateManifest:
         """From JSON, to go on from it.
 
         Raises:
             StateError: It is of another version, another operator, or another number of key groups.
         """
         found = cls.read(written)
-        for name, before, now in (("form", found.form, form), ("key_groups", found.key_groups, key_groups)):
+        for name, before, now in (
+            ("layout", found.layout, layout),
+            ("key_groups", found.key_groups, key_groups),
+        ):
             if before != now:
                 msg = (
                     f"the checkpoint's state has {name}={before!r}, the flow asks for {now!r}: "
@@ -127,7 +133,7 @@ class Manifest:
         return found
 
     @classmethod
-    def read(cls, written: bytes) -> Manifest:
+    def read(cls, written: bytes) -> StateManifest:
         """From JSON, whatever operator it is of.
 
         Raises:
@@ -135,13 +141,13 @@ class Manifest:
         """
         fields = json.loads(written)
         version = fields.pop("version", None)
-        if version != VERSION:
+        if version != MANIFEST_VERSION:
             msg = (
-                f"state of version {version!r}, this flowcore reads {VERSION}: it would become something "
-                "else; go on with the flowcore that wrote it, or start a new checkpoint"
+                f"state of version {version!r}, this flowcore reads {MANIFEST_VERSION}: its content would be "
+                "misread; run the flowcore that wrote it, or start a new checkpoint"
             )
             raise StateError(msg)
         for name in ("snapshot", "deltas"):
-            fields[name] = [Written(**entry) for entry in fields[name]]
-        positions = [Position(**entry) for entry in fields.pop("positions")]
-        return cls(positions=positions, **fields)
+            fields[name] = [SegmentRef(**entry) for entry in fields[name]]
+        positions = [StatePosition(**entry) for entry in fields.pop("positions")]
+        return cls(layout=fields.pop("form"), positions=positions, **fields)

@@ -19,11 +19,11 @@ import pyarrow as pa
 
 from flowcore.elements import LatencyMarker, RecordAttributes, WatermarkStatus
 
-__all__ = ["Closing", "KeyGroup", "KeyGroupOperator", "Lenient", "Outputs"]
+__all__ = ["Closing", "KeyGroup", "KeyGroupOperator", "StepOutputs", "SupportsFailureIsolation"]
 
 
 @dataclass(slots=True)
-class Outputs:
+class StepOutputs:
     """What one step of one key group puts out.
 
     Attributes:
@@ -65,31 +65,31 @@ class KeyGroup(Protocol):
     @property
     def wake_ms(self) -> int | None: ...
 
-    def advance_clock(self, clock_ms: int, out: Outputs, /) -> None:
+    def advance_clock(self, clock_ms: int, out: StepOutputs, /) -> None:
         """The clock has come this far."""
         ...
 
-    def attributes(self, attributes: RecordAttributes, out: Outputs, /) -> None:
+    def attributes(self, attributes: RecordAttributes, out: StepOutputs, /) -> None:
         """What is true of the records that follow; told once for each change, also over restarts."""
         ...
 
-    def rows(self, rows: pa.RecordBatch, out: Outputs, /) -> None:
+    def rows(self, rows: pa.RecordBatch, out: StepOutputs, /) -> None:
         """Records have come, in order of arrival."""
         ...
 
-    def advance_watermark(self, watermark_ms: int, out: Outputs, /) -> None:
+    def advance_watermark(self, watermark_ms: int, out: StepOutputs, /) -> None:
         """Event time has come this far; always higher than before, also over restarts."""
         ...
 
-    def status(self, status: WatermarkStatus, out: Outputs, /) -> None:
+    def status(self, status: WatermarkStatus, out: StepOutputs, /) -> None:
         """Watermarks are to be waited for, or not."""
         ...
 
-    def marker(self, marker: LatencyMarker, out: Outputs, /) -> None:
+    def marker(self, marker: LatencyMarker, out: StepOutputs, /) -> None:
         """A latency marker has come: put it out when what came before it is out."""
         ...
 
-    def finish(self, out: Outputs, /, *, idle: bool) -> None:
+    def finish(self, out: StepOutputs, /, *, idle: bool) -> None:
         """The step ends; ``idle`` says that the sources had nothing at all."""
         ...
 
@@ -118,12 +118,12 @@ class KeyGroupOperator(Protocol):
     """Configuration of an operator.
 
     Attributes:
-        form: A name for what is kept; state of another form is refused.
+        layout: A name for what is kept; state of another form is refused.
         outputs: The columns of each of its outputs.
     """
 
     @property
-    def form(self) -> str: ...
+    def layout(self) -> str: ...
 
     @property
     def outputs(self) -> Mapping[str, pa.Schema]: ...
@@ -134,10 +134,10 @@ class KeyGroupOperator(Protocol):
 
 
 @runtime_checkable
-class Lenient(Protocol):
+class SupportsFailureIsolation(Protocol):
     """A key group that can take back single calls of users' functions."""
 
-    def mind(self) -> bool:
+    def isolate_failures(self) -> bool:
         """Take the next step so that calls that fail are undone and leave as letters; False if it may not."""
         ...
 

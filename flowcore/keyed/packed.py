@@ -22,7 +22,7 @@ from flowcore.serializers.events import LatencyMarkerEventSerializer
 from flowcore.serializers.formats.raw import RawFormat
 from flowcore.serializers.tagged import TaggedSerializer
 
-__all__ = ["PACKED", "Channel", "Kind", "Packed", "in_order"]
+__all__ = ["PACKED", "Channel", "Packed", "PackedKind", "sort_packed"]
 
 _COLUMNS: dict[str, pa.DataType] = {
     "key_group": pa.int32(),
@@ -38,7 +38,7 @@ _EVENTS = LatencyMarkerEventSerializer()
 _ELEMENTS: TaggedSerializer[bytes] = TaggedSerializer(RawFormat())
 
 
-class Kind(IntEnum):
+class PackedKind(IntEnum):
     """What the payload is. Records and the elements among them keep the order they came in."""
 
     ROWS = 0
@@ -56,7 +56,8 @@ class Kind(IntEnum):
 
 
 _PLACES = {
-    Kind.ATTRIBUTES: 0, Kind.ROWS: 1, Kind.ELEMENT: 1, Kind.SEEN: 2, Kind.MARKER: 3, Kind.BAD: 4,
+    PackedKind.ATTRIBUTES: 0, PackedKind.ROWS: 1, PackedKind.ELEMENT: 1,
+    PackedKind.SEEN: 2, PackedKind.MARKER: 3, PackedKind.BAD: 4,
 }  # fmt: skip
 
 
@@ -94,59 +95,59 @@ class Packed(NamedTuple):
 
     @property
     def newest_ms(self) -> int | None:
-        """Of `Kind.SEEN`: the newest timestamp that counts."""
+        """Of `PackedKind.SEEN`: the newest timestamp that counts."""
         return _TIME.unpack(self.payload)[0] if self.payload else None
 
     @property
     def element(self) -> StreamElement[Any]:
-        """Of `Kind.ELEMENT`: the element."""
+        """Of `PackedKind.ELEMENT`: the element."""
         return _ELEMENTS.decode(self.payload)
 
     @property
     def marker(self) -> LatencyMarker:
-        """Of `Kind.MARKER`: the marker."""
+        """Of `PackedKind.MARKER`: the marker."""
         return _EVENTS.decode(self.payload).to_marker()
 
     @property
     def attributes(self) -> RecordAttributes:
-        """Of `Kind.ATTRIBUTES`: what they are."""
+        """Of `PackedKind.ATTRIBUTES`: what they are."""
         return RecordAttributes(self.payload == _BACKLOG)
 
     def rows(self, schema: pa.Schema) -> pa.RecordBatch:
-        """Of `Kind.ROWS`: the records."""
+        """Of `PackedKind.ROWS`: the records."""
         return pa.ipc.read_record_batch(pa.py_buffer(self.payload), schema)
 
     @classmethod
     def of_rows(cls, channel: Channel, at: int, rows: pa.RecordBatch) -> Packed:
         """Records; their schema is known at both ends."""
-        return cls(Kind.ROWS, channel.encode(), at, rows.serialize().to_pybytes())
+        return cls(PackedKind.ROWS, channel.encode(), at, rows.serialize().to_pybytes())
 
     @classmethod
     def of_bad(cls, channel: Channel, rows: pa.RecordBatch) -> Packed:
         """Bad messages; their schema is known where they leave."""
-        return cls(Kind.BAD, channel.encode(), 0, rows.serialize().to_pybytes())
+        return cls(PackedKind.BAD, channel.encode(), 0, rows.serialize().to_pybytes())
 
     @classmethod
     def of_seen(cls, channel: Channel, newest_ms: int | None) -> Packed:
         """A partition had records."""
-        return cls(Kind.SEEN, channel.encode(), 0, b"" if newest_ms is None else _TIME.pack(newest_ms))
+        return cls(PackedKind.SEEN, channel.encode(), 0, b"" if newest_ms is None else _TIME.pack(newest_ms))
 
     @classmethod
     def of_element(cls, channel: Channel, at: int, element: StreamElement[Any]) -> Packed:
         """A control element."""
-        return cls(Kind.ELEMENT, channel.encode(), at, _ELEMENTS.encode(element))
+        return cls(PackedKind.ELEMENT, channel.encode(), at, _ELEMENTS.encode(element))
 
     @classmethod
     def of_attributes(cls, at: int, attributes: RecordAttributes) -> Packed:
         """What the query knows of its records; ``at`` tells the order of several in a step."""
-        return cls(Kind.ATTRIBUTES, "", at, _BACKLOG if attributes.backlog else b"")
+        return cls(PackedKind.ATTRIBUTES, "", at, _BACKLOG if attributes.backlog else b"")
 
     @classmethod
     def of_event(cls, channel: Channel, event: bytes) -> Packed:
         """A latency marker, as the event that carried it."""
-        return cls(Kind.MARKER, channel.encode(), 0, event)
+        return cls(PackedKind.MARKER, channel.encode(), 0, event)
 
 
-def in_order(items: Iterable[Packed]) -> list[Packed]:
+def sort_packed(items: Iterable[Packed]) -> list[Packed]:
     """The rows of one step in the order in which a key group takes them."""
-    return sorted(items, key=lambda item: (_PLACES[Kind(item.kind)], item.channel, item.at, item.kind))
+    return sorted(items, key=lambda item: (_PLACES[PackedKind(item.kind)], item.channel, item.at, item.kind))

@@ -17,19 +17,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from flowcore.elements import RecordAttributes
-from flowcore.keyed.columns import joined
+from flowcore.keyed.columns import concat_batches
 from flowcore.keyed.packed import PACKED, Channel, Packed
 from flowcore.serializers.formats.raw import RawFormat
 from flowcore.serializers.tagged import TaggedSerializer
 
-__all__ = ["Inputs", "Packing"]
+__all__ = ["InputColumns", "Packing"]
 
 _ROWS_AT_ONCE = 1 << 17
 _ELEMENTS: TaggedSerializer[bytes] = TaggedSerializer(RawFormat())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Inputs:
+class InputColumns:
     """What the columns of the input are called, beside those of records.
 
     Attributes:
@@ -72,7 +72,7 @@ class Packing:
         functions: Of sources whose watermarks a user's function makes: from the timestamps of a batch.
     """
 
-    inputs: Inputs
+    inputs: InputColumns
     sources: tuple[str, ...]
     key_groups: int
     rows: pa.Schema
@@ -85,10 +85,10 @@ class Packing:
         for batch in batches:
             waiting.append(batch)
             if sum(each.num_rows for each in waiting) >= _ROWS_AT_ONCE:
-                yield from self._packed(joined(waiting), seen)
+                yield from self._packed(concat_batches(waiting), seen)
                 waiting = []
         if waiting:
-            yield from self._packed(joined(waiting), seen)
+            yield from self._packed(concat_batches(waiting), seen)
         yield from _written(
             (group, Packed.of_seen(channel, newest_ms))
             for channel, newest_ms in seen.items()

@@ -25,24 +25,24 @@ import pyarrow as pa
 
 from flowcore.elements import LatencyMarker, Watermark, WatermarkStatus
 from flowcore.errors import FlowcoreError, StateError
-from flowcore.keyed.columns import joined
-from flowcore.keyed.manifest import Manifest, Position, Written
-from flowcore.keyed.operator import Closing, KeyGroup, KeyGroupOperator, Lenient, Outputs
-from flowcore.keyed.packed import Channel, Kind, Packed, in_order
+from flowcore.keyed.columns import concat_batches
+from flowcore.keyed.manifest import SegmentRef, StateManifest, StatePosition
+from flowcore.keyed.operator import Closing, KeyGroup, KeyGroupOperator, StepOutputs, SupportsFailureIsolation
+from flowcore.keyed.packed import Channel, Packed, PackedKind, sort_packed
 from flowcore.keyed.store import Store
-from flowcore.keyed.watermark_progress import EventTime, Source
+from flowcore.keyed.watermark_progress import WatermarkProgress, WatermarkSource
 from flowcore.watermarks.tracking import Told
 
-__all__ = ["Remembered", "Runtime", "Stepped"]
+__all__ = ["Remembered", "Runtime", "StepResult"]
 
 _MOST_DELTAS = 200
 
-Remembered = dict[tuple[str, int], tuple[Position, KeyGroup]]
+Remembered = dict[tuple[str, int], tuple[StatePosition, KeyGroup]]
 """What a worker remembers: by query and key group, a state and which one it is."""
 
 
 @dataclass(frozen=True, slots=True)
-class Stepped:
+class StepResult:
     """What a step came to.
 
     Attributes:
@@ -51,8 +51,8 @@ class Stepped:
         wake_before_ms: When it would have been woken before the step; None if it would not.
     """
 
-    outputs: Outputs
-    manifest: Manifest
+    outputs: StepOutputs
+    manifest: StateManifest
     wake_before_ms: int | None
 
 
@@ -72,13 +72,13 @@ class Runtime:
     operator: KeyGroupOperator
     query: str
     key_groups: int
-    sources: Mapping[str, Source]
+    sources: Mapping[str, WatermarkSource]
     rows: pa.Schema
     smallest_log_bytes: int = 256 << 10
 
     def step(
         self, group: int, items: Iterable[Packed], clock_ms: int, store: Store, remembered: Remembered
-    ) -> Stepped:
+    ) -> StepResult:
         """Take what came for a key group.
 
         Args:
@@ -94,13 +94,13 @@ class Runtime:
         manifest = self._manifest(store)
         wake_before_ms = manifest.wake_ms
         state = self._state(manifest, store, remembered.pop((self.query, group), None))
-        ordered = in_order(items)
+        ordered = sort_packed(items)
         with _without_collection():
             try:
                 event_time, backlog, out = self._taken(state, manifest, ordered, clock_ms)
             except FlowcoreError:
                 state = self._state(manifest, store, None)
-                if not (isinstance(state, Lenient) and state.mind()):
+                if not (isinstance(state, SupportsFailureIsolation) and state.isolate_failures()):
                     raise
                 event_time, backlog, out = self._taken(state, manifest, ordered, clock_ms)
             manifest.backlog = backlog
@@ -113,9 +113,9 @@ class Runtime:
             manifest.counters[what] = manifest.counters.get(what, 0) + often
         store.put_manifest(manifest.encode())
         remembered[self.query, group] = manifest.position, state
-        return Stepped(out, manifest, wake_before_ms)
+        return StepResult(out, manifest, wake_before_ms)
 
-    def read(self, store: Store) -> tuple[Manifest, KeyGroup]:
+    def read(self, store: Store) -> tuple[StateManifest, KeyGroup]:
         """The state of a key group, to look into.
 
         Raises:
@@ -129,13 +129,15 @@ class Runtime:
         if isinstance(self.operator, Closing):
             self.operator.close()
 
-    def _manifest(self, store: Store) -> Manifest:
+    def _manifest(self, store: Store) -> StateManifest:
         written = store.manifest()
         if written is None:
-            return Manifest(form=self.operator.form, key_groups=self.key_groups)
-        return Manifest.decode(written, form=self.operator.form, key_groups=self.key_groups)
+            return StateManifest(layout=self.operator.layout, key_groups=self.key_groups)
+        return StateManifest.decode(written, layout=self.operator.layout, key_groups=self.key_groups)
 
-    def _state(self, manifest: Manifest, store: Store, known: tuple[Position, KeyGroup] | None) -> KeyGroup:
+    def _state(
+        self, manifest: StateManifest, store: Store, known: tuple[StatePosition, KeyGroup] | None
+    ) -> KeyGroup:
         if known is not None and known[0] in manifest.positions:
             position, state = known
             if manifest.snapshot_leads_to <= position.number:
@@ -149,10 +151,10 @@ class Runtime:
         return state
 
     def _taken(
-        self, state: KeyGroup, manifest: Manifest, items: list[Packed], clock_ms: int
-    ) -> tuple[EventTime, bool | None, Outputs]:
-        event_time = EventTime(self.sources)
-        out = Outputs(bad=[item.payload for item in items if item.kind == Kind.BAD])
+        self, state: KeyGroup, manifest: StateManifest, items: list[Packed], clock_ms: int
+    ) -> tuple[WatermarkProgress, bool | None, StepOutputs]:
+        event_time = WatermarkProgress(self.sources)
+        out = StepOutputs(bad=[item.payload for item in items if item.kind == PackedKind.BAD])
         event_time.restore(manifest.event_time)
         state.advance_clock(clock_ms, out)
         backlog = _tell_attributes(state, manifest.backlog, items, out)
@@ -160,38 +162,43 @@ class Runtime:
         return event_time, backlog, out
 
     def _take(
-        self, state: KeyGroup, event_time: EventTime, items: list[Packed], clock_ms: int, out: Outputs
+        self,
+        state: KeyGroup,
+        event_time: WatermarkProgress,
+        items: list[Packed],
+        clock_ms: int,
+        out: StepOutputs,
     ) -> None:
         waiting: list[pa.RecordBatch] = []
         markers: list[LatencyMarker] = []
 
         def release() -> None:
             if waiting:
-                state.rows(joined(waiting), out)
+                state.rows(concat_batches(waiting), out)
                 waiting.clear()
 
         for item in items:
             match item.kind:
-                case Kind.ROWS:
+                case PackedKind.ROWS:
                     waiting.append(item.rows(self.rows))
-                case Kind.ELEMENT:
+                case PackedKind.ELEMENT:
                     channel = Channel.decode(item.channel)
                     told = event_time.arrive(channel.source, channel.partition, channel.sender, item.element)
                     if told:
                         release()
                         _tell(state, told, out)
-                case Kind.SEEN:
+                case PackedKind.SEEN:
                     channel = Channel.decode(item.channel)
                     event_time.seen(channel.source, channel.partition, item.newest_ms)
-                case Kind.MARKER:
+                case PackedKind.MARKER:
                     markers.append(item.marker)
         release()
-        _tell(state, event_time.look(clock_ms), out)
+        _tell(state, event_time.poll(clock_ms), out)
         for marker in markers:
             state.marker(marker, out)
-        state.finish(out, idle=all(item.kind == Kind.ATTRIBUTES for item in items))
+        state.finish(out, idle=all(item.kind == PackedKind.ATTRIBUTES for item in items))
 
-    def _write(self, manifest: Manifest, state: KeyGroup, store: Store) -> None:
+    def _write(self, manifest: StateManifest, state: KeyGroup, store: Store) -> None:
         manifest.advance(secrets.token_hex(8))
         delta = state.delta()
         if delta is None:
@@ -221,14 +228,14 @@ def _without_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _put(manifest: Manifest, store: Store, content: bytes, number: int) -> Written:
+def _put(manifest: StateManifest, store: Store, content: bytes, number: int) -> SegmentRef:
     segment = manifest.next_segment
     manifest.next_segment += 1
     store.put_segment(segment, content)
-    return Written(segment, len(content), number)
+    return SegmentRef(segment, len(content), number)
 
 
-def _read(store: Store, written: Iterable[Written]) -> Iterator[bytes]:
+def _read(store: Store, written: Iterable[SegmentRef]) -> Iterator[bytes]:
     for each in written:
         content = store.segment(each.segment)
         if content is None:
@@ -241,17 +248,17 @@ def _read(store: Store, written: Iterable[Written]) -> Iterator[bytes]:
 
 
 def _tell_attributes(
-    state: KeyGroup, backlog: bool | None, items: Iterable[Packed], out: Outputs
+    state: KeyGroup, backlog: bool | None, items: Iterable[Packed], out: StepOutputs
 ) -> bool | None:
     """Changes alone: what is told again, after a restart for instance, is known."""
     for item in items:
-        if item.kind == Kind.ATTRIBUTES and item.attributes.backlog != backlog:
+        if item.kind == PackedKind.ATTRIBUTES and item.attributes.backlog != backlog:
             backlog = item.attributes.backlog
             state.attributes(item.attributes, out)
     return backlog
 
 
-def _tell(state: KeyGroup, told: Told, out: Outputs) -> None:
+def _tell(state: KeyGroup, told: Told, out: StepOutputs) -> None:
     for element in told:
         match element:
             case WatermarkStatus():

@@ -13,9 +13,9 @@ import pyarrow as pa
 
 from flowcore.errors import StateError
 
-__all__ = ["VERSION", "decode", "encode"]
+__all__ = ["SEGMENT_VERSION", "decode", "encode"]
 
-VERSION = 1
+SEGMENT_VERSION = 1
 _LENGTH = Struct(">Q")
 
 
@@ -26,7 +26,7 @@ def encode(tables: Mapping[str, pa.RecordBatch]) -> bytes:
     >>> [(name, table.num_rows) for name, table in decode(segment)]
     [('panes', 2)]
     """
-    parts = [bytes([VERSION])]
+    parts = [bytes([SEGMENT_VERSION])]
     for name, table in tables.items():
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, table.schema) as writer:
@@ -43,11 +43,11 @@ def decode(segment: bytes) -> Iterator[tuple[str, pa.RecordBatch]]:
     Raises:
         StateError: It is of another version, or cut off.
     """
-    if segment[:1] != bytes([VERSION]):
+    if segment[:1] != bytes([SEGMENT_VERSION]):
         found = segment[0] if segment else "none"
         msg = (
-            f"state segment of version {found}, this flowcore reads {VERSION}: it would become something "
-            "else; go on with the flowcore that wrote it, or start a new checkpoint"
+            f"state segment of version {found}, this flowcore reads {SEGMENT_VERSION}: its content would be "
+            "misread; run the flowcore that wrote it, or start a new checkpoint"
         )
         raise StateError(msg)
     position = 1

@@ -10,13 +10,13 @@ import pyarrow as pa
 
 from flowcore.errors import FlowcoreError, FunctionError
 
-__all__ = ["columns_of", "of_operator", "said_of"]
+__all__ = ["build_columns", "to_function_error", "wrap_errors"]
 
 _SHOWN = 200
 
 
 @contextmanager
-def of_operator(name: str, where: Callable[[Exception], str] = lambda _: "") -> Iterator[None]:
+def wrap_errors(name: str, where: Callable[[Exception], str] = lambda _: "") -> Iterator[None]:
     """Around calls of an operator's function.
 
     Args:
@@ -31,10 +31,10 @@ def of_operator(name: str, where: Callable[[Exception], str] = lambda _: "") -> 
     except FlowcoreError:
         raise
     except Exception as error:
-        raise said_of(name, error, where(error)) from error
+        raise to_function_error(name, error, where(error)) from error
 
 
-def said_of(name: str, error: Exception, where: str) -> FlowcoreError:
+def to_function_error(name: str, error: Exception, where: str) -> FlowcoreError:
     """What is said of a call that raised an error, on one line.
 
     Args:
@@ -49,7 +49,9 @@ def said_of(name: str, error: Exception, where: str) -> FlowcoreError:
     return FunctionError(f"operator {name!r}: its function raised {raised}{where}")
 
 
-def columns_of(records: Sequence[Mapping[str, Any]], schema: pa.Schema, operator: str) -> list[pa.Array[Any]]:
+def build_columns(
+    records: Sequence[Mapping[str, Any]], schema: pa.Schema, operator: str
+) -> list[pa.Array[Any]]:
     """The columns of records that an operator's function put out.
 
     Raises:

@@ -16,15 +16,15 @@ from flowcore.elements import MAX_TIMESTAMP_MS, EndOfInput, StreamElement, Water
 from flowcore.watermarks import tracking
 from flowcore.watermarks.generators import Seen
 from flowcore.watermarks.idleness import IdleTimer, Silence
-from flowcore.watermarks.merge import Merged, PartitionId, Standing, merge
+from flowcore.watermarks.merge import MergedWatermark, PartitionId, PartitionWatermark, merge
 from flowcore.watermarks.strategies import Punctuated, WatermarkStrategy
 from flowcore.watermarks.tracking import Told, Tracking, difference
 
-__all__ = ["EventTime", "Source"]
+__all__ = ["WatermarkProgress", "WatermarkSource"]
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class WatermarkSource:
     """An input whose partitions say something of time.
 
     Attributes:
@@ -39,24 +39,24 @@ class Source:
     relays: bool = False
 
 
-class EventTime:
+class WatermarkProgress:
     """How far event time has come in one key group.
 
     Args:
         sources: The query's inputs by name.
     """
 
-    def __init__(self, sources: Mapping[str, Source]) -> None:
+    def __init__(self, sources: Mapping[str, WatermarkSource]) -> None:
         self._sources = sources
         self._tracking = {
             name: tracking.start(source.partitions) for name, source in sources.items() if source.strategy
         }
         self._arrived = {
-            name: Merged(dict.fromkeys(source.partitions, Standing()))
+            name: MergedWatermark(dict.fromkeys(source.partitions, PartitionWatermark()))
             for name, source in sources.items()
             if not source.strategy
         }
-        self._merged = Merged({name: Standing() for name in sources})
+        self._merged = MergedWatermark({name: PartitionWatermark() for name in sources})
 
     @property
     def watermark_ms(self) -> int:
@@ -70,7 +70,9 @@ class EventTime:
             return
         before = self._tracking[source]
         if partition not in before.seen:
-            known = replace(before.merged, partitions={**before.merged.partitions, partition: Standing()})
+            known = replace(
+                before.merged, partitions={**before.merged.partitions, partition: PartitionWatermark()}
+            )
             before = replace(
                 before,
                 seen={**before.seen, partition: Seen()},
@@ -88,31 +90,31 @@ class EventTime:
             return (element,)
         merged = self._arrived[source]
         name = f"{partition}/{channel}"
-        before = merged.partitions.get(name, Standing())
+        before = merged.partitions.get(name, PartitionWatermark())
         match element:
             case Watermark(timestamp_ms):
-                now = Standing(timestamp_ms, before.idle)
+                now = PartitionWatermark(timestamp_ms, before.idle)
             case WatermarkStatus(idle):
-                now = Standing(before.watermark_ms, idle)
+                now = PartitionWatermark(before.watermark_ms, idle)
             case EndOfInput():
-                now = Standing(MAX_TIMESTAMP_MS, idle=False)
+                now = PartitionWatermark(MAX_TIMESTAMP_MS, idle=False)
             case _:
                 return ()
         # A partition is no longer waited for under its own name when its first channel is known.
         known = {key: value for key, value in merged.partitions.items() if key != partition}
-        self._arrived[source] = merge(Merged(known, merged.watermark_ms), {name: now})
-        news: dict[PartitionId, Standing] = {source: _standing(self._arrived[source])}
+        self._arrived[source] = merge(MergedWatermark(known, merged.watermark_ms), {name: now})
+        news: dict[PartitionId, PartitionWatermark] = {source: _standing(self._arrived[source])}
         return self._tell(news)
 
-    def look(self, now_ms: int) -> Told:
+    def poll(self, now_ms: int) -> Told:
         """Look at the clock; what has changed."""
-        news: dict[PartitionId, Standing] = {}
+        news: dict[PartitionId, PartitionWatermark] = {}
         for name, before in self._tracking.items():
             strategy = self._sources[name].strategy
             if strategy is not None:
-                self._tracking[name], _ = tracking.look(strategy, before, now_ms)
+                self._tracking[name], _ = tracking.poll(strategy, before, now_ms)
             now = self._tracking[name]
-            news[name] = Standing(now.merged.watermark_ms, now.idle)
+            news[name] = PartitionWatermark(now.merged.watermark_ms, now.idle)
         return self._tell(news)
 
     def wake_ms(self, now_ms: int) -> int | None:
@@ -152,8 +154,8 @@ class EventTime:
         if not kept:
             return
         before = _read(kept["merged"])
-        standing: dict[PartitionId, Standing] = {
-            name: before.partitions.get(name, Standing()) for name in self._sources
+        standing: dict[PartitionId, PartitionWatermark] = {
+            name: before.partitions.get(name, PartitionWatermark()) for name in self._sources
         }
         self._merged = replace(before, partitions=standing)
         for name, merged in self._arrived.items():
@@ -172,27 +174,27 @@ class EventTime:
                 None if each["silence"] is None else Silence(**each["silence"]),
             )
 
-    def _tell(self, news: Mapping[PartitionId, Standing]) -> Told:
+    def _tell(self, news: Mapping[PartitionId, PartitionWatermark]) -> Told:
         before, self._merged = self._merged, merge(self._merged, news)
         return difference(before, self._merged)
 
 
-def _standing(merged: Merged) -> Standing:
-    return Standing(merged.watermark_ms, merged.idle)
+def _standing(merged: MergedWatermark) -> PartitionWatermark:
+    return PartitionWatermark(merged.watermark_ms, merged.idle)
 
 
-def _with_new(kept: Merged, fresh: Merged) -> Merged:
+def _with_new(kept: MergedWatermark, fresh: MergedWatermark) -> MergedWatermark:
     """What was kept, and partitions that nobody has heard of yet."""
     known = {str(name).split("/", 1)[0] for name in kept.partitions}
     new = {name: standing for name, standing in fresh.partitions.items() if name not in known}
     return replace(kept, partitions={**kept.partitions, **new})
 
 
-def _written(merged: Merged) -> dict[str, Any]:
+def _written(merged: MergedWatermark) -> dict[str, Any]:
     partitions = {name: [each.watermark_ms, each.idle] for name, each in merged.partitions.items()}
     return {"watermark_ms": merged.watermark_ms, "partitions": partitions}
 
 
-def _read(written: Mapping[str, Any]) -> Merged:
-    partitions = {name: Standing(*each) for name, each in written["partitions"].items()}
-    return Merged(partitions, written["watermark_ms"])
+def _read(written: Mapping[str, Any]) -> MergedWatermark:
+    partitions = {name: PartitionWatermark(*each) for name, each in written["partitions"].items()}
+    return MergedWatermark(partitions, written["watermark_ms"])

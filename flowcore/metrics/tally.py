@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from flowcore.elements import MIN_TIMESTAMP_MS
 from flowcore.metrics.progress import PartitionProgress
-from flowcore.watermarks.merge import Standing
+from flowcore.watermarks.merge import PartitionWatermark
 
 __all__ = ["Batch", "QueryTally", "Rate", "TopicOffsets", "partitions_of"]
 
@@ -185,7 +185,7 @@ def partitions_of(
     topics: Iterable[str],
     offsets: TopicOffsets,
     ends: TopicOffsets,
-    standings: Mapping[str, Mapping[int, Standing]],
+    standings: Mapping[str, Mapping[int, PartitionWatermark]],
 ) -> tuple[PartitionProgress, ...]:
     """How far a query is in each partition of its sources' topics.
 

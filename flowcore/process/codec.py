@@ -20,7 +20,7 @@ __all__ = [
     "encode_key",
     "forget_key",
     "keys_of",
-    "require_forms",
+    "require_layouts",
     "restore",
     "snapshot",
 ]
@@ -36,7 +36,7 @@ def snapshot(state: ProcessState, declared: Mapping[str, Declaration]) -> dict[s
     """
     return {
         "version": VERSION,
-        "states": {name: each.form for name, each in declared.items()},
+        "states": {name: each.layout for name, each in declared.items()},
         "watermark_ms": state.watermark_ms,
         "clock_ms": state.clock_ms,
         "backlog": state.backlog,
@@ -56,24 +56,24 @@ def restore(written: Mapping[str, Any], declared: Mapping[str, Declaration]) -> 
             "make something else of it; go on with the flowcore that wrote it, or start a new checkpoint"
         )
         raise StateError(msg)
-    require_forms(written["states"], declared)
+    require_layouts(written["states"], declared)
     state = ProcessState(written["watermark_ms"], written["clock_ms"], written.get("backlog", False))
     for entry in written["keys"]:
         decode_key(entry, state, declared)
     return state
 
 
-def require_forms(written: Mapping[str, str], declared: Mapping[str, Declaration]) -> None:
+def require_layouts(written: Mapping[str, str], declared: Mapping[str, Declaration]) -> None:
     """A function that can go on from states that were written; it may have more than those.
 
     Raises:
         StateError: It lacks one, or keeps something else in it.
     """
-    for name, form in written.items():
-        now = declared[name].form if name in declared else "nothing"
-        if now != form:
+    for name, layout in written.items():
+        now = declared[name].layout if name in declared else "nothing"
+        if now != layout:
             msg = (
-                f"state {name!r} was written as {form!r}, and the function declares {now!r}: it cannot be "
+                f"state {name!r} was written as {layout!r}, and the function declares {now!r}: it cannot be "
                 "gone on from; declare it as it was and a new one beside it, or start a new checkpoint"
             )
             raise StateError(msg)

@@ -17,11 +17,11 @@ import pyarrow as pa
 
 from flowcore.elements import LatencyMarker, RecordAttributes, WatermarkStatus
 from flowcore.errors import StateError
-from flowcore.keyed.dead_letters import LETTERS, Failure, Letters
+from flowcore.keyed.dead_letters import DEAD_LETTERS, DeadLetters, Failure
 from flowcore.keyed.key_index import key_by_name, python_keys, python_values
-from flowcore.keyed.operator import Outputs
+from flowcore.keyed.operator import StepOutputs
 from flowcore.keyed.plain import from_plain, to_plain
-from flowcore.keyed.user_code import of_operator, said_of
+from flowcore.keyed.user_code import to_function_error, wrap_errors
 from flowcore.process import (
     KeyedProcessFunction,
     KeyedRecord,
@@ -30,8 +30,8 @@ from flowcore.process import (
     ProcessResult,
     ProcessState,
 )
-from flowcore.process.codec import VERSION, decode_key, encode_key, forget_key, keys_of, require_forms
-from flowcore.process.lenient import LenientCalls
+from flowcore.process.codec import VERSION, decode_key, encode_key, forget_key, keys_of, require_layouts
+from flowcore.process.isolation import IsolatedCalls
 from flowcore.process.outputs import Behind, ProcessRows, outputs_of
 
 __all__ = ["KeyedProcesses"]
@@ -56,7 +56,7 @@ class KeyedProcesses:
         places: Columns of records that say where one was, and go on with what is made of it.
         topics: By number, where the first three of these are a topic's number, partition and offset.
         keyed: Results carry their key, as `key_fields`; not from a function of batches, which has no one key.
-        letters: Which failures leave as letters; None where each stops the query.
+        dead_letters: Which failures are sent as dead letters; None where each stops the query.
         behind: Functions that results go through before they become rows; what they put out comes instead.
     """
 
@@ -71,11 +71,11 @@ class KeyedProcesses:
     places: tuple[str, ...] = ()
     topics: tuple[str, ...] = ()
     keyed: bool = False
-    letters: Letters | None = None
+    dead_letters: DeadLetters | None = None
     behind: Behind | None = None
 
     @property
-    def form(self) -> str:
+    def layout(self) -> str:
         """What a key keeps; what its states are is in the header."""
         return f"process by {', '.join(self.keys)}"
 
@@ -83,7 +83,11 @@ class KeyedProcesses:
     def outputs(self) -> Mapping[str, pa.Schema]:
         """Results or what becomes of them, side outputs, and letters."""
         found = outputs_of(self)
-        return found if self.letters is None else {**found, LETTERS: self.letters.schema(self.rows)}
+        return (
+            found
+            if self.dead_letters is None
+            else {**found, DEAD_LETTERS: self.dead_letters.schema(self.rows)}
+        )
 
     @property
     def key_fields(self) -> Sequence[pa.Field[Any]]:
@@ -105,7 +109,7 @@ class KeyedProcesses:
     @cached_property
     def opened(self) -> ProcessOperator:
         """The function, opened in this task."""
-        with of_operator(self.name):
+        with wrap_errors(self.name):
             config = ProcessConfig(function=self.function, side_outputs=tuple(self.side_outputs))
             return ProcessOperator(config)
 
@@ -115,7 +119,7 @@ class KeyedProcesses:
             self.behind.close()
         opened = self.__dict__.pop("opened", None)
         if opened is not None:
-            with of_operator(self.name):
+            with wrap_errors(self.name):
                 opened.close()
 
 
@@ -125,7 +129,7 @@ class _Group:
         self._state = ProcessState()
         self._advances = 0
         self._rows = ProcessRows(of)
-        self._minds = False
+        self._isolates = False
         self._failed = False
 
     @property
@@ -134,7 +138,7 @@ class _Group:
         times = (self._state.processing_timers.next_ms, self._state.expiries.next_ms)
         return min((time for time in times if time is not None), default=None)
 
-    def advance_clock(self, clock_ms: int, out: Outputs) -> None:
+    def advance_clock(self, clock_ms: int, out: StepOutputs) -> None:
         """What expires, then timers of the clock that are due."""
         before_ms = self._state.clock_ms
         self._advances += 1
@@ -142,38 +146,38 @@ class _Group:
             seen = self._of.opened.advance_clock(self._state, clock_ms)
         self._rows.put(seen, out, lambda result: self._timer(result, "clock", before_ms))
 
-    def attributes(self, attributes: RecordAttributes, out: Outputs) -> None:  # noqa: ARG002 - puts out nothing
+    def attributes(self, attributes: RecordAttributes, out: StepOutputs) -> None:  # noqa: ARG002 - puts out nothing
         """The function may ask for them."""
         self._state.backlog = attributes.backlog
 
-    def rows(self, rows: pa.RecordBatch, out: Outputs) -> None:
+    def rows(self, rows: pa.RecordBatch, out: StepOutputs) -> None:
         """Records, one by one, or at once for a function of batches."""
         keys = python_keys([rows.column(name) for name in self._of.keys], rows.num_rows)
         times = rows.column(self._of.timestamp).to_pylist()
         opened = self._of.opened
         batch = rows.select(list(self._of.values)) if opened.config.function.by_batch() else None
-        if self._minds:
-            self._mind_rows(keys, times, batch, rows, out)
+        if self._isolates:
+            self._isolate_rows(keys, times, batch, rows, out)
             return
-        with of_operator(self._of.name, lambda _: self._of_record(rows, opened.current.origin, keys)):
+        with wrap_errors(self._of.name, lambda _: self._of_record(rows, opened.current.origin, keys)):
             if batch is not None:
                 seen = opened.process_batch(self._state, keys, times, batch)
             else:
                 seen = opened.process(self._state, map(KeyedRecord, keys, self._records(rows), times))
         self._rows.put(seen, out, lambda _: None, rows)
 
-    def mind(self) -> bool:
-        """See `flowcore.keyed.operator.Lenient`."""
-        self._minds = self._of.letters is not None
-        return self._minds
+    def isolate_failures(self) -> bool:
+        """See `flowcore.keyed.operator.SupportsFailureIsolation`."""
+        self._isolates = self._of.dead_letters is not None
+        return self._isolates
 
-    def _mind_rows(
+    def _isolate_rows(
         self, keys: Sequence[Any], times: Sequence[int | None], batch: pa.RecordBatch | None,
-        rows: pa.RecordBatch, out: Outputs,
+        rows: pa.RecordBatch, out: StepOutputs,
     ) -> None:  # fmt: skip
         """Records, so that those that fail leave as letters."""
         opened = self._of.opened
-        calls = LenientCalls(opened, self._rows.require)
+        calls = IsolatedCalls(opened, self._rows.require)
         if batch is not None:
             for start, end, seen in calls.batches(self._state, keys, times, batch):
                 self._rows.put(seen, out, lambda _: None, rows.slice(start, end - start))
@@ -183,31 +187,35 @@ class _Group:
             self._rows.put(seen, out, lambda _: None, rows)
         name = self._of.name
         failures = [
-            Failure(name, said_of(name, each.error, self._of_record(rows, each.origin, keys)), each.origin)
+            Failure(
+                name,
+                to_function_error(name, each.error, self._of_record(rows, each.origin, keys)),
+                each.origin,
+            )
             for each in calls.failed
         ]
         self._leave(failures, rows, out)
 
-    def _leave(self, failures: Sequence[Failure], rows: pa.RecordBatch, out: Outputs) -> None:
-        if failures and self._of.letters is not None:
+    def _leave(self, failures: Sequence[Failure], rows: pa.RecordBatch, out: StepOutputs) -> None:
+        if failures and self._of.dead_letters is not None:
             self._failed = True
-            out.rows(LETTERS, self._of.letters.written(failures, rows))
+            out.rows(DEAD_LETTERS, self._of.dead_letters.written(failures, rows))
 
     @contextmanager
-    def _timers(self, clock: str, out: Outputs) -> Iterator[None]:
+    def _timers(self, clock: str, out: StepOutputs) -> Iterator[None]:
         """Around calls for timers: those that fail leave as letters, if failures are minded."""
         name, current = self._of.name, self._of.opened.current
-        if not self._minds:
-            with of_operator(name, lambda _: _of_timer(current.key, current.timestamp_ms)):
+        if not self._isolates:
+            with wrap_errors(name, lambda _: _of_timer(current.key, current.timestamp_ms)):
                 yield
             return
-        calls = LenientCalls(self._of.opened, self._rows.require)
+        calls = IsolatedCalls(self._of.opened, self._rows.require)
         with calls:
             yield
         failures = [
             Failure(
                 name,
-                said_of(name, each.error, _of_timer(each.key, each.timestamp_ms)),
+                to_function_error(name, each.error, _of_timer(each.key, each.timestamp_ms)),
                 content={
                     "key": key_by_name(self._of.keys, each.key),
                     "clock": clock,
@@ -218,7 +226,7 @@ class _Group:
         ]
         self._leave(failures, pa.RecordBatch.from_pylist([], schema=self._of.rows), out)
 
-    def advance_watermark(self, watermark_ms: int, out: Outputs) -> None:
+    def advance_watermark(self, watermark_ms: int, out: StepOutputs) -> None:
         """Timers of event time that are due."""
         before_ms = self._state.watermark_ms
         self._advances += 1
@@ -226,16 +234,16 @@ class _Group:
             seen = self._of.opened.advance_watermark(self._state, watermark_ms)
         self._rows.put(seen, out, lambda result: self._timer(result, "event", before_ms))
 
-    def status(self, status: WatermarkStatus, out: Outputs) -> None:
+    def status(self, status: WatermarkStatus, out: StepOutputs) -> None:
         """Nothing changes for timers."""
 
-    def marker(self, marker: LatencyMarker, out: Outputs) -> None:
+    def marker(self, marker: LatencyMarker, out: StepOutputs) -> None:
         """It follows what is out."""
         out.markers.append(marker)
 
-    def finish(self, out: Outputs, *, idle: bool) -> None:  # noqa: ARG002 - a key group's signature
+    def finish(self, out: StepOutputs, *, idle: bool) -> None:  # noqa: ARG002 - a key group's signature
         """Nothing is held back; failures are minded until a step has none."""
-        self._minds, self._failed = self._minds and self._failed, False
+        self._isolates, self._failed = self._isolates and self._failed, False
 
     def header(self) -> Mapping[str, Any]:
         """Both clocks, how often they moved, backlog, and what the function keeps."""
@@ -244,7 +252,7 @@ class _Group:
             "clock_ms": self._state.clock_ms,
             "advances": self._advances,
             "backlog": self._state.backlog,
-            "states": {name: each.form for name, each in self._of.opened.declared.items()},
+            "states": {name: each.layout for name, each in self._of.opened.declared.items()},
         }
 
     def delta(self) -> bytes | None:
@@ -262,7 +270,7 @@ class _Group:
 
     def restore(self, header: Mapping[str, Any], pieces: Iterator[bytes]) -> None:
         """Take what was written."""
-        require_forms(header.get("states", {}), self._of.opened.declared)
+        require_layouts(header.get("states", {}), self._of.opened.declared)
         self._state.watermark_ms = header.get("watermark_ms", self._state.watermark_ms)
         self._state.clock_ms = header.get("clock_ms", self._state.clock_ms)
         self._advances = header.get("advances", self._advances)

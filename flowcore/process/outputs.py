@@ -15,10 +15,10 @@ import numpy as np
 import pyarrow as pa
 
 from flowcore.errors import FunctionError
-from flowcore.keyed.dead_letters import LETTERS, Failure
-from flowcore.keyed.operator import Outputs
+from flowcore.keyed.dead_letters import DEAD_LETTERS, Failure
+from flowcore.keyed.operator import StepOutputs
 from flowcore.keyed.output_columns import ORDINAL, RESULTS, TIMESTAMP
-from flowcore.keyed.user_code import columns_of
+from flowcore.keyed.user_code import build_columns
 from flowcore.process import ProcessEmissions, ProcessResult
 
 if TYPE_CHECKING:
@@ -86,20 +86,20 @@ class ProcessRows:
         self._outputs = outputs_of(of)
 
     def require(self, seen: ProcessEmissions) -> None:
-        """Outputs that become rows, as far as that is known before other functions were given them.
+        """StepOutputs that become rows, as far as that is known before other functions were given them.
 
         Raises:
             FunctionError: They are not of the declared columns.
         """
         if self._of.behind is None:
-            columns_of([each.value for each in seen.results], self._of.results, self._of.name)
+            build_columns([each.value for each in seen.results], self._of.results, self._of.name)
         for name, results in seen.side_outputs.items():
-            columns_of([each.value for each in results], self._of.side_outputs[name], self._of.name)
+            build_columns([each.value for each in results], self._of.side_outputs[name], self._of.name)
         for batch in seen.batches:
             self._declared(batch)
 
     def put(
-        self, seen: ProcessEmissions, out: Outputs, timer: TimerText, rows: pa.RecordBatch | None = None
+        self, seen: ProcessEmissions, out: StepOutputs, timer: TimerText, rows: pa.RecordBatch | None = None
     ) -> None:
         """Put rows out.
 
@@ -116,12 +116,14 @@ class ProcessRows:
             beside = self._beside(seen.results, timer, rows)
             values = [each.value for each in seen.results]
             if self._of.behind is None:
-                columns = [*columns_of(values, self._of.results, self._of.name), *self._keys(seen.results)]
+                columns = [*build_columns(values, self._of.results, self._of.name), *self._keys(seen.results)]
                 out.rows(RESULTS, pa.record_batch([*columns, *beside], schema=self._outputs[RESULTS]))
             else:
                 self._chained(values, beside, [each.origin for each in seen.results], rows, out)
         for name, results in seen.side_outputs.items():
-            columns = columns_of([each.value for each in results], self._of.side_outputs[name], self._of.name)
+            columns = build_columns(
+                [each.value for each in results], self._of.side_outputs[name], self._of.name
+            )
             columns += self._beside(results, timer, rows)
             out.rows(side(name), pa.record_batch(columns, schema=self._outputs[side(name)]))
         first = 0
@@ -155,7 +157,9 @@ class ProcessRows:
             raise FunctionError(" ".join(msg.split())) from error
         return pa.record_batch(columns, schema=self._of.results)
 
-    def _whole(self, batch: pa.RecordBatch, first: int, rows: pa.RecordBatch | None, out: Outputs) -> None:
+    def _whole(
+        self, batch: pa.RecordBatch, first: int, rows: pa.RecordBatch | None, out: StepOutputs
+    ) -> None:
         count = batch.num_rows
         beside = self._places(rows, [0] * count)
         beside += [pa.nulls(count, pa.string()), pa.nulls(count, pa.int64())]
@@ -172,10 +176,10 @@ class ProcessRows:
         beside: Sequence[pa.Array[Any]],
         origins: Sequence[int | None],
         rows: pa.RecordBatch | None,
-        out: Outputs,
+        out: StepOutputs,
     ) -> None:
         """What other functions make of results."""
-        behind, letters = self._of.behind, self._of.letters
+        behind, letters = self._of.behind, self._of.dead_letters
         if behind is None:
             return
 
@@ -196,7 +200,7 @@ class ProcessRows:
         ]
         if failures and letters is not None:
             about = rows if rows is not None else pa.RecordBatch.from_pylist([], schema=self._of.rows)
-            out.rows(LETTERS, letters.written(failures, about))
+            out.rows(DEAD_LETTERS, letters.written(failures, about))
 
     def _places(self, rows: pa.RecordBatch | None, origins: Sequence[int]) -> list[pa.Array[Any]]:
         if rows is None:

@@ -45,7 +45,7 @@ class Declaration:
     reads_count: bool = False
 
     @property
-    def form(self) -> str:
+    def layout(self) -> str:
         """What its entries are; entries of another form cannot be gone on from."""
         ttl = () if self.ttl_ms is None else ("with ttl",)
         return " ".join((self.kind, *(each.text for each in self.types), *ttl))

@@ -1,7 +1,7 @@
 """Undo: what has a call of a function changed of states and timers, and how is that taken back?
 
-Noted only where a call may be taken back (`flowcore.process.lenient`): a copy of what it looks at, before it
-looks at it. A timer that was cancelled and is put back comes behind others of its time.
+Noted only where a call may be taken back (`flowcore.process.isolation`): a copy of what it looks at, before
+it looks at it. A timer that was cancelled and is put back comes behind others of its time.
 """
 
 from __future__ import annotations

@@ -24,10 +24,10 @@ from pyspark.sql.types import BooleanType, LongType, StringType
 
 from flowcore.elements import LatencyMarker, LatencyMarkerEvent, StreamElement
 from flowcore.errors import RunError
-from flowcore.keyed.operator import KeyGroupOperator, Outputs
-from flowcore.keyed.packing import Inputs, Packing
+from flowcore.keyed.operator import KeyGroupOperator, StepOutputs
+from flowcore.keyed.packing import InputColumns, Packing
 from flowcore.keyed.runtime import Runtime
-from flowcore.keyed.watermark_progress import Source
+from flowcore.keyed.watermark_progress import WatermarkSource
 from flowcore.serializers.events import LatencyMarkerEventSerializer
 from flowcore.serializers.formats.raw import RawFormat
 from flowcore.serializers.tagged import TaggedSerializer
@@ -42,7 +42,7 @@ _starting = Lock()
 """The first batch of a query starts a Python process, for which Spark waits no longer than 10 s."""
 _ELEMENTS: TaggedSerializer[bytes] = TaggedSerializer(RawFormat())
 _EVENTS = LatencyMarkerEventSerializer()
-_INPUTS = Inputs(
+_INPUTS = InputColumns(
     key_group="_group", source="_source", partition="_partition", offset="_offset", newest="_newest",
     element="_element", record="_record", marker="_marker",
 )  # fmt: skip
@@ -98,7 +98,7 @@ class Steps:
     ) -> None:
         self._query.stop()
 
-    def step(self, items: Iterable[Mapping[str, Any] | StreamElement[Any]]) -> Outputs:
+    def step(self, items: Iterable[Mapping[str, Any] | StreamElement[Any]]) -> StepOutputs:
         """Take records (mappings) and control elements, and say what came out.
 
         Raises:
@@ -169,7 +169,7 @@ class Steps:
             operator=self.operator,
             query=str(self.folder),
             key_groups=self._key_groups,
-            sources={_SOURCE: Source(None, ("0",), relays=self._relays)},
+            sources={_SOURCE: WatermarkSource(None, ("0",), relays=self._relays)},
             rows=self.rows,
         )
         # Starting Python takes longer than all steps of a transcript.
@@ -191,8 +191,8 @@ class Steps:
     def _take(self, batch: DataFrame, _number: int) -> None:
         self._seen += [(row.output, bytes(row.content)) for row in batch.collect()]
 
-    def _outputs(self) -> Outputs:
-        found = Outputs()
+    def _outputs(self) -> StepOutputs:
+        found = StepOutputs()
         schemas = self.operator.outputs
         for output, content in self._seen:
             if output in schemas:

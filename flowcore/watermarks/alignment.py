@@ -7,12 +7,12 @@ it back keeps that small.
 from __future__ import annotations
 
 from flowcore.elements import MIN_TIMESTAMP_MS
-from flowcore.watermarks.merge import Merged, PartitionId
+from flowcore.watermarks.merge import MergedWatermark, PartitionId
 
 __all__ = ["held_back"]
 
 
-def held_back(merged: Merged, max_drift_ms: int | None) -> frozenset[PartitionId]:
+def held_back(merged: MergedWatermark, max_drift_ms: int | None) -> frozenset[PartitionId]:
     """The partitions that are further than this ahead of the slowest active one.
 
     A partition that has said nothing yet cannot be compared: it holds nobody back.

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from flowcore.elements import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
 
-__all__ = ["IdleTimer", "Silence", "advanced_ms", "look", "record_seen"]
+__all__ = ["IdleTimer", "Silence", "advanced_ms", "poll_timer", "record_seen"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ def record_seen() -> IdleTimer:
     return IdleTimer(active=True)
 
 
-def look(timer: IdleTimer, now_ms: int, idle_after_ms: int | None) -> tuple[IdleTimer, bool]:
+def poll_timer(timer: IdleTimer, now_ms: int, idle_after_ms: int | None) -> tuple[IdleTimer, bool]:
     """Look at the clock: the timer after it, and whether the partition is idle.
 
     Args:

@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 
 from flowcore.elements import MIN_TIMESTAMP_MS
 
-__all__ = ["Merged", "PartitionId", "Standing", "merge"]
+__all__ = ["MergedWatermark", "PartitionId", "PartitionWatermark", "merge"]
 
 PartitionId = int | str
 """Whatever tells one input partition from another."""
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class PartitionWatermark:
     """What one partition says: its watermark, and whether it is idle."""
 
     watermark_ms: int = MIN_TIMESTAMP_MS
@@ -27,7 +27,7 @@ class Standing:
 
 
 @dataclass(frozen=True, slots=True)
-class Merged:
+class MergedWatermark:
     """What all partitions say.
 
     Attributes:
@@ -35,7 +35,7 @@ class Merged:
         watermark_ms: The combined watermark; the smallest timestamp if there is none yet.
     """
 
-    partitions: Mapping[PartitionId, Standing] = field(default_factory=dict)
+    partitions: Mapping[PartitionId, PartitionWatermark] = field(default_factory=dict)
     watermark_ms: int = MIN_TIMESTAMP_MS
 
     @property
@@ -44,7 +44,7 @@ class Merged:
         return bool(self.partitions) and all(standing.idle for standing in self.partitions.values())
 
 
-def merge(merged: Merged, news: Mapping[PartitionId, Standing]) -> Merged:
+def merge(merged: MergedWatermark, news: Mapping[PartitionId, PartitionWatermark]) -> MergedWatermark:
     """Take what some partitions say now; a watermark below that partition's highest is an old one.
 
     Args:
@@ -54,7 +54,7 @@ def merge(merged: Merged, news: Mapping[PartitionId, Standing]) -> Merged:
     partitions = dict(merged.partitions)
     for partition, now in news.items():
         before = partitions.get(partition, now)
-        partitions[partition] = Standing(max(before.watermark_ms, now.watermark_ms), now.idle)
+        partitions[partition] = PartitionWatermark(max(before.watermark_ms, now.watermark_ms), now.idle)
     active = [standing.watermark_ms for standing in partitions.values() if not standing.idle]
     combined_ms = min(active, default=merged.watermark_ms)
-    return Merged(partitions, max(merged.watermark_ms, combined_ms))
+    return MergedWatermark(partitions, max(merged.watermark_ms, combined_ms))

@@ -21,7 +21,7 @@ from flowcore.elements import (
 )
 from flowcore.watermarks import tracking
 from flowcore.watermarks.generators import Seen
-from flowcore.watermarks.merge import Merged, PartitionId, Standing, merge
+from flowcore.watermarks.merge import MergedWatermark, PartitionId, PartitionWatermark, merge
 from flowcore.watermarks.strategies import Punctuated, WatermarkStrategy
 from flowcore.watermarks.tracking import Told, difference
 
@@ -52,12 +52,12 @@ class GeneratedWatermarks:
                 marker=marker and time_ms is not None, said_ms=time_ms,
             )  # fmt: skip
 
-    def look(self, now_ms: int) -> Standing:
+    def poll(self, now_ms: int) -> PartitionWatermark:
         """Look at the clock."""
-        self._tracking, _ = tracking.look(self._strategy, self._tracking, now_ms)
-        return Standing(self._tracking.merged.watermark_ms, self._tracking.idle)
+        self._tracking, _ = tracking.poll(self._strategy, self._tracking, now_ms)
+        return PartitionWatermark(self._tracking.merged.watermark_ms, self._tracking.idle)
 
-    def standings(self) -> dict[int, Standing]:
+    def standings(self) -> dict[int, PartitionWatermark]:
         """What was last told of each partition."""
         return {int(number): standing for number, standing in self._tracking.merged.partitions.items()}
 
@@ -83,36 +83,36 @@ class ArrivingWatermarks:
     """
 
     def __init__(self, partitions: Iterable[int]) -> None:
-        self._merged = Merged({str(partition): Standing() for partition in partitions})
+        self._merged = MergedWatermark({str(partition): PartitionWatermark() for partition in partitions})
 
     def take(self, partition: int, channel: str, element: StreamElement[Any]) -> None:
         """Take one control element; record attributes say nothing of time."""
         name = f"{partition}/{channel}"
-        before = self._merged.partitions.get(name, Standing())
+        before = self._merged.partitions.get(name, PartitionWatermark())
         match element:
             case Watermark(timestamp_ms):
-                now = Standing(timestamp_ms, before.idle)
+                now = PartitionWatermark(timestamp_ms, before.idle)
             case WatermarkStatus(idle):
-                now = Standing(before.watermark_ms, idle)
+                now = PartitionWatermark(before.watermark_ms, idle)
             case EndOfInput():
-                now = Standing(MAX_TIMESTAMP_MS, idle=False)
+                now = PartitionWatermark(MAX_TIMESTAMP_MS, idle=False)
             case _:
                 return
         # A partition is no longer waited for under its own name when its first channel is known.
         known = {key: value for key, value in self._merged.partitions.items() if key != str(partition)}
         self._merged = merge(replace(self._merged, partitions=known), {name: now})
 
-    def look(self, now_ms: int) -> Standing:  # noqa: ARG002 - the sender has looked at its clock
+    def poll(self, now_ms: int) -> PartitionWatermark:  # noqa: ARG002 - the sender has looked at its clock
         """What has arrived."""
-        return Standing(self._merged.watermark_ms, self._merged.idle)
+        return PartitionWatermark(self._merged.watermark_ms, self._merged.idle)
 
-    def standings(self) -> dict[int, Standing]:
+    def standings(self) -> dict[int, PartitionWatermark]:
         """What was last told of each partition, by all its channels together."""
-        channels: dict[int, dict[PartitionId, Standing]] = {}
+        channels: dict[int, dict[PartitionId, PartitionWatermark]] = {}
         for name, standing in self._merged.partitions.items():
             channels.setdefault(int(str(name).partition("/")[0]), {})[name] = standing
-        merged = {number: merge(Merged(), known) for number, known in channels.items()}
-        return {number: Standing(each.watermark_ms, each.idle) for number, each in merged.items()}
+        merged = {number: merge(MergedWatermark(), known) for number, known in channels.items()}
+        return {number: PartitionWatermark(each.watermark_ms, each.idle) for number, each in merged.items()}
 
     def snapshot(self) -> dict[str, Any]:
         """What must survive a restart, as JSON."""
@@ -123,15 +123,15 @@ class ArrivingWatermarks:
 
     def restore(self, kept: Mapping[str, Any]) -> None:
         """Go on from a `snapshot`."""
-        partitions: dict[PartitionId, Standing] = {
-            name: Standing(watermark_ms, idle) for name, (watermark_ms, idle) in kept.items()
+        partitions: dict[PartitionId, PartitionWatermark] = {
+            name: PartitionWatermark(watermark_ms, idle) for name, (watermark_ms, idle) in kept.items()
         }
         waiting = {
             name: standing
             for name, standing in self._merged.partitions.items()
             if not any(str(known).startswith(f"{name}/") for known in partitions)
         }
-        self._merged = merge(Merged(waiting), partitions)
+        self._merged = merge(MergedWatermark(waiting), partitions)
 
 
 class QueryWatermarks:
@@ -143,17 +143,17 @@ class QueryWatermarks:
 
     def __init__(self, sources: Mapping[str, GeneratedWatermarks | ArrivingWatermarks]) -> None:
         self.sources = sources
-        self._merged = Merged({name: Standing() for name in sources})
+        self._merged = MergedWatermark({name: PartitionWatermark() for name in sources})
 
     @property
     def watermark_ms(self) -> int:
         """What was last told downstream; the smallest timestamp before that."""
         return self._merged.watermark_ms
 
-    def look(self, now_ms: int) -> Told:
+    def poll(self, now_ms: int) -> Told:
         """What has changed for downstream by now."""
         before = self._merged
-        self._merged = merge(before, {name: source.look(now_ms) for name, source in self.sources.items()})
+        self._merged = merge(before, {name: source.poll(now_ms) for name, source in self.sources.items()})
         return difference(before, self._merged)
 
     def snapshot(self) -> dict[str, Any]:

@@ -13,10 +13,10 @@ from flowcore.elements import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS, Watermark, Wat
 from flowcore.watermarks import idleness
 from flowcore.watermarks.generators import Seen, advance, watermark_ms
 from flowcore.watermarks.idleness import IdleTimer, Silence
-from flowcore.watermarks.merge import Merged, PartitionId, Standing, merge
+from flowcore.watermarks.merge import MergedWatermark, PartitionId, PartitionWatermark, merge
 from flowcore.watermarks.strategies import Punctuated, WatermarkStrategy
 
-__all__ = ["Told", "Tracking", "difference", "end_of_input", "look", "record", "start"]
+__all__ = ["Told", "Tracking", "difference", "end_of_input", "poll", "record", "start"]
 
 Told = tuple[WatermarkStatus | Watermark, ...]
 """What goes downstream, in order."""
@@ -35,7 +35,7 @@ class Tracking:
 
     seen: Mapping[PartitionId, Seen]
     timers: Mapping[PartitionId, IdleTimer]
-    merged: Merged
+    merged: MergedWatermark
     silence: Silence | None = None
 
     @property
@@ -50,7 +50,7 @@ def start(partitions: Iterable[PartitionId]) -> Tracking:
     return Tracking(
         seen=dict.fromkeys(known, Seen()),
         timers=dict.fromkeys(known, IdleTimer()),
-        merged=Merged(dict.fromkeys(known, Standing())),
+        merged=MergedWatermark(dict.fromkeys(known, PartitionWatermark())),
     )
 
 
@@ -76,13 +76,13 @@ def record(
     return _tell(strategy, after, {partition: _standing(strategy, seen, idle=False)})
 
 
-def look(strategy: WatermarkStrategy, tracking: Tracking, now_ms: int) -> tuple[Tracking, Told]:
+def poll(strategy: WatermarkStrategy, tracking: Tracking, now_ms: int) -> tuple[Tracking, Told]:
     """Look at every partition, and at the clock."""
     if tracking.merged.watermark_ms == MAX_TIMESTAMP_MS:  # the input has ended
         return tracking, ()
     timers, news = {}, {}
     for partition, timer in tracking.timers.items():
-        timers[partition], idle = idleness.look(timer, now_ms, strategy.idle_after_ms)
+        timers[partition], idle = idleness.poll_timer(timer, now_ms, strategy.idle_after_ms)
         news[partition] = _standing(strategy, tracking.seen[partition], idle=idle)
     return _tell(strategy, replace(tracking, timers=timers), news, now_ms)
 
@@ -90,22 +90,22 @@ def look(strategy: WatermarkStrategy, tracking: Tracking, now_ms: int) -> tuple[
 def end_of_input(tracking: Tracking) -> tuple[Tracking, Told]:
     """Every partition has ended: nothing is waited for any more."""
     ended = {
-        partition: Standing(MAX_TIMESTAMP_MS, idle=standing.idle)
+        partition: PartitionWatermark(MAX_TIMESTAMP_MS, idle=standing.idle)
         for partition, standing in tracking.merged.partitions.items()
     }
-    after = replace(tracking, merged=Merged(ended, MAX_TIMESTAMP_MS))
+    after = replace(tracking, merged=MergedWatermark(ended, MAX_TIMESTAMP_MS))
     return after, difference(tracking.merged, after.merged)
 
 
-def _standing(strategy: WatermarkStrategy, seen: Seen, *, idle: bool) -> Standing:
+def _standing(strategy: WatermarkStrategy, seen: Seen, *, idle: bool) -> PartitionWatermark:
     found_ms = watermark_ms(strategy.generator, seen)
-    return Standing(MIN_TIMESTAMP_MS if found_ms is None else found_ms, idle)
+    return PartitionWatermark(MIN_TIMESTAMP_MS if found_ms is None else found_ms, idle)
 
 
 def _tell(
     strategy: WatermarkStrategy,
     tracking: Tracking,
-    news: Mapping[PartitionId, Standing],
+    news: Mapping[PartitionId, PartitionWatermark],
     now_ms: int | None = None,
 ) -> tuple[Tracking, Told]:
     merged, silence = merge(tracking.merged, news), tracking.silence
@@ -118,12 +118,12 @@ def _tell(
     return after, _difference(tracking.idle, after.idle, tracking.merged, merged)
 
 
-def difference(before: Merged, after: Merged) -> Told:
+def difference(before: MergedWatermark, after: MergedWatermark) -> Told:
     """What is told downstream when one follows the other."""
     return _difference(before.idle, after.idle, before, after)
 
 
-def _difference(was_idle: bool, is_idle: bool, before: Merged, after: Merged) -> Told:
+def _difference(was_idle: bool, is_idle: bool, before: MergedWatermark, after: MergedWatermark) -> Told:
     told: list[WatermarkStatus | Watermark] = []
     if is_idle != was_idle:
         told.append(WatermarkStatus(idle=is_idle))

@@ -17,7 +17,7 @@ from flowcore.windows.panes import OpenPane
 from flowcore.windows.state import KeyState, Pane, WindowState
 from flowcore.windows.window import TimeWindow
 
-__all__ = ["VERSION", "decode_key", "encode_key", "form_of", "restore", "snapshot"]
+__all__ = ["VERSION", "decode_key", "encode_key", "layout_of", "restore", "snapshot"]
 
 VERSION = 1
 
@@ -30,7 +30,7 @@ def snapshot(state: WindowState, config: WindowConfig) -> dict[str, Any]:
     """
     return {
         "version": VERSION,
-        "form": form_of(config),
+        "form": layout_of(config),
         "watermark_ms": state.watermark_ms,
         "clock_ms": state.clock_ms,
         "dropped_records": state.dropped_records,
@@ -51,10 +51,10 @@ def restore(written: Mapping[str, Any], config: WindowConfig) -> WindowState:
             "make something else of it; go on with the flowcore that wrote it, or start a new checkpoint"
         )
         raise StateError(msg)
-    if written.get("form") != form_of(config):
+    if written.get("form") != layout_of(config):
         msg = (
-            f"state of windows that keep {written.get('form')!r}, these keep {form_of(config)!r}: it cannot "
-            "be gone on from; change windows and function back, or start a new checkpoint"
+            f"state of windows that keep {written.get('form')!r}, these keep {layout_of(config)!r}: it "
+            "cannot be restored; change windows and function back, or start a new checkpoint"
         )
         raise StateError(msg)
     state = WindowState(
@@ -130,7 +130,7 @@ def _decode_pane(written: Mapping[str, Any]) -> Pane:
     )
 
 
-def form_of(config: WindowConfig) -> str:
+def layout_of(config: WindowConfig) -> str:
     """What is kept: state of another form cannot be gone on from."""
     merging = "sessions" if config.assigner.merging else "windows"
-    return f"{config.time}-time {merging} of {config.content_logic.form}"
+    return f"{config.time}-time {merging} of {config.content_logic.layout}"

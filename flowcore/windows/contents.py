@@ -39,11 +39,11 @@ class ContentLogic(Protocol):
     """How contents are made and read.
 
     Attributes:
-        form: A name for what is kept; state of another form cannot be gone on from.
+        layout: A name for what is kept; state with another layout cannot be restored.
     """
 
     @property
-    def form(self) -> str: ...
+    def layout(self) -> str: ...
 
     def add(self, content: Content, record: HeldRecord, /) -> None:
         """Put a record in."""
@@ -63,7 +63,7 @@ class Buffering:
     """Every record is kept."""
 
     function: WindowFunction
-    form: str = "records"
+    layout: str = "records"
 
     def add(self, content: Content, record: HeldRecord, /) -> None:
         """Append it."""
@@ -92,7 +92,7 @@ class Accumulating:
     function: WindowReduce | WindowAggregate
 
     @property
-    def form(self) -> str:
+    def layout(self) -> str:
         """Reduced values and accumulators are different things."""
         return "reduced" if isinstance(self.function, WindowReduce) else "accumulator"
 

@@ -17,14 +17,14 @@ import pyarrow as pa
 
 from flowcore.elements import LatencyMarker, RecordAttributes, WatermarkStatus
 from flowcore.errors import StateError
-from flowcore.keyed.dead_letters import LETTERS, Failure, Letters
+from flowcore.keyed.dead_letters import DEAD_LETTERS, DeadLetters, Failure
 from flowcore.keyed.key_index import key_by_name, key_values, python_values
-from flowcore.keyed.operator import Outputs
+from flowcore.keyed.operator import StepOutputs
 from flowcore.keyed.output_columns import LATE, ORDINAL, RESULTS, WINDOW_FIELDS
 from flowcore.keyed.plain import from_plain, to_plain
-from flowcore.keyed.user_code import columns_of, of_operator, said_of
+from flowcore.keyed.user_code import build_columns, to_function_error, wrap_errors
 from flowcore.windows import Emissions, KeyedRecord, WindowConfig, WindowOperator, WindowResult, WindowState
-from flowcore.windows.codec import VERSION, decode_key, encode_key, form_of
+from flowcore.windows.codec import VERSION, decode_key, encode_key, layout_of
 from flowcore.windows.isolation import FailedRecord, FailedWindow, IsolatingWindowOperator
 from flowcore.windows.panes import OpenPane, forget_key
 from flowcore.windows.timers import Timer, TimerQueue
@@ -57,7 +57,7 @@ class RecordWindows:
         rows: The columns of records.
         results: Those of the mappings that come out.
         late: Those of late records.
-        letters: Which failures leave as letters; None where each stops the query.
+        dead_letters: Which failures leave as letters; None where each stops the query.
     """
 
     name: str
@@ -71,12 +71,12 @@ class RecordWindows:
     late: tuple[str, ...] = ()
     value_of: Callable[[dict[str, Any]], Any] = _unchanged
     record_of: Callable[[Any], Mapping[str, Any]] = _unchanged
-    letters: Letters | None = None
+    dead_letters: DeadLetters | None = None
 
     @property
-    def form(self) -> str:
+    def layout(self) -> str:
         """What a key keeps."""
-        return f"records by {', '.join(self.keys)}: {form_of(self.config)}"
+        return f"records by {', '.join(self.keys)}: {layout_of(self.config)}"
 
     @property
     def outputs(self) -> Mapping[str, pa.Schema]:
@@ -85,7 +85,11 @@ class RecordWindows:
         own = [(field.name, field.type) for field in self.results]
         results = [*keys, *own, *WINDOW_FIELDS, (ORDINAL, pa.int32())]
         found = {RESULTS: pa.schema(results), LATE: pa.schema([self.rows.field(name) for name in self.late])}
-        return found if self.letters is None else {**found, LETTERS: self.letters.schema(self.rows)}
+        return (
+            found
+            if self.dead_letters is None
+            else {**found, DEAD_LETTERS: self.dead_letters.schema(self.rows)}
+        )
 
     def open(self) -> _Group:
         """A key group without state."""
@@ -109,11 +113,11 @@ class _Group:
         """When a timer of the clock is due."""
         return self._state.processing_timers.next_ms
 
-    def advance_clock(self, clock_ms: int, out: Outputs) -> None:
+    def advance_clock(self, clock_ms: int, out: StepOutputs) -> None:
         """Timers of the clock that are due."""
         self._put(self._called(lambda windows: windows.advance_clock(self._state, clock_ms), out), out)
 
-    def rows(self, rows: pa.RecordBatch, out: Outputs) -> None:
+    def rows(self, rows: pa.RecordBatch, out: StepOutputs) -> None:
         """Records, one by one."""
         records = self._records(rows)
         self._touched.update(record.key for record in records)
@@ -124,31 +128,31 @@ class _Group:
             late = np.array([places[id(record)] for record in seen.late])
             out.rows(LATE, rows.select(list(self._of.late)).take(late))
 
-    def advance_watermark(self, watermark_ms: int, out: Outputs) -> None:
+    def advance_watermark(self, watermark_ms: int, out: StepOutputs) -> None:
         """Timers of event time that are due."""
         seen = self._called(lambda windows: windows.advance_watermark(self._state, watermark_ms), out)
         self._put(seen, out)
 
-    def attributes(self, attributes: RecordAttributes, out: Outputs) -> None:  # noqa: ARG002 - puts out nothing
+    def attributes(self, attributes: RecordAttributes, out: StepOutputs) -> None:  # noqa: ARG002 - puts out nothing
         """Functions may ask for them."""
         self._state.backlog = attributes.backlog
 
-    def status(self, status: WatermarkStatus, out: Outputs) -> None:
+    def status(self, status: WatermarkStatus, out: StepOutputs) -> None:
         """Nothing changes for windows."""
 
-    def marker(self, marker: LatencyMarker, out: Outputs) -> None:
+    def marker(self, marker: LatencyMarker, out: StepOutputs) -> None:
         """It follows what is out."""
         out.markers.append(marker)
 
-    def finish(self, out: Outputs, *, idle: bool) -> None:  # noqa: ARG002 - a key group's signature
+    def finish(self, out: StepOutputs, *, idle: bool) -> None:  # noqa: ARG002 - a key group's signature
         """Nothing is held back; failures are minded until a step has none."""
         if not self._failed:
             self._minding = None
         self._failed = False
 
-    def mind(self) -> bool:
-        """See `flowcore.keyed.operator.Lenient`."""
-        if self._of.letters is not None:
+    def isolate_failures(self) -> bool:
+        """See `flowcore.keyed.operator.SupportsFailureIsolation`."""
+        if self._of.dead_letters is not None:
             self._minding = IsolatingWindowOperator(self._of.config, self._require)
         return self._minding is not None
 
@@ -208,12 +212,12 @@ class _Group:
     def _called(
         self,
         work: Callable[[WindowOperator], Emissions],
-        out: Outputs,
+        out: StepOutputs,
         given: tuple[pa.RecordBatch, Sequence[KeyedRecord]] | None = None,
     ) -> Emissions:
         windows = self._minding
         if windows is None:
-            with of_operator(self._of.name, _where):
+            with wrap_errors(self._of.name, _where):
                 return work(self._operator)
         seen = work(windows)
         self._leave(windows.failed, out, given)
@@ -223,11 +227,11 @@ class _Group:
     def _leave(
         self,
         failed: Sequence[FailedRecord | FailedWindow],
-        out: Outputs,
+        out: StepOutputs,
         given: tuple[pa.RecordBatch, Sequence[KeyedRecord]] | None,
     ) -> None:
-        """Letters of what failed."""
-        letters, name = self._of.letters, self._of.name
+        """DeadLetters of what failed."""
+        letters, name = self._of.dead_letters, self._of.name
         if letters is None or not failed:
             return
         self._failed = True
@@ -237,12 +241,12 @@ class _Group:
         for each in failed:
             match each:
                 case FailedRecord(record, error):
-                    said = said_of(name, error, _of_record(record))
+                    said = to_function_error(name, error, _of_record(record))
                     failures.append(Failure(name, said, places[id(record)]))
                 case FailedWindow(key, window):
-                    said = said_of(name, each.error, _of_window(key, window))
+                    said = to_function_error(name, each.error, _of_window(key, window))
                     failures.append(Failure(name, said, content=self._shown(each)))
-        out.rows(LETTERS, letters.written(failures, rows))
+        out.rows(DEAD_LETTERS, letters.written(failures, rows))
 
     def _shown(self, failed: FailedWindow) -> dict[str, Any]:
         return {
@@ -253,7 +257,7 @@ class _Group:
             "values": failed.values,
         }
 
-    def _put(self, seen: Emissions, out: Outputs) -> None:
+    def _put(self, seen: Emissions, out: StepOutputs) -> None:
         out.count("late_records", len(seen.late))
         out.count("dropped_records", seen.dropped_records)
         if seen.results:
@@ -277,7 +281,7 @@ class _Group:
             _ordinals(results),
         ]
         found = [self._of.record_of(result.value) for result in results]
-        own = columns_of(found, self._of.results, self._of.name)
+        own = build_columns(found, self._of.results, self._of.name)
         beside = list(self._results)[len(keys) + len(own) :]
         arrays = [pa.array(values, field.type) for values, field in zip(columns, beside, strict=True)]
         return pa.record_batch([*keys, *own, *arrays], schema=self._results)

@@ -28,9 +28,9 @@ from pyspark.sql.types import (
 from flowcore.api.operators import KeyedProcess, Operator, Read, Window, topic_of
 from flowcore.errors import PlanError
 from flowcore.keyed.operator import KeyGroupOperator
-from flowcore.keyed.packing import Inputs, Packing
+from flowcore.keyed.packing import InputColumns, Packing
 from flowcore.keyed.runtime import Runtime
-from flowcore.keyed.watermark_progress import Source
+from flowcore.keyed.watermark_progress import WatermarkSource
 from flowcore.planner.model import LiveQuery
 from flowcore.spark.checkpoint.backlog_status import read_backlog_status
 from flowcore.spark.frame.branches import Branch, BranchedFrame
@@ -299,20 +299,20 @@ def records_of(frame: DataFrame, columns: Mapping[str, str]) -> pa.Schema:
     return to_arrow_schema(StructType([frame.schema[name] for name in names]), timezone="UTC")
 
 
-def _source(node: Read, beside: SideChannels) -> Source:
+def _source(node: Read, beside: SideChannels) -> WatermarkSource:
     topic = topic_of(node)
     if topic is None:
-        return Source(None, ())
+        return WatermarkSource(None, ())
     partitions = tuple(map(str, range(beside.partitions[topic.name])))
     arriving = topic.watermark is None and topic.elements == "tagged"
-    return Source(None if arriving else topic.watermark or no_watermarks(), partitions)
+    return WatermarkSource(None if arriving else topic.watermark or no_watermarks(), partitions)
 
 
-def _inputs(frame: DataFrame) -> Inputs:
+def _inputs(frame: DataFrame) -> InputColumns:
     def has_record_id(name: str) -> str | None:
         return OWN + name if OWN + name in frame.columns else None
 
-    return Inputs(
+    return InputColumns(
         key_group=f"{OWN}key_group",
         source=f"{OWN}source",
         partition=f"{OWN}partition",

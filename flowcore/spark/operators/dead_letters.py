@@ -1,4 +1,4 @@
-"""Letters: how do dead letters leave a query's key groups?
+"""DeadLetters: how do dead letters leave a query's key groups?
 
 In the branch of bad records, with the columns of those: from there they go to the dead-letter topic of their
 source. What was made of no single record goes to that of the first source, without partition and offset.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from flowcore.api.operators import topic_of
-from flowcore.keyed.dead_letters import CONTENT, OPERATOR, Letters
+from flowcore.keyed.dead_letters import CONTENT, OPERATOR, DeadLetters
 from flowcore.keyed.dead_letters import REASON as WHY
 from flowcore.planner.rules.failures import select_dead_letter_sources
 from flowcore.spark.frame.rows import BAD_REASON, FAILED_OPERATOR, KAFKA_MS, SOURCE, VALUE
@@ -19,7 +19,7 @@ from flowcore.spark.operators.by_key import OF, ByKey, coordinates, topic_case
 __all__ = ["letter_columns", "letters_for"]
 
 
-def letters_for(of: ByKey, shown: Sequence[str]) -> Letters | None:
+def letters_for(of: ByKey, shown: Sequence[str]) -> DeadLetters | None:
     """Which failures leave the key groups of a query; None if each stops it.
 
     Args:
@@ -30,7 +30,7 @@ def letters_for(of: ByKey, shown: Sequence[str]) -> Letters | None:
     if not routed:
         return None
     sources = tuple(source in routed for source in of.query.sources)
-    return Letters(sources=sources, shown=tuple(shown), places=tuple(coordinates(of)))
+    return DeadLetters(sources=sources, shown=tuple(shown), places=tuple(coordinates(of)))
 
 
 def letter_columns(

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from flowcore.api.operators import KeyedProcess, Operator, SideOutput, topic_of
 from flowcore.chains import CheckMode
-from flowcore.keyed.dead_letters import LETTERS
+from flowcore.keyed.dead_letters import DEAD_LETTERS
 from flowcore.keyed.output_columns import ORDINAL as OUTPUT
 from flowcore.keyed.output_columns import RESULTS, TIMESTAMP
 from flowcore.planner.model import Chain
@@ -107,7 +107,7 @@ def processed(  # noqa: PLR0917 - what it is about, then how
         results=arrow_schema(types_of(node.schema)),
         side_outputs={name: arrow_schema(types_of(schema)) for name, schema in node.side_outputs},
         keyed=buffer_of(node, of) is not None,
-        letters=letters,
+        dead_letters=letters,
         behind=following,
     )
     operator = buffered(node, function, [field.name for field in function.key_fields], of)
@@ -117,7 +117,7 @@ def processed(  # noqa: PLR0917 - what it is about, then how
     }
     outputs = {each.output: (branches[each.node].number, operator.outputs[each.output]) for each in outs}
     if letters is not None:
-        outputs[LETTERS] = (RowKind.BAD, operator.outputs[LETTERS])
+        outputs[DEAD_LETTERS] = (RowKind.BAD, operator.outputs[DEAD_LETTERS])
     stepped = put_out(node, packed(node, frame, operator, rows, of), outputs, branched)
 
     found = stepped.physical
@@ -141,7 +141,7 @@ def processed(  # noqa: PLR0917 - what it is about, then how
         }
         beside[RECORD_ORDINAL] = f"coalesce({_by_branch(told_apart)}, '0')"
     if letters is not None:
-        beside |= letter_columns(found[LETTERS], of, beside, stepped.frame.columns)
+        beside |= letter_columns(found[DEAD_LETTERS], of, beside, stepped.frame.columns)
     after = BranchedFrame(
         with_columns(stepped.frame, beside),
         branched.names,

@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from flowcore.keyed.packed import Packed
-    from flowcore.keyed.runtime import Remembered, Runtime, Stepped
+    from flowcore.keyed.runtime import Remembered, Runtime, StepResult
 
 __all__ = ["BAD_MESSAGES", "COUNTERS", "MANIFEST", "MARKERS", "SEGMENTS", "Processor"]
 
 MARKERS, COUNTERS, BAD_MESSAGES = "_markers", "_counters", "_bad"
-"""Outputs beside an operator's own: columns ``event`` and ``partition``, ``counters``, bad messages."""
+"""StepOutputs beside an operator's own: columns ``event`` and ``partition``, ``counters``, bad messages."""
 MANIFEST, SEGMENTS = "manifest", "segments"
 """The names of the states."""
 
@@ -133,14 +133,14 @@ class _SparkStore:
         self._segments.removeKey((number,))
 
 
-def _contents(stepped: Stepped) -> Iterator[tuple[str, bytes]]:
+def _contents(stepped: StepResult) -> Iterator[tuple[str, bytes]]:
     import pyarrow as pa  # noqa: PLC0415
 
     from flowcore.elements import LatencyMarkerEvent  # noqa: PLC0415
-    from flowcore.keyed.operator import Outputs  # noqa: PLC0415
+    from flowcore.keyed.operator import StepOutputs  # noqa: PLC0415
     from flowcore.serializers.events import LatencyMarkerEventSerializer  # noqa: PLC0415
 
-    out: Outputs = stepped.outputs
+    out: StepOutputs = stepped.outputs
     for output, batch in out.batches:
         yield output, batch.serialize().to_pybytes()
     for messages in out.bad:

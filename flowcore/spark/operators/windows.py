@@ -10,7 +10,7 @@ import pyarrow as pa
 from flowcore.api.operators import SideOutput, Window
 from flowcore.api.stateful import LATE, WINDOW_COLUMNS
 from flowcore.keyed import output_columns
-from flowcore.keyed.dead_letters import LETTERS, Letters
+from flowcore.keyed.dead_letters import DEAD_LETTERS, DeadLetters
 from flowcore.keyed.operator import KeyGroupOperator
 from flowcore.keyed.output_columns import ORDINAL as OUTPUT
 from flowcore.spark.frame.branches import Branch, BranchedFrame
@@ -74,13 +74,13 @@ def windowed(
         LATE: (later.number, operator.outputs[LATE]),
     }
     if letters is not None:
-        outputs[LETTERS] = (RowKind.BAD, operator.outputs[LETTERS])
+        outputs[DEAD_LETTERS] = (RowKind.BAD, operator.outputs[DEAD_LETTERS])
     stepped = put_out(node, packed(node, frame, operator, rows, of), outputs, branched)
     return _branches(node, stepped, branched, (results, later), late, of)
 
 
 def operator_of(
-    node: Window, rows: pa.Schema, late: tuple[str, ...], letters: Letters | None = None
+    node: Window, rows: pa.Schema, late: tuple[str, ...], letters: DeadLetters | None = None
 ) -> KeyGroupOperator:
     """What is done in a key group: by column where that gives the same, else record by record.
 
@@ -103,7 +103,7 @@ def operator_of(
         rows=rows,
         results=_results(node, types),
         late=late,
-        letters=letters,
+        dead_letters=letters,
     )
 
 
@@ -165,14 +165,14 @@ def _branches(  # noqa: PLR0917 - what was made on the way
     texts |= _beside(node, results, physical, of)
     if late:
         texts |= places(stepped.frame, _coordinates(physical[LATE], of))
-    if LETTERS in physical:
-        texts |= letter_columns(physical[LETTERS], of, texts, stepped.frame.columns)
+    if DEAD_LETTERS in physical:
+        texts |= letter_columns(physical[DEAD_LETTERS], of, texts, stepped.frame.columns)
     after = BranchedFrame(
         with_columns(stepped.frame, texts),
         branched.names,
         has_coordinates=bool(late),
         has_markers=branched.has_markers,
-        has_bad=branched.has_bad or LETTERS in physical,
+        has_bad=branched.has_bad or DEAD_LETTERS in physical,
     )
     after.shared = True
     ordered = {name: {**columns, **made}[name] for name in node.columns}

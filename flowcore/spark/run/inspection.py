@@ -16,7 +16,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from flowcore.errors import StateError
-from flowcore.keyed.inspection import HeldGroup, held
+from flowcore.keyed.inspection import GroupState, inspect_state
 from flowcore.spark.operators.processor import MANIFEST, SEGMENTS
 
 __all__ = ["KeyGroupState", "NativeState", "state_of"]
@@ -32,7 +32,7 @@ class KeyGroupState:
     """
 
     number: int
-    held: HeldGroup
+    held: GroupState
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ def _key_groups(spark: SparkSession, checkpoint: Path, operator: int) -> Iterato
         mine = segments.where(f"key.key_group = {row.key_group}")
         found = mine.selectExpr("user_map_key.number", "user_map_value.content").collect()
         content = {each.number: bytes(each.content) for each in found}
-        yield KeyGroupState(row.key_group, held(bytes(row.manifest), content))
+        yield KeyGroupState(row.key_group, inspect_state(bytes(row.manifest), content))
 
 
 def _native(spark: SparkSession, checkpoint: Path, operator: Any) -> Iterator[NativeState]:

@@ -42,7 +42,7 @@ from flowcore.spark.results.context import Context
 from flowcore.spark.run.records_under_way import UnderWay
 from flowcore.spark.run.waiting import WAITING, inputs_of
 from flowcore.spark.topics.ends import TopicEnds
-from flowcore.watermarks.merge import Standing
+from flowcore.watermarks.merge import PartitionWatermark
 from flowcore.watermarks.query import QueryWatermarks
 
 __all__ = ["RunMeter"]
@@ -282,7 +282,7 @@ class _QueryMeter:
             busy = self._running is not None and self._running.status["isTriggerActive"]
         return bool(busy)
 
-    def _standings(self) -> dict[str, Mapping[int, Standing]]:
+    def _standings(self) -> dict[str, Mapping[int, PartitionWatermark]]:
         known = self._watermarks.sources if self._watermarks else {}
         return {
             topic: known[node.name].standings() for topic, node in self._sources.items() if node.name in known

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from flowcore.api.operators import topic_of
-from flowcore.flush.withheld import Withheld
+from flowcore.flush.pending_watermarks import PendingWatermarks
 from flowcore.kafka.elements import ElementWriter
 from flowcore.kafka.security import spark_login
 from flowcore.planner.model import Decision, LiveQuery
@@ -146,7 +146,7 @@ class RunningQuery:
             writer=writer,
             interval_s=self._context.settings.auto_watermark_interval.total_seconds(),
             state=self._checkpoint.with_suffix(".watermarks.json"),
-            withheld=_withheld(query),
+            pending=_pending_watermarks(query),
         )
         self._closing.enter_context(writer)
         self._closing.enter_context(sender)
@@ -193,10 +193,10 @@ class RunningQuery:
         )
 
 
-def _withheld(query: LiveQuery) -> Withheld:
+def _pending_watermarks(query: LiveQuery) -> PendingWatermarks:
     config = query.buffer.config if query.buffer else None
     if config is None:
-        return Withheld(0)
+        return PendingWatermarks(0)
     # Out of backlog each batch of a slice flushes.
     interval_ms = 0 if query.mode.value == "slice" else config.interval_ms or 0
-    return Withheld(interval_ms, config.interval_ms_in(backlog=True))
+    return PendingWatermarks(interval_ms, config.interval_ms_in(backlog=True))

@@ -22,7 +22,7 @@ from pyspark.sql import functions as F
 from flowcore.api.event_time import marker_condition, watermark_expression
 from flowcore.api.operators import Read, topic_of
 from flowcore.background import Repeating
-from flowcore.flush.withheld import Withheld
+from flowcore.flush.pending_watermarks import PendingWatermarks
 from flowcore.kafka.elements import ElementWriter
 from flowcore.planner.model import LiveQuery
 from flowcore.serializers.formats.raw import RawFormat
@@ -93,7 +93,7 @@ class WatermarkSender:
         writer: Writes to its sinks.
         interval_s: Time between two looks at batches and clock.
         state: Where it keeps what must survive a restart.
-        withheld: What waits for the query's buffers.
+        pending: What waits for the query's buffers.
     """
 
     def __init__(
@@ -105,14 +105,14 @@ class WatermarkSender:
         writer: ElementWriter,
         interval_s: float,
         state: Path,
-        withheld: Withheld,
+        pending: PendingWatermarks,
     ) -> None:
         self._query = query
         self._running = running
         self._watermarks = watermarks
         self._writer = writer
         self._state = state
-        self._withheld = withheld
+        self._pending = pending
         self._begun_ms = 0
         self._backlog = True  # as far as is known; buffers may hold what came before
         self._serializer = TaggedSerializer(RawFormat())
@@ -152,8 +152,8 @@ class WatermarkSender:
             self._begun_ms = int(begun.timestamp() * 1000)
             self._take(batch["observedMetrics"])
         now_ms = time.time_ns() // 1_000_000
-        self._withheld.take(self._watermarks.look(now_ms), now_ms)
-        self._writer.write(self._withheld.release(self._begun_ms, backlog=self._backlog))
+        self._pending.take(self._watermarks.poll(now_ms), now_ms)
+        self._writer.write(self._pending.release(self._begun_ms, backlog=self._backlog))
         if fresh:
             part = self._state.with_suffix(".part")
             part.write_text(json.dumps(self._watermarks.snapshot()))

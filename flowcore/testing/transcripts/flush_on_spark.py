@@ -18,7 +18,7 @@ import pyarrow as pa
 from flowcore.elements import MAX_TIMESTAMP_MS, LatencyMarker, StreamElement, Watermark, WatermarkStatus
 from flowcore.errors import ConfigurationError
 from flowcore.flush.keyed import ELEMENTS, FlushBuffers
-from flowcore.keyed.operator import Outputs
+from flowcore.keyed.operator import StepOutputs
 from flowcore.serializers.formats.raw import RawFormat
 from flowcore.serializers.tagged import TaggedSerializer
 from flowcore.testing.stepped_query import Steps
@@ -98,7 +98,7 @@ def _control(action: str, argument: Any) -> WatermarkStatus | LatencyMarker:
     return element
 
 
-def _shown(seen: Outputs) -> list[dict[str, Any]]:
+def _shown(seen: StepOutputs) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for output, batch in seen.batches:
         for row in batch.to_pylist():

@@ -9,7 +9,7 @@ from flowcore.elements import Watermark, WatermarkStatus
 from flowcore.errors import ConfigurationError
 from flowcore.testing.transcripts.runner import Kind, Refused
 from flowcore.watermarks.strategies import BoundedOutOfOrderness, Punctuated, WatermarkStrategy
-from flowcore.watermarks.tracking import Told, end_of_input, look, record, start
+from flowcore.watermarks.tracking import Told, end_of_input, poll, record, start
 
 __all__ = ["KIND"]
 
@@ -29,7 +29,7 @@ class _Watermarks:
                 for row in argument:
                     told += self._record(*row)
             case "processing_time_ms":
-                self._state, told = look(self._strategy, self._state, argument)
+                self._state, told = poll(self._strategy, self._state, argument)
             case "end_of_input":
                 self._state, told = end_of_input(self._state)
             case "restart":  # state is plain data and the rest is made from the configuration

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from flowcore.elements import MAX_TIMESTAMP_MS, Watermark
 from flowcore.errors import InvalidWindowError, NoTimestampError, RunError
-from flowcore.keyed.operator import KeyGroupOperator, Outputs
+from flowcore.keyed.operator import KeyGroupOperator, StepOutputs
 from flowcore.keyed.output_columns import END, RESULTS, START, TIMESTAMP
 from flowcore.testing.stepped_query import Steps
 from flowcore.testing.transcripts.runner import Refused
@@ -79,7 +79,7 @@ class WindowSteps:
             "dropped": seen.counters.get("dropped_records", 0),
         }
 
-    def _feed(self, rows: Any) -> Outputs:
+    def _feed(self, rows: Any) -> StepOutputs:
         try:
             return self._steps.step([dict(zip(_ROWS.names, row, strict=True)) for row in rows])
         except RunError as error:

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from flowcore.keyed.columns import KeyColumns, taken
-from flowcore.keyed.key_index import Index, Ints, python_keys
+from flowcore.keyed.columns import KeyColumns, take_rows
+from flowcore.keyed.key_index import Ints, KeyIndex, python_keys
 from flowcore.windows.columnar.accumulators import Accumulator, AccumulatorColumns
 
 __all__ = ["AccumulatorTable"]
@@ -28,7 +28,7 @@ class AccumulatorTable:
 
     def __init__(self, fields: Sequence[Accumulator]) -> None:
         self._columns: AccumulatorColumns = {field: np.empty(0, field.dtype) for field in fields}
-        self._index = Index()
+        self._index = KeyIndex()
         self._keys: list[KeyColumns] = []
         self._touched: list[Ints] = []
 
@@ -47,7 +47,7 @@ class AccumulatorTable:
             start = len(self._index)
             found[new] = np.arange(start, start + len(new))
             self._index.add(keys if len(new) == len(keys) else [keys[position] for position in new.tolist()])
-            self._keys.append(columns if len(new) == len(keys) else taken(columns, new))
+            self._keys.append(columns if len(new) == len(keys) else take_rows(columns, new))
             self._grow()
         self._touched.append(found)
         return found
@@ -74,7 +74,7 @@ class AccumulatorTable:
         if len(self._keys) > 1:
             self._keys = [[pa.concat_arrays(parts) for parts in zip(*self._keys, strict=True)]]
         whole = self._keys[0] if self._keys else []
-        return whole if slots is None else taken(whole, slots)
+        return whole if slots is None else take_rows(whole, slots)
 
     def touched(self) -> Ints:
         """The slots that were asked for since it was last called."""

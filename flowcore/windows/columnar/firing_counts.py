@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from flowcore.keyed.columns import KeyColumns, joined, taken
+from flowcore.keyed.columns import KeyColumns, concat_batches, take_rows
 from flowcore.keyed.key_index import Ints, python_keys
 
 __all__ = ["FiringCounts"]
@@ -46,7 +46,7 @@ class FiringCounts:
         before = np.fromiter((counts.get(key, once) for key, once in known), np.int64, len(keys))
         new = [position for position, key in enumerate(keys) if key not in counts]
         if new:
-            self._columns.setdefault(window, []).append(taken(columns, np.array(new)))
+            self._columns.setdefault(window, []).append(take_rows(columns, np.array(new)))
         counts.update(zip(keys, (before + times).tolist(), strict=True))
         self._changed.setdefault(window, []).append(columns)
         return before
@@ -83,11 +83,11 @@ class FiringCounts:
                 fresh.setdefault(window, []).append(row)
             known[keys[row]] = counts[row]
         for window, rows in fresh.items():
-            self._columns.setdefault(window, []).append(taken(columns, np.array(rows)))
+            self._columns.setdefault(window, []).append(take_rows(columns, np.array(rows)))
 
     def _tables(self, of: dict[int, list[KeyColumns]]) -> dict[str, pa.RecordBatch]:
         batches = [batch for window, parts in of.items() for batch in self._batches(window, parts)]
-        return {_NAME: joined(batches)} if batches else {}
+        return {_NAME: concat_batches(batches)} if batches else {}
 
     def _batches(self, window: int, parts: Iterable[KeyColumns]) -> Iterable[pa.RecordBatch]:
         counts = self._counts[window]

@@ -12,7 +12,7 @@ import pyarrow as pa
 from flowcore.elements import MAX_TIMESTAMP_MS, LatencyMarker, RecordAttributes, WatermarkStatus
 from flowcore.errors import NoTimestampError
 from flowcore.keyed.key_index import Ints
-from flowcore.keyed.operator import Outputs
+from flowcore.keyed.operator import StepOutputs
 from flowcore.keyed.output_columns import LATE
 from flowcore.windows.columnar.accumulators import ColumnarAggregates
 from flowcore.windows.config import WindowConfig
@@ -57,20 +57,20 @@ class ColumnarGroup:
     def __init__(self, of: Folded) -> None:
         self._of = of
 
-    def advance_clock(self, clock_ms: int, out: Outputs) -> None:
+    def advance_clock(self, clock_ms: int, out: StepOutputs) -> None:
         """Windows of event time do not look at it."""
 
-    def attributes(self, attributes: RecordAttributes, out: Outputs) -> None:
+    def attributes(self, attributes: RecordAttributes, out: StepOutputs) -> None:
         """Nothing changes for windows."""
 
-    def status(self, status: WatermarkStatus, out: Outputs) -> None:
+    def status(self, status: WatermarkStatus, out: StepOutputs) -> None:
         """Nothing changes for windows."""
 
-    def marker(self, marker: LatencyMarker, out: Outputs) -> None:
+    def marker(self, marker: LatencyMarker, out: StepOutputs) -> None:
         """It follows what is out."""
         out.markers.append(marker)
 
-    def finish(self, out: Outputs, *, idle: bool) -> None:
+    def finish(self, out: StepOutputs, *, idle: bool) -> None:
         """Nothing is held back."""
 
     def _times(self, rows: pa.RecordBatch) -> Ints:
@@ -94,7 +94,7 @@ class ColumnarGroup:
     def _after_lateness(self, time_ms: int) -> int:
         return min(time_ms + self._of.config.allowed_lateness_ms, MAX_TIMESTAMP_MS)
 
-    def _too_late(self, rows: pa.RecordBatch, late: npt.NDArray[np.bool_], out: Outputs) -> None:
+    def _too_late(self, rows: pa.RecordBatch, late: npt.NDArray[np.bool_], out: StepOutputs) -> None:
         """Records that counted in no window; those of them that are late themselves leave, or are counted."""
         if self._of.config.late == "drop":
             out.count("dropped_records", int(late.sum()))

@@ -82,7 +82,7 @@ class ColumnarWindows:
                 raise TypeError(msg)
 
     @property
-    def form(self) -> str:
+    def layout(self) -> str:
         """Panes of another length, and other fields, cannot be gone on from."""
         fields = ", ".join(f"{field.name}:{field.dtype.__name__}" for field in self.folding.fields)
         what = "sessions"

@@ -12,7 +12,7 @@ import pyarrow as pa
 from flowcore.elements import MAX_TIMESTAMP_MS
 from flowcore.keyed.columns import KeyColumns
 from flowcore.keyed.key_index import Ints
-from flowcore.keyed.operator import Outputs
+from flowcore.keyed.operator import StepOutputs
 from flowcore.keyed.output_columns import RESULTS
 from flowcore.windows.columnar.accumulators import AccumulatorColumns, ColumnarAggregates
 from flowcore.windows.window import TimeWindow
@@ -34,7 +34,7 @@ class ResultWriter:
 
     schema: pa.Schema
     folding: ColumnarAggregates
-    out: Outputs
+    out: StepOutputs
     _keys: list[KeyColumns] = field(default_factory=list)
     _kept: list[AccumulatorColumns] = field(default_factory=list)
     _windows: list[tuple[TimeWindow, int]] = field(default_factory=list)

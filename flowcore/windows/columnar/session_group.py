@@ -15,9 +15,9 @@ import pyarrow as pa
 
 from flowcore.elements import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
 from flowcore.keyed import segments
-from flowcore.keyed.columns import taken
-from flowcore.keyed.key_index import Ints, coded, python_keys
-from flowcore.keyed.operator import Outputs
+from flowcore.keyed.columns import take_rows
+from flowcore.keyed.key_index import Ints, factorize_keys, python_keys
+from flowcore.keyed.operator import StepOutputs
 from flowcore.keyed.output_columns import RESULTS
 from flowcore.windows.columnar.group import ColumnarGroup, Folded
 from flowcore.windows.columnar.late_records import one_by_one
@@ -49,12 +49,12 @@ class SessionGroup(ColumnarGroup):
         self._touched: set[Any] = set()
 
     @np.errstate(invalid="ignore", over="ignore")  # not-a-number and wrapped sums are results like others
-    def rows(self, rows: pa.RecordBatch, out: Outputs) -> None:
+    def rows(self, rows: pa.RecordBatch, out: StepOutputs) -> None:
         """Merge records into their sessions."""
         times_ms = self._times(rows)
         columns = [rows.column(name) for name in self._of.keys]
-        coding = coded(columns, rows.num_rows)
-        keys = python_keys(taken(columns, coding.first), len(coding.first))
+        coding = factorize_keys(columns, rows.num_rows)
+        keys = python_keys(take_rows(columns, coding.first), len(coding.first))
         old = times_ms <= self._old_ms
         order, begins = stretches(coding.codes, times_ms, old, self._gap_ms)
         came = self._folded(rows, times_ms, coding.codes, order, begins)
@@ -79,7 +79,7 @@ class SessionGroup(ColumnarGroup):
             self._too_late(rows.take(places), times_ms[places] <= self._ended_ms, out)
 
     @np.errstate(invalid="ignore", over="ignore")
-    def advance_watermark(self, watermark_ms: int, out: Outputs) -> None:
+    def advance_watermark(self, watermark_ms: int, out: StepOutputs) -> None:
         """Sessions that are complete emit; those that have ended are forgotten."""
         before_ms, self._watermark_ms = self._watermark_ms, watermark_ms
         keys = self._held.due(before_ms, watermark_ms, self._ended_ms)
@@ -148,7 +148,7 @@ class SessionGroup(ColumnarGroup):
     def _merge(self, keys: Sequence[Any], came: Sessions) -> None:
         self._held.put(keys, self._held.take(keys).followed_by(came).merged())
 
-    def _emit(self, keys: Sequence[Any], sessions: Sessions, out: Outputs, *, is_late: bool) -> None:
+    def _emit(self, keys: Sequence[Any], sessions: Sessions, out: StepOutputs, *, is_late: bool) -> None:
         if len(sessions):
             ResultWriter(self._results, self._folding, out).rows(
                 self._key_columns([keys[number] for number in sessions.owner.tolist()]), sessions.kept,

@@ -16,9 +16,9 @@ import pyarrow as pa
 
 from flowcore.elements import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
 from flowcore.keyed import segments
-from flowcore.keyed.columns import KeyColumns, joined, taken
-from flowcore.keyed.key_index import Ints, coded, first_rows, python_keys
-from flowcore.keyed.operator import Outputs
+from flowcore.keyed.columns import KeyColumns, concat_batches, take_rows
+from flowcore.keyed.key_index import Ints, factorize_keys, first_rows, python_keys
+from flowcore.keyed.operator import StepOutputs
 from flowcore.keyed.output_columns import RESULTS
 from flowcore.windows.columnar.accumulator_table import AccumulatorTable
 from flowcore.windows.columnar.accumulators import Accumulator, AccumulatorColumns
@@ -52,7 +52,7 @@ class SlidingGroup(ColumnarGroup):
         self._refirings = FiringCounts()
 
     @np.errstate(invalid="ignore", over="ignore")  # not-a-number and wrapped sums are results like others
-    def rows(self, rows: pa.RecordBatch, out: Outputs) -> None:
+    def rows(self, rows: pa.RecordBatch, out: StepOutputs) -> None:
         """Fold records into their panes."""
         times_ms = self._times(rows)
         panes = self._grid.panes(times_ms)
@@ -68,7 +68,7 @@ class SlidingGroup(ColumnarGroup):
         self._fold(rows, panes)
 
     @np.errstate(invalid="ignore", over="ignore")
-    def advance_watermark(self, watermark_ms: int, out: Outputs) -> None:
+    def advance_watermark(self, watermark_ms: int, out: StepOutputs) -> None:
         """Complete windows emit, and forget what is not needed any more."""
         complete, self._complete = self._complete, self._grid.complete_by(watermark_ms)
         emission = ResultWriter(self._results, self._folding, out)
@@ -90,7 +90,7 @@ class SlidingGroup(ColumnarGroup):
             slots = table.touched()
             if len(slots):
                 changed.append(self._written(pane, table, slots))
-        tables = {"panes": joined(changed)} if changed else {}
+        tables = {"panes": concat_batches(changed)} if changed else {}
         tables |= self._refirings.changed()
         return segments.encode(tables) if tables else None
 
@@ -132,7 +132,7 @@ class SlidingGroup(ColumnarGroup):
 
     def _fold(self, rows: pa.RecordBatch, panes: Ints) -> None:
         columns = [rows.column(name) for name in self._of.keys]
-        keys = coded(columns, rows.num_rows)
+        keys = factorize_keys(columns, rows.num_rows)
         numbers, found = pd.factorize(panes)
         codes, first = keys.codes, keys.first
         if len(found) > 1:
@@ -142,7 +142,7 @@ class SlidingGroup(ColumnarGroup):
         slots = np.empty(len(first), np.int64)
         for number, pane in enumerate(found.tolist()):
             which = np.flatnonzero(of_pane == number) if len(found) > 1 else np.arange(len(first))
-            mine = taken(columns, first[which])
+            mine = take_rows(columns, first[which])
             table = self._panes.setdefault(pane, AccumulatorTable(self._fields))
             slots[which] = table.slots(python_keys(mine, len(which)), mine)
         where = slots[codes]
@@ -153,7 +153,7 @@ class SlidingGroup(ColumnarGroup):
             for field, each in values.items():
                 self._panes[pane].combine(field, where[mine_only], each[mine_only])
 
-    def _emit_again(self, rows: pa.RecordBatch, panes: Ints, out: Outputs) -> None:
+    def _emit_again(self, rows: pa.RecordBatch, panes: Ints, out: StepOutputs) -> None:
         """Each record makes every complete window that it is in emit, the earliest first."""
         numbers, found = pd.factorize(panes)
         spans = [self._grid.windows_of(pane) for pane in found.tolist()]
@@ -166,7 +166,7 @@ class SlidingGroup(ColumnarGroup):
         step = np.arange(len(record)) - np.repeat(np.cumsum(counts) - counts, counts)
         window = lows[numbers][record] + step
         columns = [rows.column(name) for name in self._of.keys]
-        keys = coded(columns, rows.num_rows)
+        keys = factorize_keys(columns, rows.num_rows)
         which, windows = pd.factorize(window)
         groups, pairs = pd.factorize(keys.codes[record] * len(windows) + which)
         first = first_rows(groups, len(pairs))
@@ -179,7 +179,7 @@ class SlidingGroup(ColumnarGroup):
         last = np.bincount(groups)
         for number, each in enumerate(windows.tolist()):
             mine = np.flatnonzero(of_window == number)
-            key_columns = taken(columns, record[first[mine]])
+            key_columns = take_rows(columns, record[first[mine]])
             key_values = python_keys(key_columns, len(mine))
             for pane in self._existing(each):
                 slots = self._panes[pane].find(key_values)
@@ -195,7 +195,7 @@ class SlidingGroup(ColumnarGroup):
             kept[field] = field.combine(before[field][groups], running)
         ResultWriter(self._results, self._folding, out).put(
             [self._grid.window(each) for each in windows.tolist()], which,
-            taken(columns, record), kept,
+            take_rows(columns, record), kept,
             firings=(firings[groups] + times).astype(np.int32), is_late=True,
         )  # fmt: skip
 
@@ -218,13 +218,13 @@ class SlidingGroup(ColumnarGroup):
         if len(parts) == 1:
             return parts[0].keys(), parts[0].values(), len(parts[0])
         columns = [pa.concat_arrays(each) for each in zip(*(part.keys() for part in parts), strict=True)]
-        keys = coded(columns, sum(map(len, parts)))
+        keys = factorize_keys(columns, sum(map(len, parts)))
         values = [part.values() for part in parts]
         kept: AccumulatorColumns = {}
         for field in self._fields:
             kept[field] = np.full(len(keys.first), field.nothing, field.dtype)
             field.combine.at(kept[field], keys.codes, np.concatenate([each[field] for each in values]))
-        return taken(columns, keys.first), kept, len(keys.first)
+        return take_rows(columns, keys.first), kept, len(keys.first)
 
     def _forget(self, watermark_ms: int) -> None:
         self._watermark_ms, self._ended = watermark_ms, self._end(watermark_ms)

@@ -28,12 +28,12 @@ from flowcore.flush.buffered import Buffered
 from flowcore.flush.buffering import control, input_idle, look, record, start
 from flowcore.flush.keyed import ELEMENTS, FlushBuffers
 from flowcore.flush.latest import Latest
-from flowcore.keyed.operator import KeyGroup, Outputs
+from flowcore.keyed.operator import KeyGroup, StepOutputs
 from flowcore.keyed.output_columns import RESULTS, TIMESTAMP
 from flowcore.keyed.packed import Channel, Packed
 from flowcore.keyed.runtime import Remembered, Runtime
 from flowcore.keyed.store import MemoryStore
-from flowcore.keyed.watermark_progress import Source
+from flowcore.keyed.watermark_progress import WatermarkSource
 from flowcore.serializers.events import LatencyMarkerEventSerializer
 from flowcore.serializers.formats.raw import RawFormat
 from flowcore.serializers.tagged import TaggedSerializer
@@ -84,7 +84,7 @@ def packed(items: Sequence[Item]) -> list[Packed]:
     return [*found, Packed.of_seen(ALL, None)] if came else found
 
 
-def left(out: Outputs) -> list[StreamElement[Any]]:
+def left(out: StepOutputs) -> list[StreamElement[Any]]:
     """What left, in order; markers follow."""
     found: list[StreamElement[Any]] = []
     for output, batch in out.batches:
@@ -121,7 +121,7 @@ class _Worker:
             operator=operator,
             query="q",
             key_groups=1,
-            sources={"in": Source(None, ("0",), relays=True)},
+            sources={"in": WatermarkSource(None, ("0",), relays=True)},
             rows=ROWS,
             smallest_log_bytes=smallest_log_bytes,
         )
@@ -439,7 +439,7 @@ event_times = st.lists(
 )
 
 
-def emitted(out: Outputs) -> list[tuple[str, Any]]:
+def emitted(out: StepOutputs) -> list[tuple[str, Any]]:
     """Each output with its name."""
     return [
         (output, TAGGED.decode(row["element"]) if output == ELEMENTS else tuple(row.values()))
@@ -451,7 +451,7 @@ def emitted(out: Outputs) -> list[tuple[str, Any]]:
 def without_buffer(windows: KeyGroup, items: Sequence[Item]) -> Iterator[tuple[str, Any]]:
     """What windows put out in a step, and the watermarks between."""
     for item in items:
-        out = Outputs()
+        out = StepOutputs()
         if isinstance(item, Watermark):
             windows.advance_watermark(item.timestamp_ms, out)
         elif isinstance(item, tuple):

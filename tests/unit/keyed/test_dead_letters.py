@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flowcore.errors import FunctionError
-from flowcore.keyed.dead_letters import LETTERS, Letters
+from flowcore.keyed.dead_letters import DEAD_LETTERS, DeadLetters
 from flowcore.keyed.packed import Channel, Packed
-from flowcore.keyed.runtime import Remembered, Runtime, Stepped
+from flowcore.keyed.runtime import Remembered, Runtime, StepResult
 from flowcore.keyed.store import MemoryStore
-from flowcore.keyed.watermark_progress import Source
+from flowcore.keyed.watermark_progress import WatermarkSource
 from flowcore.process import KeyedProcessFunction
 from flowcore.process.keyed import KeyedProcesses
 from flowcore.testing.process_harness import ProcessHarness
@@ -49,15 +49,15 @@ BOTH = (True, True)
 Row = tuple[str, int, str, int, int, int, int]
 
 
-def letters(sources: tuple[bool, ...] = BOTH) -> Letters:
-    return Letters(sources=sources, shown=("user", "do", "number"), places=PLACES)
+def letters(sources: tuple[bool, ...] = BOTH) -> DeadLetters:
+    return DeadLetters(sources=sources, shown=("user", "do", "number"), places=PLACES)
 
 
 def processes(function: KeyedProcessFunction, sources: tuple[bool, ...] = BOTH) -> KeyedProcesses:
     return KeyedProcesses(
         name="watch", function=function, keys=("user",), values=("do", "number"), timestamp="t", rows=ROWS,
         places=PLACES, topics=("orders", "clicks"), results=SEEN, side_outputs={"odd": SEEN},
-        letters=letters(sources),
+        dead_letters=letters(sources),
     )  # fmt: skip
 
 
@@ -65,7 +65,7 @@ def windows(config: WindowConfig, sources: tuple[bool, ...] | None = BOTH) -> Re
     return RecordWindows(
         name="watch", config=config, keys=("user",), key_of=lambda values: values[0],
         values=("do", "number"), timestamp="t", rows=ROWS, results=SEEN, late=("user", "number"),
-        letters=None if sources is None else letters(sources),
+        dead_letters=None if sources is None else letters(sources),
         record_of=lambda value: {"seen": json.dumps(value, sort_keys=True)},
     )  # fmt: skip
 
@@ -73,7 +73,7 @@ def windows(config: WindowConfig, sources: tuple[bool, ...] | None = BOTH) -> Re
 def runtime(operator: Any) -> Runtime:
     return Runtime(
         operator=operator, query="q", key_groups=1, rows=ROWS, smallest_log_bytes=1000,
-        sources={"in": Source(WatermarkStrategy(BoundedOutOfOrderness(0)), ("0",))},
+        sources={"in": WatermarkSource(WatermarkStrategy(BoundedOutOfOrderness(0)), ("0",))},
     )  # fmt: skip
 
 
@@ -88,17 +88,17 @@ def row(user: str, t: int, do: str, number: int, offset: int = 0, *, source: int
     return user, t, do, number, source, 0, offset
 
 
-def seen(stepped: Stepped) -> Counter[Any]:
+def seen(stepped: StepResult) -> Counter[Any]:
     return Counter(
         (output, each["seen"], each.get("@timestamp_ms"))
         for output, batch in stepped.outputs.batches
-        if output != LETTERS
+        if output != DEAD_LETTERS
         for each in batch.to_pylist()
     )
 
 
-def left(stepped: Stepped) -> list[dict[str, Any]]:
-    found = [batch for output, batch in stepped.outputs.batches if output == LETTERS]
+def left(stepped: StepResult) -> list[dict[str, Any]]:
+    found = [batch for output, batch in stepped.outputs.batches if output == DEAD_LETTERS]
     return [each for batch in found for each in batch.to_pylist()]
 
 
@@ -217,7 +217,10 @@ def test_of_a_batch_that_fails_only_some_records_do(steps: list[list[tuple[str, 
         stepped = runtime(processes(Sums())).step(0, packed(rows), clock, store, remembered)
 
         made = [
-            row for output, batch in stepped.outputs.batches if output != LETTERS for row in batch.to_pylist()
+            row
+            for output, batch in stepped.outputs.batches
+            if output != DEAD_LETTERS
+            for row in batch.to_pylist()
         ]
         assert [each["seen"] for each in made] == expected
         assert len({(each["offset"], each["@ordinal"]) for each in made}) == len(made)
@@ -409,14 +412,14 @@ def test_a_record_for_which_a_window_fails_was_never_there(config: str, steps: A
             assert all(rows[place][3] < 0 for place in bad)
 
 
-def seen_by_windows(stepped: Stepped) -> Counter[Any]:
+def seen_by_windows(stepped: StepResult) -> Counter[Any]:
     return Counter(
         (
             output,
             *(str(each.get(name)) for name in ("user", "number", "seen", "@start_ms", "@firing", "@is_late")),
         )
         for output, batch in stepped.outputs.batches
-        if output != LETTERS
+        if output != DEAD_LETTERS
         for each in batch.to_pylist()
     )
 

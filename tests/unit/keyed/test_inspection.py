@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from flowcore.errors import StateError
-from flowcore.keyed.inspection import HeldGroup, held
+from flowcore.keyed.inspection import GroupState, inspect_state
 from flowcore.keyed.runtime import Remembered, Runtime
 from flowcore.keyed.store import MemoryStore
 from flowcore.windows import SessionWindows, TumblingWindows
@@ -16,16 +16,16 @@ from tests.unit.keyed.test_runtime import by_column, by_record, rows, runtime_of
 RECORDS = [("a", 1, 1), ("a", 2, 2), ("b", 12, 4), ("b", 30, 8)]
 
 
-def left_by(operator: Any, *batches: list[tuple[str, int, int]]) -> HeldGroup:
+def left_by(operator: Any, *batches: list[tuple[str, int, int]]) -> GroupState:
     runtime: Runtime = runtime_of(operator)
     store, remembered = MemoryStore(), Remembered()
     for clock, batch in enumerate(batches):
         runtime.step(0, rows(*batch), clock, store, remembered)
     assert store.kept is not None
-    return held(store.kept, store.segments)
+    return inspect_state(store.kept, store.segments)
 
 
-def shown(found: HeldGroup) -> dict[str, list[tuple[Any, ...]]]:
+def shown(found: GroupState) -> dict[str, list[tuple[Any, ...]]]:
     assert found.keys is not None
     return {
         key.key["user"]: [
@@ -64,7 +64,7 @@ def test_of_an_unknown_form_only_sizes_are_shown() -> None:
     runtime.step(0, rows(("a", 1, 1)), 0, store, {})
     assert store.kept is not None
 
-    found = held(store.kept.replace(b"panes of", b"tiles of"), store.segments)
+    found = inspect_state(store.kept.replace(b"panes of", b"tiles of"), store.segments)
 
     assert found.keys is None
     assert found.bytes > 0
@@ -77,4 +77,4 @@ def test_state_of_another_version_is_refused() -> None:
     assert store.kept is not None
 
     with pytest.raises(StateError, match="state of version 99"):
-        held(store.kept.replace(b'"version":1', b'"version":99'), store.segments)
+        inspect_state(store.kept.replace(b'"version":1', b'"version":99'), store.segments)

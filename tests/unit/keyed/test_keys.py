@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flowcore.keyed.key_index import coded, python_keys
+from flowcore.keyed.key_index import factorize_keys, python_keys
 from flowcore.keyed.packed import Channel, Packed
 from flowcore.keyed.runtime import Runtime
 from flowcore.keyed.store import MemoryStore
-from flowcore.keyed.watermark_progress import Source
+from flowcore.keyed.watermark_progress import WatermarkSource
 from flowcore.process import KeyedProcessFunction
 from flowcore.process.keyed import KeyedProcesses
 from flowcore.watermarks.strategies import BoundedOutOfOrderness, WatermarkStrategy
@@ -106,7 +106,7 @@ def _step(configured: Any, columns: Any, clock: int, store: MemoryStore) -> Any:
     channel = Channel("in", "0")
     rows = pa.record_batch(arrays, schema=ROWS)
     items = [Packed.of_rows(channel, 0, rows), Packed.of_seen(channel, max(columns[2]))]
-    source = Source(WatermarkStrategy(BoundedOutOfOrderness(0)), ("0",))
+    source = WatermarkSource(WatermarkStrategy(BoundedOutOfOrderness(0)), ("0",))
     run = Runtime(operator=configured, query="q", key_groups=1, sources={"in": source}, rows=ROWS)
     return run.step(0, items, clock, store, {})
 
@@ -118,7 +118,7 @@ def test_a_struct_is_a_tuple_and_back(values: list[Any]) -> None:
     column = pa.array(values, KIND)
     (found,) = ([*python_keys([column], len(values))],)
     assert repr(pa.array(found, KIND).to_pylist()) == repr(values)
-    codes = coded([column], len(values)).codes.tolist()
+    codes = factorize_keys([column], len(values)).codes.tolist()
     texts = list(map(repr, values))
     pairs = {(text, code) for text, code in zip(texts, codes, strict=True)}
     assert len(pairs) == len(set(texts)) == len(set(codes))

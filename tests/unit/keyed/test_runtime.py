@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from flowcore.elements import EndOfInput, LatencyMarker, LatencyMarkerEvent, RecordAttributes, Watermark
 from flowcore.errors import StateError
-from flowcore.keyed.packed import Channel, Kind, Packed, in_order
-from flowcore.keyed.packing import Inputs, Packing
+from flowcore.keyed.packed import Channel, Packed, PackedKind, sort_packed
+from flowcore.keyed.packing import InputColumns, Packing
 from flowcore.keyed.runtime import Remembered, Runtime
 from flowcore.keyed.store import MemoryStore
-from flowcore.keyed.watermark_progress import Source
+from flowcore.keyed.watermark_progress import WatermarkSource
 from flowcore.serializers.events import LatencyMarkerEventSerializer
 from flowcore.watermarks.strategies import BoundedOutOfOrderness, WatermarkStrategy
 from flowcore.windows import SlidingWindows, TumblingWindows, WindowAggregate, WindowConfig
@@ -46,7 +46,11 @@ def by_record(config: WindowConfig) -> RecordWindows:
 def runtime_of(operator: Any, partitions: int = 1, strategy: WatermarkStrategy | None = STRATEGY) -> Runtime:
     names = tuple(map(str, range(partitions)))
     return Runtime(
-        operator=operator, query="q", key_groups=1, sources={"in": Source(strategy, names)}, rows=ROWS
+        operator=operator,
+        query="q",
+        key_groups=1,
+        sources={"in": WatermarkSource(strategy, names)},
+        rows=ROWS,
     )
 
 
@@ -181,9 +185,9 @@ def test_control_elements_count_where_they_stand_among_records() -> None:
     channel = Channel("in", "0", "other-flow")
     first, second = (rows(("a", 5, value))[0] for value in (1, 2))
     items = [
-        Packed(Kind.ROWS, channel.encode(), 12, second.payload),
+        Packed(PackedKind.ROWS, channel.encode(), 12, second.payload),
         Packed.of_element(channel, 11, Watermark(20)),
-        Packed(Kind.ROWS, channel.encode(), 10, first.payload),
+        Packed(PackedKind.ROWS, channel.encode(), 10, first.payload),
         Packed.of_element(channel, 13, EndOfInput()),
     ]
 
@@ -199,7 +203,7 @@ def test_markers_come_out_behind_the_records_in_front_of_them() -> None:
     event = LatencyMarkerEventSerializer().encode(LatencyMarkerEvent.from_marker(marker))
     items = [Packed.of_event(Channel("in", "0"), event), *rows(("a", 5, 1))]
 
-    assert [item.kind for item in in_order(items)] == [Kind.ROWS, Kind.SEEN, Kind.MARKER]
+    assert [item.kind for item in sort_packed(items)] == [PackedKind.ROWS, PackedKind.SEEN, PackedKind.MARKER]
     stepped = runtime_of(by_column(windows())).step(0, items, 0, MemoryStore(), Remembered())
 
     assert stepped.outputs.markers == [marker]
@@ -222,7 +226,7 @@ def test_state_of_another_operator_or_number_of_key_groups_is_refused() -> None:
 def test_packing_sends_records_to_their_group_and_time_to_all() -> None:
     """Dropped records tell of time; each part is cut off from the rest of its batch."""
     packing = Packing(
-        inputs=Inputs(
+        inputs=InputColumns(
             key_group="g", source="s", partition="p", offset="o", newest="newest", record="kept"
         ),
         sources=("in",), key_groups=3, rows=ROWS,
@@ -247,18 +251,20 @@ def test_packing_sends_records_to_their_group_and_time_to_all() -> None:
     sent = [
         (group, item.channel, item.rows(ROWS).column("user").to_pylist())
         for group, item in items
-        if item.kind == Kind.ROWS
+        if item.kind == PackedKind.ROWS
     ]
     four, five = Channel("in", "4").encode(), Channel("in", "5").encode()
     assert sorted(sent) == [(0, four, ["b"]), (2, four, ["a"]), (2, five, ["c"])]
-    told = sorted((group, item.channel, item.newest_ms) for group, item in items if item.kind == Kind.SEEN)
+    told = sorted(
+        (group, item.channel, item.newest_ms) for group, item in items if item.kind == PackedKind.SEEN
+    )
     assert told == sorted([(g, four, 99) for g in range(3)] + [(g, five, 3) for g in range(3)])
 
 
 def test_packing_tells_every_group_what_records_are() -> None:
     """A row that says so is no record, and tells of no time."""
     packing = Packing(
-        inputs=Inputs(
+        inputs=InputColumns(
             key_group="g", source="s", partition="p", offset="o", newest="newest", backlog="backlog"
         ),
         sources=("in",), key_groups=2, rows=ROWS,
@@ -280,16 +286,18 @@ def test_packing_tells_every_group_what_records_are() -> None:
     packed = [row for part in packing.run([batch]) for row in part.to_pylist()]
 
     items = [(row.pop("key_group"), Packed(**row)) for row in packed]
-    told = [(g, item.at, item.attributes.backlog) for g, item in items if item.kind == Kind.ATTRIBUTES]
+    told = [(g, item.at, item.attributes.backlog) for g, item in items if item.kind == PackedKind.ATTRIBUTES]
     assert told == [(0, 7, True), (1, 7, True), (0, 8, False), (1, 8, False)]
-    assert [group for group, item in items if item.kind == Kind.ROWS] == [1]
-    assert {item.channel for _, item in items if item.kind == Kind.SEEN} == {Channel("in", "4").encode()}
+    assert [group for group, item in items if item.kind == PackedKind.ROWS] == [1]
+    assert {item.channel for _, item in items if item.kind == PackedKind.SEEN} == {
+        Channel("in", "4").encode()
+    }
 
 
 class _Hearing:
     """A key group that notes in which order it hears of what; it keeps nothing."""
 
-    form, outputs, wake_ms = "hears", dict[str, pa.Schema](), None
+    layout, outputs, wake_ms = "hears", dict[str, pa.Schema](), None
 
     def __init__(self) -> None:
         self.heard: list[Any] = []
@@ -420,7 +428,7 @@ def test_event_time_goes_on_with_the_clock_while_all_are_idle() -> None:
 def test_a_users_function_says_how_far_event_time_has_come() -> None:
     """It sees the timestamps of one partition's batch."""
     packing = Packing(
-        inputs=Inputs(key_group="g", source="s", partition="p", offset="o", newest="t"),
+        inputs=InputColumns(key_group="g", source="s", partition="p", offset="o", newest="t"),
         sources=("in",), key_groups=1, rows=ROWS, functions={"in": lambda times: len(times) * 100},
     )  # fmt: skip
     zeros = pa.array([0, 0], pa.int32())
@@ -431,4 +439,4 @@ def test_a_users_function_says_how_far_event_time_has_come() -> None:
     packed = [row for part in packing.run([batch]) for row in part.to_pylist()]
 
     items = [Packed(row["kind"], row["channel"], row["at"], row["payload"]) for row in packed]
-    assert [item.newest_ms for item in items if item.kind == Kind.SEEN] == [200]
+    assert [item.newest_ms for item in items if item.kind == PackedKind.SEEN] == [200]

@@ -9,7 +9,7 @@ import pytest
 from flowcore.elements import MIN_TIMESTAMP_MS
 from flowcore.metrics.progress import PartitionProgress
 from flowcore.metrics.tally import WINDOW_MS, Batch, QueryTally, Rate, partitions_of
-from flowcore.watermarks.merge import Standing
+from flowcore.watermarks.merge import PartitionWatermark
 
 START_MS = 1_000_000
 TOLD = json.loads("""{
@@ -215,7 +215,7 @@ def test_lag_is_the_end_minus_what_is_committed() -> None:
         ["bids"],
         {"bids": {0: 90, 1: 120}, "bids.events": {0: 1}},
         {"bids": {0: 100, 1: 119, 2: 7}, "out": {0: 1}},
-        {"bids": {0: Standing(5_000), 1: Standing(idle=True)}},
+        {"bids": {0: PartitionWatermark(5_000), 1: PartitionWatermark(idle=True)}},
     )
 
     assert found == (

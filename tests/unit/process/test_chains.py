@@ -14,8 +14,8 @@ from flowcore import Flow, KafkaTopic, KeyedProcessFunction, OperatorAttributesB
 from flowcore.api.operators import Operator
 from flowcore.chains import ChainBehind, ChainSpec, Receiver, Step
 from flowcore.errors import FunctionError
-from flowcore.keyed.dead_letters import LETTERS
-from flowcore.keyed.operator import Outputs
+from flowcore.keyed.dead_letters import DEAD_LETTERS
+from flowcore.keyed.operator import StepOutputs
 from flowcore.keyed.store import MemoryStore
 from flowcore.planner import plan_flow
 from flowcore.planner.model import Chain
@@ -221,7 +221,7 @@ def test_a_process_hands_on_the_very_object_or_a_copy(copy: Any, shared: bool) -
     group = chained(function, keep).open()
     group.rows(
         pa.record_batch([list(column) for column in zip(*ROWS, strict=True)], schema=INPUT),
-        Outputs(),
+        StepOutputs(),
     )
     assert [one is other for one, other in zip(seen, function.made, strict=True)] == [shared] * 4
     assert seen == function.made
@@ -249,10 +249,10 @@ def test_a_function_behind_a_process_that_fails_leaves_a_letter() -> None:
     found = put_out(chained(Numbers(), Receiver(step("map", _picky))), *ROWS)
 
     assert [each["n"] for each in found["chain 0"]] == [10, 21]
-    of_records = {each["offset"]: each for each in found[LETTERS] if each["offset"]}
-    contents = [each["@content"] for each in found[LETTERS]]
+    of_records = {each["offset"]: each for each in found[DEAD_LETTERS] if each["offset"]}
+    contents = [each["@content"] for each in found[DEAD_LETTERS]]
     assert contents == ['{"n": 11}', '{"n": 20}', '{"n": 7}', '{"n": 7}']  # each user has a timer
-    assert {each["@operator"] for each in found[LETTERS]} == {"next"}
+    assert {each["@operator"] for each in found[DEAD_LETTERS]} == {"next"}
     assert "operator 'next': its function raised ValueError: 11" in of_records[5]["@reason"]
     assert "for the record clicks[0]@5" in of_records[5]["@reason"]
     assert "emits a record without the column 'n'" in of_records[6]["@reason"]
@@ -261,7 +261,7 @@ def test_a_function_behind_a_process_that_fails_leaves_a_letter() -> None:
 def test_a_function_behind_a_process_stops_where_the_source_says_so() -> None:
     """For a record of it, and for a timer."""
     strict = letters((True, False))
-    operator = chained(Numbers(), Receiver(step("map", _picky)), letters=strict)
+    operator = chained(Numbers(), Receiver(step("map", _picky)), dead_letters=strict)
     with pytest.raises(FunctionError, match="operator 'next': its function raised ValueError: 11"):
         put_out(operator, ROWS[0])
     with pytest.raises(FunctionError, match="operator 'next': its function raised ValueError: 7"):

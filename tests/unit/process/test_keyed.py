@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from flowcore.elements import RecordAttributes
 from flowcore.errors import FunctionError, StateError
-from flowcore.keyed.operator import Outputs
+from flowcore.keyed.operator import StepOutputs
 from flowcore.keyed.packed import Channel, Packed
-from flowcore.keyed.runtime import Remembered, Runtime, Stepped
+from flowcore.keyed.runtime import Remembered, Runtime, StepResult
 from flowcore.keyed.store import MemoryStore
-from flowcore.keyed.watermark_progress import Source
+from flowcore.keyed.watermark_progress import WatermarkSource
 from flowcore.process import KeyedProcessFunction
 from flowcore.process.keyed import KeyedProcesses
 from flowcore.testing.process_harness import ProcessHarness
@@ -84,7 +84,7 @@ def processes(function: KeyedProcessFunction, **changed: Any) -> KeyedProcesses:
 def runtime(function: KeyedProcessFunction, **changed: Any) -> Runtime:
     return Runtime(
         operator=processes(function, **changed), query="q", key_groups=2,
-        sources={"in": Source(STRATEGY, ("0",))}, rows=ROWS, smallest_log_bytes=1000,
+        sources={"in": WatermarkSource(STRATEGY, ("0",))}, rows=ROWS, smallest_log_bytes=1000,
     )  # fmt: skip
 
 
@@ -100,9 +100,9 @@ def packed(given_rows: Sequence[Row], group: int, *, backlog: bool | None = None
     return [*told, *rows, Packed.of_seen(channel, newest)]
 
 
-def put_out(stepped: Stepped | Outputs) -> list[tuple[Any, ...]]:
+def put_out(stepped: StepResult | StepOutputs) -> list[tuple[Any, ...]]:
     """Output, what was seen, timestamp; and the identity: record or timer, and ordinal."""
-    out = stepped.outputs if isinstance(stepped, Stepped) else stepped
+    out = stepped.outputs if isinstance(stepped, StepResult) else stepped
     return [
         (output, *(row[name] for name in ("seen", "@timestamp_ms", "at", "@timer", "@ordinal")))
         for output, batch in out.batches
@@ -215,15 +215,15 @@ def batch(*given_rows: Row) -> pa.RecordBatch:
 def test_it_is_woken_by_timers_of_the_clock_and_by_what_expires() -> None:
     """The earlier one; and by nothing when both are gone."""
     group = processes(Shown()).open()
-    group.advance_clock(100, Outputs())
+    group.advance_clock(100, StepOutputs())
     assert group.wake_ms is None
-    group.rows(batch(("a", 1, "clock timer", 104, 0), ("a", 1, "put", 1, 1)), Outputs())
+    group.rows(batch(("a", 1, "clock timer", 104, 0), ("a", 1, "put", 1, 1)), StepOutputs())
     assert group.wake_ms == 104
-    group.advance_clock(105, Outputs())
+    group.advance_clock(105, StepOutputs())
     assert group.wake_ms == 110
-    group.advance_clock(110, Outputs())
+    group.advance_clock(110, StepOutputs())
     assert group.wake_ms is None
-    group.rows(batch(("a", 1, "clock timer", 120, 2), ("a", 1, "no timer", 120, 3)), Outputs())
+    group.rows(batch(("a", 1, "clock timer", 120, 2), ("a", 1, "no timer", 120, 3)), StepOutputs())
     assert group.wake_ms is None
 
 
@@ -256,7 +256,7 @@ def test_a_function_may_keep_more_than_before_and_not_less() -> None:
 def test_an_output_of_other_columns_is_shown() -> None:
     """The record that does not fit, and not the first one."""
     with pytest.raises(FunctionError, match=r"operator 'watch': its function put out \{'unseen': 3\}"):
-        processes(Kept(("n", "BIGINT"))).open().rows(batch(("a", 1, "x", 50, 0)), Outputs())
+        processes(Kept(("n", "BIGINT"))).open().rows(batch(("a", 1, "x", 50, 0)), StepOutputs())
 
 
 def test_state_of_another_version_is_refused() -> None:
@@ -272,7 +272,7 @@ def test_a_record_without_columns_is_a_record() -> None:
         def process(self, record: Any, context: Any) -> list[Any]:
             return [{"seen": f"{context.key} {record}"}]
 
-    out = Outputs()
+    out = StepOutputs()
     group = processes(Counts(), keys=("user", "number"), values=()).open()
     group.rows(batch(("a", 1, "x", 5, 0), ("b", 1, "x", 5, 1)), out)
     assert [seen for _, seen, *_ in put_out(out)] == ["('a', 5) {}", "('b', 5) {}"]
@@ -335,8 +335,8 @@ def test_a_failure_says_at_which_record_or_timer() -> None:
         FunctionError,
         match=r"operator 'watch': its function raised ValueError: 1 for key 'a' at clicks\[3\]@812",
     ):
-        group.rows(batch, Outputs())
+        group.rows(batch, StepOutputs())
     group = operator.open()
-    group.rows(batch.slice(0, 1), Outputs())
+    group.rows(batch.slice(0, 1), StepOutputs())
     with pytest.raises(FunctionError, match="KeyError: 100 at the timer of key 'a', 100 ms"):
-        group.advance_watermark(100, Outputs())
+        group.advance_watermark(100, StepOutputs())

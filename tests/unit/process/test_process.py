@@ -12,7 +12,7 @@ import pytest
 from flowcore.elements import MAX_TIMESTAMP_MS
 from flowcore.errors import ElementError, FunctionError, NoTimestampError, SchemaError, StateError
 from flowcore.process import KeyedProcessFunction, ProcessConfig, ProcessOperator, ProcessState
-from flowcore.process.codec import keys_of, require_forms, restore
+from flowcore.process.codec import keys_of, require_layouts, restore
 from flowcore.process.context import ProcessContext
 from flowcore.process.function import Outputs, Record
 from flowcore.process.opening import OpenContext
@@ -436,7 +436,7 @@ def test_restore_refuses_another_version_and_other_states() -> None:
     with pytest.raises(
         StateError, match="'gone' was written as 'value INT', and the function declares 'nothing'"
     ):
-        require_forms({"gone": "value INT"}, declared)
+        require_layouts({"gone": "value INT"}, declared)
 
 
 def test_restore_takes_a_function_that_keeps_more() -> None:

@@ -13,7 +13,7 @@ from flowcore.elements import (
     WatermarkStatus,
 )
 from flowcore.watermarks import bounded_out_of_orderness, monotonous, punctuated
-from flowcore.watermarks.merge import Standing
+from flowcore.watermarks.merge import PartitionWatermark
 from flowcore.watermarks.query import ArrivingWatermarks, GeneratedWatermarks, QueryWatermarks
 
 
@@ -23,12 +23,12 @@ def test_query_tells_the_minimum_of_its_partitions() -> None:
     query = QueryWatermarks({"a": source})
 
     source.take({0: 5_000})
-    assert query.look(0) == ()
+    assert query.poll(0) == ()
 
     source.take({1: 3_000})
-    assert query.look(0) == (Watermark(1_999),)
+    assert query.poll(0) == (Watermark(1_999),)
     source.take({1: 2_000})
-    assert query.look(0) == ()
+    assert query.poll(0) == ()
 
 
 def test_query_tells_the_minimum_of_its_sources() -> None:
@@ -37,11 +37,11 @@ def test_query_tells_the_minimum_of_its_sources() -> None:
     query = QueryWatermarks({"own": own, "arriving": arriving})
 
     own.take({0: 1_000})
-    assert query.look(0) == ()
+    assert query.poll(0) == ()
     arriving.take(0, "a/b", Watermark(500))
-    assert query.look(0) == (Watermark(500),)
+    assert query.poll(0) == (Watermark(500),)
     arriving.take(0, "a/b", Watermark(5_000))
-    assert query.look(0) == (Watermark(999),)
+    assert query.poll(0) == (Watermark(999),)
 
 
 def test_arriving_watermarks_wait_for_every_partition_and_channel() -> None:
@@ -50,17 +50,17 @@ def test_arriving_watermarks_wait_for_every_partition_and_channel() -> None:
     query = QueryWatermarks({"s": source})
 
     source.take(0, "x", Watermark(100))
-    assert query.look(0) == ()
+    assert query.poll(0) == ()
     source.take(1, "x", Watermark(100))
-    assert query.look(0) == (Watermark(100),)
+    assert query.poll(0) == (Watermark(100),)
     source.take(0, "y", Watermark(50))
     source.take(0, "x", Watermark(300))
     source.take(1, "x", Watermark(300))
-    assert query.look(0) == ()
+    assert query.poll(0) == ()
     source.take(0, "y", Watermark(200))
-    assert query.look(0) == (Watermark(200),)
+    assert query.poll(0) == (Watermark(200),)
     source.take(0, "y", RecordAttributes(backlog=True))
-    assert query.look(0) == ()
+    assert query.poll(0) == ()
 
 
 def test_partition_stands_where_its_channels_do() -> None:
@@ -72,10 +72,10 @@ def test_partition_stands_where_its_channels_do() -> None:
     arriving.take(0, "y", Watermark(50))
     arriving.take(0, "z", WatermarkStatus(idle=True))
     own.take({1: 70})
-    query.look(0)
+    query.poll(0)
 
-    assert arriving.standings() == {0: Standing(50), 1: Standing()}
-    assert own.standings() == {0: Standing(), 1: Standing(69)}
+    assert arriving.standings() == {0: PartitionWatermark(50), 1: PartitionWatermark()}
+    assert own.standings() == {0: PartitionWatermark(), 1: PartitionWatermark(69)}
     assert query.watermark_ms == MIN_TIMESTAMP_MS
 
 
@@ -86,13 +86,13 @@ def test_idle_channels_are_not_waited_for() -> None:
 
     source.take(0, "x", Watermark(10))
     source.take(0, "y", WatermarkStatus(idle=True))
-    assert query.look(0) == (Watermark(10),)
+    assert query.poll(0) == (Watermark(10),)
     source.take(0, "x", WatermarkStatus(idle=True))
-    assert query.look(0) == (WatermarkStatus(idle=True),)
+    assert query.poll(0) == (WatermarkStatus(idle=True),)
     source.take(0, "y", WatermarkStatus(idle=False))
-    assert query.look(0) == (WatermarkStatus(idle=False),)
+    assert query.poll(0) == (WatermarkStatus(idle=False),)
     source.take(0, "y", EndOfInput())
-    assert query.look(0) == (Watermark(MAX_TIMESTAMP_MS),)
+    assert query.poll(0) == (Watermark(MAX_TIMESTAMP_MS),)
 
 
 def test_silent_partition_is_idle_after_the_timeout() -> None:
@@ -100,12 +100,12 @@ def test_silent_partition_is_idle_after_the_timeout() -> None:
     source = GeneratedWatermarks(monotonous().with_idleness(timedelta(seconds=1)), range(2))
     query = QueryWatermarks({"s": source})
     source.take({0: 100, 1: 50})
-    assert query.look(0) == (Watermark(49),)
+    assert query.poll(0) == (Watermark(49),)
 
     told = []
     for now_ms in (1_000, 2_000, 3_000):
         source.take({0: 100 + now_ms})
-        told += query.look(now_ms)
+        told += query.poll(now_ms)
 
     assert told == [Watermark(3_099)]
 
@@ -116,9 +116,9 @@ def test_punctuated_source_moves_with_its_markers() -> None:
     query = QueryWatermarks({"s": source})
 
     source.take({0: None})
-    assert query.look(0) == ()
+    assert query.poll(0) == ()
     source.take({0: 70})
-    assert query.look(0) == (Watermark(70),)
+    assert query.poll(0) == (Watermark(70),)
 
 
 @pytest.mark.parametrize("arriving", [True, False], ids=["arriving", "generated"])
@@ -140,8 +140,8 @@ def test_query_goes_on_after_a_restart(arriving: bool) -> None:
     after, again = build()
     after.restore(query.snapshot())
     say(again, 1, 40)
-    assert after.look(0) == (Watermark(40),)
+    assert after.poll(0) == (Watermark(40),)
 
     third, _ = build()
     third.restore(after.snapshot())
-    assert third.look(0) == (Watermark(40),)
+    assert third.poll(0) == (Watermark(40),)

@@ -17,9 +17,9 @@ from flowcore.planner import plan_flow
 from flowcore.watermarks import WatermarkStrategy
 from flowcore.watermarks.alignment import held_back
 from flowcore.watermarks.generators import Seen, advance, advance_batch, watermark_ms
-from flowcore.watermarks.merge import Merged, Standing, merge
+from flowcore.watermarks.merge import MergedWatermark, PartitionWatermark, merge
 from flowcore.watermarks.query import GeneratedWatermarks, QueryWatermarks
-from flowcore.watermarks.tracking import end_of_input, look, record, start
+from flowcore.watermarks.tracking import end_of_input, poll, record, start
 
 TEN = timedelta(milliseconds=10)
 IDLE, ACTIVE = WatermarkStatus(idle=True), WatermarkStatus(idle=False)
@@ -129,7 +129,7 @@ def _looks(strategy: WatermarkStrategy, *script: Any) -> list[Any]:
     tracking, shown = start(range(2)), []
     for step in script:
         if isinstance(step, int):
-            tracking, told = look(strategy, tracking, step)
+            tracking, told = poll(strategy, tracking, step)
             shown.append(told)
         elif step == "end":
             tracking, told = end_of_input(tracking)
@@ -191,24 +191,27 @@ def test_what_the_clock_has_added_survives_a_restart() -> None:
 
     first, query = source()
     first.take({0: 101})
-    told = [query.look(now_ms) for now_ms in (0, 1, 12, 20)]
+    told = [query.poll(now_ms) for now_ms in (0, 1, 12, 20)]
     _, again = source()
     again.restore(query.snapshot())
 
     assert told == [(Watermark(100),), (), (), (Watermark(108),)]
-    assert again.look(21) == (Watermark(108),)
+    assert again.poll(21) == (Watermark(108),)
 
 
 def test_query_takes_what_the_expression_said() -> None:
     source = GeneratedWatermarks(periodic("ms"), range(1))
     source.take({0: 7})
 
-    assert QueryWatermarks({"in": source}).look(0) == (Watermark(7),)
+    assert QueryWatermarks({"in": source}).poll(0) == (Watermark(7),)
 
 
-def _merged(**watermarks: int | None) -> Merged:
-    news = {name: Standing() if ms is None else Standing(ms) for name, ms in watermarks.items()}
-    return merge(Merged(), news)
+def _merged(**watermarks: int | None) -> MergedWatermark:
+    news = {
+        name: PartitionWatermark() if ms is None else PartitionWatermark(ms)
+        for name, ms in watermarks.items()
+    }
+    return merge(MergedWatermark(), news)
 
 
 @pytest.mark.parametrize(
@@ -219,8 +222,8 @@ def _merged(**watermarks: int | None) -> Merged:
         (_merged(a=-5, b=6, c=5), {"b"}),
         (_merged(a=None, b=5, c=100), {"c"}),
         (_merged(a=None), set()),
-        (merge(_merged(a=0, b=11), {"a": Standing(0, idle=True)}), set()),
-        (merge(_merged(a=0, b=11), {"b": Standing(11, idle=True)}), set()),
+        (merge(_merged(a=0, b=11), {"a": PartitionWatermark(0, idle=True)}), set()),
+        (merge(_merged(a=0, b=11), {"b": PartitionWatermark(11, idle=True)}), set()),
     ],
     ids=[
         "at the drift",
@@ -232,6 +235,8 @@ def _merged(**watermarks: int | None) -> Merged:
         "ahead and idle",
     ],
 )
-def test_partition_too_far_ahead_of_the_slowest_is_held_back(merged: Merged, expected: set[str]) -> None:
+def test_partition_too_far_ahead_of_the_slowest_is_held_back(
+    merged: MergedWatermark, expected: set[str]
+) -> None:
     assert held_back(merged, 10) == expected
     assert held_back(merged, None) == frozenset()

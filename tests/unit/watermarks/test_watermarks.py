@@ -22,11 +22,10 @@ from flowcore.watermarks import (
     punctuated,
 )
 from flowcore.watermarks.generators import Seen, advance, advance_batch, watermark_ms
-from flowcore.watermarks.idleness import IdleTimer, look, record_seen
-from flowcore.watermarks.merge import Merged, Standing, merge
+from flowcore.watermarks.idleness import IdleTimer, poll_timer, record_seen
+from flowcore.watermarks.merge import MergedWatermark, PartitionId, PartitionWatermark, merge
 from flowcore.watermarks.strategies import BoundedOutOfOrderness, Generator, NoWatermarks, Punctuated
-from flowcore.watermarks.tracking import Told, Tracking, end_of_input, record, start
-from flowcore.watermarks.tracking import look as look_at
+from flowcore.watermarks.tracking import Told, Tracking, end_of_input, poll, record, start
 
 BOUNDED = BoundedOutOfOrderness(10)
 MARKED = Punctuated("is_marker")
@@ -148,51 +147,55 @@ def test_column_without_markers_does_not_move_a_punctuated_watermark() -> None:
 
 def test_idleness_is_noticed_counted_and_found() -> None:
     """Record; a look notices it; a look starts the countdown; strictly more than the time-out is idle."""
-    timer, idle = look(record_seen(), 100, 10)
+    timer, idle = poll_timer(record_seen(), 100, 10)
     assert (timer, idle) == (IdleTimer(), False)
-    timer, idle = look(timer, 150, 10)
+    timer, idle = poll_timer(timer, 150, 10)
     assert (timer, idle) == (IdleTimer(quiet_since_ms=150), False)
-    assert look(timer, 160, 10) == (timer, False)
-    assert look(timer, 161, 10) == (timer, True)
-    assert look(record_seen(), 999, 10) == (IdleTimer(), False)
+    assert poll_timer(timer, 160, 10) == (timer, False)
+    assert poll_timer(timer, 161, 10) == (timer, True)
+    assert poll_timer(record_seen(), 999, 10) == (IdleTimer(), False)
 
 
 def test_idleness_counts_from_a_clock_at_zero_too() -> None:
     """Zero is a time and not "not yet"."""
-    timer, _ = look(IdleTimer(), 0, 10)
+    timer, _ = poll_timer(IdleTimer(), 0, 10)
 
-    assert look(timer, 11, 10) == (timer, True)
+    assert poll_timer(timer, 11, 10) == (timer, True)
 
 
 def test_partition_without_time_out_is_never_idle() -> None:
     """However long it is silent."""
-    assert look(IdleTimer(quiet_since_ms=0), 10**15, None) == (IdleTimer(), False)
+    assert poll_timer(IdleTimer(quiet_since_ms=0), 10**15, None) == (IdleTimer(), False)
 
 
-def _merged(**standings: tuple[int, bool]) -> Merged:
-    return merge(Merged(), {name: Standing(*standing) for name, standing in standings.items()})
+def _now(**partitions: tuple[int, bool]) -> dict[PartitionId, PartitionWatermark]:
+    return {name: PartitionWatermark(*each) for name, each in partitions.items()}
+
+
+def _merged(**partitions: tuple[int, bool]) -> MergedWatermark:
+    return merge(MergedWatermark(), _now(**partitions))
 
 
 @pytest.mark.parametrize(
     ("merged", "watermark", "idle"),
     [
-        (Merged(), MIN_TIMESTAMP_MS, False),
+        (MergedWatermark(), MIN_TIMESTAMP_MS, False),
         (_merged(a=(5, False)), 5, False),
         (_merged(a=(5, False), b=(3, False)), 3, False),
         (_merged(a=(5, False), b=(3, True)), 5, False),
         (_merged(a=(5, True), b=(3, True)), MIN_TIMESTAMP_MS, True),
         (_merged(a=(5, False), b=(MIN_TIMESTAMP_MS, False)), MIN_TIMESTAMP_MS, False),
-        (merge(_merged(a=(5, False)), {"a": Standing(3)}), 5, False),
-        (merge(_merged(a=(5, False)), {"b": Standing(3)}), 5, False),
-        (merge(_merged(a=(5, False), b=(3, True)), {"b": Standing(3)}), 5, False),
-        (merge(_merged(a=(5, False), b=(3, True)), {"b": Standing(4), "a": Standing(9)}), 5, False),
-        (merge(_merged(a=(5, False), b=(3, True)), {"b": Standing(7), "a": Standing(9)}), 7, False),
-        (merge(_merged(a=(5, False), b=(3, False)), dict.fromkeys("ab", Standing(5, idle=True))), 3, True),
+        (merge(_merged(a=(5, False)), {"a": PartitionWatermark(3)}), 5, False),
+        (merge(_merged(a=(5, False)), {"b": PartitionWatermark(3)}), 5, False),
+        (merge(_merged(a=(5, False), b=(3, True)), {"b": PartitionWatermark(3)}), 5, False),
+        (merge(_merged(a=(5, False), b=(3, True)), _now(b=(4, False), a=(9, False))), 5, False),
+        (merge(_merged(a=(5, False), b=(3, True)), _now(b=(7, False), a=(9, False))), 7, False),
+        (merge(_merged(a=(5, False), b=(3, False)), _now(a=(5, True), b=(5, True))), 3, True),
     ],
     ids=["nobody", "one", "smallest", "idle-not-waited-for", "all-idle", "silent-holds", "older-is-ignored",
          "new-partition-behind", "resumed-behind", "still-behind", "caught-up", "all-idle-holds"],
 )  # fmt: skip
-def test_merge_is_the_smallest_of_the_active(merged: Merged, watermark: int, idle: bool) -> None:
+def test_merge_is_the_smallest_of_the_active(merged: MergedWatermark, watermark: int, idle: bool) -> None:
     """And never back."""
     assert (merged.watermark_ms, merged.idle) == (watermark, idle)
 
@@ -200,9 +203,9 @@ def test_merge_is_the_smallest_of_the_active(merged: Merged, watermark: int, idl
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(-5, 5), st.booleans()), max_size=30))
 def test_merge_is_the_highest_minimum_there_ever_was(news: list[tuple[str, int, bool]]) -> None:
     """Computed from the whole history instead of from state."""
-    merged, minima = Merged(), [MIN_TIMESTAMP_MS]
+    merged, minima = MergedWatermark(), [MIN_TIMESTAMP_MS]
     for count, (partition, time_ms, idle) in enumerate(news, 1):
-        merged = merge(merged, {partition: Standing(time_ms, idle)})
+        merged = merge(merged, {partition: PartitionWatermark(time_ms, idle)})
         past = news[:count]
         highest = {p: max(t for name, t, _ in past if name == p) for p, _, _ in past}
         waiting = [t for p, t in highest.items() if not [i for name, _, i in past if name == p][-1]]
@@ -217,7 +220,7 @@ def _run(strategy: WatermarkStrategy, *steps: Any, partitions: int = 1) -> list[
     for step in steps:
         match step:
             case int():
-                state, told = look_at(strategy, state, step)
+                state, told = poll(strategy, state, step)
             case "end":
                 state, told = end_of_input(state)
             case (partition, timestamp_ms, *marker):

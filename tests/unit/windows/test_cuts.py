@@ -22,7 +22,7 @@ from flowcore.elements import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
 from flowcore.testing.window_functions import CollectList
 from flowcore.watermarks import bounded_out_of_orderness
 from flowcore.watermarks.generators import Seen, advance_batch, watermark_ms
-from flowcore.watermarks.merge import Merged, Standing, merge
+from flowcore.watermarks.merge import MergedWatermark, PartitionWatermark, merge
 from flowcore.windows import (
     KeyedRecord,
     SessionWindows,
@@ -47,10 +47,10 @@ class KeyGroup:
 
     def __init__(self, config: WindowConfig, partitions: int) -> None:
         self.config = config
-        self.merged = Merged(dict.fromkeys(range(partitions), Standing()))
+        self.merged = MergedWatermark(dict.fromkeys(range(partitions), PartitionWatermark()))
         self.state = WindowState()
 
-    def batch(self, rows: Sequence[Row], control: Mapping[Any, Standing]) -> Iterator[Any]:
+    def batch(self, rows: Sequence[Row], control: Mapping[Any, PartitionWatermark]) -> Iterator[Any]:
         """Records first, then what the batch says of event time."""
         operator = WindowOperator(self.config)
         seen = [operator.process(self.state, [KeyedRecord(*row) for row in rows])]
@@ -68,11 +68,11 @@ class KeyGroup:
         self.state = restore(written, self.config)
 
 
-def _said(rows: Sequence[Row]) -> Standing:
+def _said(rows: Sequence[Row]) -> PartitionWatermark:
     """A function of the batch alone: whoever reads the partition next needs to know nothing of it."""
     generator = bounded_out_of_orderness(timedelta(milliseconds=DELAY_MS)).generator
     found_ms = watermark_ms(generator, advance_batch(generator, Seen(), np.array([row[2] for row in rows])))
-    return Standing(MIN_TIMESTAMP_MS if found_ms is None else found_ms)
+    return PartitionWatermark(MIN_TIMESTAMP_MS if found_ms is None else found_ms)
 
 
 @st.composite
@@ -144,7 +144,7 @@ def test_windows_add_up_to_the_same_however_partitions_are_cut(
     config = WindowConfig(assigner=assigner, function=WindowProcess(CollectList()))
     running = [KeyGroup(config, len(partitions)) for _ in range(groups)]
     found: Counter[Any] = Counter()
-    end = {number: Standing(MAX_TIMESTAMP_MS) for number in range(len(partitions))}
+    end = {number: PartitionWatermark(MAX_TIMESTAMP_MS) for number in range(len(partitions))}
 
     for taken in [*data.draw(_batches(partitions)), None]:
         control = end if taken is None else {number: _said(rows) for number, rows in taken.items()}

@@ -17,7 +17,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from flowcore.elements import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS, RecordAttributes
-from flowcore.keyed.operator import KeyGroup, KeyGroupOperator, Outputs
+from flowcore.keyed.operator import KeyGroup, KeyGroupOperator, StepOutputs
 from flowcore.testing.harness import WindowHarness
 from flowcore.windows import (
     CountEvictor,
@@ -140,8 +140,8 @@ class Restarted:
         self.pieces: list[bytes] = []
         self.heard = 0
 
-    def step(self, action: str, argument: Any) -> Outputs:
-        out = Outputs()
+    def step(self, action: str, argument: Any) -> StepOutputs:
+        out = StepOutputs()
         match action:
             case "in":
                 self.group.rows(batch(argument), out)
@@ -185,7 +185,7 @@ def shown(value: Any) -> str:
     return repr(value)
 
 
-def by_column(out: Outputs) -> tuple[Counter[str], Counter[str], int]:
+def by_column(out: StepOutputs) -> tuple[Counter[str], Counter[str], int]:
     results, late = Counter[str](), Counter[str]()
     for output, rows in out.batches:
         for row in rows.to_pylist():

@@ -6,14 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowcore.elements import Watermark, WatermarkStatus
-from flowcore.flush.withheld import Withheld
+from flowcore.flush.pending_watermarks import PendingWatermarks
 
 IDLE, ACTIVE = WatermarkStatus(idle=True), WatermarkStatus(idle=False)
 
 
 def test_nothing_waits_where_there_is_no_buffer() -> None:
     """It leaves as it was told, before any batch is known."""
-    held = Withheld(0)
+    held = PendingWatermarks(0)
     held.take((IDLE, Watermark(5)), now_ms=1_000)
 
     assert held.release(begun_ms=0) == (IDLE, Watermark(5))
@@ -21,7 +21,7 @@ def test_nothing_waits_where_there_is_no_buffer() -> None:
 
 def test_what_waits_leaves_with_a_batch_that_began_an_interval_later() -> None:
     """And of several only the latest, in the order of those that leave."""
-    held = Withheld(500)
+    held = PendingWatermarks(500)
     held.take((Watermark(5), IDLE), now_ms=1_000)
     held.take((Watermark(6),), now_ms=1_100)
     held.take((ACTIVE,), now_ms=1_200)
@@ -37,7 +37,7 @@ def test_no_watermark_leaves_early_and_none_is_forgotten(
     told: list[tuple[int, bool]], interval_ms: int
 ) -> None:
     """Whatever is told between batches; the last one leaves in the end."""
-    held, now_ms, times, left = Withheld(interval_ms), 0, {}, []
+    held, now_ms, times, left = PendingWatermarks(interval_ms), 0, {}, []
     for number, (moves, batch) in enumerate(told):
         now_ms += moves
         times[number] = now_ms
@@ -54,7 +54,7 @@ def test_no_watermark_leaves_early_and_none_is_forgotten(
 
 def test_nothing_leaves_in_backlog_unless_buffers_are_flushed_in_it() -> None:
     """Where they are, at their longer interval; what waited leaves when a batch is news."""
-    held, longer = Withheld(500, None), Withheld(500, 2_000)
+    held, longer = PendingWatermarks(500, None), PendingWatermarks(500, 2_000)
     for each in (held, longer):
         each.take((Watermark(5),), now_ms=1_000)
 

@@ -1,4 +1,4 @@
-"""Withheld: when may a watermark leave whose records wait in buffers elsewhere?
+"""PendingWatermarks: when may a watermark leave whose records wait in buffers elsewhere?
 
 Each key group flushes by itself, and a query's watermarks leave beside its records. Whatever came before a
 batch that begins an interval later has left when that batch is done, since every buffer has been flushed in
@@ -12,12 +12,12 @@ from collections.abc import Iterable
 
 from flowcore.elements import Watermark, WatermarkStatus
 
-__all__ = ["Withheld"]
+__all__ = ["PendingWatermarks"]
 
 Element = Watermark | WatermarkStatus
 
 
-class Withheld:
+class PendingWatermarks:
     """The watermarks and statuses of a query with buffers.
 
     Args:
@@ -41,7 +41,7 @@ class Withheld:
             begun_ms: When it began.
             backlog: Its records were history.
 
-        >>> held = Withheld(interval_ms=1_000)
+        >>> held = PendingWatermarks(interval_ms=1_000)
         >>> held.take([Watermark(7)], now_ms=100)
         >>> held.release(begun_ms=1_099), held.release(begun_ms=1_100)
         ((), (Watermark(timestamp_ms=7),))

@@ -1,4 +1,4 @@
-"""Lenient: how do keyed processes go on when a call of the function fails?
+"""SupportsFailureIsolation: how do keyed processes go on when a call of the function fails?
 
 The call is undone: states, timers and outputs are as they were before it. A timer that it was for is used
 up. Of a batch that fails the halves are tried, down to the records that fail by themselves.
@@ -19,7 +19,7 @@ from flowcore.process.undo import Undo
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["FailedCall", "LenientCalls"]
+__all__ = ["FailedCall", "IsolatedCalls"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class FailedCall:
     error: Exception
 
 
-class LenientCalls:
+class IsolatedCalls:
     """A context in which an operator's failing calls are undone and noted.
 
     Args:
