@@ -7,8 +7,8 @@ state over a restart. What it means in the field's words is told in docs/windows
 
 Times are integer milliseconds since the epoch, UTC, in signed 64 bits.
 
->>> from flowcore.testing.window_functions import Sum
->>> operator = WindowOperator(WindowConfig(assigner=TumblingWindows(1000), function=WindowAggregate(Sum())))
+>>> from operator import add
+>>> operator = WindowOperator(WindowConfig(assigner=TumblingWindows(1000), function=WindowReduce(add)))
 >>> state = WindowState()
 >>> operator.process(state, [KeyedRecord("a", 2, 100), KeyedRecord("a", 3, 900)]).results
 []

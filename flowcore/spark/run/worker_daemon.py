@@ -17,11 +17,11 @@ from flowcore import chains
 from flowcore.process import keyed as processes
 from flowcore.spark.operators import key_groups
 from flowcore.windows import keyed as records
-from flowcore.windows.columnar import keyed as folded
+from flowcore.windows.columnar import keyed as columnar
 
 __all__ = ["IMPORTED"]
 
-IMPORTED = (pd, pc, worker, chains, folded, processes, records, key_groups)
+IMPORTED = (pd, pc, worker, chains, columnar, processes, records, key_groups)
 """What a forked worker finds."""
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""ColumnarAggregates by column: which built-in aggregates are folded with NumPy, and what is kept for each?
+"""Aggregates by column: which built-in aggregates are folded with NumPy, and what is kept for each?
 
 What is kept is a list of *fields*, numbers that are combined by a NumPy function; aggregates share them. The
 meaning is that of `flowcore.windows.folds`, which folds record by record.

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from flowcore.windows.columnar.session_columns import stretches
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -34,6 +33,7 @@ from flowcore.windows import (
 )
 from flowcore.windows.built_in import BuiltIn, BuiltIns
 from flowcore.windows.columnar.keyed import ColumnarWindows
+from flowcore.windows.columnar.sessions import stretches
 from flowcore.windows.keyed import RecordWindows
 from flowcore.windows.triggers import (
     ContinuousEventTime,
