@@ -1,14 +1,13 @@
-"""Chains: how do Python functions run one after another in one call of a Python worker?"""
+"""Chains: run consecutive Python functions in one call of a Python worker."""
 
 from __future__ import annotations
 
-from flowcore.chains.behind import ChainBehind
-from flowcore.chains.passing import Failing, PassingChain, Way
-from flowcore.chains.reuse_check import CheckMode
-from flowcore.chains.steps import ChainSpec, Copy, Kind, Receiver, Record, Step
-from flowcore.chains.task import ChainTask, Output
+from flowcore.chains.downstream import DownstreamChain
+from flowcore.chains.passing import FailedRows, OutletRows, PassingChain
+from flowcore.chains.steps import ChainSpec, Copy, Receiver, RecordDict, Step, StepKind
+from flowcore.chains.task import ChainOutput, ChainTask
 
 __all__ = [
-    "ChainBehind", "ChainSpec", "ChainTask", "CheckMode", "Copy", "Failing", "Kind", "Output", "PassingChain",
-    "Receiver", "Record", "Step", "Way",
+    "ChainOutput", "ChainSpec", "ChainTask", "Copy", "DownstreamChain", "FailedRows", "OutletRows",
+    "PassingChain", "Receiver", "RecordDict", "Step", "StepKind",
 ]  # fmt: skip

@@ -1,8 +1,8 @@
-"""Copiers: how does a record get a copy that shares nothing which can be changed?
+"""Deep copies of records, many times faster than `copy.deepcopy`.
 
-Records are trees of dicts, lists, tuples and values that cannot be changed. For those this is many times
-faster than `copy.deepcopy`, which is asked only for what is none of them. A copier made for a schema asks no
-record what the schema knows, but believes it nothing: a record that is otherwise is copied the slower way.
+A record is a tree of dicts, lists, tuples and immutable values; anything else falls back to `copy.deepcopy`.
+A copier made for a schema skips checks that the schema makes needless. A record that does not match the
+schema is copied the slower way.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 
-__all__ = ["copier_of", "deep_copy"]
+__all__ = ["deep_copy", "make_copier"]
 
 _ATOMS = frozenset(
     {
@@ -29,7 +29,7 @@ _only_atoms = _ATOMS.issuperset
 
 
 def deep_copy(value: Any) -> Any:
-    """A copy of any value.
+    """A copy of any value that shares nothing mutable with it.
 
     >>> record = {"tags": ["a"], "at": (1, [2])}
     >>> twin = deep_copy(record)
@@ -52,18 +52,20 @@ def deep_copy(value: Any) -> Any:
     return copy.deepcopy(value)
 
 
-def copier_of(schema: pa.Schema | pa.StructType) -> Callable[[Any], Any]:
-    """What copies records of a schema; others too, but slower."""
+def make_copier(schema: pa.Schema | pa.StructType) -> Callable[[Any], Any]:
+    """Make a function that copies records of a schema; it copies other records too, but slower."""
     fields = [schema.field(position) for position in range(len(schema.names))]
-    nested = tuple((field.name, _nested(field.type)) for field in fields if pa.types.is_nested(field.type))
+    nested = tuple(
+        (field.name, _nested_copier(field.type)) for field in fields if pa.types.is_nested(field.type)
+    )
     plain = [field.name for field in fields if not pa.types.is_nested(field.type)]
     if not plain:
         return deep_copy
-    # Of one name itemgetter gives the value and no tuple.
+    # itemgetter of a single name returns the value, not a tuple.
     plain_values = itemgetter(*plain) if len(plain) > 1 else itemgetter(*plain, *plain)
     width = len(fields)
 
-    def copied(record: Any) -> Any:
+    def copy_record(record: Any) -> Any:
         if type(record) is not dict or len(record) != width:
             return deep_copy(record)
         try:
@@ -76,19 +78,19 @@ def copier_of(schema: pa.Schema | pa.StructType) -> Callable[[Any], Any]:
             return deep_copy(record)
         return new
 
-    return copied
+    return copy_record
 
 
-def _nested(kind: pa.DataType) -> Callable[[Any], Any]:
+def _nested_copier(kind: pa.DataType) -> Callable[[Any], Any]:
     if pa.types.is_struct(kind):
-        return copier_of(kind)
+        return make_copier(kind)
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         if not pa.types.is_nested(kind.value_type):
             return deep_copy
-        each = _nested(kind.value_type)
+        each = _nested_copier(kind.value_type)
 
-        def copied(values: Any) -> Any:
+        def copy_values(values: Any) -> Any:
             return [each(value) for value in values] if type(values) is list else deep_copy(values)
 
-        return copied
+        return copy_values
     return deep_copy

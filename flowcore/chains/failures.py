@@ -1,29 +1,31 @@
-"""Failures: whose function failed, on which record?
+"""The errors that a failing step of a chain raises.
 
-The one boundary between users' functions and the rest. The traceback tells everything, so nothing is noted
-per record while all goes well.
+This module is the one boundary between users' functions and the rest. Step and record are read from the
+traceback, so nothing is recorded while no function fails.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
-from types import TracebackType
+from types import MethodType, TracebackType
 from typing import Any
 
-from flowcore.chains.generated import FILENAME, Part
+from flowcore.chains.codegen import FILENAME, CompiledPart
 from flowcore.chains.steps import Step
 from flowcore.errors import FunctionError
 
-__all__ = ["Where", "failed", "failed_in_part", "misfit", "show"]
+__all__ = ["Locate", "function_error", "misfit_error", "open_functions", "part_error", "show_value"]
 
-Where = Callable[[int], str | None]
+Locate = Callable[[int], str | None]
 """The coordinates of an input record by its number, None if it has none."""
 _SHOWN = 200
 
 
-def failed_in_part(error: Exception, part: Part, where: Where) -> FunctionError:
-    """What to raise for an error that came out of generated text."""
+def part_error(error: Exception, part: CompiledPart, locate: Locate) -> FunctionError:
+    """The error to raise for an exception from a compiled part."""
     step: Step | None = None
     number: int | None = None
     record: Any = None
@@ -35,62 +37,94 @@ def failed_in_part(error: Exception, part: Part, where: Where) -> FunctionError:
             step = part.owners[trace.tb_lineno - 1] or step
             number = frame.f_locals.get("i", number)
             record = frame.f_locals.get("r0", record)
-            # Nothing called from this line, so no user's function failed: what it returned cannot be used.
+            # The line itself raised, not a function that it called: the function's result cannot be used.
             emits = trace.tb_next is None
         trace = trace.tb_next
-    place = (where(number) if number is not None else None) or show(record)
-    called = step is not None and step.kind != "filter"
-    if called and emits and isinstance(error, (AttributeError, TypeError)):
-        hint = "it emits no dicts, or cannot be called with one record"
-        return failed(step, error, place, hint=hint, number=number)
-    return failed(step, error, place, number=number)
+    place = (locate(number) if number is not None else None) or show_value(record)
+    hint = ""
+    if (
+        emits
+        and step is not None
+        and step.kind != "filter"
+        and isinstance(error, (AttributeError, TypeError))
+    ):
+        hint = "it does not emit dicts, or cannot be called with one record"
+    return function_error(step, error, place, hint=hint, number=number)
 
 
-def failed(
+def function_error(
     step: Step | None, error: Exception, place: str | None, hint: str = "", number: int | None = None
 ) -> FunctionError:
-    """What to raise for an error in a step's function."""
+    """The error to raise for an exception in a step's function."""
     name = f"operator {step.name!r}" if step is not None else "a chain of Python functions"
-    said = " ".join(str(error).split())
-    said = said if len(said) <= _SHOWN else f"{said[:_SHOWN]}..."
-    at = _line_of(error)
-    parts = [f"{name}: its function raised {type(error).__name__}{f': {said}' if said else ''}"]
+    message = _shorten(str(error))
+    at, trace, ours = None, error.__traceback__, Path(__file__).parent
+    while trace is not None:  # the innermost line that is not the chain's own
+        file = trace.tb_frame.f_code.co_filename
+        if file != FILENAME and Path(file).parent != ours:
+            at = f"{Path(file).name}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    parts = [f"{name}: its function raised {type(error).__name__}{f': {message}' if message else ''}"]
     parts += [f"at {at}"] if at else []
     parts += [f"for the record {place}"] if place else []
     text = " ".join(parts)
-    return _numbered(FunctionError(f"{text} ({hint})" if hint else text), step, number)
+    return _attribute(FunctionError(f"{text} ({hint})" if hint else text), step, number)
 
 
-def _line_of(error: Exception) -> str | None:
-    """File and line in the user's function."""
-    trace, found = error.__traceback__, None
-    ours = Path(__file__).parent
-    while trace is not None:
-        file = trace.tb_frame.f_code.co_filename
-        if file != FILENAME and Path(file).parent != ours:
-            found = f"{Path(file).name}:{trace.tb_lineno}"
-        trace = trace.tb_next
-    return found
-
-
-def misfit(step: Step, what: str, place: str | None, number: int | None = None) -> FunctionError:
-    """What to raise for a record that is none of the operator's schema."""
-    beside = f", for the record {place}" if place else ""
+def misfit_error(step: Step, what: str, place: str | None, number: int | None = None) -> FunctionError:
+    """The error to raise for a record that does not match the operator's schema."""
+    record = f", for the record {place}" if place else ""
     columns = ", ".join(f"{each.name}: {each.type}" for each in step.schema)
     error = FunctionError(
-        f"operator {step.name!r} {what}{beside}: it could not go on as a row; declared are {columns}; make "
+        f"operator {step.name!r} {what}{record}: it could not become a row; declared are {columns}; make "
         "its function emit that, or pass another schema"
     )
-    return _numbered(error, step, number)
+    return _attribute(error, step, number)
 
 
-def _numbered(error: FunctionError, step: Step | None, number: int | None) -> FunctionError:
+def show_value(value: Any) -> str:
+    """The beginning of a value's text, on one line."""
+    return _shorten(repr(value))
+
+
+@contextmanager
+def open_functions(steps: Iterable[Step]) -> Iterator[None]:
+    """Call ``open`` of the steps' functions, and ``close`` at the end, once for each object.
+
+    Raises:
+        FunctionError: One of them could not be opened or closed; the others are closed nevertheless.
+    """
+
+    def call(step: Step, owner: Any, name: str) -> None:
+        try:
+            getattr(owner, name)()
+        except Exception as error:
+            raise function_error(step, error, None, hint=f"in {name}()") from error
+
+    seen: set[int] = set()
+    with ExitStack() as stack:
+        for step in steps:
+            owner: Any = step.function
+            while isinstance(owner, partial):
+                owner = owner.func
+            if isinstance(owner, MethodType):
+                owner = owner.__self__
+            if isinstance(owner, type) or id(owner) in seen:
+                continue
+            seen.add(id(owner))
+            if callable(getattr(owner, "open", None)):
+                call(step, owner, "open")
+            if callable(getattr(owner, "close", None)):
+                stack.callback(call, step, owner, "close")
+        yield
+
+
+def _attribute(error: FunctionError, step: Step | None, number: int | None) -> FunctionError:
     error.operator = None if step is None else step.name
     error.number = number
     return error
 
 
-def show(value: Any) -> str:
-    """The begin of a value, on one line."""
-    text = " ".join(repr(value).split())
+def _shorten(text: str) -> str:
+    text = " ".join(text.split())
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."

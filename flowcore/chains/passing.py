@@ -1,8 +1,9 @@
-"""Passing: how do rows that are no records of a chain, and columns that are not its, get past its functions?
+"""A chain over some rows and columns of a stream; all others pass it unchanged.
 
-A live query's rows carry more than their record: where it comes from, which branch it is on; and rows of
-other branches, bad messages and latency markers stand between them. They cross the worker as Arrow columns
-and never become Python objects. A record that comes out carries what the record carried that it was made of.
+A row of a live query has more columns than its record, such as its coordinates and its branch. Between the
+rows of a chain are rows of other branches, bad messages and latency markers. All these cross the worker as
+Arrow columns and never become Python objects. An output carries the other columns of the record that it was
+made from.
 """
 
 from __future__ import annotations
@@ -15,23 +16,23 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flowcore.chains.reuse_check import CheckMode
 from flowcore.chains.steps import ChainSpec
-from flowcore.chains.task import ChainTask, Output
+from flowcore.chains.task import ChainOutput, ChainTask
 from flowcore.errors import FunctionError
+from flowcore.settings.typed import CheckMode
 
-__all__ = ["Failing", "PassingChain", "Way"]
+__all__ = ["FailedRows", "OutletRows", "PassingChain"]
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Way:
-    """How the records of an outlet go on.
+class OutletRows:
+    """The rows that an outlet's records become.
 
     Attributes:
-        branch: The value of the branch column in their rows; None where there is no such column.
-        columns: What their columns are called then, by name.
-        step: Tells apart the records that were made of one: what is put behind the ordinal, with a number;
-            None where each record makes one at most.
+        branch: The value of their branch column; None if there is no such column.
+        columns: The names of the record's columns in the rows, by the names in the record.
+        step: Distinguishes the outputs of one record: it is appended to the ordinal, with a number; None if
+            each record has at most one output.
     """
 
     branch: int | None
@@ -40,14 +41,14 @@ class Way:
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Failing:
-    """How a record goes on for which a function fails: as a bad message, with all that its row carries.
+class FailedRows:
+    """The rows that records become for which a function failed: bad messages with their other columns.
 
     Attributes:
-        branch: The value of the branch column in its row.
-        value: The column of its message's bytes; where they are null, the failure stops the query.
-        reason: The column of why it is bad.
-        operator: The column of whose function failed.
+        branch: The value of their branch column.
+        value: The column of the message's bytes; if it is null, the failure stops the query.
+        reason: The column for the error.
+        operator: The column for the failing operator's name.
     """
 
     branch: int
@@ -62,16 +63,16 @@ class PassingChain:
 
     Attributes:
         spec: The chain.
-        check: Whether functions are watched.
-        inputs: What the chain's input columns are called in the batches, by name.
+        check: Which records the reuse check watches.
+        inputs: The names of the chain's input columns in the batches, by the names in the chain.
         branch: The branch column, if the result has one.
-        number: The value of the branch column in the chain's rows; None if all rows are its.
-        carried: The columns that an output has from the record that it was made of.
-        ordinal: One of these, which tells apart the outputs of one record; None if there is none.
-        coordinates: Those of these that say where a record was: topic, partition, offset; or none.
-        ways: Of each outlet.
-        schema: Of the result.
-        failing: Of records for which a function fails; None if that stops everything.
+        number: The value of the branch column in the chain's rows; None if all rows are the chain's.
+        carried: The columns that an output takes from the record that it was made from.
+        ordinal: The carried column that distinguishes the outputs of one record, if there is one.
+        coordinates: The carried columns with a record's topic, partition and offset, if there are any.
+        outlets: The rows of each outlet.
+        schema: The columns of the result.
+        failed: The rows of records for which a function failed; None if a failure stops the query.
     """
 
     spec: ChainSpec
@@ -82,27 +83,28 @@ class PassingChain:
     carried: Sequence[str]
     ordinal: str | None
     coordinates: Sequence[str]
-    ways: Sequence[Way]
+    outlets: Sequence[OutletRows]
     schema: pa.Schema
-    failing: Failing | None = None
+    failed: FailedRows | None = None
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The outputs of each batch, then those of its rows that are not the chain's."""
-        lenient = self.failing is not None
-        task = ChainTask(self.spec, indexed=bool(self.carried), check=self.check, lenient=lenient)
+        """For each batch its outputs, then the rows that are not the chain's."""
+        isolate = self.failed is not None
+        task = ChainTask(self.spec, indexed=bool(self.carried), check=self.check, isolate_failures=isolate)
         with task.running():
             for batch in batches:
-                mine, others = self._parted(batch)
+                mine, others = self._split(batch)
                 if mine.num_rows:
                     inputs = mine.select(list(self.inputs.values())).rename_columns(list(self.inputs))
-                    for output in task.run(inputs, self._where(mine)):
-                        yield self._made(output, mine)
-                    if task.refused and self.failing is not None:
-                        yield self._refused(task.refused, mine, self.failing)
+                    for output in task.run(inputs, self._locator(mine)):
+                        yield self._output_rows(output, mine)
+                    if task.refused and self.failed is not None:
+                        yield self._failed_rows(task.refused, mine, self.failed)
                 if others is not None and others.num_rows:
-                    yield self._passed(others)
+                    known = [name for name in self.schema.names if name in set(others.schema.names)]
+                    yield self._rows({name: others.column(name) for name in known}, others.num_rows)
 
-    def _parted(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.RecordBatch | None]:
+    def _split(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.RecordBatch | None]:
         if self.number is None or self.branch is None:
             return batch, None
         mine = pc.equal(batch.column(self.branch), pa.scalar(self.number, batch.column(self.branch).type))
@@ -110,64 +112,59 @@ class PassingChain:
             return batch, None
         return batch.filter(mine), batch.filter(pc.invert(mine))
 
-    def _where(self, mine: pa.RecordBatch) -> Callable[[int], str | None] | None:
+    def _locator(self, mine: pa.RecordBatch) -> Callable[[int], str | None] | None:
         if not self.coordinates:
             return None
 
-        def where(number: int) -> str | None:
+        def locate(number: int) -> str | None:
             topic, partition, offset = (mine.column(name)[number].as_py() for name in self.coordinates)
             return None if topic is None else f"{topic}[{partition}]@{offset}"
 
-        return where
+        return locate
 
-    def _made(self, output: Output, mine: pa.RecordBatch) -> pa.RecordBatch:
-        way = self.ways[output.outlet]
-        physical = {now: output.batch.column(name) for name, now in way.columns.items()}
-        if self.branch is not None and way.branch is not None:
-            physical[self.branch] = pa.repeat(pa.scalar(way.branch, pa.int32()), output.batch.num_rows)
+    def _output_rows(self, output: ChainOutput, mine: pa.RecordBatch) -> pa.RecordBatch:
+        outlet = self.outlets[output.outlet]
+        columns = {column: output.batch.column(name) for name, column in outlet.columns.items()}
+        if self.branch is not None and outlet.branch is not None:
+            columns[self.branch] = pa.repeat(pa.scalar(outlet.branch, pa.int32()), output.batch.num_rows)
         if output.origins is not None:
             origins = np.asarray(output.origins, dtype=np.int64)
-            whole = len(origins) == mine.num_rows and bool((origins == np.arange(len(origins))).all())
-            places: Any = pa.array(origins)
+            all_rows = len(origins) == mine.num_rows and bool((origins == np.arange(len(origins))).all())
+            positions: Any = pa.array(origins)
             for name in self.carried:
                 column = mine.column(name)
-                physical[name] = column if whole else column.take(places)
-            if self.ordinal is not None and way.step is not None:
-                physical[self.ordinal] = _told_apart(physical[self.ordinal], origins, way.step)
-        return self._row_batch(physical, output.batch.num_rows)
+                columns[name] = column if all_rows else column.take(positions)
+            if self.ordinal is not None and outlet.step is not None:
+                columns[self.ordinal] = _distinct_ordinals(columns[self.ordinal], origins, outlet.step)
+        return self._rows(columns, output.batch.num_rows)
 
-    def _refused(
-        self, errors: Mapping[int, FunctionError], mine: pa.RecordBatch, failing: Failing
+    def _failed_rows(
+        self, errors: Mapping[int, FunctionError], mine: pa.RecordBatch, failed: FailedRows
     ) -> pa.RecordBatch:
-        places = sorted(errors)
-        rows = mine.take(pa.array(places))
-        for place, value in zip(places, rows.column(failing.value), strict=True):
+        numbers = sorted(errors)
+        rows = mine.take(pa.array(numbers))
+        for number, value in zip(numbers, rows.column(failed.value), strict=True):
             if not value.is_valid:
-                raise errors[place]
-        physical = {name: rows.column(name) for name in rows.schema.names}
-        physical[failing.reason] = pa.array([str(errors[place]) for place in places])
-        physical[failing.operator] = pa.array([errors[place].operator for place in places], pa.string())
+                raise errors[number]
+        columns = {name: rows.column(name) for name in rows.schema.names}
+        columns[failed.reason] = pa.array([str(errors[number]) for number in numbers])
+        columns[failed.operator] = pa.array([errors[number].operator for number in numbers], pa.string())
         if self.branch is not None:
-            physical[self.branch] = pa.repeat(pa.scalar(failing.branch, pa.int32()), len(places))
-        return self._row_batch(physical, len(places))
+            columns[self.branch] = pa.repeat(pa.scalar(failed.branch, pa.int32()), len(numbers))
+        return self._rows(columns, len(numbers))
 
-    def _passed(self, others: pa.RecordBatch) -> pa.RecordBatch:
-        known = set(others.schema.names)
-        kept = [name for name in self.schema.names if name in known]
-        return self._row_batch({name: others.column(name) for name in kept}, others.num_rows)
-
-    def _row_batch(self, physical: Mapping[str, Any], rows: int) -> pa.RecordBatch:
-        columns = []
+    def _rows(self, columns: Mapping[str, Any], count: int) -> pa.RecordBatch:
+        found = []
         for field in self.schema:
-            column = physical.get(field.name)
+            column = columns.get(field.name)
             if column is None:
-                column = pa.nulls(rows, field.type)
-            columns.append(column if column.type == field.type else column.cast(field.type))
-        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+                column = pa.nulls(count, field.type)
+            found.append(column if column.type == field.type else column.cast(field.type))
+        return pa.RecordBatch.from_arrays(found, schema=self.schema)
 
 
-def _told_apart(ordinals: Any, origins: Any, step: str) -> Any:
-    """The first output of a record keeps its ordinal, so that it does not depend on there being others."""
+def _distinct_ordinals(ordinals: Any, origins: Any, step: str) -> Any:
+    """Distinct ordinals for the outputs of one record; the first output keeps the ordinal of the record."""
     first = np.flatnonzero(np.concatenate(([True], origins[1:] != origins[:-1])))
     counts = np.diff(np.append(first, len(origins)))
     number = np.arange(len(origins)) - np.repeat(first, counts)

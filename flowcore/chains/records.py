@@ -1,6 +1,7 @@
-"""Records: how does an Arrow batch become dicts, and dicts an Arrow batch?
+"""Conversion between Arrow batches and dicts, checked against a schema.
 
-Column by column, since Arrow converts a whole column many times faster than row by row. A map is a dict.
+It works column by column, since Arrow converts a whole column many times faster than single rows. A map
+becomes a dict.
 """
 
 from __future__ import annotations
@@ -12,43 +13,42 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from flowcore.chains.steps import Record
+from flowcore.chains.failures import misfit_error
+from flowcore.chains.steps import RecordDict, Step
 
-__all__ = ["Misfit", "MisfitError", "batch_writer", "misfits", "records_of"]
+__all__ = [
+    "Misfit", "MisfitError", "batch_writer", "combine_batches", "conform_batch", "find_misfits", "to_records",
+]  # fmt: skip
 
 _SHOWN = 80
 
 
 class Misfit(NamedTuple):
-    """Which record does not fit, and what of it."""
+    """The position of a record that does not match a schema, and why."""
 
     position: int
     what: str
 
 
 class MisfitError(Exception):
-    """A record that does not fit the schema; caught in this package, which knows whose it is."""
+    """A record does not match the schema; caught inside this package, which adds the operator."""
 
     def __init__(self, misfit: Misfit) -> None:
         super().__init__(misfit.what)
         self.misfit = misfit
 
 
-def records_of(batch: pa.RecordBatch) -> list[Record]:
-    """The rows as dicts, which nothing else refers to."""
+def to_records(batch: pa.RecordBatch) -> list[RecordDict]:
+    """The rows as new dicts."""
     names = batch.schema.names
     if not names:
         return [{} for _ in range(batch.num_rows)]
-    columns = [_values(column) for column in batch.columns]
-    return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
-
-
-def _values(column: Any) -> list[Any]:
-    # Arrow is ten times faster where it need not look for maps.
-    found: list[Any] = (
+    columns: list[Any] = [
+        # Arrow is ten times faster if it need not search for maps.
         column.to_pylist(maps_as_pydicts="lossy") if _has_maps(column.type) else column.to_pylist()
-    )
-    return found
+        for column in batch.columns
+    ]
+    return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
 def _has_maps(kind: pa.DataType) -> bool:
@@ -57,37 +57,37 @@ def _has_maps(kind: pa.DataType) -> bool:
     return any(_has_maps(kind.field(position).type) for position in range(kind.num_fields))
 
 
-def batch_writer(schema: pa.Schema) -> Callable[[Sequence[Record]], pa.RecordBatch]:
-    """What makes batches of records; columns that the schema does not have are left out.
+def batch_writer(schema: pa.Schema) -> Callable[[Sequence[RecordDict]], pa.RecordBatch]:
+    """Make a function that converts records to a batch; columns that the schema lacks are dropped.
 
-    The writer raises `MisfitError` for a record without a column, or with a value that is not of its type.
+    The function raises `MisfitError` for a record that lacks a column or has a value of another type.
     """
-    # Two names at least, since of one it would give the value and no tuple.
+    # At least two names, since itemgetter of a single name returns the value, not a tuple.
     values_of = itemgetter(*schema.names, *schema.names[:1])
     rows = pa.struct(list(schema))
 
-    def written(records: Sequence[Record]) -> pa.RecordBatch:
+    def write(records: Sequence[RecordDict]) -> pa.RecordBatch:
         try:
-            # Arrow takes a column that is missing for a null one.
+            # Arrow would take a missing column for a null.
             deque(map(values_of, records), maxlen=0)
             columns: Any = pa.array(records, type=rows)
         except (KeyError, TypeError, AttributeError, OverflowError, ValueError, pa.ArrowException) as error:
-            nothing = Misfit(0, f"emits records that are no batch: {error}")
-            raise MisfitError(next(misfits(records, schema), nothing)) from None
+            unknown = Misfit(0, f"emits records that do not make a batch: {error}")
+            raise MisfitError(next(find_misfits(records, schema), unknown)) from None
         return pa.RecordBatch.from_arrays(columns.flatten(), schema=schema)
 
-    return written
+    return write
 
 
-def misfits(records: Sequence[Any], schema: pa.Schema) -> Iterator[Misfit]:
-    """The records that do not fit, and what of each."""
+def find_misfits(records: Sequence[Any], schema: pa.Schema) -> Iterator[Misfit]:
+    """The records that do not match a schema."""
     for position, record in enumerate(records):
-        what = _misfit(record, schema)
+        what = _why_misfit(record, schema)
         if what is not None:
             yield Misfit(position, what)
 
 
-def _misfit(record: Any, schema: pa.Schema) -> str | None:
+def _why_misfit(record: Any, schema: pa.Schema) -> str | None:
     if not isinstance(record, dict):
         return f"emits a {type(record).__name__}, and a record is a dict"
     for field in schema:
@@ -97,10 +97,41 @@ def _misfit(record: Any, schema: pa.Schema) -> str | None:
         try:
             pa.array([value], type=field.type)
         except (TypeError, AttributeError, OverflowError, ValueError, pa.ArrowException):
-            return f"emits {field.name}={_shown(value)}, which is no {field.type}"
+            text = repr(value)
+            text = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+            return f"emits {field.name}={text}, which is not {field.type}"
     return None
 
 
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+def combine_batches(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    """One batch with the rows of several."""
+    if len(batches) == 1:
+        return batches[0]
+    (whole,) = pa.Table.from_batches(batches).combine_chunks().to_batches()
+    return whole
+
+
+def conform_batch(step: Step, result: Any) -> pa.RecordBatch:
+    """The result of a ``map_batches`` function, with the declared columns in their order and types.
+
+    Raises:
+        FunctionError: It is not a batch, a column is missing, or one cannot be cast.
+    """
+    if isinstance(result, pa.Table):
+        result = result.combine_chunks()
+        batches = result.to_batches()
+        result = batches[0] if batches else pa.RecordBatch.from_pylist([], schema=result.schema)
+    if not isinstance(result, pa.RecordBatch):
+        raise misfit_error(step, f"emits a {type(result).__name__}, not an Arrow record batch", None)
+    columns = []
+    for declared in step.schema:
+        position = result.schema.get_field_index(declared.name)
+        if position < 0:
+            raise misfit_error(step, f"emits a batch without the column {declared.name!r}", None)
+        column = result.column(position)
+        try:
+            columns.append(column if column.type == declared.type else column.cast(declared.type))
+        except pa.ArrowException as error:
+            what = f"emits {declared.name} as {column.type}, which is not {declared.type} ({error})"
+            raise misfit_error(step, what, None) from error
+    return pa.RecordBatch.from_arrays(columns, schema=step.schema)

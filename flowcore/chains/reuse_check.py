@@ -1,40 +1,40 @@
-"""The check: does every function keep what it promised of its records?
+"""The reuse check: does each function treat its records as its operator attributes declare?
 
-Runs the same steps as the generated text, one after the other and slowly, and looks at the records around
-each call of a user's function. So it knows whose call has changed a record that is not its own any more, or
-still another's. It raises at once: from there on no result could be trusted.
+It runs the same steps as the generated function, slowly, and compares records before and after each call of a
+user's function. So it detects which function changed a record after emitting it, or a record that others
+share. It raises at once, since no later result could be trusted.
 
-It cannot see a part of a record that a function keeps, only the record itself.
+It detects a function that keeps a record, but not one that keeps a part of a record.
 """
 
 from __future__ import annotations
 
 import gc
+import pickle
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NoReturn
+from typing import Any, NoReturn
 
-from flowcore.chains.copiers import copier_of
-from flowcore.chains.failures import Where, failed, failed_in_part, show
-from flowcore.chains.fingerprints import changed_column, fingerprint
-from flowcore.chains.generated import Part
+from flowcore.chains.codegen import CompiledPart
+from flowcore.chains.copiers import make_copier
+from flowcore.chains.failures import Locate, function_error, part_error, show_value
 from flowcore.chains.steps import Copy, Receiver, Step
 from flowcore.errors import ObjectReuseError
+from flowcore.settings.typed import CheckMode
 
-__all__ = ["CheckMode", "Checked"]
+__all__ = ["ReuseCheck", "changed_column", "freeze"]
 
-CheckMode = Literal["off", "sample", "full"]
 _EVERY = 1000
 _PAIR = 2
-"""Two records in a row: what a function changes in its next call is seen then."""
+"""Two consecutive records, so that a change in the function's next call is detected."""
 _REMEMBERED = 4
 
 
 @dataclass(slots=True)
 class _Guard:
-    """A record that several may look at, or its sender still does."""
+    """A record that several steps share, or that its sender may still use."""
 
     record: Any
     before: Any
@@ -43,25 +43,25 @@ class _Guard:
 
 
 @dataclass(slots=True)
-class Checked:
-    """Per-record steps that are checked, all or a sample of their records.
+class ReuseCheck:
+    """Runs per-record steps, and checks all records or a sample of them.
 
     Attributes:
         part: The same steps, compiled.
-        sender: Whose output the input is, None for the chain's.
+        sender: The step whose output is the input, None for the chain's input.
         schema: The input's columns.
         receivers: The steps that read it.
         mode: ``"sample"`` or ``"full"``.
-        where: The coordinates of an input record.
-        every: Of a sample, two records in so many are checked.
+        locate: The coordinates of an input record.
+        every: A sample is two records out of this many.
     """
 
-    part: Part
+    part: CompiledPart
     sender: Step | None
     schema: Any
     receivers: Sequence[Receiver]
     mode: CheckMode
-    where: Where = lambda _: None
+    locate: Locate = lambda _: None
     every: int = _EVERY
     _seen: int = 0
     _guards: list[_Guard] = field(default_factory=list)
@@ -72,73 +72,73 @@ class Checked:
     _record: Any = None
 
     def run(self, records: Sequence[Any], start: int, exits: Sequence[Any]) -> None:
-        """As the compiled part does it."""
+        """Run the steps, as `CompiledPart.run` does."""
         self._exits = exits
-        self._guards.clear()  # of a record that failed
+        self._guards.clear()  # left over from a record that failed
         position = 0
         while position < len(records):
             phase = (self._seen + position) % self.every
             if self.mode == "full":
                 size = len(records)
-                self._checked(records, start)
+                self._run_checked(records, start)
             elif phase < _PAIR:
                 size = _PAIR - phase
-                self._checked(records[position : position + size], start + position)
+                self._run_checked(records[position : position + size], start + position)
             else:
                 size = self.every - phase
-                self._unchecked(records[position : position + size], start + position)
+                self._run_unchecked(records[position : position + size], start + position)
             position += size
         self._seen += len(records)
 
-    def _unchecked(self, records: Sequence[Any], start: int) -> None:
+    def _run_unchecked(self, records: Sequence[Any], start: int) -> None:
         try:
             self.part.run(records, start, self._exits)
         except Exception as error:
-            raise failed_in_part(error, self.part, self.where) from error
+            raise part_error(error, self.part, self.locate) from error
 
-    def _checked(self, records: Sequence[Any], start: int) -> None:
+    def _run_checked(self, records: Sequence[Any], start: int) -> None:
         for number, record in enumerate(records, start):
             self._number, self._record = number, record
             self._emit(record, self.sender, self.schema, self.receivers, is_input=True)
 
     def place(self) -> str:
-        """The input record that is being looked at."""
-        return self.where(self._number) or show(self._record)
+        """The current input record, for errors."""
+        return self.locate(self._number) or show_value(self._record)
 
     def _emit(
         self, record: Any, sender: Step | None, schema: Any, receivers: Sequence[Receiver], *, is_input: bool
     ) -> None:
-        given = [(self._copied(record, receiver.copy, schema, sender), receiver) for receiver in receivers]
+        inputs = [(self._copy(record, receiver.copy, schema, sender), receiver) for receiver in receivers]
         leaves = sender is not None and sender.outlet is not None and not is_input
         if leaves and sender is not None:
-            self._leave(sender, None, self._copied(record, sender.outlet_copy, schema, sender))
+            self._leave(sender, None, self._copy(record, sender.outlet_copy, schema, sender))
         sharing = [receiver.step.name for receiver in receivers if receiver.copy != "deep"]
         sharing += ["the output"] if leaves and sender is not None and sender.outlet_copy != "deep" else []
         guarded = sender is not None and sharing and (len(sharing) > 1 or sender.stores_output)
         if guarded and sender is not None:
             stored = [sender.name] if sender.stores_output else []
             others = " and ".join(map(repr, [*stored, *sharing]))
-            self._guards.append(_Guard(record, fingerprint(record), sender, others))
-        for each, receiver in given:
+            self._guards.append(_Guard(record, freeze(record), sender, others))
+        for each, receiver in inputs:
             self._receive(each, sender, receiver)
         if guarded:
             self._guards.pop()
 
-    def _copied(self, record: Any, copy: Copy, schema: Any, sender: Step | None) -> Any:
+    def _copy(self, record: Any, copy: Copy, schema: Any, sender: Step | None) -> Any:
         if copy == "reuse":
             return record
         try:
             if copy == "shallow":
                 return record.copy()
             if id(schema) not in self._copiers:
-                self._copiers[id(schema)] = copier_of(schema)
+                self._copiers[id(schema)] = make_copier(schema)
             return self._copiers[id(schema)](record)
         except Exception as error:
-            raise failed(sender, error, self.place(), number=self._number) from error
+            raise function_error(sender, error, self.place(), number=self._number) from error
 
     def _leave(self, sender: Step | None, receiver: Step | None, record: Any) -> None:
-        for (take, count), way in zip(self._exits, self.part.exits, strict=True):
-            if way.sender is sender and way.receiver is receiver:
+        for (take, count), leaving in zip(self._exits, self.part.exits, strict=True):
+            if leaving.sender is sender and leaving.receiver is receiver:
                 take(record)
                 count(self._number)
 
@@ -147,14 +147,14 @@ class Checked:
         if step.kind == "map_batches":
             self._leave(sender, step, record)
             return
-        # Of a record that nobody else has, its first owner may do what it likes.
+        # Nothing else refers to an input record, so its first step may do anything with it.
         lent = sender is not None and receiver.copy == "reuse" and not step.stores_input
         watched = _Watched(self, step, sender, record if lent else None)
         references = sys.getrefcount(record)
         with watched:
             result = step.function(record)
         if lent and step.kind != "flat_map" and _more(record, references + _inside(result, record)):
-            _kept(step, sender)
+            _raise_kept(step, sender)
         match step.kind:
             case "map":
                 self._pass_on(step, result)
@@ -170,7 +170,7 @@ class Checked:
                     del emitted
                 del result
                 if lent and not handed_on and _more(record, references):
-                    _kept(step, sender)
+                    _raise_kept(step, sender)
 
     def _each(self, watched: _Watched, results: Any) -> Iterator[Any]:
         with watched:
@@ -189,9 +189,9 @@ class Checked:
 
 
 class _Watched:
-    """Around each piece of a user's code: the records that it must leave alone."""
+    """Checks, around a call of a user's code, the records that it must not change."""
 
-    def __init__(self, check: Checked, step: Step, sender: Step | None, lent: Any) -> None:
+    def __init__(self, check: ReuseCheck, step: Step, sender: Step | None, lent: Any) -> None:
         self.check = check
         self.step = step
         self.sender = sender
@@ -202,46 +202,42 @@ class _Watched:
     def __enter__(self) -> None:
         check = self.check
         if self.lent is not None:
-            self.before = fingerprint(self.lent)
+            self.before = freeze(self.lent)
         self.emitted = [
-            (record, fingerprint(record))
-            for record in check._emitted.get(self.step, ())  # noqa: SLF001 - of this module
+            (record, freeze(record))
+            for record in check._emitted.get(self.step, ())  # noqa: SLF001 - defined in this module
             if record is not self.lent
         ]
         for guard in check._guards:  # noqa: SLF001
-            guard.before = fingerprint(guard.record)
+            guard.before = freeze(guard.record)
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         check, step = self.check, self.step
         if isinstance(error, Exception):
-            raise failed(step, error, check.place(), number=check._number) from error  # noqa: SLF001
+            raise function_error(step, error, check.place(), number=check._number) from error  # noqa: SLF001
         if error is not None:
             return
         for record, before in self.emitted:
-            after = fingerprint(record)
-            if after != before:
-                _changed_later(step, changed_column(before, after))
+            if (after := freeze(record)) != before:
+                _raise_changed_later(step, changed_column(before, after))
         for guard in check._guards:  # noqa: SLF001
-            after = fingerprint(guard.record)
-            if after != guard.before:
-                _changed_shared(step, guard, changed_column(guard.before, after))
-        if self.lent is not None:
-            after = fingerprint(self.lent)
-            if after != self.before:
-                _changed_lent(step, self.sender, changed_column(self.before, after))
+            if (after := freeze(guard.record)) != guard.before:
+                _raise_changed_shared(step, guard, changed_column(guard.before, after))
+        if self.lent is not None and (after := freeze(self.lent)) != self.before:
+            _raise_changed_lent(step, self.sender, changed_column(self.before, after))
         self.emitted = []
 
 
 def _more(record: Any, references: int) -> bool:
-    """Whether more than so many refer to a record; one more is this function's own."""
+    """Whether a record has more than this many references, besides the one of this function."""
     if sys.getrefcount(record) <= references + 1:
         return False
-    gc.collect()  # a function of the user's that calls itself holds its arguments until then
+    gc.collect()  # a recursive function of the user holds its arguments until then
     return sys.getrefcount(record) > references + 1
 
 
 def _inside(result: Any, record: Any) -> int:
-    """How often a result refers to a record."""
+    """The number of references from a result to a record."""
     if result is record:
         return 1
     if type(result) is dict:
@@ -255,16 +251,16 @@ def _column(column: str | None) -> str:
     return f" (column {column!r})" if column is not None else ""
 
 
-def _changed_later(step: Step, column: str | None) -> NoReturn:
+def _raise_changed_later(step: Step, column: str | None) -> NoReturn:
     msg = (
-        f"operator {step.name!r}: its function changed a record after it had put it out{_column(column)}, "
-        "though it declares is_output_value_stored=False: whoever has the record sees the change; make a new "
-        "record each time, or declare is_output_value_stored=True"
+        f"operator {step.name!r}: its function changed a record after it had emitted it{_column(column)}, "
+        "though it declares is_output_value_stored=False: every holder of the record sees the change; make a "
+        "new record each time, or declare is_output_value_stored=True"
     )
     raise ObjectReuseError(msg)
 
 
-def _changed_shared(step: Step, guard: _Guard, column: str | None) -> NoReturn:
+def _raise_changed_shared(step: Step, guard: _Guard, column: str | None) -> NoReturn:
     sender = guard.sender.name
     if guard.sender.stores_output:
         cause = f"pipeline.object-reuse is true, though {sender!r} declares is_output_value_stored=True"
@@ -273,27 +269,60 @@ def _changed_shared(step: Step, guard: _Guard, column: str | None) -> NoReturn:
         cause = f"{step.name!r} has input_record_stored={step.stores_input}, {sender!r} stores no output"
         remedy = f"or declare is_output_value_stored=True on {sender!r}, so that each gets a deep copy"
     msg = (
-        f"operator {step.name!r}: its function changes a record that {sender!r} put out{_column(column)} and "
+        f"operator {step.name!r}: its function changes a record that {sender!r} emitted{_column(column)} and "
         f"that {guard.others} share ({cause}): the others see the change; make a new record, {remedy}"
     )
     raise ObjectReuseError(msg)
 
 
-def _changed_lent(step: Step, sender: Step | None, column: str | None) -> NoReturn:
+def _raise_changed_lent(step: Step, sender: Step | None, column: str | None) -> NoReturn:
     source = sender.name if sender is not None else "the input"
     msg = (
-        f"operator {step.name!r}: its function changes the record that it was given{_column(column)}, the "
-        f"very object of {source!r}, though it declares input_record_stored=False: whoever else has the "
-        "record would see the change; make a new record, or declare input_record_stored=True"
+        f"operator {step.name!r}: its function changes the record that it received{_column(column)}, "
+        f"the same object that {source!r} has, though it declares input_record_stored=False: every other "
+        "holder of the record would see the change; make a new record, or declare input_record_stored=True"
     )
     raise ObjectReuseError(msg)
 
 
-def _kept(step: Step, sender: Step | None) -> NoReturn:
+def _raise_kept(step: Step, sender: Step | None) -> NoReturn:
     source = sender.name if sender is not None else "the input"
     msg = (
-        f"operator {step.name!r}: its function keeps the record that it was given, the very object of "
-        f"{source!r}, though it declares input_record_stored=False: it would change when others change it; "
-        "keep a copy, or declare input_record_stored=True"
+        f"operator {step.name!r}: its function keeps the record that it received, the same object that "
+        f"{source!r} has, though it declares input_record_stored=False: it would change when others change "
+        "it; keep a copy, or declare input_record_stored=True"
     )
     raise ObjectReuseError(msg)
+
+
+def freeze(value: Any) -> Any:
+    """An immutable image of a value, to be compared with ``==``.
+
+    A NaN is equal to itself, and 1 equals neither True nor 1.0.
+
+    >>> record = {"tags": ["a"]}
+    >>> before = freeze(record)
+    >>> record["tags"].append("b")
+    >>> before == freeze(record), changed_column(before, freeze(record))
+    (False, 'tags')
+    """
+    kind = type(value)
+    if kind is dict:
+        return (kind, tuple((key, freeze(each)) for key, each in value.items()))
+    if kind is list or kind is tuple:
+        return (kind, tuple(map(freeze, value)))
+    if kind is float or kind is complex:
+        return (kind, repr(value))
+    try:
+        hash(value)
+    except TypeError:
+        return (kind, pickle.dumps(value, 5))
+    return (kind, value)
+
+
+def changed_column(before: Any, after: Any) -> str | None:
+    """The first column in which two images of a record differ, None if they are not of records."""
+    if before[0] is not dict or after[0] is not dict:
+        return None
+    old, new = dict(before[1]), dict(after[1])
+    return next((str(key) for key in {**old, **new} if old.get(key) != new.get(key)), None)

@@ -1,6 +1,6 @@
-"""Steps: which Python functions run one after another on each record, and who copies what for whom?
+"""The description of a chain: its Python functions, their order, and the copies between them.
 
-A plain description, made where the flow is planned and sent to the worker. It knows no flow and no engine.
+It is made when the query is compiled, and pickled to the workers.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-__all__ = ["ChainSpec", "Copy", "Kind", "Receiver", "Record", "Step"]
+__all__ = ["ChainSpec", "Copy", "Receiver", "RecordDict", "Step", "StepKind"]
 
 Copy = Literal["reuse", "shallow", "deep"]
-"""The very object; a new record of the same values; a record that shares nothing that can be changed."""
+"""The same object; a new dict with the same values; a record that shares nothing mutable."""
 
-Kind = Literal["map", "filter", "flat_map", "map_batches", "process"]
+StepKind = Literal["map", "filter", "flat_map", "map_batches", "process"]
 
-Record = dict[str, Any]
+RecordDict = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -27,22 +27,22 @@ class Step:
 
     Attributes:
         name: The operator's name, for errors.
-        kind: How its function is called: with a record (``map``, ``filter``, ``flat_map``) or with an Arrow
-            batch (``map_batches``). A ``process`` is a head that is called by key groups, and not here: its
-            outputs are the chain's input.
-        function: The user's. One with ``open`` and ``close`` is opened before its first call in a task, and
-            closed after the last.
-        schema: What it emits; columns that a record has beside these are dropped where it becomes a row.
-        receivers: The steps behind it, each with how it gets what this one emits.
-        outlet: What it emits also leaves the chain here, None if it does not.
-        outlet_schema: The columns of it that leave the chain, None for all.
-        outlet_copy: How it leaves; records wait there until their batch is complete.
-        stores_output: It may keep or change what it has emitted.
-        stores_input: It may keep what it has received.
+        kind: Whether its function takes a record (``map``, ``filter``, ``flat_map``) or an Arrow batch
+            (``map_batches``). A ``process`` is the head of a chain; key groups call it, and its outputs are
+            the chain's input.
+        function: The user's function. If it has ``open`` and ``close``, they are called before its first and
+            after its last call in a task.
+        schema: The columns that it emits; a record's other columns are dropped when it becomes a row.
+        receivers: The downstream steps, each with the copy that it gets.
+        outlet: The outlet at which its records also leave the chain, None if they do not.
+        outlet_schema: The columns that leave the chain, None for all.
+        outlet_copy: The copy that leaves; records wait at the outlet until their batch is complete.
+        stores_output: It may keep or change a record after emitting it.
+        stores_input: It may keep a record that it received.
     """
 
     name: str
-    kind: Kind
+    kind: StepKind
     function: Callable[..., Any]
     schema: pa.Schema
     receivers: tuple[Receiver, ...] = ()
@@ -55,7 +55,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Receiver:
-    """A step behind another, and how it gets a record."""
+    """A downstream step, and the copy of each record that it gets."""
 
     step: Step
     copy: Copy = "reuse"
@@ -63,11 +63,11 @@ class Receiver:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ChainSpec:
-    """A chain: a tree of steps over one input.
+    """A tree of steps over one input.
 
     Attributes:
         schema: The columns of its input.
-        head: The step that reads the input, whose records nobody else has.
+        head: The step that reads the input; nothing else refers to the input's records.
     """
 
     schema: pa.Schema
@@ -75,7 +75,7 @@ class ChainSpec:
 
     @property
     def steps(self) -> tuple[Step, ...]:
-        """Every step, senders before receivers."""
+        """All steps, senders before receivers."""
 
         def visit(step: Step) -> Iterator[Step]:
             yield step

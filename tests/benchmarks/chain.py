@@ -30,8 +30,8 @@ import pyarrow.parquet as pq
 from flowcore import Flow, Parquet
 from flowcore.api.attributes import OperatorAttributes
 from flowcore.api.operators import Filter, FlatMap, Map
-from flowcore.chains import ChainSpec, ChainTask, Copy, Kind, Receiver, Record, Step
-from flowcore.chains.records import batch_writer, records_of
+from flowcore.chains import ChainSpec, ChainTask, Copy, Receiver, RecordDict, Step, StepKind
+from flowcore.chains.records import batch_writer, to_records
 from flowcore.errors import RunError
 from flowcore.planner import plan_flow
 from flowcore.settings import Settings
@@ -72,7 +72,7 @@ DDL = (
     "items ARRAY<STRUCT<sku: STRING, quantity: BIGINT, price: DOUBLE>>, "
     "history ARRAY<STRUCT<at_ms: BIGINT, event: STRING>>"
 )
-KINDS: Mapping[type, Kind] = {Map: "map", Filter: "filter", FlatMap: "flat_map"}
+KINDS: Mapping[type, StepKind] = {Map: "map", Filter: "filter", FlatMap: "flat_map"}
 COPIES: Mapping[str, Copy] = {"reuse": "reuse", "shallow": "shallow", "deep": "deep"}
 OUTPUT_DDL = f"{DDL}, net DOUBLE, gross DOUBLE, parcel BIGINT, zone STRING"
 ANSWER = """
@@ -88,36 +88,36 @@ ANSWER = """
 RESULT = "SELECT count(*), sum(order_id), sum(parcel), sum(gross), count(DISTINCT zone) FROM parcels"
 
 
-def priced(order: Record) -> Record:
+def priced(order: RecordDict) -> RecordDict:
     """The net price."""
     return {**order, "net": sum([item["quantity"] * item["price"] for item in order["items"]])}
 
 
-def paid(order: Record) -> bool:
+def paid(order: RecordDict) -> bool:
     """Orders that are paid and not cancelled."""
     return order["status"] != "cancelled" and bool(order["payment"]["approved"])
 
 
-def taxed(order: Record) -> Record:
+def taxed(order: RecordDict) -> RecordDict:
     """The gross price."""
     net = order["net"] * (1 - order["discount"])
     return {**order, "gross": net * (1 + order["tax_rate"]) + order["shipping"]}
 
 
-def parcels(order: Record) -> Iterator[Record]:
+def parcels(order: RecordDict) -> Iterator[RecordDict]:
     """A record for each two items."""
     items = order["items"]
     for number in range(0, len(items), 2):
         yield {**order, "items": items[number : number + 2], "parcel": number // 2}
 
 
-def routed(parcel: Record) -> Record:
+def routed(parcel: RecordDict) -> RecordDict:
     """The zone, also among the tags."""
     zone = f"{parcel['country']}-{parcel['address']['zip'] // 1000}"
     return {**parcel, "zone": zone, "tags": [*parcel["tags"], zone]}
 
 
-def by_hand(order: Record) -> Iterator[Record]:
+def by_hand(order: RecordDict) -> Iterator[RecordDict]:
     """The five steps in one."""
     if order["status"] == "cancelled" or not order["payment"]["approved"]:
         return
@@ -193,7 +193,7 @@ def _in_process(
     figures = _measured(work, rounds, table.num_rows, "")
     whole, deep, hand = (figure.median for figure in figures)
 
-    records = [record for batch in batches for record in records_of(batch)]
+    records = [record for batch in batches for record in to_records(batch)]
     few = records[: len(records) // 10 + 1]
     parts: dict[str, Callable[[], object]] = {
         **{name: partial(_records_chained, spec, records) for name, spec in specs.items()},
@@ -278,11 +278,11 @@ def _by_hand(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     with _rare_collections():
         for batch in batches:
             for first in range(0, batch.num_rows, 1000):
-                orders = records_of(batch.slice(first, 1000))
+                orders = to_records(batch.slice(first, 1000))
                 yield write([parcel for order in orders for parcel in by_hand(order)])
 
 
-def _records_by_hand(records: list[Record]) -> list[Record]:
+def _records_by_hand(records: list[RecordDict]) -> list[RecordDict]:
     with _rare_collections():
         return [parcel for order in records for parcel in by_hand(order)]
 
@@ -297,17 +297,17 @@ def _rare_collections() -> Iterator[None]:
         gc.set_threshold(*before)
 
 
-def _records_chained(spec: ChainSpec, records: list[Record]) -> list[Record]:
+def _records_chained(spec: ChainSpec, records: list[RecordDict]) -> list[RecordDict]:
     task = ChainTask(spec)
     part, _ = task._parts[None]
-    found: list[Record] = []
+    found: list[RecordDict] = []
     with task.running():
         part.run(records, 0, [(found.append, found.append)])
     return found
 
 
-def _copied_by_python(records: list[Record]) -> list[Record]:
-    found: list[Record] = []
+def _copied_by_python(records: list[RecordDict]) -> list[RecordDict]:
+    found: list[RecordDict] = []
     for order in records:
         one = copy.deepcopy(priced(order))
         if paid(one):
@@ -352,7 +352,7 @@ def _require(expected: tuple[Any, ...], found: tuple[Any, ...], name: str) -> No
         raise RunError(msg)
 
 
-def _orders(number: int) -> Iterator[Record]:
+def _orders(number: int) -> Iterator[RecordDict]:
     chance = random.Random(7)  # noqa: S311 - orders, no secrets
     cities = ["Bern", "Basel", "Zürich", "Genève", "Lugano", "Chur"]
     for order_id in range(number):

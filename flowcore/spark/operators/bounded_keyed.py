@@ -18,7 +18,7 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructType, VariantT
 
 from flowcore.api.operators import KeyedProcess, Operator, Window
 from flowcore.api.stateful import WINDOW_COLUMNS
-from flowcore.chains import ChainBehind
+from flowcore.chains import DownstreamChain
 from flowcore.keyed import output_columns
 from flowcore.keyed.bounded import BoundedOperator, BoundedRun
 from flowcore.keyed.output_columns import RESULTS
@@ -57,7 +57,7 @@ def by_key_group(
     *,
     key_groups: int,
     clock_ms: int,
-    following: tuple[ChainBehind, Sequence[ChainOutlet]] | None = None,
+    following: tuple[DownstreamChain, Sequence[ChainOutlet]] | None = None,
 ) -> ByKeyGroup:
     """Run an operator of which `flowcore.planner.rules.forms` says ``"key-group"``.
 
@@ -137,7 +137,7 @@ def _in_order(node: Window | KeyedProcess, frame: DataFrame, key_groups: int) ->
 
 
 def _operator(
-    node: Window | KeyedProcess, rows: pa.Schema, behind: ChainBehind | None
+    node: Window | KeyedProcess, rows: pa.Schema, behind: DownstreamChain | None
 ) -> tuple[BoundedOperator, Mapping[str, pa.Schema]]:
     """What is done, and the columns of each output; nothing is late."""
     if isinstance(node, Window):

@@ -9,13 +9,13 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from flowcore.api.operators import KeyedProcess, Operator, SideOutput, topic_of
-from flowcore.chains import CheckMode
 from flowcore.keyed.dead_letters import DEAD_LETTERS
 from flowcore.keyed.output_columns import ORDINAL as OUTPUT
 from flowcore.keyed.output_columns import RESULTS, TIMESTAMP
 from flowcore.planner.model import Chain
 from flowcore.process.keyed import KeyedProcesses
 from flowcore.process.outputs import NTH, TIMER, side
+from flowcore.settings.typed import CheckMode
 from flowcore.spark.frame.branches import Branch, BranchedFrame
 from flowcore.spark.frame.rows import BRANCH, RECORD_ID, RECORD_ORDINAL, SOURCE, TIMESTAMP_MS, RowKind
 from flowcore.spark.frame.sql import literal

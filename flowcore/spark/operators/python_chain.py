@@ -26,19 +26,19 @@ from flowcore.api.operators import (
 )
 from flowcore.api.schema import Schema
 from flowcore.chains import (
-    ChainBehind,
     ChainSpec,
-    CheckMode,
     Copy,
-    Failing,
-    Kind,
+    DownstreamChain,
+    FailedRows,
+    OutletRows,
     PassingChain,
     Receiver,
     Step,
-    Way,
+    StepKind,
 )
 from flowcore.planner.model import Chain
 from flowcore.planner.rules.columns import columns_read
+from flowcore.settings.typed import CheckMode
 from flowcore.spark.frame.branches import Branch, BranchedFrame
 from flowcore.spark.frame.rows import (
     BAD_REASON,
@@ -150,15 +150,15 @@ def chained(
         carried=of_a_record,
         ordinal=RECORD_ORDINAL if RECORD_ORDINAL in there else None,
         coordinates=_COORDINATES if there.issuperset(_COORDINATES) else (),
-        ways=[
-            Way(
+        outlets=[
+            OutletRows(
                 branch=branches[outlet.node].number if parted else None,
                 columns=branches[outlet.node].columns,
                 step=next(branched.names) if outlet.multiplied else None,
             )
             for outlet in outlets
         ],
-        failing=Failing(branch=RowKind.BAD, value=VALUE, reason=BAD_REASON, operator=FAILED_OPERATOR)
+        failed=FailedRows(branch=RowKind.BAD, value=VALUE, reason=BAD_REASON, operator=FAILED_OPERATOR)
         if may_fail
         else None,
         schema=to_arrow_schema(result, timezone="UTC"),
@@ -188,7 +188,7 @@ class ChainOutlet:
 def behind(
     chain: Chain, used: Mapping[Operator, Collection[str]], ends: Collection[Operator] = (),
     check: CheckMode = "off", *, lenient: bool = False,
-) -> tuple[ChainBehind, Sequence[ChainOutlet]]:  # fmt: skip
+) -> tuple[DownstreamChain, Sequence[ChainOutlet]]:  # fmt: skip
     """A chain that begins with a keyed process, to be run by its key groups, and where records leave it.
 
     Args:
@@ -200,7 +200,7 @@ def behind(
     """
     writer = _SpecWriter(chain, used, ends)
     spec = writer.spec(types_of(chain.head.schema) if isinstance(chain.head, KeyedProcess) else {})
-    return ChainBehind(spec=spec, check=check, lenient=lenient), writer.outlets
+    return DownstreamChain(spec=spec, check=check, isolate_failures=lenient), writer.outlets
 
 
 class _SpecWriter:
@@ -272,7 +272,7 @@ def _not_called(_: object) -> None:
     """A keyed process is called by its key groups."""
 
 
-def _kind(node: ChainOperator) -> Kind:
+def _kind(node: ChainOperator) -> StepKind:
     match node:
         case KeyedProcess():
             return "process"

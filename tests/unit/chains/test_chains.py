@@ -1,4 +1,4 @@
-"""A chain calls each function with what was decided for it, and tells whose function failed."""
+"""A chain calls each function with the copy that was chosen, and reports whose function failed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowcore.api.attributes import OperatorAttributes
-from flowcore.chains import ChainSpec, ChainTask, Copy, Kind, Receiver, Record, Step
+from flowcore.chains import ChainSpec, ChainTask, Copy, Receiver, RecordDict, Step, StepKind
 from flowcore.errors import FunctionError
 from flowcore.planner.rules.copies import copy_between
 
@@ -28,18 +28,18 @@ Tree = tuple["Op", tuple["Tree", ...]]
 
 
 class Op:
-    """An operator that remembers the very objects it was given and has put out."""
+    """An operator that records the objects that it received and emitted."""
 
     def __init__(
-        self, name: str, function: Callable[[Any], Any] = dict, kind: Kind = "map", **declared: bool
+        self, name: str, function: Callable[[Any], Any] = dict, kind: StepKind = "map", **declared: bool
     ) -> None:
         self.name, self.function, self.kind = name, function, kind
         self.attributes = OperatorAttributes(**declared)
-        self.received: list[Record] = []
-        self.emitted: list[Record] = []
+        self.received: list[RecordDict] = []
+        self.emitted: list[RecordDict] = []
 
-    def __call__(self, record: Record) -> Any:
-        """Call the function; what it is given and returns lives on, so that no address is used twice."""
+    def __call__(self, record: RecordDict) -> Any:
+        """Call the function; keep its argument and result, so that no address is used twice."""
         self.received.append(record)
         result = self.function(record)
         if self.kind == "flat_map":
@@ -47,18 +47,18 @@ class Op:
         self.emitted.append(record if self.kind == "filter" else result)
         return result
 
-    def _each(self, results: Iterable[Record]) -> Iterable[Record]:
+    def _each(self, results: Iterable[RecordDict]) -> Iterable[RecordDict]:
         for result in results:
             self.emitted.append(result)
             yield result
 
 
-def plain(name: str, function: Callable[[Any], Any] = dict, kind: Kind = "map") -> Op:
-    """As a plain function is: it keeps neither what it is given nor what it puts out."""
+def plain(name: str, function: Callable[[Any], Any] = dict, kind: StepKind = "map") -> Op:
+    """As of a plain function: it keeps neither its input nor its output."""
     return Op(name, function, kind, output_value_stored=False, input_record_stored=False)
 
 
-def rich(name: str, function: Callable[[Record], Any] = dict) -> Op:
+def rich(name: str, function: Callable[[RecordDict], Any] = dict) -> Op:
     """As a function with state is."""
     return Op(name, function, output_value_stored=True, input_record_stored=False)
 
@@ -76,15 +76,17 @@ def chain(
     """
     outlets = iter(range(99))
 
-    def step(op: Op, behind: tuple[Tree, ...]) -> Step:
+    def step(op: Op, downstream: tuple[Tree, ...]) -> Step:
         def between(receiver: OperatorAttributes) -> Any:
             return everywhere or copy_between(op.attributes, receiver, object_reuse=object_reuse).value
 
-        receivers = tuple(Receiver(step(other, rest), between(other.attributes)) for other, rest in behind)
+        receivers = tuple(
+            Receiver(step(other, rest), between(other.attributes)) for other, rest in downstream
+        )
         return Step(
             name=op.name, kind=op.kind, function=op if spied else op.function, schema=SCHEMA,
             receivers=receivers,
-            outlet=None if behind else next(outlets),
+            outlet=None if downstream else next(outlets),
             outlet_copy=between(OperatorAttributes(input_record_stored=False)),
             stores_output=op.attributes.output_value_stored, stores_input=op.attributes.input_record_stored,
         )  # fmt: skip
@@ -93,12 +95,12 @@ def chain(
 
 
 def line(*ops: Op) -> Tree:
-    """Operators one behind the other."""
+    """Consecutive operators."""
     first, *rest = ops
     return first, (line(*rest),) if rest else ()
 
 
-def outputs(spec: ChainSpec, batch: pa.RecordBatch = INPUT, **settings: Any) -> list[list[Record]]:
+def outputs(spec: ChainSpec, batch: pa.RecordBatch = INPUT, **settings: Any) -> list[list[RecordDict]]:
     """The records that leave by each outlet."""
     task = ChainTask(spec, **settings)
     with task.running():
@@ -186,7 +188,7 @@ def test_object_reuse_makes_no_copy_whatever_is_declared() -> None:
 def test_copies_are_made_before_anybody_is_called() -> None:
     """A receiver that changes its own record does not reach the copy of the next one."""
 
-    def spoil(record: Record) -> Record:
+    def spoil(record: RecordDict) -> RecordDict:
         record["tags"].append("spoilt")
         return record
 
@@ -205,7 +207,7 @@ def test_copies_are_made_before_anybody_is_called() -> None:
 
 
 def test_every_kind_of_step_in_one_chain() -> None:
-    """Records become a batch only where a function wants one, and records again behind it."""
+    """Records become a batch only where a function wants one, and records again downstream."""
 
     def doubled(batch: pa.RecordBatch) -> pa.RecordBatch:
         calls.append(batch.num_rows)
@@ -229,10 +231,10 @@ def test_every_kind_of_step_in_one_chain() -> None:
 
 @pytest.mark.parametrize("depth", [1, 11, 12, 25, 60], ids=str)
 @pytest.mark.parametrize("kind", ["map", "filter", "flat_map"])
-def test_chain_may_be_longer_than_python_nests(kind: Kind, depth: int) -> None:
+def test_chain_may_be_longer_than_python_nests(kind: StepKind, depth: int) -> None:
     """Twenty loops within each other are the most that Python compiles."""
 
-    def function(record: Record) -> Any:
+    def function(record: RecordDict) -> Any:
         return [record] if kind == "flat_map" else record
 
     spec = chain(line(*(plain(f"op{number}", function, kind) for number in range(depth))))
@@ -267,7 +269,7 @@ def test_batch_function_forgets_the_record() -> None:
 def test_long_batch_is_one_batch_to_every_function_and_outlet() -> None:
     """However many records are made of it at once; numbers and errors are those of the whole."""
     size = 2_345
-    rows: list[Record] = [{"n": n, "tags": [], "at": None} for n in range(size)]
+    rows: list[RecordDict] = [{"n": n, "tags": [], "at": None} for n in range(size)]
     long = pa.RecordBatch.from_pylist(rows, schema=SCHEMA)
     wide = plain("wide", kind="map_batches")
     sizes: list[int] = []
@@ -304,11 +306,11 @@ def test_empty_batches_call_nobody() -> None:
     assert outputs(chain(line(wide)), INPUT.slice(0, 0)) == []
 
 
-def _divide(record: Record) -> Record:
+def _divide(record: RecordDict) -> RecordDict:
     return {**record, "n": 6 // (record["n"] - 1)}
 
 
-def _raise_late(record: Record) -> Iterable[Record]:
+def _raise_late(record: RecordDict) -> Iterable[RecordDict]:
     yield record
     msg = f"none\nof {record['n']}"
     raise LookupError(msg)
@@ -321,7 +323,7 @@ ERRORS: dict[str, tuple[Op, str]] = {
     "no_iterable": (plain("bad", lambda r: r["n"], "flat_map"), "TypeError.*not iterable.*t:0"),
     "no_record": (plain("bad", lambda _: None), "emits a NoneType, and a record is a dict.*t:0"),
     "missing": (plain("bad", lambda _: {"n": 1, "at": None}), "without the column 'tags'.*t:0"),
-    "type": (plain("bad", lambda r: {**r, "n": "x"}), "emits n='x', which is no int64.*t:0"),
+    "type": (plain("bad", lambda r: {**r, "n": "x"}), "emits n='x', which is not int64.*t:0"),
     "late_type": (plain("bad", lambda r: {**r, "n": [] if r["n"] == 2 else 1}), r"emits n=\[\].*t:2"),
 }  # fmt: skip
 
@@ -355,8 +357,8 @@ def test_error_shows_the_record_where_it_has_no_coordinates(check: Any) -> None:
     assert len(str(caught.value)) < 400
 
 
-def test_error_behind_others_is_not_theirs() -> None:
-    """A generator is left where it stands when something behind it fails."""
+def test_error_downstream_is_not_that_of_the_operators_before() -> None:
+    """A generator is abandoned when a step downstream of it fails."""
     many = plain("many", lambda r: (r for _ in range(2)), "flat_map")
 
     with pytest.raises(FunctionError, match="operator 'bad'"):
@@ -364,25 +366,25 @@ def test_error_behind_others_is_not_theirs() -> None:
 
 
 def test_error_when_a_copy_is_made_is_the_senders() -> None:
-    """It has emitted what is no record."""
+    """Its function emitted something that is not a record."""
     two = Op("two", output_value_stored=False, input_record_stored=True)
 
-    with pytest.raises(FunctionError, match=r"operator 'one'.*emits no dicts"):
+    with pytest.raises(FunctionError, match=r"operator 'one'.*does not emit dicts"):
         outputs(chain(line(plain("one", lambda r: r["n"]), two)))
 
 
 @pytest.mark.parametrize(
     ("result", "says"),
     [
-        (lambda b: b.to_pylist(), "emits a list, and no Arrow record batch"),
+        (lambda b: b.to_pylist(), "emits a list, not an Arrow record batch"),
         (lambda b: b.select(["n", "at"]), "without the column 'tags'"),
-        (lambda b: b.set_column(0, "n", pa.array(["a", "b", "c"])), "emits n as string, which is no int64"),
+        (lambda b: b.set_column(0, "n", pa.array(["a", "b", "c"])), "emits n as string, which is not int64"),
         (lambda _: 1 // 0, "ZeroDivisionError"),
     ],
     ids=["list", "missing", "type", "raises"],
 )
 def test_error_of_a_batch_function_names_it(result: Callable[[Any], Any], says: str) -> None:
-    """What it returns is checked against what was declared."""
+    """Its result is checked against the declared schema."""
     wide = plain("wide", kind="map_batches")
     wide.function = result
 
@@ -413,11 +415,11 @@ class Rich:
     def close(self) -> None:
         self._call("close")
 
-    def __call__(self, record: Record) -> Record:
+    def __call__(self, record: RecordDict) -> RecordDict:
         self._call("record")
         return record
 
-    def method(self, record: Record, _more: int = 0) -> Record:
+    def method(self, record: RecordDict, _more: int = 0) -> RecordDict:
         """Also a function of it."""
         return self(record)
 
@@ -428,7 +430,7 @@ class Rich:
             raise OSError(msg)
 
 
-def _rich_chain(*functions: Callable[[Record], Record]) -> ChainSpec:
+def _rich_chain(*functions: Callable[[RecordDict], RecordDict]) -> ChainSpec:
     last: Step | None = None
     for number, function in reversed(list(enumerate(functions))):
         receivers = () if last is None else (Receiver(last),)
@@ -482,12 +484,12 @@ def test_rich_functions_are_closed_when_one_fails(fails: str, calls: tuple[list[
 
 
 class Remembering:
-    """Keeps what it puts out and changes it later, and says so."""
+    """Keeps its outputs and changes them later, as declared."""
 
     def __init__(self) -> None:
-        self.kept: list[Record] = []
+        self.kept: list[RecordDict] = []
 
-    def __call__(self, record: Record) -> Record:
+    def __call__(self, record: RecordDict) -> RecordDict:
         for each in self.kept:
             each["n"] += 1
             each["tags"].append("later")
@@ -497,12 +499,12 @@ class Remembering:
 
 
 class Owning:
-    """Keeps and changes the record object that it is given, and says so; what is in it is left alone."""
+    """Keeps and changes the record object that it receives, as declared; values inside it stay unchanged."""
 
     def __init__(self) -> None:
-        self.last: Record = {"n": 0}
+        self.last: RecordDict = {"n": 0}
 
-    def __call__(self, record: Record) -> Record:
+    def __call__(self, record: RecordDict) -> RecordDict:
         record["n"] += self.last["n"] % 7
         self.last = record
         return {**record, "at": {"x": record["n"]}}
@@ -527,8 +529,8 @@ SHAPES = st.recursive(
 
 
 def _grown(shape: Any) -> Tree:
-    kind, behind = shape
-    return HONEST[kind](kind), tuple(_grown(each) for each in behind)
+    kind, downstream = shape
+    return HONEST[kind](kind), tuple(_grown(each) for each in downstream)
 
 
 ROWS = st.lists(
@@ -544,7 +546,7 @@ ROWS = st.lists(
 
 
 @given(shape=SHAPES, rows=ROWS)
-def test_decided_copies_give_what_deep_copies_everywhere_give(shape: Any, rows: list[Record]) -> None:
+def test_decided_copies_give_what_deep_copies_everywhere_give(shape: Any, rows: list[RecordDict]) -> None:
     """For any tree of functions that keep their promises; and the check finds and changes nothing."""
     batch = pa.RecordBatch.from_pylist(rows, schema=SCHEMA)
     expected = outputs(chain(_grown(shape), everywhere="deep", spied=False), batch)

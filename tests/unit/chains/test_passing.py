@@ -1,4 +1,4 @@
-"""Rows that are no records of a chain, and columns that are not its, get past its functions."""
+"""Rows that are not records of a chain, and columns that are not its, pass it unchanged."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowcore.chains import ChainSpec, Failing, Kind, PassingChain, Receiver, Step, Way
+from flowcore.chains import ChainSpec, FailedRows, OutletRows, PassingChain, Receiver, Step, StepKind
 from flowcore.errors import FunctionError
 
 INPUT: list[Any] = [("n", pa.int64())]
@@ -23,25 +23,24 @@ OUTPUT: list[Any] = [*ROWS[:6], ROWS[7], ("_c3", pa.int64())]
 Record = dict[str, Any]
 
 
-def _step(function: Callable[[Any], Any], kind: Kind, *behind: Step, outlet: int | None = 0) -> Step:
+def _step(function: Callable[[Any], Any], kind: StepKind, *downstream: Step, outlet: int | None = 0) -> Step:
     return Step(
         name="op", kind=kind, function=function, schema=pa.schema(INPUT), outlet=outlet,
-        receivers=tuple(map(Receiver, behind)), stores_output=False, stores_input=False,
+        receivers=tuple(map(Receiver, downstream)), stores_output=False, stores_input=False,
     )  # fmt: skip
 
 
-def _chain(head: Step, *ways: Way, number: int | None = 1) -> PassingChain:
+def _chain(head: Step, *outlets: OutletRows, number: int | None = 1) -> PassingChain:
     return PassingChain(
-        spec=ChainSpec(pa.schema(INPUT), head), check="off", inputs={"n": "_c1"},
-        branch="_branch", number=number,
-        carried=["topic", "partition", "offset", "_ordinal"], ordinal="_ordinal",
+        spec=ChainSpec(pa.schema(INPUT), head), check="off", inputs={"n": "_c1"}, branch="_branch",
+        number=number, carried=["topic", "partition", "offset", "_ordinal"], ordinal="_ordinal",
         coordinates=["topic", "partition", "offset"], schema=pa.schema(OUTPUT),
-        ways=ways or [Way(branch=1, columns={"n": "_c3"}, step="s")],
+        outlets=outlets or [OutletRows(branch=1, columns={"n": "_c3"}, step="s")],
     )  # fmt: skip
 
 
 def _batch(*branches: int, ordinal: str = "0") -> pa.RecordBatch:
-    """One row for each branch; the offset is its place, bytes are in rows that are no records."""
+    """One row for each branch; the offset is its position; rows that are not records have bytes."""
     rows = [
         {
             "topic": "t", "partition": 0, "offset": place, "_ordinal": ordinal if branch > 0 else None,
@@ -63,7 +62,7 @@ def _repeated(record: Record) -> Iterator[Record]:
         yield record
 
 
-def test_other_rows_pass_as_they_are_behind_the_records() -> None:
+def test_other_rows_pass_unchanged_after_the_records() -> None:
     """A function that fails on everything never sees them."""
     found = _rows(_chain(_step(lambda _: 1 // 0, "map")), _batch(0, 2, -1))
 
@@ -93,12 +92,12 @@ def test_outputs_of_one_record_are_told_apart(ordinal: str) -> None:
 
 
 def test_filter_keeps_the_coordinates_of_what_it_keeps() -> None:
-    """And each output goes on in the branch of its outlet."""
+    """Each output is in the branch of its outlet."""
     branches = _step(lambda r: r["n"] > 10, "filter", outlet=0), _step(dict, "map", outlet=1)
     head = _step(dict, "map", *branches, outlet=None)
-    ways = [Way(branch=number, columns={"n": "_c3"}, step=None) for number in (7, 8)]
+    outlets = [OutletRows(branch=number, columns={"n": "_c3"}, step=None) for number in (7, 8)]
 
-    found = _rows(_chain(head, *ways), _batch(1, 1, 1))
+    found = _rows(_chain(head, *outlets), _batch(1, 1, 1))
 
     assert [(row["_branch"], row["offset"]) for row in found] == [(7, 2), (8, 0), (8, 1), (8, 2)]
     assert {row["_ordinal"] for row in found} == {"0"}
@@ -119,7 +118,7 @@ def test_error_names_the_coordinates() -> None:
         _rows(_chain(_step(lambda r: 1 // (r["n"] - 20) and r, "map")), _batch(1, 0, 1))
 
 
-def test_all_rows_are_the_chains_where_no_branches_are() -> None:
+def test_all_rows_are_the_chains_where_no_lanes_are() -> None:
     """Whatever their number."""
     found = _rows(_chain(_step(dict, "map"), number=None), _batch(1, 2))
 
@@ -141,12 +140,12 @@ def test_every_row_comes_out_once(branches: list[list[int]]) -> None:
         ]
 
 
-FAILING = Failing(branch=0, value="_value", reason="_c2", operator="_failed")
+FAILED = FailedRows(branch=0, value="_value", reason="_c2", operator="_failed")
 
 
-def _lenient(head: Step, *ways: Way) -> PassingChain:
+def _isolating(head: Step, *outlets: OutletRows) -> PassingChain:
     schema = pa.schema([*OUTPUT, ("_value", pa.binary()), ("_failed", pa.string())])
-    return replace(_chain(head, *ways), schema=schema, failing=FAILING)
+    return replace(_chain(head, *outlets), schema=schema, failed=FAILED)
 
 
 def _messages(*branches: int) -> pa.RecordBatch:
@@ -161,8 +160,8 @@ def _seventh(record: Record) -> Record:
 
 
 def test_record_that_fails_goes_on_as_a_bad_message() -> None:
-    """With its own coordinates and bytes; records before and behind it, and other rows, are as ever."""
-    chain = _lenient(_step(_seventh, "map"))
+    """With its own coordinates and bytes; records before and after it, and other rows, are unchanged."""
+    chain = _isolating(_step(_seventh, "map"))
 
     rows = _rows(chain, _messages(1, 1, 2, 1, 1, 1, 1, 1, 1))
 
@@ -185,13 +184,14 @@ def test_record_that_fails_leaves_nothing_else() -> None:
         yield {"n": 1 // (record["n"] - 20) * 0}
 
     kept = _step(lambda record: record, "map", _step(some, "flat_map", outlet=1), outlet=0)
-    ways = Way(branch=1, columns={"n": "_c3"}, step="s"), Way(branch=3, columns={"n": "_c3"}, step="s")
+    outlets = (
+        OutletRows(branch=1, columns={"n": "_c3"}, step="s"),
+        OutletRows(branch=3, columns={"n": "_c3"}, step="s"),
+    )
 
-    rows = _rows(_lenient(kept, *ways), _messages(1, 1, 1, 1))
+    rows = _rows(_isolating(kept, *outlets), _messages(1, 1, 1, 1))
 
-    offsets = {
-        branch: sorted(row["offset"] for row in rows if row["_branch"] == branch) for branch in (0, 1, 3)
-    }
+    offsets = {branch: sorted(r["offset"] for r in rows if r["_branch"] == branch) for branch in (0, 1, 3)}
     assert offsets == {0: [2], 1: [0, 1, 3], 3: [0, 0, 1, 1, 3, 3]}
 
 
@@ -199,7 +199,7 @@ def test_record_whose_output_does_not_fit_fails_too() -> None:
     """All of them at once, in each branch."""
     odd = _step(lambda record: {"n": "x" if record["n"] % 20 else record["n"]}, "map")
 
-    rows = _rows(_lenient(odd), _messages(*[1] * 2500))
+    rows = _rows(_isolating(odd), _messages(*[1] * 2500))
 
     assert [row["offset"] for row in rows if row["_branch"] == 1] == list(range(0, 2500, 2))
     assert sorted(row["offset"] for row in rows if row["_branch"] == 0) == list(range(1, 2500, 2))
@@ -209,11 +209,11 @@ def test_record_whose_output_does_not_fit_fails_too() -> None:
 def test_record_without_bytes_stops_everything() -> None:
     """There is nothing that could be kept of it: its source asks to stop."""
     with pytest.raises(FunctionError, match=r"ZeroDivisionError.*t\[0\]@0"):
-        _rows(_lenient(_step(_seventh, "map")), _batch(1, 1))
+        _rows(_isolating(_step(_seventh, "map")), _batch(1, 1))
 
 
 def test_failure_of_no_single_record_stops_everything() -> None:
-    """A function of batches, and what stands behind one."""
+    """A function of batches, and a function downstream of one."""
 
     def fails(batch: pa.RecordBatch) -> pa.RecordBatch:
         raise ValueError(batch.num_rows)
@@ -221,14 +221,14 @@ def test_failure_of_no_single_record_stops_everything() -> None:
     behind = _step(lambda batch: batch, "map_batches", _step(_seventh, "map"), outlet=None)
     for head in (_step(fails, "map_batches"), behind):
         with pytest.raises(FunctionError, match="operator 'op'"):
-            _rows(_lenient(head), _messages(1, 1))
+            _rows(_isolating(head), _messages(1, 1))
 
 
 @pytest.mark.parametrize("check", ["off", "sample", "full"])
 @given(branches=st.lists(st.sampled_from([1, 1, 1, 2]), max_size=30))
 def test_every_record_comes_out_or_is_bad_whatever_is_checked(check: Any, branches: list[int]) -> None:
     """Once, and never both."""
-    chain = replace(_lenient(_step(_seventh, "map", _step(_seventh, "map"), outlet=None)), check=check)
+    chain = replace(_isolating(_step(_seventh, "map", _step(_seventh, "map"), outlet=None)), check=check)
 
     rows = _rows(chain, _messages(*branches))
 
@@ -247,7 +247,7 @@ def _fails_twice(number: int) -> bool:
 
 def test_record_that_failed_is_bad_in_its_own_batch_alone() -> None:
     """A worker runs many batches."""
-    rows = _rows(_lenient(_step(_seventh, "map")), _messages(1, 1), _messages(2), _messages(2, 1))
+    rows = _rows(_isolating(_step(_seventh, "map")), _messages(1, 1), _messages(2), _messages(2, 1))
 
     assert [(row["_branch"], row["offset"]) for row in rows] == [(1, 1), (0, 0), (2, 0), (1, 1), (2, 0)]
 
@@ -262,6 +262,6 @@ def test_check_forgets_the_records_that_failed() -> None:
 
     sender = replace(_step(same_object, "map", _step(_seventh, "map"), outlet=None), stores_output=True)
 
-    rows = _rows(replace(_lenient(sender), check="full"), _messages(1, 1))
+    rows = _rows(replace(_isolating(sender), check="full"), _messages(1, 1))
 
     assert sorted((row["_branch"], row["offset"]) for row in rows) == [(0, 0), (1, 1)]

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowcore.chains.copiers import copier_of, deep_copy
-from flowcore.chains.records import MisfitError, batch_writer, records_of
+from flowcore.chains.copiers import deep_copy, make_copier
+from flowcore.chains.records import MisfitError, batch_writer, to_records
 
 UTC = dt.UTC
 COLUMNS: list[Any] = [("a", pa.int64()), ("b", pa.string())]
@@ -55,7 +55,7 @@ def test_value_comes_back_as_it_was(name: str) -> None:
 
     written = batch_writer(schema)(records)
 
-    assert records_of(written) == records
+    assert to_records(written) == records
     assert written.schema == schema
 
 
@@ -91,7 +91,7 @@ def test_records_come_back_as_they_were(rows: list[dict[str, Any]]) -> None:
 
     written = batch_writer(schema)(rows)
 
-    assert records_of(written) == rows
+    assert to_records(written) == rows
     assert written.to_pylist(maps_as_pydicts="strict") == rows
 
 
@@ -99,7 +99,7 @@ def test_slice_of_a_batch_is_read_from_its_begin() -> None:
     """Nested values too."""
     whole = pa.RecordBatch.from_pylist([{"a": [n], "b": {"c": n}} for n in range(5)])
 
-    assert records_of(whole.slice(3, 1)) == [{"a": [3], "b": {"c": 3}}]
+    assert to_records(whole.slice(3, 1)) == [{"a": [3], "b": {"c": 3}}]
 
 
 def test_no_records_make_an_empty_batch() -> None:
@@ -117,9 +117,9 @@ def test_columns_beside_the_schema_are_left_out() -> None:
     ("record", "says"),
     [
         ({"b": "x"}, "without the column 'a'"),
-        ({"a": "1", "b": "x"}, "a='1', which is no int64"),
-        ({"a": 2**63, "b": "x"}, "a=9223372036854775808, which is no int64"),
-        ({"a": 1, "b": 1}, "b=1, which is no string"),
+        ({"a": "1", "b": "x"}, "a='1', which is not int64"),
+        ({"a": 2**63, "b": "x"}, "a=9223372036854775808, which is not int64"),
+        ({"a": 1, "b": 1}, "b=1, which is not string"),
         ([1, "x"], "emits a list"),
         (None, "emits a NoneType"),
     ],
@@ -164,7 +164,7 @@ def _mutable(value: Any) -> dict[int, Any]:
 @given(record=st.dictionaries(st.sampled_from("abcd"), VALUES))
 def test_deep_copy_is_equal_and_shares_nothing(record: dict[str, Any]) -> None:
     """Whether or not a record is of the schema that its copier was made for."""
-    for copied in (deep_copy(record), copier_of(NESTED)(record)):
+    for copied in (deep_copy(record), make_copier(NESTED)(record)):
         assert repr(copied) == repr(record)
         assert _mutable(copied).keys().isdisjoint(_mutable(record).keys())
 
@@ -173,11 +173,11 @@ def test_copier_of_a_schema_copies_what_the_schema_says() -> None:
     """Lists, structs, lists of structs."""
     record = {"a": 1, "b": [{"a": "x"}, None], "c": {"a": [1]}}
 
-    copied = copier_of(NESTED)(record)
+    copied = make_copier(NESTED)(record)
 
     assert copied == record == copy.deepcopy(record)
     assert _mutable(copied).keys().isdisjoint(_mutable(record).keys())
-    assert copier_of(NESTED)({"a": 1, "b": None, "c": None}) == {"a": 1, "b": None, "c": None}
+    assert make_copier(NESTED)({"a": 1, "b": None, "c": None}) == {"a": 1, "b": None, "c": None}
 
 
 def test_deep_copy_of_what_is_no_record_is_pythons() -> None:

@@ -8,9 +8,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from flowcore.chains import ChainSpec, ChainTask, CheckMode, Copy, Kind, Receiver, Record, Step
-from flowcore.chains.fingerprints import changed_column, fingerprint
+from flowcore.chains import ChainSpec, ChainTask, Copy, Receiver, RecordDict, Step, StepKind
+from flowcore.chains.reuse_check import changed_column, freeze
 from flowcore.errors import ObjectReuseError
+from flowcore.settings.typed import CheckMode
 
 SCHEMA = pa.schema({"n": pa.int64(), "tags": pa.list_(pa.string())})
 
@@ -21,13 +22,13 @@ def batch(size: int) -> pa.RecordBatch:
 
 
 def step(
-    name: str, function: Callable[[Any], Any], *behind: tuple[Copy, Step], kind: Kind = "map",
+    name: str, function: Callable[[Any], Any], *downstream: tuple[Copy, Step], kind: StepKind = "map",
     out: bool = False, inp: bool = False,
 ) -> Step:  # fmt: skip
     """A step; ``out`` and ``inp`` say whether it stores its output and its input."""
     return Step(
         name=name, kind=kind, function=function, schema=SCHEMA, stores_output=out, stores_input=inp,
-        receivers=tuple(Receiver(each, copy) for copy, each in behind), outlet=None if behind else 0,
+        receivers=tuple(Receiver(each, copy) for copy, each in downstream), outlet=None if downstream else 0,
         outlet_copy="deep" if out else "reuse",
     )  # fmt: skip
 
@@ -39,19 +40,19 @@ def run(head: Step, size: int = 4, check: CheckMode = "full") -> int:
         return sum(output.batch.num_rows for output in task.run(batch(size)))
 
 
-def same(record: Record) -> Record:
-    """Hands on what it was given."""
+def same(record: RecordDict) -> RecordDict:
+    """Returns its argument."""
     return record
 
 
-def set_column(record: Record) -> Record:
-    """Changes what it was given."""
+def set_column(record: RecordDict) -> RecordDict:
+    """Changes its argument."""
     record["n"] = -1
     return record
 
 
-def set_inner(record: Record) -> Record:
-    """Changes what is in it."""
+def set_inner(record: RecordDict) -> RecordDict:
+    """Changes a value inside its argument."""
     record["tags"].append("changed")
     return record
 
@@ -60,42 +61,42 @@ class Reusing:
     """Puts out one object again and again."""
 
     def __init__(self) -> None:
-        self.record: Record = {"tags": []}
+        self.record: RecordDict = {"tags": []}
 
-    def __call__(self, record: Record) -> Record:
+    def __call__(self, record: RecordDict) -> RecordDict:
         self.record["n"] = record["n"]
         return self.record
 
-    def several(self, record: Record) -> Iterable[Record]:
+    def several(self, record: RecordDict) -> Iterable[RecordDict]:
         for number in range(2):
             self.record["n"] = record["n"] * 2 + number
             yield self.record
 
 
 class Keeping:
-    """Keeps what it was given."""
+    """Keeps its argument."""
 
     def __init__(self) -> None:
         self.last: Any = None
 
-    def __call__(self, record: Record) -> Record:
+    def __call__(self, record: RecordDict) -> RecordDict:
         self.last = record
         return {**record}
 
-    def inside(self, record: Record) -> Record:
+    def inside(self, record: RecordDict) -> RecordDict:
         self.last = [record]
         return record
 
-    def several(self, record: Record) -> Iterable[Record]:
+    def several(self, record: RecordDict) -> Iterable[RecordDict]:
         self.last = record
         yield {**record}
 
-    def where(self, record: Record) -> bool:
+    def where(self, record: RecordDict) -> bool:
         self.last = record
         return True
 
 
-def _shared_by_siblings(change: Callable[[Record], Record], *, first: bool) -> Step:
+def _shared_by_siblings(change: Callable[[RecordDict], RecordDict], *, first: bool) -> Step:
     quiet, loud = step("quiet", lambda r: {**r}), step("loud", change, inp=True)
     order = (loud, quiet) if first else (quiet, loud)
     return step("head", same, *(("reuse" if each is quiet else "shallow", each) for each in order))
@@ -127,7 +128,7 @@ LIES: dict[str, tuple[Callable[[], Step], str]] = {
     "changes-shared-first": (
         lambda: _shared_by_siblings(set_inner, first=True), "operator 'loud'.*column 'tags'"
     ),
-    "changes-behind-a-filter": (
+    "changes-downstream-of-a-filter": (
         lambda: step(
             "head", same, ("reuse", step("quiet", lambda r: {**r})),
             ("reuse", step("pass", bool, ("shallow", step("loud", set_inner, inp=True)), kind="filter")),
@@ -173,7 +174,7 @@ def test_lie_is_found(made: Callable[[], Step], says: str, check: CheckMode) -> 
         run(made(), check=check)
 
 
-def _recursive(record: Record) -> Record:
+def _recursive(record: RecordDict) -> RecordDict:
     """Refers to itself, and so to its record, till garbage is collected."""
 
     def count(number: int) -> int:
@@ -211,7 +212,7 @@ def test_sample_sees_two_records_of_a_thousand() -> None:
     """In a row, so that a change in the next call is seen; and over batches of any size."""
     seen: list[int] = []
 
-    def late(record: Record) -> Record:
+    def late(record: RecordDict) -> RecordDict:
         seen.append(record["n"])
         if record["n"] == 1001:
             record["n"] = -1
@@ -233,7 +234,7 @@ def test_sample_runs_every_record_in_order() -> None:
     """Checked or not."""
     found: list[int] = []
 
-    def note(record: Record) -> bool:
+    def note(record: RecordDict) -> bool:
         found.append(record["n"])
         return not record["n"] % 2
 
@@ -262,16 +263,16 @@ def test_sample_runs_every_record_in_order() -> None:
 )
 def test_fingerprints_of_different_values_differ(left: Any, right: Any) -> None:
     """Also where Python calls them equal."""
-    assert fingerprint(left) != fingerprint(right)
+    assert freeze(left) != freeze(right)
 
 
 def test_fingerprint_names_the_column_that_changed() -> None:
     """Or that came, or went."""
     record = {"a": 1, "b": [{"c": bytearray(b"x")}]}
-    before = fingerprint(record)
-    assert changed_column(before, fingerprint(record)) is None
+    before = freeze(record)
+    assert changed_column(before, freeze(record)) is None
 
     record["b"][0]["c"][0] = 0  # type: ignore[index]
-    assert changed_column(before, fingerprint(record)) == "b"
-    assert changed_column(before, fingerprint({"a": 1})) == "b"
-    assert changed_column(fingerprint({}), before) == "a"
+    assert changed_column(before, freeze(record)) == "b"
+    assert changed_column(before, freeze({"a": 1})) == "b"
+    assert changed_column(freeze({}), before) == "a"

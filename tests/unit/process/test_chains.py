@@ -12,7 +12,7 @@ import pytest
 
 from flowcore import Flow, KafkaTopic, KeyedProcessFunction, OperatorAttributesBuilder, Parquet, Stream
 from flowcore.api.operators import Operator
-from flowcore.chains import ChainBehind, ChainSpec, Receiver, Step
+from flowcore.chains import ChainSpec, DownstreamChain, Receiver, Step
 from flowcore.errors import FunctionError
 from flowcore.keyed.dead_letters import DEAD_LETTERS
 from flowcore.keyed.operator import StepOutputs
@@ -178,7 +178,7 @@ class Numbers(KeyedProcessFunction):
 
 def chained(function: KeyedProcessFunction, *receivers: Receiver, **changed: Any) -> KeyedProcesses:
     head = Step(name="watch", kind="process", function=_same, schema=NUMBER, receivers=receivers)
-    behind = ChainBehind(spec=ChainSpec(NUMBER, head), lenient=True)
+    behind = DownstreamChain(spec=ChainSpec(NUMBER, head), isolate_failures=True)
     return replace(processes(function), results=NUMBER, side_outputs={}, behind=behind, **changed)
 
 

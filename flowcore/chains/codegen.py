@@ -1,8 +1,8 @@
-"""Generated: the text of one Python function that runs a whole tree of per-record steps.
+"""Generate one Python function that runs a whole tree of per-record steps.
 
-A chain is known when its task starts, so nothing about it is decided per record: between two calls of
-users' functions stands a copy, or nothing at all. The text is for one *part* of a chain, the steps that
-records reach without becoming an Arrow batch in between:
+A chain is known when its task starts, so nothing is decided per record: between two calls of users' functions
+is a copy, or nothing. The text covers one *part* of a chain, the steps that records reach without becoming an
+Arrow batch in between:
 
     def run(records, start, f, d, o):
         f0, f1, = f
@@ -15,7 +15,7 @@ records reach without becoming an Arrow batch in between:
                 ...
                 o0(r1); x0(i)
 
-No ``try`` is in it: where a function fails, the number of the line tells whose it is.
+It contains no ``try``: if a function fails, the line number in the traceback identifies the step.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
-from flowcore.chains.copiers import copier_of
+from flowcore.chains.copiers import make_copier
 from flowcore.chains.steps import Copy, Receiver, Step
 
-__all__ = ["Exit", "Part", "generate"]
+__all__ = ["FILENAME", "CompiledPart", "PartExit", "compile_part"]
 
 _MOST_BLOCKS = 12
-"""Python allows 20 loops within each other."""
+"""Python allows 20 nested loops."""
 FILENAME = "<flowcore chain>"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Exit:
-    """Where records leave a part.
+class PartExit:
+    """A place where records leave a part.
 
     Attributes:
-        sender: The step that emits them, None for the part's own input.
+        sender: The step that emits the records, None for the part's own input.
         receiver: The step that takes them as an Arrow batch, None if they leave the chain.
-        copy: How they leave.
+        copy: The copy that leaves.
     """
 
     sender: Step | None
@@ -51,36 +51,37 @@ class Exit:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Part:
+class CompiledPart:
     """Per-record steps, compiled.
 
     Attributes:
         text: The generated text.
-        run: ``run(records, start, exits)``, where for each exit there are two functions, which take a record
-            and the number of the record that it came from.
-        exits: Where records leave.
-        owners: For each line of the text the step whose function it calls; None for no function.
+        run: ``run(records, start, exits)``. Each exit is two functions: one takes a record, the other the
+            number of the input record that it was made from.
+        exits: The exits, in the order that `run` expects.
+        owners: For each line of the text, the step whose function it calls, or None.
         steps: All steps.
     """
 
     text: str
     run: Callable[[Iterable[Any], int, Sequence[tuple[Callable[..., Any], Callable[..., Any]]]], None]
-    exits: tuple[Exit, ...]
+    exits: tuple[PartExit, ...]
     owners: tuple[Step | None, ...]
     steps: tuple[Step, ...]
 
 
-def generate(sender: Step | None, schema: Any, receivers: Sequence[Receiver], *, indexed: bool) -> Part:
-    """Compile the steps behind an input of records.
+def compile_part(
+    sender: Step | None, schema: Any, receivers: Sequence[Receiver], *, indexed: bool
+) -> CompiledPart:
+    """Compile the steps downstream of an input of records.
 
     Args:
-        sender: Whose output the input is, None for the chain's.
+        sender: The step whose output is the input, None for the chain's input.
         schema: The input's columns.
         receivers: The steps that read it.
-        indexed: Exits are also given the number of the input record.
+        indexed: Pass the number of the input record to the exits.
     """
-    writer = _Writer(indexed=indexed)
-    return writer.part(sender, schema, receivers)
+    return _Writer(indexed=indexed).compile(sender, schema, receivers)
 
 
 @dataclass(slots=True)
@@ -90,17 +91,17 @@ class _Writer:
     owners: list[Step | None] = field(default_factory=list)
     functions: list[Callable[..., Any]] = field(default_factory=list)
     copiers: list[Callable[[Any], Any]] = field(default_factory=list)
-    exits: list[Exit] = field(default_factory=list)
+    exits: list[PartExit] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
     numbers: count[int] = field(default_factory=lambda: count(1))
     deferred: list[tuple[str, str, Step]] = field(default_factory=list)
 
-    def part(self, sender: Step | None, schema: Any, receivers: Sequence[Receiver]) -> Part:
+    def compile(self, sender: Step | None, schema: Any, receivers: Sequence[Receiver]) -> CompiledPart:
         body = _Writer(indexed=self.indexed)
         body.add(1, "for i, r0 in enumerate(records, start):", None)
         body.emit(2, "r0", sender, schema, receivers)
         inner: list[tuple[str, Step | None]] = []
-        # What is nested too deep for Python is a function of its own, defined before it is called.
+        # Steps that are nested too deep for Python become a function, defined before its call.
         main = list(zip(body.lines, body.owners, strict=True))
         while body.deferred:
             name, record, step = body.deferred.pop()
@@ -119,8 +120,8 @@ class _Writer:
             self.add(0, line, owner)
         text = "\n".join(self.lines) + "\n"
         scope: dict[str, Any] = {"f": tuple(body.functions), "d": tuple(body.copiers)}
-        exec(compile(text, FILENAME, "exec"), scope)  # noqa: S102 - the text holds numbered names and no user's text
-        return Part(text, scope["run"], tuple(body.exits), tuple(self.owners), tuple(body.steps))
+        exec(compile(text, FILENAME, "exec"), scope)  # noqa: S102 - the text contains only generated names
+        return CompiledPart(text, scope["run"], tuple(body.exits), tuple(self.owners), tuple(body.steps))
 
     def add(self, depth: int, line: str, owner: Step | None) -> None:
         self.lines.append("    " * depth + line)
@@ -129,26 +130,26 @@ class _Writer:
     def emit(
         self, depth: int, record: str, sender: Step | None, schema: Any, receivers: Sequence[Receiver]
     ) -> None:
-        """What happens to a record that a step has emitted."""
+        """Write what happens to a record that a step emits."""
         if depth > _MOST_BLOCKS and sender is not None and receivers:
             name = f"part{next(self.numbers)}"
             self.deferred.append((name, record, sender))
             self.add(depth, f"{name}(i, {record})", None)
             return
         leaves = sender is not None and sender.outlet is not None
-        # All copies are made before anybody is called who could change the record.
-        given = [
-            (self.copied(depth, record, receiver.copy, schema, sender), receiver) for receiver in receivers
+        # All copies are made before a function is called that could change the record.
+        inputs = [
+            (self.add_copy(depth, record, receiver.copy, schema, sender), receiver) for receiver in receivers
         ]
         if leaves and sender is not None:
-            left = self.copied(depth, record, sender.outlet_copy, schema, sender)
-            self.leave(depth, left, Exit(sender, None, sender.outlet_copy))
-        for variable, receiver in given:
-            self.receive(depth, variable, sender, receiver)
+            left = self.add_copy(depth, record, sender.outlet_copy, schema, sender)
+            self.add_exit(depth, left, PartExit(sender, None, sender.outlet_copy))
+        for variable, receiver in inputs:
+            self.add_call(depth, variable, sender, receiver)
         if not leaves and not receivers:
             self.add(depth, "pass", None)
 
-    def copied(self, depth: int, record: str, copy: Copy, schema: Any, sender: Step | None) -> str:
+    def add_copy(self, depth: int, record: str, copy: Copy, schema: Any, sender: Step | None) -> str:
         if copy == "reuse":
             return record
         variable = f"c{next(self.numbers)}"
@@ -156,18 +157,18 @@ class _Writer:
             self.add(depth, f"{variable} = {record}.copy()", sender)
         else:
             self.add(depth, f"{variable} = d{len(self.copiers)}({record})", sender)
-            self.copiers.append(copier_of(schema))
+            self.copiers.append(make_copier(schema))
         return variable
 
-    def leave(self, depth: int, record: str, way: Exit) -> None:
+    def add_exit(self, depth: int, record: str, leaving: PartExit) -> None:
         number = len(self.exits)
-        self.exits.append(way)
+        self.exits.append(leaving)
         self.add(depth, f"o{number}({record})" + (f"; x{number}(i)" if self.indexed else ""), None)
 
-    def receive(self, depth: int, record: str, sender: Step | None, receiver: Receiver) -> None:
+    def add_call(self, depth: int, record: str, sender: Step | None, receiver: Receiver) -> None:
         step = receiver.step
         if step.kind == "map_batches":
-            self.leave(depth, record, Exit(sender, step, receiver.copy))
+            self.add_exit(depth, record, PartExit(sender, step, receiver.copy))
             return
         function = f"f{len(self.functions)}"
         self.functions.append(step.function)
