@@ -13,10 +13,9 @@ from typing import Any
 import click
 
 from flowcore.errors import ConfigurationError, FlowcoreError
-from flowcore.testing.transcripts import load
-from flowcore.testing.transcripts import replay as replay_transcript
+from flowcore.testing.transcripts import load, replay_transcript
 from flowcore.testing.transcripts.kinds import KINDS
-from flowcore.testing.transcripts.runner import Kind
+from flowcore.testing.transcripts.runner import TranscriptKind
 
 __all__ = ["replay"]
 
@@ -65,7 +64,7 @@ def replay(files: tuple[Path, ...], engine: str, as_json: bool) -> None:
 class _Engine:
     """What transcripts are run on, and how many run side by side."""
 
-    kinds: Mapping[str, Kind]
+    kinds: Mapping[str, TranscriptKind]
     at_once: int = 1
 
     def replayed(self, path: Path) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from flowcore.serializers import LatencyMarkerEventSerializer, Tag, TaggedSerial
 from flowcore.serializers.formats.raw import RawFormat
 from flowcore.serializers.tagged import TIMESTAMP_BYTES
 
-__all__ = ["KINDS", "Fuzzer", "is_event", "is_tagged", "is_value"]
+__all__ = ["FAULTS", "Fuzzer", "is_marker_event", "is_tagged", "is_value"]
 
 Fuzzed = tuple[str, bytes | None]
 """What was done to a message, and its bytes."""
@@ -71,7 +71,7 @@ def is_tagged(schema: Schema, element: bytes | None) -> bool:
     return value is None or is_value(schema, value)
 
 
-def is_event(event: bytes | None) -> bool:
+def is_marker_event(event: bytes | None) -> bool:
     """Whether bytes are a latency marker event."""
     try:
         _EVENTS.decode(event or b"")
@@ -106,7 +106,7 @@ class Fuzzer:
 
     def event(self, good: bytes) -> Fuzzed:
         """A bad event of a companion topic, made of a good one."""
-        return self._bad(_EVENT_FAULTS, good, lambda event: not is_event(event))
+        return self._bad(_EVENT_FAULTS, good, lambda event: not is_marker_event(event))
 
     def oversize(self, size_bytes: int) -> bytes:
         """One bad value of this size: an object whose only text does not end."""
@@ -265,7 +265,7 @@ _EVENT_FAULTS: Final[dict[str, _Fault]] = _BYTES | {
     "wrong kind": _wrong_kind,
 }
 
-KINDS: Final = (*_ELEMENTS, *(kind for kind in (*_VALUES, *_EVENT_FAULTS) if kind not in _ELEMENTS))
+FAULTS: Final = (*_ELEMENTS, *(kind for kind in (*_VALUES, *_EVENT_FAULTS) if kind not in _ELEMENTS))
 """Everything that is done to messages."""
 
 

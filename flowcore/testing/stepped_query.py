@@ -1,4 +1,4 @@
-"""Steps: an operator on key groups, one micro-batch a step, as a test or a transcript gives them.
+"""A stepped query: an operator on key groups, one micro-batch a step, as a test or a transcript gives them.
 
 The stream is a folder of JSON files, each one step: records and control elements in order. It is the
 runtime, the state store and the workers of a live query; only Kafka is not there. The clock may be moved by
@@ -34,7 +34,7 @@ from flowcore.serializers.tagged import TaggedSerializer
 from flowcore.spark.operators.key_groups import COUNTER_ROWS, MARKER_ROWS, by_key_group
 from flowcore.spark.operators.processor import COUNTERS, MARKERS
 
-__all__ = ["Steps"]
+__all__ = ["SteppedQuery"]
 
 _KEY_GROUPS = 3
 _SOURCE = "steps"
@@ -48,7 +48,7 @@ _INPUTS = InputColumns(
 )  # fmt: skip
 
 
-class Steps:
+class SteppedQuery:
     """A running query; a context manager that stops it.
 
     Args:

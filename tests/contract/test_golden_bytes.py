@@ -15,7 +15,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from flowcore.elements import LatencyMarker, LatencyMarkerEvent, Record
 from flowcore.serializers import LatencyMarkerEventSerializer, Tag, TaggedSerializer, ValueOnlySerializer
 from flowcore.serializers.formats import RawFormat, ValueFormat, build_format, format_names
-from flowcore.testing.transcripts.elements import element_of
+from flowcore.testing.transcripts.elements import parse_element
 from flowcore.testing.transcripts.load import read_yaml
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -26,7 +26,7 @@ MESSAGES = {"google.protobuf.Timestamp": Timestamp}
 
 
 def _element(case: dict[str, Any]) -> Any:
-    element = element_of(case["element"])
+    element = parse_element(case["element"])
     if isinstance(element, Record):
         return Record(element.value.encode(), element.timestamp_ms)
     return element

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import flowcore.testing.transcripts as package
-from flowcore.testing.transcripts import Transcript, load, replay
+from flowcore.testing.transcripts import Transcript, load, replay_transcript
 from flowcore.testing.transcripts.kinds import KINDS
 
 COPY = Path(__file__).parent / "transcripts"
@@ -41,7 +41,7 @@ CLAIMED = {
 @pytest.mark.parametrize("transcript", REPLAYED, ids=lambda transcript: transcript.path.stem)
 def test_transcript_agrees(transcript: Transcript) -> None:
     """Each step shows what is expected of it, and nothing else."""
-    outcome = replay(transcript)
+    outcome = replay_transcript(transcript)
 
     assert outcome.disagreement is None
     assert outcome.steps == len(transcript.steps)

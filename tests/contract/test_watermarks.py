@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from flowcore.testing.transcripts import Transcript, load, replay
+from flowcore.testing.transcripts import Transcript, load, replay_transcript
 
 FOLDER = Path(__file__).parent / "transcripts"
 TRANSCRIPTS = [t for t in map(load, sorted(FOLDER.glob("*.yaml"))) if t.kind == "watermarks"]
@@ -20,7 +20,7 @@ def test_watermark_transcripts_are_found() -> None:
 @pytest.mark.parametrize("transcript", TRANSCRIPTS, ids=lambda transcript: transcript.path.stem)
 def test_watermarks_do_what_the_transcript_says(transcript: Transcript) -> None:
     """Each step shows what is expected of it, and nothing else."""
-    outcome = replay(transcript)
+    outcome = replay_transcript(transcript)
 
     assert outcome.disagreement is None
     assert outcome.steps == len(transcript.steps)

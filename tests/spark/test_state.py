@@ -20,7 +20,7 @@ from flowcore.process.keyed import KeyedProcesses
 from flowcore.settings import Settings
 from flowcore.spark.run.inspection import KeyGroupState, NativeState, state_of
 from flowcore.spark.run.session import live_session
-from flowcore.testing.stepped_query import Steps
+from flowcore.testing.stepped_query import SteppedQuery
 from flowcore.testing.window_functions import CollectList
 from flowcore.windows import (
     CountEvictor,
@@ -93,7 +93,7 @@ def live(spark: SparkSession, tmp_path: Path) -> SparkSession:
 
 
 def checkpoint(live: SparkSession, folder: Path, operator: KeyGroupOperator, watermark_ms: int) -> Path:
-    with Steps(live, operator, rows=ROWS, keys=("user",), folder=folder / "query") as steps:
+    with SteppedQuery(live, operator, rows=ROWS, keys=("user",), folder=folder / "query") as steps:
         steps.step([dict(zip(ROWS.names, row, strict=True)) for row in RECORDS])
         steps.step([Watermark(watermark_ms)])
     return folder / "query" / "checkpoint"

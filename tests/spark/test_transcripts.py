@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from flowcore.testing.transcripts import Outcome, Transcript, load, replay
+from flowcore.testing.transcripts import Outcome, Transcript, load, replay_transcript
 from flowcore.testing.transcripts.on_spark import AT_ONCE, kinds_on
 
 CONTRACT = Path(__file__).parents[1] / "contract"
@@ -30,7 +30,7 @@ def outcomes(
     ]
     kinds = kinds_on(spark, tmp_path_factory.mktemp("replay"))
     with ThreadPoolExecutor(AT_ONCE) as threads:
-        found = threads.map(lambda transcript: replay(transcript, kinds), chosen)
+        found = threads.map(lambda transcript: replay_transcript(transcript, kinds), chosen)
         return {transcript.path: outcome for transcript, outcome in zip(chosen, found, strict=True)}
 
 

@@ -23,7 +23,7 @@ A transcript's format is told by the README beside the files. Here is how one is
 from __future__ import annotations
 
 from flowcore.testing.transcripts.load import Transcript, load
-from flowcore.testing.transcripts.replay import Outcome, replay
-from flowcore.testing.transcripts.runner import Kind, Refused, Runner
+from flowcore.testing.transcripts.replay import Outcome, replay_transcript
+from flowcore.testing.transcripts.runner import Refused, Runner, TranscriptKind
 
-__all__ = ["Kind", "Outcome", "Refused", "Runner", "Transcript", "load", "replay"]
+__all__ = ["Outcome", "Refused", "Runner", "Transcript", "TranscriptKind", "load", "replay_transcript"]

@@ -8,7 +8,7 @@ from typing import Any
 from flowcore.backlog.inputs import open_channels, receive
 from flowcore.elements import RecordAttributes
 from flowcore.errors import ConfigurationError
-from flowcore.testing.transcripts.runner import Kind, Refused
+from flowcore.testing.transcripts.runner import Refused, TranscriptKind
 
 __all__ = ["KIND"]
 
@@ -43,4 +43,4 @@ class _Backlog:
         return emits
 
 
-KIND = Kind(name="backlog", build=_Backlog)
+KIND = TranscriptKind(name="backlog", build=_Backlog)

@@ -8,7 +8,7 @@ from typing import Any
 
 from flowcore.errors import ConfigurationError
 from flowcore.flush.bundle import Bundle, CountBundle, Finished, add, finish, restore, snapshot
-from flowcore.testing.transcripts.runner import Kind, Refused
+from flowcore.testing.transcripts.runner import Refused, TranscriptKind
 
 __all__ = ["KIND"]
 
@@ -48,4 +48,4 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-KIND = Kind(name="bundle", build=_Bundle)
+KIND = TranscriptKind(name="bundle", build=_Bundle)

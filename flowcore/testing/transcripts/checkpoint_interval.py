@@ -12,7 +12,7 @@ from typing import Any
 
 from flowcore.backlog import CheckpointInterval
 from flowcore.errors import ConfigurationError
-from flowcore.testing.transcripts.runner import Kind, Refused
+from flowcore.testing.transcripts.runner import Refused, TranscriptKind
 
 __all__ = ["KIND", "CheckpointSchedule", "due_times", "schedule_first", "switch_source"]
 
@@ -127,7 +127,7 @@ def _sources(written: Any) -> Iterable[str]:
             return tuple(written)
 
 
-KIND = Kind(
+KIND = TranscriptKind(
     name="checkpoint-interval",
     build=_CheckpointInterval,
     actions=frozenset({"backlog", "end_of_data"}),

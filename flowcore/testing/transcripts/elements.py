@@ -17,10 +17,10 @@ from flowcore.elements import (
 from flowcore.errors import ConfigurationError
 from flowcore.serializers import ValueOnlyRecord
 
-__all__ = ["element_of", "shown"]
+__all__ = ["format_element", "parse_element"]
 
 
-def element_of(written: Mapping[str, Any]) -> StreamElement[Any]:
+def parse_element(written: Mapping[str, Any]) -> StreamElement[Any]:
     """The element that a transcript writes so.
 
     Raises:
@@ -44,7 +44,7 @@ def element_of(written: Mapping[str, Any]) -> StreamElement[Any]:
             raise ConfigurationError(msg)
 
 
-def shown(element: StreamElement[Any]) -> dict[str, Any]:
+def format_element(element: StreamElement[Any]) -> dict[str, Any]:
     """How a transcript writes an element."""
     match element:
         case ValueOnlyRecord():

@@ -12,8 +12,8 @@ from flowcore.flush import Buffer, BufferOutput
 from flowcore.flush.buffer import Released
 from flowcore.flush.buffering import Control, control, input_idle, look, record, start
 from flowcore.flush.snapshots import restore, snapshot
-from flowcore.testing.transcripts.elements import element_of, shown
-from flowcore.testing.transcripts.runner import Kind, Refused
+from flowcore.testing.transcripts.elements import format_element, parse_element
+from flowcore.testing.transcripts.runner import Refused, TranscriptKind
 
 __all__ = ["KIND", "flush_config"]
 
@@ -37,7 +37,7 @@ class _Flush:
             case "watermark_ms":
                 return self._control(Watermark(argument))
             case "watermark_status" | "latency_marker":
-                element = element_of({action: argument})
+                element = parse_element({action: argument})
                 assert not isinstance(element, Record)  # noqa: S101 - neither action writes one
                 return self._control(element)
             case "processing_time_ms":
@@ -88,10 +88,10 @@ def _is_end(element: StreamElement[_Row]) -> bool:
 def _shown(element: StreamElement[_Row]) -> dict[str, Any]:
     if isinstance(element, Record):
         return {"record": [*element.value, element.timestamp_ms]}
-    return shown(element)
+    return format_element(element)
 
 
-KIND = Kind(
+KIND = TranscriptKind(
     name="flush",
     build=_Flush,
     actions=frozenset({"input_idle", "latency_marker", "watermark_status"}),

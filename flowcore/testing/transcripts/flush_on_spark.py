@@ -21,8 +21,8 @@ from flowcore.flush.keyed import ELEMENTS, FlushBuffers
 from flowcore.keyed.operator import StepOutputs
 from flowcore.serializers.formats.raw import RawFormat
 from flowcore.serializers.tagged import TaggedSerializer
-from flowcore.testing.stepped_query import Steps
-from flowcore.testing.transcripts.elements import element_of, shown
+from flowcore.testing.stepped_query import SteppedQuery
+from flowcore.testing.transcripts.elements import format_element, parse_element
 from flowcore.testing.transcripts.flush import flush_config
 
 __all__ = ["FlushSteps"]
@@ -50,7 +50,7 @@ class FlushSteps:
             config = replace(config, interval_ms=(config.interval_ms or 0) * _TICKS - _TICKS // 2)
         keys = ("key",) if config.keyed else ()
         buffers = FlushBuffers(config=config, quiet_ms=0, keys=keys, timestamp="timestamp_ms", rows=_ROWS)
-        self._steps = Steps(
+        self._steps = SteppedQuery(
             spark, buffers, rows=_ROWS, keys=keys, folder=folder, key_groups=1, clock_ms=0, relays=True
         )
         self._steps.__enter__()
@@ -93,7 +93,7 @@ def _row(key: Any, value: Any, timestamp_ms: int | None = None) -> Mapping[str, 
 
 
 def _control(action: str, argument: Any) -> WatermarkStatus | LatencyMarker:
-    element = element_of({action: argument})
+    element = parse_element({action: argument})
     assert isinstance(element, WatermarkStatus | LatencyMarker)  # noqa: S101 - the actions write no other
     return element
 
@@ -104,8 +104,8 @@ def _shown(seen: StepOutputs) -> list[dict[str, Any]]:
         for row in batch.to_pylist():
             if output == ELEMENTS:
                 element: StreamElement[bytes] = _SERIALIZER.decode(row["element"])
-                found += [] if element == Watermark(MAX_TIMESTAMP_MS) else [shown(element)]
+                found += [] if element == Watermark(MAX_TIMESTAMP_MS) else [format_element(element)]
             else:
                 values = [json.loads(row[name]) for name in ("key", "value")]
                 found.append({"record": [*values, row["timestamp_ms"]]})
-    return found + [shown(marker) for marker in seen.markers]
+    return found + [format_element(marker) for marker in seen.markers]

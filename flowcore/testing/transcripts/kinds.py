@@ -14,11 +14,11 @@ from flowcore.testing.transcripts import (
     watermarks,
     window,
 )
-from flowcore.testing.transcripts.runner import Kind
+from flowcore.testing.transcripts.runner import TranscriptKind
 
 __all__ = ["KINDS"]
 
-_ALL: tuple[Kind, ...] = (
+_ALL: tuple[TranscriptKind, ...] = (
     backlog.KIND,
     bundle.KIND,
     checkpoint_interval.KIND,
@@ -29,4 +29,4 @@ _ALL: tuple[Kind, ...] = (
     window.KIND,
 )
 
-KINDS: Mapping[str, Kind] = {kind.name: kind for kind in _ALL}
+KINDS: Mapping[str, TranscriptKind] = {kind.name: kind for kind in _ALL}

@@ -14,7 +14,7 @@ from flowcore.settings import Settings
 from flowcore.spark.run.session import live_session, session
 from flowcore.testing.transcripts import flush, window
 from flowcore.testing.transcripts.flush_on_spark import FlushSteps
-from flowcore.testing.transcripts.runner import Kind
+from flowcore.testing.transcripts.runner import TranscriptKind
 from flowcore.testing.transcripts.window_on_spark import WindowSteps
 
 __all__ = ["AT_ONCE", "kinds_on", "kinds_on_spark"]
@@ -24,7 +24,7 @@ AT_ONCE = 3
 
 
 @contextmanager
-def kinds_on_spark() -> Iterator[Mapping[str, Kind]]:
+def kinds_on_spark() -> Iterator[Mapping[str, TranscriptKind]]:
     """The kinds that can be replayed, on a session that lives as long as the context."""
     folder = Path(tempfile.mkdtemp(prefix="flowcore-replay-"))
     settings = Settings.of({"state.dir": folder, "execution.short-lived": "true"})
@@ -35,7 +35,7 @@ def kinds_on_spark() -> Iterator[Mapping[str, Kind]]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def kinds_on(spark: Any, folder: Path) -> Mapping[str, Kind]:
+def kinds_on(spark: Any, folder: Path) -> Mapping[str, TranscriptKind]:
     """The kinds that can be replayed on a session.
 
     Args:

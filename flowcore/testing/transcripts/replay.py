@@ -10,9 +10,9 @@ from typing import Any
 from flowcore.errors import ConfigurationError, FlowcoreError
 from flowcore.testing.transcripts.kinds import KINDS
 from flowcore.testing.transcripts.load import Transcript, load
-from flowcore.testing.transcripts.runner import COMMON_ACTIONS, Kind, Refused, Runner
+from flowcore.testing.transcripts.runner import COMMON_ACTIONS, Refused, Runner, TranscriptKind
 
-__all__ = ["NOTHING_WHEN_MISSING", "Difference", "Outcome", "replay", "same"]
+__all__ = ["NOTHING_WHEN_MISSING", "Difference", "Outcome", "replay_transcript", "same"]
 
 NOTHING_WHEN_MISSING = ("out", "late", "dropped", "emits", "triggers", "into")
 """Expectations that mean "nothing" where a step does not name them; all others are then not checked."""
@@ -74,7 +74,7 @@ class Outcome:
         return f"{where}: {found.name} should be {found.expected!r}, was {found.seen!r}"
 
 
-def replay(transcript: Transcript | Path, kinds: Mapping[str, Kind] = KINDS) -> Outcome:
+def replay_transcript(transcript: Transcript | Path, kinds: Mapping[str, TranscriptKind] = KINDS) -> Outcome:
     """Run one transcript, up to the first step that disagrees.
 
     Args:
@@ -104,7 +104,7 @@ def replay(transcript: Transcript | Path, kinds: Mapping[str, Kind] = KINDS) -> 
         kind.close(runner)
 
 
-def _steps(transcript: Transcript, kind: Kind, runner: Runner) -> Outcome:
+def _steps(transcript: Transcript, kind: TranscriptKind, runner: Runner) -> Outcome:
     if transcript.error is not None:
         return Outcome(transcript, 0, _compared(0, "build", transcript.error, None))
     for number, step in enumerate(transcript.steps, 1):
@@ -114,7 +114,9 @@ def _steps(transcript: Transcript, kind: Kind, runner: Runner) -> Outcome:
     return Outcome(transcript, len(transcript.steps))
 
 
-def _step(path: Path, number: int, kind: Kind, runner: Runner, step: Mapping[str, Any]) -> Difference | None:
+def _step(
+    path: Path, number: int, kind: TranscriptKind, runner: Runner, step: Mapping[str, Any]
+) -> Difference | None:
     actions = [name for name in step if name in COMMON_ACTIONS | kind.actions]
     if len(actions) != 1:
         msg = (
@@ -142,7 +144,7 @@ def _step(path: Path, number: int, kind: Kind, runner: Runner, step: Mapping[str
     return None
 
 
-def _agrees(kind: Kind, name: str, expected: Any, seen: Mapping[str, Any]) -> bool:
+def _agrees(kind: TranscriptKind, name: str, expected: Any, seen: Mapping[str, Any]) -> bool:
     answer = kind.agrees(name, expected, seen)
     if answer is not None:
         return answer

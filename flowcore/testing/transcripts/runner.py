@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-__all__ = ["COMMON_ACTIONS", "Kind", "Refused", "Runner"]
+__all__ = ["COMMON_ACTIONS", "Refused", "Runner", "TranscriptKind"]
 
 COMMON_ACTIONS = frozenset({"in", "watermark_ms", "processing_time_ms", "restart", "end_of_input"})
 
@@ -43,7 +43,7 @@ class Runner(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
+class TranscriptKind:
     """How transcripts of one kind are run.
 
     Attributes:

@@ -18,8 +18,8 @@ from flowcore.errors import (
 from flowcore.planner.rules.timestamps import uses_timestamps
 from flowcore.serializers import LatencyMarkerEventSerializer, TaggedSerializer, ValueOnlySerializer
 from flowcore.settings import Settings
-from flowcore.testing.transcripts.elements import element_of, shown
-from flowcore.testing.transcripts.runner import Kind, Refused
+from flowcore.testing.transcripts.elements import format_element, parse_element
+from flowcore.testing.transcripts.runner import Refused, TranscriptKind
 from flowcore.watermarks import WatermarkStrategy, monotonous
 
 __all__ = ["KIND"]
@@ -73,7 +73,7 @@ class _Serializer:
     def _act(self, action: str, argument: Any) -> Mapping[str, Any]:
         match action:
             case "write":
-                return self._write(element_of(argument))
+                return self._write(parse_element(argument))
             case "read_timestamp_of":
                 return {"read": self._timestamp_of(Record(*argument))}
             case "through_event":
@@ -89,7 +89,7 @@ class _Serializer:
     def _write(self, element: StreamElement[Any]) -> Mapping[str, Any]:
         data = self._serializer.encode(element)
         own = len(self._values.encode(element.value)) if isinstance(element, Record) else 0
-        return {"overhead_bytes": len(data) - own, "read": shown(self._serializer.decode(data))}
+        return {"overhead_bytes": len(data) - own, "read": format_element(self._serializer.decode(data))}
 
     def _timestamp_of(self, record: Record[Any]) -> int | None:
         read: Any = self._serializer.decode(self._serializer.encode(record))
@@ -118,7 +118,7 @@ def _through_event(operator_id: str, subtask: int, marked_ms: int) -> list[Any]:
     return [marker.operator_id, marker.subtask, marker.marked_ms]
 
 
-KIND = Kind(
+KIND = TranscriptKind(
     name="serializer",
     build=_Serializer,
     actions=frozenset({"write", "read_timestamp_of", "through_event", "settings"}),

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from flowcore.errors import ConfigurationError
-from flowcore.testing.transcripts.runner import Kind, Refused
+from flowcore.testing.transcripts.runner import Refused, TranscriptKind
 from flowcore.windows.merging import apply_merge, merge_groups, plan_merge
 from flowcore.windows.window import TimeWindow
 
@@ -91,6 +91,6 @@ def _all_shown(windows: Any) -> list[list[int]]:
     return [_shown(window) for window in windows]
 
 
-KIND = Kind(
+KIND = TranscriptKind(
     name="session-merge", build=_Merging, actions=frozenset({"merge", "add", "retire"}), agrees=_agrees
 )

@@ -7,7 +7,7 @@ from typing import Any, assert_never
 
 from flowcore.elements import Watermark, WatermarkStatus
 from flowcore.errors import ConfigurationError
-from flowcore.testing.transcripts.runner import Kind, Refused
+from flowcore.testing.transcripts.runner import Refused, TranscriptKind
 from flowcore.watermarks.strategies import BoundedOutOfOrderness, Punctuated, WatermarkStrategy
 from flowcore.watermarks.tracking import Told, end_of_input, poll, record, start
 
@@ -76,4 +76,4 @@ def _shown(element: Watermark | WatermarkStatus) -> dict[str, Any]:
             assert_never(element)
 
 
-KIND = Kind(name="watermarks", build=_Watermarks)
+KIND = TranscriptKind(name="watermarks", build=_Watermarks)

@@ -9,7 +9,7 @@ from typing import Any
 from flowcore.elements import MAX_TIMESTAMP_MS
 from flowcore.errors import ConfigurationError, InvalidWindowError, NoTimestampError
 from flowcore.testing.harness import WindowHarness
-from flowcore.testing.transcripts.runner import Kind, Refused
+from flowcore.testing.transcripts.runner import Refused, TranscriptKind
 from flowcore.testing.window_functions import CollectList, Sum
 from flowcore.windows import (
     CountEvictor,
@@ -196,4 +196,4 @@ def _row(result: WindowResult) -> list[Any]:
     return [result.key, result.value, result.timestamp_ms, window]
 
 
-KIND = Kind(name="window", build=_Windows)
+KIND = TranscriptKind(name="window", build=_Windows)

@@ -13,7 +13,7 @@ from flowcore.elements import MAX_TIMESTAMP_MS, Watermark
 from flowcore.errors import InvalidWindowError, NoTimestampError, RunError
 from flowcore.keyed.operator import KeyGroupOperator, StepOutputs
 from flowcore.keyed.output_columns import END, RESULTS, START, TIMESTAMP
-from flowcore.testing.stepped_query import Steps
+from flowcore.testing.stepped_query import SteppedQuery
 from flowcore.testing.transcripts.runner import Refused
 from flowcore.testing.transcripts.window import window_config
 from flowcore.testing.window_functions import Sum
@@ -45,7 +45,7 @@ class WindowSteps:
             word = "invalid-argument"
             raise Refused(word) from error
         listing = operator.get("aggregate") == "list"
-        self._steps = Steps(
+        self._steps = SteppedQuery(
             spark, _operator(config, listing=listing), rows=_ROWS, keys=("key",), folder=folder, clock_ms=0
         )
         self._steps.__enter__()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from flowcore.api.schema import Schema
 from flowcore.elements import LatencyMarkerEvent
 from flowcore.serializers import LatencyMarkerEventSerializer
-from flowcore.testing.fuzz import KINDS, Fuzzer, is_event, is_tagged, is_value
+from flowcore.testing.fuzz import FAULTS, Fuzzer, is_marker_event, is_tagged, is_value
 
 SCHEMA = Schema.parse("id BIGINT NOT NULL, shop STRING, price DOUBLE, open BOOLEAN")
 GOOD = '{"id":1,"shop":"ü","price":2,"open":true,"more":[{}]}'.encode()
@@ -59,11 +59,11 @@ def test_fuzzed_messages_are_bad(seed: int, time_ms: int) -> None:
     assert is_value(SCHEMA, GOOD)
     assert is_tagged(SCHEMA, timed)
     assert is_tagged(SCHEMA, plain)
-    assert is_event(EVENT)
+    assert is_marker_event(EVENT)
     assert not is_value(SCHEMA, fuzzer.value(GOOD)[1])
     assert not is_tagged(SCHEMA, fuzzer.element(timed)[1])
     assert not is_tagged(SCHEMA, fuzzer.element(plain)[1])
-    assert not is_event(fuzzer.event(EVENT)[1])
+    assert not is_marker_event(fuzzer.event(EVENT)[1])
 
 
 def test_all_kinds_are_made_and_the_same_seed_makes_the_same() -> None:
@@ -75,7 +75,7 @@ def test_all_kinds_are_made_and_the_same_seed_makes_the_same() -> None:
         return [make(good) for _ in range(2_000) for make, good in calls]
 
     assert made(1) == made(1) != made(2)
-    assert {kind for kind, _ in made(1)} == set(KINDS)
+    assert {kind for kind, _ in made(1)} == set(FAULTS)
 
 
 @pytest.mark.parametrize("size_bytes", [100, 101, 1 << 20])

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from flowcore.errors import ConfigurationError, RunError
-from flowcore.testing.transcripts import Kind, Outcome, Refused, load, replay
+from flowcore.testing.transcripts import Outcome, Refused, TranscriptKind, load, replay_transcript
 
 
 class _Scripted:
@@ -34,8 +34,8 @@ def _written(tmp_path: Path, text: str) -> Path:
 
 
 def _replayed(tmp_path: Path, text: str, *seen: Mapping[str, Any] | Exception) -> Outcome:
-    kind = Kind(name="scripted", build=lambda _: _Scripted(list(seen)))
-    return replay(_written(tmp_path, text), {"scripted": kind})
+    kind = TranscriptKind(name="scripted", build=lambda _: _Scripted(list(seen)))
+    return replay_transcript(_written(tmp_path, text), {"scripted": kind})
 
 
 @pytest.mark.parametrize(
@@ -159,8 +159,9 @@ def test_replay_compares_how_building_fails(
             raise Refused(refused)
         return _Scripted([])
 
-    outcome = replay(
-        _written(tmp_path, f"{expected}\nsteps: []"), {"scripted": Kind(name="scripted", build=build)}
+    outcome = replay_transcript(
+        _written(tmp_path, f"{expected}\nsteps: []"),
+        {"scripted": TranscriptKind(name="scripted", build=build)},
     )
 
     assert outcome.passed is passed
@@ -169,9 +170,9 @@ def test_replay_compares_how_building_fails(
 def test_replay_hands_each_step_to_the_runner_without_what_is_expected(tmp_path: Path) -> None:
     """A runner cannot answer with what it was told."""
     runner = _Scripted([{}, {"current_ms": 4}])
-    kind = Kind(name="scripted", build=lambda _: runner)
+    kind = TranscriptKind(name="scripted", build=lambda _: runner)
 
-    replay(
+    replay_transcript(
         _written(tmp_path, "steps:\n- in: [[k, 1, max]]\n- restart: true\n  current_ms: 4"),
         {"scripted": kind},
     )
@@ -191,4 +192,4 @@ def test_replay_refuses_a_step_without_exactly_one_action(tmp_path: Path, step: 
 def test_replay_refuses_a_kind_without_runner(tmp_path: Path) -> None:
     """It is not passed over in silence."""
     with pytest.raises(ConfigurationError, match="kind 'scripted' cannot be replayed here"):
-        replay(_written(tmp_path, "steps: []"), {})
+        replay_transcript(_written(tmp_path, "steps: []"), {})

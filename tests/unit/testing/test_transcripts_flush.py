@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from flowcore.errors import ConfigurationError
-from flowcore.testing.transcripts import Kind, Outcome, replay
+from flowcore.testing.transcripts import Outcome, TranscriptKind, replay_transcript
 
 CASES = """
 name: flush unkeyed
@@ -181,7 +181,7 @@ error: invalid-argument
 def _replayed(tmp_path: Path, text: str) -> Outcome:
     path = tmp_path / "case.yaml"
     path.write_text(text, encoding="utf-8")
-    return replay(path)
+    return replay_transcript(path)
 
 
 @pytest.mark.parametrize("case", CASES.split("---\n"), ids=lambda case: case.split("\n")[case[0] == "\n"][6:])
@@ -250,6 +250,6 @@ def test_order_is_compared_except_within_groups(
     """What the README leaves open is left open, and nothing else."""
     path = tmp_path / "case.yaml"
     path.write_text(f"operator: {{kind: shows}}\nsteps:\n- in: []\n  {step}", encoding="utf-8")
-    kind = Kind(name="shows", build=lambda _: _Shows(seen), in_order=True)
+    kind = TranscriptKind(name="shows", build=lambda _: _Shows(seen), in_order=True)
 
-    assert replay(path, {"shows": kind}).passed is agrees
+    assert replay_transcript(path, {"shows": kind}).passed is agrees
