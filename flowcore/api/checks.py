@@ -17,22 +17,22 @@ from flowcore.errors import PlanError
 
 __all__ = [
     "aggregate_expressions",
-    "columns_named",
-    "columns_passed",
     "join_columns",
     "key_after",
+    "key_columns",
     "key_passed",
+    "passed_columns",
     "require_alike",
     "require_attributes",
-    "require_bounded",
     "require_distinct",
-    "require_join_type",
+    "require_join",
     "require_name",
     "require_readable",
     "require_unambiguous",
     "require_writable",
     "row_expression",
     "row_expressions",
+    "used_columns",
 ]
 
 _log = logging.getLogger(__name__)
@@ -126,15 +126,21 @@ def join_columns(
     if not pairs:
         msg = f"operator {name!r} joins on nothing: every row would meet every row; pass on='column'"
         raise PlanError(msg)
-    resolve((column for column, _ in pairs), left.columns, name, f"on={on!r} (left input {left.name!r})")
-    resolve(
-        (column for _, column in pairs),
-        right.columns,
-        name,
-        f"on={on!r} (right input {right.name!r})",
+    mine, theirs = zip(*pairs, strict=True)
+    return tuple(
+        zip(
+            resolve(mine, left.columns, name, f"on={on!r} (left input {left.name!r})"),
+            resolve(theirs, right.columns, name, f"on={on!r} (right input {right.name!r})"),
+            strict=True,
+        )
     )
-    mine, theirs = ({column.lower(): column for column in node.columns} for node in (left, right))
-    return tuple((mine[one.lower()], theirs[other.lower()]) for one, other in pairs)
+
+
+def key_columns(node: Operator, name: str, by: str | Sequence[str]) -> tuple[str, ...]:
+    """The distinct columns of a key, as ``node`` spells them."""
+    keys = resolve((by,) if isinstance(by, str) else tuple(by), node.columns, name, f"by={by!r}")
+    require_distinct(name, keys)
+    return keys
 
 
 def require_unambiguous(left: Operator, right: Operator, name: str, pairs: Sequence[tuple[str, str]]) -> None:
@@ -151,18 +157,15 @@ def require_unambiguous(left: Operator, right: Operator, name: str, pairs: Seque
         raise PlanError(msg)
 
 
-def require_bounded(node: Operator, name: str, instead: str) -> None:
-    """An input that ends."""
-    if not node.bounded:
+def require_join(left: Operator, right: Operator, name: str, how: str) -> None:
+    """A bounded right side, and a known kind of join that does not wait for the end of an unbounded left."""
+    if not right.bounded:
         msg = (
-            f"operator {name!r} needs a bounded input, and {node.name!r} is unbounded: it would wait for "
-            f"an end that never comes; {instead}"
+            f"operator {name!r} needs a bounded input, and {right.name!r} is unbounded: it would wait for an "
+            f"end that never comes; put the unbounded side left ({right.name}.join({left.name}, ...)), or "
+            "give its topic until="
         )
         raise PlanError(msg)
-
-
-def require_join_type(left: Operator, name: str, how: str) -> None:
-    """A kind of join that exists, and that does not wait for the end of an unbounded left side."""
     allowed = ("inner", "left", "semi", "anti") + (("right", "full") if left.bounded else ())
     if how not in allowed:
         why = (
@@ -232,7 +235,7 @@ def require_writable(node: Operator, name: str, sink: Sink, key: tuple[str, ...]
         raise PlanError(msg)
 
 
-def columns_named(node: Operator, name: str, uses: Sequence[str] | None) -> tuple[str, ...] | None:
+def used_columns(node: Operator, name: str, uses: Sequence[str] | None) -> tuple[str, ...] | None:
     """The columns of ``node`` that an operator says it uses, spelled as ``node`` spells them."""
     if uses is None:
         return None
@@ -242,7 +245,7 @@ def columns_named(node: Operator, name: str, uses: Sequence[str] | None) -> tupl
     return tuple(column for column in node.columns if column.lower() in lower)
 
 
-def columns_passed(
+def passed_columns(
     node: Operator, name: str, passes: Sequence[str], schema: Schema, uses: Sequence[str] | None
 ) -> tuple[str, ...]:
     """The columns that a function hands on unchanged: it gets them, and puts them out."""

@@ -120,13 +120,13 @@ class Expression:
         return "".join([*pieces, self.text[done:]])
 
 
-def resolve(wanted: Iterable[str], columns: Iterable[str], operator: str, where: str) -> None:
-    """Check that every wanted column exists; Spark compares names without case.
+def resolve(wanted: Iterable[str], columns: Iterable[str], operator: str, where: str) -> tuple[str, ...]:
+    """Find columns by name, as Spark does without case, and return them as ``columns`` spells them.
 
     Raises:
-        PlanError: One does not; the message names operator, column and the nearest one that exists.
+        PlanError: One does not exist; the message names operator, column and the nearest one that exists.
     """
-    known = {column.lower(): column for column in columns}
+    wanted, known = tuple(wanted), {column.lower(): column for column in columns}
     for name in wanted:
         if name.lower() not in known:
             near = difflib.get_close_matches(name.lower(), known, n=1)
@@ -136,6 +136,7 @@ def resolve(wanted: Iterable[str], columns: Iterable[str], operator: str, where:
                 f"not have: nothing could be computed; {hint}"
             )
             raise PlanError(msg)
+    return tuple(known[name.lower()] for name in wanted)
 
 
 def is_aggregate(node: exp.Expr) -> bool:

@@ -32,7 +32,7 @@ from flowcore.api.stateful import WINDOW_COLUMNS
 from flowcore.durations import MILLISECOND, show_duration
 from flowcore.errors import PlanError
 
-__all__ = ["Obstacle", "buffer_key", "flush_ms", "keyed", "obstacle", "require_flushable"]
+__all__ = ["Obstacle", "buffer_key", "declare_key", "flush_ms", "obstacle", "require_flushable"]
 
 
 class Obstacle(NamedTuple):
@@ -74,7 +74,7 @@ def buffer_key(node: Operator) -> tuple[str, ...] | None:
             return node.key
 
 
-def keyed(node: Map | FlatMap, key: str | Sequence[str] | None) -> Map | FlatMap:
+def declare_key(node: Map | FlatMap, key: str | Sequence[str] | None) -> Map | FlatMap:
     """A Python function with the key that is declared with it; its later output replaces earlier output.
 
     Raises:
@@ -83,7 +83,7 @@ def keyed(node: Map | FlatMap, key: str | Sequence[str] | None) -> Map | FlatMap
     if key is None:
         return node
     columns = (key,) if isinstance(key, str) else tuple(key)
-    resolve(columns, node.columns, node.name, f"key={key!r} (of its schema)")
+    names = resolve(columns, node.columns, node.name, f"key={key!r} (of its schema)")
     if not node.attributes().output_idempotent:
         msg = (
             f"operator {node.name!r}: key={key!r}, and its function does not declare that a later record of "
@@ -91,8 +91,6 @@ def keyed(node: Map | FlatMap, key: str | Sequence[str] | None) -> Map | FlatMap
             "is_output_idempotent = True on the function if it is so, or leave key out"
         )
         raise PlanError(msg)
-    spelled = {column.lower(): column for column in node.columns}
-    names = tuple(spelled[column.lower()] for column in columns)
     return replace(node, key=names, updating=not node.bounded)
 
 

@@ -1,35 +1,40 @@
-"""Streams and state by key: windows, keyed process functions, and what leaves them beside their results."""
+"""Streams and keyed state: windows, keyed process functions and their side outputs."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import Any, Self
 
-from flowcore.api import windowed as declare
-from flowcore.api.attributes import Attributes, collect_declared
-from flowcore.api.operators import Operator, SideOutput
+from flowcore.api import checks, window_checks
+from flowcore.api.attributes import Attributes
+from flowcore.api.flushing import flush_ms
+from flowcore.api.operators import SideOutput
 from flowcore.api.schema import Schema
-from flowcore.api.stateful import LATE, side_columns
-from flowcore.api.window_assigners import Length, WindowDeclaration
+from flowcore.api.stateful import LATE, KeyedProcess, Window, side_columns
+from flowcore.api.stream_core import StreamCore
+from flowcore.api.window_assigners import (
+    GAP_COLUMN,
+    Length,
+    Session,
+    WindowDeclaration,
+    assigner_of,
+    whole_ms,
+)
 from flowcore.api.windowed import WindowedStream
 from flowcore.process import KeyedProcessFunction
-from flowcore.windows import Evictor
+from flowcore.windows import Evictor, WindowAggregate, WindowConfig
+from flowcore.windows.built_in import BuiltIns
 from flowcore.windows.config import LateRecords, WindowTime
 from flowcore.windows.triggers import Trigger
 
-if TYPE_CHECKING:
-    from flowcore.api.flow import Flow
-    from flowcore.api.stream import Stream
-
 __all__ = ["KeyedStream"]
 
+_NO_FUNCTION = WindowAggregate(BuiltIns(()))
 
-class KeyedStream:
-    """What can be put behind a stream that keeps state by key group; see `Stream`."""
 
-    _flow: Flow
-    operator: Operator
+class KeyedStream(StreamCore):
+    """The methods of `Stream` that keep state by key group."""
 
     def window(
         self,
@@ -46,36 +51,42 @@ class KeyedStream:
         flush: timedelta | None = None,
         name: str | None = None,
         attributes: Attributes | None = None,
-    ) -> WindowedStream:
-        """Group records by time; say with `WindowedStream.aggregate` and others what each window emits.
+    ) -> WindowedStream[Self]:
+        """Group records by time; a method of `WindowedStream` declares what each window emits.
 
         Args:
             windows: `Tumbling`, `Sliding`, `Session`, `Global`, `EndOfStream`, or an assigner of your own.
             by: Column or columns of the key; none for one key for all.
             trigger: When a window emits (see `flowcore.windows.triggers`); default: at its end.
-            evictor: Which records are let go when it emits (see `flowcore.windows`).
-            allowed_lateness: How long after its end records still count in a window, each emitting anew;
+            evictor: Which records are dropped when it emits (see `flowcore.windows`).
+            allowed_lateness: How long after its end a window still accepts records, each emitting anew;
                 seconds or `timedelta`.
-            late: ``"drop"`` (and count) records that come later, or ``"side-output"``: `late` has them.
-            time: ``"event"``: by the records' timestamps and watermarks. ``"processing"``: by the clock.
+            late: ``"drop"`` (and count) records that arrive later, or ``"side-output"``: see `late`.
+            time: ``"event"``: the records' timestamps and watermarks. ``"processing"``: processing time.
             timestamp: Bounded input only: column or expression of a row's time, BIGINT milliseconds or
                 TIMESTAMP.
-            uses: The columns that Python functions in it read; default: all.
-            flush: Of an unbounded input, how long results may be held back, so that only the latest of each
-                key and window leaves; as for `aggregate`.
+            uses: The columns that its Python functions read; default: all.
+            flush: As for `aggregate`, with the latest result of each key and window.
             name: Name of the operator.
-            attributes: What it promises beside what it says of itself.
+            attributes: Attributes that override the operator's own.
 
         Raises:
-            PlanError: A column is unknown, or the windows would never emit: the source sets no watermarks,
-                say.
+            PlanError: A column is unknown, or the windows would never emit, for instance because the source
+                sets no watermarks.
             InvalidWindowError: The parameters contradict each other.
         """
-        return declare.window(
-            self._flow, self.operator, name, windows,
-            by=by, trigger=trigger, evictor=evictor, allowed_lateness=allowed_lateness, late=late, time=time,
-            timestamp=timestamp, uses=uses, given=collect_declared(attributes), flush=flush,
+        given_name, name = name, name or self.graph.free_name("window")
+        config = WindowConfig(
+            assigner=assigner_of(windows, name), function=_NO_FUNCTION, time=time, trigger=trigger,
+            evictor=evictor, allowed_lateness_ms=whole_ms("allowed_lateness", allowed_lateness), late=late,
         )  # fmt: skip
+        row_time = None if timestamp is None else checks.row_expression(self.operator, name, timestamp)
+        window_checks.require_windows(self.operator, name, config, row_time)
+        gap = windows.gap if isinstance(windows, Session) and isinstance(windows.gap, str) else None
+        computed = () if gap is None else ((GAP_COLUMN, checks.row_expression(self.operator, name, gap)),)
+        fields = self._keyed_fields(name, by, uses, flush, attributes)
+        template = Window(**fields, config=config, computed=computed, timestamp=row_time)
+        return WindowedStream(stream=self, given_name=given_name, template=template)
 
     def process(
         self,
@@ -89,56 +100,75 @@ class KeyedStream:
         flush: timedelta | None = None,
         name: str | None = None,
         attributes: Attributes | None = None,
-    ) -> Stream:
-        """A Python function with state and timers for each key.
+    ) -> Self:
+        """Call a Python function with state and timers for each key.
 
         Args:
-            function: What is done with records and timers; see `KeyedProcessFunction`.
-            schema: The columns of the records it puts out, as Spark DDL.
+            function: Handles records and timers; see `KeyedProcessFunction`.
+            schema: The columns of the records it emits, as Spark DDL.
             by: Column or columns of the key; none for one key for all.
-            side_outputs: Name to schema of what else it puts out; `side_output` has it.
+            side_outputs: Name to schema of its side outputs; `side_output` reads them.
             timestamp: Bounded input only: as for `window`.
             uses: The columns that it reads; default: all.
-            flush: Of an unbounded input, how long what it puts out may be held back, so that only the latest
-                of each key leaves, if it declares ``is_output_idempotent``; as for `aggregate`.
+            flush: As for `aggregate`, if the function declares ``is_output_idempotent``.
             name: Name of the operator.
-            attributes: What it promises, beside what the function declares.
+            attributes: Attributes that override those that the function declares.
 
         Raises:
-            PlanError: A column is unknown, or it is no such function.
+            PlanError: A column is unknown, or it is not a `KeyedProcessFunction`.
         """
-        name = name or self._flow.free_name("process")
-        return self._flow.add(
-            declare.keyed_process(
-                self.operator, name, function,
-                schema=schema, by=by, side_outputs=side_outputs or {}, timestamp=timestamp, uses=uses,
-                given=collect_declared(attributes), flush=flush,
+        name = name or self.graph.free_name("process")
+        window_checks.require_keyed_process(function, name)
+        row_time = None if timestamp is None else checks.row_expression(self.operator, name, timestamp)
+        window_checks.require_timestamp(self.operator, name, row_time, needed=False)
+        types = Schema.parse(schema)
+        outputs = side_outputs or {}
+        for output in outputs:
+            checks.require_name("side output", output)
+        return self.append(
+            KeyedProcess(
+                **self._keyed_fields(name, by, uses, flush, attributes, columns=types.names),
+                function=function, schema=types, timestamp=row_time,
+                side_outputs=tuple((output, Schema.parse(each)) for output, each in outputs.items()),
             )
         )  # fmt: skip
 
-    def side_output(self, output: str) -> Stream:
-        """What leaves a window or a process function beside its results.
+    def side_output(self, output: str) -> Self:
+        """The records that a window or a process function emits to a side output.
 
         Raises:
             PlanError: There is no side output of this name.
         """
         node = self.operator
-        for each in self._flow.operators:
+        for each in self.graph.operators:
             if isinstance(each, SideOutput) and each.inputs == (node,) and each.output == output:
-                return self._flow.stream(each)
+                return type(self)(self.graph, each)
         columns, schema = side_columns(node, output)
-        return self._flow.add(
-            SideOutput(
-                name=f"{node.name}.{output}", inputs=(node,), columns=columns, bounded=node.bounded,
-                output=output, schema=schema,
-            )
-        )  # fmt: skip
+        fields = self._fields(f"{node.name}.{output}", None, columns=columns, updating=False)
+        return self.append(SideOutput(**fields, output=output, schema=schema))
 
     @property
-    def late(self) -> Stream:
+    def late(self) -> Self:
         """The records that came too late for all their windows, with the columns of the windows' input.
 
         Raises:
             PlanError: It is not the result of windows with ``late="side-output"``.
         """
         return self.side_output(LATE)
+
+    def _keyed_fields(
+        self,
+        name: str,
+        by: str | Sequence[str],
+        uses: Sequence[str] | None,
+        flush: timedelta | None,
+        attributes: Attributes | None,
+        **changed: Any,
+    ) -> dict[str, Any]:
+        node = self.operator
+        keys = checks.key_columns(node, name, by)
+        used = checks.used_columns(node, name, uses)
+        return self._fields(
+            name, attributes, updating=False, by=keys, uses=node.columns if used is None else used,
+            flush_ms=flush_ms(name, flush), **changed,
+        )  # fmt: skip

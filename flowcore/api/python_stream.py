@@ -1,37 +1,24 @@
-"""Streams and Python: the operators of a stream that call a user's function."""
+"""Streams and Python: the operators that call a user's function without keyed state."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
 from flowcore.api import checks
-from flowcore.api.attributes import Attributes, collect_declared
-from flowcore.api.flushing import flush_ms, keyed
+from flowcore.api.attributes import Attributes
+from flowcore.api.flushing import declare_key, flush_ms
 from flowcore.api.functions import require_function
-from flowcore.api.operators import (
-    Apply,
-    Filter,
-    FlatMap,
-    Map,
-    MapBatches,
-    Operator,
-)
+from flowcore.api.operators import Apply, Filter, FlatMap, Map, MapBatches
 from flowcore.api.schema import Schema
-
-if TYPE_CHECKING:
-    from flowcore.api.flow import Flow
-    from flowcore.api.stream import Stream
+from flowcore.api.stream_core import StreamCore
 
 __all__ = ["PythonStream"]
 
 
-class PythonStream:
-    """What can be put behind a stream in Python; see `Stream`."""
-
-    _flow: Flow
-    operator: Operator
+class PythonStream(StreamCore):
+    """The methods of `Stream` that call a Python function."""
 
     def map(
         self,
@@ -44,34 +31,33 @@ class PythonStream:
         flush: timedelta | None = None,
         name: str | None = None,
         attributes: Attributes | None = None,
-    ) -> Stream:
+    ) -> Self:
         """Make one record of each with a Python function: ``record -> record``.
 
         A record is a ``dict`` from column to value. Prefer `select` and `with_columns` where Spark SQL
-        can say it: a live query with a Python function cannot run in real-time mode.
+        can express it: a live query with a Python function cannot run in real-time mode.
 
         Args:
             function: A plain function, or an object with state (see `RichFunction`).
             schema: The columns of what it returns, as Spark DDL; checked when it runs.
             uses: The columns that it reads; no other column needs to reach the Python worker. Default:
                 all.
-            passes: The columns of its input that are, unchanged, in each record it puts out: a `where` that
-                reads no others is done before it, so that fewer records reach the Python worker.
-            key: Columns of its output of which a later record replaces the earlier ones, if the function
+            passes: The input columns that each output record has unchanged. A downstream `where` that reads
+                only these runs first, so that fewer records reach the Python worker.
+            key: Output columns under which a later record replaces the earlier ones, if the function
                 declares ``is_output_idempotent``. Default: the key of its input, if it is in ``passes``.
-            flush: How long what it puts out may be held back, so that only the latest of each key leaves;
+            flush: How long output may be buffered, so that only the latest record of each key is emitted;
                 as for `aggregate`.
             name: Name of the operator.
-            attributes: What it promises, beside what the function declares.
+            attributes: Attributes that override those that the function declares.
 
         Raises:
-            PlanError: It is no function, or a column of ``uses``, ``passes`` or ``key`` is unknown.
+            PlanError: It is not a function, or a column of ``uses``, ``passes`` or ``key`` is unknown.
         """
-        fields = self._converted("map", function, schema, uses, passes, name=name)
+        fields = self._converted("map", name, attributes, function, schema=schema, uses=uses, passes=passes)
         passed = checks.key_passed(self.operator, fields["passes"])
-        length = flush_ms(fields["name"], flush)
-        node = Map(**fields, key=passed, declared_attributes=collect_declared(attributes), flush_ms=length)
-        return self._flow.add(keyed(node, key))
+        node = Map(**fields, key=passed, flush_ms=flush_ms(fields["name"], flush))
+        return self.append(declare_key(node, key))
 
     def filter(
         self,
@@ -80,26 +66,22 @@ class PythonStream:
         uses: Sequence[str] | None = None,
         name: str | None = None,
         attributes: Attributes | None = None,
-    ) -> Stream:
+    ) -> Self:
         """Keep the records for which a Python function returns true: ``record -> bool``.
 
         Args:
             function: As for `map`.
             uses: The columns that it reads, as for `map`.
             name: Name of the operator.
-            attributes: What it promises, beside what the function declares.
+            attributes: Attributes that override those that the function declares.
 
         Raises:
-            PlanError: It is no function, or a column of ``uses`` is unknown.
+            PlanError: It is not a function, or a column of ``uses`` is unknown.
         """
-        node, name = self.operator, self._python(function, "filter", name)
-        return self._flow.add(
-            Filter(
-                name=name, inputs=(node,), columns=node.columns, bounded=node.bounded, key=node.key,
-                updating=node.updating, function=function, uses=checks.columns_named(node, name, uses),
-                declared_attributes=collect_declared(attributes),
-            )
-        )  # fmt: skip
+        name = self._function_name("filter", name, function)
+        used = checks.used_columns(self.operator, name, uses)
+        fields = self._fields(name, attributes, key=self.operator.key)
+        return self.append(Filter(**fields, function=function, uses=used))
 
     def flat_map(
         self,
@@ -112,27 +94,26 @@ class PythonStream:
         flush: timedelta | None = None,
         name: str | None = None,
         attributes: Attributes | None = None,
-    ) -> Stream:
+    ) -> Self:
         """Make any number of records of each with a Python function: ``record -> records``.
 
         Args:
             function: As for `map`; returns or yields records.
             schema: The columns of its records, as Spark DDL; checked when it runs.
             uses: The columns that it reads, as for `map`.
-            passes: The columns that it hands on unchanged, as for `map`.
+            passes: The columns that it passes on unchanged, as for `map`.
             key: As for `map`; without a default.
             flush: As for `map`.
             name: Name of the operator.
-            attributes: What it promises, beside what the function declares.
+            attributes: Attributes that override those that the function declares.
 
         Raises:
-            PlanError: It is no function, or a column of ``uses``, ``passes`` or ``key`` is unknown.
+            PlanError: It is not a function, or a column of ``uses``, ``passes`` or ``key`` is unknown.
         """
-        fields = self._converted("flat_map", function, schema, uses, passes, name=name)
-        length = flush_ms(fields["name"], flush)
-        return self._flow.add(
-            keyed(FlatMap(**fields, declared_attributes=collect_declared(attributes), flush_ms=length), key)
+        fields = self._converted(
+            "flat_map", name, attributes, function, schema=schema, uses=uses, passes=passes
         )
+        return self.append(declare_key(FlatMap(**fields, flush_ms=flush_ms(fields["name"], flush)), key))
 
     def map_batches(
         self,
@@ -143,22 +124,24 @@ class PythonStream:
         passes: Sequence[str] = (),
         name: str | None = None,
         attributes: Attributes | None = None,
-    ) -> Stream:
-        """Hand Arrow record batches to a Python function: ``RecordBatch -> RecordBatch``.
+    ) -> Self:
+        """Pass Arrow record batches to a Python function: ``RecordBatch -> RecordBatch``.
 
         Args:
             function: Gets a ``pyarrow.RecordBatch`` of any length and returns one of any length.
             schema: The columns of what it returns, as Spark DDL; checked when it runs.
             uses: The columns that it reads, as for `map`.
-            passes: The columns that it hands on unchanged, as for `map`.
+            passes: The columns that it passes on unchanged, as for `map`.
             name: Name of the operator.
-            attributes: What it promises, beside what the function declares.
+            attributes: Attributes that override those that the function declares.
 
         Raises:
-            PlanError: It is no function, or a column of ``uses`` or ``passes`` is unknown.
+            PlanError: It is not a function, or a column of ``uses`` or ``passes`` is unknown.
         """
-        fields = self._converted("map_batches", function, schema, uses, passes, name=name)
-        return self._flow.add(MapBatches(**fields, declared_attributes=collect_declared(attributes)))
+        fields = self._converted(
+            "map_batches", name, attributes, function, schema=schema, uses=uses, passes=passes
+        )
+        return self.append(MapBatches(**fields))
 
     def apply(
         self,
@@ -168,55 +151,42 @@ class PythonStream:
         realtime: bool = False,
         name: str | None = None,
         attributes: Attributes | None = None,
-    ) -> Stream:
-        """Put any DataFrame function in the flow: ``frame -> frame``.
+    ) -> Self:
+        """Apply any DataFrame function: ``frame -> frame``.
 
         Args:
             function: Called with the input's DataFrame when the stage runs.
-            schema: The columns of what it returns, as Spark DDL; default: those of its input. What
-                it really returns is checked against this when the stage runs.
+            schema: The columns of what it returns, as Spark DDL; default: those of its input. The columns
+                that it returns are checked against this when the stage runs.
             realtime: It uses only what Spark's real-time mode allows, so the query may run in it.
             name: Name of the operator.
-            attributes: What it promises; nothing is known of a function.
+            attributes: Its attributes; by default none is assumed.
         """
-        node = self.operator
-        name = name or self._flow.free_name("apply")
-        columns = node.columns if schema is None else Schema.parse(schema).names
-        return self._flow.add(
-            Apply(
-                name=name, inputs=(node,), columns=columns, bounded=node.bounded,
-                updating=node.updating, function=function, realtime=realtime,
-                declared_attributes=collect_declared(attributes),
-            )
-        )  # fmt: skip
+        columns = self.columns if schema is None else Schema.parse(schema).names
+        fields = self._fields(name or self.graph.free_name("apply"), attributes, columns=columns)
+        return self.append(Apply(**fields, function=function, realtime=realtime))
 
     def _converted(
         self,
         kind: str,
+        name: str | None,
+        attributes: Attributes | None,
         function: object,
+        *,
         schema: Schema | str,
         uses: Sequence[str] | None,
         passes: Sequence[str],
-        *,
-        name: str | None,
     ) -> dict[str, Any]:
-        """What the operators have in common that make records of another schema."""
-        node, name = self.operator, self._python(function, kind, name)
+        """The fields of an operator whose function makes records of another schema."""
+        name = self._function_name(kind, name, function)
         schema = Schema.parse(schema)
-        used = checks.columns_named(node, name, uses)
-        return {
-            "name": name,
-            "inputs": (node,),
-            "columns": schema.names,
-            "bounded": node.bounded,
-            "updating": node.updating,
-            "function": function,
-            "schema": schema,
-            "uses": used,
-            "passes": checks.columns_passed(node, name, passes, schema, used),
-        }
+        used = checks.used_columns(self.operator, name, uses)
+        passed = checks.passed_columns(self.operator, name, passes, schema, used)
+        return self._fields(
+            name, attributes, columns=schema.names, function=function, schema=schema, uses=used, passes=passed
+        )
 
-    def _python(self, function: object, kind: str, name: str | None) -> str:
-        name = name or self._flow.free_name(kind)
+    def _function_name(self, kind: str, name: str | None, function: object) -> str:
+        name = name or self.graph.free_name(kind)
         require_function(function, name)
         return name

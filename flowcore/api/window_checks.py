@@ -34,21 +34,19 @@ from flowcore.windows.functions import PlainProcess
 from flowcore.windows.triggers import ContinuousEventTime, Delta, EventTimeTrigger, Never, Purging, Trigger
 
 __all__ = [
-    "looks_at_records",
-    "needs_event_time",
     "process_function",
+    "reads_records",
     "replaces_itself",
     "require_aggregate_function",
     "require_keyed_process",
-    "require_output",
     "require_timestamp",
-    "require_watermarks",
+    "require_windows",
 ]
 
 _OWN = "flowcore.windows"
 
 
-def require_output(node: Operator, name: str, config: WindowConfig) -> None:
+def _require_output(node: Operator, name: str, config: WindowConfig) -> None:
     """Windows that emit at some time, and whose settings have an effect."""
     if isinstance(config.assigner, EndOfStreamWindows) and not node.bounded:
         source = next(each for each in upstream(node) if isinstance(each, Read) and not each.bounded)
@@ -75,6 +73,21 @@ def require_output(node: Operator, name: str, config: WindowConfig) -> None:
         )
 
 
+def require_windows(node: Operator, name: str, config: WindowConfig, timestamp: Expression | None) -> None:
+    """Windows whose settings have an effect, over an input that has the time that they need.
+
+    Args:
+        node: The input.
+        name: The name of the operator.
+        config: The windows.
+        timestamp: The time of a row of a bounded input, if it is declared.
+    """
+    _require_output(node, name, config)
+    require_timestamp(node, name, timestamp, needed=config.assigner.bounded)
+    if _needs_event_time(config):
+        _require_watermarks(node, name)
+
+
 def require_timestamp(node: Operator, name: str, timestamp: Expression | None, *, needed: bool) -> None:
     """Rows of a table are given a time where one is needed; records of a stream have theirs."""
     if timestamp is not None and not node.bounded:
@@ -89,7 +102,7 @@ def require_timestamp(node: Operator, name: str, timestamp: Expression | None, *
         )
 
 
-def require_watermarks(node: Operator, name: str) -> None:
+def _require_watermarks(node: Operator, name: str) -> None:
     """An input whose records have timestamps and, if it has no end, move event time."""
     for each in upstream(node):
         if each.bounded:
@@ -113,7 +126,7 @@ def require_watermarks(node: Operator, name: str) -> None:
             )
 
 
-def needs_event_time(config: WindowConfig) -> bool:
+def _needs_event_time(config: WindowConfig) -> bool:
     """Records need timestamps, or the watermark makes it emit."""
     return config.has_lateness or isinstance(_inside(config), (EventTimeTrigger, ContinuousEventTime))
 
@@ -125,7 +138,7 @@ def replaces_itself(config: WindowConfig) -> bool:
     return known and whole and not isinstance(config.function, WindowProcess) and config.function.then is None
 
 
-def looks_at_records(config: WindowConfig) -> bool:
+def reads_records(config: WindowConfig) -> bool:
     """Something beside the function is handed records: the user's own, or one that compares them."""
     trigger, assigner = _inside(config), config.assigner
     own = all(type(each).__module__.startswith(_OWN) for each in (trigger, assigner))

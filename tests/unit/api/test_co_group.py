@@ -48,10 +48,10 @@ def test_co_group_puts_out_at_the_end_by_itself() -> None:
 def test_co_group_is_committed_before_a_stream_that_joins_it_starts(further: dict[str, Any]) -> None:
     """Co-group, its function and both sources are one batch stage; the edge to the stream is blocking."""
     grouped = _grouped(name="grouped", **further)
-    live = grouped._flow.read("live", KafkaTopic("live", schema="shop STRING, bid DOUBLE"))
+    live = grouped.graph.read("live", KafkaTopic("live", schema="shop STRING, bid DOUBLE"))
     live.join(grouped, on="shop", name="joined").write("out", KafkaTopic("out"))
 
-    plan = plan_flow(grouped._flow)
+    plan = plan_flow(grouped.graph)
     kinds = {str(edge): edge.kind.value for part in collect_details(plan) for edge in part.edges}
 
     (stage,) = plan.bounded
@@ -124,7 +124,7 @@ def test_co_group_aggregates_are_keyed() -> None:
     grouped.write("out", KafkaTopic("out"))
 
     assert grouped.operator.key == ("shop",)
-    assert grouped._flow.sinks[0].key == ("shop",)
+    assert grouped.graph.sinks[0].key == ("shop",)
 
 
 @pytest.mark.parametrize("kind", [RecordGroupFunction, BatchGroupFunction])
@@ -154,10 +154,10 @@ def test_co_groups_of_other_functions_or_aggregates_have_other_fingerprints() ->
         _grouped(_every, schema="n INT"), _grouped(lambda *_: [], schema="n INT"),
         _grouped(n="count(left)"), _grouped(n="count(right)"), _grouped(n="max(left.city)"),
     ]  # fmt: skip
-    found = [fingerprint_operators([*stream._flow.operators]) for stream in made]
+    found = [fingerprint_operators([*stream.graph.operators]) for stream in made]
 
     assert len({*found}) == len(made)
-    assert found[2] == fingerprint_operators([*_grouped(n="count(left)")._flow.operators])
+    assert found[2] == fingerprint_operators([*_grouped(n="count(left)").graph.operators])
 
 
 @pytest.mark.parametrize(("on", "key"), [(("a",), 1), (("a", "b"), (1, "x"))], ids=["one", "several"])

@@ -189,7 +189,7 @@ REFUSED: dict[str, tuple[Callable[[Stream], Stream], str]] = {
     ),
     "join": (
         lambda sales: sales.join(
-            sales._flow.read("shops", Parquet("shops", schema="shop STRING")), on="shop", name="held"
+            sales.graph.read("shops", Parquet("shops", schema="shop STRING")), on="shop", name="held"
         ),
         "what it reads is held back",
     ),

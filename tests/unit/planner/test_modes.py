@@ -21,11 +21,11 @@ def _mode(build: Callable[[Stream], Stream], requested: str | None = None, sink:
 
 
 def _shops(bids: Stream) -> Stream:
-    return bids._flow.read("shops", Parquet("shops", schema="shop STRING, city STRING"))
+    return bids.graph.read("shops", Parquet("shops", schema="shop STRING, city STRING"))
 
 
 def _asks(bids: Stream) -> Stream:
-    return bids._flow.read("asks", KafkaTopic("asks", schema="shop STRING, price DOUBLE"))
+    return bids.graph.read("asks", KafkaTopic("asks", schema="shop STRING, price DOUBLE"))
 
 
 def _joined_union(bids: Stream) -> Stream:
@@ -34,11 +34,11 @@ def _joined_union(bids: Stream) -> Stream:
 
 
 def _avro(bids: Stream) -> Stream:
-    return bids._flow.read("asks", KafkaTopic("asks", schema="shop STRING, price DOUBLE", format="avro"))
+    return bids.graph.read("asks", KafkaTopic("asks", schema="shop STRING, price DOUBLE", format="avro"))
 
 
 def _raw(bids: Stream) -> Stream:
-    shops = bids._flow.read("names", KafkaTopic("names", schema="shop STRING", format="raw"))
+    shops = bids.graph.read("names", KafkaTopic("names", schema="shop STRING", format="raw"))
     return shops.with_columns(price="0.0D")
 
 
@@ -61,18 +61,18 @@ def test_mode_is_realtime_where_everything_is_native(case: str) -> None:
 
 
 def _read_twice(bids: Stream) -> Stream:
-    again = bids._flow.read("again", KafkaTopic("bids", schema="shop STRING, price DOUBLE"))
+    again = bids.graph.read("again", KafkaTopic("bids", schema="shop STRING, price DOUBLE"))
     return bids.union(again, name="both")
 
 
 def _fixed(bids: Stream) -> Stream:
     asks = KafkaTopic("asks", schema="price DOUBLE NOT NULL", format="fixed")
-    return bids.select("price").union(bids._flow.read("asks", asks))
+    return bids.select("price").union(bids.graph.read("asks", asks))
 
 
 def _watermarked(bids: Stream) -> Stream:
     asks = KafkaTopic("asks", schema="shop STRING, price DOUBLE", watermark=monotonous())
-    return bids.union(bids._flow.read("asks", asks))
+    return bids.union(bids.graph.read("asks", asks))
 
 
 OBSTACLES: dict[str, tuple[Callable[[Stream], Stream], object, str]] = {

@@ -57,7 +57,7 @@ def _processed(function: KeyedProcessFunction | None = None, **settings: Any) ->
 def _plan(*ends: Stream, **settings: Any) -> Plan:
     for end in ends:
         end.write(f"to_{end.operator.name}", KafkaTopic(end.operator.name))
-    return plan_flow(ends[0]._flow, settings=Settings.of(settings, environment={}))
+    return plan_flow(ends[0].graph, settings=Settings.of(settings, environment={}))
 
 
 def _chains(plan: Plan) -> tuple[Chain, ...]:
