@@ -81,7 +81,7 @@ def require_layouts(written: Mapping[str, str], declared: Mapping[str, Declarati
 
 def keys_of(state: ProcessState) -> Iterator[Any]:
     """Every key of which something is kept, in the order in which it was first heard of."""
-    return iter({**state.cells, **state.event_timers.keys, **state.processing_timers.keys})
+    return iter({**state.cells, **state.event_timers.owners, **state.processing_timers.owners})
 
 
 def encode_key(key: Any, state: ProcessState) -> dict[str, Any]:
@@ -96,8 +96,8 @@ def encode_key(key: Any, state: ProcessState) -> dict[str, Any]:
             name: [[to_plain(entry), to_plain(kept.value), kept.used_ms] for entry, kept in cell.items()]
             for name, cell in state.cells.get(key, {}).items()
         },
-        "event_timers": sorted(state.event_timers.of(key)),
-        "processing_timers": sorted(state.processing_timers.of(key)),
+        "event_timers": sorted(state.event_timers.times_of(key)),
+        "processing_timers": sorted(state.processing_timers.times_of(key)),
     }
 
 
@@ -119,8 +119,8 @@ def decode_key(written: Mapping[str, Any], state: ProcessState, declared: Mappin
 def forget_key(key: Any, state: ProcessState) -> None:
     """Take one key out of a state, with its timers."""
     for name in state.cells.pop(key, {}):
-        for time_ms in tuple(state.expiries.of((key, name))):
+        for time_ms in tuple(state.expiries.times_of((key, name))):
             state.expiries.discard((key, name), time_ms)
     for timers in (state.event_timers, state.processing_timers):
-        for time_ms in tuple(timers.of(key)):
+        for time_ms in tuple(timers.times_of(key)):
             timers.discard(key, time_ms)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from flowcore.elements import MIN_TIMESTAMP_MS
-from flowcore.process.timers import KeyTimers
+from flowcore.keyed.timers import TimerQueue
 
 __all__ = ["Cell", "Entry", "ProcessState"]
 
@@ -46,7 +46,7 @@ class ProcessState:
     clock_ms: int = 0
     backlog: bool = False
     cells: dict[Any, dict[str, Cell]] = field(default_factory=dict)
-    event_timers: KeyTimers = field(default_factory=KeyTimers)
-    processing_timers: KeyTimers = field(default_factory=KeyTimers)
-    expiries: KeyTimers = field(default_factory=KeyTimers)
+    event_timers: TimerQueue[Any] = field(default_factory=TimerQueue)
+    processing_timers: TimerQueue[Any] = field(default_factory=TimerQueue)
+    expiries: TimerQueue[tuple[Any, str]] = field(default_factory=TimerQueue)
     touched: set[Any] = field(default_factory=set)

@@ -68,7 +68,7 @@ class _State:
             return
         if not cells:
             del state.cells[key]
-        for time_ms in tuple(state.expiries.of((key, name))):
+        for time_ms in tuple(state.expiries.times_of((key, name))):
             state.expiries.discard((key, name), time_ms)
 
     def _cell(self) -> Cell:
@@ -109,7 +109,7 @@ class _State:
         cell.pop(entry, None)  # so that it stands last
         cell[entry] = Entry(value, state.clock_ms)
         named = (key, self.declaration.name)
-        if not state.expiries.of(named):
+        if not state.expiries.times_of(named):
             state.expiries.add(named, state.clock_ms + ttl_ms)
 
     def _remove(self, entry: Any) -> None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+from flowcore.keyed.timers import TimerQueue
 from flowcore.process.state import Cell, Entry, ProcessState
-from flowcore.process.timers import KeyTimers
 
 __all__ = ["Undo"]
 
@@ -32,13 +32,13 @@ class Undo:
     def key(self, key: Any) -> None:
         """A key is about to be at hand."""
         if key not in self._timers:
-            self._timers[key] = tuple(tuple(each.of(key)) for each in self._clocks)
+            self._timers[key] = tuple(tuple(each.times_of(key)) for each in self._clocks)
 
     def cell(self, key: Any, name: str) -> None:
         """A state of a key is about to be looked into."""
         if (key, name) not in self._cells:
             self._cells[key, name] = dict(self._state.cells.get(key, {}).get(name, {}))
-            self._expiries[key, name] = tuple(self._state.expiries.of((key, name)))
+            self._expiries[key, name] = tuple(self._state.expiries.times_of((key, name)))
 
     def value(self, key: Any, name: str, entry: Any) -> None:
         """A value is about to be handed out, and may be changed in place."""
@@ -63,12 +63,12 @@ class Undo:
                 _let_be(timers, key, times)
 
     @property
-    def _clocks(self) -> tuple[KeyTimers, KeyTimers]:
+    def _clocks(self) -> tuple[TimerQueue[Any], TimerQueue[Any]]:
         return self._state.event_timers, self._state.processing_timers
 
 
-def _let_be(timers: KeyTimers, key: Any, times: tuple[int, ...]) -> None:
-    for time_ms in set(timers.of(key)).difference(times):
+def _let_be(timers: TimerQueue[Any], key: Any, times: tuple[int, ...]) -> None:
+    for time_ms in set(timers.times_of(key)).difference(times):
         timers.discard(key, time_ms)
     for time_ms in times:
         timers.add(key, time_ms)

@@ -18,7 +18,6 @@ from flowcore.windows.operator import Asked, WindowOperator
 from flowcore.windows.panes import OpenPane, copy_key, forget_if_empty, put_key
 from flowcore.windows.rows import Emissions, KeyedRecord, WindowResult
 from flowcore.windows.state import WindowState
-from flowcore.windows.timers import Timer
 from flowcore.windows.triggers import TriggerResult
 from flowcore.windows.window import TimeWindow
 
@@ -87,12 +86,12 @@ class IsolatingWindowOperator(WindowOperator):
         return seen
 
     def _ask(
-        self, trigger: Asked, timer: Timer, state: WindowState, opened: OpenPane, seen: Emissions
+        self, trigger: Asked, time_ms: int, state: WindowState, opened: OpenPane, seen: Emissions
     ) -> None:
         before = copy_key(opened.key_state, self.config)
         values = _values(opened)
         try:
-            verdict = trigger(timer.time_ms, opened)
+            verdict = trigger(time_ms, opened)
         except Exception as error:  # noqa: BLE001
             put_key(state, opened.key, before, self.config)
             self._note(opened, values, error)

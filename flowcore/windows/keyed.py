@@ -22,12 +22,13 @@ from flowcore.keyed.key_index import key_by_name, key_values, python_values
 from flowcore.keyed.operator import StepOutputs
 from flowcore.keyed.output_columns import LATE, ORDINAL, RESULTS, WINDOW_FIELDS
 from flowcore.keyed.plain import from_plain, to_plain
+from flowcore.keyed.timers import TimerQueue
 from flowcore.keyed.user_code import build_columns, to_function_error, wrap_errors
 from flowcore.windows import Emissions, KeyedRecord, WindowConfig, WindowOperator, WindowResult, WindowState
 from flowcore.windows.codec import VERSION, decode_key, encode_key, layout_of
 from flowcore.windows.isolation import FailedRecord, FailedWindow, IsolatingWindowOperator
 from flowcore.windows.panes import OpenPane, forget_key
-from flowcore.windows.timers import Timer, TimerQueue
+from flowcore.windows.state import WindowTimer
 from flowcore.windows.window import TimeWindow, saturated
 
 __all__ = ["RecordWindows"]
@@ -287,7 +288,7 @@ class _Group:
         return pa.record_batch([*keys, *own, *arrays], schema=self._results)
 
 
-class _Noting(TimerQueue):
+class _Noting(TimerQueue[WindowTimer]):
     """Timers whose keys are noted when they are due, since their states change."""
 
     __slots__ = ("_due",)
@@ -296,11 +297,11 @@ class _Noting(TimerQueue):
         super().__init__()
         self._due = due
 
-    def next_due(self, now_ms: int) -> Timer | None:
-        timer = super().next_due(now_ms)
-        if timer is not None:
-            self._due.add(timer.key)
-        return timer
+    def next_due(self, now_ms: int) -> tuple[WindowTimer, int] | None:
+        due = super().next_due(now_ms)
+        if due is not None:
+            self._due.add(due[0].key)
+        return due
 
 
 def _where(error: Exception) -> str:

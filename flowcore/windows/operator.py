@@ -20,8 +20,7 @@ from flowcore.windows.contents import HeldRecord
 from flowcore.windows.merging import plan_merge
 from flowcore.windows.panes import OpenPane, forget_if_empty, merge_panes, open_pane
 from flowcore.windows.rows import Emissions, KeyedRecord
-from flowcore.windows.state import KeyState, WindowState
-from flowcore.windows.timers import Timer
+from flowcore.windows.state import KeyState, WindowState, WindowTimer
 from flowcore.windows.triggers import TriggerResult
 from flowcore.windows.window import TimeWindow
 
@@ -64,13 +63,14 @@ class WindowOperator:
         if watermark_ms <= state.watermark_ms:
             return seen
         state.watermark_ms = watermark_ms
-        while (timer := state.event_timers.next_due(watermark_ms)) is not None:
+        while (due := state.event_timers.next_due(watermark_ms)) is not None:
+            timer, time_ms = due
             opened = self._due(state, timer)
             if timer.ends_window:
                 self._close(state, opened)
                 continue
-            opened.pane.event_timers.discard(timer.time_ms)
-            self._ask(self._trigger.on_event_time, timer, state, opened, seen)
+            opened.pane.event_timers.discard(time_ms)
+            self._ask(self._trigger.on_event_time, time_ms, state, opened, seen)
         return seen
 
     def end_of_input(self, state: WindowState) -> Emissions:
@@ -81,13 +81,14 @@ class WindowOperator:
         """Let the clock move to this time."""
         seen = Emissions()
         state.clock_ms = clock_ms
-        while (timer := state.processing_timers.next_due(clock_ms)) is not None:
+        while (due := state.processing_timers.next_due(clock_ms)) is not None:
+            timer, time_ms = due
             opened = self._due(state, timer)
             if timer.ends_window:
                 self._close(state, opened)
                 continue
-            opened.pane.processing_timers.discard(timer.time_ms)
-            self._ask(self._trigger.on_processing_time, timer, state, opened, seen)
+            opened.pane.processing_timers.discard(time_ms)
+            self._ask(self._trigger.on_processing_time, time_ms, state, opened, seen)
         return seen
 
     def _windows_of(self, record: KeyedRecord, clock_ms: int) -> Sequence[TimeWindow]:
@@ -144,12 +145,12 @@ class WindowOperator:
     def _ask(
         self,
         trigger: Asked,
-        timer: Timer,
+        time_ms: int,
         state: WindowState,  # noqa: ARG002 - of use to those that take back what a trigger did
         opened: OpenPane,
         seen: Emissions,
     ) -> None:
-        self._obey(trigger(timer.time_ms, opened), opened, seen, is_late=False)
+        self._obey(trigger(time_ms, opened), opened, seen, is_late=False)
 
     def _obey(self, verdict: TriggerResult, opened: OpenPane, seen: Emissions, *, is_late: bool) -> None:
         if verdict.fires:
@@ -157,7 +158,7 @@ class WindowOperator:
         if verdict.purges:
             opened.pane.content = []
 
-    def _due(self, state: WindowState, timer: Timer) -> OpenPane:
+    def _due(self, state: WindowState, timer: WindowTimer) -> OpenPane:
         return open_pane(state, timer.key, state.keys[timer.key], timer.window)
 
     def _close(self, state: WindowState, opened: OpenPane) -> None:

@@ -13,8 +13,7 @@ from flowcore.windows.contents import Accumulating, ContentLogic
 from flowcore.windows.functions import WindowContext, outputs
 from flowcore.windows.merging import Merge, apply_merge
 from flowcore.windows.rows import WindowResult
-from flowcore.windows.state import KeyState, Pane, WindowState
-from flowcore.windows.timers import Timer
+from flowcore.windows.state import KeyState, Pane, WindowState, WindowTimer
 from flowcore.windows.window import TimeWindow
 
 __all__ = ["OpenPane", "copy_key", "forget_if_empty", "forget_key", "merge_panes", "open_pane", "put_key"]
@@ -56,29 +55,29 @@ class OpenPane:
     def register_event_timer(self, time_ms: int) -> None:
         """Have the trigger asked once the watermark is there."""
         self.pane.event_timers.add(time_ms)
-        self._all.event_timers.add(self._timer(time_ms))
+        self._all.event_timers.add(self._timer(), time_ms)
 
     def register_processing_timer(self, time_ms: int) -> None:
         """Have the trigger asked once the clock is there."""
         self.pane.processing_timers.add(time_ms)
-        self._all.processing_timers.add(self._timer(time_ms))
+        self._all.processing_timers.add(self._timer(), time_ms)
 
     def delete_event_timer(self, time_ms: int) -> None:
         """Forget a timer."""
         self.pane.event_timers.discard(time_ms)
-        self._all.event_timers.discard(self._timer(time_ms))
+        self._all.event_timers.discard(self._timer(), time_ms)
 
     def delete_processing_timer(self, time_ms: int) -> None:
         """Forget a timer."""
         self.pane.processing_timers.discard(time_ms)
-        self._all.processing_timers.discard(self._timer(time_ms))
+        self._all.processing_timers.discard(self._timer(), time_ms)
 
     def await_end(self, config: WindowConfig) -> None:
         """Have the window forgotten in time."""
         end_ms = config.end_ms(self.window)
         if end_ms is not None:
             queue = self._all.event_timers if config.time == "event" else self._all.processing_timers
-            queue.add(Timer(end_ms, ends_window=True, key=self.key, window=self.window))
+            queue.add(self._timer(ends_window=True), end_ms, last=True)
 
     def cancel_timers(self, config: WindowConfig) -> None:
         """Forget all timers of the window, its end among them."""
@@ -89,7 +88,7 @@ class OpenPane:
         end_ms = config.end_ms(self.window)
         if end_ms is not None:
             queue = self._all.event_timers if config.time == "event" else self._all.processing_timers
-            queue.discard(Timer(end_ms, ends_window=True, key=self.key, window=self.window))
+            queue.discard(self._timer(ends_window=True), end_ms)
 
     def fire(self, config: WindowConfig, logic: ContentLogic, *, is_late: bool) -> list[WindowResult]:
         """Emit; a window without records emits nothing, also when an evictor has left none."""
@@ -130,8 +129,8 @@ class OpenPane:
             key_state=self.key_state.own,
         )
 
-    def _timer(self, time_ms: int) -> Timer:
-        return Timer(time_ms, ends_window=False, key=self.key, window=self.window)
+    def _timer(self, *, ends_window: bool = False) -> WindowTimer:
+        return WindowTimer(self.key, self.window, ends_window)
 
 
 def open_pane(state: WindowState, key: Any, key_state: KeyState, window: TimeWindow) -> OpenPane:

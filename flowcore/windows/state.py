@@ -7,14 +7,28 @@ timer queues are made from the rest.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from flowcore.elements import MIN_TIMESTAMP_MS
+from flowcore.keyed.timers import TimerQueue
 from flowcore.windows.contents import Content
-from flowcore.windows.timers import TimerQueue
 from flowcore.windows.window import TimeWindow
 
-__all__ = ["KeyState", "Pane", "WindowState"]
+__all__ = ["KeyState", "Pane", "WindowState", "WindowTimer"]
+
+
+class WindowTimer(NamedTuple):
+    """What a timer is for.
+
+    Attributes:
+        key: The key.
+        window: The window.
+        ends_window: The window is removed; otherwise its trigger is called.
+    """
+
+    key: Any
+    window: TimeWindow
+    ends_window: bool
 
 
 @dataclass(slots=True)
@@ -79,5 +93,5 @@ class WindowState:
     dropped_records: int = 0
     backlog: bool = False
     keys: dict[Any, KeyState] = field(default_factory=dict)
-    event_timers: TimerQueue = field(default_factory=TimerQueue)
-    processing_timers: TimerQueue = field(default_factory=TimerQueue)
+    event_timers: TimerQueue[WindowTimer] = field(default_factory=TimerQueue)
+    processing_timers: TimerQueue[WindowTimer] = field(default_factory=TimerQueue)

@@ -16,7 +16,6 @@ from flowcore.process.codec import keys_of, require_layouts, restore
 from flowcore.process.context import ProcessContext
 from flowcore.process.function import Outputs, Record
 from flowcore.process.opening import OpenContext
-from flowcore.process.timers import KeyTimers
 from flowcore.testing.process_harness import ProcessHarness
 from flowcore.testing.window_functions import Sum
 
@@ -464,55 +463,6 @@ def test_touched_keys_are_those_whose_state_may_have_changed() -> None:
 
     assert (timers, state.touched) == ({"c"}, {"a", "b", "c"})
     assert list(keys_of(state)) == []
-
-
-class CountedKey:
-    """A key that counts how often it is looked at."""
-
-    looks = 0
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-
-    def __hash__(self) -> int:
-        CountedKey.looks += 1
-        return self.number
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, CountedKey) and other.number == self.number
-
-
-def test_look_at_timers_costs_what_is_due_however_many_are_pending() -> None:
-    timers = KeyTimers()
-    for number in range(10_000):
-        timers.add(CountedKey(number), 1000 + number)
-    CountedKey.looks = 0
-    none = timers.next_due(999)
-    looks_at_none = CountedKey.looks
-    due = [timers.next_due(1002) for _ in range(4)]
-
-    assert (none, looks_at_none) == (None, 0)
-    assert [found and found[1] for found in due] == [1000, 1001, 1002, None]
-    assert CountedKey.looks <= 3 * 2  # found, and no longer pending
-
-
-def test_timers_that_were_asked_for_again_take_no_memory() -> None:
-    timers = KeyTimers()
-    for _ in range(100):
-        timers.add("a", 5)
-
-    assert (len(timers), len(timers._heap)) == (1, 1)
-
-
-def test_timers_that_were_cancelled_take_no_memory() -> None:
-    timers = KeyTimers()
-    for time_ms in range(10_000):
-        timers.add("a", time_ms)
-        timers.discard("a", time_ms - 1)
-
-    assert len(timers) == 1
-    assert len(timers._heap) < 100
-    assert timers.next_due(10_000) == ("a", 9_999)
 
 
 class Batches(KeyedProcessFunction):

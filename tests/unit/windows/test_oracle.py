@@ -260,7 +260,7 @@ def test_windows_keep_only_what_can_still_count(given_: dict[str, Any], script: 
     for step in script:
         _act(harness, step)
         windows = [entry for key in harness.snapshot()["keys"] for entry in key["windows"]]
-        ends = [timer for timer in harness._state.event_timers if timer.ends_window]
+        ends = [timer for timer in harness._state.event_timers.owners if timer.ends_window]
         assert all(
             min(entry["window"][1] - 1 + given_["lateness"], MAX) > harness.watermark_ms for entry in windows
         )

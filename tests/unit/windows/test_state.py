@@ -20,7 +20,6 @@ from flowcore.testing.harness import WindowHarness
 from flowcore.testing.window_functions import CollectList, Sum
 from flowcore.windows import (
     SessionWindows,
-    TimeWindow,
     TumblingWindows,
     WindowAggregate,
     WindowConfig,
@@ -29,7 +28,6 @@ from flowcore.windows import (
     restore,
     snapshot,
 )
-from flowcore.windows.timers import Timer, TimerQueue
 
 SUMS = WindowConfig(assigner=TumblingWindows(10), function=WindowAggregate(Sum()))
 
@@ -164,27 +162,6 @@ def test_restore_refuses_what_it_cannot_go_on_from(
 
     with pytest.raises(StateError, match=said):
         restore({**written, **changed}, config)
-
-
-@given(
-    st.lists(st.tuples(st.booleans(), st.integers(0, 30), st.booleans(), st.sampled_from("ab"))),
-    st.integers(0, 30),
-)
-def test_timers_come_out_by_time_and_each_once(asked: list[tuple[bool, int, bool, str]], now_ms: int) -> None:
-    """Whatever was cancelled and asked for again before."""
-    queue, wanted = TimerQueue(), set[Timer]()
-
-    for add, time_ms, ends, key in asked:
-        timer = Timer(time_ms, ends, key, TimeWindow(0, 1))
-        (queue.add if add else queue.discard)(timer)
-        (wanted.add if add else wanted.discard)(timer)
-    due = list(iter(lambda: queue.next_due(now_ms), None))
-
-    assert sorted(due) == sorted(timer for timer in wanted if timer.time_ms <= now_ms)
-    assert [(timer.time_ms, timer.ends_window) for timer in due] == sorted(
-        (t.time_ms, t.ends_window) for t in due
-    )
-    assert set(queue) == {timer for timer in wanted if timer.time_ms > now_ms}
 
 
 def test_timers_that_were_cancelled_take_no_memory() -> None:

@@ -1,0 +1,87 @@
+"""Pending timers of one time domain, as a heap.
+
+Registering the same timer twice has no effect. A poll costs time for the timers that are due, however many
+are pending. Cancelled timers are swept out once they are more than half of the heap.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Collection, Hashable, Mapping
+from typing import Generic, TypeVar
+
+__all__ = ["TimerQueue"]
+
+T = TypeVar("T", bound=Hashable)
+_SWEEP_FROM = 64
+
+
+class TimerQueue(Generic[T]):
+    """Pending timers of owners, for instance keys or windows.
+
+    Timers fire by time. Timers of the same time fire in the order of registration, those registered with
+    ``last`` after the others.
+    """
+
+    __slots__ = ("_heap", "_owners", "_pending", "_registered")
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, bool, int, T]] = []
+        self._owners: dict[T, dict[int, int]] = {}
+        """For each owner its times, and for each time the number of its registration."""
+        self._registered = 0
+        self._pending = 0
+
+    def add(self, owner: T, time_ms: int, *, last: bool = False) -> None:
+        """Register a timer."""
+        times = self._owners.setdefault(owner, {})
+        if time_ms not in times:
+            self._registered += 1
+            self._pending += 1
+            times[time_ms] = self._registered
+            heapq.heappush(self._heap, (time_ms, last, self._registered, owner))
+
+    def discard(self, owner: T, time_ms: int) -> None:
+        """Cancel a timer, if it is pending."""
+        times = self._owners.get(owner, {})
+        if time_ms not in times:
+            return
+        self._remove(owner, times, time_ms)
+        if len(self._heap) > _SWEEP_FROM + 2 * self._pending:
+            self._heap = [entry for entry in self._heap if self.times_of(entry[3]).get(entry[0]) == entry[2]]
+            heapq.heapify(self._heap)
+
+    def next_due(self, now_ms: int) -> tuple[T, int] | None:
+        """Remove the next timer that is due at this time and return its owner and time; None if none is."""
+        while self._heap and self._heap[0][0] <= now_ms:
+            time_ms, _, registered, owner = heapq.heappop(self._heap)
+            times = self._owners.get(owner, {})
+            if times.get(time_ms) == registered:
+                self._remove(owner, times, time_ms)
+                return owner, time_ms
+        return None
+
+    @property
+    def next_ms(self) -> int | None:
+        """The earliest time that is pending; None if none is."""
+        while self._heap and self.times_of(self._heap[0][3]).get(self._heap[0][0]) != self._heap[0][2]:
+            heapq.heappop(self._heap)
+        return self._heap[0][0] if self._heap else None
+
+    def times_of(self, owner: T) -> Mapping[int, int]:
+        """The pending times of an owner, in order of registration."""
+        return self._owners.get(owner, {})
+
+    @property
+    def owners(self) -> Mapping[T, Collection[int]]:
+        """Every owner with pending timers, and their times."""
+        return self._owners
+
+    def __len__(self) -> int:
+        return self._pending
+
+    def _remove(self, owner: T, times: dict[int, int], time_ms: int) -> None:
+        del times[time_ms]
+        if not times:
+            del self._owners[owner]
+        self._pending -= 1
