@@ -22,7 +22,7 @@ from flowcore.errors import PlanError, RunError
 from flowcore.kafka.latency_collector import LatencyCollector
 from flowcore.latency import LatencySummary
 from flowcore.settings import Settings
-from flowcore.spark.results.context import broker_of
+from flowcore.spark.context import broker_of
 
 __all__ = ["latency"]
 

@@ -34,7 +34,7 @@ from flowcore.planner.model import BoundedStage
 from flowcore.planner.plan import Plan
 from flowcore.planner.rules.fingerprint import fingerprint_operators
 from flowcore.spark.results.manifest import Manifest
-from flowcore.spark.results.store import ResultStore, StageFolder
+from flowcore.spark.results.store import ResultStore, StageFolder, results_of
 from flowcore.spark.run.bounded_stages import StageProgress, stages_side_by_side
 
 __all__ = ["StageConfig", "completeness_checks", "history_assets"]
@@ -79,7 +79,7 @@ def history_assets(plan: Plan, notes: Notes) -> AssetsDefinition:
                         "stage %s of flow %s is %s", progress.stage.name, plan.flow, _state(progress)
                     )
                     if progress.manifest is not None:
-                        folder = run.results.folder(progress.stage.name)
+                        folder = results_of(run).folder(progress.stage.name)
                         yield from _made(_results(progress, progress.manifest, folder), context)
 
     return run_history

@@ -27,7 +27,7 @@ from flowcore.errors import BrokerError, RunError
 from flowcore.kafka.topics import end_offsets, offsets_at, partition_counts
 from flowcore.planner.plan import Plan
 from flowcore.settings import Settings
-from flowcore.spark.results.context import broker_of
+from flowcore.spark.context import broker_of
 
 __all__ = ["dead_letter_checks", "dead_letter_sensor"]
 

@@ -21,8 +21,8 @@ from pyspark.sql import SparkSession
 
 from flowcore.planner.plan import Plan
 from flowcore.settings import Settings
-from flowcore.spark.checkpoint.identity import check_plan
-from flowcore.spark.results.context import Context
+from flowcore.spark.checkpoint.plan_file import require_checkpoints_fit
+from flowcore.spark.context import Context
 from flowcore.spark.run.live_stage import prepare_topics
 from flowcore.spark.run.session import prepare, session_config, stop
 from flowcore.spark.run.task_slots import slots_needed
@@ -141,7 +141,7 @@ class SparkResource(LazyPySparkResource):
             StateError: A checkpoint was made by a plan that this one cannot go on from.
         """
         settings = self._configured(settings)
-        check_plan(plan, settings)
+        require_checkpoints_fit(plan, settings)
         if plan.live is not None:
             prepare_topics(plan.live, settings)
         return Context(self._session(settings, slots_needed(plan, settings)), settings, plan.flow)

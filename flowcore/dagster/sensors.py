@@ -31,7 +31,7 @@ from flowcore.metrics.history import history_folder, last_progress
 from flowcore.metrics.progress import FlowProgress
 from flowcore.planner.plan import Plan
 from flowcore.settings import Settings
-from flowcore.spark.results.context import broker_of
+from flowcore.spark.context import broker_of
 from flowcore.spark.results.store import ResultStore
 from flowcore.spark.run.bounded_stage import source_versions
 

@@ -28,8 +28,8 @@ from flowcore.kafka.topics import end_offsets, ensure_topics
 from flowcore.planner import plan_flow
 from flowcore.planner.model import Mode
 from flowcore.settings import Settings
-from flowcore.spark.checkpoint.identity import checkpoint_of
-from flowcore.spark.results.context import Context
+from flowcore.spark.checkpoint.plan_file import checkpoint_folder
+from flowcore.spark.context import Context
 from flowcore.spark.run.flow import SilentListener, open_context, run_stages
 from flowcore.spark.run.live_stage import LiveRun
 from flowcore.testing.benchmark import Figures, Report, in_turn
@@ -157,7 +157,7 @@ def _switch(context: Context, folder: Path, bids: int, events: int) -> tuple[flo
         while _new(servers, ENRICHED, before[ENRICHED]) < bids + sent and time.monotonic() < end:
             run.wait(0.2)
         commits = {
-            sink.name: _last_commit_ms(checkpoint_of(query, flow.name, context.settings))
+            sink.name: _last_commit_ms(checkpoint_folder(query, flow.name, context.settings))
             for query in run.stage.queries
             for sink in query.sinks
         }

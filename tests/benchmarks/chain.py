@@ -216,7 +216,7 @@ def _through_spark(
 ) -> tuple[list[Figures], dict[str, float]]:
     from pyspark import cloudpickle  # noqa: PLC0415 - only this part needs a JVM
 
-    from flowcore.spark.results.context import Context  # noqa: PLC0415 - only this part needs a JVM
+    from flowcore.spark.context import Context  # noqa: PLC0415 - only this part needs a JVM
     from flowcore.spark.run.flow import SilentListener, open_context, run_stages  # noqa: PLC0415
 
     # Workers cannot import a benchmark.

@@ -28,7 +28,8 @@ from flowcore.kafka.topics import end_offsets, ensure_topics
 from flowcore.planner import plan_flow
 from flowcore.planner.plan import Plan
 from flowcore.settings import Settings
-from flowcore.spark.results.context import Context
+from flowcore.spark.context import Context
+from flowcore.spark.results.store import results_of
 from flowcore.spark.run.flow import SilentListener, open_context, run_stages
 from flowcore.spark.run.live_stage import LiveRun
 from flowcore.spark.run.session import live_session
@@ -119,7 +120,7 @@ def _run_ours(plan: Plan, context: Context) -> None:
 
 def _run_rival(spark: SparkSession, settings: Settings, checkpoints: Path, *, ids: bool) -> None:
     """The job as a careful engineer writes it: tuned clients, broadcast join, two queries at once."""
-    manifest = Context(spark, settings, flow.name).results.require("catalog")
+    manifest = results_of(Context(spark, settings, flow.name)).require("catalog")
     root = settings.state_dir / flow.name / "results" / "catalog" / manifest.version / "catalog"
     catalog = F.broadcast(spark.read.parquet(str(root)))
     source = {"kafka.bootstrap.servers": settings.bootstrap_servers, "subscribe": "bids"}

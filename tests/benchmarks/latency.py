@@ -40,7 +40,7 @@ from flowcore.planner import plan_flow
 from flowcore.planner.model import Mode
 from flowcore.planner.plan import Plan
 from flowcore.settings import Settings
-from flowcore.spark.results.context import Context
+from flowcore.spark.context import Context
 from flowcore.spark.run.flow import SilentListener, open_context, run_stages
 from flowcore.spark.run.live_stage import LiveRun
 from flowcore.testing.benchmark import Figures, Report, in_turn

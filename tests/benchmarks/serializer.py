@@ -41,7 +41,7 @@ from flowcore.kafka.topics import ensure_topics
 from flowcore.planner import plan_flow
 from flowcore.planner.plan import Plan
 from flowcore.settings import Settings
-from flowcore.spark.results.context import Context
+from flowcore.spark.context import Context
 from flowcore.spark.run.flow import open_context
 from flowcore.spark.run.live_stage import LiveRun
 from flowcore.spark.run.session import live_session

@@ -38,7 +38,8 @@ from flowcore import Flow, KafkaTopic, Parquet, Stream
 from flowcore.errors import RunError
 from flowcore.planner import plan_flow
 from flowcore.settings import Settings
-from flowcore.spark.results.context import Context
+from flowcore.spark.context import Context
+from flowcore.spark.results.store import results_of
 from flowcore.spark.run.flow import SilentListener, run_stages
 from flowcore.spark.run.session import live_session, session
 from flowcore.testing.benchmark import Figures, Report, in_turn
@@ -208,8 +209,8 @@ class _Bench:
             context = Context(self.spark, fresh, plan.flow)
             run_stages(plan, context, refresh=False, listener=SilentListener())
             taken = time.perf_counter() - began
-            table = context.results.require("balances").tables["balances"]
-            root = context.results.folder("balances").root
+            table = results_of(context).require("balances").tables["balances"]
+            root = results_of(context).folder("balances").root
             files = ", ".join(f"'{root / file.path}'" for file in table.files)
             given.check(f"FROM read_parquet([{files}])", given.folder)
             shutil.rmtree(fresh.state_dir)

@@ -116,7 +116,7 @@ class Live:
         self, flow: Flow, mode: Mode | None = "slice", until: Callable[[LiveRun], object] | None = None
     ) -> None:
         """Run a flow's bounded stages, then its live queries till they end or ``until`` returns."""
-        from flowcore.spark.results.context import Context  # noqa: PLC0415 - tests without Spark shall not import it
+        from flowcore.spark.context import Context  # noqa: PLC0415 - tests without Spark shall not import it
         from flowcore.spark.run.flow import SilentListener, run_stages  # noqa: PLC0415
         from flowcore.spark.run.live_stage import LiveRun, prepare_topics  # noqa: PLC0415
 

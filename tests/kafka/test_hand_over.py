@@ -18,7 +18,7 @@ from flowcore.errors import RunError
 from flowcore.kafka.broker import free_port
 from flowcore.metrics.history import history_folder, last_progress
 from flowcore.planner import plan_flow
-from flowcore.spark.results.context import Context
+from flowcore.spark.context import Context
 from flowcore.spark.run.flow import SilentListener, run_plan
 from flowcore.spark.run.live_stage import prepare_topics
 

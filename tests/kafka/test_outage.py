@@ -10,7 +10,7 @@ from flowcore.kafka.broker import EmbeddedBroker
 from flowcore.kafka.topics import ensure_topics
 from flowcore.planner import plan_flow
 from flowcore.settings import Settings
-from flowcore.spark.results.context import Context
+from flowcore.spark.context import Context
 from flowcore.spark.run.progress import RunMeter
 from flowcore.spark.topics import ends as topic_ends
 from flowcore.spark.topics.ends import TopicEnds

@@ -21,7 +21,7 @@ from flowcore.kafka.security import BrokerAddress, Security, client_login
 from flowcore.kafka.topics import end_offsets, ensure_topics
 from flowcore.planner import plan_flow
 from flowcore.settings import Settings
-from flowcore.spark.results.context import Context
+from flowcore.spark.context import Context
 from flowcore.spark.run.bounded_stage import run_bounded
 from flowcore.spark.run.live_stage import LiveRun
 from flowcore.watermarks import bounded_out_of_orderness

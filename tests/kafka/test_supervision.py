@@ -18,7 +18,7 @@ import pytest
 from flowcore import Flow, KafkaTopic, Parquet
 from flowcore.metrics.history import history_folder, last_progress, read_history
 from flowcore.planner import plan_flow
-from flowcore.spark.results.context import Context
+from flowcore.spark.context import Context
 from flowcore.spark.results.store import ResultStore, StageFolder
 from flowcore.spark.run.flow import SilentListener, run_stages
 

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from flowcore import Flow
 from flowcore.planner import plan_flow
 from flowcore.settings import Settings
-from flowcore.spark.results.context import Context
+from flowcore.spark.context import Context
 from flowcore.spark.results.manifest import Manifest
 from flowcore.spark.run.bounded_stages import StageProgress
 from flowcore.spark.run.flow import SilentListener, run_stages

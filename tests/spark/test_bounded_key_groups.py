@@ -28,7 +28,7 @@ from flowcore.api.operators import KeyedProcess, Window
 from flowcore.errors import PlanError, RunError
 from flowcore.planner import plan_flow
 from flowcore.planner.rules.forms import form_of
-from flowcore.spark.results.context import Context
+from flowcore.spark.context import Context
 from flowcore.spark.run.flow import SilentListener, run_stages
 from flowcore.testing.harness import WindowHarness
 from flowcore.testing.process_harness import ProcessHarness

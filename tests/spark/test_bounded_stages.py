@@ -16,7 +16,8 @@ import pytest
 
 from flowcore import Csv, Flow, Json, KafkaTopic, Parquet
 from flowcore.errors import ResultError, RunError
-from flowcore.spark.results.context import Context
+from flowcore.spark.context import Context
+from flowcore.spark.results.store import results_of
 
 pytestmark = pytest.mark.spark
 
@@ -60,8 +61,8 @@ def test_stage_result_is_what_its_manifest_says(
     table = manifest.tables["kept"]
     assert fresh
     assert (table.rows, table.schema) == (2, (("a", "bigint"),))
-    assert context.results.require("kept") == manifest
-    root = context.results.folder("kept").root
+    assert results_of(context).require("kept") == manifest
+    root = results_of(context).folder("kept").root
     assert {str(Path(file.path).parent) for file in table.files} == {f"{manifest.version}/kept"}
     assert rows(f"from '{root / manifest.version}/kept/*.parquet'") == [(2,), (3,)]
 
@@ -74,7 +75,7 @@ def test_stage_without_rows_leaves_a_table(tmp_path: Path, run: Run, context: Co
 
     assert manifest.tables["kept"].rows == 0
     assert manifest.tables["kept"].files
-    root = context.results.folder("kept").root
+    root = results_of(context).folder("kept").root
     frame = context.spark.read.parquet(*(str(root / file.path) for file in manifest.tables["kept"].files))
     assert frame.columns == ["a"]
 
@@ -168,7 +169,7 @@ def test_stage_that_fails_leaves_the_old_output(
     _source(tmp_path, 1, 2)
     run(_sink_flow("a > 0"))
     run(_result_flow())
-    before = context.results.require("kept")
+    before = results_of(context).require("kept")
     _source(tmp_path, 1, 2, 3)
 
     with pytest.raises(RunError, match=r"stage 'sink0' failed: .*DIVIDE_BY_ZERO"):
@@ -178,8 +179,8 @@ def test_stage_that_fails_leaves_the_old_output(
 
     assert rows("select a from '{dir}/out/0/*.parquet'") == [(1,), (2,)]
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["0"]
-    assert context.results.require("kept") == before
-    versions = {path.name for path in context.results.folder("kept").root.iterdir() if path.is_dir()}
+    assert results_of(context).require("kept") == before
+    versions = {path.name for path in results_of(context).folder("kept").root.iterdir() if path.is_dir()}
     assert versions == {before.version}
 
 
@@ -188,7 +189,7 @@ import json, sys, time
 from flowcore import Flow, Parquet, KafkaTopic, from_frame
 from flowcore.planner import plan_flow
 from flowcore.settings import Settings
-from flowcore.spark.results.context import Context
+from flowcore.spark.context import Context
 from flowcore.spark.run.flow import SilentListener, run_stages
 from flowcore.spark.run.session import session
 
@@ -214,7 +215,7 @@ with session(settings, "killed") as spark:
 
 def test_stage_that_is_killed_leaves_nothing_visible(tmp_path: Path, run: Run, context: Context) -> None:
     """A kill -9 between two files: no manifest, no output, and the next run works."""
-    folder = context.results.folder("kept+file")
+    folder = results_of(context).folder("kept+file")
     with subprocess.Popen([sys.executable, "-c", KILLED, str(tmp_path)], start_new_session=True) as process:
         try:
             deadline = time.monotonic() + 60
@@ -229,12 +230,12 @@ def test_stage_that_is_killed_leaves_nothing_visible(tmp_path: Path, run: Run, c
             os.killpg(process.pid, signal.SIGKILL)
 
     with pytest.raises(ResultError, match="has no committed result"):
-        context.results.require("kept+file")
+        results_of(context).require("kept+file")
     assert not (tmp_path / "out").exists()
 
     ((manifest, _),) = run(_kept_and_file())
 
-    assert context.results.require("kept+file") == manifest
+    assert results_of(context).require("kept+file") == manifest
     assert sorted(path.name for path in folder.root.iterdir() if path.is_dir()) == [manifest.version]
     assert (tmp_path / "out").exists()
 

@@ -11,7 +11,7 @@ from flowcore.api.schema import Schema
 from flowcore.errors import SerializationError
 from flowcore.serializers.formats import JsonFormat
 from flowcore.settings import Settings
-from flowcore.spark.frame.sql import quoted
+from flowcore.spark.frame.sql import quote
 from flowcore.spark.run.session import live_session
 from flowcore.spark.topics.values import RECORD, bad_record, parsed
 
@@ -110,7 +110,7 @@ def test_json_is_read_by_spark_as_by_python(spark: SparkSession) -> None:
     python = JsonFormat.of(columns)
     read = Flow("f").read("r", KafkaTopic("t", SCHEMA)).operator
     assert isinstance(read, Read)
-    fields = [f"{RECORD}.{quoted(column.name)}" for column in columns]
+    fields = [f"{RECORD}.{quote(column.name)}" for column in columns]
     live = live_session(spark, Settings.of({}, environment={}))
     frame = live.createDataFrame([(text.encode(),) for text in (*GOOD, *BAD)], "value BINARY")
     frame = frame.selectExpr("value", parsed(read)).selectExpr("value", f"{bad_record(read)} AS bad", *fields)

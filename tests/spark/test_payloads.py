@@ -27,7 +27,7 @@ from flowcore.serializers.formats import JsonFormat, ProtobufFormat, build_forma
 from flowcore.serializers.formats.avro import avro_schema
 from flowcore.serializers.formats.protobuf_rows import message_of, row_of_message
 from flowcore.settings import Settings
-from flowcore.spark.frame.sql import quoted
+from flowcore.spark.frame.sql import quote
 from flowcore.spark.run.session import live_session
 from flowcore.spark.topics.values import RECORD, bad_record, fail_at, parsed, shown, use_format, written
 from flowcore.testing.transcripts.load import read_yaml
@@ -178,7 +178,7 @@ def _frame(spark: SparkSession, topic: KafkaTopic, rows: Sequence[Row]) -> DataF
 
 
 def _written(topic: KafkaTopic, frame: DataFrame) -> list[bytes]:
-    text = written(topic, {name: quoted(name) for name in frame.columns}, frame)
+    text = written(topic, {name: quote(name) for name in frame.columns}, frame)
     return [bytes(row.value) for row in frame.selectExpr(f"{text} AS value").collect()]
 
 
@@ -191,9 +191,7 @@ def _read(spark: SparkSession, topic: KafkaTopic, payloads: Sequence[bytes | Non
     use_format(topic, spark)
     frame = spark.createDataFrame([(data,) for data in payloads], "value BINARY")
     frame = frame.selectExpr("value", parsed(read)).selectExpr("*", f"{bad_record(read)} AS bad")
-    fields = [
-        f"CASE WHEN NOT bad THEN {RECORD}.{quoted(name)} END AS {quoted(name)}" for name in schema.names
-    ]
+    fields = [f"CASE WHEN NOT bad THEN {RECORD}.{quote(name)} END AS {quote(name)}" for name in schema.names]
     found = frame.selectExpr("bad", *fields).toArrow().to_pylist()
     assert all(row["bad"] in (True, False) for row in found)
     return [None if row.pop("bad") else row for row in found]
@@ -446,8 +444,8 @@ def test_python_is_called_once_for_each_record(case: str, live: SparkSession) ->
     use_format(topic, live)
     payloads = live.createDataFrame([(_encode(topic, row),) for row in rows], "value BINARY")
     records = payloads.selectExpr("value", parsed(read)).selectExpr("*", f"{bad_record(read)} AS bad")
-    good = records.where("NOT bad").selectExpr(*(f"{RECORD}.{quoted(name)}" for name in read.columns))
-    text = written(topic, {name: quoted(name) for name in read.columns}, good)
+    good = records.where("NOT bad").selectExpr(*(f"{RECORD}.{quote(name)}" for name in read.columns))
+    text = written(topic, {name: quote(name) for name in read.columns}, good)
 
     plan = good.selectExpr(f"{text} AS value")._jdf.queryExecution().executedPlan().toString()
 

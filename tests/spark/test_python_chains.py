@@ -19,8 +19,8 @@ from flowcore.errors import RunError
 from flowcore.planner import plan_flow
 from flowcore.planner.rules.columns import find_used_columns
 from flowcore.settings import Settings
+from flowcore.spark.context import Context
 from flowcore.spark.operators.python_chain import outputs_of_bounded
-from flowcore.spark.results.context import Context
 from flowcore.spark.run.flow import SilentListener, run_stages
 
 pytestmark = pytest.mark.spark

@@ -19,7 +19,8 @@ import pytest
 from flowcore import Flow, Parquet, from_frame
 from flowcore.errors import RunError
 from flowcore.planner import plan_flow
-from flowcore.spark.results.context import Context
+from flowcore.spark.context import Context
+from flowcore.spark.results.store import results_of
 from flowcore.spark.run.bounded_stages import StageProgress, StageState, stages_side_by_side
 
 pytestmark = pytest.mark.spark
@@ -132,7 +133,7 @@ def test_stage_that_fails_ends_the_others(tmp_path: Path, context: Context) -> N
     assert [progress.stage.name for progress in told if progress.state is FAILED] == ["y", "x"]
     assert "stage 'x' was cancelled" in str(last["x"].error)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["begun", "state"]
-    assert context.results.folder("x").manifest() is None
+    assert results_of(context).folder("x").manifest() is None
     assert not context.spark.sparkContext.statusTracker().getActiveJobsIds()
 
 
@@ -151,7 +152,7 @@ def test_stages_end_when_nobody_listens_any_more(tmp_path: Path, context: Contex
             if (tmp_path / "1").exists() or all(next(changes).state in (WAITING, RUNNING) for _ in range(3)):
                 break
 
-    assert context.results.folder("x").manifest() is None
+    assert results_of(context).folder("x").manifest() is None
     assert not (tmp_path / "x").exists()
     assert not context.spark.sparkContext.statusTracker().getActiveJobsIds()
 
@@ -169,7 +170,7 @@ def test_stage_finishes_before_anything_of_it_is_visible(tmp_path: Path, context
     for progress in stages_side_by_side(plan_flow(flow).bounded[:1], alone, refresh=False):
         if progress.state is COMMITTED:
             held = [state for state, seconds in progress.seconds if seconds >= 0]
-            assert progress.manifest == context.results.folder("x").manifest()
+            assert progress.manifest == results_of(context).folder("x").manifest()
 
     assert held == [WAITING, RUNNING, FINISHING]
 

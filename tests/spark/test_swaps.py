@@ -14,9 +14,9 @@ import pytest
 
 from flowcore import Csv, Flow, Parquet
 from flowcore.errors import RunError
-from flowcore.spark.results.context import Context
+from flowcore.spark.context import Context
 from flowcore.spark.results.manifest import Manifest
-from flowcore.spark.results.store import StageFolder
+from flowcore.spark.results.store import StageFolder, results_of
 from flowcore.spark.results.swaps import Swap, finish, roll_back
 
 pytestmark = pytest.mark.spark
@@ -30,7 +30,7 @@ from pathlib import Path
 from flowcore.planner import plan_flow
 from flowcore.settings import Settings
 from flowcore.spark.results import swaps
-from flowcore.spark.results.context import Context
+from flowcore.spark.context import Context
 from flowcore.spark.run.flow import SilentListener, run_stages
 from flowcore.spark.run.session import session
 
@@ -124,7 +124,7 @@ def test_sinks_stay_as_they_were_when_one_of_them_fails(
     for files in ("x/*.parquet", "y/*.csv", "z/*.parquet"):
         assert rows(f"from '{{dir}}/{files}' select a") == [(1,)]
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
-    assert context.results.folder("x+y+z").manifest() is not None
+    assert results_of(context).folder("x+y+z").manifest() is not None
 
 
 def test_interrupted_commit_is_left_to_the_run_that_is_at_it(tmp_path: Path) -> None:

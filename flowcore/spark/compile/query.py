@@ -39,9 +39,10 @@ from flowcore.keyed.output_columns import RESULTS
 from flowcore.planner.model import Chain, LiveQuery
 from flowcore.planner.rules.columns import find_used_columns
 from flowcore.planner.rules.failures import select_dead_letter_sources
-from flowcore.spark.checkpoint.identity import checkpoint_of
+from flowcore.spark.checkpoint.plan_file import checkpoint_folder
 from flowcore.spark.checkpoint.state_types import column_types, stateful_parts
-from flowcore.spark.frame.boundary import declared_by
+from flowcore.spark.context import Context
+from flowcore.spark.errors import translate_plan_errors
 from flowcore.spark.frame.branches import Branch, BranchedFrame, unite
 from flowcore.spark.frame.rows import FIRST_BRANCH, RECORD_ORDINAL
 from flowcore.spark.operators import batch
@@ -51,7 +52,6 @@ from flowcore.spark.operators.live_aggregates import aggregated
 from flowcore.spark.operators.processes import processed
 from flowcore.spark.operators.python_chain import chained
 from flowcore.spark.operators.windows import windowed
-from flowcore.spark.results.context import Context
 from flowcore.spark.results.joined import Joined
 from flowcore.spark.topics.incoming import Incoming
 from flowcore.spark.topics.outgoing import Outgoing
@@ -120,7 +120,7 @@ class _Compiler:
 
     def sink_frame(self) -> DataFrame:
         for node in self.query.operators:
-            with declared_by(node.name):
+            with translate_plan_errors(node.name):
                 if isinstance(node, Write):
                     self.ends.append((*self._take(node.inputs[0]), node))
                 elif isinstance(node, KeyedProcess):
@@ -203,7 +203,8 @@ class _Compiler:
                 branched, branch = self._take(node.inputs[0])
                 branched, branch = aggregated(
                     node, branched, branch,
-                    timed=self.side_channels.timed, held=self.query.batch_interval_ms is not None,
+                    timed=self.side_channels.carries_timestamps,
+                    held=self.query.batch_interval_ms is not None,
                 )  # fmt: skip
                 self.types[node.name] = column_types(branched.frame)
                 return branched, branch
@@ -257,7 +258,7 @@ class _Compiler:
     def _key_groups(self) -> ByKey:
         return ByKey(
             query=self.query,
-            checkpoint=str(checkpoint_of(self.query, self.context.flow, self.context.settings)),
+            checkpoint=str(checkpoint_folder(self.query, self.context.flow, self.context.settings)),
             side_channels=self.side_channels,
             key_groups=self.query.key_groups,
             has_ordinals=self.has_ordinals,
@@ -313,7 +314,7 @@ class _Compiler:
             may_fail=bool(self.chains),
         )
         branch = Branch(next(self.numbers), {name: next(self.names) for name in node.columns})
-        messages = read_stream(topic, self.query, self.context, events=self.side_channels.tracked)
+        messages = read_stream(topic, self.query, self.context, events=self.side_channels.has_markers)
         return incoming.read(messages, branch, self.names), branch
 
 

@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 
 from flowcore.api.expressions import Expression
 from flowcore.spark.frame.rows import BRANCH, RECORD_ORDINAL, RowKind
-from flowcore.spark.frame.sql import quoted
+from flowcore.spark.frame.sql import quote
 
 __all__ = ["Branch", "BranchedFrame", "unite"]
 
@@ -41,7 +41,7 @@ class Branch:
 
     def column(self, name: str) -> str:
         """The column by its logical name, whatever its case."""
-        return quoted(self.lower[name.lower()])
+        return quote(self.lower[name.lower()])
 
     def expression(self, expression: Expression) -> str:
         """An expression over its columns."""
@@ -91,7 +91,7 @@ class BranchedFrame:
     def rows_of(self, branch: Branch) -> DataFrame:
         """The rows of a branch, its columns under their logical names."""
         frame = self.frame.where(self.is_in(branch)) if self.shared else self.frame
-        return frame.selectExpr(*(f"{quoted(now)} AS {quoted(name)}" for name, now in branch.columns.items()))
+        return frame.selectExpr(*(f"{quote(now)} AS {quote(name)}" for name, now in branch.columns.items()))
 
     def compute(self, branch: Branch, new: Mapping[str, str], order: Sequence[str]) -> Branch:
         """Add computed columns; ``order`` says which columns the branch has then."""
@@ -135,10 +135,10 @@ class BranchedFrame:
         position of a row among those with the same key, from 0.
         """
         if how in ("semi", "anti"):
-            right = right.selectExpr(*(quoted(theirs) for _, theirs in on)).distinct()
+            right = right.selectExpr(*(quote(theirs) for _, theirs in on)).distinct()
         names = {column: next(self.names) for column in right.columns}
         hit = next(self.names)
-        renamed = (f"{quoted(column)} AS {name}" for column, name in names.items())
+        renamed = (f"{quote(column)} AS {name}" for column, name in names.items())
         small = F.broadcast(right.selectExpr(*renamed, f"true AS {hit}"))
         equal = (f"{branch.column(mine)} = {_physical(names, theirs)}" for mine, theirs in on)
         condition = F.expr(" AND ".join([self.is_in(branch), *equal]))

@@ -7,6 +7,8 @@ from enum import IntEnum
 __all__ = [
     "BAD_REASON",
     "BRANCH",
+    "CHANNEL",
+    "ELEMENT",
     "FAILED_OPERATOR",
     "FIRST_BRANCH",
     "KAFKA_MS",
@@ -49,6 +51,8 @@ SOURCE, NEWEST = "_source", "_newest_ms"
 """The number of a record's source; its timestamp if that counts for watermarks. Only upstream of windows."""
 VALUE, BAD_REASON, KAFKA_MS = "_value", "_reason", "_kafka_ms"
 """The bytes of a message; why it is bad; the time that Kafka keeps. Of rows that are not records."""
+ELEMENT, CHANNEL = "_element", "_channel"
+"""The bytes of a tagged element, and the name of its sender. Only if control elements are read."""
 FAILED_OPERATOR = "_failed"
 """The operator whose function failed for a bad row, null if the message could not be read. Only where
 functions run; then records carry `VALUE` and `KAFKA_MS`, too."""

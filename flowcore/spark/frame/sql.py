@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-__all__ = ["literal", "quoted", "shown_time", "struct"]
+__all__ = ["displayable_timestamp", "literal", "quote", "struct"]
 
 _TIMES_SHOWN = (-62_135_596_800_000, 253_402_300_799_999)
 """The years 1 to 9999, in which Spark shows times; the ends of 64-bit time are far out."""
 
 
-def quoted(name: str) -> str:
+def quote(name: str) -> str:
     """A name, whatever characters it holds.
 
-    >>> quoted("odd`name")
+    >>> quote("odd`name")
     '`odd``name`'
     """
     return "`" + name.replace("`", "``") + "`"
@@ -38,7 +38,7 @@ def struct(fields: Mapping[str, str]) -> str:
     return f"named_struct({', '.join(f'{literal(name)}, {value}' for name, value in fields.items())})"
 
 
-def shown_time(time_ms: str) -> str:
+def displayable_timestamp(time_ms: str) -> str:
     """A TIMESTAMP of milliseconds, null where Spark could not show it."""
     least, most = _TIMES_SHOWN
     return f"CASE WHEN {time_ms} BETWEEN {least} AND {most} THEN timestamp_millis({time_ms}) END"

@@ -23,8 +23,8 @@ from flowcore.api.operators import (
 )
 from flowcore.errors import PlanError
 from flowcore.planner.rules.forms import form_of
-from flowcore.spark.frame.boundary import declared_by
-from flowcore.spark.frame.sql import quoted
+from flowcore.spark.errors import translate_plan_errors
+from flowcore.spark.frame.sql import quote
 from flowcore.spark.operators.bounded_windows import windowed
 from flowcore.spark.operators.co_groups import co_grouped
 from flowcore.spark.operators.distinct_keys import by_key_first
@@ -38,7 +38,7 @@ def output(node: Operator, inputs: Mapping[Operator, DataFrame]) -> DataFrame:
     Raises:
         PlanError: Spark refuses it; the message names the operator.
     """
-    with declared_by(node.name):
+    with translate_plan_errors(node.name):
         frames = [inputs[parent] for parent in node.inputs]
         match node:
             case Select() | WithColumns():
@@ -68,7 +68,7 @@ def grouped(
     frame: DataFrame, by: tuple[str, ...], aggregates: tuple[tuple[str, Expression], ...]
 ) -> DataFrame:
     """One row per group."""
-    keys = [F.col(quoted(column)) for column in by]
+    keys = [F.col(quote(column)) for column in by]
     if not aggregates:
         return frame.select(keys).distinct()
     groups: DataFrame = frame.groupBy(keys).agg(*(F.expr(e.text).alias(c) for c, e in aggregates))
@@ -76,7 +76,7 @@ def grouped(
 
 
 def _arranged(node: Aggregate, frame: DataFrame) -> DataFrame:
-    keys = [F.col(quoted(column)) for column in node.by]
+    keys = [F.col(quote(column)) for column in node.by]
     return frame.repartition(*keys) if by_key_first(node.name, [(node.inputs[0], frame, keys)]) else frame
 
 
@@ -95,13 +95,13 @@ def applied(node: Apply, frame: DataFrame) -> DataFrame:
             "declared: later operators would not find them; pass schema= with what it returns"
         )
         raise PlanError(msg)
-    checked: DataFrame = result.select([F.col(quoted(column)) for column in node.columns])
+    checked: DataFrame = result.select([F.col(quote(column)) for column in node.columns])
     return checked
 
 
 def _projected(node: Select | WithColumns, frame: DataFrame) -> DataFrame:
     new = {column: F.expr(e.text).alias(column) for column, e in node.expressions}
-    return frame.select([new.get(column, F.col(quoted(column))) for column in node.columns])
+    return frame.select([new.get(column, F.col(quote(column))) for column in node.columns])
 
 
 def _joined(node: Join, left: DataFrame, right: DataFrame) -> DataFrame:

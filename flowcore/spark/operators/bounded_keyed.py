@@ -24,7 +24,7 @@ from flowcore.keyed.bounded import BoundedOperator, BoundedRun
 from flowcore.keyed.output_columns import RESULTS
 from flowcore.process.keyed import KeyedProcesses
 from flowcore.process.outputs import side
-from flowcore.spark.frame.sql import quoted, shown_time
+from flowcore.spark.frame.sql import displayable_timestamp, quote
 from flowcore.spark.operators.bounded_windows import TIME, timed
 from flowcore.spark.operators.by_key import one_of_equals
 from flowcore.spark.operators.key_groups import Outlet, Unpacking
@@ -126,13 +126,13 @@ def _in_order(node: Window | KeyedProcess, frame: DataFrame, key_groups: int) ->
     group = f"pmod(hash({', '.join(one.values())}), {key_groups})" if one else "0"
     frame = timed(node, frame).selectExpr(
         TIME,
-        *(f"{one.get(name, quoted(name))} AS {quoted(name)}" for name in names),
-        *(f"{expression.text} AS {quoted(name)}" for name, expression in computed),
+        *(f"{one.get(name, quote(name))} AS {quote(name)}" for name in names),
+        *(f"{expression.text} AS {quote(name)}" for name, expression in computed),
         f"CAST({group} AS INT) AS {_GROUP}",
     )
     # Rows of equal time by what else they hold, so that every run gives the same.
     ties = [field.name for field in frame.schema.fields if _sortable(field.dataType) and field.name != _GROUP]
-    ordered = [F.col(quoted(name)).asc_nulls_first() for name in dict.fromkeys((TIME, *ties))]
+    ordered = [F.col(quote(name)).asc_nulls_first() for name in dict.fromkeys((TIME, *ties))]
     return frame.repartitionById(key_groups, _GROUP).sortWithinPartitions(ordered).drop(_GROUP)
 
 
@@ -166,12 +166,12 @@ def _texts(
     """The columns of an output, as readers call them."""
     found = columns[output]
     if isinstance(node, KeyedProcess):
-        yield from (f"{now} AS {quoted(name)}" for name, now in found.items())
+        yield from (f"{now} AS {quote(name)}" for name, now in found.items())
         return
-    yield from (f"{found[name]} AS {quoted(name)}" for name in (*node.by, *node.values))
+    yield from (f"{found[name]} AS {quote(name)}" for name in (*node.by, *node.values))
     of_window = (
-        shown_time(found[output_columns.START]),
-        shown_time(found[output_columns.END]),
+        displayable_timestamp(found[output_columns.START]),
+        displayable_timestamp(found[output_columns.END]),
         found[output_columns.FIRING],
         found[output_columns.IS_LATE],
     )

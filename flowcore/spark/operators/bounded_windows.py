@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 
 from flowcore.api.operators import KeyedProcess, Window
 from flowcore.api.stateful import WINDOW_COLUMNS
-from flowcore.spark.frame.sql import literal, quoted, shown_time, struct
+from flowcore.spark.frame.sql import displayable_timestamp, literal, quote, struct
 from flowcore.spark.operators.by_key import STAMP
 from flowcore.windows import SlidingWindows, TumblingWindows
 
@@ -35,14 +35,14 @@ def windowed(node: Window, frame: DataFrame) -> DataFrame:
         case _:
             # By constants where there are neither keys nor windows: of no rows there is no window.
             frame = frame.selectExpr("*", f"{_MIN} AS {_START}", f"{_MAX} AS {_LAST}")
-    groups = frame.groupBy([F.col(quoted(name)) for name in (*node.by, _START, _LAST)]).agg(
+    groups = frame.groupBy([F.col(quote(name)) for name in (*node.by, _START, _LAST)]).agg(
         *(F.expr(text).alias(name) for name, text in node.sql)
     )
     start, end, firing, late = WINDOW_COLUMNS
     return groups.selectExpr(
-        *map(quoted, (*node.by, *node.values)),
-        f"{shown_time(_START)} AS {start}",
-        f"{shown_time(f'try_add({_LAST}, 1L)')} AS {end}",
+        *map(quote, (*node.by, *node.values)),
+        f"{displayable_timestamp(_START)} AS {start}",
+        f"{displayable_timestamp(f'try_add({_LAST}, 1L)')} AS {end}",
         f"1 AS {firing}",
         f"false AS {late}",
     )
@@ -78,7 +78,7 @@ def _without_time(node: Window) -> str:
     """What is said of a row that belongs to no window, as SQL."""
     text = "" if node.timestamp is None else node.timestamp.text
     read = () if node.timestamp is None else node.timestamp.columns
-    seen = {name: quoted(name) for name in dict.fromkeys((*node.by, *read))}
+    seen = {name: quote(name) for name in dict.fromkeys((*node.by, *read))}
     before = f"operator {node.name!r}: the record "
     behind = (
         f" has no timestamp: it belongs to no window of event time; let timestamp={text!r} give every row "

@@ -37,6 +37,8 @@ from flowcore.spark.frame.branches import Branch, BranchedFrame
 from flowcore.spark.frame.rows import (
     BAD_REASON,
     BRANCH,
+    CHANNEL,
+    ELEMENT,
     KAFKA_MS,
     NEWEST,
     RECORD_ORDINAL,
@@ -45,11 +47,10 @@ from flowcore.spark.frame.rows import (
     VALUE,
     RowKind,
 )
-from flowcore.spark.frame.sql import literal, quoted
+from flowcore.spark.frame.sql import literal, quote
 from flowcore.spark.operators.key_groups import COUNTER_ROWS, MARKER_ROWS, Outlet, Unpacking, by_key_group
 from flowcore.spark.operators.processor import BAD_MESSAGES, COUNTERS, MARKERS
 from flowcore.spark.topics.side_channels import SideChannels
-from flowcore.spark.topics.watermarks import CHANNEL, ELEMENT
 from flowcore.watermarks import no_watermarks
 from flowcore.watermarks.strategies import PeriodicFunction
 
@@ -199,7 +200,7 @@ def given(
         texts["bad"] = f"CASE WHEN {BRANCH} = {RowKind.BAD} THEN struct({', '.join(BAD_ROWS.names)}) END"
     own = (f"{text} AS {OWN}{name}" for name, text in texts.items())
     return branched.frame.selectExpr(
-        *own, *(f"{one.get(name, quoted(now))} AS {quoted(name)}" for name, now in columns.items())
+        *own, *(f"{one.get(name, quote(now))} AS {quote(name)}" for name, now in columns.items())
     )
 
 
@@ -224,7 +225,7 @@ def one_of_equals(schema: StructType, column: str, name: str) -> str:
             f"or by text: 'to_json({name}) as key'"
         )
         raise PlanError(msg)
-    return _one_of_equals(kind, quoted(column))
+    return _one_of_equals(kind, quote(column))
 
 
 def _is_key(kind: DataType) -> bool:
@@ -241,7 +242,7 @@ def _one_of_equals(kind: DataType, text: str) -> str:
             return f"CASE WHEN isnan({text}) THEN {nan} WHEN {text} = 0 THEN {zero} ELSE {text} END"
         case StructType(fields=fields) if _has_floats(kind):
             parts = (
-                f"{literal(field.name)}, {_one_of_equals(field.dataType, f'{text}.{quoted(field.name)}')}"
+                f"{literal(field.name)}, {_one_of_equals(field.dataType, f'{text}.{quote(field.name)}')}"
                 for field in fields
             )
             return f"CASE WHEN {text} IS NOT NULL THEN named_struct({', '.join(parts)}) END"

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 
 from flowcore.api.grouping import Side
 from flowcore.api.operators import CoGroup
-from flowcore.spark.frame.sql import quoted, struct
+from flowcore.spark.frame.sql import quote, struct
 from flowcore.spark.operators.distinct_keys import by_key_first
 
 __all__ = ["co_grouped"]
@@ -40,13 +40,11 @@ def co_grouped(node: CoGroup, left: DataFrame, right: DataFrame) -> DataFrame:
         F.expr(found[name]).alias(now) for (name, _), now in zip(node.aggregates, values, strict=True)
     ]
     sides = zip(node.inputs, (left, right), zip(*node.on, strict=True), strict=True)
-    if by_key_first(
-        node.name, [(each, side, [F.col(quoted(key)) for key in on]) for each, side, on in sides]
-    ):
+    if by_key_first(node.name, [(each, side, [F.col(quote(key)) for key in on]) for each, side, on in sides]):
         both = both.repartition(*keys)
     grouped: DataFrame = both.groupBy(keys).agg(*aggregates)
     names_now = zip([*keys, *values], node.columns, strict=True)
-    return grouped.selectExpr(*(f"{now} AS {quoted(name)}" for now, name in names_now))
+    return grouped.selectExpr(*(f"{now} AS {quote(name)}" for now, name in names_now))
 
 
 class _OneSide:
@@ -69,5 +67,5 @@ class _OneSide:
     def frame(self, on: list[str], keys: list[str]) -> DataFrame:
         pairs = [*zip(on, keys, strict=True), *self.columns.items()]
         return self.given.selectExpr(
-            *(f"{quoted(column)} AS {now}" for column, now in pairs), f"{self.side == 'left'} AS {_IS_LEFT}"
+            *(f"{quote(column)} AS {now}" for column, now in pairs), f"{self.side == 'left'} AS {_IS_LEFT}"
         )

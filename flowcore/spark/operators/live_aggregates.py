@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 from flowcore.api.operators import Aggregate
 from flowcore.spark.frame.branches import Branch, BranchedFrame
 from flowcore.spark.frame.rows import BRANCH, TIMESTAMP_MS, VALUE, RowKind
-from flowcore.spark.frame.sql import quoted
+from flowcore.spark.frame.sql import quote
 from flowcore.spark.operators import batch
 from flowcore.spark.topics import elements
 
@@ -50,8 +50,8 @@ def aggregated(
         if branched.shared
         else branched.frame
     )
-    columns = [f"{quoted(now)} AS {quoted(name)}" for name, now in branch.columns.items()]
-    keys = [F.col(quoted(column)) for column in node.by]
+    columns = [f"{quote(now)} AS {quote(name)}" for name, now in branch.columns.items()]
+    keys = [F.col(quote(column)) for column in node.by]
     aggregates = [F.expr(expression.text).alias(name) for name, expression in node.aggregates]
     rest = []
     if timed:
@@ -101,6 +101,6 @@ def _renamed(
     node: Aggregate, frame: DataFrame, branched: BranchedFrame, branch: Branch, rest: list[str]
 ) -> tuple[BranchedFrame, Branch]:
     names = {column: next(branched.names) for column in node.columns}
-    frame = frame.selectExpr(*(f"{quoted(column)} AS {name}" for column, name in names.items()), *rest)
+    frame = frame.selectExpr(*(f"{quote(column)} AS {name}" for column, name in names.items()), *rest)
     after = BranchedFrame(frame, branched.names, has_coordinates=False, has_markers=branched.has_markers)
     return after, Branch(branch.number, names)

@@ -43,6 +43,8 @@ from flowcore.spark.frame.branches import Branch, BranchedFrame
 from flowcore.spark.frame.rows import (
     BAD_REASON,
     BRANCH,
+    CHANNEL,
+    ELEMENT,
     FAILED_OPERATOR,
     KAFKA_MS,
     NEWEST,
@@ -53,8 +55,7 @@ from flowcore.spark.frame.rows import (
     VALUE,
     RowKind,
 )
-from flowcore.spark.frame.sql import quoted
-from flowcore.spark.topics.watermarks import CHANNEL, ELEMENT
+from flowcore.spark.frame.sql import quote
 
 __all__ = ["ChainOutlet", "arrow_schema", "behind", "chained", "outputs_of_bounded", "types_of"]
 
@@ -117,7 +118,7 @@ def chained(
     passing = [*of_a_record, *of_messages, *dict.fromkeys(kept)] + ([BRANCH] if branched.shared else [])
     may_fail = branched.has_bad and FAILED_OPERATOR in there and branch.has_coordinates
     of_a_record += [VALUE, KAFKA_MS] if may_fail and not last else []
-    needed = list(map(quoted, dict.fromkeys([*passing, *inputs.values()])))
+    needed = list(map(quote, dict.fromkeys([*passing, *inputs.values()])))
     # Without a column Spark would not tell how many rows there are.
     frame = branched.frame.selectExpr(*(needed or [f"true AS {_ROW}"]))
     types = {field.name: field.dataType for field in frame.schema.fields}
@@ -288,7 +289,7 @@ def _kind(node: ChainOperator) -> StepKind:
 
 def types_of(schema: Schema) -> dict[str, DataType]:
     """Spark's types of a schema's columns."""
-    ddl = ", ".join(f"{quoted(column.name)} {column.type}" for column in schema.columns)
+    ddl = ", ".join(f"{quote(column.name)} {column.type}" for column in schema.columns)
     parsed: Any = StructType.fromDDL(ddl)
     return {field.name: field.dataType for field in parsed.fields}
 

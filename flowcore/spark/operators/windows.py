@@ -15,7 +15,7 @@ from flowcore.keyed.operator import KeyGroupOperator
 from flowcore.keyed.output_columns import ORDINAL as OUTPUT
 from flowcore.spark.frame.branches import Branch, BranchedFrame
 from flowcore.spark.frame.rows import BRANCH, RECORD_ID, RECORD_ORDINAL, SOURCE, TIMESTAMP_MS, RowKind
-from flowcore.spark.frame.sql import literal, quoted, shown_time
+from flowcore.spark.frame.sql import displayable_timestamp, literal, quote
 from flowcore.spark.operators.buffers import buffered
 from flowcore.spark.operators.by_key import (
     OF,
@@ -155,8 +155,8 @@ def _branches(  # noqa: PLR0917 - what was made on the way
     found = physical[output_columns.RESULTS]
     columns = {name: found[name] for name in node.columns if name in found}
     shown = {
-        "window_start": shown_time(found[output_columns.START]),
-        "window_end": shown_time(found[output_columns.END]),
+        "window_start": displayable_timestamp(found[output_columns.START]),
+        "window_end": displayable_timestamp(found[output_columns.END]),
         "firing": found[output_columns.FIRING],
         "is_late": found[output_columns.IS_LATE],
     }
@@ -191,7 +191,7 @@ def _beside(
 ) -> dict[str, str]:
     """What rows carry beside their columns: identity and timestamp."""
     found, mine = physical[output_columns.RESULTS], f"{BRANCH} = {results.number}"
-    keys = ", ".join(f"{found[name]} AS {quoted(name)}" for name in node.by)
+    keys = ", ".join(f"{found[name]} AS {quote(name)}" for name in node.by)
     key = f"to_json(struct({keys}))" if keys else "'{}'"
     parts = [
         literal(node.name),

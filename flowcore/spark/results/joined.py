@@ -22,10 +22,11 @@ from flowcore.api.operators import Join, Operator
 from flowcore.errors import ResultError
 from flowcore.planner.model import BoundedStage, LiveQuery
 from flowcore.planner.plan import Plan
+from flowcore.spark.context import Context
 from flowcore.spark.frame.rows import RECORD_ORDINAL
-from flowcore.spark.frame.sql import quoted
-from flowcore.spark.results.context import Context
+from flowcore.spark.frame.sql import quote
 from flowcore.spark.results.manifest import Manifest
+from flowcore.spark.results.store import results_of
 
 __all__ = ["Joined", "JoinedResults"]
 
@@ -63,6 +64,7 @@ class JoinedResults:
     def __init__(self, plan: Plan, context: Context) -> None:
         self._plan = plan
         self._context = context
+        self._store = results_of(context)
         self._stages = [stage for stage in plan.bounded if stage.results]
         self._frames: dict[tuple[str, str], dict[Operator, DataFrame]] = {}
         self._refused: dict[str, str] = {}
@@ -76,7 +78,7 @@ class JoinedResults:
     ) -> None:
         for query in self._plan.live.queries if self._plan.live else ():
             for stage in self._joined_by(query):
-                self._context.results.folder(stage.name).unpin(_next(query))
+                self._store.folder(stage.name).unpin(_next(query))
         self.release(())
 
     def newest(self, query: LiveQuery) -> Joined:
@@ -88,12 +90,12 @@ class JoinedResults:
         versions: dict[str, str] = {}
         frames: dict[Operator, DataFrame] = {}
         for stage in self._joined_by(query):
-            folder = self._context.results.folder(stage.name)
+            folder = self._store.folder(stage.name)
             manifest = folder.manifest()
             if manifest is not None:
                 folder.pin(_next(query), manifest.version)
             if manifest is None or (stage.name, manifest.version) not in self._frames:
-                manifest = self._context.results.require(stage.name)
+                manifest = self._store.require(stage.name)
                 folder.pin(_next(query), manifest.version)
                 self._frames[stage.name, manifest.version] = {
                     result.operator: _load(result.operator, stage, manifest, self._plan, self._context)
@@ -106,7 +108,7 @@ class JoinedResults:
     def pin(self, query: LiveQuery, versions: Mapping[str, str]) -> None:
         """Keep versions for a query that is sure to start with them, and no others for it."""
         for stage, version in versions.items():
-            folder = self._context.results.folder(stage)
+            folder = self._store.folder(stage)
             folder.pin(query.name, version)
             folder.unpin(_next(query))
 
@@ -115,7 +117,7 @@ class JoinedResults:
         for stage, version in self._frames.keys() - set(used):
             for frame in self._frames.pop((stage, version)).values():
                 frame.unpersist()
-            self._context.results.folder(stage).remove_unused()
+            self._store.folder(stage).remove_unused()
 
     def fresher(self, query: LiveQuery, versions: Mapping[str, str]) -> Mapping[str, str]:
         """By stage the versions that are committed now, where a query joins others; cheap to ask."""
@@ -130,14 +132,14 @@ class JoinedResults:
         """Remember versions that a query cannot join, so that they are not tried again."""
         self._refused |= versions
         for stage in versions:
-            self._context.results.folder(stage).unpin(_next(query))
+            self._store.folder(stage).unpin(_next(query))
 
     def _joined_by(self, query: LiveQuery) -> list[BoundedStage]:
         joined = set(query.results)
         return [stage for stage in self._stages if joined & {result.operator for result in stage.results}]
 
     def _version_now(self, stage: str) -> str | None:
-        folder = self._context.results.folder(stage)
+        folder = self._store.folder(stage)
         try:
             entry = folder.manifest_path.stat()
             mark = (entry.st_mtime_ns, entry.st_ino, entry.st_size)
@@ -157,7 +159,7 @@ def _next(query: LiveQuery) -> str:
 def _load(
     operator: Operator, stage: BoundedStage, manifest: Manifest, plan: Plan, context: Context
 ) -> DataFrame:
-    root = context.results.folder(stage.name).root
+    root = results_of(context).folder(stage.name).root
     table = manifest.tables[operator.name]
     known = {name.lower() for name, _ in table.schema}
     if missing := [name for name in operator.columns if name.lower() not in known]:
@@ -177,7 +179,7 @@ def _load(
     if repeating:
         # With one repeating key the first partner is number 0; with several only a global number is unique.
         groups = repeating[0] if len(repeating) == 1 else ()
-        order = Window.partitionBy(*map(quoted, groups)).orderBy(*map(quoted, _sortable(frame)))
+        order = Window.partitionBy(*map(quote, groups)).orderBy(*map(quote, _sortable(frame)))
         frame = frame.withColumn(RECORD_ORDINAL, F.row_number().over(order) - 1)
     # A micro-batch query reads the table for every batch, the others once in minutes.
     often = any(

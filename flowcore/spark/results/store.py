@@ -19,10 +19,11 @@ from pathlib import Path
 
 from flowcore.errors import ResultError, RunError
 from flowcore.spark.checkpoint.lock import exclusive
+from flowcore.spark.context import Context
 from flowcore.spark.results.manifest import Manifest
 from flowcore.spark.results.swaps import Swap, finish
 
-__all__ = ["ResultStore", "StageFolder", "version_time_s"]
+__all__ = ["ResultStore", "StageFolder", "results_of", "version_time_s"]
 
 _TIME = "%Y%m%dT%H%M%S"
 
@@ -155,6 +156,11 @@ class ResultStore:
             raise ResultError(msg)
         manifest.check(folder.root)
         return manifest
+
+
+def results_of(context: Context) -> ResultStore:
+    """The committed results of the flow that runs."""
+    return ResultStore(context.settings.state_dir, context.flow)
 
 
 def _pending(manifest: Manifest | None) -> list[Swap]:

@@ -25,12 +25,13 @@ from flowcore.planner.rules.columns import find_used_columns
 from flowcore.planner.rules.fingerprint import fingerprint_operators
 from flowcore.planner.rules.forms import form_of
 from flowcore.settings import Settings
-from flowcore.spark.frame.boundary import declared_by, while_running
+from flowcore.spark.context import Context
+from flowcore.spark.errors import translate_plan_errors, translate_run_errors
 from flowcore.spark.operators import batch
 from flowcore.spark.operators.bounded_keyed import by_key_group
 from flowcore.spark.operators.python_chain import behind, outputs_of_bounded
-from flowcore.spark.results.context import Context
 from flowcore.spark.results.manifest import Manifest, Table
+from flowcore.spark.results.store import results_of
 from flowcore.spark.results.swaps import Swap, finish, roll_back
 from flowcore.spark.topics.bounded_sources import read_bounded, source_version
 from flowcore.spark.topics.sinks import write_bad_records, write_files, write_topic
@@ -57,7 +58,7 @@ def up_to_date(stage: BoundedStage, context: Context) -> Manifest | None:
         RunError: Another process runs the stage.
         ResultError: The manifest cannot be read.
     """
-    folder = context.results.folder(stage.name)
+    folder = results_of(context).folder(stage.name)
     folder.finish_commit()
     committed = folder.manifest()
     if committed is None or committed.fingerprint != fingerprint_operators(stage.operators):
@@ -83,10 +84,10 @@ def run_bounded(
         PlanError: Spark refuses an operator.
     """
     began = time.monotonic()
-    folder = context.results.folder(stage.name)
+    folder = results_of(context).folder(stage.name)
     with (
         folder.fresh_version() as (version, path),
-        while_running(f"stage {stage.name!r}", context.log),
+        translate_run_errors(f"stage {stage.name!r}", context.log),
         ExitStack() as kept,
         ExitStack() as undone,
     ):
@@ -128,7 +129,7 @@ def _compile(
     for node in stage.operators:
         match node:
             case Read():
-                with declared_by(node.name):
+                with translate_plan_errors(node.name):
                     source = read_bounded(node, context)
                 frames[node] = source.frame
                 if source.bad is not None and isinstance(node.source, KafkaTopic):
@@ -136,12 +137,12 @@ def _compile(
             case Write():
                 continue
             case _ if node in chains and not isinstance(node, KeyedProcess):
-                with declared_by(node.name):
+                with translate_plan_errors(node.name):
                     frames |= _chained(chains[node], stage, frames[node.inputs[0]], context, kept)
             case _ if isinstance(node, PythonOperator) or node in frames:
                 pass  # it runs with the first of its chain, or came with its process
             case Window() | KeyedProcess() if form_of(node).value == "key-group":
-                with declared_by(node.name):
+                with translate_plan_errors(node.name):
                     chain = chains.get(node)
                     frames |= _by_key_group(node, chain, stage, frames[node.inputs[0]], context, kept)
             case _:
@@ -220,7 +221,7 @@ def _write_sinks(
     # What is seen at once comes last, when nothing else can fail.
     for sink in sorted(stage.sinks, key=lambda sink: sink not in swaps):
         frame = frames[sink.inputs[0]]
-        with declared_by(sink.name):
+        with translate_plan_errors(sink.name):
             match sink.sink:
                 case KafkaTopic() as topic:
                     write_topic(sink, topic, frame, context)

@@ -18,7 +18,7 @@ from queue import Empty, SimpleQueue
 
 from flowcore.errors import RunError
 from flowcore.planner.model import BoundedStage
-from flowcore.spark.results.context import Context
+from flowcore.spark.context import Context
 from flowcore.spark.results.manifest import Manifest
 from flowcore.spark.run.bounded_stage import run_bounded, up_to_date
 

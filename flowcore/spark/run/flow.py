@@ -16,8 +16,8 @@ from flowcore.planner import plan_flow
 from flowcore.planner.model import Mode
 from flowcore.planner.plan import Plan
 from flowcore.settings import Settings
-from flowcore.spark.checkpoint.identity import check_plan
-from flowcore.spark.results.context import Context
+from flowcore.spark.checkpoint.plan_file import require_checkpoints_fit
+from flowcore.spark.context import Context
 from flowcore.spark.run.bounded_stages import StageProgress, stages_side_by_side
 from flowcore.spark.run.live_runs import LiveRuns
 from flowcore.spark.run.live_stage import prepare_topics
@@ -87,7 +87,7 @@ def run_flow(
 @contextmanager
 def open_context(plan: Plan, settings: Settings, listener: Listener | None = None) -> Iterator[Context]:
     """A session with the slots that a plan needs; checkpoints and topics are checked before it starts."""
-    check_plan(plan, settings)
+    require_checkpoints_fit(plan, settings)
     if plan.live is not None:
         prepare_topics(plan.live, settings)
     if listener is not None:

@@ -14,7 +14,7 @@ from flowcore.kafka.latency_collector import LatencyCollector
 from flowcore.kafka.markers import MarkerSource, ensure_companion
 from flowcore.planner.model import LiveQuery
 from flowcore.planner.plan import Plan
-from flowcore.spark.results.context import Context
+from flowcore.spark.context import Context
 from flowcore.spark.topics.side_channels import SideChannels
 
 __all__ = ["track"]
@@ -32,7 +32,7 @@ def track(
     Raises:
         BrokerError: A broker cannot be reached.
     """
-    tracked = [query for query in side_channels if side_channels[query].tracked]
+    tracked = [query for query in side_channels if side_channels[query].has_markers]
     sources = {topic: node for query in tracked for node in query.sources if (topic := topic_of(node))}
     sinks = {topic: node for query in tracked for node in query.sinks if (topic := topic_of(node))}
     for topic in (*sources, *sinks):

@@ -17,7 +17,7 @@ from flowcore.latency.summary import LatencySummary
 from flowcore.metrics.progress import QueryProgress
 from flowcore.planner.model import LiveQuery, LiveStage
 from flowcore.planner.plan import Plan
-from flowcore.spark.results.context import Context
+from flowcore.spark.context import Context
 from flowcore.spark.run.live_stage import LiveRun, wait_until_ended
 from flowcore.spark.run.observation import Observation
 

@@ -24,10 +24,10 @@ from flowcore.metrics.progress import FlowProgress, QueryProgress
 from flowcore.planner.model import LiveQuery, LiveStage
 from flowcore.planner.plan import Plan
 from flowcore.settings import Settings
-from flowcore.spark.checkpoint.identity import check_plan, checkpoint_of
 from flowcore.spark.checkpoint.lease import Leases
-from flowcore.spark.frame.boundary import if_spark_lives, while_running
-from flowcore.spark.results.context import Context, broker_of
+from flowcore.spark.checkpoint.plan_file import checkpoint_folder, require_checkpoints_fit
+from flowcore.spark.context import Context, broker_of
+from flowcore.spark.errors import ignore_lost_jvm, translate_run_errors
 from flowcore.spark.results.joined import JoinedResults
 from flowcore.spark.run.latency import track
 from flowcore.spark.run.observation import Observation
@@ -79,7 +79,7 @@ class LiveRun:
             self._closing.enter_context(self._leases)
             for query in self.stage.queries:
                 self._leases.take(self._checkpoint(query))
-            check_plan(self.plan, self.context.settings)
+            require_checkpoints_fit(self.plan, self.context.settings)
             self._closing.enter_context(self._results)
             prepare_topics(self.stage, self.context.settings)
             meter = self._observation.prepare()
@@ -92,7 +92,7 @@ class LiveRun:
                 )
             require_slots(self.plan, self.context)
             by_query = {each.query: each.side_channels for each in self._queries}
-            if any(side_channels.tracked for side_channels in by_query.values()):
+            if any(side_channels.has_markers for side_channels in by_query.values()):
                 self._collectors = self._closing.enter_context(track(self.plan, by_query, self.context))
             for each in self._queries:
                 self._closing.callback(each.stop)
@@ -158,17 +158,17 @@ class LiveRun:
         """Stop every query at once; what was not committed is read again by the next start."""
         if self._closes_observation:
             self._observation.close()
-        with if_spark_lives():
+        with ignore_lost_jvm():
             self._closing.close()
 
     def _look(self) -> None:
         try:
-            with while_running(f"flow {self.plan.flow!r}", self.context.log):
+            with translate_run_errors(f"flow {self.plan.flow!r}", self.context.log):
                 self._leases.check()
                 for each in self._queries:
                     if (error := each.error) is not None:
                         what = f"query {each.query.name!r} of flow {self.plan.flow!r}"
-                        with while_running(what, self.context.log):
+                        with translate_run_errors(what, self.context.log):
                             raise error
                     each.look()
                 self._results.release({pair for each in self._queries for pair in each.versions})
@@ -178,7 +178,7 @@ class LiveRun:
             raise
 
     def _checkpoint(self, query: LiveQuery) -> Path:
-        return checkpoint_of(query, self.context.flow, self.context.settings)
+        return checkpoint_folder(query, self.context.flow, self.context.settings)
 
 
 def prepare_topics(stage: LiveStage, settings: Settings) -> None:

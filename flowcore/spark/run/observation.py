@@ -16,7 +16,7 @@ from flowcore.metrics.progress import FlowProgress
 from flowcore.metrics.prometheus import PrometheusListener
 from flowcore.metrics.reporting import ProgressListener, Reporter
 from flowcore.planner.plan import Plan
-from flowcore.spark.results.context import Context
+from flowcore.spark.context import Context
 from flowcore.spark.run.progress import RunMeter
 from flowcore.spark.run.waiting import waiting_queries
 

@@ -37,8 +37,8 @@ from flowcore.planner.model import LiveQuery
 from flowcore.planner.plan import Plan
 from flowcore.planner.rules.backlog import thresholds
 from flowcore.spark.checkpoint.offsets import committed_offsets, start_offsets
-from flowcore.spark.frame.boundary import if_spark_lives
-from flowcore.spark.results.context import Context
+from flowcore.spark.context import Context
+from flowcore.spark.errors import ignore_lost_jvm
 from flowcore.spark.run.records_under_way import UnderWay
 from flowcore.spark.run.waiting import WAITING, inputs_of
 from flowcore.spark.topics.ends import TopicEnds
@@ -263,7 +263,7 @@ class _QueryMeter:
 
     def _take(self) -> None:
         if self._running:
-            with if_spark_lives():
+            with ignore_lost_jvm():
                 self._tally.take(Batch.run_of(_batches_after(self._last_batch, self._running)))
 
     @property
@@ -278,7 +278,7 @@ class _QueryMeter:
     @property
     def _busy(self) -> bool:
         busy = False
-        with if_spark_lives():
+        with ignore_lost_jvm():
             busy = self._running is not None and self._running.status["isTriggerActive"]
         return bool(busy)
 

@@ -18,11 +18,11 @@ from flowcore.flush.pending_watermarks import PendingWatermarks
 from flowcore.kafka.elements import ElementWriter
 from flowcore.kafka.security import spark_login
 from flowcore.planner.model import Decision, LiveQuery
-from flowcore.spark.checkpoint.identity import Types, check, checkpoint_of
+from flowcore.spark.checkpoint.plan_file import StateTypes, checkpoint_folder, require_fit
 from flowcore.spark.compile.query import compile_query
-from flowcore.spark.frame.boundary import while_running
+from flowcore.spark.context import Context
+from flowcore.spark.errors import translate_run_errors
 from flowcore.spark.operators.by_key import goes_by_clock
-from flowcore.spark.results.context import Context
 from flowcore.spark.results.joined import Joined
 from flowcore.spark.run.batch_end import end_after_batch, has_ended
 from flowcore.spark.topics.side_channels import SideChannels
@@ -52,7 +52,7 @@ class Prepared:
     joined: Joined
     side_channels: SideChannels
     frame: DataFrame
-    types: Types
+    types: StateTypes
 
 
 def prepare(
@@ -79,9 +79,9 @@ def prepare(
         reason = f"it catches up, in batches of up to {batch_records:,} records"
         query = replace(query, mode=Decision("micro-batch", (reason,)))
         context = replace(context, settings=replace(context.settings, max_batch_records=batch_records))
-    with while_running(f"query {query.name!r}", context.log):
+    with translate_run_errors(f"query {query.name!r}", context.log):
         compiled = compile_query(query, context, joined, side_channels)
-    check(query, context.flow, checkpoint_of(query, context.flow, context.settings), compiled.types)
+    require_fit(query, context.flow, checkpoint_folder(query, context.flow, context.settings), compiled.types)
     return Prepared(query, batch_records is not None, joined, side_channels, compiled.frame, compiled.types)
 
 
@@ -101,10 +101,10 @@ class RunningQuery:
         self._context = context
         self._closing = ExitStack()
         self.ending = False
-        with while_running(f"query {self.name!r}", context.log):
+        with translate_run_errors(f"query {self.name!r}", context.log):
             self.running = self._start(prepared)
         self._closing.callback(self.running.stop)
-        self.watermarks = self._send_watermarks() if prepared.side_channels.watermarked else None
+        self.watermarks = self._send_watermarks() if prepared.side_channels.writes_watermarks else None
 
     @property
     def name(self) -> str:
@@ -127,13 +127,13 @@ class RunningQuery:
 
     @property
     def _checkpoint(self) -> Path:
-        return checkpoint_of(self.prepared.query, self._context.flow, self._context.settings)
+        return checkpoint_folder(self.prepared.query, self._context.flow, self._context.settings)
 
     def _send_watermarks(self) -> QueryWatermarks:
         query, side_channels = self.prepared.query, self.prepared.side_channels
         topics = {
             topic: side_channels.partitions[topic.name]
-            for sink in side_channels.tagged
+            for sink in side_channels.tagged_sinks
             if (topic := topic_of(sink))
         }
         servers = output_servers(query, self._context.settings)
@@ -155,7 +155,7 @@ class RunningQuery:
     def _start(self, prepared: Prepared) -> StreamingQuery:
         query, side_channels, settings = prepared.query, prepared.side_channels, self._context.settings
         by_clock = False
-        if side_channels.windowed:
+        if side_channels.has_key_groups:
             # A query keeps what is set when it starts; without input the clock may still make windows emit.
             conf = self._context.spark.conf
             conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(1 << 17))

@@ -20,7 +20,7 @@ from flowcore.installation.archive import compiler_options, driver_class_path, d
 from flowcore.installation.jars import jars
 from flowcore.installation.java import find_java
 from flowcore.settings import Settings
-from flowcore.spark.frame.boundary import if_spark_lives
+from flowcore.spark.errors import ignore_lost_jvm
 
 __all__ = ["live_session", "session", "session_config"]
 
@@ -124,7 +124,7 @@ def prepare(settings: Settings) -> None:
     # Workers would otherwise run whatever python3 is on the PATH.
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["PYSPARK_PYTHON"] = settings.spark.get("spark.pyspark.python", sys.executable)
-    # They would print a JVM stack trace for every error that flowcore.spark.frame.boundary puts into words.
+    # They would print a JVM stack trace for every error that flowcore.spark.errors puts into words.
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         PySparkLogger.getLogger(name).disabled = True
     # It prints a stack trace for a call that Ctrl-C has cut short; what fails is raised as well.
@@ -138,7 +138,7 @@ def stop(spark: SparkSession) -> None:
     if gateway is None:  # another session of this process has ended the JVM that they shared
         return
     try:
-        with if_spark_lives():
+        with ignore_lost_jvm():
             for query in spark.streams.active:
                 query.stop()
             spark.stop()

@@ -19,9 +19,9 @@ from flowcore.errors import FlowcoreError
 from flowcore.planner.model import LiveQuery
 from flowcore.planner.rules.backlog import backlog_interval, thresholds
 from flowcore.spark.checkpoint.backlog_status import BacklogStatusWriter
-from flowcore.spark.checkpoint.identity import checkpoint_of, clear_unborn, record
-from flowcore.spark.frame.boundary import if_spark_lives
-from flowcore.spark.results.context import Context
+from flowcore.spark.checkpoint.plan_file import checkpoint_folder, clear_unused_log, write_plan_file
+from flowcore.spark.context import Context
+from flowcore.spark.errors import ignore_lost_jvm
 from flowcore.spark.results.joined import Joined, JoinedResults
 from flowcore.spark.run.progress import RunMeter
 from flowcore.spark.run.running_query import Prepared, RunningQuery, prepare
@@ -66,7 +66,7 @@ class SupervisedQuery:
         self._reason = ""
         self._looked_s = 0.0
         self._running: RunningQuery | None = None
-        self._backlog_status = BacklogStatusWriter(self._checkpoint) if side_channels.windowed else None
+        self._backlog_status = BacklogStatusWriter(self._checkpoint) if side_channels.has_key_groups else None
         self._ends_backlog = False
         meter.about_to_start(query, self._checkpoint, lambda: self.active)
         self._next = self._prepare(results.newest(query), behind=self._behind())
@@ -87,7 +87,7 @@ class SupervisedQuery:
         running = self._running
         active = running is not None
         if running is not None:
-            with if_spark_lives():
+            with ignore_lost_jvm():
                 active = not running.ended or (self._goes_on(running) and self.error is None)
         return active
 
@@ -109,8 +109,8 @@ class SupervisedQuery:
         Raises:
             RunError: Spark cannot.
         """
-        clear_unborn(self._checkpoint)
-        record(self.query, self._context.flow, self._checkpoint, self._next.types)
+        clear_unused_log(self._checkpoint)
+        write_plan_file(self.query, self._context.flow, self._checkpoint, self._next.types)
         self._tell(starts=True)
         self._start()
 
@@ -143,7 +143,7 @@ class SupervisedQuery:
 
     @property
     def _checkpoint(self) -> Path:
-        return checkpoint_of(self.query, self._context.flow, self._context.settings)
+        return checkpoint_folder(self.query, self._context.flow, self._context.settings)
 
     def _goes_on(self, running: RunningQuery) -> bool:
         return running.ending or running.prepared.catching_up or self._ends_backlog

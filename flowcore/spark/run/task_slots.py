@@ -21,8 +21,8 @@ from flowcore.kafka.topics import partition_counts
 from flowcore.planner.model import LiveStage
 from flowcore.planner.plan import Plan
 from flowcore.settings import Settings
-from flowcore.spark.checkpoint.identity import checkpoint_of
-from flowcore.spark.results.context import Context, broker_of
+from flowcore.spark.checkpoint.plan_file import checkpoint_folder
+from flowcore.spark.context import Context, broker_of
 from flowcore.spark.topics.side_channels import tracks_latency
 
 __all__ = ["await_slots", "require_slots", "slots_needed"]
@@ -47,7 +47,7 @@ def slots_needed(plan: Plan, settings: Settings) -> int:
             if topic is not None:
                 counts = partition_counts(broker_of(topic, settings), [topic.name])
                 partitions += counts[topic.name] or topic.partitions or 1
-        if tracks_latency(query, settings, checkpoint_of(query, plan.flow, settings)):
+        if tracks_latency(query, settings, checkpoint_folder(query, plan.flow, settings)):
             partitions *= 2  # their companion topics have as many
         if query.mode.value == "realtime":
             held += partitions + (settings.shuffle_partitions if query.updating else 0)

@@ -19,7 +19,7 @@ from flowcore.errors import PlanError, RunError
 from flowcore.kafka.security import spark_login
 from flowcore.settings import Settings
 from flowcore.spark.checkpoint.offsets import offset_range, offsets_json
-from flowcore.spark.results.context import Context, broker_of, path_of
+from flowcore.spark.context import Context, broker_of, path_of
 from flowcore.spark.topics.incoming import Incoming
 
 __all__ = ["BatchInput", "read_bounded", "source_version"]

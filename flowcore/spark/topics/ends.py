@@ -10,7 +10,7 @@ from flowcore.errors import BrokerError
 from flowcore.kafka.topics import ends_of
 from flowcore.metrics.tally import TopicOffsets
 from flowcore.planner.plan import Plan
-from flowcore.spark.results.context import Context, broker_of
+from flowcore.spark.context import Context, broker_of
 
 __all__ = ["TopicEnds"]
 

@@ -19,6 +19,8 @@ from flowcore.spark.frame.branches import Branch, BranchedFrame
 from flowcore.spark.frame.rows import (
     BAD_REASON,
     BRANCH,
+    CHANNEL,
+    ELEMENT,
     FAILED_OPERATOR,
     FIRST_BRANCH,
     KAFKA_MS,
@@ -29,11 +31,11 @@ from flowcore.spark.frame.rows import (
     VALUE,
     RowKind,
 )
-from flowcore.spark.frame.sql import literal, quoted
+from flowcore.spark.frame.sql import literal, quote
 from flowcore.spark.topics import elements
 from flowcore.spark.topics.side_channels import SideChannels
 from flowcore.spark.topics.values import RECORD, bad_record, fail_at, parsed, use_format
-from flowcore.spark.topics.watermarks import CHANNEL, ELEMENT, observations, observed_as
+from flowcore.spark.topics.watermarks import observations, observed_as
 
 __all__ = ["Incoming"]
 
@@ -68,14 +70,14 @@ class Incoming:
     def bounded(cls, node: Read, topic: KafkaTopic) -> Incoming:
         """Of a topic that is read as a table: records alone."""
         side_channels = SideChannels(
-            tracked=False, tagged=frozenset(), watermarked=False, partitions={}, limits={}
+            has_markers=False, tagged_sinks=frozenset(), writes_watermarks=False, partitions={}, limits={}
         )
         return cls(node, topic, side_channels, keeps_bad=topic.on_error != "fail", has_ordinals=False)
 
     def rows(self, messages: DataFrame) -> tuple[DataFrame, DataFrame | None]:
         """The records among messages, and the bad messages; None if the first of them stops what runs."""
         rows = self._classified(messages, FIRST_BRANCH)
-        fields = [f"{RECORD}.{quoted(name)}" for name in self.node.columns]
+        fields = [f"{RECORD}.{quote(name)}" for name in self.node.columns]
         mine = f"{BRANCH} = {FIRST_BRANCH}"
         if not self.keeps_bad:
             # One filter: of two, Spark may ask the second one first.
@@ -88,7 +90,7 @@ class Incoming:
 
     def _classified(self, messages: DataFrame, number: int) -> DataFrame:
         """Messages, each with its branch; ``number`` is that of records."""
-        tracked, tagged = self.side_channels.tracked, self._tagged
+        tracked, tagged = self.side_channels.has_markers, self._tagged
         if not tagged:
             element, value = "value", "value"
         elif self.topic.headers:
@@ -111,7 +113,7 @@ class Incoming:
         cases += [f"WHEN {OF_EVENTS} THEN {RowKind.MARKER}"] if tracked else []
         cases += [f"WHEN {elements.is_control(ELEMENT)} THEN {RowKind.CONTROL}"] if tagged else []
         branch = f"CASE {' '.join(cases)} ELSE {number} END"
-        if self._no_time and self.node in self.side_channels.undated:
+        if self._no_time and self.node in self.side_channels.untimed_sources:
             # Only windows elsewhere cannot take it: it goes on here, and leaves for them.
             both = f"{BAD_REASON} = {literal(self._no_time)}"
             branch = f"explode(CASE WHEN {both} THEN array({RowKind.BAD}, {number}) ELSE array({branch}) END)"
@@ -138,34 +140,38 @@ class Incoming:
         columns += [BAD_REASON, *self._of_messages()]
         if self.has_ordinals:
             columns.append(f"'0' AS {RECORD_ORDINAL}")
-        if self.side_channels.tells and self._tagged:
+        if self.side_channels.reads_control and self._tagged:
             columns += [ELEMENT, CHANNEL]
         given = event_time_expression(self.node)
-        if self.side_channels.timed and self._no_time:
+        if self.side_channels.carries_timestamps and self._no_time:
             columns.append(TIMESTAMP_MS)
-        elif self.side_channels.timed and given is None:
+        elif self.side_channels.carries_timestamps and given is None:
             stamp = elements.timestamp_ms(ELEMENT) if self._tagged else "unix_millis(timestamp)"
             columns.append(f"{stamp} AS {TIMESTAMP_MS}")
-        fields = (f"{RECORD}.{quoted(name)} AS {physical}" for name, physical in branch.columns.items())
+        fields = (f"{RECORD}.{quote(name)} AS {physical}" for name, physical in branch.columns.items())
         rows = rows.selectExpr(*columns, *fields)
-        if self.side_channels.timed and given is not None and not self._no_time:
+        if self.side_channels.carries_timestamps and given is not None and not self._no_time:
             rows = _timed(rows, branch.expression(given))
-        if self.side_channels.windowed:
+        if self.side_channels.has_key_groups:
             rows = rows.selectExpr("*", f"{self.number} AS {SOURCE}", f"{self._newest(branch)} AS {NEWEST}")
-        if self.side_channels.watermarked:
+        if self.side_channels.writes_watermarks:
             partitions = self.side_channels.partitions[self.topic.name]
             said = observations(self.node, branch, partitions)
             rows = rows.observe(observed_as(self.node), *said)
         others = ([RowKind.BAD] if self.keeps_bad else []) + (
-            [RowKind.MARKER] if self.side_channels.tracked else []
+            [RowKind.MARKER] if self.side_channels.has_markers else []
         )
-        others += [RowKind.CONTROL] if self.side_channels.windowed and self._tagged else []
+        others += [RowKind.CONTROL] if self.side_channels.has_key_groups and self._tagged else []
         if not self.keeps_bad or self._tagged:
             rows = rows.where(f"{BRANCH} IN ({', '.join(map(str, [*others, branch.number]))})")
         return BranchedFrame(
-            rows, names, has_coordinates=True, has_bad=self.keeps_bad, has_markers=self.side_channels.tracked,
-            keeps_dropped=self.side_channels.windowed,
-        )  # fmt: skip
+            rows,
+            names,
+            has_coordinates=True,
+            has_bad=self.keeps_bad,
+            has_markers=self.side_channels.has_markers,
+            keeps_dropped=self.side_channels.has_key_groups,
+        )
 
     def _newest(self, branch: Branch) -> str:
         """The timestamp of a record that counts for watermarks, null for others."""
@@ -195,7 +201,7 @@ class Incoming:
     @property
     def _no_time(self) -> str | None:
         """What is wrong with a record without event time; None if nothing is, or if every record has one."""
-        if self.node not in self.side_channels.dated | self.side_channels.undated:
+        if self.node not in self.side_channels.timed_sources | self.side_channels.untimed_sources:
             return None
         given = event_time_expression(self.node)
         if given is None:  # Kafka's own time is never null
@@ -208,7 +214,7 @@ class Incoming:
     def _reason(self, value: str) -> str:
         misfit = literal(f"does not fit the schema {self.node.schema} ({self.topic.format})")
         cases = []
-        if self.side_channels.tracked:
+        if self.side_channels.has_markers:
             broken = literal("is no event that this version of flowcore reads")
             whole = f"coalesce({elements.is_event('value')}, false)"
             cases.append(f"WHEN {OF_EVENTS} THEN CASE WHEN NOT {whole} THEN {broken} END")

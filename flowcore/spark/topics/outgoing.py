@@ -104,7 +104,7 @@ class Outgoing:
             found["flowcore-id"] = f"(topic || ':' || partition || ':' || offset || ':' || {ordinal})"
         if self.bounded:
             found[BOUNDED_VERSION_HEADER] = literal(self.bounded)
-        if sink in self.side_channels.tagged:
+        if sink in self.side_channels.tagged_sinks:
             if topic.headers:
                 found[ELEMENT_HEADER] = elements.tagged_record(TIMESTAMP_MS, "X''")
             else:

@@ -1,8 +1,8 @@
-"""Beside the records: what else travels through a live query?
+"""Side channels: what a live query carries beside its records.
 
-Latency markers come from a source's companion topic and leave to those of the query's sinks. Their
-topic is part of a checkpoint's offsets, and their column part of its state; so a query that has been
-started keeps what it was started with where Spark could not go on otherwise.
+Latency markers come from a source's companion topic and leave to the companion topics of the query's sinks.
+Their topic is part of a checkpoint's offsets, and their column part of its state. So a query that has a
+checkpoint keeps the markers, or their absence, that it was started with if Spark could not restart otherwise.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from flowcore.planner.plan import Plan
 from flowcore.planner.rules.latency_markers import can_carry_markers
 from flowcore.planner.rules.timestamps import brings_watermarks, dated_sources, undated_sources
 from flowcore.settings import Settings
-from flowcore.spark.checkpoint.identity import topics_in
-from flowcore.spark.results.context import broker_of
+from flowcore.spark.checkpoint.plan_file import checkpointed_topics
+from flowcore.spark.context import broker_of
 
 __all__ = ["SideChannels", "tracks_latency"]
 
@@ -34,39 +34,40 @@ class SideChannels:
     """What a query carries beside its records.
 
     Attributes:
-        tracked: Latency markers pass through it.
-        tagged: The sinks that write tagged elements; their records' timestamps are carried.
-        watermarked: Its sources bring watermarks, and those sinks write them.
-        partitions: How many partitions the topics of the query have.
-        limits: What the topics that it writes to take.
-        windowed: Windows, timers or a buffer in it go by what its sources tell of time.
-        dated: The sources whose records its windows need the timestamps of: one without is bad.
-        undated: Those that only windows of other queries need them of. This one takes a record without and,
-            since the source's bad records leave through it, lets a copy leave as one.
+        has_markers: Latency markers pass through the query.
+        tagged_sinks: The sinks that write tagged elements; their records' timestamps are carried.
+        writes_watermarks: The sources have watermarks, and the tagged sinks write them.
+        partitions: The number of partitions of each topic of the query, by name.
+        limits: The limits of the topics that the query writes to, by name.
+        has_key_groups: Windows, timers or a buffer in the query depend on watermarks.
+        timed_sources: The sources whose records need an event time: a record without one is bad.
+        untimed_sources: The sources whose records need an event time in other queries only. This query
+            processes a record without one and also emits a copy as a bad record, since the source's bad
+            records leave through it.
     """
 
-    tracked: bool
-    tagged: frozenset[Write]
-    watermarked: bool
+    has_markers: bool
+    tagged_sinks: frozenset[Write]
+    writes_watermarks: bool
     partitions: Mapping[str, int]
     limits: Mapping[str, TopicLimits]
-    windowed: bool = False
-    dated: frozenset[Read] = frozenset()
-    undated: frozenset[Read] = frozenset()
+    has_key_groups: bool = False
+    timed_sources: frozenset[Read] = frozenset()
+    untimed_sources: frozenset[Read] = frozenset()
 
     @property
-    def timed(self) -> bool:
-        """Records carry their timestamps."""
-        return bool(self.tagged) or self.windowed
+    def carries_timestamps(self) -> bool:
+        """Whether records carry their timestamps."""
+        return bool(self.tagged_sinks) or self.has_key_groups
 
     @property
-    def tells(self) -> bool:
-        """Control elements that arrive among records are looked at."""
-        return self.watermarked or self.windowed
+    def reads_control(self) -> bool:
+        """Whether control elements that arrive among records are read."""
+        return self.writes_watermarks or self.has_key_groups
 
     @classmethod
     def of(cls, query: LiveQuery, plan: Plan, settings: Settings, checkpoint: Path) -> SideChannels:
-        """What a query carries, by its plan, its settings, and what it carried before.
+        """Derive a query's side channels from the plan, the settings and the checkpoint.
 
         Raises:
             BrokerError: A broker cannot be reached.
@@ -84,14 +85,14 @@ class SideChannels:
         for topic in filter(None, map(topic_of, query.sinks)):
             limits |= topic_limits(broker_of(topic, settings), [topic.name])
         return cls(
-            tracked=tracks_latency(query, settings, checkpoint),
-            tagged=tagged,
-            watermarked=bool(tagged) and brings_watermarks(query.operators),
+            has_markers=tracks_latency(query, settings, checkpoint),
+            tagged_sinks=tagged,
+            writes_watermarks=bool(tagged) and brings_watermarks(query.operators),
             partitions=partitions,
             limits=limits,
-            windowed=keeps_key_groups(query),
-            dated=dated_sources(query.operators),
-            undated=undated_sources(query, plan),
+            has_key_groups=keeps_key_groups(query),
+            timed_sources=dated_sources(query.operators),
+            untimed_sources=undated_sources(query, plan),
         )
 
 
@@ -100,7 +101,7 @@ def tracks_latency(query: LiveQuery, settings: Settings, checkpoint: Path) -> bo
     if not can_carry_markers(query):
         return False
     wanted = settings.latency_interval.total_seconds() > 0
-    before = topics_in(checkpoint)
+    before = checkpointed_topics(checkpoint)
     if not before:
         return wanted
     tracked = any(topic.events in before for node in query.sources if (topic := topic_of(node)))

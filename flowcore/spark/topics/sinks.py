@@ -19,9 +19,9 @@ from flowcore.kafka.elements import ELEMENT_HEADER
 from flowcore.kafka.limits import TopicLimits, topic_limits
 from flowcore.kafka.security import spark_login
 from flowcore.kafka.topics import ensure_topics
+from flowcore.spark.context import Context
 from flowcore.spark.frame.rows import BAD_REASON
-from flowcore.spark.frame.sql import literal, quoted, struct
-from flowcore.spark.results.context import Context
+from flowcore.spark.frame.sql import literal, quote, struct
 from flowcore.spark.topics import elements
 from flowcore.spark.topics.values import written
 
@@ -110,7 +110,7 @@ def write_topic(sink: Write, topic: KafkaTopic, frame: DataFrame, context: Conte
 
     Rows of a table have no timestamp: as tagged elements they are records without one.
     """
-    columns = {column: quoted(column) for column in sink.columns}
+    columns = {column: quote(column) for column in sink.columns}
     value, found = kafka_value(topic, columns, frame), {}
     if topic.elements == "tagged" and topic.headers:
         found[ELEMENT_HEADER] = elements.tagged_record(None, "X''")

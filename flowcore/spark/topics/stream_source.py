@@ -18,7 +18,7 @@ from flowcore.kafka.security import spark_login
 from flowcore.planner.model import LiveQuery
 from flowcore.settings import Settings
 from flowcore.spark.checkpoint.offsets import offsets_json, start_offsets
-from flowcore.spark.results.context import Context, broker_of
+from flowcore.spark.context import Context, broker_of
 from flowcore.spark.topics.sinks import write_options
 
 __all__ = ["output_servers", "read_stream", "sink_options"]

@@ -15,7 +15,7 @@ from flowcore.api.connectors import KafkaTopic
 from flowcore.api.operators import Read, topic_of
 from flowcore.api.value_formats import runs_in_python, value_schema
 from flowcore.errors import PlanError
-from flowcore.spark.frame.sql import literal, quoted
+from flowcore.spark.frame.sql import literal, quote
 from flowcore.spark.topics.formats import avro, json_text, python, raw
 from flowcore.spark.topics.formats.typed import require_type, required, typed
 
@@ -40,7 +40,7 @@ def parsed(read: Read, payload: str = "value") -> str:
 
 def bad_record(read: Read, payload: str = "value") -> str:
     """True if the payload that was `parsed` did not fit the schema; never null."""
-    missing = [f"{RECORD}.{quoted(c.name)} IS NULL" for c in read.schema.columns if not c.nullable]
+    missing = [f"{RECORD}.{quote(c.name)} IS NULL" for c in read.schema.columns if not c.nullable]
     # In this order: what could fail on a misfit is asked only of those that fit so far.
     bad = [f"{RECORD} IS NULL", *missing, *_misfits(read, payload)]
     return f"CASE {' '.join(f'WHEN {condition} THEN true' for condition in bad)} ELSE false END"
@@ -64,7 +64,7 @@ def written(topic: KafkaTopic, columns: Mapping[str, str], frame: DataFrame) -> 
     schema = value_schema(topic)
     if schema is None:  # raw, of the only column
         ((name, text),) = columns.items()
-        ((_, kind),) = frame.selectExpr(f"{text} AS {quoted(name)}").dtypes
+        ((_, kind),) = frame.selectExpr(f"{text} AS {quote(name)}").dtypes
         require_type(topic, name, kind, ["binary", "string"], "BINARY")
         return raw.written(columns)
     values = typed(topic, {column: given[column.name.lower()] for column in schema.columns}, frame)

@@ -28,7 +28,7 @@ from flowcore.planner.model import LiveQuery
 from flowcore.serializers.formats.raw import RawFormat
 from flowcore.serializers.tagged import TaggedSerializer
 from flowcore.spark.frame.branches import Branch
-from flowcore.spark.frame.rows import BRANCH, TIMESTAMP_MS, RowKind
+from flowcore.spark.frame.rows import BRANCH, CHANNEL, ELEMENT, TIMESTAMP_MS, RowKind
 from flowcore.watermarks.query import ArrivingWatermarks, GeneratedWatermarks, QueryWatermarks
 
 if TYPE_CHECKING:
@@ -37,9 +37,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql.streaming.query import StreamingQuery
 
-__all__ = ["CHANNEL", "ELEMENT", "WatermarkSender", "observations", "observed_as", "watermarks_of"]
+__all__ = ["WatermarkSender", "observations", "observed_as", "watermarks_of"]
 
-ELEMENT, CHANNEL = "_element", "_channel"
 _SHORTEST_LOOK_S = 0.02
 _log = logging.getLogger(__name__)
 

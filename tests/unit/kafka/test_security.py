@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from flowcore.errors import SettingsError
 from flowcore.kafka.security import BrokerAddress, Security, admin_login, client_login, spark_login
 from flowcore.settings import Settings
-from flowcore.spark.results.context import broker_of
+from flowcore.spark.context import broker_of
 from pipelines.auctions.flow import bids
 
 LOGIN = {"protocol": "SASL_SSL", "mechanism": "SCRAM-SHA-512", "username": "ann", "password": "s3cret"}

@@ -12,7 +12,7 @@ from flowcore.planner import plan_flow
 from flowcore.planner.model import LiveQuery
 from flowcore.planner.rules.compatibility import CheckpointNeeds, KeptState, derive_needs, differences
 from flowcore.settings import Settings
-from flowcore.spark.checkpoint.identity import check_plan, checkpoint_of, record_of
+from flowcore.spark.checkpoint.plan_file import checkpoint_folder, plan_file_of, require_checkpoints_fit
 from flowcore.spark.run.flow import run_flow
 
 SALE = "shop STRING, price DOUBLE"
@@ -125,7 +125,7 @@ def test_run_is_refused_before_anything_is_looked_at(tmp_path: Path) -> None:
         {"state.dir": tmp_path / "state", "kafka.bootstrap.servers": "127.0.0.1:1"}, environment={}
     )
     query = next(query for query in _queries(flow) if query.sinks)
-    checkpoint = checkpoint_of(query, "f", settings)
+    checkpoint = checkpoint_folder(query, "f", settings)
     (checkpoint / "offsets").mkdir(parents=True)
     (checkpoint / "offsets" / "0").write_text('v1\n{}\n{"asks":{"0":5}}')
 
@@ -141,8 +141,8 @@ def test_checkpoint_that_was_never_used_is_not_looked_at(tmp_path: Path) -> None
     _bids(flow).write("out", KafkaTopic("out"))
     settings = Settings.of({"state.dir": tmp_path}, environment={})
     (query,) = _queries(flow)
-    record = record_of(checkpoint_of(query, "f", settings))
+    record = plan_file_of(checkpoint_folder(query, "f", settings))
     record.parent.mkdir(parents=True)
     record.write_text(json.dumps({"format": 99}))
 
-    check_plan(plan_flow(flow), settings)
+    require_checkpoints_fit(plan_flow(flow), settings)

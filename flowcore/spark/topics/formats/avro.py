@@ -15,7 +15,7 @@ from flowcore.api.schema import Column, Schema
 from flowcore.api.value_formats import format_of
 from flowcore.serializers.formats import AvroFormat, ConfluentAvroFormat
 from flowcore.serializers.formats.avro_types import avro_columns
-from flowcore.spark.frame.sql import literal, quoted, struct
+from flowcore.spark.frame.sql import literal, quote, struct
 
 __all__ = ["format_of_topic", "misfits", "parsed", "required_columns", "written"]
 
@@ -54,7 +54,7 @@ def parsed(value_format: Avro, schema: Schema, payload: str) -> str:
 def misfits(value_format: Avro, schema: Schema, record: str, payload: str) -> list[str]:
     """What is true of payloads that do not fit; each is asked only where none before it is true."""
     reader = _text(value_format.schema)
-    found = [f"{record}.{quoted(name)} IS NULL" for name in required_columns(value_format.schema)]
+    found = [f"{record}.{quote(name)} IS NULL" for name in required_columns(value_format.schema)]
     if isinstance(value_format, AvroFormat):
         found.append(f"to_avro({record}, {literal(reader)}) <> {payload}")
     else:
@@ -64,7 +64,7 @@ def misfits(value_format: Avro, schema: Schema, record: str, payload: str) -> li
                 again = _not_written_as(writer, value_format.writers[number], _body(payload))
             found.append(f"{_header(payload)} = {_header_of(number)} AND ({again})")
     for column in schema.columns:
-        found += _range(column, f"{record}.{quoted(column.name)}")
+        found += _range(column, f"{record}.{quote(column.name)}")
     return found
 
 
@@ -83,7 +83,7 @@ def _read(payload: str, writer: str, evolved: str | None = None) -> str:
 
 def _not_written_as(writer: str, schema: Any, body: str) -> str:
     value = _read(body, writer)
-    nulls = "".join(f"WHEN {value}.{quoted(name)} IS NULL THEN true " for name in required_columns(schema))
+    nulls = "".join(f"WHEN {value}.{quote(name)} IS NULL THEN true " for name in required_columns(schema))
     again = f"to_avro({value}, {literal(writer)}) <> {body}"
     return f"CASE {nulls}ELSE {again} END" if nulls else again
 
@@ -92,7 +92,7 @@ def _sized(schema: Schema, value: str) -> str:
     """Avro knows no integer below INT; one that is too large for its column becomes null."""
     if not any(column.type in _SMALL for column in schema.columns):
         return value
-    fields = ", ".join(f"{quoted(column.name)}: {column.type}" for column in schema.columns)
+    fields = ", ".join(f"{quote(column.name)}: {column.type}" for column in schema.columns)
     return f"try_cast({value} AS STRUCT<{fields}>)"
 
 

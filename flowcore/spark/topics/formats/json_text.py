@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 
 from flowcore.api.schema import Schema
-from flowcore.spark.frame.sql import literal, quoted, struct
+from flowcore.spark.frame.sql import literal, quote, struct
 
 __all__ = ["misfits", "parsed", "written"]
 
@@ -27,7 +27,7 @@ _BARE = """'true', 'false', '"NaN"', '"Infinity"', '"-Infinity"'"""
 
 def parsed(schema: Schema, payload: str) -> str:
     """The fields as a struct and, if the payload does not fit, its text."""
-    ddl = ", ".join(f"{quoted(column.name)} {column.type}" for column in schema.columns)
+    ddl = ", ".join(f"{quote(column.name)} {column.type}" for column in schema.columns)
     return f"from_json(CAST({payload} AS STRING), {literal(f'{ddl}, {_CORRUPT} STRING')}, {_OPTIONS})"
 
 
@@ -41,7 +41,7 @@ def misfits(schema: Schema, record: str, payload: str) -> list[str]:
         _followed(payload, text),
     ]
     for column in schema.columns:
-        field = f"{record}.{quoted(column.name)}"
+        field = f"{record}.{quote(column.name)}"
         if column.type == "STRING":
             plain = _stands_plainly(column.name, field, payload, text)
             no_text = f"{_may_be_no_text(field)} AND NOT {plain} AND {_kind(column.name, text)} <> 'STRING'"
@@ -96,7 +96,7 @@ def _may_be_no_text(field: str) -> str:
 
 
 def _field(name: str, text: str) -> str:
-    return f"from_json({text}, {literal(f'{quoted(name)} VARIANT')}, {_OPTIONS}).{quoted(name)}"
+    return f"from_json({text}, {literal(f'{quote(name)} VARIANT')}, {_OPTIONS}).{quote(name)}"
 
 
 def _kind(name: str, text: str) -> str:

@@ -22,7 +22,7 @@ from flowcore.api.schema import Schema
 from flowcore.api.value_formats import format_of, value_schema
 from flowcore.serializers.formats.rows_bulk import bulk_format
 from flowcore.serializers.formats.value_format import ValueFormat
-from flowcore.spark.frame.sql import literal, quoted, struct
+from flowcore.spark.frame.sql import literal, quote, struct
 
 __all__ = ["parsed", "register", "written"]
 
@@ -32,7 +32,7 @@ def register(spark: SparkSession, topic: KafkaTopic) -> None:
     schema = value_schema(topic)
     if schema is None:
         return
-    ddl = ", ".join(f"{quoted(column.name)} {column.type}" for column in schema.columns)
+    ddl = ", ".join(f"{quote(column.name)} {column.type}" for column in schema.columns)
     rows = to_arrow_type(StructType.fromDDL(ddl), timezone="UTC")
     value_format = format_of(topic)
     functions: dict[Literal["read", "write"], tuple[Any, str]] = {

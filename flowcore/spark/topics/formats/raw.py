@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from flowcore.api.schema import Schema
-from flowcore.spark.frame.sql import quoted, struct
+from flowcore.spark.frame.sql import quote, struct
 
 __all__ = ["misfits", "parsed", "written"]
 
@@ -20,7 +20,7 @@ def parsed(schema: Schema, payload: str) -> str:
 def misfits(schema: Schema, record: str) -> list[str]:
     """What is true of payloads that do not fit, beside their columns."""
     (column,) = schema.columns
-    return [f"NOT is_valid_utf8({record}.{quoted(column.name)})"] if column.type == "STRING" else []
+    return [f"NOT is_valid_utf8({record}.{quote(column.name)})"] if column.type == "STRING" else []
 
 
 def written(columns: Mapping[str, str]) -> str:

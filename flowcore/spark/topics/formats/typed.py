@@ -10,7 +10,7 @@ from pyspark.sql.types import DataType
 from flowcore.api.connectors import KafkaTopic
 from flowcore.api.schema import Column
 from flowcore.errors import PlanError
-from flowcore.spark.frame.sql import literal, quoted
+from flowcore.spark.frame.sql import literal, quote
 
 __all__ = ["require_type", "required", "typed"]
 
@@ -34,7 +34,7 @@ def typed(topic: KafkaTopic, columns: Mapping[Column, str], frame: DataFrame) ->
     Raises:
         PlanError: A column's values might not be the same in the schema's type.
     """
-    found = frame.selectExpr(*(f"{text} AS {quoted(column.name)}" for column, text in columns.items())).dtypes
+    found = frame.selectExpr(*(f"{text} AS {quote(column.name)}" for column, text in columns.items())).dtypes
     for column, (_, kind) in zip(columns, found, strict=True):
         require_type(topic, column.name, kind, [DataType.fromDDL(column.type).simpleString()], column.type)
     return {column.name: f"CAST({text} AS {column.type})" for column, text in columns.items()}

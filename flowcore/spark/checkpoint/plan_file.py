@@ -22,13 +22,22 @@ from flowcore.planner.plan import Plan
 from flowcore.planner.rules.compatibility import CheckpointNeeds, KeptState, derive_needs, differences
 from flowcore.settings import Settings
 
-__all__ = ["check", "check_plan", "checkpoint_of", "clear_unborn", "record", "record_of", "topics_in"]
+__all__ = [
+    "StateTypes",
+    "checkpoint_folder",
+    "checkpointed_topics",
+    "clear_unused_log",
+    "plan_file_of",
+    "require_checkpoints_fit",
+    "require_fit",
+    "write_plan_file",
+]
 
 _log = logging.getLogger(__name__)
 
 _FORMAT = 1
 
-Types = Mapping[str, tuple[str, ...]]
+StateTypes = Mapping[str, tuple[str, ...]]
 """Of each operator with state, the types of what Spark keeps."""
 
 
@@ -40,27 +49,27 @@ class _Record:
     types: tuple[tuple[str, tuple[str, ...]], ...]
 
 
-def checkpoint_of(query: LiveQuery, flow: str, settings: Settings) -> Path:
+def checkpoint_folder(query: LiveQuery, flow: str, settings: Settings) -> Path:
     """The folder of a query's checkpoint."""
     return settings.state_dir.absolute() / flow / "checkpoints" / query.name
 
 
-def record_of(checkpoint: Path) -> Path:
+def plan_file_of(checkpoint: Path) -> Path:
     """The file that says what a checkpoint was made by."""
     return checkpoint.with_name(f"{checkpoint.name}.plan.json")
 
 
-def check_plan(plan: Plan, settings: Settings) -> None:
+def require_checkpoints_fit(plan: Plan, settings: Settings) -> None:
     """Check that every query of a plan may go on from its checkpoint; needs neither Spark nor a broker.
 
     Raises:
         StateError: One cannot; the message shows what was and what is, and what may be done.
     """
     for query in plan.live.queries if plan.live else ():
-        check(query, plan.flow, checkpoint_of(query, plan.flow, settings))
+        require_fit(query, plan.flow, checkpoint_folder(query, plan.flow, settings))
 
 
-def check(query: LiveQuery, flow: str, checkpoint: Path, types: Types | None = None) -> None:
+def require_fit(query: LiveQuery, flow: str, checkpoint: Path, types: StateTypes | None = None) -> None:
     """Check that a query may go on from a checkpoint.
 
     Args:
@@ -74,7 +83,7 @@ def check(query: LiveQuery, flow: str, checkpoint: Path, types: Types | None = N
     """
     if not _batches(checkpoint):
         return
-    path = record_of(checkpoint)
+    path = plan_file_of(checkpoint)
     found = tuple(
         _unlike(_read(path), query, flow, types) if path.exists() else _unlike_offsets(query, checkpoint)
     )
@@ -88,9 +97,9 @@ def check(query: LiveQuery, flow: str, checkpoint: Path, types: Types | None = N
         raise StateError(msg)
 
 
-def record(query: LiveQuery, flow: str, checkpoint: Path, types: Types) -> None:
+def write_plan_file(query: LiveQuery, flow: str, checkpoint: Path, types: StateTypes) -> None:
     """Write what a checkpoint is made by; to be called when it has been checked, before the query starts."""
-    path = record_of(checkpoint)
+    path = plan_file_of(checkpoint)
     if _batches(checkpoint) and not path.exists():
         _log.warning(
             "checkpoint %s was made before flowcore wrote down what by; it is taken to be of this plan",
@@ -114,7 +123,7 @@ def record(query: LiveQuery, flow: str, checkpoint: Path, types: Types) -> None:
     part.replace(path)
 
 
-def topics_in(checkpoint: Path) -> set[str]:
+def checkpointed_topics(checkpoint: Path) -> set[str]:
     """The topics that a checkpoint has offsets of, companion topics included."""
     latest = max(_batches(checkpoint), default=None)
     if latest is None:
@@ -126,7 +135,7 @@ def topics_in(checkpoint: Path) -> set[str]:
     return found
 
 
-def clear_unborn(checkpoint: Path) -> None:
+def clear_unused_log(checkpoint: Path) -> None:
     """Remove what a run left that was ended before its first batch was planned.
 
     Half a file in the log of offsets is enough for Spark to refuse the checkpoint for ever.
@@ -142,7 +151,7 @@ def _batches(checkpoint: Path) -> list[int]:
     return [int(file.name) for file in (checkpoint / "offsets").glob("*") if file.name.isdigit()]
 
 
-def _unlike(before: _Record, query: LiveQuery, flow: str, types: Types | None) -> Iterator[str]:
+def _unlike(before: _Record, query: LiveQuery, flow: str, types: StateTypes | None) -> Iterator[str]:
     if (before.flow, before.query) != (flow, query.name):
         yield f"it is of query {before.query!r} of flow {before.flow!r}"
     yield from differences(before.needs, derive_needs(query))
@@ -153,7 +162,7 @@ def _unlike(before: _Record, query: LiveQuery, flow: str, types: Types | None) -
         yield f"the types of what is kept were {_typed(old)}, and now {_typed(new)}"
 
 
-def _typed(types: Types) -> str:
+def _typed(types: StateTypes) -> str:
     return ", ".join(f"{name} ({', '.join(kinds) or 'nothing'})" for name, kinds in types.items()) or "none"
 
 
@@ -161,7 +170,7 @@ def _unlike_offsets(query: LiveQuery, checkpoint: Path) -> Iterator[str]:
     """What can be told of a checkpoint that was made before there were records."""
     topics = [topic for source in query.sources if (topic := topic_of(source)) is not None]
     now = {topic.name for topic in topics}
-    before = topics_in(checkpoint) - ({topic.events for topic in topics} - now)
+    before = checkpointed_topics(checkpoint) - ({topic.events for topic in topics} - now)
     if before != now:
         yield f"it was reading {', '.join(sorted(before))}, and now {', '.join(sorted(now))}"
 

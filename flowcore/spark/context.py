@@ -1,4 +1,4 @@
-"""What every compiled operator may need: the session, the settings, and where things are."""
+"""Context of one run of a flow: the Spark session, the settings, and the addresses of data and brokers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from flowcore.api.connectors import KafkaTopic
 from flowcore.errors import RunError
 from flowcore.kafka.security import BrokerAddress, Security
 from flowcore.settings import Settings
-from flowcore.spark.results.store import ResultStore
 
 __all__ = ["Context", "broker_of", "path_of"]
 
@@ -23,11 +22,6 @@ class Context:
     spark: SparkSession
     settings: Settings
     flow: str
-
-    @property
-    def results(self) -> ResultStore:
-        """The flow's committed results."""
-        return ResultStore(self.settings.state_dir, self.flow)
 
     @property
     def log(self) -> str:

@@ -14,7 +14,7 @@ from pyspark.errors import AnalysisException, ParseException, PySparkException
 
 from flowcore.errors import FlowcoreError, PlanError, RunError
 
-__all__ = ["declared_by", "if_spark_lives", "reason", "while_running"]
+__all__ = ["ignore_lost_jvm", "reason", "translate_plan_errors", "translate_run_errors"]
 
 # What flowcore says with raise_error(...) inside of Spark.
 _SAID = re.compile(r"\[USER_RAISED_EXCEPTION\] (operator '.*?) SQLSTATE: \w+", re.DOTALL)
@@ -23,7 +23,7 @@ _RAISED = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n|\n)*([
 
 
 @contextmanager
-def declared_by(operator: str) -> Iterator[None]:
+def translate_plan_errors(operator: str) -> Iterator[None]:
     """Around the building of one operator's DataFrame."""
     try:
         yield
@@ -33,7 +33,7 @@ def declared_by(operator: str) -> Iterator[None]:
 
 
 @contextmanager
-def while_running(what: str, log: str) -> Iterator[None]:
+def translate_run_errors(what: str, log: str) -> Iterator[None]:
     """Around an action of Spark.
 
     Args:
@@ -59,7 +59,7 @@ def while_running(what: str, log: str) -> Iterator[None]:
 
 
 @contextmanager
-def if_spark_lives() -> Iterator[None]:
+def ignore_lost_jvm() -> Iterator[None]:
     """Around what is asked of Spark; left early where its JVM is gone."""
     try:
         yield
