@@ -1,36 +1,34 @@
-"""How does one put a question to a broker and leave nothing behind, answered or not?
+"""Administration of a broker: kafka-python's admin client, lent for a few requests.
 
-`connected` lends kafka-python's admin client for a few requests. What it adds to the client: a
-failed start is closed as well, no socket waits for the garbage collector, every wait has an end,
-and the client's own log stays out of the terminal. Nothing here knows of topics.
+`connected` probes the broker with librdkafka first, because kafka-python leaves sockets behind if its first
+connection fails. Every wait has a timeout, and nothing of the client remains afterwards.
 
-The client is imported here only: the other names are what its users need to speak to it.
+Only this module imports kafka-python.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-import ssl
 import warnings
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+
+import confluent_kafka
+from confluent_kafka.admin import AdminClient
 
 with warnings.catch_warnings():
-    # How the client finds its message formats is deprecated in Python 3.11 and 3.12, not after.
+    # kafka-python finds its message formats by a function that only Python 3.11 and 3.12 deprecate.
     warnings.simplefilter("ignore", DeprecationWarning)
     from kafka import KafkaAdminClient, OffsetSpec, TopicPartition
     from kafka.admin import ConfigResource
     from kafka.errors import KafkaError, TopicAlreadyExistsError, for_code
-    from kafka.net.compat import KafkaNetClient
-    from kafka.net.inet import KafkaNetSocket
-    from kafka.net.selector import NetworkSelector
 
-from flowcore.kafka.security import admin_login
+from flowcore.kafka.security import admin_login, client_login
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from socket import socket
+    from collections.abc import Iterator
 
 __all__ = [
     "ConfigResource",
@@ -43,9 +41,14 @@ __all__ = [
     "for_code",
 ]
 
-_CLIENT_ID = "flowcore"
-_IO_THREAD = f"kafka-io-{_CLIENT_ID}"
-_asking: ContextVar[bool] = ContextVar("_asking", default=False)
+_CLIENT_ID: Final = "flowcore"
+_IO_THREAD: Final = f"kafka-io-{_CLIENT_ID}"
+_POLL_S: Final = 0.1
+_LOGIN_REFUSED: Final = (
+    confluent_kafka.KafkaError._AUTHENTICATION,  # noqa: SLF001 - codes of librdkafka's own begin so
+    confluent_kafka.KafkaError._SSL,  # noqa: SLF001
+)
+_connected: ContextVar[bool] = ContextVar("_connected", default=False)
 
 
 @contextlib.contextmanager
@@ -60,87 +63,62 @@ def connected(bootstrap_servers: str, timeout_s: float) -> Iterator[KafkaAdminCl
         KafkaError: No broker answers, the address cannot be read, or a request has failed.
     """
     timeout_ms = round(timeout_s * 1000)
-    login = admin_login(bootstrap_servers)
-    quiet = _asking.set(True)
+    quiet = _connected.set(True)
     try:
+        if failure := _probe(bootstrap_servers, timeout_s):
+            raise KafkaError(failure)
         with contextlib.ExitStack() as opened:
 
-            def open_net(**settings: Any) -> KafkaNetClient:
-                # A constructor that fails hands out no admin client that could be closed, and its
-                # thread would run for ever: so what is to be closed is opened here.
-                net = NetworkSelector(**settings)
-                opened.callback(net.close)
-                # The admin client has no setting for this one; a listener may be out of reach.
-                client = KafkaNetClient(net=net, **settings, socket_connection_setup_timeout_ms=timeout_ms)
+            def open_client(**settings: Any) -> Any:
+                # An admin client whose constructor raises has no close() that could be called.
+                client = KafkaAdminClient.DEFAULT_CONFIG["kafka_client"](**settings)
                 opened.callback(client.close)
-                # Called first: while the thread runs, closing would race with it.
-                opened.callback(net.stop)
                 return client
 
-            yield KafkaAdminClient(
+            admin = KafkaAdminClient(
                 bootstrap_servers=str(bootstrap_servers),
-                **login,
-                ssl_context=_ssl_context(login),
+                **admin_login(bootstrap_servers),
                 client_id=_CLIENT_ID,
                 bootstrap_timeout_ms=timeout_ms,
                 request_timeout_ms=timeout_ms,
                 reconnect_backoff_ms=50,
                 reconnect_backoff_max_ms=200,
-                kafka_client=open_net,
-                proxy_url=f"{_Socket.SCHEMES[0]}://",
+                kafka_client=open_client,
             )
+            opened.callback(admin.close)
+            yield admin
     except (RuntimeError, ValueError) as error:
-        # The client's words for a controller that it cannot find and a port that is no number.
+        # kafka-python raises the one for a controller that it cannot find, `urlsplit` the other.
         raise KafkaError(str(error)) from error
     finally:
-        _asking.reset(quiet)
+        _connected.reset(quiet)
 
 
-class _Socket(KafkaNetSocket):  # type: ignore[misc] # the client has no types
-    """A direct connection whose socket is closed if it fails, which the client forgets to do."""
-
-    SCHEMES = ("flowcore-direct",)
-
-    async def sock_connect(
-        self, net: NetworkSelector, sock: socket, sockaddr: Any, timeout_at: float | None = None
-    ) -> socket:
-        try:
-            await super().sock_connect(net, sock, sockaddr, timeout_at)
-        except BaseException:
-            sock.close()
-            raise
-        return sock
-
-
-class _SslSocket(ssl.SSLSocket):
-    """A socket that is closed if the broker's certificate is refused, which the client forgets to do."""
-
-    def do_handshake(self, block: bool = False) -> None:
-        try:
-            super().do_handshake(block)
-        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
-            raise
-        except BaseException:
-            self.close()
-            raise
-
-
-def _ssl_context(login: Mapping[str, str | None]) -> ssl.SSLContext | None:
-    if login["security_protocol"] not in ("SSL", "SASL_SSL"):
-        return None
-    context = ssl.create_default_context(cafile=login["ssl_cafile"])
-    context.sslsocket_class = _SslSocket
-    if login["ssl_certfile"]:
-        context.load_cert_chain(login["ssl_certfile"], login["ssl_keyfile"])
-    return context
+def _probe(bootstrap_servers: str, timeout_s: float) -> str | None:
+    """Wait until a broker has answered librdkafka, whose clients leave nothing behind; why none has."""
+    for server in bootstrap_servers.split(","):
+        _ = urlsplit(f"//{server}").port  # raises if it is not a number
+    reasons: list[confluent_kafka.KafkaError] = []
+    login: dict[str, Any] = {**client_login(bootstrap_servers), "log_level": 0, "error_cb": reasons.append}
+    client = AdminClient({**login, "reconnect.backoff.ms": 50, "reconnect.backoff.max.ms": 200})
+    answer = client.describe_cluster(request_timeout=timeout_s)
+    # Nothing is raised here: a traceback would keep the client alive.
+    while not any(reason.code() in _LOGIN_REFUSED for reason in reasons):
+        with contextlib.suppress(TimeoutError):
+            if (error := answer.exception(_POLL_S)) is None:
+                return None
+            client.poll(0)
+            return reasons[0].str() if reasons else str(error)
+        client.poll(0)
+    return reasons[-1].str()
 
 
 def _is_not_ours(record: logging.LogRecord) -> bool:
-    return record.threadName != _IO_THREAD and not _asking.get()
+    return record.threadName != _IO_THREAD and not _connected.get()
 
 
-# What goes wrong is in the exception. Other users of the client in this process keep their log:
-# only records of our thread, and of callers while they ask, are dropped.
+# The exception says what went wrong. Other users of kafka-python in this process keep their log: only records
+# of our thread, and of callers inside of `connected`, are dropped.
 for _name in list(logging.Logger.manager.loggerDict):
     if _name.startswith("kafka."):
         logging.getLogger(_name).addFilter(_is_not_ours)
