@@ -1,4 +1,4 @@
-"""Checks of a declaration: does what the user wrote name things that exist, once each?
+"""Checks of a declaration: names, columns, joins, sources and sinks.
 
 Each raises `PlanError` with the operator's name and the column's.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Mapping, Sequence
+from typing import NoReturn
 
 from flowcore.api.connectors import KafkaTopic, Sink, Source
 from flowcore.api.expressions import Expression, resolve
@@ -22,6 +23,7 @@ __all__ = [
     "key_columns",
     "key_passed",
     "passed_columns",
+    "refuse",
     "require_alike",
     "require_attributes",
     "require_distinct",
@@ -39,46 +41,47 @@ _log = logging.getLogger(__name__)
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 
 
+def refuse(message: str) -> NoReturn:
+    """Raise `PlanError`."""
+    raise PlanError(message)
+
+
 def require_name(kind: str, name: str) -> None:
-    """A name that can stand in a path, a topic and an asset key."""
+    """Check that a name can be part of a path, a topic and an asset key."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        msg = (
+        refuse(
             f"{kind} name {name!r} cannot name a folder or a checkpoint: use letters, digits, '_', "
             "'-' and '.', beginning with a letter"
         )
-        raise PlanError(msg)
 
 
 def require_distinct(operator: str, columns: Sequence[str]) -> None:
-    """No two columns with one name; Spark compares names without case."""
+    """Check that no two columns have one name; Spark compares names without case."""
     lower = [column.lower() for column in columns]
     twice = sorted({column for column in columns if lower.count(column.lower()) > 1})
     if twice:
-        msg = (
-            f"operator {operator!r} would put out the column {twice[0]!r} twice: later operators "
+        refuse(
+            f"operator {operator!r} would have the output column {twice[0]!r} twice: downstream operators "
             f"could not say which one they mean; rename one with '{twice[0]} as another'"
         )
-        raise PlanError(msg)
 
 
 def row_expressions(node: Operator, name: str, texts: Sequence[str]) -> tuple[tuple[str, Expression], ...]:
     """Parse the expressions of a selection over ``node``; ``*`` becomes its columns."""
     pairs: list[tuple[str, Expression]] = []
     if not texts:
-        msg = f"operator {name!r} selects nothing: its output would have no column; name at least one"
-        raise PlanError(msg)
+        refuse(f"operator {name!r} selects nothing: its output would have no column; name at least one")
     for text in texts:
         expression = Expression.parse(text, name)
         if expression.star:
-            pairs += [(column, _column(column, name)) for column in node.columns]
+            pairs += [(column, Expression.parse(f"`{column}`", name)) for column in node.columns]
             continue
         _require_row_wise(node, name, text, expression)
         if expression.name is None:
-            msg = (
-                f"operator {name!r}: {text!r} has no name: no later operator could use it; "
+            refuse(
+                f"operator {name!r}: {text!r} has no name: no downstream operator could use it; "
                 f"write '{text} as name'"
             )
-            raise PlanError(msg)
         pairs.append((expression.name, expression))
     return tuple(pairs)
 
@@ -101,17 +104,15 @@ def aggregate_expressions(
         resolve(expression.columns, node.columns, name, f"{text!r}")
         loose = [read for read in expression.columns if read.lower() not in grouped]
         if expression.star or (loose and "(" not in expression.text):
-            msg = (
-                f"operator {name!r}: {column}={text!r} is no aggregate: a group has many rows and needs one "
-                f"value; write for instance {column}='max({text})'"
+            refuse(
+                f"operator {name!r}: {column}={text!r} is not an aggregate: a group has many rows and needs "
+                f"one value; write for instance {column}='max({text})'"
             )
-            raise PlanError(msg)
         if expression.distinct and not node.bounded:
-            msg = (
+            refuse(
                 f"operator {name!r}: {text!r} counts distinct values of an unbounded input: Spark would "
                 "have to keep every value for ever and refuses; use approx_count_distinct(...)"
             )
-            raise PlanError(msg)
         pairs.append((column, expression))
     return tuple(pairs)
 
@@ -119,53 +120,33 @@ def aggregate_expressions(
 def join_columns(
     left: Operator, right: Operator, name: str, on: str | Sequence[str] | Mapping[str, str]
 ) -> tuple[tuple[str, str], ...]:
-    """The pairs of columns that must be equal, spelled as the inputs spell them."""
+    """The pairs of columns that must be equal, as the inputs spell them."""
     if isinstance(on, str):
         on = [on]
     pairs = tuple(on.items()) if isinstance(on, Mapping) else tuple((column, column) for column in on)
     if not pairs:
-        msg = f"operator {name!r} joins on nothing: every row would meet every row; pass on='column'"
-        raise PlanError(msg)
+        refuse(f"operator {name!r} joins on nothing: every row would meet every row; pass on='column'")
     mine, theirs = zip(*pairs, strict=True)
-    return tuple(
-        zip(
-            resolve(mine, left.columns, name, f"on={on!r} (left input {left.name!r})"),
-            resolve(theirs, right.columns, name, f"on={on!r} (right input {right.name!r})"),
-            strict=True,
-        )
-    )
+    mine = resolve(mine, left.columns, name, f"on={on!r} (left input {left.name!r})")
+    theirs = resolve(theirs, right.columns, name, f"on={on!r} (right input {right.name!r})")
+    return tuple(zip(mine, theirs, strict=True))
 
 
 def key_columns(node: Operator, name: str, by: str | Sequence[str]) -> tuple[str, ...]:
     """The distinct columns of a key, as ``node`` spells them."""
-    keys = resolve((by,) if isinstance(by, str) else tuple(by), node.columns, name, f"by={by!r}")
+    keys = resolve((by,) if isinstance(by, str) else by, node.columns, name, f"by={by!r}")
     require_distinct(name, keys)
     return keys
 
 
-def require_unambiguous(left: Operator, right: Operator, name: str, pairs: Sequence[tuple[str, str]]) -> None:
-    """Both sides of a join may share no column but those joined on."""
-    used = {column.lower() for _, column in pairs}
-    known = {column.lower() for column in left.columns}
-    both = [c for c in right.columns if c.lower() in known and c.lower() not in used]
-    if both:
-        msg = (
-            f"operator {name!r}: both inputs {left.name!r} and {right.name!r} have the column {both[0]!r}, "
-            f"which is not joined on: later operators could not say which one they mean; rename it before "
-            f"the join with select(..., '{both[0]} as {right.name}_{both[0]}'), or add it to on="
-        )
-        raise PlanError(msg)
-
-
 def require_join(left: Operator, right: Operator, name: str, how: str) -> None:
-    """A bounded right side, and a known kind of join that does not wait for the end of an unbounded left."""
+    """Check that the right side is bounded, and that the kind of join can run over the left side."""
     if not right.bounded:
-        msg = (
+        refuse(
             f"operator {name!r} needs a bounded input, and {right.name!r} is unbounded: it would wait for an "
             f"end that never comes; put the unbounded side left ({right.name}.join({left.name}, ...)), or "
             "give its topic until="
         )
-        raise PlanError(msg)
     allowed = ("inner", "left", "semi", "anti") + (("right", "full") if left.bounded else ())
     if how not in allowed:
         why = (
@@ -173,159 +154,152 @@ def require_join(left: Operator, right: Operator, name: str, how: str) -> None:
             if how in ("right", "full")
             else "there is no such join"
         )
-        msg = f"operator {name!r}: how={how!r}: {why}; pass one of {', '.join(allowed)}"
-        raise PlanError(msg)
+        refuse(f"operator {name!r}: how={how!r}: {why}; pass one of {', '.join(allowed)}")
+
+
+def require_unambiguous(left: Operator, right: Operator, name: str, pairs: Sequence[tuple[str, str]]) -> None:
+    """Check that both sides of a join share only the columns joined on."""
+    used = {column.lower() for _, column in pairs}
+    known = {column.lower() for column in left.columns}
+    both = [c for c in right.columns if c.lower() in known and c.lower() not in used]
+    if both:
+        refuse(
+            f"operator {name!r}: both inputs {left.name!r} and {right.name!r} have the column {both[0]!r}, "
+            "which is not joined on: downstream operators could not say which one they mean; rename it "
+            f"before the join with select(..., '{both[0]} as {right.name}_{both[0]}'), or add it to on="
+        )
 
 
 def require_alike(inputs: Sequence[Operator], name: str) -> None:
-    """Inputs of a union: the same columns, all bounded or all unbounded."""
+    """Check that inputs of a union have the same columns and are all bounded or all unbounded."""
     first = inputs[0]
     for other in inputs[1:]:
         mine, theirs = ({c.lower() for c in node.columns} for node in (first, other))
         if mine != theirs:
-            msg = (
+            refuse(
                 f"operator {name!r}: {first.name!r} and {other.name!r} differ in the columns "
                 f"{', '.join(sorted(mine ^ theirs))}: rows of one would not fit the other; "
                 "bring both to the same columns with select"
             )
-            raise PlanError(msg)
         if first.bounded != other.bounded:
             ends, never = (first, other) if first.bounded else (other, first)
-            msg = (
+            refuse(
                 f"operator {name!r} mixes the bounded {ends.name!r} with the unbounded {never.name!r}: Spark "
                 "runs one as a batch and the other as a stream; join the bounded one, or write it to "
                 "the stream's topic"
             )
-            raise PlanError(msg)
         if first.updating or other.updating:
             node = first if first.updating else other
-            msg = (
+            refuse(
                 f"operator {name!r}: records of {node.name!r} replace earlier ones and would be counted "
                 "again in a union; unite the inputs before they are aggregated"
             )
-            raise PlanError(msg)
 
 
 def require_readable(name: str, source: Source) -> None:
-    """A source of which it is known in what form its records are."""
+    """Check that the form of a source's elements is known."""
     if isinstance(source, KafkaTopic) and source.elements == "auto":
-        msg = (
+        refuse(
             f"operator {name!r}: elements='auto' of topic {source.name!r} is decided by the plan of the flow "
             "that writes it, and unknown here: timestamps would be read as values, or values as timestamps; "
             "pass 'tagged' or 'value-only', as `flowcore plan` shows for that flow"
         )
-        raise PlanError(msg)
 
 
 def require_writable(node: Operator, name: str, sink: Sink, key: tuple[str, ...] | None) -> None:
-    """A sink that can take what ``node`` puts out."""
+    """Check that a sink can store the output of ``node``."""
     if not node.updating:
         return
     if not isinstance(sink, KafkaTopic):
-        msg = (
-            f"sink {name!r}: {node.name!r} replaces what it has put out before, which files cannot do: "
-            "every change would be one more row; write to a KafkaTopic"
+        refuse(
+            f"sink {name!r}: {node.name!r} replaces its earlier output, which files cannot do: every change "
+            "would be one more row; write to a KafkaTopic"
         )
-        raise PlanError(msg)
     if key is None:
-        msg = (
-            f"sink {name!r}: {node.name!r} replaces what it has put out before, and no key says which "
-            f"record replaces which: readers would count both; pass key= one of {', '.join(node.columns)}"
+        refuse(
+            f"sink {name!r}: {node.name!r} replaces its earlier output, and no key says which record "
+            f"replaces which: readers would count both; pass key= one of {', '.join(node.columns)}"
         )
-        raise PlanError(msg)
 
 
 def used_columns(node: Operator, name: str, uses: Sequence[str] | None) -> tuple[str, ...] | None:
-    """The columns of ``node`` that an operator says it uses, spelled as ``node`` spells them."""
+    """The columns of ``node`` that an operator declares to use, in the order and spelling of ``node``."""
     if uses is None:
         return None
     uses = (uses,) if isinstance(uses, str) else tuple(uses)
-    resolve(uses, node.columns, name, f"uses={uses!r}")
-    lower = {column.lower() for column in uses}
-    return tuple(column for column in node.columns if column.lower() in lower)
+    found = resolve(uses, node.columns, name, f"uses={uses!r}")
+    return tuple(column for column in node.columns if column in found)
 
 
 def passed_columns(
     node: Operator, name: str, passes: Sequence[str], schema: Schema, uses: Sequence[str] | None
 ) -> tuple[str, ...]:
-    """The columns that a function hands on unchanged: it gets them, and puts them out."""
+    """The columns that a function passes on unchanged: they are in its input and in its output."""
     passes = (passes,) if isinstance(passes, str) else tuple(passes)
-    given = node.columns if uses is None else uses
-    resolve(passes, given, name, f"passes={passes!r}")
-    resolve(passes, schema.names, name, f"passes={passes!r} (of its schema)")
-    types = {column.name.lower(): column.type for column in schema.columns}
-    before = node.schema.columns if isinstance(node, (Read, Map, FlatMap, MapBatches)) else ()
-    for column in before:
-        after = types.get(column.name.lower())
-        if column.name.lower() in {each.lower() for each in passes} and column.type != after:
-            msg = (
-                f"operator {name!r}: passes={passes!r} says that {column.name!r} stays as it is, and it is "
+    resolve(passes, node.columns if uses is None else uses, name, f"passes={passes!r}")
+    passed = resolve(passes, schema.names, name, f"passes={passes!r} (of its schema)")
+    types = {column.name.lower(): column.type for column in schema.columns if column.name in passed}
+    for column in node.schema.columns if isinstance(node, (Read, Map, FlatMap, MapBatches)) else ():
+        after = types.get(column.name.lower(), column.type)
+        if column.type != after:
+            refuse(
+                f"operator {name!r}: passes={passes!r} says that {column.name!r} is unchanged, and it is "
                 f"{column.type} in {node.name!r} and {after} in its schema: a filter could find another "
                 "value; give both the same type, or drop it from passes"
             )
-            raise PlanError(msg)
-    lower = {column.lower() for column in passes}
-    return tuple(column for column in schema.names if column.lower() in lower)
+    return tuple(column for column in schema.names if column in passed)
 
 
 def require_attributes(node: Operator) -> None:
-    """Attributes that can be kept; those that nobody declared are logged."""
+    """Check that the attributes can be kept, and log those for which a default is assumed."""
     attributes = node.attributes()
     if attributes.output_only_at_end and not node.bounded:
         source = next(each for each in upstream(node) if isinstance(each, Read) and not each.bounded)
-        msg = (
+        refuse(
             f"operator {node.name!r} declares output_only_at_end=True, and its source {source.name!r} is "
             "unbounded: it would wait for an end that never comes; give the topic until=, or drop the "
             "attribute"
         )
-        raise PlanError(msg)
     for name in node.unknown():
         _log.debug(
-            "operator %r does not declare %s: %s is taken, which is always safe",
+            "operator %r does not declare %s: %s is assumed, which is always safe",
             node.name, name, getattr(attributes, name),
         )  # fmt: skip
 
 
 def key_after(node: Operator, expressions: Sequence[tuple[str, Expression]]) -> tuple[str, ...] | None:
-    """The key of ``node`` under the names that a selection gives it, None if part of it is gone."""
-    if node.key is None:
-        return None
+    """The key of ``node`` under the names that a selection gives it, None if a part is not selected."""
     names = {expression.text.strip("`").lower(): column for column, expression in reversed(expressions)}
-    key = tuple(names[column.lower()] for column in node.key if column.lower() in names)
-    return key if len(key) == len(node.key) else None
+    return _renamed_key(node, names)
 
 
 def key_passed(node: Operator, passes: Sequence[str]) -> tuple[str, ...] | None:
-    """The key of ``node`` behind a function that makes one record of each, None if it is not handed on."""
-    passed = {column.lower(): column for column in passes}
-    key = tuple(passed[column.lower()] for column in node.key or () if column.lower() in passed)
-    return key if node.key is not None and len(key) == len(node.key) else None
+    """The key of ``node`` after a function that makes one record of each, None if a part is not passed on."""
+    return _renamed_key(node, {column.lower(): column for column in passes})
 
 
-def _column(column: str, operator: str) -> Expression:
-    return Expression.parse(f"`{column}`", operator)
+def _renamed_key(node: Operator, names: Mapping[str, str]) -> tuple[str, ...] | None:
+    if node.key is None or not all(column.lower() in names for column in node.key):
+        return None
+    return tuple(names[column.lower()] for column in node.key)
 
 
 def _require_row_wise(node: Operator, name: str, text: str, expression: Expression) -> None:
     resolve(expression.columns, node.columns, name, f"{text!r}")
     if expression.star:
-        msg = f"operator {name!r}: '*' stands for all columns, and one value is needed here; name a column"
-        raise PlanError(msg)
+        refuse(f"operator {name!r}: '*' stands for all columns, and one value is needed here; name a column")
     if expression.windowed and not node.bounded:
-        msg = (
-            f"operator {name!r}: {text!r} looks at neighbouring rows, which an unbounded input does not "
+        refuse(
+            f"operator {name!r}: {text!r} reads neighbouring rows, which an unbounded input does not "
             "have; use .aggregate(by=..., name='...'), or compute it on the bounded side of a join"
         )
-        raise PlanError(msg)
     if expression.aggregates:
-        msg = (
+        refuse(
             f"operator {name!r}: {text!r} aggregates over several rows, and here each row stands alone; "
             "use .aggregate(by=..., name='...')"
         )
-        raise PlanError(msg)
     if expression.generates and not node.bounded:
-        msg = (
+        refuse(
             f"operator {name!r}: {text!r} turns one record of an unbounded input into several, which would "
             "then share one flowcore-id; use .apply(lambda frame: ...)"
         )
-        raise PlanError(msg)

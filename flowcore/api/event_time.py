@@ -1,13 +1,12 @@
-"""Event time: is what a source declares about time something that its records have?
+"""Event time of a source: the expressions that it declares, and the checks of their types.
 
-Checked from names and types alone, with no JVM. The type of an expression is worked out where
-sqlglot can; where it cannot, the check is left to the run.
+They are checked from names and types alone, with no JVM. If sqlglot cannot derive the type of an
+expression, it is checked when the flow runs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Container
-from typing import NoReturn
 
 import sqlglot
 from sqlglot import exp
@@ -15,11 +14,10 @@ from sqlglot.errors import SqlglotError
 from sqlglot.optimizer.annotate_types import annotate_types
 from sqlglot.optimizer.qualify import qualify
 
-from flowcore.api.checks import row_expression
+from flowcore.api.checks import refuse, row_expression
 from flowcore.api.expressions import Expression
 from flowcore.api.operators import Read, topic_of
 from flowcore.api.schema import Schema
-from flowcore.errors import PlanError
 from flowcore.watermarks.strategies import Periodic, Punctuated
 
 __all__ = ["event_time_expression", "marker_condition", "require_event_time", "watermark_expression"]
@@ -33,64 +31,55 @@ _CONDITIONS = {_Type.BOOLEAN, _Type.UNKNOWN}
 def event_time_expression(read: Read) -> Expression | None:
     """The expression for a record's timestamp: BIGINT milliseconds or TIMESTAMP; None for Kafka's own."""
     topic = topic_of(read)
-    return None if topic is None or topic.event_time is None else _expression(read, topic.event_time)
+    text = topic.event_time if topic else None
+    return None if text is None else row_expression(read, read.name, text)
 
 
 def marker_condition(read: Read) -> Expression | None:
-    """The condition that makes a record a marker, None unless the source's watermarks are punctuated."""
-    topic = topic_of(read)
-    strategy = topic.watermark if topic else None
-    if strategy is None or not isinstance(strategy.generator, Punctuated):
-        return None
-    return _expression(read, strategy.generator.expression)
+    """The condition under which a record is a marker; None unless the source's watermarks are punctuated."""
+    return _generator_expression(read, Punctuated)
 
 
 def watermark_expression(read: Read) -> Expression | None:
-    """What a record says of event time, BIGINT milliseconds; None unless watermarks are so computed."""
-    topic = topic_of(read)
-    strategy = topic.watermark if topic else None
-    if strategy is None or not isinstance(strategy.generator, Periodic):
-        return None
-    return _expression(read, strategy.generator.expression)
+    """The watermark that a record carries, BIGINT milliseconds; None unless the strategy is `periodic`."""
+    return _generator_expression(read, Periodic)
 
 
 def require_event_time(read: Read) -> None:
-    """A source whose event time and watermarks can be computed from its columns.
+    """Check that event time and watermarks can be computed from the columns of a source.
 
     Raises:
         PlanError: A column does not exist, or an expression is of the wrong type.
     """
-    time, marker, said = event_time_expression(read), marker_condition(read), watermark_expression(read)
-    if time is not None:
-        _require_type(
-            read, "event_time", time, _TIMES,
-            "neither BIGINT (milliseconds since 1970) nor TIMESTAMP, so no record would have a time; cast "
-            "it, for instance event_time='cast(... as TIMESTAMP)'",
-        )  # fmt: skip
-    if said is not None:
-        _require_type(
-            read, "watermark", said, _MILLISECONDS,
-            "not BIGINT (milliseconds since 1970), so it would be no watermark; pass for instance "
-            "periodic('unix_millis(at) - 4000')",
-        )  # fmt: skip
-    if marker is not None:
-        _require_type(
-            read, "watermark", marker, _CONDITIONS,
-            "no condition, so it could not be told which record is a marker; pass for instance "
-            "punctuated(\"kind = 'end-of-hour'\")",
-        )  # fmt: skip
+    _require_type(
+        read, "event_time", event_time_expression(read), _TIMES,
+        "neither BIGINT (milliseconds since 1970) nor TIMESTAMP, so no record would have a time; cast "
+        "it, for instance event_time='cast(... as TIMESTAMP)'",
+    )  # fmt: skip
+    _require_type(
+        read, "watermark", watermark_expression(read), _MILLISECONDS,
+        "not BIGINT (milliseconds since 1970), so it would not be a watermark; pass for instance "
+        "periodic('unix_millis(at) - 4000')",
+    )  # fmt: skip
+    _require_type(
+        read, "watermark", marker_condition(read), _CONDITIONS,
+        "not a condition, so no record could be recognised as a marker; pass for instance "
+        "punctuated(\"kind = 'end-of-hour'\")",
+    )  # fmt: skip
 
 
-def _expression(read: Read, text: str) -> Expression:
-    return row_expression(read, read.name, text)
+def _generator_expression(read: Read, kind: type[Punctuated | Periodic]) -> Expression | None:
+    topic = topic_of(read)
+    generator = topic.watermark.generator if topic and topic.watermark else None
+    return row_expression(read, read.name, generator.expression) if isinstance(generator, kind) else None
 
 
 def _require_type(
-    read: Read, what: str, expression: Expression, allowed: Container[exp.DType], problem: str
+    read: Read, what: str, expression: Expression | None, allowed: Container[exp.DType], problem: str
 ) -> None:
-    found = _type_of(expression, read.schema)
-    if found.this not in allowed:
-        _refuse(f"operator {read.name!r}: {what} {expression.text!r} is {found.sql('spark')}: {problem}")
+    found = None if expression is None else _type_of(expression, read.schema)
+    if expression and found and found.this not in allowed:
+        refuse(f"operator {read.name!r}: {what} {expression.text!r} is {found.sql('spark')}: {problem}")
 
 
 def _type_of(expression: Expression, schema: Schema) -> exp.DataType:
@@ -103,7 +92,3 @@ def _type_of(expression: Expression, schema: Schema) -> exp.DataType:
     except (SqlglotError, LookupError, ValueError, TypeError, AttributeError, RecursionError):
         found = None
     return found or exp.DataType(this=_Type.UNKNOWN)
-
-
-def _refuse(msg: str) -> NoReturn:
-    raise PlanError(msg)

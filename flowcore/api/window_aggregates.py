@@ -1,21 +1,20 @@
-"""Built-in aggregates of windows: what does the text ``sum(price * 2)`` ask for?
+"""Built-in aggregates of windows, parsed from text such as ``sum(price * 2)``.
 
-One aggregate function of those that are known, over any row expressions. The arguments are computed
-natively in front of the windows: a plain column stays where it is, other expressions get a column each.
+Each is one known aggregate function over any row expressions. The arguments are computed natively upstream
+of the windows: a plain column is used as it is, every other expression gets a column.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
 
 import sqlglot
 from sqlglot.tokenizer_core import Token, TokenType
 
-from flowcore.api.checks import row_expression
+from flowcore.api.checks import refuse, row_expression
 from flowcore.api.expressions import Expression
 from flowcore.api.operators import Operator
-from flowcore.errors import PlanError
 from flowcore.windows.built_in import BuiltIn
 from flowcore.windows.folds import FOLDS
 
@@ -31,11 +30,11 @@ _CLOSE = {TokenType.R_PAREN, TokenType.R_BRACKET}
 
 
 class WindowAggregates(NamedTuple):
-    """What was parsed.
+    """Parsed aggregates and the columns that they need.
 
     Attributes:
         columns: ``(output column, aggregate)``.
-        computed: ``(name, expression)`` of the arguments that are no plain columns.
+        computed: ``(name, expression)`` of the arguments that are not plain columns.
         uses: The plain columns among the arguments, as the input spells them.
     """
 
@@ -78,53 +77,55 @@ class _Call(NamedTuple):
 
 
 def _call(node: Operator, name: str, column: str, text: str) -> _Call:
-    """One function call, and what stands in it and behind it."""
+    """Parse one function call with its arguments and its treatment of nulls."""
     where = f"operator {name!r}: {column}={text!r}"
     Expression.parse(text, name)
     tokens = sqlglot.tokenize(text, dialect="spark")
     opening = tokens[1] if len(tokens) > 1 else None
     if opening is None or opening.token_type is not TokenType.L_PAREN:
-        _refuse(f"{where} is no aggregate: a window has many records and needs one value; write for "
-                f"instance {column}='max({text})'")  # fmt: skip
+        refuse(
+            f"{where} is not an aggregate: a window has many records and needs one value; write for "
+            f"instance {column}='max({text})'"
+        )
     function = tokens[0].text.lower()
     function = _ALIASES.get(function, function)
     if function not in FOLDS:
-        _refuse(
-            f"{where}: {tokens[0].text!r} is none of the aggregates that windows have built in "
+        refuse(
+            f"{where}: {tokens[0].text!r} is not a built-in aggregate of windows "
             f"({', '.join(sorted(FOLDS))}): it could not be computed; use one of them, or a Python aggregate "
             "with .aggregate_with(...)"
         )
     end = _closing(tokens)
-    behind = " ".join(token.text.lower() for token in tokens[end + 1 :])
-    if behind not in ("", "ignore nulls", "respect nulls"):
-        _refuse(
-            f"{where} goes on with {text[tokens[end + 1].start :]!r} behind the aggregate: a column is one "
+    suffix = " ".join(token.text.lower() for token in tokens[end + 1 :])
+    if suffix not in ("", "ignore nulls", "respect nulls"):
+        refuse(
+            f"{where} continues with {text[tokens[end + 1].start :]!r} after the aggregate: a column is one "
             "aggregate; instead of a filter use an argument such as if(condition, value, null), for "
-            "arithmetic a select(...) behind the window"
+            "arithmetic a select(...) downstream of the window"
         )
     inner = tokens[2:end]
     distinct = bool(inner) and inner[0].token_type is TokenType.DISTINCT
     pieces = [] if _is_star(inner) else list(_pieces(text, inner[distinct:]))
-    fold, ignores = FOLDS[function], behind == "ignore nulls"
+    fold, ignores = FOLDS[function], suffix == "ignore nulls"
     if fold.chooses_nulls and pieces[1:] in (["true"], ["false"]):
         ignores = pieces.pop() == "true"
     if len(pieces) != fold.arguments and not (function == "count" and _is_star(inner)):
         takes = "one argument or *" if function == "count" else f"{fold.arguments} argument(s)"
-        _refuse(f"{where}: {function} takes {takes}, and is given {len(pieces)}: it could not be computed")
+        refuse(f"{where}: {function} takes {takes}, and has {len(pieces)}: it could not be computed")
     if distinct and not (fold.distinct or function in ("min", "max")):
         known = ", ".join(each for each in sorted(FOLDS) if FOLDS[each].distinct)
-        _refuse(
+        refuse(
             f"{where}: {function} of distinct values is not built in: it could not be computed; those that "
             f"are: {known}; or use a Python aggregate with .aggregate_with(...)"
         )
-    if behind and not fold.chooses_nulls:
-        _refuse(f"{where}: {function} passes over nulls by itself; leave {behind!r} out")
+    if suffix and not fold.chooses_nulls:
+        refuse(f"{where}: {function} ignores nulls anyway; leave {suffix!r} out")
     arguments = tuple(row_expression(node, name, piece) for piece in pieces)
     return _Call(function, arguments, distinct and fold.distinct, ignores)
 
 
 def _closing(tokens: list[Token]) -> int:
-    """The parenthesis that closes the call; there is one, or the text would not have been parsed."""
+    """The index of the parenthesis that closes the call; parsed text has one."""
     depth = 0
     for index, token in enumerate(tokens[1:], 1):
         depth += (token.token_type in _OPEN) - (token.token_type in _CLOSE)
@@ -138,7 +139,7 @@ def _is_star(tokens: list[Token]) -> bool:
 
 
 def _pieces(text: str, tokens: list[Token]) -> Iterator[str]:
-    """The arguments' own text, as it was written."""
+    """The text of each argument."""
     depth, first = 0, 0
     for index, token in enumerate(tokens):
         depth += (token.token_type in _OPEN) - (token.token_type in _CLOSE)
@@ -147,7 +148,3 @@ def _pieces(text: str, tokens: list[Token]) -> Iterator[str]:
             first = index + 1
     if tokens:
         yield text[tokens[first].start : tokens[-1].end + 1]
-
-
-def _refuse(msg: str) -> NoReturn:
-    raise PlanError(msg)

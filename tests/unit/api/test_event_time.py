@@ -78,8 +78,8 @@ def test_marker_is_a_condition(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("text", "watermark 'text' is STRING: no condition"),
-        ("id", "watermark 'id' is BIGINT: no condition"),
+        ("text", "watermark 'text' is STRING: not a condition"),
+        ("id", "watermark 'id' is BIGINT: not a condition"),
         ("kind = 'end'", "names the column 'kind'"),
     ],
 )

@@ -89,10 +89,10 @@ MISTAKES: dict[str, tuple[Callable[[_Given], object], str]] = {
     "where-aggregate": (lambda g: g.bids.where("count(*) > 1"), "'where_1'.*aggregates"),
     "aggregate-plain": (
         lambda g: g.sales.aggregate(by="shop", p="price"),
-        r"'aggregate_1': p='price' is no aggregate.*max\(price\)",
+        r"'aggregate_1': p='price' is not an aggregate.*max\(price\)",
     ),
     "aggregate-nothing": (lambda g: g.sales.aggregate(), "'aggregate_1' groups and computes nothing"),
-    "aggregate-star": (lambda g: g.sales.aggregate(by="shop", n="*"), "'aggregate_1'.*no aggregate"),
+    "aggregate-star": (lambda g: g.sales.aggregate(by="shop", n="*"), "'aggregate_1'.*not an aggregate"),
     "where-star": (lambda g: g.bids.where("*"), r"'where_1': '\*' stands for all columns"),
     "window-live": (
         lambda g: g.bids.select("lag(price) over (order by shop) as p"),

@@ -42,7 +42,7 @@ def test_process_has_the_columns_of_its_schema_and_side_outputs_theirs() -> None
     ("declare", "message"),
     [
         (lambda b: b.process(_Alarm, schema="n INT"), r"_Alarm is a class: .* pass _Alarm\(\)"),
-        (lambda b: b.process(max, schema="n INT"), "is no KeyedProcessFunction"),
+        (lambda b: b.process(max, schema="n INT"), "is not a KeyedProcessFunction"),
         (lambda b: b.process(_Alarm(), by="shop", schema="n INT"), "names the column 'shop'"),
         (lambda b: b.process(_Alarm(), uses=["shop"], schema="n INT"), "names the column 'shop'"),
         (lambda b: b.process(_Alarm(), schema="n INT", timestamp="at"), "set event_time= there"),

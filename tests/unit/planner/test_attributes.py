@@ -268,7 +268,7 @@ MISTAKES: dict[str, tuple[Callable[[Stream], object], str]] = {
     ),
     "passes-as-another-type": (
         lambda bids: bids.map(_same, schema="a STRING", passes=["a"]),
-        "'a' stays as it is, and it is INT in 'bids' and STRING in its schema",
+        "'a' is unchanged, and it is INT in 'bids' and STRING in its schema",
     ),
     "later-column": (lambda bids: bids.map(_same, schema="c INT").where("a > 1"), "'where_1'.*'a'.*has c"),
 }

@@ -81,7 +81,7 @@ def test_key_of_a_function_is_that_of_its_sink_and_keeps_it_out_of_files() -> No
     held = flow.read("sales", KafkaTopic("sales", schema=SALE)).map(Latest(), schema=SALE, key="kind")
     held.write("out", KafkaTopic("out"))
     assert flow.sinks[0].key == ("kind",)
-    with pytest.raises(PlanError, match="replaces what it has put out before, which files cannot do"):
+    with pytest.raises(PlanError, match="replaces its earlier output, which files cannot do"):
         held.write("files", Parquet("out"))
 
 

@@ -63,7 +63,7 @@ def _window(stream: Stream) -> Window:
         (lambda: _history().window(Tumbling(10), time="processing"), "would depend on how fast it is read"),
         (
             lambda: _bids().window(Tumbling(10), time="processing", late="side-output"),
-            "by the clock nothing is late",
+            "nothing is late in processing time",
         ),
         (
             lambda: _bids().window(Global(), trigger=Count(2), allowed_lateness=1),
@@ -84,9 +84,12 @@ def _window(stream: Stream) -> Window:
         ),
         (
             lambda: _bids().map_batches(max, schema=BID, name="m").window(Tumbling(10)),
-            "behind 'm' a record has no",
+            "downstream of 'm' a record has no",
         ),
-        (lambda: _bids().apply(max, name="m").window(Tumbling(10)), "behind 'm' a record has no timestamp"),
+        (
+            lambda: _bids().apply(max, name="m").window(Tumbling(10)),
+            "downstream of 'm' a record has no timestamp",
+        ),
     ],
     ids=[
         "unknown key",
