@@ -12,7 +12,7 @@ import pyarrow as pa
 from flowcore.chains.steps import ChainSpec, RecordDict
 from flowcore.chains.task import ChainTask
 from flowcore.errors import FunctionError
-from flowcore.settings.typed import CheckMode
+from flowcore.settings import CheckMode
 
 __all__ = ["DownstreamChain"]
 

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from flowcore.chains.steps import ChainSpec
 from flowcore.chains.task import ChainOutput, ChainTask
 from flowcore.errors import FunctionError
-from flowcore.settings.typed import CheckMode
+from flowcore.settings import CheckMode
 
 __all__ = ["FailedRows", "OutletRows", "PassingChain"]
 

@@ -22,7 +22,7 @@ from flowcore.chains.copiers import make_copier
 from flowcore.chains.failures import Locate, function_error, part_error, show_value
 from flowcore.chains.steps import Copy, Receiver, Step
 from flowcore.errors import ObjectReuseError
-from flowcore.settings.typed import CheckMode
+from flowcore.settings import CheckMode
 
 __all__ = ["ReuseCheck", "changed_column", "freeze"]
 

@@ -23,7 +23,7 @@ from flowcore.chains.records import (
 from flowcore.chains.reuse_check import ReuseCheck
 from flowcore.chains.steps import ChainSpec, Receiver, RecordDict, Step
 from flowcore.errors import FunctionError
-from flowcore.settings.typed import CheckMode
+from flowcore.settings import CheckMode
 
 __all__ = ["ChainOutput", "ChainTask"]
 

@@ -1,7 +1,6 @@
-"""Sources of settings: which keys and values do a file, the environment and a mapping hold?
+"""Sources of settings: a file, the environment, and a mapping.
 
-Each gives ``(key, value, where from)``. Whether a key exists and its value is of the right kind is
-not known here.
+Each function yields ``(key, value, source)``. Keys and values are checked in `flowcore.settings.typed`.
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ __all__ = ["FILE_VARIABLE", "from_environment", "from_file", "from_mapping"]
 FILE_VARIABLE = "FLOWCORE_SETTINGS"
 """The environment variable that names the file of settings."""
 
-_Given = tuple[str, Any, str]
+_Entry = tuple[str, Any, str]
 
 
-def from_file(path: Path) -> Iterator[_Given]:
-    """What a TOML file sets, by tables or by whole keys in quotes.
+def from_file(path: Path) -> Iterator[_Entry]:
+    """Settings of a TOML file, in tables or with whole keys in quotes.
 
     Raises:
-        SettingsError: It cannot be read, or sets a key twice.
+        SettingsError: The file cannot be read, or sets a key twice.
     """
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -41,8 +40,8 @@ def from_file(path: Path) -> Iterator[_Given]:
     yield from from_mapping(tables, f"file {path}")
 
 
-def from_mapping(mapping: Mapping[str, Any], origin: str) -> Iterator[_Given]:
-    """What a mapping sets, its inner mappings taken for tables.
+def from_mapping(mapping: Mapping[str, Any], origin: str) -> Iterator[_Entry]:
+    """Settings of a mapping; inner mappings are tables.
 
     Raises:
         SettingsError: A key is set twice.
@@ -59,14 +58,14 @@ def from_mapping(mapping: Mapping[str, Any], origin: str) -> Iterator[_Given]:
         yield key, value, origin
 
 
-def from_environment(environment: Mapping[str, str], keys: Iterable[str]) -> Iterator[_Given]:
-    """What variables set, named ``FLOWCORE_PIPELINE_...`` or exactly like a key; the first form wins.
+def from_environment(environment: Mapping[str, str], keys: Iterable[str]) -> Iterator[_Entry]:
+    """Settings of variables named ``FLOWCORE_PIPELINE_...`` or exactly like a key; the first form wins.
 
-    Others may have variables that begin so (a cluster names services that way), so one that names no
-    setting is an error only where it is nearly the name of one.
+    Other programs may have variables that begin with ``FLOWCORE_`` (a cluster names services that way), so a
+    variable that names no setting is an error only if its name is close to that of a setting.
 
     Raises:
-        SettingsError: A variable is nearly the name of a setting.
+        SettingsError: The name of a variable is close to that of a setting.
     """
     keys = tuple(keys)
     names = dict(zip(keys, keys, strict=True))

@@ -1,9 +1,14 @@
-"""The settings, each with its key, its kind and its default."""
+"""The settings, each with its key, type, default and meaning.
+
+They are declared by hand: pydantic-settings takes 0.3 s to import, 50 times as long as this package, and
+merges the sources before it validates, so that no message could name the source of a wrong value.
+"""
 
 from __future__ import annotations
 
 import difflib
 import os
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
@@ -17,10 +22,7 @@ from flowcore.settings.sources import FILE_VARIABLE, from_environment, from_file
 __all__ = ["Settings", "keys"]
 
 CheckMode = Literal["off", "sample", "full"]
-_CHECK_MODES: dict[Any, CheckMode] = {"off": "off", "sample": "sample", "full": "full"}
-
-HandOver = Literal["whole", "pipelined"]
-_HAND_OVERS: dict[Any, HandOver] = {"whole": "whole", "pipelined": "pipelined"}
+ResultVisibility = Literal["whole", "pipelined"]
 
 
 def _text(value: Any) -> str:
@@ -30,28 +32,18 @@ def _text(value: Any) -> str:
     return value
 
 
-def _positive(value: str | int) -> int:
-    number = 0 if isinstance(value, (bool, float)) else int(value)
-    if number <= 0:
-        msg = "it must be a whole number above zero"
-        raise ValueError(msg)
-    return number
+def _number(range_: str, least: int, most: int = sys.maxsize) -> Callable[[str | int], int]:
+    def read(value: str | int) -> int:
+        number = least - 1 if isinstance(value, (bool, float)) else int(value)
+        if not least <= number <= most:
+            msg = f"it must be a whole number{range_}"
+            raise ValueError(msg)
+        return number
+
+    return read
 
 
-def _count(value: str | int) -> int:
-    number = -1 if isinstance(value, (bool, float)) else int(value)
-    if number < 0:
-        msg = "it must be a whole number, 0 or more"
-        raise ValueError(msg)
-    return number
-
-
-def _port(value: str | int) -> int:
-    number = -1 if isinstance(value, (bool, float)) else int(value)
-    if not 0 <= number < 1 << 16:
-        msg = "it must be a whole number from 0 to 65535"
-        raise ValueError(msg)
-    return number
+_positive = _number(" above zero", 1)
 
 
 def _address(value: Any) -> str:
@@ -69,20 +61,16 @@ def _flag(value: str | bool) -> bool:
     return str(value).lower() == "true"
 
 
-def _check_mode(value: Any) -> CheckMode:
-    # Some write a bare off, which their files' readers take for false.
-    found: CheckMode | None = _CHECK_MODES.get("off" if value is False else value)
-    if found is None:
-        msg = "it must be off, sample or full"
-        raise ValueError(msg)
-    return found
+def _word(*words: str) -> Callable[[Any], str]:
+    def read(value: Any) -> str:
+        # YAML and TOML read a bare off as false.
+        word = "off" if value is False else value
+        if word not in words:
+            msg = f"it must be {', '.join(words[:-1])} or {words[-1]}"
+            raise ValueError(msg)
+        return str(word)
 
-
-def _hand_over(value: Any) -> HandOver:
-    if value not in _HAND_OVERS:
-        msg = "it must be whole or pipelined"
-        raise ValueError(msg)
-    return _HAND_OVERS[value]
+    return read
 
 
 def _batch_duration(value: str | timedelta) -> timedelta:
@@ -110,18 +98,18 @@ class Settings:
     kafka_mechanism: str | None = _setting(
         "kafka.sasl.mechanism", None, _text, "PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512"
     )
-    kafka_username: str | None = _setting("kafka.sasl.username", None, _text, "name to log in with")
+    kafka_username: str | None = _setting("kafka.sasl.username", None, _text, "login name")
     kafka_password: str | None = _setting(
-        "kafka.sasl.password", None, _text, "its password; give it by the environment", shown=False
+        "kafka.sasl.password", None, _text, "its password; pass it by the environment", shown=False
     )
     kafka_ca: Path | None = _setting(
-        "kafka.ssl.ca", None, Path, "PEM file of who may have signed the broker's certificate"
+        "kafka.ssl.ca", None, Path, "PEM file of the authorities trusted to sign the broker's certificate"
     )
     kafka_certificate: Path | None = _setting(
         "kafka.ssl.certificate", None, Path, "PEM file of the client's certificate"
     )
     kafka_key: Path | None = _setting(
-        "kafka.ssl.key", None, Path, "PEM file of its private key (PKCS 8, not encrypted)"
+        "kafka.ssl.key", None, Path, "PEM file of the client's private key (PKCS 8, not encrypted)"
     )
     data_dir: Path = _setting(
         "data.dir", Path(), Path, "folder that relative source and sink paths start from"
@@ -143,45 +131,46 @@ class Settings:
     )  # fmt: skip
     flush_interval: timedelta = _setting(
         "execution.flush.max-interval", timedelta(0), parse_duration,
-        "longest time that the output of an idempotent operator may be held back, so that only the latest "
-        "of each key leaves; 0 for none",
+        "longest time that the output of an idempotent operator is buffered, so that only the latest "
+        "record of each key is emitted; 0 for none",
     )  # fmt: skip
     backlog_flush_interval: timedelta = _setting(
         "execution.flush.max-interval-during-backlog", timedelta(0), parse_duration,
-        "the same while the records are history, not shorter; 0 for until the backlog is gone",
+        "the same in backlog, not shorter; 0 for the end of the backlog",
     )  # fmt: skip
     flush_memory_only: bool = _setting(
         "execution.flush.memory-buffer-only", False, _flag,
-        "what is held back may not outgrow memory: it leaves as soon as state.backend.cache.max-entries-num "
-        "is reached",
+        "buffered output must fit in memory: it is flushed when state.backend.cache.max-entries-num is "
+        "reached",
     )  # fmt: skip
     cache_entries: int = _setting(
         "state.backend.cache.max-entries-num", 1_000_000, _positive,
-        "most records that one operator holds back in memory, with execution.flush.memory-buffer-only",
+        "most records that one operator buffers in memory, with execution.flush.memory-buffer-only",
     )  # fmt: skip
     backlog_checkpoints: timedelta | None = _setting(
         "execution.checkpointing.interval-during-backlog", None, parse_duration,
-        "most time between two checkpoints in backlog, at least execution.realtime.batch-duration; 0: any",
+        "longest time between two checkpoints in backlog, at least execution.realtime.batch-duration; 0: "
+        "any",
     )  # fmt: skip
     backlog_enter: int = _setting(
         "backlog.enter", 200_000, _positive,
         "unread records of a partition above which a live query is in backlog and catches up",
     )  # fmt: skip
     backlog_leave: int = _setting(
-        "backlog.leave", 50_000, _count,
-        "unread records of each partition up to which it is out of it again and live; below backlog.enter",
+        "backlog.leave", 50_000, _number(", 0 or more", 0),
+        "unread records of every partition up to which it leaves backlog and is live; below backlog.enter",
     )  # fmt: skip
     stages_at_once: int = _setting(
         "execution.stages-at-once", 4, _positive,
         "most bounded stages that run side by side; 1 for one after another, as declared",
     )  # fmt: skip
-    hand_over: HandOver = _setting(
-        "execution.hand-over", "whole", _hand_over,
+    result_visibility: ResultVisibility = _setting(
+        "execution.hand-over", "whole", _word("whole", "pipelined"),
         "whole: live queries start after all bounded stages; pipelined: each after those that it joins",
     )  # fmt: skip
     shuffle_partitions: int = _setting(
         "execution.shuffle-partitions", 2, _positive,
-        "partitions of a live query's state, fixed when its checkpoint is born",
+        "partitions of a live query's state, fixed when its checkpoint is created",
     )  # fmt: skip
     key_groups: int = _setting(
         "state.key-groups", 16, _positive,
@@ -197,15 +186,15 @@ class Settings:
     )  # fmt: skip
     auto_watermark_interval: timedelta = _setting(
         "pipeline.auto-watermark-interval", timedelta(milliseconds=200), parse_duration,
-        "time between two looks for a new watermark, 0 for none",
+        "time between two polls for a new watermark, 0 for none",
     )  # fmt: skip
     object_reuse: bool = _setting(
         "pipeline.object-reuse", False, _flag,
         "hand records from one Python function to the next without a copy, whatever they declare",
     )  # fmt: skip
     object_reuse_check: CheckMode = _setting(
-        "pipeline.object-reuse-check", "off", _check_mode,
-        "find Python functions that break what they declare of their records: off, sample or full",
+        "pipeline.object-reuse-check", "off", _word("off", "sample", "full"),
+        "find Python functions that do not keep their declarations about records: off, sample or full",
     )  # fmt: skip
     latency_interval: timedelta = _setting(
         "metrics.latency.interval", timedelta(0), parse_duration,
@@ -213,31 +202,31 @@ class Settings:
     )  # fmt: skip
     metrics_interval: timedelta = _setting(
         "metrics.interval", timedelta(seconds=5), parse_duration,
-        "time between two looks at a live run, for listeners and history; 0 for none",
+        "time between two polls of a live run, for listeners and metrics history; 0 for none",
     )  # fmt: skip
     prometheus_port: int | None = _setting(
-        "metrics.prometheus.port", None, _port,
+        "metrics.prometheus.port", None, _number(" from 0 to 65535", 0, 65535),
         "port where a live run serves metrics to Prometheus, 0 for any that is free",
     )  # fmt: skip
     prometheus_host: str = _setting(
         "metrics.prometheus.host", "127.0.0.1", _text,
-        "address it listens on there; 0.0.0.0 lets other machines ask, without a password",
+        "address that metrics are served on; 0.0.0.0 is open to other machines, without a password",
     )  # fmt: skip
     dagster_url: str | None = _setting(
         "metrics.dagster.url", None, _address,
         "address of a Dagster webserver, to which a live run reports as its asset <flow>/live",
     )  # fmt: skip
     spark: Mapping[str, str] = field(default_factory=dict)
-    """Keys that begin with ``spark.``, as given."""
+    """Keys that begin with ``spark.``, unchanged."""
 
     def __post_init__(self) -> None:
         short, long = self.flush_interval, self.backlog_flush_interval
         if timedelta(0) < long < short:
             msg = (
                 f"setting execution.flush.max-interval-during-backlog='{show_duration(long)}' is shorter "
-                f"than execution.flush.max-interval='{show_duration(short)}': history would leave more often "
-                f"than news; set it to '{show_duration(short)}' or more, or to 0 to wait for the end of the "
-                "backlog"
+                f"than execution.flush.max-interval='{show_duration(short)}': the backlog would be flushed "
+                f"more often than live records; set it to '{show_duration(short)}' or more, or to 0 to flush "
+                "at the end of the backlog"
             )
             raise SettingsError(msg)
 
@@ -249,18 +238,18 @@ class Settings:
         environment: Mapping[str, str] | None = None,
         origin: str = "what was passed",
     ) -> Self:
-        """Settings from a file, then the environment, then mappings of key to value, later ones winning.
+        """Read settings from a file, the environment, and mappings of key to value; later sources win.
 
         Args:
-            mappings: Keys as they are documented; tables may be nested, as in the file.
+            mappings: Documented keys; tables may be nested, as in the file.
             file: A TOML file: ``pipeline.force-timestamp-support = false``, the same as a table, or with
-                the whole key in quotes. Default: what the variable ``FLOWCORE_SETTINGS`` names, if set.
-            environment: Default: the process's own.
-            origin: Where the mappings come from, for errors.
+                the whole key in quotes. Default: the file named by the variable ``FLOWCORE_SETTINGS``.
+            environment: Default: that of the process.
+            origin: Source of the mappings, for error messages.
 
         Raises:
-            SettingsError: A key does not exist (the message suggests the nearest), a value is not of its
-                kind, or the file cannot be read; the message says where the wrong one came from.
+            SettingsError: A key does not exist (the message suggests the nearest), a value has the wrong
+                type, or the file cannot be read; the message names the source.
 
         >>> Settings.of({"execution.trigger-interval": "2 s"}, environment={}).trigger_interval.seconds
         2
@@ -282,7 +271,7 @@ class Settings:
 
 
 def keys() -> dict[str, str]:
-    """Every key with what it means."""
+    """Every key with its meaning."""
     return {f.metadata["key"]: f.metadata["doc"] for f in fields(Settings) if "key" in f.metadata}
 
 

@@ -94,7 +94,7 @@ def test_query_runs_while_a_stage_does_that_it_does_not_join(
     """The early stream is joined before the held table is there if it is asked for, and not else."""
     live.settings = replace(
         live.settings,
-        hand_over=hand_over,
+        result_visibility=hand_over,
         metrics_interval=timedelta(milliseconds=200),
         prometheus_port=free_port(),  # one for the run, however many starts it has
     )
@@ -121,7 +121,7 @@ def test_query_runs_while_a_stage_does_that_it_does_not_join(
 
 def test_query_that_fails_ends_the_stage_beside_it(flow: Flow, live: Live, tmp_path: Path) -> None:
     """What was handed over early is no reason to let the rest run on alone: it ends at once, uncommitted."""
-    live.settings = replace(live.settings, hand_over="pipelined")
+    live.settings = replace(live.settings, result_visibility="pipelined")
     live.bids = replace(live.bids, on_error="fail")
     failing = Flow("f")
     soon = failing.read("soon", Parquet("soon", schema="id BIGINT"))

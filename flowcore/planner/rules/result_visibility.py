@@ -38,7 +38,7 @@ def _after(
         return (), ("the flow has no bounded stage",), ()
     if not others:
         return every, ("it joins a table of each bounded stage, and of a table never a part",), ()
-    if settings.hand_over == "whole":
+    if settings.result_visibility == "whole":
         return every, ("execution.hand-over is whole",), ("set execution.hand-over to pipelined",)
     if settings.latency_interval:
         reason = "the latency markers of a source are for all of its queries, so these start together"

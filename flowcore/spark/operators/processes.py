@@ -15,7 +15,7 @@ from flowcore.keyed.output_columns import RESULTS, TIMESTAMP
 from flowcore.planner.model import Chain
 from flowcore.process.keyed import KeyedProcesses
 from flowcore.process.outputs import NTH, TIMER, side
-from flowcore.settings.typed import CheckMode
+from flowcore.settings import CheckMode
 from flowcore.spark.frame.branches import Branch, BranchedFrame
 from flowcore.spark.frame.rows import BRANCH, RECORD_ID, RECORD_ORDINAL, SOURCE, TIMESTAMP_MS, RowKind
 from flowcore.spark.frame.sql import literal

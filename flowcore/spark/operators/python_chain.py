@@ -38,7 +38,7 @@ from flowcore.chains import (
 )
 from flowcore.planner.model import Chain
 from flowcore.planner.rules.columns import columns_read
-from flowcore.settings.typed import CheckMode
+from flowcore.settings import CheckMode
 from flowcore.spark.frame.branches import Branch, BranchedFrame
 from flowcore.spark.frame.rows import (
     BAD_REASON,

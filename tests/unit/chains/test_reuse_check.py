@@ -11,7 +11,7 @@ import pytest
 from flowcore.chains import ChainSpec, ChainTask, Copy, Receiver, RecordDict, Step, StepKind
 from flowcore.chains.reuse_check import changed_column, freeze
 from flowcore.errors import ObjectReuseError
-from flowcore.settings.typed import CheckMode
+from flowcore.settings import CheckMode
 
 SCHEMA = pa.schema({"n": pa.int64(), "tags": pa.list_(pa.string())})
 
