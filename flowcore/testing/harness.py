@@ -1,13 +1,11 @@
-"""An in-memory harness: what does a window do with these records, watermarks and times?
+"""In-memory harnesses: windows and keyed process functions in a test, without Spark, Kafka or a real clock.
 
-It runs the very logic that runs in a flow, without Spark, Kafka or a real clock. Each step returns what
-came out of it; all that ever came out is kept too.
+They run the operators of live queries. Each step returns its outputs, and a harness keeps all outputs so far.
 
->>> from flowcore.windows import WindowAggregate, TumblingWindows, WindowConfig
->>> from flowcore.testing.window_functions import Sum
->>> harness = WindowHarness(
-...     WindowConfig(assigner=TumblingWindows(1000), function=WindowAggregate(Sum()), late="side-output")
-... )
+>>> from operator import add
+>>> from flowcore.windows import TumblingWindows, WindowConfig, WindowReduce
+>>> tumbling = TumblingWindows(1000)
+>>> harness = WindowHarness(WindowConfig(assigner=tumbling, function=WindowReduce(add), late="side-output"))
 >>> _ = harness.feed(("a", 2, 100), ("a", 3, 900), ("b", 5, 1700))
 >>> [(result.key, result.value, result.window_start_ms) for result in harness.watermark(999).results]
 [('a', 5, 0)]
@@ -19,124 +17,230 @@ came out of it; all that ever came out is kept too.
 >>> len(harness.results), len(harness.late), harness.dropped_records
 (2, 1, 0)
 
-A window by the clock's time:
+A window of processing time:
 
 >>> from datetime import timedelta
->>> harness = WindowHarness(
-...     WindowConfig(assigner=TumblingWindows(1000), function=WindowAggregate(Sum()), time="processing")
-... )
+>>> harness = WindowHarness(WindowConfig(assigner=tumbling, function=WindowReduce(add), time="processing"))
 >>> _ = harness.feed(("a", 2))
 >>> [result.value for result in harness.let_pass(timedelta(seconds=1)).results]
 [2]
+
+A keyed process function:
+
+>>> from flowcore import KeyedProcessFunction
+>>> class Silence(KeyedProcessFunction):
+...     '''Reports the keys that have had no record for a second.'''
+...     def open(self, context):
+...         self.last = context.value_state("last", "BIGINT")
+...     def process(self, record, context):
+...         context.delete_event_timer(self.last.get(0) + 1000)
+...         self.last.set(context.timestamp_ms)
+...         context.register_event_timer(context.timestamp_ms + 1000)
+...     def on_timer(self, time_ms, context):
+...         yield {"sensor": context.key, "silent_since_ms": self.last.get()}
+>>> process = ProcessHarness(Silence())
+>>> _ = process.feed(("a", {"degrees": 20}, 100), ("a", {"degrees": 21}, 700), ("b", {"degrees": 9}, 800))
+>>> process.restart()
+>>> [(result.key, result.value["silent_since_ms"]) for result in process.watermark(1700).results]
+[('a', 700)]
+>>> len(process.end_of_input().results), len(process.results)
+(1, 2)
 """
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, Generic, TypeVar
 
-from flowcore.testing.clock import ManualClock
-from flowcore.windows import (
-    Emissions,
-    KeyedRecord,
-    WindowConfig,
-    WindowOperator,
-    WindowResult,
-    WindowState,
-    restore,
-    snapshot,
+import pyarrow as pa
+
+from flowcore import process, windows
+from flowcore.process import (
+    KeyedProcessFunction,
+    ProcessConfig,
+    ProcessEmissions,
+    ProcessOperator,
+    ProcessResult,
+    ProcessState,
 )
+from flowcore.testing.clock import ManualClock
+from flowcore.windows import Emissions, KeyedRecord, WindowConfig, WindowOperator, WindowResult, WindowState
 
-__all__ = ["WindowHarness"]
+__all__ = ["ProcessHarness", "WindowHarness"]
+
+_E = TypeVar("_E")
 
 
-class WindowHarness:
-    """One window operator in memory.
+class _Harness(Generic[_E]):
+    """One operator with its state and a manual clock."""
+
+    _operator: Any
+    _state: Any
+
+    def __init__(self, clock: ManualClock | None) -> None:
+        self.clock = ManualClock() if clock is None else clock
+
+    def watermark(self, watermark_ms: int) -> _E:
+        """Advance event time to a watermark."""
+        return self._keep(self._operator.advance_watermark(self._state, watermark_ms))
+
+    def backlog(self, *, backlog: bool) -> None:
+        """Set whether the records that follow are backlog."""
+        self._state.backlog = backlog
+
+    def end_of_input(self) -> _E:
+        """End the input."""
+        return self._keep(self._operator.end_of_input(self._state))
+
+    def move_clock(self, clock_ms: int) -> _E:
+        """Set processing time."""
+        self.clock.move_to(clock_ms)
+        return self._keep(self._operator.advance_clock(self._state, clock_ms))
+
+    def let_pass(self, length: timedelta) -> _E:
+        """Advance processing time by a length of time."""
+        return self.move_clock(self.clock.advance(length))
+
+    @property
+    def watermark_ms(self) -> int:
+        watermark_ms: int = self._state.watermark_ms
+        return watermark_ms
+
+    def _read_clock(self) -> None:
+        if self.clock() != self._state.clock_ms:
+            self._keep(self._operator.advance_clock(self._state, self.clock()))
+
+    def _keep(self, seen: _E) -> _E:
+        raise NotImplementedError
+
+
+class WindowHarness(_Harness[Emissions]):
+    """A window operator in memory.
 
     Args:
-        config: What it does.
-        clock: A clock that others look at too; a new one, at 0, if not given.
+        config: What the windows do.
+        clock: A clock that is shared with other harnesses; a new one, at 0, if not given.
 
     Attributes:
-        results: Every output of a window, in order.
-        late: Every record that left through the side output, in order.
+        results: All outputs of windows, in order.
+        late: All records of the late side output, in order.
     """
 
     def __init__(self, config: WindowConfig, clock: ManualClock | None = None) -> None:
+        super().__init__(clock)
         self.config = config
-        self.clock = ManualClock() if clock is None else clock
         self.results: list[WindowResult] = []
         self.late: list[KeyedRecord] = []
         self._operator = WindowOperator(config)
         self._state = WindowState(clock_ms=self.clock())
 
     def feed(self, *rows: Sequence[Any]) -> Emissions:
-        """Put records in, all or (if one is refused) none.
+        """Process records; if one is refused, none is processed.
 
         Args:
-            rows: Key, value and, if it has one, timestamp in milliseconds. The key is None where windows
-                are not keyed.
+            rows: Key (None where windows are not keyed), value and, if it has one, timestamp in milliseconds.
 
         Raises:
-            NoTimestampError: One has no timestamp, and needs one.
+            NoTimestampError: A record that needs a timestamp has none.
             InvalidWindowError: The gap of a session is negative.
         """
         records = [KeyedRecord(*row) for row in rows]
-        self._look_at_clock()
-        return self._kept(self._operator.process(self._state, records))
-
-    def watermark(self, watermark_ms: int) -> Emissions:
-        """Let event time come this far."""
-        return self._kept(self._operator.advance_watermark(self._state, watermark_ms))
-
-    def backlog(self, *, backlog: bool) -> None:
-        """Let the records that follow be history, or news."""
-        self._state.backlog = backlog
-
-    def end_of_input(self) -> Emissions:
-        """Let the input end."""
-        return self._kept(self._operator.end_of_input(self._state))
-
-    def move_clock(self, clock_ms: int) -> Emissions:
-        """Let the clock move to a time."""
-        self.clock.move_to(clock_ms)
-        return self._kept(self._operator.advance_clock(self._state, clock_ms))
-
-    def let_pass(self, length: timedelta) -> Emissions:
-        """Let time pass by the clock."""
-        return self.move_clock(self.clock.advance(length))
+        self._read_clock()
+        return self._keep(self._operator.process(self._state, records))
 
     def restart(self) -> None:
-        """Write the state, forget everything else, and read it back.
+        """Write the state, drop everything else, and restore the state.
 
         Raises:
             StateError: A user's state cannot be written.
         """
         written = json.dumps(self.snapshot())
         self._operator = WindowOperator(self.config)
-        self._state = restore(json.loads(written), self.config)
+        self._state = windows.restore(json.loads(written), self.config)
 
     def snapshot(self) -> dict[str, Any]:
-        """The state as it is written: to look into, and to compare."""
-        return snapshot(self._state, self.config)
-
-    @property
-    def watermark_ms(self) -> int:
-        """How far event time has come."""
-        return self._state.watermark_ms
+        """The state as it is written, to inspect and to compare."""
+        return windows.snapshot(self._state, self.config)
 
     @property
     def dropped_records(self) -> int:
-        """How many records were dropped as late."""
-        return self._state.dropped_records
+        """The number of late records that were dropped."""
+        dropped: int = self._state.dropped_records
+        return dropped
 
-    def _look_at_clock(self) -> None:
-        if self.clock() != self._state.clock_ms:
-            self._kept(self._operator.advance_clock(self._state, self.clock()))
-
-    def _kept(self, seen: Emissions) -> Emissions:
+    def _keep(self, seen: Emissions) -> Emissions:
         self.results += seen.results
         self.late += seen.late
+        return seen
+
+
+class ProcessHarness(_Harness[ProcessEmissions]):
+    """A keyed process function in memory.
+
+    Args:
+        function: The function. A restart continues with a copy of it as it was given, so that attributes that
+            are not states are lost, as in a live query.
+        side_outputs: Names of its side outputs.
+        clock: A clock that is shared with other harnesses; a new one, at 0, if not given.
+
+    Attributes:
+        results: All outputs, in order.
+        side_outputs: All outputs of each side output, in order.
+        batches: All record batches that ``process_batch`` has returned.
+    """
+
+    def __init__(
+        self,
+        function: KeyedProcessFunction,
+        side_outputs: Sequence[str] = (),
+        clock: ManualClock | None = None,
+    ) -> None:
+        super().__init__(clock)
+        self.results: list[ProcessResult] = []
+        self.side_outputs: dict[str, list[ProcessResult]] = {name: [] for name in side_outputs}
+        self.batches: list[pa.RecordBatch] = []
+        self._unopened = copy.deepcopy(function)
+        self._operator = ProcessOperator(ProcessConfig(function=function, side_outputs=tuple(side_outputs)))
+        self._state = ProcessState(clock_ms=self.clock())
+
+    def feed(self, *rows: Sequence[Any]) -> ProcessEmissions:
+        """Process records, as one batch if the function takes batches.
+
+        Args:
+            rows: Key, record and, if it has one, timestamp in milliseconds.
+        """
+        records = [KeyedRecord(*row) for row in rows]
+        self._read_clock()
+        if not self._operator.config.function.by_batch():
+            return self._keep(self._operator.process(self._state, records))
+        batch = pa.RecordBatch.from_pylist([record.value for record in records])
+        times_ms = [record.timestamp_ms for record in records]
+        keys = [record.key for record in records]
+        return self._keep(self._operator.process_batch(self._state, keys, times_ms, batch))
+
+    def restart(self) -> None:
+        """Write the state, close the function, drop everything else, and restore the state.
+
+        Raises:
+            StateError: A user's state cannot be written.
+        """
+        written = json.dumps(self.snapshot())
+        self._operator.close()
+        function = copy.deepcopy(self._unopened)
+        config = ProcessConfig(function=function, side_outputs=self._operator.config.side_outputs)
+        self._operator = ProcessOperator(config)
+        self._state = process.restore(json.loads(written), self._operator.declared)
+
+    def snapshot(self) -> dict[str, Any]:
+        """The state as it is written, to inspect and to compare."""
+        return process.snapshot(self._state, self._operator.declared)
+
+    def _keep(self, seen: ProcessEmissions) -> ProcessEmissions:
+        self.results += seen.results
+        self.batches += seen.batches
+        for name, records in seen.side_outputs.items():
+            self.side_outputs[name] += records
         return seen

@@ -1,8 +1,7 @@
-"""A stepped query: an operator on key groups, one micro-batch a step, as a test or a transcript gives them.
+"""A query on Spark that runs one micro-batch for each step of a test.
 
-The stream is a folder of JSON files, each one step: records and control elements in order. It is the
-runtime, the state store and the workers of a live query; only Kafka is not there. The clock may be moved by
-hand: Spark keeps one for its tests.
+Its source is a folder of JSON files, one a step, with records and control elements in order. It has the
+runtime, the state store and the workers of a live query; only Kafka is missing. The clock can be manual.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ __all__ = ["SteppedQuery"]
 _KEY_GROUPS = 3
 _SOURCE = "steps"
 _starting = Lock()
-"""The first batch of a query starts a Python process, for which Spark waits no longer than 10 s."""
+"""Held by a first batch, which starts a Python process: Spark waits at most 10 s for it."""
 _ELEMENTS: TaggedSerializer[bytes] = TaggedSerializer(RawFormat())
 _EVENTS = LatencyMarkerEventSerializer()
 _INPUTS = InputColumns(
@@ -49,17 +48,17 @@ _INPUTS = InputColumns(
 
 
 class SteppedQuery:
-    """A running query; a context manager that stops it.
+    """A query over one operator; as a context manager, it runs until the end of the block.
 
     Args:
         spark: A session with the configuration of live queries.
-        operator: What is run.
+        operator: The operator.
         rows: The columns of records.
-        keys: Those of the key.
-        folder: An empty folder, for the steps and the checkpoint.
-        key_groups: How many there are.
-        clock_ms: The clock at the start, which is then moved by hand; None for the time of day.
-        relays: Control elements are passed on as they are, also such as say nothing new.
+        keys: The columns of the key.
+        folder: An empty folder for the steps and the checkpoint.
+        key_groups: The number of key groups.
+        clock_ms: The start of a manual clock; None for the system's clock.
+        relays: Pass all control elements on, also those that change nothing.
     """
 
     def __init__(
@@ -90,39 +89,43 @@ class SteppedQuery:
         self._started = False
 
     def __enter__(self) -> Self:
-        self._start()
+        self.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._query.stop()
+        self.stop()
 
     def step(self, items: Iterable[Mapping[str, Any] | StreamElement[Any]]) -> StepOutputs:
-        """Take records (mappings) and control elements, and say what came out.
+        """Process records (mappings) and control elements, and return the outputs.
 
         Raises:
-            RunError: The batch failed; the step is undone, and the query goes on.
+            RunError: The batch failed; the step is undone, and the query still runs.
         """
         self._number += 1
         lines = [json.dumps(self._line(place, item)) for place, item in enumerate(items)]
         path = self._files / f"step-{self._number:06}.json"
-        self._tell_time()
+        if self.clock_ms is not None:
+            self._clock.setTime(self.clock_ms)
         self._seen.clear()
         try:
             self._process(path, lines)
         except PySparkException as error:
-            # Its batch is planned and will be run again: without content it does nothing.
+            # The batch is planned and runs again: without content it does nothing.
             self._write(path, [])
-            self._start()
+            self.start()
             self._query.processAllAvailable()
             raise RunError(str(error)) from error
         return self._outputs()
 
     def restart(self) -> None:
         """Stop the query and start it again on its checkpoint."""
+        self.stop()
+        self.start()
+
+    def stop(self) -> None:
         self._query.stop()
-        self._start()
 
     def _process(self, path: Path, lines: Sequence[str]) -> None:
         with nullcontext() if self._started else _starting:
@@ -130,10 +133,10 @@ class SteppedQuery:
             self._query.processAllAvailable()
         self._started = True
 
-    def _start(self) -> None:
+    def start(self) -> None:
         self._started = False
         self._query = (
-            self._stepped()
+            self._build_frame()
             .writeStream.foreachBatch(self._take)
             .option("checkpointLocation", str(self.folder / "checkpoint"))
             .outputMode("update")
@@ -141,13 +144,9 @@ class SteppedQuery:
             .start()
         )
         if self.clock_ms is not None:
-            self._clock = _by_hand(self.spark, self._query, self.clock_ms)
+            self._clock = _set_manual_clock(self.spark, self._query, self.clock_ms)
 
-    def _tell_time(self) -> None:
-        if self.clock_ms is not None:
-            self._clock.setTime(self.clock_ms)
-
-    def _stepped(self) -> DataFrame:
+    def _build_frame(self) -> DataFrame:
         fields = from_arrow_schema(self.rows).add("_offset", LongType()).add("_element", StringType())
         fields = fields.add("_marker", StringType()).add("_record", BooleanType())
         frame = self.spark.readStream.schema(fields).option("maxFilesPerTrigger", 1).json(str(self._files))
@@ -172,7 +171,7 @@ class SteppedQuery:
             sources={_SOURCE: WatermarkSource(None, ("0",), relays=self._relays)},
             rows=self.rows,
         )
-        # Starting Python takes longer than all steps of a transcript.
+        # Transcripts share workers, since starting Python takes longer than all their steps.
         return by_key_group(frame, packing, runtime, workers="steps")
 
     def _line(self, place: int, item: Mapping[str, Any] | StreamElement[Any]) -> dict[str, Any]:
@@ -184,7 +183,7 @@ class SteppedQuery:
         return {"_element": _ELEMENTS.encode(item).hex(), "_offset": place}
 
     def _write(self, path: Path, lines: Sequence[str]) -> None:
-        part = path.with_name(f"_{path.name}")  # which Spark does not look at
+        part = path.with_name(f"_{path.name}")  # Spark ignores files whose name starts with _
         part.write_text("".join(f"{line}\n" for line in lines))
         part.replace(path)
 
@@ -198,7 +197,8 @@ class SteppedQuery:
             if output in schemas:
                 found.rows(output, pa.ipc.read_record_batch(pa.py_buffer(content), schemas[output]))
             elif output == COUNTERS:
-                counters = json.loads(_text(content))
+                rows = pa.ipc.read_record_batch(pa.py_buffer(content), COUNTER_ROWS)
+                counters = json.loads(rows.column(0)[0].as_py())
                 found.count("dropped_records", counters.get("dropped_records", 0))
             elif output == MARKERS:
                 events = pa.ipc.read_record_batch(pa.py_buffer(content), MARKER_ROWS).column("event")
@@ -206,9 +206,9 @@ class SteppedQuery:
         return found
 
 
-def _by_hand(spark: SparkSession, query: Any, clock_ms: int) -> Any:
-    """A clock that stands still, in place of the one by which a query numbers its batches' times."""
-    jvm: Any = spark.sparkContext._jvm  # noqa: SLF001 - PySpark has no way to it
+def _set_manual_clock(spark: SparkSession, query: Any, clock_ms: int) -> Any:
+    """Replace the clock that gives a query the time of each batch."""
+    jvm: Any = spark.sparkContext._jvm  # noqa: SLF001 - PySpark has no public way
     clock = jvm.org.apache.spark.util.ManualClock(clock_ms)
     execution = query._jsq.streamingQuery()  # noqa: SLF001
     kind = execution.getClass()
@@ -218,8 +218,3 @@ def _by_hand(spark: SparkSession, query: Any, clock_ms: int) -> Any:
     field.setAccessible(True)
     field.set(execution, clock)
     return clock
-
-
-def _text(content: bytes) -> str:
-    found: str = pa.ipc.read_record_batch(pa.py_buffer(content), COUNTER_ROWS).column(0)[0].as_py()
-    return found

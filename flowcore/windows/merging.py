@@ -1,26 +1,25 @@
-"""Merging: which sessions of a key become one, and under which name do their records stay?
+"""Merging of session windows: which windows of a key become one, and which state window it keeps.
 
-A session is known by its window, which grows. Its records are kept under its *state window*, the window
-that it began with: it stays while the session grows, so that what is kept need not be written anew with
-each record. State is a plain mapping from the live windows to their state windows.
+A session grows, so its window changes. Its content is stored under its *state window*, the window with which
+it began, so that growing does not rewrite the content. State maps live windows to state windows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from flowcore.windows.window import TimeWindow
 
-__all__ = ["Group", "Merge", "apply_merge", "merge_groups", "plan_merge"]
+__all__ = ["Merge", "apply_merge", "plan_merge"]
 
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """What adding a window does.
+    """The effect of adding a window.
 
     Attributes:
-        window: What it becomes part of.
+        window: The window that contains it afterwards.
         state: The state window of that.
         merged: Live windows that this one replaces; none if it stands alone or changes nothing.
         merged_states: State windows whose content moves to ``state``.
@@ -32,26 +31,22 @@ class Merge:
     merged_states: tuple[TimeWindow, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
-    """Windows that hang together, and what they become."""
-
-    window: TimeWindow
-    of: tuple[TimeWindow, ...]
-
-
 def plan_merge(live: Mapping[TimeWindow, TimeWindow], new: TimeWindow, *, lazy_below: int = 2) -> Merge:
-    """What would become of a new window; changes nothing.
+    """Return the effect of a new window without applying it.
 
     Args:
         live: The state window of each live window.
         new: The window to add.
-        lazy_below: Groups of fewer windows than this stay unmerged.
+        lazy_below: Groups of fewer windows are not merged.
 
     >>> plan_merge({TimeWindow(0, 5): TimeWindow(0, 4)}, TimeWindow(5, 9)).state
     TimeWindow(start_ms=0, end_ms=4)
     """
-    window, members = _grown(live, new)
+    window, members = new, set[TimeWindow]()
+    while touched := {other for other in live if other not in members and other.touches(window)}:
+        for other in touched:
+            window = window.cover(other)
+        members |= touched
     if len(members | {new}) < lazy_below:
         return Merge(new, live.get(new, new))
     if members == {window}:
@@ -64,35 +59,7 @@ def plan_merge(live: Mapping[TimeWindow, TimeWindow], new: TimeWindow, *, lazy_b
 
 
 def apply_merge(live: dict[TimeWindow, TimeWindow], merge: Merge) -> None:
-    """Do what was planned."""
+    """Apply a planned merge to the live windows."""
     for window in merge.merged:
         del live[window]
     live[merge.window] = merge.state
-
-
-def merge_groups(windows: Iterable[TimeWindow], *, lazy_below: int = 2) -> tuple[Group, ...]:
-    """The groups of windows that overlap or touch, earliest first; what stands alone is in none.
-
-    >>> [group.window for group in merge_groups([TimeWindow(0, 2), TimeWindow(2, 3), TimeWindow(7, 8)])]
-    [TimeWindow(start_ms=0, end_ms=3)]
-    """
-    groups: list[Group] = []
-    for window in sorted(set(windows)):
-        if groups and groups[-1].window.touches(window):
-            last = groups[-1]
-            groups[-1] = Group(last.window.cover(window), (*last.of, window))
-        else:
-            groups.append(Group(window, (window,)))
-    return tuple(group for group in groups if len(group.of) >= max(lazy_below, 2))
-
-
-def _grown(live: Iterable[TimeWindow], new: TimeWindow) -> tuple[TimeWindow, set[TimeWindow]]:
-    """The window that covers all that hangs together with the new one, and the live ones among that."""
-    window, members = new, set[TimeWindow]()
-    while True:
-        touched = {other for other in live if other not in members and other.touches(window)}
-        if not touched:
-            return window, members
-        for other in touched:
-            window = window.cover(other)
-        members |= touched

@@ -30,8 +30,7 @@ from flowcore.planner import plan_flow
 from flowcore.planner.rules.forms import form_of
 from flowcore.spark.context import Context
 from flowcore.spark.run.flow import SilentListener, run_stages
-from flowcore.testing.harness import WindowHarness
-from flowcore.testing.process_harness import ProcessHarness
+from flowcore.testing.harness import ProcessHarness, WindowHarness
 from flowcore.windows import CountEvictor
 from flowcore.windows.triggers import ContinuousEventTime, Count, EndOfStreamTrigger, Purging
 

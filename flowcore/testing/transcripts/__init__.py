@@ -1,23 +1,16 @@
-"""Transcripts: scripts of steps and of what an operator must show in each; see `replay`.
+"""Transcripts: YAML scripts of steps for one operator, with the expected outputs of each step.
 
-A transcript's format is told by the README beside the files. Here is how one is run, and how a kind
-(``operator.kind`` in the file) is added: one module per kind, which holds
+The README beside the files defines their format. To add a kind (``operator.kind`` in the file), write a
+runner (see `runner.Runner`) and register it in `kinds.KINDS`. A runner
 
-- a runner, a class with one method (`runner.Runner`)::
+- performs the action of one step (``"in"``, ``[[k, 1, 5]]``) and returns what it observed under the README's
+  names of expectations: ``{"out": [...], "current_ms": 4}``;
+- may leave out the names in `replay.NOTHING_WHEN_MISSING` that have nothing to show, and no others;
+- raises `runner.Refused` with the README's word (``Refused("no-timestamp")``), and changes nothing, where the
+  README says that a step is refused.
 
-      def act(self, action: str, argument: Any) -> Mapping[str, Any]
-
-  It does one step's action (``"in"``, ``[[k, 1, 5]]``) and returns what was seen, under the names
-  that the README gives to expectations: ``{"out": [...], "current_ms": 4}``. It never sees what is
-  expected. Of the names in `replay.NOTHING_WHEN_MISSING` it may leave out those with nothing to
-  show; all others that it knows it always gives. Where the README says that a step is refused, it
-  raises `runner.Refused` with the README's word (``Refused("no-timestamp")``) and changes nothing;
-- ``KIND``, a `runner.Kind`: the name, the actions beyond the common ones, a function that builds a
-  runner from the ``operator`` section (and raises `runner.Refused` where building must fail), and,
-  only if equality is not enough for its expectations, an ``agrees`` function;
-- one line in `kinds.KINDS`.
-
-``min`` and ``max`` are integers already when a runner sees them. Comparing is done once, in `replay`.
+``min`` and ``max`` are already integers when a runner gets them. `replay` compares; a runner never sees the
+expectations.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Transcripts of kind ``backlog``: several channels, in memory."""
+"""Runner of transcripts of kind ``backlog``: the backlog status of several channels, in memory."""
 
 from __future__ import annotations
 
@@ -8,39 +8,31 @@ from typing import Any
 from flowcore.backlog.inputs import open_channels, receive
 from flowcore.elements import RecordAttributes
 from flowcore.errors import ConfigurationError
-from flowcore.testing.transcripts.runner import Refused, TranscriptKind
+from flowcore.testing.transcripts.runner import fail_unknown, refusing
 
-__all__ = ["KIND"]
-
-_WORD = "invalid-argument"
+__all__ = ["BacklogRunner"]
 
 
-class _Backlog:
+class BacklogRunner:
     def __init__(self, operator: Mapping[str, Any]) -> None:
-        try:
+        with refusing(ConfigurationError):
             self._channels = open_channels(operator["channels"])
-        except ConfigurationError as error:
-            raise Refused(_WORD) from error
 
     def act(self, action: str, argument: Any, /) -> Mapping[str, Any]:
-        if action == "in":
-            return {"emits": self._receive(argument)}
-        if action in ("watermark_ms", "processing_time_ms", "restart", "end_of_input"):
-            return {}  # what channels have said is plain data, and outlives all of these
-        msg = f"transcripts of backlog have no action {action!r}: nothing would be done; remove it"
-        raise ConfigurationError(msg)
+        match action:
+            case "in":
+                return {"emits": self._receive(argument)}
+            case "watermark_ms" | "processing_time_ms" | "restart" | "end_of_input":
+                return {}  # none of these changes the status of a channel
+            case _:
+                return fail_unknown("backlog", action)
 
     def _receive(self, rows: Any) -> list[bool]:
         channels, emits = self._channels, []
         for channel, backlog in rows:
-            try:
+            with refusing(ConfigurationError):
                 channels, emitted = receive(channels, channel, RecordAttributes(backlog))
-            except ConfigurationError as error:
-                raise Refused(_WORD) from error
             if emitted is not None:
                 emits.append(emitted.backlog)
         self._channels = channels
         return emits
-
-
-KIND = TranscriptKind(name="backlog", build=_Backlog)

@@ -1,4 +1,4 @@
-"""Transcripts of kind ``bundle``: elements taken by the bundle, in memory."""
+"""Runner of transcripts of kind ``bundle``: a bundle of counted records, in memory."""
 
 from __future__ import annotations
 
@@ -8,18 +8,15 @@ from typing import Any
 
 from flowcore.errors import ConfigurationError
 from flowcore.flush.bundle import Bundle, CountBundle, Finished, add, finish, restore, snapshot
-from flowcore.testing.transcripts.runner import Refused, TranscriptKind
+from flowcore.testing.transcripts.runner import fail_unknown, refusing
 
-__all__ = ["KIND"]
+__all__ = ["BundleRunner"]
 
 
-class _Bundle:
+class BundleRunner:
     def __init__(self, operator: Mapping[str, Any]) -> None:
-        try:
+        with refusing(ConfigurationError):
             self._config = CountBundle(operator["count"])
-        except ConfigurationError as error:
-            word = "invalid-argument"
-            raise Refused(word) from error
         self._bundle: Bundle[str, Any] = Bundle()
 
     def act(self, action: str, argument: Any, /) -> Mapping[str, Any]:
@@ -32,11 +29,10 @@ class _Bundle:
                 out += _rows(finish(self._bundle))
             case "restart":
                 self._bundle = restore(json.loads(json.dumps(snapshot(self._bundle))))
-            case "watermark_ms" | "processing_time_ms":  # a bundle counts, and knows no time
+            case "watermark_ms" | "processing_time_ms":  # a bundle does not depend on time
                 pass
             case _:
-                msg = f"transcripts of bundles have no action {action!r}: nothing would be done; remove it"
-                raise ConfigurationError(msg)
+                fail_unknown("bundles", action)
         return {"out": out, "finished": self._bundle.finished}
 
 
@@ -46,6 +42,3 @@ def _rows(finished: Finished[str, Any]) -> list[list[Any]]:
 
 def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-
-KIND = TranscriptKind(name="bundle", build=_Bundle)

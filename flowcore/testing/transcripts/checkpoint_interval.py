@@ -1,4 +1,4 @@
-"""Transcripts of kind ``checkpoint-interval``: a schedule of checkpoints over a clock that starts at 0.
+"""Runner of transcripts of kind ``checkpoint-interval``: a schedule of checkpoints; the clock starts at 0.
 
 One source in backlog is enough for the longer interval. A switch may bring the next checkpoint forward, and
 never delays it.
@@ -12,9 +12,15 @@ from typing import Any
 
 from flowcore.backlog import CheckpointInterval
 from flowcore.errors import ConfigurationError
-from flowcore.testing.transcripts.runner import Refused, TranscriptKind
+from flowcore.testing.transcripts.runner import fail_unknown, refusing
 
-__all__ = ["KIND", "CheckpointSchedule", "due_times", "schedule_first", "switch_source"]
+__all__ = [
+    "CheckpointIntervalRunner",
+    "CheckpointSchedule",
+    "due_times",
+    "schedule_first",
+    "switch_source",
+]
 
 _UNNAMED = ""
 """The source of a job that "is in backlog at the start", until a source reports a status itself."""
@@ -73,13 +79,10 @@ def due_times(
     return replace(schedule, next_ms=next_ms), tuple(times)
 
 
-class _CheckpointInterval:
+class CheckpointIntervalRunner:
     def __init__(self, operator: Mapping[str, Any]) -> None:
-        try:
+        with refusing(ConfigurationError):
             self._config = CheckpointInterval(operator["interval_ms"], operator.get("backlog_interval_ms"))
-        except ConfigurationError as error:
-            word = "invalid-argument"
-            raise Refused(word) from error
         self._now_ms = 0
         self._schedule = schedule_first(
             self._config, self._now_ms, _sources(operator.get("backlog_at_start"))
@@ -96,12 +99,9 @@ class _CheckpointInterval:
             case "end_of_data":
                 self._switch(dict.fromkeys(_sources(argument), False))
             case "in" | "watermark_ms" | "restart" | "end_of_input":
-                pass  # a schedule is plain data, and records do not change it
+                pass  # none of these changes a schedule
             case _:
-                msg = (
-                    f"transcripts of checkpoints have no action {action!r}: nothing would be done; remove it"
-                )
-                raise ConfigurationError(msg)
+                fail_unknown("checkpoints", action)
         return {}
 
     def _switch(self, reports: Mapping[str, bool]) -> None:
@@ -113,7 +113,7 @@ class _CheckpointInterval:
 
 
 def _sources(written: Any) -> Iterable[str]:
-    """The sources that are meant by a name, a list of names, ``{name: true}``, or just ``true``."""
+    """The sources given as a name, a list of names, ``{name: true}``, or just ``true``."""
     match written:
         case None | False:
             return ()
@@ -125,10 +125,3 @@ def _sources(written: Any) -> Iterable[str]:
             return tuple(source for source, backlog in written.items() if backlog)
         case _:
             return tuple(written)
-
-
-KIND = TranscriptKind(
-    name="checkpoint-interval",
-    build=_CheckpointInterval,
-    actions=frozenset({"backlog", "end_of_data"}),
-)

@@ -1,4 +1,4 @@
-"""How transcripts write stream elements: ``{record: [v, ts]}``, ``{watermark: t}``, ``{status: idle}`` ..."""
+"""Stream elements as in transcripts: ``{record: [v, ts]}``, ``{watermark: t}``, ``{status: idle}``."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ __all__ = ["format_element", "parse_element"]
 
 
 def parse_element(written: Mapping[str, Any]) -> StreamElement[Any]:
-    """The element that a transcript writes so.
+    """Read an element.
 
     Raises:
-        ConfigurationError: It writes something else.
+        ConfigurationError: It is not a stream element.
     """
     match written:
         case {"record": [value, timestamp_ms]}:
@@ -40,12 +40,12 @@ def parse_element(written: Mapping[str, Any]) -> StreamElement[Any]:
         case {"end_of_input": True}:
             return EndOfInput()
         case _:
-            msg = f"{written!r} is no stream element: it could not be written; see the transcripts' README"
+            msg = f"{written!r} is not a stream element: it could not be written; see the transcripts' README"
             raise ConfigurationError(msg)
 
 
 def format_element(element: StreamElement[Any]) -> dict[str, Any]:
-    """How a transcript writes an element."""
+    """Write an element."""
     match element:
         case ValueOnlyRecord():
             return {"record": [element.value, None]}

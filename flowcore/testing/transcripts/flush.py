@@ -1,4 +1,4 @@
-"""Transcripts of kind ``flush``: a buffer behind an operator, in memory; its clock starts at 0."""
+"""Runner of transcripts of kind ``flush``: a flush buffer in memory; the clock starts at 0."""
 
 from __future__ import annotations
 
@@ -13,22 +13,23 @@ from flowcore.flush.buffer import Released
 from flowcore.flush.buffering import Control, control, input_idle, look, record, start
 from flowcore.flush.snapshots import restore, snapshot
 from flowcore.testing.transcripts.elements import format_element, parse_element
-from flowcore.testing.transcripts.runner import Refused, TranscriptKind
+from flowcore.testing.transcripts.runner import fail_unknown, refusing
 
-__all__ = ["KIND", "flush_config"]
+__all__ = ["FlushRunner", "flush_config"]
 
 _Row = list[Any]
-"""A record's value: key and value of the row."""
+"""Key and value of a row, which are the value of its record."""
 
 
-class _Flush:
+class FlushRunner:
     def __init__(self, operator: Mapping[str, Any]) -> None:
         self._config = flush_config(operator)
         self._buffer: Buffer[str, _Row] = start()
         self._now_ms = 0
 
     def act(self, action: str, argument: Any, /) -> Mapping[str, Any]:
-        return {"out": [_shown(element) for element in self._act(action, argument) if not _is_end(element)]}
+        out = self._act(action, argument)
+        return {"out": [_format(element) for element in out if not isinstance(element, EndOfInput)]}
 
     def _act(self, action: str, argument: Any) -> Released[_Row]:
         match action:
@@ -38,7 +39,7 @@ class _Flush:
                 return self._control(Watermark(argument))
             case "watermark_status" | "latency_marker":
                 element = parse_element({action: argument})
-                assert not isinstance(element, Record)  # noqa: S101 - neither action writes one
+                assert not isinstance(element, Record)  # noqa: S101 - neither action gives one
                 return self._control(element)
             case "processing_time_ms":
                 self._now_ms = argument
@@ -51,11 +52,10 @@ class _Flush:
                 self._buffer = restore(json.loads(json.dumps(snapshot(self._buffer))))
                 return ()
             case _:
-                msg = f"transcripts of flush have no action {action!r}: nothing would be done; remove it"
-                raise ConfigurationError(msg)
+                return fail_unknown("flush", action)
 
     def _record(self, key: Any, value: Any, timestamp_ms: int | None = None) -> Released[_Row]:
-        # As JSON, 1 and true are two keys, and a list is one.
+        # In JSON, 1 and true are two keys, and a list is a key.
         written = json.dumps(key, sort_keys=True)
         return record(self._config, self._buffer, written, Record([key, value], timestamp_ms), self._now_ms)
 
@@ -64,36 +64,21 @@ class _Flush:
 
 
 def flush_config(operator: Mapping[str, Any]) -> BufferOutput:
-    """What the ``operator`` section of a transcript asks for.
+    """The configuration in the ``operator`` section of a transcript.
 
     Raises:
-        Refused: Building it has to fail.
+        Refused: It is not valid.
     """
-    try:
+    with refusing(ConfigurationError):
         return BufferOutput(
             operator.get("interval_ms"),
             keyed=operator.get("keyed", True),
             memory_buffer_only=operator.get("memory_buffer_only", False),
             max_entries=operator.get("max_entries"),
         )
-    except ConfigurationError as error:
-        word = "invalid-argument"
-        raise Refused(word) from error
 
 
-def _is_end(element: StreamElement[_Row]) -> bool:
-    return isinstance(element, EndOfInput)
-
-
-def _shown(element: StreamElement[_Row]) -> dict[str, Any]:
+def _format(element: StreamElement[_Row]) -> dict[str, Any]:
     if isinstance(element, Record):
         return {"record": [*element.value, element.timestamp_ms]}
     return format_element(element)
-
-
-KIND = TranscriptKind(
-    name="flush",
-    build=_Flush,
-    actions=frozenset({"input_idle", "latency_marker", "watermark_status"}),
-    in_order=True,
-)

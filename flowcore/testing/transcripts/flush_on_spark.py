@@ -1,8 +1,8 @@
-"""Transcripts of kind ``flush`` on Spark: each step is one micro-batch of a buffer on one key group.
+"""Runner of transcripts of kind ``flush`` on Spark: each step is one micro-batch of a buffer.
 
-A millisecond of a transcript is `_TICKS` of the query's clock, so that a batch in which the input is idle can
-come behind another one at the same time. An interval is shorter by half of one: it has passed when it has in
-the transcript.
+A millisecond of a transcript is `_TICKS` milliseconds of the query's clock, so that a batch with idle input
+can follow another batch at the same time. An interval is half a millisecond shorter, so that it has elapsed
+where it has elapsed in the transcript.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from typing import Any
 import pyarrow as pa
 
 from flowcore.elements import MAX_TIMESTAMP_MS, LatencyMarker, StreamElement, Watermark, WatermarkStatus
-from flowcore.errors import ConfigurationError
 from flowcore.flush.keyed import ELEMENTS, FlushBuffers
 from flowcore.keyed.operator import StepOutputs
 from flowcore.serializers.formats.raw import RawFormat
@@ -24,22 +23,22 @@ from flowcore.serializers.tagged import TaggedSerializer
 from flowcore.testing.stepped_query import SteppedQuery
 from flowcore.testing.transcripts.elements import format_element, parse_element
 from flowcore.testing.transcripts.flush import flush_config
+from flowcore.testing.transcripts.runner import fail_unknown
 
-__all__ = ["FlushSteps"]
+__all__ = ["SparkFlushRunner"]
 
 _TICKS = 1000
 _TYPES: dict[str, pa.DataType] = {"key": pa.string(), "value": pa.string(), "timestamp_ms": pa.int64()}
 _ROWS = pa.schema(_TYPES)
-_NOTHING: Mapping[str, Any] = {"_record": False}
-"""Input that is no record of the buffer's."""
+_NO_RECORD: Mapping[str, Any] = {"_record": False}
 _SERIALIZER: TaggedSerializer[bytes] = TaggedSerializer(RawFormat())
 
 
-class FlushSteps:
-    """A buffer in the course of one transcript.
+class SparkFlushRunner:
+    """A buffer during one transcript.
 
     Args:
-        operator: What the transcript says of it.
+        operator: The transcript's ``operator`` section.
         spark: A session with the configuration of live queries.
         folder: An empty folder.
     """
@@ -50,62 +49,56 @@ class FlushSteps:
             config = replace(config, interval_ms=(config.interval_ms or 0) * _TICKS - _TICKS // 2)
         keys = ("key",) if config.keyed else ()
         buffers = FlushBuffers(config=config, quiet_ms=0, keys=keys, timestamp="timestamp_ms", rows=_ROWS)
-        self._steps = SteppedQuery(
+        self._query = SteppedQuery(
             spark, buffers, rows=_ROWS, keys=keys, folder=folder, key_groups=1, clock_ms=0, relays=True
         )
-        self._steps.__enter__()
-        self._steps.step([_NOTHING])  # the first interval begins at 0
+        self._query.start()
+        self._query.step([_NO_RECORD])  # the first interval begins at 0
 
     def close(self) -> None:
-        """Stop the query."""
-        self._steps.__exit__(None, None, None)
+        self._query.stop()
 
     def act(self, action: str, argument: Any, /) -> Mapping[str, Any]:
-        """Do one step and say what was seen."""
+        query = self._query
         match action:
             case "in":
-                seen = self._steps.step([_row(*row) for row in argument])
+                outputs = query.step([_row(*row) for row in argument])
             case "watermark_ms":
-                seen = self._steps.step([Watermark(argument)])
+                outputs = query.step([Watermark(argument)])
             case "watermark_status" | "latency_marker":
-                seen = self._steps.step([_control(action, argument)])
+                element = parse_element({action: argument})
+                assert isinstance(element, WatermarkStatus | LatencyMarker)  # noqa: S101 - by the action
+                outputs = query.step([element])
             case "processing_time_ms":
-                self._steps.clock_ms = argument * _TICKS
-                seen = self._steps.step([_NOTHING])
+                query.clock_ms = argument * _TICKS
+                outputs = query.step([_NO_RECORD])
             case "input_idle":
-                self._steps.clock_ms = (self._steps.clock_ms or 0) + 1
-                seen = self._steps.step([])
+                query.clock_ms = (query.clock_ms or 0) + 1
+                outputs = query.step([])
             case "end_of_input":
-                seen = self._steps.step([Watermark(MAX_TIMESTAMP_MS)])
+                outputs = query.step([Watermark(MAX_TIMESTAMP_MS)])
             case "restart":
-                self._steps.restart()
+                query.restart()
                 return {}
             case _:
-                msg = f"transcripts of flush have no action {action!r}: nothing would be done; remove it"
-                raise ConfigurationError(msg)
-        return {"out": _shown(seen)}
+                fail_unknown("flush", action)
+        return {"out": _format(outputs)}
 
 
 def _row(key: Any, value: Any, timestamp_ms: int | None = None) -> Mapping[str, Any]:
-    # As JSON, 1 and true are two keys, and a list is one.
+    # In JSON, 1 and true are two keys, and a list is a key.
     texts = (json.dumps(key, sort_keys=True), json.dumps(value))
     return {"key": texts[0], "value": texts[1], "timestamp_ms": timestamp_ms}
 
 
-def _control(action: str, argument: Any) -> WatermarkStatus | LatencyMarker:
-    element = parse_element({action: argument})
-    assert isinstance(element, WatermarkStatus | LatencyMarker)  # noqa: S101 - the actions write no other
-    return element
-
-
-def _shown(seen: StepOutputs) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
-    for output, batch in seen.batches:
+def _format(outputs: StepOutputs) -> list[dict[str, Any]]:
+    out: list[dict[str, Any]] = []
+    for output, batch in outputs.batches:
         for row in batch.to_pylist():
             if output == ELEMENTS:
                 element: StreamElement[bytes] = _SERIALIZER.decode(row["element"])
-                found += [] if element == Watermark(MAX_TIMESTAMP_MS) else [format_element(element)]
+                out += [] if element == Watermark(MAX_TIMESTAMP_MS) else [format_element(element)]
             else:
                 values = [json.loads(row[name]) for name in ("key", "value")]
-                found.append({"record": [*values, row["timestamp_ms"]]})
-    return found + [format_element(marker) for marker in seen.markers]
+                out.append({"record": [*values, row["timestamp_ms"]]})
+    return out + [format_element(marker) for marker in outputs.markers]

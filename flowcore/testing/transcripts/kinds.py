@@ -1,32 +1,39 @@
-"""The kinds of transcripts that can be replayed here, by name."""
+"""The registry of the kinds of transcripts that can be replayed in memory."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from flowcore.testing.transcripts import (
-    backlog,
-    bundle,
-    checkpoint_interval,
-    flush,
-    serializer,
-    session_merge,
-    watermarks,
-    window,
-)
+from flowcore.testing.transcripts.backlog import BacklogRunner
+from flowcore.testing.transcripts.bundle import BundleRunner
+from flowcore.testing.transcripts.checkpoint_interval import CheckpointIntervalRunner
+from flowcore.testing.transcripts.flush import FlushRunner
 from flowcore.testing.transcripts.runner import TranscriptKind
+from flowcore.testing.transcripts.serializer import SerializerRunner
+from flowcore.testing.transcripts.session_merge import SessionMergeRunner, agrees_with_merge
+from flowcore.testing.transcripts.watermarks import WatermarkRunner
+from flowcore.testing.transcripts.window import WindowRunner
 
 __all__ = ["KINDS"]
 
-_ALL: tuple[TranscriptKind, ...] = (
-    backlog.KIND,
-    bundle.KIND,
-    checkpoint_interval.KIND,
-    flush.KIND,
-    serializer.KIND,
-    session_merge.KIND,
-    watermarks.KIND,
-    window.KIND,
-)
-
-KINDS: Mapping[str, TranscriptKind] = {kind.name: kind for kind in _ALL}
+KINDS: Mapping[str, TranscriptKind] = {
+    "backlog": TranscriptKind(build=BacklogRunner),
+    "bundle": TranscriptKind(build=BundleRunner),
+    "checkpoint-interval": TranscriptKind(
+        build=CheckpointIntervalRunner, actions=frozenset({"backlog", "end_of_data"})
+    ),
+    "flush": TranscriptKind(
+        build=FlushRunner,
+        actions=frozenset({"input_idle", "latency_marker", "watermark_status"}),
+        in_order=True,
+    ),
+    "serializer": TranscriptKind(
+        build=SerializerRunner,
+        actions=frozenset({"write", "read_timestamp_of", "through_event", "settings"}),
+    ),
+    "session-merge": TranscriptKind(
+        build=SessionMergeRunner, actions=frozenset({"merge", "add", "retire"}), agrees=agrees_with_merge
+    ),
+    "watermarks": TranscriptKind(build=WatermarkRunner),
+    "window": TranscriptKind(build=WindowRunner),
+}

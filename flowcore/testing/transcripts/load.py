@@ -1,8 +1,8 @@
-"""Loading: what does a transcript file say?
+"""Loader of transcript files.
 
-YAML as of version 1.2: only ``true`` and ``false`` are booleans, integers are decimal and keep all 64
-bits, and ``yes``, ``1:30`` and ``2024-01-01`` are text. A bare ``min`` or ``max`` is the end of signed
-64-bit time, unless it is the name of a field.
+They are YAML 1.2: only ``true`` and ``false`` are booleans, integers are decimal and keep all 64
+bits, and ``yes``, ``1:30`` and ``2024-01-01`` are text. A bare ``min`` or ``max`` is the first or last
+time in signed 64 bits, unless it is the name of a field.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class Transcript:
     """One file.
 
     Attributes:
-        path: Where it was read.
+        path: The file.
         name: The law that it shows.
         operator: Its kind and settings.
         steps: Actions with their expectations, in order.
-        error: The word with which building the operator must fail, if it must.
+        error: The word with which the operator must be refused; None if it must be built.
     """
 
     path: Path
@@ -43,7 +43,6 @@ class Transcript:
 
     @property
     def kind(self) -> str:
-        """What sort of operator it is about."""
         return str(self.operator["kind"])
 
 
@@ -58,7 +57,7 @@ def load(path: Path) -> Transcript:
         case {"operator": {"kind": str()} as operator}:
             steps = found.get("steps") or []
         case _:
-            msg = f"{path} has no operator with a kind: it would not be known what to run; add operator.kind"
+            msg = f"{path} has no operator with a kind: nothing could be run; add operator.kind"
             raise ConfigurationError(msg)
     if not isinstance(steps, list) or not all(isinstance(step, dict) for step in steps):
         msg = f"{path}: steps is not a list of mappings: nothing could be run; write one '- action:' a step"
@@ -67,15 +66,15 @@ def load(path: Path) -> Transcript:
 
 
 def read_yaml(path: Path) -> Any:
-    """What a file says, read as transcripts are.
+    """Read a YAML file as transcripts are read.
 
     Raises:
-        ConfigurationError: It is no YAML.
+        ConfigurationError: It is not YAML.
     """
     try:
         return yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)  # noqa: S506 - a SafeLoader
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        msg = f"{path} cannot be read as YAML ({error}): it would show nothing; mend the file"
+        msg = f"{path} cannot be read as YAML ({error}): nothing could be read; correct the file"
         raise ConfigurationError(msg) from error
 
 
@@ -90,7 +89,7 @@ class _Loader(yaml.SafeLoader):
         names = [key for key, _ in pairs]
         twice = [key for key in names if names.count(key) > 1]
         if twice:
-            problem = f"the field {twice[0]!r} stands there twice"
+            problem = f"the field {twice[0]!r} is given twice"
             raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
         return {key: self.construct_object(value, deep=deep) for key, value in pairs}
 

@@ -1,4 +1,4 @@
-"""The kinds of transcripts that can be replayed on Spark, in one session; the clock is moved by hand."""
+"""The kinds of transcripts that can be replayed on Spark, in one session with a manual clock."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from typing import Any
 
 from flowcore.settings import Settings
 from flowcore.spark.run.session import live_session, session
-from flowcore.testing.transcripts import flush, window
-from flowcore.testing.transcripts.flush_on_spark import FlushSteps
+from flowcore.testing.transcripts.flush_on_spark import SparkFlushRunner
+from flowcore.testing.transcripts.kinds import KINDS
 from flowcore.testing.transcripts.runner import TranscriptKind
-from flowcore.testing.transcripts.window_on_spark import WindowSteps
+from flowcore.testing.transcripts.window_on_spark import SparkWindowRunner
 
 __all__ = ["AT_ONCE", "kinds_on", "kinds_on_spark"]
 
 AT_ONCE = 3
-"""Transcripts that are replayed side by side: a batch waits for files and Python most of its time."""
+"""How many transcripts are replayed in parallel: a batch mostly waits for files and Python."""
 
 
 @contextmanager
 def kinds_on_spark() -> Iterator[Mapping[str, TranscriptKind]]:
-    """The kinds that can be replayed, on a session that lives as long as the context."""
+    """Provide the kinds on a session of their own, which the context stops."""
     folder = Path(tempfile.mkdtemp(prefix="flowcore-replay-"))
     settings = Settings.of({"state.dir": folder, "execution.short-lived": "true"})
     try:
@@ -40,18 +40,18 @@ def kinds_on(spark: Any, folder: Path) -> Mapping[str, TranscriptKind]:
 
     Args:
         spark: The Spark session.
-        folder: Where checkpoints go.
+        folder: The folder of the checkpoints.
     """
     settings = Settings.of({"state.dir": folder, "execution.shuffle-partitions": 1})
     live = live_session(spark, settings)
 
-    def windows(operator: Mapping[str, Any]) -> WindowSteps:
-        return WindowSteps(operator, live, Path(tempfile.mkdtemp(dir=folder)))
+    def windows(operator: Mapping[str, Any]) -> SparkWindowRunner:
+        return SparkWindowRunner(operator, live, Path(tempfile.mkdtemp(dir=folder)))
 
-    def buffers(operator: Mapping[str, Any]) -> FlushSteps:
-        return FlushSteps(operator, live, Path(tempfile.mkdtemp(dir=folder)))
+    def buffers(operator: Mapping[str, Any]) -> SparkFlushRunner:
+        return SparkFlushRunner(operator, live, Path(tempfile.mkdtemp(dir=folder)))
 
     return {
-        "window": replace(window.KIND, build=windows, close=WindowSteps.close),
-        "flush": replace(flush.KIND, build=buffers, close=FlushSteps.close),
+        "window": replace(KINDS["window"], build=windows, close=SparkWindowRunner.close),
+        "flush": replace(KINDS["flush"], build=buffers, close=SparkFlushRunner.close),
     }

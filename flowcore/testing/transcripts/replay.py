@@ -1,4 +1,4 @@
-"""Replaying: does an implementation show, in each step, exactly what a transcript expects?"""
+"""Replay of transcripts: each step is run, and its observations are compared with the expectations."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from flowcore.testing.transcripts.runner import COMMON_ACTIONS, Refused, Runner,
 __all__ = ["NOTHING_WHEN_MISSING", "Difference", "Outcome", "replay_transcript", "same"]
 
 NOTHING_WHEN_MISSING = ("out", "late", "dropped", "emits", "triggers", "into")
-"""Expectations that mean "nothing" where a step does not name them; all others are then not checked."""
+"""Expectations that mean "nothing" where a step does not name them; others are then not checked."""
 
 _ROWS = ("out", "late")
 _REMARKS = ("error", "note", "out_any_order")
@@ -23,14 +23,14 @@ _REMARKS = ("error", "note", "out_any_order")
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Where something else was seen than expected.
+    """The first observation that differs from its expectation.
 
     Attributes:
         step: The step's number from 1; 0 for building the operator.
-        action: What was done.
-        name: The expectation, ``error`` where it is about being refused.
-        expected: What it asks for.
-        seen: What was seen.
+        action: The step's action.
+        name: The expectation; ``error`` if it is about a refusal.
+        expected: The expected value.
+        seen: The observed value.
     """
 
     step: int
@@ -42,13 +42,12 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How one transcript went.
+    """The result of one replay.
 
     Attributes:
         transcript: What was replayed.
-        steps: Steps that agreed.
-        difference: What the first step that did not agree expected and what was seen; None if all
-            agreed.
+        steps: The number of steps that agreed.
+        difference: Why the next step did not agree; None if all agreed.
     """
 
     transcript: Transcript
@@ -57,40 +56,33 @@ class Outcome:
 
     @property
     def passed(self) -> bool:
-        """Every step agreed."""
         return self.difference is None
 
     @property
     def disagreement(self) -> str | None:
-        """The difference as a sentence, None if there is none."""
+        """The difference as a sentence."""
         if self.difference is None:
             return None
-        found = self.difference
-        where = (
-            f"{self.transcript.path.name} step {found.step} ({found.action})" if found.step else "building"
-        )
-        if found.name == "error":
-            return f"{where}: should be refused with {found.expected!r}, was refused with {found.seen!r}"
-        return f"{where}: {found.name} should be {found.expected!r}, was {found.seen!r}"
+        each = self.difference
+        where = f"{self.transcript.path.name} step {each.step} ({each.action})" if each.step else "building"
+        if each.name == "error":
+            return f"{where}: should be refused with {each.expected!r}, was refused with {each.seen!r}"
+        return f"{where}: {each.name} should be {each.expected!r}, was {each.seen!r}"
 
 
 def replay_transcript(transcript: Transcript | Path, kinds: Mapping[str, TranscriptKind] = KINDS) -> Outcome:
-    """Run one transcript, up to the first step that disagrees.
-
-    Args:
-        transcript: What to run.
-        kinds: On what to run it.
+    """Run one transcript, up to the first step that does not agree.
 
     Raises:
-        ConfigurationError: The file is no transcript, its kind is not among the kinds, or a step has
-            not exactly one action.
+        ConfigurationError: The file is not a transcript, its kind is not among ``kinds``, or a step does not
+            have exactly one action.
     """
     if isinstance(transcript, Path):
         transcript = load(transcript)
     kind = kinds.get(transcript.kind)
     if kind is None:
         msg = (
-            f"{transcript.path}: kind {transcript.kind!r} cannot be replayed here: nothing would be shown; "
+            f"{transcript.path}: kind {transcript.kind!r} cannot be replayed here: nothing could be shown; "
             f"the kinds are {', '.join(kinds)}"
         )
         raise ConfigurationError(msg)
@@ -120,8 +112,8 @@ def _step(
     actions = [name for name in step if name in COMMON_ACTIONS | kind.actions]
     if len(actions) != 1:
         msg = (
-            f"{path.name} step {number} has {len(actions)} actions ({', '.join(actions) or 'none'}): it "
-            f"would not be known what to do; write one of {', '.join(sorted(COMMON_ACTIONS | kind.actions))}"
+            f"{path.name} step {number} has {len(actions)} actions ({', '.join(actions) or 'none'}): "
+            f"nothing could be done; write one of {', '.join(sorted(COMMON_ACTIONS | kind.actions))}"
         )
         raise ConfigurationError(msg)
     (action,) = actions
@@ -157,7 +149,7 @@ def _agrees(kind: TranscriptKind, name: str, expected: Any, seen: Mapping[str, A
 
 
 def same(expected: Any, seen: Any) -> bool:
-    """Equal, where lists and tuples are the same and ``1`` is not ``true``."""
+    """Whether two values are equal; a list equals a tuple, and ``1`` does not equal ``true``."""
     match expected, seen:
         case (bool(), _) | (_, bool()):
             return expected is seen
@@ -170,7 +162,7 @@ def same(expected: Any, seen: Any) -> bool:
 
 
 def _same_rows(expected: Sequence[Sequence[Any]], seen: Sequence[Sequence[Any]]) -> bool:
-    """Equal as multisets; a row's window is compared only where one is expected."""
+    """Whether rows are equal as multisets; a row's window is compared only if one is expected."""
     left = list(seen)
     for row in sorted(expected, key=len, reverse=True):
         for index, candidate in enumerate(left):
@@ -183,7 +175,7 @@ def _same_rows(expected: Sequence[Sequence[Any]], seen: Sequence[Sequence[Any]])
 
 
 def _same_in_order(expected: Sequence[Any], seen: Sequence[Any]) -> bool:
-    """Equal as lists, where a group stands for as many as it holds, in any order."""
+    """Whether lists are equal, where a group stands for its members in any order."""
     rest = list(seen)
     for item in expected:
         group = list(_flat(item))

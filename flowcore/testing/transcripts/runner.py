@@ -1,18 +1,21 @@
-"""The seam between transcripts and what they are run on: runners, and the kinds that build them."""
+"""Runners of transcripts: the contract of a runner, and the declaration of a kind."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
-__all__ = ["COMMON_ACTIONS", "Refused", "Runner", "TranscriptKind"]
+from flowcore.errors import ConfigurationError
+
+__all__ = ["COMMON_ACTIONS", "Refused", "Runner", "TranscriptKind", "fail_unknown", "refusing"]
 
 COMMON_ACTIONS = frozenset({"in", "watermark_ms", "processing_time_ms", "restart", "end_of_input"})
 
 
 class Refused(Exception):  # noqa: N818 - it is an answer, not an error
-    """What was asked is refused, as a transcript may expect.
+    """The operator refuses a step or its configuration, which a transcript may expect.
 
     Args:
         word: The README's word for it, for instance ``"invalid-argument"``.
@@ -23,40 +26,54 @@ class Refused(Exception):  # noqa: N818 - it is an answer, not an error
         self.word = word
 
 
+@contextmanager
+def refusing(error: type[Exception], word: str = "invalid-argument") -> Iterator[None]:
+    """Turn an error of the operator into `Refused`."""
+    try:
+        yield
+    except error as refusal:
+        raise Refused(word) from refusal
+
+
+def fail_unknown(subject: str, action: str) -> NoReturn:
+    """Raise the error for an action that a kind of transcripts does not have."""
+    msg = f"transcripts of {subject} have no action {action!r}: nothing would be done; remove it"
+    raise ConfigurationError(msg)
+
+
 class Runner(Protocol):
-    """One operator in the course of one transcript."""
+    """One operator during one transcript."""
 
     def act(self, action: str, argument: Any, /) -> Mapping[str, Any]:
-        """Do one step and say what was seen.
+        """Perform one step.
 
         Args:
             action: The step's action, for instance ``"in"`` or ``"watermark_ms"``.
-            argument: What the step says about it, as read from the file.
+            argument: The action's value in the file.
 
         Returns:
-            What was seen, by the names of the README's expectations.
+            The observations, by the README's names of expectations.
 
         Raises:
-            Refused: The action is refused; nothing has changed.
+            Refused: The operator refuses the action; nothing has changed.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TranscriptKind:
-    """How transcripts of one kind are run.
+    """How transcripts of one kind are replayed.
 
     Attributes:
-        name: The file's ``operator.kind``.
-        actions: Names of actions that this kind has beyond `COMMON_ACTIONS`.
-        build: A runner from the file's ``operator`` section; raises `Refused` where building fails.
-        in_order: What ``out`` shows is a list in order, in which ``{any_order: [...]}`` stands for the next
-            few in any order; if not, it is a multiset.
-        agrees: Whether what was seen meets one expectation: its name, what is expected, all that was
-            seen in this step. None stands for "compare as usual".
+        build: Makes a runner from the file's ``operator`` section; raises `Refused` where building fails.
+        actions: The actions of this kind in addition to `COMMON_ACTIONS`.
+        in_order: ``out`` is a list in order, in which ``{any_order: [...]}`` stands for its items in any
+            order; if not, ``out`` is a multiset.
+        agrees: Compares one expectation: its name, the expected value, all observations of the step. None
+            stands for the usual comparison.
+        close: Releases what a runner holds.
     """
 
-    name: str
     build: Callable[[Mapping[str, Any]], Runner]
     actions: frozenset[str] = frozenset()
     in_order: bool = False

@@ -1,4 +1,4 @@
-"""Transcripts of kind ``serializer``: elements through the Python codecs, values as JSON."""
+"""Runner of transcripts of kind ``serializer``: elements through the Python serializers, values as JSON."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from flowcore.planner.rules.timestamps import uses_timestamps
 from flowcore.serializers import LatencyMarkerEventSerializer, TaggedSerializer, ValueOnlySerializer
 from flowcore.settings import Settings
 from flowcore.testing.transcripts.elements import format_element, parse_element
-from flowcore.testing.transcripts.runner import Refused, TranscriptKind
+from flowcore.testing.transcripts.runner import Refused
 from flowcore.watermarks import WatermarkStrategy, monotonous
 
-__all__ = ["KIND"]
+__all__ = ["SerializerRunner"]
 
 _OPERATOR = "transcript"
 
 
 class _AnyJson:
-    """Whatever YAML can hold."""
+    """A format for all values of YAML."""
 
     name = "any-json"
     version = 1
@@ -45,8 +45,6 @@ _SERIALIZERS: Mapping[str, Callable[..., TaggedSerializer[Any] | ValueOnlySerial
     "tagged": TaggedSerializer,
     "value-only": ValueOnlySerializer,
 }
-
-
 _NO_STRATEGY = (None, False, "none", "no_watermarks", "no-watermarks")
 _WORDS: Mapping[type[FlowcoreError], str] = {
     ElementError: "invalid-argument",
@@ -55,11 +53,11 @@ _WORDS: Mapping[type[FlowcoreError], str] = {
 }
 
 
-class _Serializer:
+class SerializerRunner:
     def __init__(self, operator: Mapping[str, Any]) -> None:
         mode = operator.get("mode", "tagged")
         if mode not in _SERIALIZERS:
-            msg = f"mode {mode!r} is none of {', '.join(_SERIALIZERS)}: it would not be known what to write"
+            msg = f"mode {mode!r} is none of {', '.join(_SERIALIZERS)}: nothing could be written; use one"
             raise ConfigurationError(msg)
         self._values = _AnyJson()
         self._serializer = _SERIALIZERS[mode](self._values, _OPERATOR)
@@ -98,7 +96,7 @@ class _Serializer:
 
 
 def _mode(given: Mapping[str, Any]) -> str:
-    """The mode of a job with these settings, its watermark strategy among them; times are milliseconds."""
+    """The mode of a job with these settings and watermark strategies; times are in milliseconds."""
     settings: dict[str, Any] = {}
     strategies: list[WatermarkStrategy | None] = []
     for key, value in given.items():
@@ -116,10 +114,3 @@ def _through_event(operator_id: str, subtask: int, marked_ms: int) -> list[Any]:
     event = LatencyMarkerEvent.from_marker(LatencyMarker(marked_ms, operator_id, subtask))
     marker = events.decode(events.encode(event)).to_marker()
     return [marker.operator_id, marker.subtask, marker.marked_ms]
-
-
-KIND = TranscriptKind(
-    name="serializer",
-    build=_Serializer,
-    actions=frozenset({"write", "read_timestamp_of", "through_event", "settings"}),
-)

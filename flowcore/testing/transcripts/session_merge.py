@@ -1,68 +1,84 @@
-"""Transcripts of kind ``session-merge``: merging alone, without records or time."""
+"""Runner of transcripts of kind ``session-merge``: merging of windows alone, without records or time."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from flowcore.errors import ConfigurationError
-from flowcore.testing.transcripts.runner import Refused, TranscriptKind
-from flowcore.windows.merging import apply_merge, merge_groups, plan_merge
+from flowcore.testing.transcripts.runner import Refused, fail_unknown
+from flowcore.windows.merging import apply_merge, plan_merge
 from flowcore.windows.window import TimeWindow
 
-__all__ = ["KIND"]
+__all__ = ["SessionMergeRunner", "agrees_with_merge", "merge_groups"]
 
 _ANY_ORDER = ("into", "merged", "merged_states", "live")
 
 
-class _Merging:
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Windows that overlap or touch, and the window that covers them."""
+
+    window: TimeWindow
+    members: tuple[TimeWindow, ...]
+
+
+def merge_groups(windows: Iterable[TimeWindow], *, lazy_below: int = 2) -> tuple[_Group, ...]:
+    """Group the windows that overlap or touch, earliest first; a window that stands alone is in no group.
+
+    >>> [group.window for group in merge_groups([TimeWindow(0, 2), TimeWindow(2, 3), TimeWindow(7, 8)])]
+    [TimeWindow(start_ms=0, end_ms=3)]
+    """
+    groups: list[_Group] = []
+    for window in sorted(set(windows)):
+        if groups and groups[-1].window.touches(window):
+            last = groups[-1]
+            groups[-1] = _Group(last.window.cover(window), (*last.members, window))
+        else:
+            groups.append(_Group(window, (window,)))
+    return tuple(group for group in groups if len(group.members) >= max(lazy_below, 2))
+
+
+class SessionMergeRunner:
     def __init__(self, operator: Mapping[str, Any]) -> None:
         self._lazy_below = operator.get("lazy_below") or 2
         self._live: dict[TimeWindow, TimeWindow] = {}
 
     def act(self, action: str, argument: Any, /) -> Mapping[str, Any]:
+        observed: dict[str, Any] = {}
         match action:
             case "merge":
-                windows = [TimeWindow(*window) for window in argument]
-                groups = merge_groups(windows, lazy_below=self._lazy_below)
-                return {"into": [{"window": _shown(g.window), "of": _all_shown(g.of)} for g in groups]}
+                groups = merge_groups((TimeWindow(*each) for each in argument), lazy_below=self._lazy_below)
+                return {"into": [{"window": _pair(g.window), "of": _pairs(g.members)} for g in groups]}
             case "add":
-                return {**self._add(TimeWindow(*argument)), **self._shown_live()}
+                observed = self._add(TimeWindow(*argument))
             case "retire":
-                self._retire(TimeWindow(*argument))
-                return self._shown_live()
+                if self._live.pop(TimeWindow(*argument), None) is None:
+                    word = "invalid-argument"
+                    raise Refused(word)
             case "restart":
-                self._restart()
-                return self._shown_live()
+                written = json.dumps([[_pair(window), _pair(state)] for window, state in self._live.items()])
+                self._live = {
+                    TimeWindow(*window): TimeWindow(*state) for window, state in json.loads(written)
+                }
             case _:
-                msg = f"transcripts of merging have no action {action!r}: nothing would be done; remove it"
-                raise ConfigurationError(msg)
+                fail_unknown("merging", action)
+        return {**observed, "live": _pairs(self._live)}
 
     def _add(self, window: TimeWindow) -> dict[str, Any]:
         merge = plan_merge(self._live, window, lazy_below=self._lazy_below)
         apply_merge(self._live, merge)
         return {
-            "window": _shown(merge.window),
-            "state": _shown(merge.state),
-            "merged": _all_shown(merge.merged),
-            "merged_states": _all_shown(merge.merged_states),
+            "window": _pair(merge.window),
+            "state": _pair(merge.state),
+            "merged": _pairs(merge.merged),
+            "merged_states": _pairs(merge.merged_states),
         }
 
-    def _retire(self, window: TimeWindow) -> None:
-        if self._live.pop(window, None) is None:
-            word = "invalid-argument"
-            raise Refused(word)
 
-    def _restart(self) -> None:
-        written = json.dumps([[_shown(window), _shown(state)] for window, state in self._live.items()])
-        self._live = {TimeWindow(*window): TimeWindow(*state) for window, state in json.loads(written)}
-
-    def _shown_live(self) -> dict[str, Any]:
-        return {"live": _all_shown(self._live)}
-
-
-def _agrees(name: str, expected: Any, seen: Mapping[str, Any]) -> bool | None:
+def agrees_with_merge(name: str, expected: Any, seen: Mapping[str, Any]) -> bool | None:
+    """Compare an expectation about a merge; None for one that is compared as usual."""
     if name == "state_one_of":
         return list(seen.get("state", ())) in [list(window) for window in expected]
     if name == "merged_states_count":
@@ -73,7 +89,7 @@ def _agrees(name: str, expected: Any, seen: Mapping[str, Any]) -> bool | None:
 
 
 def _sorted(items: Sequence[Any]) -> list[str]:
-    """A form in which the order of windows and groups makes no difference."""
+    """Windows and groups as text, in an order that does not depend on theirs."""
     return sorted(
         json.dumps(
             {**item, "of": sorted(item.get("of", ()))} if isinstance(item, Mapping) else list(item),
@@ -83,14 +99,9 @@ def _sorted(items: Sequence[Any]) -> list[str]:
     )
 
 
-def _shown(window: TimeWindow) -> list[int]:
+def _pair(window: TimeWindow) -> list[int]:
     return [window.start_ms, window.end_ms]
 
 
-def _all_shown(windows: Any) -> list[list[int]]:
-    return [_shown(window) for window in windows]
-
-
-KIND = TranscriptKind(
-    name="session-merge", build=_Merging, actions=frozenset({"merge", "add", "retire"}), agrees=_agrees
-)
+def _pairs(windows: Iterable[TimeWindow]) -> list[list[int]]:
+    return [_pair(window) for window in windows]

@@ -1,4 +1,4 @@
-"""Transcripts of kind ``window``: a window operator in the in-memory harness."""
+"""Runner of transcripts of kind ``window``: a window operator in the in-memory harness."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from flowcore.elements import MAX_TIMESTAMP_MS
 from flowcore.errors import ConfigurationError, InvalidWindowError, NoTimestampError
 from flowcore.testing.harness import WindowHarness
-from flowcore.testing.transcripts.runner import Refused, TranscriptKind
+from flowcore.testing.transcripts.runner import fail_unknown, refusing
 from flowcore.testing.window_functions import CollectList, Sum
 from flowcore.windows import (
     CountEvictor,
@@ -26,7 +26,6 @@ from flowcore.windows import (
     WindowAssigner,
     WindowConfig,
     WindowProcess,
-    WindowResult,
 )
 from flowcore.windows.triggers import (
     ContinuousEventTime,
@@ -40,7 +39,7 @@ from flowcore.windows.triggers import (
     Trigger,
 )
 
-__all__ = ["KIND", "window_config"]
+__all__ = ["WindowRunner", "window_config"]
 
 _NAMED = ("kind", "purging")
 _TRIGGERS: Mapping[str, Callable[..., Trigger]] = {
@@ -64,18 +63,16 @@ _FUNCTIONS: Mapping[str, WindowAggregate | WindowProcess] = {
 }
 
 
-class _Windows:
+class WindowRunner:
     def __init__(self, operator: Mapping[str, Any]) -> None:
-        try:
+        with refusing(InvalidWindowError):
             self._harness = WindowHarness(window_config(operator))
-        except InvalidWindowError as error:
-            word = "invalid-argument"
-            raise Refused(word) from error
 
     def act(self, action: str, argument: Any, /) -> Mapping[str, Any]:
         match action:
             case "in":
-                seen = self._feed(argument)
+                with refusing(InvalidWindowError), refusing(NoTimestampError, "no-timestamp"):
+                    seen = self._harness.feed(*argument)
             case "watermark_ms":
                 seen = self._harness.watermark(argument)
             case "end_of_input":
@@ -86,35 +83,27 @@ class _Windows:
                 self._harness.restart()
                 return {}
             case _:
-                msg = f"transcripts of windows have no action {action!r}: nothing would be done; remove it"
-                raise ConfigurationError(msg)
+                fail_unknown("windows", action)
         return {
-            "out": [_row(result) for result in seen.results],
+            "out": [
+                [each.key, each.value, each.timestamp_ms, [each.window_start_ms, each.window_end_ms]]
+                for each in seen.results
+            ],
             "late": [list(record) for record in seen.late],
             "dropped": seen.dropped_records,
         }
 
-    def _feed(self, rows: Any) -> Any:
-        try:
-            return self._harness.feed(*rows)
-        except NoTimestampError as error:
-            word = "no-timestamp"
-            raise Refused(word) from error
-        except InvalidWindowError as error:
-            word = "invalid-argument"
-            raise Refused(word) from error
-
 
 def window_config(operator: Mapping[str, Any]) -> WindowConfig:
-    """What the ``operator`` section of a transcript asks for.
+    """The configuration in the ``operator`` section of a transcript.
 
     Raises:
-        InvalidWindowError: Building it has to fail.
-        ConfigurationError: It asks for something that the README does not know.
+        InvalidWindowError: It is not valid.
+        ConfigurationError: It names something that is not in the README.
     """
     return WindowConfig(
         assigner=_assigner(operator["window"]),
-        function=_known("aggregate", _FUNCTIONS, operator.get("aggregate", "sum")),
+        function=_look_up("aggregate", _FUNCTIONS, operator.get("aggregate", "sum")),
         time=operator.get("time", "event"),
         trigger=_trigger(operator["trigger"]) if operator.get("trigger") else None,
         evictor=_evictor(operator["evictor"]) if operator.get("evictor") else None,
@@ -130,7 +119,7 @@ def _assigner(written: Mapping[str, Any]) -> WindowAssigner:
         case {"kind": "session"}:
             return _dynamic_sessions(written)
         case _:
-            assigner: WindowAssigner = _built(_known("window", _WINDOWS, written["kind"]), written)
+            assigner: WindowAssigner = _build(_look_up("window", _WINDOWS, written["kind"]), written)
             return assigner
 
 
@@ -157,7 +146,7 @@ def _gap_ms(
 
 
 def _trigger(written: Mapping[str, Any]) -> Trigger:
-    trigger: Trigger = _built(_known("trigger", _TRIGGERS, written["kind"]), written)
+    trigger: Trigger = _build(_look_up("trigger", _TRIGGERS, written["kind"]), written)
     return Purging(trigger) if written.get("purging", False) else trigger
 
 
@@ -171,29 +160,20 @@ def _evictor(written: Mapping[str, Any]) -> Evictor:
         case {"kind": "delta", "threshold": threshold}:
             return DeltaEvictor(threshold, after)
         case _:
-            msg = f"evictor {dict(written)!r} is none of the README's: it would not be known what stays"
+            msg = f"evictor {dict(written)!r} is not in the README: nothing could be run; use one that is"
             raise ConfigurationError(msg)
 
 
-def _built(build: Callable[..., Any], written: Mapping[str, Any]) -> Any:
-    given = {name: value for name, value in written.items() if name not in _NAMED}
+def _build(build: Callable[..., Any], written: Mapping[str, Any]) -> Any:
     try:
-        return build(**given)
+        return build(**{name: value for name, value in written.items() if name not in _NAMED})
     except TypeError as error:
         msg = f"{dict(written)!r} has fields that are missing or unknown ({error}): see the README"
         raise ConfigurationError(msg) from error
 
 
-def _known(what: str, known: Mapping[str, Any], kind: str) -> Any:
+def _look_up(what: str, known: Mapping[str, Any], kind: str) -> Any:
     if kind not in known:
-        msg = f"{what} {kind!r} is none of {', '.join(known)}: it would not be known what to run"
+        msg = f"{what} {kind!r} is none of {', '.join(known)}: nothing could be run; use one of these"
         raise ConfigurationError(msg)
     return known[kind]
-
-
-def _row(result: WindowResult) -> list[Any]:
-    window = [result.window_start_ms, result.window_end_ms]
-    return [result.key, result.value, result.timestamp_ms, window]
-
-
-KIND = TranscriptKind(name="window", build=_Windows)

@@ -21,7 +21,7 @@ from flowcore.keyed.store import MemoryStore
 from flowcore.keyed.watermark_progress import WatermarkSource
 from flowcore.process import KeyedProcessFunction
 from flowcore.process.keyed import KeyedProcesses
-from flowcore.testing.process_harness import ProcessHarness
+from flowcore.testing.harness import ProcessHarness
 from flowcore.watermarks.strategies import BoundedOutOfOrderness, WatermarkStrategy
 from tests.unit.process.test_oracle import Everything
 

@@ -16,7 +16,7 @@ from flowcore.process.codec import keys_of, require_layouts, restore
 from flowcore.process.context import ProcessContext
 from flowcore.process.function import Outputs, Record
 from flowcore.process.opening import OpenContext
-from flowcore.testing.process_harness import ProcessHarness
+from flowcore.testing.harness import ProcessHarness
 from flowcore.testing.window_functions import Sum
 
 SECOND = timedelta(seconds=1)

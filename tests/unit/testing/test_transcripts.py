@@ -34,7 +34,7 @@ def _written(tmp_path: Path, text: str) -> Path:
 
 
 def _replayed(tmp_path: Path, text: str, *seen: Mapping[str, Any] | Exception) -> Outcome:
-    kind = TranscriptKind(name="scripted", build=lambda _: _Scripted(list(seen)))
+    kind = TranscriptKind(build=lambda _: _Scripted(list(seen)))
     return replay_transcript(_written(tmp_path, text), {"scripted": kind})
 
 
@@ -73,7 +73,7 @@ def test_load_reads_scalars_as_they_stand(tmp_path: Path, written: str, read: ob
         ("name: x", "has no operator with a kind"),
         ("operator: {kind: x}\nsteps: 4", "not a list of mappings"),
         ("operator: {kind: x}\nsteps: [4]", "not a list of mappings"),
-        ("operator: {kind: x, kind: y}", "'kind' stands there twice"),
+        ("operator: {kind: x, kind: y}", "'kind' is given twice"),
         ("operator: {", "cannot be read as YAML"),
     ],
     ids=["no-kind", "no-list", "no-mapping", "twice", "no-yaml"],
@@ -161,7 +161,7 @@ def test_replay_compares_how_building_fails(
 
     outcome = replay_transcript(
         _written(tmp_path, f"{expected}\nsteps: []"),
-        {"scripted": TranscriptKind(name="scripted", build=build)},
+        {"scripted": TranscriptKind(build=build)},
     )
 
     assert outcome.passed is passed
@@ -170,7 +170,7 @@ def test_replay_compares_how_building_fails(
 def test_replay_hands_each_step_to_the_runner_without_what_is_expected(tmp_path: Path) -> None:
     """A runner cannot answer with what it was told."""
     runner = _Scripted([{}, {"current_ms": 4}])
-    kind = TranscriptKind(name="scripted", build=lambda _: runner)
+    kind = TranscriptKind(build=lambda _: runner)
 
     replay_transcript(
         _written(tmp_path, "steps:\n- in: [[k, 1, max]]\n- restart: true\n  current_ms: 4"),

@@ -205,7 +205,7 @@ def test_transcript_that_says_no_element_is_refused(tmp_path: Path, kind: str, s
     outcome = _replayed(tmp_path, f"operator: {{kind: {kind}}}\nsteps: [{step}]")
 
     assert outcome.disagreement is not None
-    assert "is no stream element" in outcome.disagreement
+    assert "is not a stream element" in outcome.disagreement
 
 
 @pytest.mark.parametrize("kind", ["flush, interval_ms: 1", "bundle, count: 1", "backlog, channels: 1"])
@@ -250,6 +250,6 @@ def test_order_is_compared_except_within_groups(
     """What the README leaves open is left open, and nothing else."""
     path = tmp_path / "case.yaml"
     path.write_text(f"operator: {{kind: shows}}\nsteps:\n- in: []\n  {step}", encoding="utf-8")
-    kind = TranscriptKind(name="shows", build=lambda _: _Shows(seen), in_order=True)
+    kind = TranscriptKind(build=lambda _: _Shows(seen), in_order=True)
 
     assert replay_transcript(path, {"shows": kind}).passed is agrees

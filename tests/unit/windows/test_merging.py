@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowcore.windows.merging import apply_merge, merge_groups, plan_merge
+from flowcore.testing.transcripts.session_merge import merge_groups
+from flowcore.windows.merging import apply_merge, plan_merge
 from flowcore.windows.window import TimeWindow
 
 windows = st.builds(
@@ -25,7 +26,7 @@ def test_live_windows_never_touch_and_cover_what_was_added(added: list[TimeWindo
         assert merge.window.cover(window) == merge.window
 
     groups = merge_groups(added)
-    alone = set(added) - {window for group in groups for window in group.of}
+    alone = set(added) - {window for group in groups for window in group.members}
     assert set(live) == {group.window for group in groups} | alone
     assert not any(a.touches(b) for a in live for b in live if a != b)
 
@@ -52,9 +53,9 @@ def test_groups_are_the_same_in_any_order(some: list[TimeWindow]) -> None:
     groups = merge_groups(some)
 
     assert groups == merge_groups(reversed(some))
-    assert all(len(set(group.of)) == len(group.of) >= 2 for group in groups)
+    assert all(len(set(group.members)) == len(group.members) >= 2 for group in groups)
     for group in groups:
-        assert not any(window.touches(group.window) for window in set(some) - set(group.of))
+        assert not any(window.touches(group.window) for window in set(some) - set(group.members))
 
 
 def test_lazy_groups_stay_apart_below_their_number() -> None:
