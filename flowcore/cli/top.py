@@ -17,8 +17,8 @@ from rich.text import Text
 from flowcore.cli.flow_argument import name_and_settings
 from flowcore.errors import RunError
 from flowcore.metrics import health
+from flowcore.metrics.health import liveness_problem
 from flowcore.metrics.history import history_folder, known_flows, last_progress
-from flowcore.metrics.liveness import what_is_wrong
 from flowcore.metrics.progress import FlowProgress
 from flowcore.settings import Settings
 
@@ -52,7 +52,7 @@ def top(flow: str, settings: Settings, *, once: bool, as_json: bool) -> None:
         click.echo(json.dumps(progress.stored()))
     else:
         Console().print(_view(progress))
-    if wrong := what_is_wrong(progress, _now_ms()):
+    if wrong := liveness_problem(progress, _now_ms()):
         raise RunError(wrong)
 
 
@@ -86,7 +86,7 @@ def _watch(flow: str, settings: Settings) -> None:
 
 
 def _view(progress: FlowProgress) -> Group:
-    wrong = what_is_wrong(progress, _now_ms())
+    wrong = liveness_problem(progress, _now_ms())
     since = health.show_seconds(progress.seconds)
     state = Text(wrong, "bold red") if wrong else Text(f"running for {since}", "green")
     where = Text(f"process {progress.pid} on {progress.host}; Ctrl-C ends this view", "dim")

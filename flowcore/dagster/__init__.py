@@ -1,13 +1,12 @@
-"""Flows in Dagster: assets, checks, jobs, schedules and sensors made from a plan.
+"""Dagster definitions made from a flow's plan: assets, asset checks, jobs, schedules and sensors.
 
-`flow_assets(flow)` plans a flow and builds what Dagster shows of it; `definitions(...)` puts the assets of
-several flows and their resources together. Loading starts no JVM. Needs the extra ``flowcore[dagster]``.
+`flow_assets(flow)` plans one flow and builds its definitions. `definitions(...)` combines several flows with
+the resources that they share. Loading them starts no JVM. Needs the extra ``flowcore[dagster]``.
 """
 
-from flowcore.dagster.assets import FlowAssets, flow_assets
 from flowcore.dagster.attributes import Automation, Expectations, Objectives
 from flowcore.dagster.component import FlowComponent, FlowsComponent
-from flowcore.dagster.definitions import definitions
+from flowcore.dagster.definitions import FlowAssets, definitions, flow_assets
 from flowcore.dagster.resources import FlowcoreResource, KafkaResource, ResultsResource, SparkResource
 
 __all__ = [

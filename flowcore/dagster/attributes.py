@@ -1,4 +1,4 @@
-"""Options: what a person may say about a flow beyond what its plan tells, in Python or in YAML."""
+"""Attributes that a user adds to a flow's plan, in Python or in the YAML of a component."""
 
 from __future__ import annotations
 
@@ -10,48 +10,52 @@ from pydantic import Field
 
 from flowcore.dagster.restarts import RestartPolicy
 
-__all__ = ["Automation", "Expectations", "Notes", "Objectives"]
+__all__ = ["AssetAttributes", "Automation", "Expectations", "Objectives"]
 
 
-class Notes(Model, Resolvable):
-    """Who answers for a flow, and what its parts mean."""
+class AssetAttributes(Model, Resolvable):
+    """Attributes of all assets of a flow."""
 
     owners: Sequence[str] = Field(default=(), description="E-mail addresses, or team:name.")
-    group: str | None = Field(default=None, description="Group of its assets. Default: the flow's name.")
-    tags: Mapping[str, str] = Field(default={}, description="Put on every asset of the flow.")
+    group: str | None = Field(default=None, description="Group of the assets. Default: the flow's name.")
+    tags: Mapping[str, str] = Field(default={}, description="Tags of every asset of the flow.")
     descriptions: Mapping[str, str] = Field(
         default={},
-        description="Markdown by the name of a table or sink; that of `live` is of the live queries.",
+        description="Markdown by the name of a table or sink; `live` names the live queries.",
     )
 
 
 class Automation(Model, Resolvable):
-    """When a flow runs by itself. What starts a run is off until a person turns it on, but for restarts."""
+    """When a flow runs without a person. Everything that launches a run is off at first, except restarts."""
 
-    refresh_cron: str = Field(default="0 3 * * *", description="When the bounded stages are run anew.")
+    refresh_cron: str = Field(default="0 3 * * *", description="When the bounded stages run again.")
     slice_cron: str = Field(default="*/5 * * * *", description="When the live queries catch up and end.")
     lag_records: int = Field(
-        default=100_000, gt=0, description="Unread records at which the sensor of lag launches a run."
+        default=100_000, gt=0, description="Unread records at which the lag sensor launches a run."
     )
-    lag_job: Literal["slice", "live"] = Field(default="slice", description="Which job it launches.")
+    lag_job: Literal["slice", "live"] = Field(
+        default="slice", description="The job that the lag sensor launches."
+    )
     retries: int = Field(
-        default=2, ge=0, description="How often Dagster repeats at once a run whose process was killed."
+        default=2, ge=0, description="How often Dagster retries at once a run whose process was killed."
     )
     restarts: int = Field(
-        default=8, ge=0, description="Restarts of a crashed live run in a row before a person has to look."
+        default=8, ge=0, description="Consecutive restarts of a crashed live run before it needs a person."
     )
     first_wait_s: float = Field(
-        default=5.0, ge=0, description="Seconds to the first restart; each further one doubles them."
+        default=5.0, ge=0, description="Seconds before the first restart; each further restart doubles them."
     )
-    longest_wait_s: float = Field(default=300.0, ge=0, description="They grow no longer than this.")
+    longest_wait_s: float = Field(
+        default=300.0, ge=0, description="Longest wait before a restart, in seconds."
+    )
     stable_s: float = Field(
-        default=600.0, gt=0, description="A live run that lived so many seconds begins a new row of restarts."
+        default=600.0, gt=0, description="A live run that lasted this many seconds resets the restart count."
     )
     start_s: float = Field(
-        default=300.0, gt=0, description="A live run that has not beaten so long after its start is lost."
+        default=300.0, gt=0, description="Seconds after its start at which a run without a heartbeat is lost."
     )
     silent_s: float = Field(
-        default=120.0, gt=0, description="One that has beaten is lost so many seconds after its last beat."
+        default=120.0, gt=0, description="Seconds after its last heartbeat at which a run is lost."
     )
 
     @property
@@ -68,34 +72,35 @@ class Automation(Model, Resolvable):
 
 
 class Objectives(Model, Resolvable):
-    """What a flow's stream shall hold; asset checks say whether it does."""
+    """Service level objectives of a flow's stream; asset checks evaluate them."""
 
     late_share: float = Field(
-        default=0.01, ge=0, le=1, description="Most records of a query that come too late, by those it read."
+        default=0.01, ge=0, le=1, description="Largest share of a query's records that may be late."
     )
     dead_letter_share: float = Field(
-        default=0.001, ge=0, le=1, description="Most messages of a query that are refused, by those it read."
+        default=0.001, ge=0, le=1, description="Largest share of a query's records that may be dead letters."
     )
     latency_p99_ms: float | None = Field(
         default=None,
         gt=0,
-        description="Longest latency of 99 of 100 markers, from any source to any sink; needs "
+        description="Largest 99th percentile of marker latency from any source to any sink; needs "
         "metrics.latency.interval. Default: no check.",
     )
     fresh_s: float = Field(
-        default=300.0, gt=0, description="Most seconds since the stream was last seen to be read."
+        default=300.0, gt=0, description="Largest number of seconds since the run last reported progress."
     )
 
 
 class Expectations(Model, Resolvable):
-    """What a table that a bounded stage leaves shall hold; asset checks say whether it does."""
+    """Expectations of a table that a bounded stage writes; asset checks evaluate them."""
 
     unique: Sequence[str] | None = Field(
         default=None,
-        description="Columns whose values together name one row. Default: those by which live queries join "
-        "it, as a warning. An empty list: no check.",
+        description="Columns that together identify a row. Default: the join keys of the live queries that "
+        "join the table, as a warning. An empty list: no check.",
     )
     ranges: Mapping[str, tuple[float | None, float | None]] = Field(
-        default={}, description="Smallest and largest value by column, each may be null; nulls are allowed."
+        default={},
+        description="Smallest and largest value by column, each may be null. Null values are allowed.",
     )
-    not_null: Sequence[str] = Field(default=(), description="Columns that hold no null.")
+    not_null: Sequence[str] = Field(default=(), description="Columns without null values.")

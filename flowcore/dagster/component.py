@@ -1,39 +1,33 @@
-"""Components: flows described in YAML, for a project whose definitions are a folder of ``defs.yaml``."""
+"""Dagster components: flows declared in a project's ``defs.yaml`` files."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from dagster import Component, ComponentLoadContext, Definitions, Model, Resolvable
 from pydantic import Field
 
 from flowcore.api.loading import load_flow
-from flowcore.dagster.assets import FlowAssets, flow_assets
-from flowcore.dagster.attributes import Automation, Expectations, Objectives
-from flowcore.dagster.definitions import definitions
+from flowcore.dagster.attributes import AssetAttributes, Automation, Expectations, Objectives
+from flowcore.dagster.definitions import FlowAssets, definitions, flow_assets
 
 __all__ = ["FlowComponent", "FlowsComponent"]
 
 
-class _FlowForm(Model, Resolvable):
-    """One flow, and what a person adds to its plan."""
+class _FlowAttributes(AssetAttributes):
+    """One flow and the attributes that a user adds to its plan."""
 
-    flow: str = Field(description="Where it is: MODULE:FLOW, for instance my_flows.sales:flow.")
-    owners: Sequence[str] = Field(default=(), description="E-mail addresses, or team:name.")
-    group: str | None = Field(default=None, description="Group of its assets. Default: the flow's name.")
-    tags: Mapping[str, str] = Field(default={}, description="Put on every asset of the flow.")
-    descriptions: Mapping[str, str] = Field(
-        default={},
-        description="Markdown by the name of a table or sink; that of `live` is of the live queries.",
+    flow: str = Field(description="The flow's location: MODULE:FLOW, for instance my_flows.sales:flow.")
+    automation: Automation = Field(default=Automation(), description="When it runs without a person.")
+    objectives: Objectives = Field(
+        default=Objectives(), description="Service level objectives of its stream."
     )
-    automation: Automation = Field(default=Automation(), description="When it runs by itself.")
-    objectives: Objectives = Field(default=Objectives(), description="What its stream shall hold.")
     expectations: dict[str, Expectations] = Field(
-        default={}, description="By table of a bounded stage, what it shall hold."
+        default={}, description="Expectations of the values, by table of a bounded stage."
     )
 
     def assets(self) -> FlowAssets:
-        """The flow as Dagster sees it."""
+        """The flow's definitions."""
         return flow_assets(
             load_flow(self.flow),
             owners=self.owners,
@@ -46,21 +40,21 @@ class _FlowForm(Model, Resolvable):
         )
 
 
-class FlowComponent(_FlowForm, Component):
-    """One flow: its assets, checks, jobs, schedules and sensors, and what lies around it."""
+class FlowComponent(_FlowAttributes, Component):
+    """One flow: its assets, checks, jobs, schedules and sensors, and its external assets."""
 
     def build_defs(self, context: ComponentLoadContext) -> Definitions:
-        """All that Dagster is told of it."""
+        """Build the definitions of the flow."""
         del context
         return definitions(self.assets())
 
 
 class FlowsComponent(Component, Model, Resolvable):
-    """Several flows; a topic or file that more than one of them touches is one asset."""
+    """Several flows; a topic or file that more than one of them uses is one asset."""
 
-    flows: Sequence[_FlowForm] = Field(description="Each as the attributes of a FlowComponent.")
+    flows: Sequence[_FlowAttributes] = Field(description="The attributes of a FlowComponent for each flow.")
 
     def build_defs(self, context: ComponentLoadContext) -> Definitions:
-        """All that Dagster is told of them."""
+        """Build the definitions of all flows."""
         del context
-        return definitions(*(form.assets() for form in self.flows))
+        return definitions(*(flow.assets() for flow in self.flows))

@@ -1,8 +1,8 @@
-"""Dead letters: was any message of a topic refused lately? An asset check, and a sensor that asks it."""
+"""Asset checks of dead-letter topics, and the sensor that evaluates them."""
 
-import json
 import time
 from collections.abc import Iterable
+from typing import Any
 
 from dagster import (
     AssetCheckEvaluation,
@@ -20,94 +20,89 @@ from dagster import (
 )
 
 from flowcore.api.connectors import KafkaTopic
-from flowcore.dagster.external_assets import dead_lettered
+from flowcore.dagster.external_assets import topics_with_dead_letters
 from flowcore.dagster.names import identifier, topic_key
 from flowcore.dagster.resources import FlowcoreResource
+from flowcore.dagster.stream_checks import changed_evaluations
 from flowcore.errors import BrokerError, RunError
 from flowcore.kafka.topics import end_offsets, offsets_at, partition_counts
 from flowcore.planner.plan import Plan
 from flowcore.settings import Settings
 from flowcore.spark.context import broker_of
 
-__all__ = ["dead_letter_checks", "dead_letter_sensor"]
+__all__ = ["build_dead_letter_checks", "build_dead_letter_sensor"]
 
 _CHECK = "quiet"
-_LATELY_MS = 3_600_000
-_EVERY_S = 60
+_PERIOD_MS = 3_600_000
+_INTERVAL_S = 60
 
 
-def dead_letter_checks(topics: Iterable[KafkaTopic]) -> list[AssetChecksDefinition]:
-    """For each of these topics, a check of its dead letters.
+def build_dead_letter_checks(topics: Iterable[KafkaTopic]) -> list[AssetChecksDefinition]:
+    """A check for each dead-letter topic.
 
     Args:
-        topics: Whose bad records are put aside, by whatever flows.
+        topics: The source topics of all flows; several may share a dead-letter topic.
     """
-    return [_check(topic) for topic in {topic.dead_letter: topic for topic in topics}.values()]
+    return [_build_check(topic) for topic in {topic.dead_letter: topic for topic in topics}.values()]
 
 
-def _check(topic: KafkaTopic) -> AssetChecksDefinition:
+def _build_check(topic: KafkaTopic) -> AssetChecksDefinition:
     @asset_check(
         asset=topic_key(topic.dead_letter),
         name=_CHECK,
-        description=f"No message of topic `{topic.name}` was refused in the last hour.",
+        description=f"Topic `{topic.name}` had no dead letter in the last hour.",
     )
     def quiet(flowcore: FlowcoreResource) -> AssetCheckResult:
-        letters = _lately(topic, flowcore.settings())
-        return AssetCheckResult(
-            passed=not letters,
-            severity=AssetCheckSeverity.WARN,
-            description=_words(topic, letters),
-            metadata={"letters": MetadataValue.int(letters)},
-        )
+        return AssetCheckResult(**_check_fields(topic, flowcore.settings()))
 
     return quiet
 
 
-def dead_letter_sensor(plan: Plan) -> SensorDefinition:
-    """A sensor that answers the checks of a flow's dead letters; it is on unless a person turns it off."""
-    topics = dead_lettered(plan)
+def build_dead_letter_sensor(plan: Plan) -> SensorDefinition:
+    """A sensor that evaluates the checks of a flow's dead-letter topics; it is on at first."""
+    topics = topics_with_dead_letters(plan)
 
     @sensor(
         name=identifier(plan.flow, "dead_letters"),
         asset_selection=[topic_key(topic.dead_letter) for topic in topics],
-        minimum_interval_seconds=_EVERY_S,
+        minimum_interval_seconds=_INTERVAL_S,
         default_status=DefaultSensorStatus.RUNNING,
-        description=f"Tells, as asset checks, when flow `{plan.flow}` refuses messages, and when that ends.",
+        description=f"Reports as asset checks when flow `{plan.flow}` starts or stops writing dead letters.",
     )
-    def look(context: SensorEvaluationContext, flowcore: FlowcoreResource) -> SensorResult | SkipReason:
-        told: dict[str, bool] = json.loads(context.cursor or "{}")
-        events = []
-        for topic in topics:
-            try:
-                letters = _lately(topic, flowcore.settings())
-            except (RunError, BrokerError) as error:
-                return SkipReason(str(error))
-            if told.get(topic.dead_letter) is not (not letters):
-                told[topic.dead_letter] = not letters
-                events.append(
-                    AssetCheckEvaluation(
-                        asset_key=topic_key(topic.dead_letter),
-                        check_name=_CHECK,
-                        passed=not letters,
-                        severity=AssetCheckSeverity.WARN,
-                        description=_words(topic, letters),
-                        metadata={"letters": MetadataValue.int(letters)},
-                    )
+    def check_dead_letters(
+        context: SensorEvaluationContext, flowcore: FlowcoreResource
+    ) -> SensorResult | SkipReason:
+        settings = flowcore.settings()
+        try:
+            evaluations = {
+                topic.dead_letter: AssetCheckEvaluation(
+                    asset_key=topic_key(topic.dead_letter),
+                    check_name=_CHECK,
+                    **_check_fields(topic, settings),
                 )
-        skip = f"{len(events)} checks have news" if events else "nothing has changed"
-        return SensorResult(asset_events=events, cursor=json.dumps(told), skip_reason=skip)
+                for topic in topics
+            }
+        except (RunError, BrokerError) as error:
+            return SkipReason(str(error))
+        return changed_evaluations(context.cursor, evaluations)
 
-    return look
+    return check_dead_letters
 
 
-def _lately(topic: KafkaTopic, settings: Settings) -> int:
+def _check_fields(topic: KafkaTopic, settings: Settings) -> dict[str, Any]:
+    letters = _count_recent(topic, settings)
+    return {
+        "passed": not letters,
+        "severity": AssetCheckSeverity.WARN,
+        "description": f"{letters:,} messages of topic {topic.name!r} became dead letters in the last hour",
+        "metadata": {"letters": MetadataValue.int(letters)},
+    }
+
+
+def _count_recent(topic: KafkaTopic, settings: Settings) -> int:
     servers = broker_of(topic, settings)
     if partition_counts(servers, [topic.dead_letter])[topic.dead_letter] is None:
         return 0
-    since = offsets_at(servers, topic.dead_letter, time.time_ns() // 1_000_000 - _LATELY_MS)
+    since = offsets_at(servers, topic.dead_letter, time.time_ns() // 1_000_000 - _PERIOD_MS)
     ends = end_offsets(servers, topic.dead_letter)
     return sum(ends[partition] - offset for partition, offset in since.items())
-
-
-def _words(topic: KafkaTopic, letters: int) -> str:
-    return f"{letters:,} messages of topic {topic.name!r} were refused in the last hour"

@@ -1,19 +1,100 @@
-"""Definitions: all flows of a code location with the resources they share."""
+"""Dagster definitions of flows: those of one flow from its plan, and several flows with shared resources."""
 
 from __future__ import annotations
 
-from dagster import Definitions, in_process_executor
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from flowcore.dagster.assets import FlowAssets
-from flowcore.dagster.dead_letter_checks import dead_letter_checks
-from flowcore.dagster.external_assets import dead_lettered, external_specs, externals_of
+from dagster import Definitions, SensorDefinition, in_process_executor
+
+from flowcore.api.flow import Flow
+from flowcore.dagster.attributes import AssetAttributes, Automation, Expectations, Objectives
+from flowcore.dagster.bounded_assets import build_bounded_assets
+from flowcore.dagster.dead_letter_checks import build_dead_letter_checks, build_dead_letter_sensor
+from flowcore.dagster.external_assets import (
+    collect_external_assets,
+    external_specs,
+    topics_with_dead_letters,
+)
+from flowcore.dagster.jobs import build_jobs
+from flowcore.dagster.live_asset import build_live_asset
 from flowcore.dagster.names import bounded_keys
 from flowcore.dagster.resources import FlowcoreResource, KafkaResource, ResultsResource, SparkResource
+from flowcore.dagster.restart_sensor import build_restart_sensor, build_running_check
+from flowcore.dagster.sensors import build_automation_sensor, build_history_sensor, build_lag_sensor
+from flowcore.dagster.stream_checks import build_health_sensor, build_stream_checks
+from flowcore.dagster.table_checks import build_completeness_checks, build_expectation_checks
+from flowcore.planner import plan_flow
+from flowcore.planner.plan import Plan
+from flowcore.settings import Settings
 
-__all__ = ["definitions"]
+__all__ = ["FlowAssets", "definitions", "flow_assets"]
 
-# What Dagster merges may define a resource twice only if it is one object.
+# Dagster merges definitions with the same resource key only if the resource is the same object.
 _FLOWCORE, _SPARK = FlowcoreResource(), SparkResource()
+
+
+@dataclass(frozen=True, slots=True)
+class FlowAssets:
+    """One flow as Dagster sees it.
+
+    Attributes:
+        plan: The flow's plan.
+        definitions: Its assets, checks, jobs, schedules and sensors, without resources and external assets,
+            which flows share.
+    """
+
+    plan: Plan
+    definitions: Definitions
+
+
+def flow_assets(
+    flow: Flow,
+    *,
+    owners: Sequence[str] = (),
+    group: str | None = None,
+    tags: Mapping[str, str] | None = None,
+    descriptions: Mapping[str, str] | None = None,
+    automation: Automation | None = None,
+    objectives: Objectives | None = None,
+    expectations: Mapping[str, Expectations] | None = None,
+) -> FlowAssets:
+    """Build the Dagster definitions of a flow; no JVM is started.
+
+    Args:
+        flow: The flow.
+        owners: Owners of its assets: e-mail addresses, or ``team:name``.
+        group: Group of its assets. Default: the flow's name.
+        tags: Tags of every asset of the flow.
+        descriptions: Markdown by the name of a table or sink; ``"live"`` names the live queries.
+        automation: When it runs without a person.
+        objectives: Service level objectives of its stream.
+        expectations: Expectations of the values, by table of a bounded stage.
+
+    Raises:
+        PlanError: The flow cannot run, or a table does not have an expected column.
+        ConfigurationError: No bounded stage writes a table with expectations.
+        SettingsError: A setting in the environment, which the displayed plan depends on, is invalid.
+    """
+    plan = plan_flow(flow, settings=Settings.of())
+    attributes = AssetAttributes(owners=owners, group=group, tags=tags or {}, descriptions=descriptions or {})
+    automation, objectives = automation or Automation(), objectives or Objectives()
+    assets, sensors = [], list[SensorDefinition]()
+    checks = [check for stage in plan.bounded for check in build_completeness_checks(stage, plan.flow)]
+    checks += build_expectation_checks(plan, expectations or {})
+    if plan.bounded:
+        assets.append(build_bounded_assets(plan, attributes))
+        sensors += [build_history_sensor(plan), build_automation_sensor(plan)]
+    if plan.live is not None:
+        policy = automation.restart_policy
+        assets.append(build_live_asset(flow, plan, attributes, objectives))
+        checks += [build_stream_checks(plan, objectives), build_running_check(plan, policy)]
+        sensors += [build_restart_sensor(plan, policy), build_health_sensor(plan, objectives)]
+        sensors.append(build_lag_sensor(plan, automation))
+        if topics_with_dead_letters(plan):
+            sensors.append(build_dead_letter_sensor(plan))
+    own = Definitions(assets=assets, asset_checks=checks, sensors=sensors)
+    return FlowAssets(plan, Definitions.merge(own, build_jobs(plan, automation)))
 
 
 def definitions(
@@ -23,14 +104,14 @@ def definitions(
     flowcore: FlowcoreResource | None = None,
     spark: SparkResource | None = None,
 ) -> Definitions:
-    """What Dagster loads.
+    """Combine flows and their resources into the definitions of a code location.
 
     Args:
-        flows: The assets of flows; a topic or file that several of them touch is one asset.
-        kafka: The broker and how one speaks to it; default: from the environment.
-        results: Folders; default: from the environment.
-        flowcore: Any other setting; default: from the environment. It may bring its own broker and folders.
-        spark: Spark; default: flowcore's own configuration on this machine.
+        flows: From `flow_assets`; a topic or file that several of them use is one asset.
+        kafka: The broker, and how to log in to it. Default: from the environment.
+        results: Folders. Default: from the environment.
+        flowcore: All other settings; it may contain its own broker and folders. Default: the environment.
+        spark: Spark. Default: flowcore's own configuration on this machine.
     """
     if flowcore is None and (kafka or results):
         flowcore = FlowcoreResource(kafka=kafka or _FLOWCORE.kafka, results=results or _FLOWCORE.results)
@@ -38,11 +119,16 @@ def definitions(
     resources = {
         "kafka": flowcore.kafka, "results": flowcore.results, "flowcore": flowcore, "spark": spark or _SPARK
     }  # fmt: skip
-    made = [key for flow in flows for key in bounded_keys(flow.plan)]
-    outside = external_specs((e for flow in flows for e in externals_of(flow.plan)), made)
-    letters = dead_letter_checks(topic for flow in flows for topic in dead_lettered(flow.plan))
-    # Assets that run one after another in one process share one JVM.
     shared = Definitions(
-        assets=outside, asset_checks=letters, resources=resources, executor=in_process_executor
+        assets=external_specs(
+            (asset for flow in flows for asset in collect_external_assets(flow.plan)),
+            (key for flow in flows for key in bounded_keys(flow.plan)),
+        ),
+        asset_checks=build_dead_letter_checks(
+            topic for flow in flows for topic in topics_with_dead_letters(flow.plan)
+        ),
+        resources=resources,
+        # Assets that run one after another in one process share one JVM.
+        executor=in_process_executor,
     )
     return Definitions.merge(shared, *(flow.definitions for flow in flows))

@@ -1,4 +1,4 @@
-"""Externals: the topics and files around a flow, which Dagster shows but does not make."""
+"""External assets of a flow: topics and files that Dagster shows but does not materialize."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from dagster import AssetDep, AssetKey, AssetSpec
 
 from flowcore.api.connectors import Frame, KafkaTopic
 from flowcore.api.operators import Read, Write, topic_of
-from flowcore.dagster.names import asset_key, kind_of, live_key, topic_key
+from flowcore.dagster.names import asset_key, asset_kind, live_key, topic_key
 from flowcore.planner.plan import Plan
 
-__all__ = ["External", "dead_lettered", "external_specs", "externals_of"]
+__all__ = ["ExternalAsset", "collect_external_assets", "external_specs", "topics_with_dead_letters"]
 
 
 @dataclass(frozen=True, slots=True)
-class External:
-    """One thing outside, as one flow sees it.
+class ExternalAsset:
+    """One external asset, as one flow uses it.
 
     Attributes:
         key: The same for every flow that reads or writes it.
         kind: ``kafka``, or the format of its files.
-        description: What it is.
+        description: For the UI.
         written_by: The asset that writes it, None for a source.
     """
 
@@ -32,61 +32,63 @@ class External:
     written_by: AssetKey | None
 
 
-def externals_of(plan: Plan) -> tuple[External, ...]:
-    """The sources of a plan, and the topics and files that its live queries write, dead letters' included."""
-    queries = plan.live.queries if plan.live else ()
-    ends: dict[Read | Write, None] = {}
+def collect_external_assets(plan: Plan) -> tuple[ExternalAsset, ...]:
+    """The sources of a plan, the sinks of its live queries, and its dead-letter topics."""
+    operators: dict[Read | Write, None] = {}
     for stage in plan.bounded:
-        ends.update(dict.fromkeys(stage.sources))
-    for query in queries:
-        ends.update(dict.fromkeys([*query.sources, *query.sinks]))
-    letters = (_letters(plan.flow, topic) for topic in dead_lettered(plan))
-    return (*(_external(plan.flow, end) for end in ends), *letters)
+        operators.update(dict.fromkeys(stage.sources))
+    for query in plan.live.queries if plan.live else ():
+        operators.update(dict.fromkeys([*query.sources, *query.sinks]))
+    dead_letters = (
+        ExternalAsset(
+            topic_key(topic.dead_letter),
+            "kafka",
+            f"Dead letters of topic `{topic.name}`, each with the reason in its headers",
+            live_key(plan.flow),
+        )
+        for topic in topics_with_dead_letters(plan)
+    )
+    return (*(_external_asset(plan.flow, operator) for operator in operators), *dead_letters)
 
 
-def dead_lettered(plan: Plan) -> tuple[KafkaTopic, ...]:
-    """The topics whose bad records live queries put aside."""
+def topics_with_dead_letters(plan: Plan) -> tuple[KafkaTopic, ...]:
+    """The source topics whose bad records live queries write to a dead-letter topic."""
     sources = (source for query in (plan.live.queries if plan.live else ()) for source in query.dead_letters)
     return tuple(dict.fromkeys(topic for source in sources if (topic := topic_of(source))))
 
 
-def external_specs(externals: Iterable[External], made: Iterable[AssetKey]) -> list[AssetSpec]:
-    """One spec for each thing outside, however many flows share it.
+def external_specs(external: Iterable[ExternalAsset], materialized: Iterable[AssetKey]) -> list[AssetSpec]:
+    """One spec for each external asset, however many flows share it.
 
     Args:
-        externals: Of all flows.
-        made: Assets that Dagster makes; what one flow makes is not outside of another.
+        external: The external assets of all flows.
+        materialized: Keys that Dagster materializes. If one flow makes an asset, it is external to none.
     """
-    shared: dict[AssetKey, list[External]] = {}
-    for external in externals:
-        shared.setdefault(external.key, []).append(external)
-    for key in made:
+    shared: dict[AssetKey, list[ExternalAsset]] = {}
+    for asset in external:
+        shared.setdefault(asset.key, []).append(asset)
+    for key in materialized:
         shared.pop(key, None)
     return [
         AssetSpec(
             key,
-            description=views[0].description,
-            kinds={views[0].kind},
+            description=assets[0].description,
+            kinds={assets[0].kind},
             group_name="external",
-            deps=[AssetDep(writer) for writer in dict.fromkeys(v.written_by for v in views) if writer],
+            deps=[AssetDep(writer) for writer in dict.fromkeys(a.written_by for a in assets) if writer],
         )
-        for key, views in shared.items()
+        for key, assets in shared.items()
     ]
 
 
-def _letters(flow: str, topic: KafkaTopic) -> External:
-    description = f"Messages of topic `{topic.name}` that were refused, each with the reason in its headers"
-    return External(topic_key(topic.dead_letter), "kafka", description, live_key(flow))
-
-
-def _external(flow: str, end: Read | Write) -> External:
-    written_by = live_key(flow) if isinstance(end, Write) else None
-    connector = end.source if isinstance(end, Read) else end.sink
+def _external_asset(flow: str, operator: Read | Write) -> ExternalAsset:
+    written_by = live_key(flow) if isinstance(operator, Write) else None
+    connector = operator.source if isinstance(operator, Read) else operator.sink
     match connector:
         case KafkaTopic(name=name):
             description = f"Kafka topic `{name}`"
         case Frame():
-            description = f"DataFrame that the flow makes for `{end.name}`"
+            description = f"DataFrame that the flow makes for `{operator.name}`"
         case files:
             description = f"{type(files).__name__} files `{files.path}`"
-    return External(asset_key(flow, end), kind_of(connector), description, written_by)
+    return ExternalAsset(asset_key(flow, operator), asset_kind(connector), description, written_by)

@@ -1,4 +1,4 @@
-"""Jobs: what of a flow is launched with one click, and whether it runs already."""
+"""Jobs and schedules of a flow."""
 
 from __future__ import annotations
 
@@ -8,20 +8,27 @@ from dagster import (
     AssetSelection,
     DagsterInstance,
     DagsterRunStatus,
+    DefaultScheduleStatus,
     Definitions,
     RunConfig,
+    RunRequest,
     RunsFilter,
+    ScheduleDefinition,
+    ScheduleEvaluationContext,
+    SkipReason,
     define_asset_job,
+    schedule,
 )
 
+from flowcore.dagster.attributes import Automation
 from flowcore.dagster.live_asset import LiveConfig
 from flowcore.dagster.names import bounded_keys, identifier, live_key, op_name
 from flowcore.planner.plan import Plan
 
-__all__ = ["UNLIMITED", "jobs_of", "live_jobs", "unfinished"]
+__all__ = ["UNLIMITED", "build_jobs", "live_job_names", "unfinished_run"]
 
 UNLIMITED = {"dagster/max_runtime": "0"}
-"""Run monitoring may have a limit for other jobs."""
+"""Run tag: exempt from the limit that run monitoring may set for other jobs."""
 
 _UNFINISHED = [
     DagsterRunStatus.QUEUED,
@@ -32,56 +39,72 @@ _UNFINISHED = [
 ]
 
 
-def jobs_of(plan: Plan, retries: int) -> Definitions:
-    """The jobs of a flow, which need no typing to launch.
+def build_jobs(plan: Plan, automation: Automation) -> Definitions:
+    """The jobs of a flow, which need no configuration, and its schedules, which are off at first.
 
-    ``<flow>_history`` runs its bounded stages; ``<flow>_slice`` lets its live queries catch up and end;
-    ``<flow>_live`` lets them stay.
-
-    Args:
-        plan: Of the flow.
-        retries: How often Dagster repeats a run whose process was killed; one that failed it does not.
+    ``<flow>_history`` runs the bounded stages. ``<flow>_slice`` lets the live queries catch up and end.
+    ``<flow>_live`` runs the live queries until they are terminated.
     """
-    found = []
+    jobs, schedules, retries = [], [], automation.retries
     if plan.bounded:
-        found.append(_history_job(plan, retries))
+        history = identifier(plan.flow, "history")
+        jobs.append(
+            define_asset_job(
+                history,
+                AssetSelection.assets(*bounded_keys(plan)),
+                description=f"Run and check the bounded stages of flow `{plan.flow}`.",
+                tags={**UNLIMITED, "dagster/max_retries": str(retries)},
+            )
+        )
+        schedules.append(
+            _build_schedule(plan.flow, "refresh_schedule", history, automation.refresh_cron, (history,))
+        )
     if plan.live is not None:
-        found += [_live_job(plan, "slice", retries), _live_job(plan, "auto", retries)]
-    return Definitions.merge(*found)
+        names = live_job_names(plan)
+        modes: tuple[tuple[Literal["slice", "auto"], str, int], ...] = (
+            ("slice", "catch up with the topics and end", retries),
+            # Dagster retries at once; all further restarts are counted and delayed by the supervisor.
+            ("auto", "run until they are terminated", min(retries, 1)),
+        )
+        for name, (mode, what, most) in zip(names, modes, strict=True):
+            jobs.append(
+                define_asset_job(
+                    name,
+                    AssetSelection.assets(live_key(plan.flow)).without_checks(),
+                    config=RunConfig(ops={op_name(plan.flow, "live"): LiveConfig(mode=mode)}),
+                    description=f"Let the live queries of flow `{plan.flow}` {what}.",
+                    tags={**UNLIMITED, "dagster/max_retries": str(most)},
+                )
+            )
+        # The pool would queue a slice behind a live run, and one more at each tick.
+        schedules.append(_build_schedule(plan.flow, "slice_schedule", names[0], automation.slice_cron, names))
+    return Definitions(jobs=jobs, schedules=schedules)
 
 
-def live_jobs(plan: Plan) -> tuple[str, str]:
-    """The jobs of which one run at a time holds the checkpoints."""
+def _build_schedule(flow: str, name: str, job: str, cron: str, unless: tuple[str, ...]) -> ScheduleDefinition:
+    @schedule(
+        name=identifier(flow, name),
+        job_name=job,
+        cron_schedule=cron,
+        default_status=DefaultScheduleStatus.STOPPED,
+        description=f"Launch `{job}`, unless it runs or is queued.",
+    )
+    def launch(context: ScheduleEvaluationContext) -> RunRequest | SkipReason:
+        reason = unfinished_run(context.instance, *unless)
+        return SkipReason(reason) if reason else RunRequest()
+
+    return launch
+
+
+def live_job_names(plan: Plan) -> tuple[str, str]:
+    """The names of the slice and the live job; only one run of the two can hold the checkpoints."""
     return identifier(plan.flow, "slice"), identifier(plan.flow, "live")
 
 
-def unfinished(instance: DagsterInstance, *jobs: str) -> str | None:
-    """That a run of one of these jobs has not ended, in words; None if all have."""
+def unfinished_run(instance: DagsterInstance, *jobs: str) -> str | None:
+    """A message that names an unfinished run of one of these jobs; None if there is none."""
     for job in jobs:
         runs = instance.get_run_ids(RunsFilter(job_name=job, statuses=_UNFINISHED), limit=1)
         if runs:
             return f"run {runs[0]} of job {job} has not ended"
     return None
-
-
-def _history_job(plan: Plan, retries: int) -> Definitions:
-    job = define_asset_job(
-        identifier(plan.flow, "history"),
-        AssetSelection.assets(*bounded_keys(plan)),
-        description=f"Run the bounded stages of flow `{plan.flow}` and check what they leave.",
-        tags={**UNLIMITED, "dagster/max_retries": str(retries)},
-    )
-    return Definitions(jobs=[job])
-
-
-def _live_job(plan: Plan, mode: Literal["slice", "auto"], retries: int) -> Definitions:
-    what = "catch up with the topics and end" if mode == "slice" else "run until they are terminated"
-    job = define_asset_job(
-        identifier(plan.flow, "slice" if mode == "slice" else "live"),
-        AssetSelection.assets(live_key(plan.flow)).without_checks(),
-        config=RunConfig(ops={op_name(plan.flow, "live"): LiveConfig(mode=mode)}),
-        description=f"Let the live queries of flow `{plan.flow}` {what}.",
-        # The supervisor counts and delays what the pool would start at once.
-        tags={**UNLIMITED, "dagster/max_retries": str(retries if mode == "slice" else min(retries, 1))},
-    )
-    return Definitions(jobs=[job])

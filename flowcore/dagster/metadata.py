@@ -1,4 +1,4 @@
-"""Metadata: what does Dagster show of a result, and of a running query?
+"""Dagster metadata of plans, stages, tables and running queries.
 
 Numbers keep their keys from one event to the next, since Dagster plots them over time.
 """
@@ -13,7 +13,7 @@ from dagster import MetadataValue, TableColumn, TableColumnDep, TableColumnLinea
 
 from flowcore.api.operators import Operator
 from flowcore.dagster.names import asset_key
-from flowcore.metrics.figures import Figure, figures, plotted
+from flowcore.metrics.dagster import Figure, figures, plotted
 from flowcore.metrics.health import markdown, tables
 from flowcore.metrics.progress import FlowProgress
 from flowcore.planner.plan import Plan
@@ -28,9 +28,9 @@ Metadata = dict[str, MetadataValue]
 
 
 def plan_metadata(plan: Plan) -> Metadata:
-    """The plan of an asset's flow, drawn and in words.
+    """The plan of an asset's flow, as a picture and as text.
 
-    Dagster's UI draws no Mermaid, but shows a picture that stands in Markdown.
+    Dagster's UI does not render Mermaid, but shows a picture inside Markdown.
     """
     picture = base64.b64encode(plan.to_svg().encode()).decode()
     drawn = f"![plan of flow {plan.flow}](data:image/svg+xml;base64,{picture})"
@@ -38,10 +38,10 @@ def plan_metadata(plan: Plan) -> Metadata:
 
 
 def stage_metadata(progress: StageProgress, manifest: Manifest) -> Metadata:
-    """What is true of all that a stage leaves.
+    """Metadata that all tables and sinks of a stage share.
 
     Args:
-        progress: That it is committed.
+        progress: Progress of the committed stage.
         manifest: The committed result.
     """
     return {
@@ -56,12 +56,12 @@ def stage_metadata(progress: StageProgress, manifest: Manifest) -> Metadata:
 
 
 def table_metadata(table: Table, folder: Path, operator: Operator, flow: str) -> Metadata:
-    """What is true of one table.
+    """Metadata of one table.
 
     Args:
-        table: As its stage committed it.
-        folder: Holds its files.
-        operator: Whose output it is.
+        table: The committed table.
+        folder: Folder of its files.
+        operator: The operator whose output it is.
         flow: The flow's name.
     """
     columns = [TableColumn(name, kind) for name, kind in table.schema]
@@ -83,7 +83,7 @@ def table_metadata(table: Table, folder: Path, operator: Operator, flow: str) ->
 
 
 def progress_metadata(progress: FlowProgress) -> Metadata:
-    """How live queries are doing: every figure, the age of what they join, and tables for a person."""
+    """Metadata of live queries: all figures, the age of joined results, and tables as Markdown."""
     found = {key: _value(figure) for key, figure in figures(progress).items()}
     for query in progress.queries:
         for stage, version in query.bounded.items():

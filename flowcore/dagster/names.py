@@ -1,8 +1,8 @@
-"""Names: under which asset key, job and op does Dagster know a part of a flow?
+"""Asset keys and names of jobs, ops and pools for the parts of a flow.
 
-What a stage computes belongs to its flow: ``[flow, table]``. What lies outside is the same thing to
-every flow: a topic is ``["kafka", name]``, files are ``["files", *path]``, so that one flow's output
-and another's input are one node of the graph.
+A table of a bounded stage has the key ``[flow, table]``. Sources and sinks have keys without the flow's name,
+so that one flow's output and another flow's input are the same asset: ``["kafka", topic]`` or ``["files",
+*path]``.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from flowcore.planner.plan import Plan
 
 __all__ = [
     "asset_key",
+    "asset_kind",
     "bounded_keys",
     "identifier",
-    "kind_of",
     "live_key",
     "op_name",
     "stage_keys",
@@ -29,32 +29,32 @@ __all__ = [
 ]
 
 
-def asset_key(flow: str, end: Read | Write) -> AssetKey:
+def asset_key(flow: str, operator: Read | Write) -> AssetKey:
     """The key of a source or sink."""
-    connector = end.source if isinstance(end, Read) else end.sink
+    connector = operator.source if isinstance(operator, Read) else operator.sink
     match connector:
         case KafkaTopic(name=name):
             return topic_key(name)
         case Frame():
-            return AssetKey([flow, end.name])
+            return AssetKey([flow, operator.name])
         case files:
             parts = [part for part in re.split(r"[:/\\]+", files.path) if part]
             return AssetKey(["files", *parts])
 
 
 def topic_key(name: str) -> AssetKey:
-    """The key of a topic, to every flow."""
+    """The key of a topic, the same for all flows."""
     return AssetKey(["kafka", name])
 
 
-def kind_of(connector: Source) -> str:
-    """The kind of a source or sink, by which the UI picks an icon: ``kafka``, ``parquet``, ..."""
+def asset_kind(connector: Source) -> str:
+    """The asset kind of a source or sink, which selects the icon in the UI: ``kafka``, ``parquet``, ..."""
     special = {KafkaTopic: "kafka", Frame: "python"}
     return special.get(type(connector), type(connector).__name__.lower())
 
 
 def op_name(flow: str, stage: str) -> str:
-    """The name of the op and the pool of a stage; no job has it, for theirs must differ.
+    """The name of a stage's op and of its pool; it differs from all names of jobs.
 
     >>> op_name("sales", "live")
     'sales__live'
@@ -63,7 +63,7 @@ def op_name(flow: str, stage: str) -> str:
 
 
 def table_key(flow: str, result: str) -> AssetKey:
-    """The key of a table that a bounded stage leaves."""
+    """The key of a table that a bounded stage writes."""
     return AssetKey([flow, result])
 
 
@@ -73,18 +73,18 @@ def live_key(flow: str) -> AssetKey:
 
 
 def stage_keys(stage: BoundedStage, plan: Plan) -> list[AssetKey]:
-    """The keys of the tables and sinks that a bounded stage makes."""
+    """The keys of all tables and sinks of a bounded stage."""
     tables = [table_key(plan.flow, result.name) for result in stage.results]
     return tables + [asset_key(plan.flow, sink) for sink in stage.sinks]
 
 
 def bounded_keys(plan: Plan) -> list[AssetKey]:
-    """The keys of all tables and sinks that the bounded stages of a plan make."""
+    """The keys of all tables and sinks of a plan's bounded stages."""
     return [key for stage in plan.bounded for key in stage_keys(stage, plan)]
 
 
 def identifier(*parts: str) -> str:
-    """A name that Dagster takes for a job, op, group or pool: letters, digits and ``_``.
+    """A valid Dagster name for a job, op, group or pool: letters, digits and ``_``.
 
     >>> identifier("shop-sales", "totals+report")
     'shop_sales_totals_report'

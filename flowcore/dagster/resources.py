@@ -1,14 +1,11 @@
-"""Resources: which broker, folders and Spark does a run use?
+"""Dagster resources: the broker, the folders, all other settings, and the Spark session of a run.
 
-All are documented in the UI, where a launch may change each field.
+The UI shows the description of each field, and the launchpad can override it.
 """
 
 from __future__ import annotations
 
-import signal
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -19,6 +16,7 @@ from dagster_spark.utils import flatten_dict
 from pydantic import Field, PrivateAttr
 from pyspark.sql import SparkSession
 
+from flowcore.dagster.termination import kept_interrupt_handler
 from flowcore.planner.plan import Plan
 from flowcore.settings import Settings
 from flowcore.spark.checkpoint.plan_file import require_checkpoints_fit
@@ -31,38 +29,38 @@ __all__ = ["FlowcoreResource", "KafkaResource", "ResultsResource", "SparkResourc
 
 
 class KafkaResource(ConfigurableResource):  # type: ignore[type-arg]
-    """The broker, and how one speaks to it; what is not given comes from ``FLOWCORE_KAFKA_*``.
+    """The broker and its security; unset fields come from the environment variables ``FLOWCORE_KAFKA_*``.
 
-    A password is given by name, so that it is neither in code nor in a run's configuration:
+    Pass a password by the name of its variable, so that neither code nor run configuration contains it:
     ``KafkaResource(password=EnvVar("KAFKA_PASSWORD"), ...)``.
     """
 
     bootstrap_servers: str | None = Field(
         default=None,
         description="Address of the Kafka broker, host:port[,host:port]. "
-        "Not given: the environment variable FLOWCORE_KAFKA_BOOTSTRAP_SERVERS.",
+        "Default: the environment variable FLOWCORE_KAFKA_BOOTSTRAP_SERVERS.",
     )
     security_protocol: str | None = Field(
         default=None,
-        description="PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL: encrypted if it says SSL, with a name and a "
-        "password if it says SASL. Not given: FLOWCORE_KAFKA_SECURITY_PROTOCOL, else PLAINTEXT.",
+        description="PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL: SSL encrypts, SASL logs in with a name and "
+        "a password. Default: FLOWCORE_KAFKA_SECURITY_PROTOCOL, else PLAINTEXT.",
     )
     sasl_mechanism: str | None = Field(
-        default=None, description="How the password is proven: PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512."
+        default=None, description="SASL mechanism: PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512."
     )
-    username: str | None = Field(default=None, description="Name to log in with, best an EnvVar.")
-    password: str | None = Field(default=None, description="Its password, only ever an EnvVar.")
+    username: str | None = Field(default=None, description="User name, preferably an EnvVar.")
+    password: str | None = Field(default=None, description="The password; always pass an EnvVar.")
     ca: str | None = Field(
         default=None,
-        description="PEM file of who may have signed the broker's certificate. Not given: the system's.",
+        description="PEM file of authorities that sign the broker's certificate. Default: the system's.",
     )
     certificate: str | None = Field(
-        default=None, description="PEM file of the client's own certificate, where the broker asks for one."
+        default=None, description="PEM file of the client's certificate, if the broker requires one."
     )
-    key: str | None = Field(default=None, description="PEM file of its private key (PKCS 8, not encrypted).")
+    key: str | None = Field(default=None, description="PEM file of its private key (PKCS 8, unencrypted).")
 
-    def given(self) -> dict[str, str]:
-        """What is given, by flowcore's keys."""
+    def settings(self) -> dict[str, str]:
+        """The fields that are set, by flowcore's setting keys."""
         found = {
             "kafka.bootstrap.servers": self.bootstrap_servers,
             "kafka.security.protocol": self.security_protocol,
@@ -77,27 +75,27 @@ class KafkaResource(ConfigurableResource):  # type: ignore[type-arg]
 
 
 class ResultsResource(ConfigurableResource):  # type: ignore[type-arg]
-    """Where data is read from, and where results, checkpoints and the history of runs are kept."""
+    """The folders of input data and of results, checkpoints and progress history."""
 
     data_dir: str | None = Field(
         default=None,
-        description="Folder that relative source and sink paths start from. "
-        "Not given: FLOWCORE_DATA_DIR, else the working directory.",
+        description="Folder to which source and sink paths are relative. "
+        "Default: FLOWCORE_DATA_DIR, else the working directory.",
     )
     state_dir: str | None = Field(
         default=None,
-        description="Folder of bounded results, checkpoints and locks; keep it. "
-        "Not given: FLOWCORE_STATE_DIR, else .flowcore in the working directory.",
+        description="Persistent folder of bounded results, checkpoints and locks. "
+        "Default: FLOWCORE_STATE_DIR, else .flowcore in the working directory.",
     )
 
-    def given(self) -> dict[str, str]:
-        """What is given, by flowcore's keys."""
+    def settings(self) -> dict[str, str]:
+        """The fields that are set, by flowcore's setting keys."""
         found = {"data.dir": self.data_dir, "state.dir": self.state_dir}
         return {key: value for key, value in found.items() if value is not None}
 
 
 class FlowcoreResource(ConfigurableResource):  # type: ignore[type-arg]
-    """The settings of a run; what is not given comes from ``FLOWCORE_*`` environment variables."""
+    """The settings of a run; unset ones come from the environment variables ``FLOWCORE_*``."""
 
     kafka: KafkaResource = Field(default=KafkaResource(), description="The broker.")
     results: ResultsResource = Field(default=ResultsResource(), description="Folders.")
@@ -107,38 +105,38 @@ class FlowcoreResource(ConfigurableResource):  # type: ignore[type-arg]
     )
 
     def settings(self) -> Settings:
-        """The settings of flowcore.
+        """The resulting settings of flowcore.
 
         Raises:
-            SettingsError: A key does not exist, or a value is not of its kind.
+            SettingsError: A key does not exist, or a value is invalid.
         """
-        given = {**self.kafka.given(), **self.results.given()}
-        return Settings.of(self.more, given, origin="a resource of Dagster's")
+        typed = {**self.kafka.settings(), **self.results.settings()}
+        return Settings.of(self.more, typed, origin="a resource of Dagster's")
 
 
 class SparkResource(LazyPySparkResource):
-    """A Spark session that starts when it is first used, and ends with its JVM when the run ends.
+    """A Spark session that starts at its first use; it and its JVM end with the run.
 
-    In an asset of your own, ``spark.spark_session`` is a session as flowcore would start it.
+    Your own assets can use ``spark.spark_session``, which has flowcore's configuration.
     """
 
     spark_config: dict[str, Any] = Field(
         default={},
-        description="Spark's configuration, over what flowcore chooses: spark.master picks a cluster.",
+        description="Spark configuration that overrides flowcore's, for instance spark.master of a cluster.",
     )
     _slots: int = PrivateAttr(default=0)
 
     def context(self, plan: Plan, settings: Settings) -> Context:
-        """What running a plan takes; topics are checked before Spark is started.
+        """Prepare the execution of a plan; topics are checked before Spark is started.
 
         Args:
-            plan: What shall run.
-            settings: Broker, folders and the rest; see `FlowcoreResource.settings`.
+            plan: The plan to run.
+            settings: From `FlowcoreResource.settings`.
 
         Raises:
             BrokerError: A broker cannot be reached.
-            RunError: A topic that is read does not exist.
-            StateError: A checkpoint was made by a plan that this one cannot go on from.
+            RunError: A source topic does not exist.
+            StateError: A checkpoint belongs to a plan that is not compatible with this one.
         """
         settings = self._configured(settings)
         require_checkpoints_fit(plan, settings)
@@ -147,7 +145,7 @@ class SparkResource(LazyPySparkResource):
         return Context(self._session(settings, slots_needed(plan, settings)), settings, plan.flow)
 
     def session(self, settings: Settings) -> SparkSession:
-        """A session for batch work of one's own; that of the run, if it has one."""
+        """The run's session, for batch work; it is started if necessary."""
         return self._session(self._configured(settings), 0)
 
     def teardown_after_execution(self, context: InitResourceContext) -> None:
@@ -159,15 +157,15 @@ class SparkResource(LazyPySparkResource):
         self._session(self._configured(Settings.of()), 0)
 
     def _configured(self, settings: Settings) -> Settings:
-        given = {key: str(value) for key, value in flatten_dict(self.spark_config)}  # type: ignore[no-untyped-call]
-        return replace(settings, spark={**settings.spark, **given})
+        overrides = {key: str(value) for key, value in flatten_dict(self.spark_config)}  # type: ignore[no-untyped-call]
+        return replace(settings, spark={**settings.spark, **overrides})
 
     def _session(self, settings: Settings, slots: int) -> SparkSession:
         if self._spark_session is not None and slots > self._slots:
             self._stop()  # a local master cannot be given more task slots while it runs
         if self._spark_session is None:
             prepare(settings)
-            with _own_interrupts():
+            with kept_interrupt_handler():
                 config = session_config(settings, slots=slots)
                 self._spark_session = spark_session_from_config(config)  # type: ignore[no-untyped-call]
             self._slots = slots
@@ -177,19 +175,8 @@ class SparkResource(LazyPySparkResource):
     def _stop(self) -> None:
         spark, self._spark_session = self._spark_session, None
         if spark is not None:
-            # If this thread was interrupted while it asked the JVM something, it would take the answer
-            # for that of its next question. A thread of its own asks over a connection of its own.
+            # If this thread was interrupted during a request to the JVM, it would take the response for that
+            # of its next request. A new thread has its own connection.
             stopping = threading.Thread(target=stop, args=(spark,))
             stopping.start()
             stopping.join()
-
-
-@contextmanager
-def _own_interrupts() -> Iterator[None]:
-    """Keep Dagster's answer to SIGINT, by which it ends a run; a starting SparkContext replaces it."""
-    handler = signal.getsignal(signal.SIGINT)
-    try:
-        yield
-    finally:
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGINT, handler)

@@ -1,8 +1,8 @@
-"""The supervisor: a sensor that launches a flow's live run again when it crashed, and tells what it did.
+"""The supervisor: a sensor that launches a crashed live run again, and the asset check `running`.
 
-It asks `supervision` what to do. A run that a person stopped was told to by an event of its own, which
-one that was ended by a signal (the machine shuts down) lacks. What happened can be read from the asset
-check `running`, from the ticks of the sensor, and from the runs' tags.
+`restarts` decides what to do. A run that a person terminated has an event for that, which a run that a signal
+ended (the machine shuts down) does not have. Decisions are visible in the check, in the sensor's ticks, and
+in the tags of the runs.
 """
 
 import time
@@ -41,62 +41,49 @@ from flowcore.dagster.restarts import (
     RestartDecision,
     RestartPolicy,
     Wait,
-    decide,
+    decide_restart,
 )
 from flowcore.metrics.health import show_seconds
 from flowcore.planner.plan import Plan
 
-__all__ = [
-    "GAVE_UP",
-    "RESTART",
-    "RUNNING_CHECK",
-    "attempts_of",
-    "running_check",
-    "running_now",
-    "supervision_sensor",
-]
-
-RUNNING_CHECK = "running"
-"""Name of the asset check that tells what the supervisor sees."""
+__all__ = ["GAVE_UP", "RESTART", "build_restart_sensor", "build_running_check", "running_evaluation"]
 
 RESTART = "flowcore/restart"
-"""Tag of a run that the supervisor launched: how many crashes in a row came before it."""
+"""Tag of a run that the supervisor launched: the number of consecutive crashes before it."""
 
 GAVE_UP = "flowcore/gave-up"
-"""Tag of the run after which it launched no other."""
+"""Tag of the last run, after which the supervisor launches no other."""
 
-_EVERY_S = 15
+_CHECK = "running"
+_INTERVAL_S = 15
 _RETRY = "dagster/retry_number"
-_NOT_GIVEN = ("dagster/", ".dagster/", "flowcore/")
+_NOT_COPIED = ("dagster/", ".dagster/", "flowcore/")
 
 
-def supervision_sensor(plan: Plan, policy: RestartPolicy) -> SensorDefinition:
-    """The supervisor of a flow's live run; it is on unless a person turns it off.
+def build_restart_sensor(plan: Plan, policy: RestartPolicy) -> SensorDefinition:
+    """The supervisor of a flow's live run; it is on at first.
 
     Args:
-        plan: Of the flow; it has a live stage.
+        plan: The flow's plan; it has a live stage.
         policy: When a crashed run is launched again.
     """
-    job, key = identifier(plan.flow, "live"), live_key(plan.flow)
+    job = identifier(plan.flow, "live")
 
     @sensor(
         name=identifier(plan.flow, "supervision"),
         job_name=job,
-        minimum_interval_seconds=_EVERY_S,
+        minimum_interval_seconds=_INTERVAL_S,
         default_status=DefaultSensorStatus.RUNNING,
-        description=f"Launches job `{job}` again when its run crashed: later each time, and at most "
-        f"{policy.limit} times in a row. A run that was terminated stays so.",
+        description=f"Launches job `{job}` again after its run crashed: with growing delay, and at most "
+        f"{policy.limit} times in a row. A run that was terminated is not launched again.",
     )
     def supervise(context: SensorEvaluationContext) -> SensorResult:
         instance = context.instance
-        found = attempts_of(instance, job, key, policy.limit + 1)
-        now_s = time.time()
-        decision = decide(found, now_s, policy)
-        told, passed, message = _told(decision, policy.limit, now_s)
+        decision, event, message = _decide(instance, plan.flow, policy)
         requests = []
         match decision:
             case Relaunch(run=run, crashes=crashes):
-                requests.append(_again(instance, run, crashes))
+                requests.append(_restart_request(instance, run, crashes))
             case Lost(run=run):
                 lost = instance.get_run_by_id(run)
                 if lost is not None and lost.status is DagsterRunStatus.STARTED:
@@ -105,71 +92,89 @@ def supervision_sensor(plan: Plan, policy: RestartPolicy) -> SensorDefinition:
                 instance.add_run_tags(run, {GAVE_UP: f"after {crashes} crashes in a row"})
             case _:
                 pass
-        news = told is not None and told != context.cursor
-        check = _evaluation(key, message, passed=passed)
+        changed = event is not None and event != context.cursor
+        failed = not isinstance(decision, Leave)  # that a run is active, its heartbeat reports
         return SensorResult(
             run_requests=requests,
             skip_reason=None if requests else message,
-            asset_events=[check] if news and not passed else [],  # a run that beats says so itself
-            cursor=told if news else context.cursor,
+            asset_events=[_evaluation(plan.flow, message, passed=False)] if changed and failed else [],
+            cursor=event if changed else context.cursor,
         )
 
     return supervise
 
 
-def running_check(plan: Plan, policy: RestartPolicy) -> AssetChecksDefinition:
-    """The check that the supervisor answers, for a person to ask."""
-    job, key = identifier(plan.flow, "live"), live_key(plan.flow)
+def build_running_check(plan: Plan, policy: RestartPolicy) -> AssetChecksDefinition:
+    """The asset check `running`, for a person to execute; otherwise the supervisor evaluates it."""
+    job = identifier(plan.flow, "live")
 
     @asset_check(
-        asset=key,
-        name=RUNNING_CHECK,
-        description=f"The run of job `{job}` beats, or none is wanted: it was terminated, or never launched.",
+        asset=live_key(plan.flow),
+        name=_CHECK,
+        description=f"The run of job `{job}` sends heartbeats, or was terminated, or was never launched.",
     )
     def running(context: AssetCheckExecutionContext) -> AssetCheckResult:
-        now_s = time.time()
-        found = attempts_of(context.instance, job, key, policy.limit + 1)
-        _, passed, message = _told(decide(found, now_s, policy), policy.limit, now_s)
-        return AssetCheckResult(passed=passed, description=message)
+        decision, _, message = _decide(context.instance, plan.flow, policy)
+        return AssetCheckResult(passed=isinstance(decision, Leave), description=message)
 
     return running
 
 
-def running_now(flow: str) -> AssetCheckEvaluation:
-    """What a live run says of that check when it beats."""
-    return _evaluation(live_key(flow), "it runs", passed=True)
+def running_evaluation(flow: str) -> AssetCheckEvaluation:
+    """The evaluation of `running` that a live run reports with its heartbeat."""
+    return _evaluation(flow, "it runs", passed=True)
 
 
-def attempts_of(instance: DagsterInstance, job: str, key: AssetKey, most: int) -> list[Attempt]:
-    """The runs of a live job, latest first.
-
-    Args:
-        instance: Where they are known.
-        job: The job's name.
-        key: What they beat on.
-        most: How many at most.
-    """
-    records = instance.get_run_records(RunsFilter(job_name=job), limit=most)
-    return [_attempt(instance, record, key, latest=not number) for number, record in enumerate(records)]
-
-
-def _evaluation(key: AssetKey, message: str, *, passed: bool) -> AssetCheckEvaluation:
+def _evaluation(flow: str, message: str, *, passed: bool) -> AssetCheckEvaluation:
     return AssetCheckEvaluation(
-        asset_key=key,
-        check_name=RUNNING_CHECK,
+        asset_key=live_key(flow),
+        check_name=_CHECK,
         passed=passed,
         severity=AssetCheckSeverity.ERROR,
         description=message,
     )
 
 
-def _attempt(instance: DagsterInstance, record: RunRecord, key: AssetKey, *, latest: bool) -> Attempt:
+def _decide(
+    instance: DagsterInstance, flow: str, policy: RestartPolicy
+) -> tuple[RestartDecision, str | None, str]:
+    """The decision, the event that it reports (unique to its cause; None for no event), and a message."""
+    now_s, key = time.time(), live_key(flow)
+    records = instance.get_run_records(RunsFilter(job_name=identifier(flow, "live")), limit=policy.limit + 1)
+    attempts = [_attempt(instance, record, None if number else key) for number, record in enumerate(records)]
+    decision = decide_restart(attempts, now_s, policy)
+    match decision:
+        case Leave(why=why, running=running):
+            return decision, "runs" if running else None, why
+        case Wait(run=run, crashes=crashes, until_s=until_s):
+            due = show_seconds(max(until_s - now_s, 0))
+            message = f"run {run} crashed: restart {crashes} of {policy.limit} is due in {due}"
+            return decision, f"crashed {run}", message
+        case Relaunch(run=run, crashes=crashes):
+            return decision, f"again {run}", f"run {run} crashed: restart {crashes} of {policy.limit}"
+        case Lost(run=run, silent_s=silent_s):
+            message = (
+                f"run {run} has sent no heartbeat for {show_seconds(silent_s)}: its process or its machine "
+                "is gone, or hangs; it counts as failed"
+            )
+            return decision, f"lost {run}", message
+        case GiveUp(run=run, crashes=crashes):
+            message = (
+                f"run {run} is the last of {crashes} that crashed in a row: it is not launched again; see "
+                "its log, fix the cause, and launch the job"
+            )
+            return decision, f"gave up {run}", message
+
+
+def _attempt(instance: DagsterInstance, record: RunRecord, key: AssetKey | None) -> Attempt:
+    """A run as an attempt; with the key of the live asset also its last heartbeat."""
     run = record.dagster_run
+    heartbeats = instance.fetch_materializations(key, limit=1).records if key else ()
     return Attempt(
         run=run.run_id,
         fate=_fate(instance, record),
         began_s=record.start_time or record.create_timestamp.timestamp(),
-        sign_s=_last_beat(instance, run.run_id, key) if latest else None,
+        heartbeat_s=next((beat.timestamp for beat in heartbeats if beat.run_id == run.run_id), None),
         ended_s=record.end_time,
         restarted=RESTART in run.tags or _RETRY in run.tags,
     )
@@ -183,58 +188,26 @@ def _fate(instance: DagsterInstance, record: RunRecord) -> Fate:
         case DagsterRunStatus.SUCCESS:
             return Fate.ENDED
         case DagsterRunStatus.CANCELED:
-            return Fate.ENDED if _was_asked_to_end(instance, run.run_id) else Fate.CRASHED
+            return Fate.ENDED if _was_terminated(instance, run.run_id) else Fate.CRASHED
         case DagsterRunStatus.FAILURE:
             return Fate.PENDING if run.is_complete_and_waiting_to_retry else Fate.CRASHED
         case _:
             return Fate.PENDING
 
 
-def _was_asked_to_end(instance: DagsterInstance, run: str) -> bool:
-    """Who asks a run to end, or marks it as ended, does so from outside; the run itself adds why it ended."""
+def _was_terminated(instance: DagsterInstance, run: str) -> bool:
+    """Whether somebody terminated the run: only events of the run itself carry data on why it ended."""
     kinds = {DagsterEventType.RUN_CANCELING, DagsterEventType.RUN_CANCELED}
     events = (entry.get_dagster_event() for entry in instance.all_logs(run, of_type=kinds))
     return any(event.event_specific_data is None for event in events)
 
 
-def _last_beat(instance: DagsterInstance, run: str, key: AssetKey) -> float | None:
-    for record in instance.fetch_materializations(key, limit=1).records:
-        if record.run_id == run:
-            return record.timestamp
-    return None
-
-
-def _again(instance: DagsterInstance, run: str, crashes: int) -> RunRequest:
+def _restart_request(instance: DagsterInstance, run: str, crashes: int) -> RunRequest:
     crashed = instance.get_run_by_id(run)
     config: Mapping[str, Any] = crashed.run_config if crashed else {}
-    given = (
-        {tag: text for tag, text in crashed.tags.items() if not tag.startswith(_NOT_GIVEN)} if crashed else {}
-    )
-    # Of one key Dagster makes one run, whatever becomes of this tick.
+    tags = crashed.tags.items() if crashed else ()
+    copied = {tag: text for tag, text in tags if not tag.startswith(_NOT_COPIED)}
+    # Dagster makes one run per run key, even if this tick is repeated.
     return RunRequest(
-        run_key=run, run_config=config, tags={**given, RESTART: str(crashes), "flowcore/restart-of": run}
+        run_key=run, run_config=config, tags={**copied, RESTART: str(crashes), "flowcore/restart-of": run}
     )
-
-
-def _told(decision: RestartDecision, limit: int, now_s: float) -> tuple[str | None, bool, str]:
-    """What tells it from other news, None if it is none; whether it is good; and in words."""
-    match decision:
-        case Leave(why=why, running=running):
-            return "runs" if running else None, True, why
-        case Wait(run=run, crashes=crashes, until_s=until_s):
-            due = show_seconds(max(until_s - now_s, 0))
-            return f"crashed {run}", False, f"run {run} crashed: restart {crashes} of {limit} is due in {due}"
-        case Relaunch(run=run, crashes=crashes):
-            return f"again {run}", False, f"run {run} crashed: restart {crashes} of {limit}"
-        case Lost(run=run, silent_s=silent_s):
-            message = (
-                f"run {run} has given no sign for {show_seconds(silent_s)}: its process or its machine is "
-                "gone, or hangs; it counts as failed"
-            )
-            return f"lost {run}", False, message
-        case GiveUp(run=run, crashes=crashes):
-            message = (
-                f"run {run} is the last of {crashes} that crashed in a row: it is not launched again; see "
-                "its log, mend what is wrong, and launch the job"
-            )
-            return f"gave up {run}", False, message

@@ -1,8 +1,7 @@
-"""Supervision: shall a flow's live run be launched again, and when?
+"""Restart decisions for a flow's live run: whether and when it is launched again.
 
-Knows neither Dagster nor a clock: the runs that there were and the time are passed in, what to do is
-returned. It keeps nothing between two questions, so it may be asked by a process that was just started.
-Times are seconds since the epoch.
+Pure, and knows neither Dagster nor a clock: the past runs and the time are arguments, and nothing is kept
+between two calls, so a process that was just started decides the same. Times are seconds since the epoch.
 """
 
 from __future__ import annotations
@@ -21,21 +20,21 @@ __all__ = [
     "RestartDecision",
     "RestartPolicy",
     "Wait",
-    "decide",
+    "decide_restart",
 ]
 
 
 class Fate(StrEnum):
-    """What became of a live run."""
+    """The state of a live run."""
 
     PENDING = "pending"
-    """It is on its way: queued, starting, being stopped, or about to be launched again by Dagster."""
+    """Queued, starting, terminating, or about to be retried by Dagster."""
     RUNNING = "running"
-    """It is said to run; whether it does, its last sign tells."""
+    """Started and not finished, as far as Dagster knows; the last heartbeat says whether that is true."""
     ENDED = "ended"
-    """It came to a planned end: a person stopped it, or its time was over."""
+    """Ended as planned: terminated by a person, or after its configured time."""
     CRASHED = "crashed"
-    """It ended otherwise."""
+    """Ended in any other way."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,25 +42,25 @@ class Attempt:
     """One live run.
 
     Attributes:
-        run: Its id.
-        fate: What became of it.
+        run: The run's id.
+        fate: Its state.
         began_s: When it was started.
-        sign_s: When it beat last, None if it has not.
+        heartbeat_s: Its last heartbeat, None if there is none.
         ended_s: When it ended, None while it has not.
-        restarted: It was launched in the place of one that crashed, not by a person.
+        restarted: Whether it was launched in place of a crashed run, not by a person.
     """
 
     run: str
     fate: Fate
     began_s: float
-    sign_s: float | None = None
+    heartbeat_s: float | None = None
     ended_s: float | None = None
     restarted: bool = False
 
     @property
-    def lived_s(self) -> float:
+    def lasted_s(self) -> float:
         """How long it ran, as far as is known."""
-        return max(self.ended_s or 0.0, self.sign_s or 0.0, self.began_s) - self.began_s
+        return max(self.ended_s or 0.0, self.heartbeat_s or 0.0, self.began_s) - self.began_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,12 +68,12 @@ class RestartPolicy:
     """When a crashed run is launched again.
 
     Attributes:
-        first_wait_s: Seconds from the first crash to its restart; each further crash in a row doubles them.
-        longest_wait_s: They grow no longer than this.
-        limit: Restarts in a row before a person has to look.
-        stable_s: A run that lived as long has recovered: its crash is the first of a new row.
-        start_s: A run that has not beaten so long after its start is lost.
-        silent_s: One that has beaten is lost so long after its last beat.
+        first_wait_s: Seconds from the first crash to the restart; each consecutive crash doubles them.
+        longest_wait_s: Limit of that wait.
+        limit: Consecutive restarts before a person is needed.
+        stable_s: A run that lasted this long has recovered: its crash counts as the first.
+        start_s: A run without a heartbeat is lost this long after its start.
+        silent_s: A run is lost this long after its last heartbeat.
     """
 
     first_wait_s: float = 5.0
@@ -85,18 +84,18 @@ class RestartPolicy:
     silent_s: float = 120.0
 
     def wait_s(self, crashes: int) -> float:
-        """Seconds from the last of so many crashes in a row to its restart.
+        """Seconds from the last of this many consecutive crashes to the restart.
 
         >>> [RestartPolicy().wait_s(crashes) for crashes in (1, 2, 3, 9)]
         [5.0, 10.0, 20.0, 300.0]
         """
-        doublings = min(crashes - 1, 64)  # a float holds no more than about a thousand
+        doublings = min(crashes - 1, 64)  # 2.0 ** 1024 overflows
         return min(self.first_wait_s * 2.0**doublings, self.longest_wait_s)
 
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """There is nothing to do; ``running`` says that the run has given a sign lately."""
+    """Nothing to do; ``running`` means that the run has sent a heartbeat recently."""
 
     why: str
     running: bool = False
@@ -121,7 +120,7 @@ class Relaunch:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """The run is said to run and has given no sign for too long."""
+    """Dagster says that the run is active, but it has sent no heartbeat for too long."""
 
     run: str
     silent_s: float
@@ -129,7 +128,7 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """The run crashed once too often: a person has to look."""
+    """The run crashed once too often: a person is needed."""
 
     run: str
     crashes: int
@@ -138,47 +137,42 @@ class GiveUp:
 RestartDecision = Leave | Wait | Relaunch | Lost | GiveUp
 
 
-def decide(attempts: Sequence[Attempt], now_s: float, policy: RestartPolicy) -> RestartDecision:
-    """What to do about a flow's live run now.
+def decide_restart(attempts: Sequence[Attempt], now_s: float, policy: RestartPolicy) -> RestartDecision:
+    """Decide what to do about a flow's live run now.
 
     Args:
-        attempts: Its runs, latest first; more than ``policy.limit`` of them, if there are so many.
+        attempts: Its runs, latest first: at least ``policy.limit + 1`` of them, if there are so many.
         now_s: The time, on a clock that agrees with the runs'.
         policy: When a crashed run is launched again.
     """
     if not attempts:
-        return Leave("nobody has launched it")
+        return Leave("it was never launched")
     last = attempts[0]
     match last.fate:
         case Fate.PENDING:
-            return Leave("it is on its way, or being stopped")
+            return Leave("it is starting or terminating")
         case Fate.ENDED:
-            return Leave("it came to a planned end")
+            return Leave("it ended as planned")
         case Fate.RUNNING:
-            return _look_at(last, now_s, policy)
+            has_begun = last.heartbeat_s is not None
+            silent_s = now_s - (last.began_s if last.heartbeat_s is None else last.heartbeat_s)
+            if silent_s > (policy.silent_s if has_begun else policy.start_s):
+                return Lost(last.run, silent_s)
+            return Leave("it runs", running=True) if has_begun else Leave("it starts")
         case Fate.CRASHED:
-            crashes = _in_a_row(attempts, policy.stable_s)
+            crashes = _consecutive_crashes(attempts, policy.stable_s)
             if crashes > policy.limit:
                 return GiveUp(last.run, crashes)
-            due_s = last.began_s + last.lived_s + policy.wait_s(crashes)
+            due_s = last.began_s + last.lasted_s + policy.wait_s(crashes)
             return Relaunch(last.run, crashes) if now_s >= due_s else Wait(last.run, crashes, due_s)
 
 
-def _look_at(run: Attempt, now_s: float, policy: RestartPolicy) -> Leave | Lost:
-    since_s, longest_s = (
-        (run.began_s, policy.start_s) if run.sign_s is None else (run.sign_s, policy.silent_s)
-    )
-    if now_s - since_s > longest_s:
-        return Lost(run.run, now_s - since_s)
-    return Leave("it starts") if run.sign_s is None else Leave("it runs", running=True)
-
-
-def _in_a_row(attempts: Sequence[Attempt], stable_s: float) -> int:
+def _consecutive_crashes(attempts: Sequence[Attempt], stable_s: float) -> int:
     crashes = 0
     for attempt in attempts:
         if attempt.fate is not Fate.CRASHED:
             break
         crashes += 1
-        if not attempt.restarted or attempt.lived_s >= stable_s:
+        if not attempt.restarted or attempt.lasted_s >= stable_s:
             break
     return crashes

@@ -1,7 +1,7 @@
-"""Launchers: sensors that run a flow's jobs when there is something to do. All are off until switched on.
+"""Sensors that launch a flow's jobs when there is work. All are off at first.
 
-What they look at is kept by others (manifests, the history of the run, Kafka), so a tick that is lost or
-repeated changes nothing.
+Their state is kept elsewhere (manifests, the progress history, Kafka), so a lost or repeated tick changes
+nothing.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ from dagster import (
 
 from flowcore.api.operators import topic_of
 from flowcore.dagster.attributes import Automation
-from flowcore.dagster.jobs import UNLIMITED, live_jobs, unfinished
+from flowcore.dagster.jobs import UNLIMITED, live_job_names, unfinished_run
 from flowcore.dagster.names import bounded_keys, identifier, op_name
 from flowcore.dagster.resources import FlowcoreResource
 from flowcore.errors import BrokerError, RunError
@@ -35,9 +35,9 @@ from flowcore.spark.context import broker_of
 from flowcore.spark.results.store import ResultStore
 from flowcore.spark.run.bounded_stage import source_versions
 
-__all__ = ["REFRESH_WHEN", "automation_sensor", "history_sensor", "lag_sensor"]
+__all__ = ["REFRESH_WHEN", "build_automation_sensor", "build_history_sensor", "build_lag_sensor"]
 
-_EVERY_S = 60
+_INTERVAL_S = 60
 
 REFRESH_WHEN = (
     (AutomationCondition.any_deps_updated() | AutomationCondition.code_version_changed())
@@ -46,86 +46,90 @@ REFRESH_WHEN = (
     & ~AutomationCondition.any_deps_in_progress()
     & ~AutomationCondition.in_progress()
 )
-"""When declarative automation makes a bounded asset anew: what it reads, or its code, is new."""
+"""Declarative automation of a bounded asset: materialize it when its inputs or its code are new."""
 
 
-def automation_sensor(plan: Plan) -> SensorDefinition:
-    """The sensor that carries out `REFRESH_WHEN` for a flow."""
+def build_automation_sensor(plan: Plan) -> SensorDefinition:
+    """The sensor that evaluates `REFRESH_WHEN` for a flow."""
     return AutomationConditionSensorDefinition(
         identifier(plan.flow, "automation"),
         target=AssetSelection.assets(*bounded_keys(plan)),
         default_status=DefaultSensorStatus.STOPPED,
-        description=f"Makes the bounded assets of flow `{plan.flow}` anew when another flow made an asset "
-        "that they read, or when their code has changed.",
+        description=f"Materializes the bounded assets of flow `{plan.flow}` again when another flow has "
+        "updated an asset that they read, or when their code has changed.",
         run_tags=UNLIMITED,
     )
 
 
-def history_sensor(plan: Plan) -> SensorDefinition:
-    """A sensor that runs the bounded stages when their files or topics have changed and come to rest."""
+def build_history_sensor(plan: Plan) -> SensorDefinition:
+    """A sensor that runs the bounded stages when their files or topics have changed and are stable again."""
     job = identifier(plan.flow, "history")
 
     @sensor(
         name=identifier(plan.flow, "new_history"),
         job_name=job,
-        minimum_interval_seconds=_EVERY_S,
+        minimum_interval_seconds=_INTERVAL_S,
         default_status=DefaultSensorStatus.STOPPED,
         description=f"Launches job `{job}` when sources of its stages have changed since they were read, and "
-        "are the same at two looks: nobody writes them any more.",
+        "two ticks find the same versions, so that nobody writes them any more.",
     )
-    def look(context: SensorEvaluationContext, flowcore: FlowcoreResource) -> SensorResult | SkipReason:
+    def check_sources(
+        context: SensorEvaluationContext, flowcore: FlowcoreResource
+    ) -> SensorResult | SkipReason:
         try:
             changed, committed = _changed_sources(plan, flowcore.settings())
         except (RunError, BrokerError) as error:
             return SkipReason(str(error))
         if not changed:
             return SensorResult(skip_reason="no source has changed since it was read", cursor="")
-        names, seen = ", ".join(changed), _digest({**changed, **committed})
-        if seen != context.cursor:
-            return SensorResult(skip_reason=f"{names} changed, and may still be written", cursor=seen)
-        if waits := unfinished(context.instance, job):
-            return SkipReason(waits)
-        config = {"ops": {op_name(plan.flow, "history"): {"config": {"refresh": False}}}}
-        # A run that fails is not repeated before something changes again.
+        names, versions = ", ".join(changed), json.dumps({**changed, **committed}, sort_keys=True)
+        digest = hashlib.sha256(versions.encode()).hexdigest()
+        if digest != context.cursor:
+            return SensorResult(skip_reason=f"{names} changed, and may still be written", cursor=digest)
+        if reason := unfinished_run(context.instance, job):
+            return SkipReason(reason)
+        # The run key prevents that a failed run is repeated before something changes again.
         request = RunRequest(
-            run_key=seen, run_config=config, tags={"flowcore/because": f"{names} changed"[:255]}
+            run_key=digest,
+            run_config={"ops": {op_name(plan.flow, "history"): {"config": {"refresh": False}}}},
+            tags={"flowcore/because": f"{names} changed"[:255]},
         )
-        return SensorResult(run_requests=[request], cursor=seen)
+        return SensorResult(run_requests=[request], cursor=digest)
 
-    return look
+    return check_sources
 
 
-def lag_sensor(plan: Plan, options: Automation) -> SensorDefinition:
-    """A sensor that lets live queries that do not run catch up when enough is unread."""
-    job = identifier(plan.flow, options.lag_job)
+def build_lag_sensor(plan: Plan, automation: Automation) -> SensorDefinition:
+    """A sensor that lets idle live queries catch up when their lag exceeds a limit."""
+    job, limit = identifier(plan.flow, automation.lag_job), automation.lag_records
 
     @sensor(
         name=identifier(plan.flow, "lag"),
         job_name=job,
-        minimum_interval_seconds=_EVERY_S,
+        minimum_interval_seconds=_INTERVAL_S,
         default_status=DefaultSensorStatus.STOPPED,
-        description=f"Launches job `{job}` when {options.lag_records:,} records are unread and nothing runs.",
+        description=f"Launches job `{job}` when {limit:,} records are unread and no live run is active.",
     )
-    def look(context: SensorEvaluationContext, flowcore: FlowcoreResource) -> RunRequest | SkipReason:
-        if waits := unfinished(context.instance, *live_jobs(plan)):
-            return SkipReason(waits)
+    def check_lag(context: SensorEvaluationContext, flowcore: FlowcoreResource) -> RunRequest | SkipReason:
+        if reason := unfinished_run(context.instance, *live_job_names(plan)):
+            return SkipReason(reason)
         settings = flowcore.settings()
-        last = last_progress(history_folder(settings.state_dir, plan.flow))
-        if last is None:
-            return SkipReason("the flow never ran, so where it reads from is not known; launch it once")
+        progress = last_progress(history_folder(settings.state_dir, plan.flow))
+        if progress is None:
+            return SkipReason("the flow never ran, so its offsets are not known; launch it once")
         try:
-            unread = _unread(plan, last, settings)
+            lag = _lag(plan, progress, settings)
         except (RunError, BrokerError) as error:
             return SkipReason(str(error))
-        if unread < options.lag_records:
-            return SkipReason(f"{unread:,} records are unread, fewer than {options.lag_records:,}")
-        return RunRequest(tags={"flowcore/because": f"{unread} records are unread"})
+        if lag < limit:
+            return SkipReason(f"{lag:,} records are unread, fewer than {limit:,}")
+        return RunRequest(tags={"flowcore/because": f"{lag} records are unread"})
 
-    return look
+    return check_lag
 
 
 def _changed_sources(plan: Plan, settings: Settings) -> tuple[dict[str, str], dict[str, str]]:
-    """What is to be read anew, by stage and source its version; and the committed version of each stage."""
+    """The new versions of changed sources, by ``stage/source``, and the committed version of each stage."""
     store = ResultStore(settings.state_dir, plan.flow)
     changed, committed = {}, {}
     for stage in plan.bounded:
@@ -137,20 +141,16 @@ def _changed_sources(plan: Plan, settings: Settings) -> tuple[dict[str, str], di
     return changed, committed
 
 
-def _digest(versions: dict[str, str]) -> str:
-    return hashlib.sha256(json.dumps(versions, sort_keys=True).encode()).hexdigest()
-
-
-def _unread(plan: Plan, last: FlowProgress, settings: Settings) -> int:
-    """Records of the sources that no query has committed, at the query that is furthest behind."""
+def _lag(plan: Plan, progress: FlowProgress, settings: Settings) -> int:
+    """The largest number of uncommitted records of any query, by the current ends of the topics."""
     servers = {
         topic.name: broker_of(topic, settings)
         for source in (plan.live.sources if plan.live else ())
         if (topic := topic_of(source))
     }
     ends = {name: ends_of(address, [name])[name] for name, address in servers.items()}
-    unread = (
+    lags = (
         sum(max(ends.get(one.topic, {}).get(one.partition, 0) - (one.offset or 0), 0) for one in partitions)
-        for partitions in (query.partitions for query in last.queries)
+        for partitions in (query.partitions for query in progress.queries)
     )
-    return max(unread, default=0)
+    return max(lags, default=0)

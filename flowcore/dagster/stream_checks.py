@@ -1,13 +1,15 @@
-"""Health: the asset checks of a flow's stream.
+"""Asset checks of a flow's live queries: its service level objectives.
 
-A run answers them while it beats, a sensor while none does, and a person may ask at any time. Who is not the
-run looks at what it left on disk (`flowcore.metrics.history`), and needs neither Spark nor the broker. An
-outcome is told when it has changed.
+While a run is active, it evaluates the checks at each heartbeat; otherwise a sensor does. A person may
+execute them at any time. Outside of the run they are evaluated on the progress that the run left on disk
+(`flowcore.metrics.history`), without Spark or the broker.
 """
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 from dagster import (
     AssetCheckEvaluation,
@@ -26,87 +28,191 @@ from dagster import (
 )
 
 from flowcore.dagster.attributes import Objectives
-from flowcore.dagster.metadata import Metadata
 from flowcore.dagster.names import identifier, live_key, op_name
-from flowcore.dagster.objectives import ObjectiveResult, judge, judged
 from flowcore.dagster.resources import FlowcoreResource
+from flowcore.metrics.health import liveness_problem, show_seconds
 from flowcore.metrics.history import history_folder, last_progress
-from flowcore.metrics.liveness import what_is_wrong
+from flowcore.metrics.progress import FlowProgress, QueryProgress
 from flowcore.planner.plan import Plan
 
-__all__ = ["evaluation", "health_checks", "health_sensor"]
+__all__ = [
+    "ObjectiveResult",
+    "build_health_sensor",
+    "build_stream_checks",
+    "changed_evaluations",
+    "check_descriptions",
+    "evaluate_objectives",
+    "evaluation",
+]
 
-_EVERY_S = 60
+_INTERVAL_S = 60
 
 
-def health_checks(plan: Plan, objectives: Objectives) -> AssetChecksDefinition:
-    """The checks of a flow's live queries."""
+@dataclass(frozen=True, slots=True)
+class ObjectiveResult:
+    """The result of one objective.
+
+    Attributes:
+        name: The objective's name.
+        passed: Whether the objective is met.
+        found: The measured value, in the unit of the limit; None if nothing is known.
+        limit: The largest value that is allowed.
+        description: Both as text.
+    """
+
+    name: str
+    passed: bool
+    found: float | None
+    limit: float
+    description: str
+
+
+def check_descriptions(objectives: Objectives) -> dict[str, str]:
+    """What each check requires, by its name."""
+    found = {
+        "late_share": f"At most {objectives.late_share:.2%} of a query's records were late.",
+        "dead_letter_share": f"At most {objectives.dead_letter_share:.2%} of a query's records are dead "
+        "letters.",
+        "fresh": f"The run has reported progress in the last {show_seconds(objectives.fresh_s)}.",
+    }
+    if objectives.latency_p99_ms is not None:
+        found["latency"] = f"99 of 100 latency markers took at most {objectives.latency_p99_ms:g} ms."
+    return found
+
+
+def evaluate_objectives(
+    progress: FlowProgress | None, now_ms: int, objectives: Objectives
+) -> list[ObjectiveResult]:
+    """Evaluate the objectives that `check_descriptions` names.
+
+    Args:
+        progress: The run's last progress, None if there is none.
+        now_ms: The current time, on a clock that agrees with the run's.
+        objectives: The limits.
+    """
+    share = objectives.late_share, objectives.dead_letter_share
+    results = [
+        _share("late_share", progress, lambda query: query.late + query.dropped, share[0]),
+        _share("dead_letter_share", progress, lambda query: query.dead_letters, share[1]),
+        _fresh(progress, now_ms, objectives.fresh_s),
+    ]
+    if objectives.latency_p99_ms is not None:
+        results.append(_latency(progress, objectives.latency_p99_ms))
+    return results
+
+
+def _share(
+    name: str, progress: FlowProgress | None, count: Callable[[QueryProgress], int], limit: float
+) -> ObjectiveResult:
+    queries = [query for query in progress.queries if query.rows_in or count(query)] if progress else []
+    if not queries:
+        return ObjectiveResult(name, True, None, limit, "nothing was read")
+    # A dead letter may be reported before the record that was read.
+    worst = max(queries, key=lambda query: count(query) / max(query.rows_in, count(query)))
+    found = count(worst) / max(worst.rows_in, count(worst))
+    description = f"{count(worst):,} of {worst.rows_in:,} records of query {worst.name!r} ({found:.3%})"
+    return ObjectiveResult(name, found <= limit, found, limit, description)
+
+
+def _fresh(progress: FlowProgress | None, now_ms: int, limit_s: float) -> ObjectiveResult:
+    if progress is None:
+        return ObjectiveResult("fresh", False, None, limit_s, "the flow has never run live")
+    ago_s = max(now_ms - progress.time_ms, 0) / 1000
+    how = {"ended": ", when it ended", "failed": f", when it failed: {progress.error}"}.get(
+        progress.state, ""
+    )
+    passed = ago_s <= limit_s and progress.state != "failed"
+    return ObjectiveResult("fresh", passed, ago_s, limit_s, f"last progress {show_seconds(ago_s)} ago{how}")
+
+
+def _latency(progress: FlowProgress | None, limit_ms: float) -> ObjectiveResult:
+    known = [(one.p99_ms, one) for one in (progress.latencies if progress else ()) if one.p99_ms is not None]
+    if not known:
+        return ObjectiveResult(
+            "latency", True, None, limit_ms, "no latency marker arrived in the last minute"
+        )
+    p99_ms, worst = max(known, key=lambda pair: pair[0])
+    description = f"99 of 100 markers from {worst.source} to {worst.sink} took at most {p99_ms:g} ms"
+    return ObjectiveResult("latency", p99_ms <= limit_ms, p99_ms, limit_ms, description)
+
+
+def build_stream_checks(plan: Plan, objectives: Objectives) -> AssetChecksDefinition:
+    """The asset checks of a flow's live queries."""
     key = live_key(plan.flow)
-    specs = [AssetCheckSpec(name, asset=key, description=what) for name, what in judged(objectives).items()]
+    specs = [
+        AssetCheckSpec(name, asset=key, description=what)
+        for name, what in check_descriptions(objectives).items()
+    ]
 
     @multi_asset_check(name=op_name(plan.flow, "health"), specs=specs, can_subset=True)
     def health(context: AssetCheckExecutionContext, flowcore: FlowcoreResource) -> Iterator[AssetCheckResult]:
-        wanted = {check.name for check in context.selected_asset_check_keys}
-        last = last_progress(history_folder(flowcore.settings().state_dir, plan.flow))
-        for verdict in judge(last, time.time_ns() // 1_000_000, objectives):
-            if verdict.name in wanted:
-                yield AssetCheckResult(
-                    asset_key=key,
-                    check_name=verdict.name,
-                    passed=verdict.passed,
-                    severity=AssetCheckSeverity.WARN,
-                    description=verdict.words,
-                    metadata=_metadata(verdict),
-                )
+        selected = {check.name for check in context.selected_asset_check_keys}
+        progress = last_progress(history_folder(flowcore.settings().state_dir, plan.flow))
+        for result in evaluate_objectives(progress, _now_ms(), objectives):
+            if result.name in selected:
+                yield AssetCheckResult(**_check_fields(plan.flow, result))
 
     return health
 
 
-def health_sensor(plan: Plan, objectives: Objectives) -> SensorDefinition:
-    """A sensor that answers the checks where no run does; it is on unless a person turns it off."""
-    key = live_key(plan.flow)
+def build_health_sensor(plan: Plan, objectives: Objectives) -> SensorDefinition:
+    """A sensor that evaluates the checks while no run does; it is on at first."""
 
     @sensor(
         name=identifier(plan.flow, "health"),
-        asset_selection=[key],
-        minimum_interval_seconds=_EVERY_S,
+        asset_selection=[live_key(plan.flow)],
+        minimum_interval_seconds=_INTERVAL_S,
         default_status=DefaultSensorStatus.RUNNING,
-        description=f"Tells whether the stream of flow `{plan.flow}` holds its objectives, as asset checks, "
-        "while no run of it does so.",
+        description=f"Evaluates the objectives of flow `{plan.flow}` as asset checks while no live run does.",
     )
     def watch(context: SensorEvaluationContext, flowcore: FlowcoreResource) -> SensorResult:
-        last = last_progress(history_folder(flowcore.settings().state_dir, plan.flow))
-        now_ms = time.time_ns() // 1_000_000
-        if last is None:
-            return SensorResult(skip_reason="the stream was never read, so there is nothing to judge")
-        if what_is_wrong(last, now_ms) is None:
-            return SensorResult(skip_reason="the run tells it itself", cursor="")
-        told: dict[str, bool] = json.loads(context.cursor or "{}")
-        news = [v for v in judge(last, now_ms, objectives) if told.get(v.name) is not v.passed]
-        skip = f"{len(news)} checks have news" if news else "nothing has changed"
-        return SensorResult(
-            asset_events=[evaluation(plan.flow, verdict) for verdict in news],
-            cursor=json.dumps(told | {verdict.name: verdict.passed for verdict in news}),
-            skip_reason=skip,
-        )
+        progress = last_progress(history_folder(flowcore.settings().state_dir, plan.flow))
+        now_ms = _now_ms()
+        if progress is None:
+            return SensorResult(skip_reason="the flow has never run live, so there is nothing to evaluate")
+        if liveness_problem(progress, now_ms) is None:
+            return SensorResult(skip_reason="the run evaluates the checks itself", cursor="")
+        results = evaluate_objectives(progress, now_ms, objectives)
+        evaluations = {result.name: evaluation(plan.flow, result) for result in results}
+        return changed_evaluations(context.cursor, evaluations)
 
     return watch
 
 
-def evaluation(flow: str, verdict: ObjectiveResult) -> AssetCheckEvaluation:
-    """A verdict on a flow's live queries, as Dagster is told of it."""
-    return AssetCheckEvaluation(
-        asset_key=live_key(flow),
-        check_name=verdict.name,
-        passed=verdict.passed,
-        severity=AssetCheckSeverity.WARN,
-        description=verdict.words,
-        metadata=_metadata(verdict),
+def evaluation(flow: str, result: ObjectiveResult) -> AssetCheckEvaluation:
+    """The check evaluation of an objective of a flow's live queries."""
+    return AssetCheckEvaluation(**_check_fields(flow, result))
+
+
+def changed_evaluations(cursor: str | None, evaluations: Mapping[str, AssetCheckEvaluation]) -> SensorResult:
+    """A sensor result with the evaluations whose outcome has changed; the cursor keeps the last outcomes.
+
+    Args:
+        cursor: The sensor's cursor.
+        evaluations: By a name that is unique within the sensor.
+    """
+    reported: dict[str, bool] = json.loads(cursor or "{}")
+    changed = {name: each for name, each in evaluations.items() if reported.get(name) is not each.passed}
+    return SensorResult(
+        asset_events=list(changed.values()),
+        cursor=json.dumps(reported | {name: each.passed for name, each in changed.items()}),
+        skip_reason=f"{len(changed)} checks have changed" if changed else "nothing has changed",
     )
 
 
-def _metadata(verdict: ObjectiveResult) -> Metadata:
-    found: Metadata = {"limit": MetadataValue.float(float(verdict.limit))}
-    if verdict.found is not None:
-        found["found"] = MetadataValue.float(float(verdict.found))
-    return found
+def _check_fields(flow: str, result: ObjectiveResult) -> dict[str, Any]:
+    metadata = {"limit": MetadataValue.float(float(result.limit))}
+    if result.found is not None:
+        metadata["found"] = MetadataValue.float(float(result.found))
+    return {
+        "asset_key": live_key(flow),
+        "check_name": result.name,
+        "passed": result.passed,
+        "severity": AssetCheckSeverity.WARN,
+        "description": result.description,
+        "metadata": metadata,
+    }
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,8 +1,13 @@
-"""Expectations: does a table of a bounded stage hold what it shall? One pass over it, by Spark."""
+"""Asset checks of the tables that bounded stages write: complete files, and expectations of the values.
+
+The files are compared with the stage's manifest. Expectations are evaluated by Spark in one pass over the
+table.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import pyarrow.parquet as pq
 from dagster import (
     AssetCheckExecutionContext,
     AssetCheckResult,
@@ -10,105 +15,153 @@ from dagster import (
     AssetCheckSeverity,
     AssetCheckSpec,
     MetadataValue,
+    asset_check,
     multi_asset_check,
 )
 
 from flowcore.api.expressions import resolve
 from flowcore.api.operators import Join, Operator
 from flowcore.dagster.attributes import Expectations
+from flowcore.dagster.metadata import Metadata
 from flowcore.dagster.names import op_name, table_key
 from flowcore.dagster.resources import FlowcoreResource, SparkResource
-from flowcore.errors import ConfigurationError
+from flowcore.errors import ConfigurationError, ResultError
 from flowcore.planner.model import BoundedStage
 from flowcore.planner.plan import Plan
-from flowcore.spark.results.store import ResultStore
+from flowcore.spark.results.store import ResultStore, StageFolder
 
-__all__ = ["expectation_checks"]
+__all__ = ["build_completeness_checks", "build_expectation_checks"]
+
+
+def build_completeness_checks(stage: BoundedStage, flow: str) -> list[AssetChecksDefinition]:
+    """A blocking check for each table: its files exist, are unchanged and hold all rows."""
+    return [_completeness_check(stage, result.name, flow) for result in stage.results]
+
+
+def _completeness_check(stage: BoundedStage, table: str, flow: str) -> AssetChecksDefinition:
+    @asset_check(
+        asset=table_key(flow, table),
+        name="complete",
+        blocking=True,
+        description="Every file of the committed result exists, is unchanged, and holds all its rows.",
+    )
+    def complete(context: AssetCheckExecutionContext, flowcore: FlowcoreResource) -> AssetCheckResult:
+        del context
+        store = ResultStore(flowcore.settings().state_dir, flow)
+        return _check_files(store.folder(stage.name), table)
+
+    return complete
+
+
+def _check_files(folder: StageFolder, name: str) -> AssetCheckResult:
+    manifest = folder.manifest()
+    if manifest is None:
+        return AssetCheckResult(passed=False, description=f"there is no committed result in {folder.root}")
+    table = manifest.tables[name]
+    try:
+        replace(manifest, tables={name: table}).check(folder.root)
+    except ResultError as error:
+        return AssetCheckResult(passed=False, description=str(error))
+    rows = sum(pq.ParquetFile(folder.root / file.path).metadata.num_rows for file in table.files)
+    found: Metadata = {
+        "version": MetadataValue.text(manifest.version),
+        "rows": MetadataValue.int(rows),
+        "files": MetadataValue.int(len(table.files)),
+    }
+    if rows != table.rows:
+        wrong = f"the files hold {rows} rows, the manifest says {table.rows}"
+        return AssetCheckResult(passed=False, description=wrong, metadata=found)
+    if rows == 0:
+        return AssetCheckResult(passed=False, description="the result has no rows", metadata=found)
+    return AssetCheckResult(passed=True, description=f"{rows:,} rows", metadata=found)
 
 
 @dataclass(frozen=True, slots=True)
-class _Check:
+class _Expectation:
     """One expectation of a table.
 
     Attributes:
-        name: Of the asset check.
-        what: What is expected, in words.
-        wrong: Spark SQL of an aggregate that counts the rows that are otherwise.
-        severity: Of a table in which there are any.
+        name: Name of the asset check.
+        description: What is expected.
+        violations: Spark SQL of an aggregate that counts the rows that violate it.
+        severity: Severity of the check if there are any.
     """
 
     name: str
-    what: str
-    wrong: str
+    description: str
+    violations: str
     severity: AssetCheckSeverity = AssetCheckSeverity.ERROR
 
 
-def expectation_checks(plan: Plan, expected: Mapping[str, Expectations]) -> list[AssetChecksDefinition]:
-    """For each table of a flow of which something is expected, the checks of it.
+def build_expectation_checks(
+    plan: Plan, expectations: Mapping[str, Expectations]
+) -> list[AssetChecksDefinition]:
+    """The checks of all tables of a flow that have expectations.
 
     Args:
-        plan: Of the flow.
-        expected: By table.
+        plan: The flow's plan.
+        expectations: By table.
 
     Raises:
-        ConfigurationError: Something is expected of a table that no bounded stage leaves.
-        PlanError: Something is expected of a column that a table does not have.
+        ConfigurationError: No bounded stage writes a table of that name.
+        PlanError: A table does not have an expected column.
     """
     tables = {result.name: (stage, result.operator) for stage in plan.bounded for result in stage.results}
-    unknown = sorted(expected.keys() - tables.keys())
+    unknown = sorted(expectations.keys() - tables.keys())
     if unknown:
         msg = (
-            f"flow {plan.flow!r} leaves no table {unknown[0]!r}: it would never be checked; "
+            f"flow {plan.flow!r} has no table {unknown[0]!r}: the expectations would never be checked; "
             f"its tables are {', '.join(tables) or 'none'}"
         )
         raise ConfigurationError(msg)
-    found = []
+    checks = []
     for table, (stage, operator) in tables.items():
-        checks = list(_expected(operator, plan, expected.get(table, Expectations())))
-        if checks:
-            found.append(_asset_checks(stage, plan.flow, table, checks))
-    return found
+        found = list(_expectations(operator, plan, expectations.get(table, Expectations())))
+        if found:
+            checks.append(_expectation_checks(stage, plan.flow, table, found))
+    return checks
 
 
-def _expected(table: Operator, plan: Plan, expected: Expectations) -> Iterator[_Check]:
-    named = [*(expected.unique or ()), *expected.ranges, *expected.not_null]
-    resolve(named, table.columns, table.name, "an expectation of Dagster's")
+def _expectations(table: Operator, plan: Plan, expected: Expectations) -> Iterator[_Expectation]:
+    columns = [*(expected.unique or ()), *expected.ranges, *expected.not_null]
+    resolve(columns, table.columns, table.name, "an expectation of Dagster's")
     if expected.unique is None:
-        for keys in _joined_by(table, plan):
+        for keys in _live_join_keys(table, plan):
             yield _unique(keys, AssetCheckSeverity.WARN)
     elif expected.unique:
         yield _unique(expected.unique, AssetCheckSeverity.ERROR)
     for column, (low, high) in expected.ranges.items():
         bounds = [f"`{column}` < {low}"] * (low is not None) + [f"`{column}` > {high}"] * (high is not None)
-        what = " and ".join(["at least {low}"] * (low is not None) + ["at most {high}"] * (high is not None))
-        yield _Check(
+        limits = [f"at least {low}"] * (low is not None) + [f"at most {high}"] * (high is not None)
+        yield _Expectation(
             f"range_{column}",
-            f"`{column}` is {what.format(low=low, high=high)}, or null.",
+            f"`{column}` is {' and '.join(limits)}, or null.",
             f"count_if({' OR '.join(bounds) or 'false'})",
         )
     for column in expected.not_null:
-        yield _Check(f"not_null_{column}", f"`{column}` is never null.", f"count_if(`{column}` IS NULL)")
+        yield _Expectation(
+            f"not_null_{column}", f"`{column}` is never null.", f"count_if(`{column}` IS NULL)"
+        )
 
 
-def _joined_by(table: Operator, plan: Plan) -> Iterator[tuple[str, ...]]:
-    """The columns by which live queries join it, each set of them once."""
-    joins = (node for query in plan.live.queries for node in query.operators) if plan.live else ()
-    sides = {
+def _live_join_keys(table: Operator, plan: Plan) -> dict[tuple[str, ...], None]:
+    """The distinct sets of columns by which live queries join a table."""
+    return {
         tuple(pair[number] for pair in node.on): None
-        for node in joins
+        for query in (plan.live.queries if plan.live else ())
+        for node in query.operators
         if isinstance(node, Join)
         for number, side in enumerate(node.inputs)
         if side is table
     }
-    yield from sides
 
 
-def _unique(columns: Sequence[str], severity: AssetCheckSeverity) -> _Check:
+def _unique(columns: Sequence[str], severity: AssetCheckSeverity) -> _Expectation:
     keys = ", ".join(f"`{column}`" for column in columns)
     known = " AND ".join(f"`{column}` IS NOT NULL" for column in columns)
     joined = severity is AssetCheckSeverity.WARN
-    why = "; a live record that meets several would come out several times" if joined else ""
-    return _Check(
+    why = "; a live record that joins several rows would be emitted several times" if joined else ""
+    return _Expectation(
         f"unique_{'_'.join(columns)}",
         f"No two rows have the same {keys}{why}.",
         f"count_if({known}) - count(DISTINCT {keys})",
@@ -116,34 +169,35 @@ def _unique(columns: Sequence[str], severity: AssetCheckSeverity) -> _Check:
     )
 
 
-def _asset_checks(
-    stage: BoundedStage, flow: str, table: str, checks: Sequence[_Check]
+def _expectation_checks(
+    stage: BoundedStage, flow: str, table: str, expectations: Sequence[_Expectation]
 ) -> AssetChecksDefinition:
     key = table_key(flow, table)
-    specs = [AssetCheckSpec(check.name, asset=key, description=check.what) for check in checks]
+    specs = [AssetCheckSpec(each.name, asset=key, description=each.description) for each in expectations]
 
     @multi_asset_check(name=op_name(flow, f"{table}_values"), specs=specs, can_subset=True)
     def values(
         context: AssetCheckExecutionContext, flowcore: FlowcoreResource, spark: SparkResource
     ) -> Iterator[AssetCheckResult]:
         settings = flowcore.settings()
-        asked = {check.name for check in context.selected_asset_check_keys}
-        chosen = [check for check in checks if check.name in asked]
+        selected = {check.name for check in context.selected_asset_check_keys}
+        chosen = [each for each in expectations if each.name in selected]
         folder = ResultStore(settings.state_dir, flow).folder(stage.name)
         manifest = folder.manifest()
         counts: list[int | None] = [None] * len(chosen)
         if manifest is not None:
             rows = spark.session(settings).read.parquet(str(folder.root / manifest.version / table))
-            counts = list(rows.selectExpr(*(check.wrong for check in chosen)).head() or counts)
-        for check, wrong in zip(chosen, counts, strict=True):
-            found = "there is no committed result" if wrong is None else f"{wrong:,} rows are otherwise"
+            counts = list(rows.selectExpr(*(each.violations for each in chosen)).head() or counts)
+        for each, count in zip(chosen, counts, strict=True):
             yield AssetCheckResult(
                 asset_key=key,
-                check_name=check.name,
-                passed=wrong == 0,
-                severity=check.severity,
-                description=found,
-                metadata={} if wrong is None else {"rows_otherwise": MetadataValue.int(wrong)},
+                check_name=each.name,
+                passed=count == 0,
+                severity=each.severity,
+                description="there is no committed result"
+                if count is None
+                else f"{count:,} rows violate the expectation",
+                metadata={} if count is None else {"rows_otherwise": MetadataValue.int(count)},
             )
 
     return values

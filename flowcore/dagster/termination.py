@@ -1,29 +1,73 @@
-"""Interrupts: how does a run end when a person asks, without being torn apart?
+"""Termination of a run, by a signal or by its status in Dagster's run storage, without corrupting its work.
 
-Dagster ends a run by SIGINT or SIGTERM, which raises wherever the program just is: it may be between a
-question to the JVM and its answer, or Spark may go on to write files that are being removed.
+Dagster terminates a run with SIGINT or SIGTERM. The exception is raised wherever the program is: between a
+request to the JVM and the response, or while Spark still writes files that are being removed. If the code
+server was killed or replaced, nobody sends the signal, and only the run storage holds the request.
 """
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from dagster import AssetExecutionContext, DagsterRunStatus
 from pyspark.sql import SparkSession
 
-__all__ = ["deferred_interrupts", "jobs_end_with"]
+from flowcore.errors import RunError
+
+__all__ = ["TerminationRequests", "cancel_jobs_on", "deferred_interrupts", "kept_interrupt_handler"]
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-_LOOK_S = 0.2
+_EVENT_POLL_S = 0.2
+_STORAGE_POLL_S = 2.0
+
+
+class TerminationRequests:
+    """Requests to terminate a run, read from Dagster's run storage.
+
+    Args:
+        context: Context of the run; create this object in the process that executes the run.
+    """
+
+    def __init__(self, context: AssetExecutionContext) -> None:
+        self._context = context
+        self._code_server: int | None = os.getppid()
+        self._next_poll_s = 0.0
+
+    def poll(self) -> bool:
+        """Whether the run is to terminate; reads the storage every two seconds.
+
+        Raises:
+            RunError: The supervisor declared this run lost, and may have launched another one.
+        """
+        if time.monotonic() < self._next_poll_s:
+            return False
+        self._next_poll_s = time.monotonic() + _STORAGE_POLL_S
+        if self._code_server is not None and os.getppid() != self._code_server:
+            self._context.log.warning(
+                "the code server that started this run (process %d) is gone: the run continues, and receives "
+                "a request to terminate within %g s",
+                self._code_server,
+                _STORAGE_POLL_S,
+            )
+            self._code_server = None
+        run_id = self._context.run.run_id
+        run = self._context.instance.get_run_by_id(run_id)
+        if run is not None and run.status is DagsterRunStatus.FAILURE:
+            msg = f"run {run_id} was declared failed while it still ran: it ends, another may have begun"
+            raise RunError(msg)
+        return run is not None and run.status in (DagsterRunStatus.CANCELING, DagsterRunStatus.CANCELED)
 
 
 @contextmanager
 def deferred_interrupts() -> Iterator[threading.Event]:
-    """Hold interrupts back; the event tells of one, which then comes at the end of the block.
+    """Defer interrupts to the end of the block; the event is set when one arrives.
 
-    In another thread than the main one nothing is held back: interrupts do not come there.
+    Only the main thread receives interrupts: in any other thread the event is never set.
     """
     interrupted = threading.Event()
     if threading.current_thread() is not threading.main_thread():
@@ -42,12 +86,12 @@ def deferred_interrupts() -> Iterator[threading.Event]:
 
 
 @contextmanager
-def jobs_end_with(interrupted: threading.Event, spark: SparkSession) -> Iterator[None]:
-    """Cancel what Spark does in this block once the event is set, so that the block fails soon."""
+def cancel_jobs_on(interrupted: threading.Event, spark: SparkSession) -> Iterator[None]:
+    """Cancel all Spark jobs of this block once the event is set, so that the block fails soon."""
     done = threading.Event()
 
     def watch() -> None:
-        while not done.wait(_LOOK_S):
+        while not done.wait(_EVENT_POLL_S):
             if interrupted.is_set():
                 spark.sparkContext.cancelAllJobs()
 
@@ -58,3 +102,14 @@ def jobs_end_with(interrupted: threading.Event, spark: SparkSession) -> Iterator
     finally:
         done.set()
         watching.join()
+
+
+@contextmanager
+def kept_interrupt_handler() -> Iterator[None]:
+    """Keep Dagster's handler of SIGINT, which ends a run; a starting SparkContext replaces it."""
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, handler)

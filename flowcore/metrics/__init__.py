@@ -1,6 +1,6 @@
-"""Metrics: how is a live run doing, who is told, and what is kept of it?
+"""Metrics of a live run: the typed progress, the listeners that receive it, and its history.
 
-`progress` declares what is told, each field once; `tally` adds up what Spark tells of batches; a `reporter`
-tells listeners: the `log`, `prometheus`, the `history` file. `health` and `report` show it to a person.
+`progress` declares all measures once. `tally` sums Spark's reports of batches. `reporting` passes progress to
+the listeners: `log`, `prometheus`, `history` and `dagster`. `health` and `report` show it to a person.
 Nothing here knows Spark or Kafka.
 """

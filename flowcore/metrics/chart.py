@@ -1,4 +1,4 @@
-"""Charts: numbers over time as lines in SVG, which a page holds without asking anybody for anything."""
+"""Line charts of numbers over time, as SVG inside HTML, without external resources."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from html import escape
 __all__ = ["Line", "line_chart"]
 
 Point = tuple[int, float | None]
-"""A time and what was measured then; None breaks the line."""
+"""A time and the value at that time; None breaks the line."""
 
 _WIDTH, _HEIGHT = 960, 200
 _LEFT, _RIGHT, _TOP, _BOTTOM = 84, 12, 8, 24
@@ -24,14 +24,14 @@ _MINUTE_S = 60
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of a chart; its points are in the order of time."""
+    """One line of a chart, with its points in order of time."""
 
     name: str
     points: Sequence[Point]
 
     @property
     def values(self) -> list[float]:
-        """What is known."""
+        """The known values."""
         return [value for _, value in self.points if value is not None]
 
 
@@ -41,10 +41,10 @@ def line_chart(
     """A chart as HTML: a title, a legend with the last and the highest value, and the lines.
 
     Args:
-        title: What is shown.
-        lines: Those without a known value are left out; without any, the chart is empty text.
+        title: The chart's title.
+        lines: Lines without a known value are left out; without any line the result is empty text.
         span_ms: The first and the last time.
-        show: A value as text.
+        show: Formats a value.
     """
     known = [line for line in lines if line.values]
     if not known:
@@ -97,14 +97,14 @@ def _path(points: Sequence[Point], span_ms: tuple[int, int], top: float) -> str:
             pen_is_up = True
             continue
         place = f"{_x(time_ms, span_ms)} {_y(value, top)}"
-        # A point alone is a line of no length, which round ends make a dot.
+        # A single point is a line of length zero, which round line ends show as a dot.
         found.append(f"M{place}h0" if pen_is_up else f"L{place}")
         pen_is_up = False
     return "".join(found)
 
 
 def _thinned(points: Sequence[Point], span_ms: tuple[int, int]) -> Iterator[Point]:
-    """Of the points that share a column of pixels the lowest and the highest."""
+    """The lowest and the highest of the points that share a column of pixels."""
     column: list[tuple[int, float]] = []
     at: int | None = None
     for time_ms, value in points:
@@ -127,7 +127,7 @@ def _ends(column: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
 
 
 def _nice_above(value: float) -> float:
-    """The next of 1, 2, 5, 10, ... that is not below, so that the labels are round."""
+    """The smallest of 1, 2, 5, 10, ... that is not below the value, for round labels."""
     if value <= 0:
         return 1.0
     power = 10.0 ** math.floor(math.log10(value))

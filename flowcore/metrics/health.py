@@ -1,32 +1,33 @@
-"""Health: a live run's progress in words and figures for a person.
-
-A table is a header and rows of text, which the terminal, Markdown and HTML draw each in their way.
-"""
+"""A live run's progress as text for a person: tables, formatted numbers, and whether the run is alive."""
 
 from __future__ import annotations
 
+import os
+import socket
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from flowcore.metrics.progress import FlowProgress
 
-__all__ = ["TextTable", "markdown", "query_lines", "show_bytes", "show_count", "show_seconds", "tables"]
+__all__ = ["TextTable", "liveness_problem", "markdown", "show_bytes", "show_count", "show_seconds", "tables"]
 
 _NONE = "-"
 _UNITS_S = {"d": 86_400, "h": 3_600, "min": 60, "s": 1}
 _KIB = 1024
 _FEW = 10
+_MISSED_REPORTS = 3
+_SLACK_S = 30.0  # for a machine that is busy, or a broker that does not answer
 
 
 @dataclass(frozen=True, slots=True)
 class TextTable:
-    """What is shown as a table.
+    """A table of texts, for the terminal, Markdown and HTML.
 
     Attributes:
-        title: What it is of.
-        header: Names of its columns.
-        rows: As many texts as the header has; the first one or more name what the row is of.
-        names: How many do.
+        title: The subject.
+        header: Names of the columns.
+        rows: Texts in the order of the header. The first columns name the subject of the row.
+        names: Number of those columns.
     """
 
     title: str
@@ -36,13 +37,13 @@ class TextTable:
 
 
 def tables(progress: FlowProgress) -> list[TextTable]:
-    """All that is known of a run, by subject; subjects of which nothing is known are left out."""
-    makers = (_queries, _aside, _work, _latencies, _switches, _results, _partitions)
+    """All known figures of a run as tables by subject; empty tables are left out."""
+    makers = (_queries, _losses, _totals, _latencies, _switches, _results, _partitions)
     return [table for make in makers if (table := make(progress)).rows]
 
 
 def markdown(table: TextTable) -> str:
-    """A table in Markdown; numbers are on the right."""
+    """A table in Markdown; numbers are aligned to the right."""
     marks = ["---"] * table.names + ["---:"] * (len(table.header) - table.names)
     rows = [
         table.header,
@@ -52,19 +53,8 @@ def markdown(table: TextTable) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
-def query_lines(progress: FlowProgress) -> list[str]:
-    """A line for each query."""
-    return [
-        f"{progress.flow}/{query.name} {query.mode}: {show_count(query.rows_per_second)}/s in, "
-        f"{show_count(query.rows_out_per_second)}/s out, lag {show_count(query.lag)}, "
-        f"late {query.late:,}, dropped {query.dropped:,}, dead letters {query.dead_letters:,}"
-        f"{', catching up' if query.backlog else ''}"
-        for query in progress.queries
-    ]
-
-
 def show_count(number: float | None) -> str:
-    """A number of things, with a decimal where it is small and has one.
+    """A count; a small one has a decimal.
 
     >>> show_count(1234567), show_count(0.25), show_count(None)
     ('1,234,567', '0.2', '-')
@@ -75,7 +65,7 @@ def show_count(number: float | None) -> str:
 
 
 def show_bytes(number: float | None) -> str:
-    """A size.
+    """A size in bytes, with a suitable unit.
 
     >>> show_bytes(1536), show_bytes(None)
     ('1.5 KiB', '-')
@@ -91,7 +81,7 @@ def show_bytes(number: float | None) -> str:
 
 
 def show_seconds(seconds: float | None) -> str:
-    """A length of time, in the units that a person would take.
+    """A duration, with suitable units.
 
     >>> show_seconds(0.0042), show_seconds(95), show_seconds(7260), show_seconds(200_000)
     ('4.2 ms', '1 min 35 s', '2 h 1 min', '2 d 7 h')
@@ -110,16 +100,52 @@ def show_seconds(seconds: float | None) -> str:
     return " ".join(found[:2])
 
 
+def liveness_problem(last: FlowProgress, now_ms: int) -> str | None:
+    """Why a flow does not run, or may not run; None if it runs.
+
+    A run whose report is overdue does not run: its process or machine is gone, or hangs.
+
+    Args:
+        last: The run's last progress.
+        now_ms: The current time, on a clock that agrees with the run's.
+    """
+    ago_s = (now_ms - last.time_ms) / 1000
+    ago = f"{show_seconds(max(ago_s, 0))} ago"
+    if last.state == "failed":
+        return f"flow {last.flow!r} failed {ago}: {last.error}"
+    if last.state == "ended":
+        return f"flow {last.flow!r} does not run; it ended {ago}"
+    where = f"process {last.pid} on {last.host}"
+    if last.host == socket.gethostname() and not _process_exists(last.pid):
+        return f"flow {last.flow!r} does not run: {where} is gone without a report; its last one was {ago}"
+    if ago_s > _MISSED_REPORTS * last.interval_s + _SLACK_S:
+        return (
+            f"flow {last.flow!r} has not reported progress for {show_seconds(ago_s)}, though it reports "
+            f"every {show_seconds(last.interval_s)}: {where} has been killed, or hangs; see its log"
+        )
+    return None
+
+
+def _process_exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # another user's process
+        return True
+    return True
+
+
 def _queries(progress: FlowProgress) -> TextTable:
     rows = [
         (
             query.name,
             query.mode if query.active else f"{query.mode}, ended",
-            _reads(query.backlog),
+            _NONE if query.backlog is None else "backlog" if query.backlog else "live",
             show_count(query.rows_per_second),
             show_count(query.rows_out_per_second),
             show_count(query.lag),
-            _behind(query.watermark_ms, progress.time_ms),
+            _ago(query.watermark_ms, progress.time_ms),
         )
         for query in progress.queries
     ]
@@ -127,15 +153,15 @@ def _queries(progress: FlowProgress) -> TextTable:
     return TextTable("queries", header, tuple(rows), names=3)
 
 
-def _aside(progress: FlowProgress) -> TextTable:
+def _losses(progress: FlowProgress) -> TextTable:
     rows = [
         (query.name, *map(show_count, (query.late, query.dropped, query.dead_letters)))
         for query in progress.queries
     ]
-    return TextTable("put aside or lost", ("query", "late", "dropped", "dead letters"), tuple(rows))
+    return TextTable("late or lost", ("query", "late", "dropped", "dead letters"), tuple(rows))
 
 
-def _work(progress: FlowProgress) -> TextTable:
+def _totals(progress: FlowProgress) -> TextTable:
     rows = [
         (
             query.name,
@@ -160,7 +186,7 @@ def _partitions(progress: FlowProgress) -> TextTable:
             show_count(one.offset),
             show_count(one.end),
             show_count(one.lag),
-            _behind(one.watermark_ms, progress.time_ms) + (" (idle)" if one.idle else ""),
+            _ago(one.watermark_ms, progress.time_ms) + (" (idle)" if one.idle else ""),
         )
         for query in progress.queries
         for one in query.partitions
@@ -175,7 +201,10 @@ def _latencies(progress: FlowProgress) -> TextTable:
             one.source,
             one.sink,
             show_count(one.markers),
-            *map(_ms, (one.p50_ms, one.p90_ms, one.p99_ms, one.max_ms)),
+            *(
+                _NONE if ms is None else f"{ms:,.1f} ms"
+                for ms in (one.p50_ms, one.p90_ms, one.p99_ms, one.max_ms)
+            ),
         )
         for one in progress.latencies
     ]
@@ -193,7 +222,7 @@ def _results(progress: FlowProgress) -> TextTable:
 def _switches(progress: FlowProgress) -> TextTable:
     rows = [
         (
-            _clock(one.time_ms),
+            f"{datetime.fromtimestamp(one.time_ms / 1000, UTC):%Y-%m-%d %H:%M:%S}Z",
             one.query,
             f"{one.before} to {one.after}" if one.before != one.after else one.after,
             one.reason or _NONE,
@@ -204,17 +233,5 @@ def _switches(progress: FlowProgress) -> TextTable:
     return TextTable("last switches", ("time", "query", "mode", "reason", "pause"), tuple(rows), names=4)
 
 
-def _reads(backlog: bool | None) -> str:
-    return _NONE if backlog is None else "history" if backlog else "news"
-
-
-def _behind(watermark_ms: int | None, now_ms: int) -> str:
+def _ago(watermark_ms: int | None, now_ms: int) -> str:
     return _NONE if watermark_ms is None else f"{show_seconds(max(now_ms - watermark_ms, 0) / 1000)} ago"
-
-
-def _ms(value_ms: float | None) -> str:
-    return _NONE if value_ms is None else f"{value_ms:,.1f} ms"
-
-
-def _clock(time_ms: int) -> str:
-    return f"{datetime.fromtimestamp(time_ms / 1000, UTC):%Y-%m-%d %H:%M:%S}Z"

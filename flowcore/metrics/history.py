@@ -1,11 +1,11 @@
-"""History: what has a flow's live run told of itself, for as long as anybody may ask?
+"""The progress history of a flow's live runs, in files of JSON lines with a bounded total size.
 
-Files of JSON lines in a folder of the flow. The finest keeps each look at the run, coarser ones one look
-a minute, in ten minutes, an hour. Each is put aside when it is full and the one that was put aside before
-is forgotten, so the folder has a size it never exceeds: the last hours in detail, months in outline.
+The finest file keeps every progress, coarser ones keep one per minute, ten minutes and hour. A full file is
+renamed, which replaces the file that was renamed before. So the last hours are kept in detail, months in
+outline.
 
-A line is written at once and never changed. A line that was cut off when a process was killed is left out by
-readers, and ended by the next writer.
+A line is written at once and never changed. If a process was killed in the middle of a line, readers skip
+that line and the next writer ends it.
 """
 
 from __future__ import annotations
@@ -19,24 +19,23 @@ from flowcore.metrics.progress import FlowProgress
 __all__ = ["HistoryWriter", "history_folder", "known_flows", "last_progress", "read_history"]
 
 LEVELS_MS = {"all": 0, "1min": 60_000, "10min": 600_000, "1h": 3_600_000}
-"""By the name of a file, the time between two of its lines."""
+"""Time between two lines of a file, by its name."""
 
 FILE_BYTES = 4 << 20
 _TAIL_BYTES = 1 << 18
 
 
 def history_folder(state_dir: Path, flow: str) -> Path:
-    """Where the history of a flow is."""
+    """The folder of a flow's history."""
     return state_dir.absolute() / flow / "progress"
 
 
 class HistoryWriter:
-    """Appends to a flow's history; one process at a time, the one that holds the flow's checkpoints.
+    """Appends to a flow's history; only the process that holds the flow's checkpoints may do so.
 
     Args:
-        folder: See `history_folder`; made if it is missing.
-        file_bytes: A file is put aside when it has so many. The folder has at most eight times as many,
-            and as many lines.
+        folder: See `history_folder`; created if it is missing.
+        file_bytes: Size at which a file is renamed. The folder never exceeds eight times this size.
     """
 
     def __init__(self, folder: Path, file_bytes: int = FILE_BYTES) -> None:
@@ -48,16 +47,16 @@ class HistoryWriter:
         }
 
     def progressed(self, progress: FlowProgress) -> None:
-        """Append one look at the run.
+        """Append the progress.
 
         Raises:
             OSError: The disk is full, or the folder cannot be written.
         """
         line = json.dumps(progress.stored(), separators=(",", ":")).encode() + b"\n"
-        for name, apart_ms in LEVELS_MS.items():
+        for name, interval_ms in LEVELS_MS.items():
             before_ms = self._written_ms[name]
-            # A clock that was put back must not stop a file for as long.
-            if before_ms is None or not 0 <= progress.time_ms - before_ms < apart_ms:
+            # A clock that was set back must not stop a file.
+            if before_ms is None or not 0 <= progress.time_ms - before_ms < interval_ms:
                 _append(self._folder / f"{name}.jsonl", line, self._file_bytes)
                 self._written_ms[name] = progress.time_ms
 
@@ -68,16 +67,16 @@ def known_flows(state_dir: Path) -> list[str]:
 
 
 def last_progress(folder: Path) -> FlowProgress | None:
-    """The last look at the run, None if there never was one."""
+    """The last progress of the run, None if there is none."""
     return _last_of(folder, next(iter(LEVELS_MS)))
 
 
 def read_history(folder: Path, since_ms: int | None = None) -> list[FlowProgress]:
-    """All that is still known, oldest first; the older, the coarser.
+    """The progress that is still kept, oldest first; older progress is coarser.
 
     Args:
         folder: See `history_folder`.
-        since_ms: Leave out what is older.
+        since_ms: Skip older progress.
     """
     found = {
         one.time_ms: one
@@ -91,7 +90,7 @@ def read_history(folder: Path, since_ms: int | None = None) -> list[FlowProgress
 
 def _append(path: Path, line: bytes, file_bytes: int) -> None:
     if path.exists() and path.stat().st_size + len(line) > file_bytes:
-        path.replace(_aside(path))
+        path.replace(_previous(path))
     with path.open("ab+") as file:
         if file.tell():
             file.seek(-1, os.SEEK_END)
@@ -108,12 +107,12 @@ def _last_of(folder: Path, name: str) -> FlowProgress | None:
 
 
 def _newest_first(folder: Path, name: str) -> tuple[Path, Path]:
-    # In this order, since the writer may just now put the newest aside: it is read twice then, not never.
+    # If the writer renames the newest file meanwhile, this order reads it twice; the other would miss it.
     path = folder / f"{name}.jsonl"
-    return path, _aside(path)
+    return path, _previous(path)
 
 
-def _aside(path: Path) -> Path:
+def _previous(path: Path) -> Path:
     return path.with_name(f"{path.name}.1")
 
 
@@ -125,11 +124,10 @@ def _lines(path: Path, tail_bytes: int | None = None) -> list[FlowProgress]:
             lines = file.read().splitlines()
     except FileNotFoundError:
         return []
-    return [found for line in lines if (found := _parsed(line))]
-
-
-def _parsed(line: bytes) -> FlowProgress | None:
-    try:
-        return FlowProgress.of(json.loads(line))
-    except (ValueError, TypeError, AttributeError):  # cut off, or of another kind
-        return None
+    found = []
+    for line in lines:
+        try:
+            found.append(FlowProgress.of(json.loads(line)))
+        except (ValueError, TypeError, AttributeError):
+            continue
+    return found

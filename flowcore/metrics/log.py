@@ -1,43 +1,55 @@
-"""The log: a line about a live run now and then, and at once when something has happened."""
+"""Log lines about a live run: one for each query every minute, and one at once for each event."""
 
 from __future__ import annotations
 
 import logging
 
-from flowcore.metrics.health import query_lines
-from flowcore.metrics.progress import FlowProgress, Switch
+from flowcore.metrics.health import show_count
+from flowcore.metrics.progress import FlowProgress
 
-__all__ = ["LogListener", "news"]
+__all__ = ["LogListener", "describe_events"]
 
-_EVERY_MS = 60_000
+_INTERVAL_MS = 60_000
 _log = logging.getLogger(__name__)
 
 
 class LogListener:
-    """Writes a line for each query once a minute, and what is new at each look."""
+    """Logs a line for each query once a minute, and all events at once."""
 
     def __init__(self) -> None:
         self._before: FlowProgress | None = None
         self._written_ms: int | None = None
 
     def progressed(self, progress: FlowProgress) -> None:
-        """Write what is due."""
-        for line in news(self._before, progress):
+        """Log what is due."""
+        for line in describe_events(self._before, progress):
             _log.warning("%s", line)
         self._before = progress
         is_last = progress.state != "running"
-        if is_last or self._written_ms is None or progress.time_ms - self._written_ms >= _EVERY_MS:
+        if is_last or self._written_ms is None or progress.time_ms - self._written_ms >= _INTERVAL_MS:
             self._written_ms = progress.time_ms
-            for line in query_lines(progress):
-                _log.info("%s", line)
+            for query in progress.queries:
+                _log.info(
+                    "%s/%s %s: %s/s in, %s/s out, lag %s, late %s, dropped %s, dead letters %s%s",
+                    progress.flow,
+                    query.name,
+                    query.mode,
+                    show_count(query.rows_per_second),
+                    show_count(query.rows_out_per_second),
+                    show_count(query.lag),
+                    f"{query.late:,}",
+                    f"{query.dropped:,}",
+                    f"{query.dead_letters:,}",
+                    ", catching up" if query.backlog else "",
+                )
 
 
-def news(before: FlowProgress | None, now: FlowProgress) -> list[str]:
-    """What somebody may want to look into: records lost to the stream since the look before, switches.
+def describe_events(before: FlowProgress | None, now: FlowProgress) -> list[str]:
+    """Events since the previous progress: dead letters, dropped records, switches of queries.
 
     Args:
-        before: None at the first look.
-        now: The run now.
+        before: The previous progress, None at first.
+        now: The current progress.
     """
     found = []
     known = {query.name: query for query in before.queries} if before else {}
@@ -48,16 +60,12 @@ def news(before: FlowProgress | None, now: FlowProgress) -> list[str]:
             found.append(f"{where}: {letters:,} messages went to dead-letter topics")
         if dropped := query.dropped - (then.dropped if then else 0):
             found.append(f"{where}: {dropped:,} records came too late and were dropped")
-    told = set(before.switches) if before else set()
-    found += [
-        f"query {switch.query!r} of flow {now.flow!r} {_way(switch)}: {switch.reason or 'no reason given'}"
-        for switch in now.switches
-        if switch not in told and (before or switch.time_ms >= now.time_ms)
-    ]
+    seen = set(before.switches) if before else set()
+    for switch in now.switches:
+        if switch not in seen and (before or switch.time_ms >= now.time_ms):
+            how = f"is in {switch.after} mode as before"
+            if switch.before != switch.after:
+                how = f"went from {switch.before} to {switch.after}"
+            reason = switch.reason or "no reason given"
+            found.append(f"query {switch.query!r} of flow {now.flow!r} {how}: {reason}")
     return found
-
-
-def _way(switch: Switch) -> str:
-    if switch.before == switch.after:
-        return f"is in {switch.after} mode as before"
-    return f"went from {switch.before} to {switch.after}"

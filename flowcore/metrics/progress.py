@@ -1,7 +1,7 @@
-"""Progress: what is known of a flow's live run at one moment, typed.
+"""The typed progress of a flow's live run at one moment.
 
-One look at a run makes one `FlowProgress`, which listeners are told and files keep. Counts begin with
-the run; what is not known is None. Times are milliseconds since the epoch, UTC.
+Each poll of a run makes one `FlowProgress`, which listeners receive and the history keeps. Counts begin with
+the run; an unknown value is None. Times are milliseconds since the epoch, UTC.
 """
 
 from __future__ import annotations
@@ -17,57 +17,55 @@ __all__ = ["FlowProgress", "LatencyProgress", "PartitionProgress", "QueryProgres
 
 
 class _Stored:
-    """Made from what JSON can hold; what is not known there is left out, what is missing has its default."""
+    """Restored from JSON: unknown keys are ignored, missing fields have their default."""
 
     @classmethod
     def of(cls, stored: Mapping[str, Any]) -> Self:
-        """From `dataclasses.asdict`, whatever version wrote it."""
+        """Restore from the result of `dataclasses.asdict`, of any version."""
         known = {one.name for one in fields(cls)}  # type: ignore[arg-type]
         return cls(**{name: value for name, value in stored.items() if name in known})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionProgress(_Stored):
-    """How far a query has come in one partition of a source's topic."""
+    """Progress of a query in one partition of a source's topic."""
 
     topic: str
     partition: int
     offset: int | None = measured(
-        "flowcore_partition_offset", "first offset that is not committed yet", default=None, plotted=False
+        "flowcore_partition_offset", "first uncommitted offset", default=None, plotted=False
     )
     end: int | None = measured(
-        "flowcore_partition_end_offset", "offset that the next record will get", default=None, plotted=False
+        "flowcore_partition_end_offset", "offset of the next record", default=None, plotted=False
     )
-    lag: int | None = measured(
-        "flowcore_partition_lag_records", "records that are not committed yet", default=None
-    )
+    lag: int | None = measured("flowcore_partition_lag_records", "uncommitted records", default=None)
     watermark_ms: int | None = measured(
-        "flowcore_partition_watermark_timestamp_seconds", "event time up to which it is complete",
+        "flowcore_partition_watermark_timestamp_seconds", "watermark of the partition",
         default=None, scale=0.001,
     )  # fmt: skip
     idle: bool | None = measured(
-        "flowcore_partition_idle", "1 while no watermark waits for it", default=None, plotted=False
+        "flowcore_partition_idle", "1 while the partition is idle", default=None, plotted=False
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryProgress(_Stored):
-    """How one query is doing.
+    """Progress of one query.
 
     Attributes:
-        name: The query's.
-        mode: How it runs: ``"realtime"``, ``"micro-batch"``, ``"slice"``; ``"waiting"`` until it is started.
-        mode_reason: Why.
-        backlog: What it reads is history: a bounded result that it joins is pending, or a source lags
+        name: The query's name.
+        mode: ``"realtime"``, ``"micro-batch"``, ``"slice"``, or ``"waiting"`` until it is started.
+        mode_reason: Why it has this mode.
+        backlog: Whether it reads backlog: a bounded result that it joins is pending, or a source lags
             (`flowcore.backlog.thresholds`); None if that is not known.
-        bounded: By bounded stage the version of its result that the query joins.
-        partitions: Of its sources' topics.
+        bounded: The versions of the bounded results that it joins, by stage.
+        partitions: The partitions of its sources' topics.
     """
 
     name: str
     mode: str
     mode_reason: str = ""
-    active: bool = measured("flowcore_query_active", "1 until it has ended", plotted=False)
+    active: bool = measured("flowcore_query_active", "1 until the query ends", plotted=False)
     batches: int = measured("flowcore_query_batches", "batches committed", kind="counter", default=0)
     rows_in: int = measured(
         "flowcore_query_records_in", "records read",
@@ -78,44 +76,42 @@ class QueryProgress(_Stored):
         key="records_per_second", default=None,
     )  # fmt: skip
     rows_out: int = measured(
-        "flowcore_query_records_out", "records that came into its sinks' topics, whoever wrote them",
+        "flowcore_query_records_out", "records added to its sinks' topics, by any writer",
         key="records_out", kind="counter", default=0,
     )  # fmt: skip
     rows_out_per_second: float | None = measured(
-        "flowcore_query_records_out_per_second", "records that came into its sinks' topics a second",
+        "flowcore_query_records_out_per_second", "records added to its sinks' topics a second",
         key="records_out_per_second", default=None,
     )  # fmt: skip
-    lag: int | None = measured(
-        "flowcore_query_lag_records", "records of its sources that it has not read yet", default=None
-    )
+    lag: int | None = measured("flowcore_query_lag_records", "unread records of its sources", default=None)
     backlog: bool | None = measured(
-        "flowcore_query_backlog", "1 while what it reads is history, 0 while it is news", default=None
+        "flowcore_query_backlog", "1 while it reads backlog, 0 while it reads live records", default=None
     )
     batch_ms: int | None = measured(
-        "flowcore_query_batch_duration_seconds", "length of the last batch", default=None, scale=0.001
+        "flowcore_query_batch_duration_seconds", "duration of the last batch", default=None, scale=0.001
     )
     watermark_ms: int | None = measured(
-        "flowcore_query_watermark_timestamp_seconds", "event time up to which all its sources are complete",
+        "flowcore_query_watermark_timestamp_seconds", "watermark of the query",
         default=None, scale=0.001,
     )  # fmt: skip
     late: int = measured(
-        "flowcore_query_late_records", "late records that its windows put out as a stream of their own",
+        "flowcore_query_late_records", "late records that its windows emitted as a side output",
         kind="counter", default=0,
     )  # fmt: skip
     dropped: int = measured(
-        "flowcore_query_dropped_records", "records that were dropped since they came too late",
+        "flowcore_query_dropped_records", "records that were dropped because they were too late",
         kind="counter", default=0,
     )  # fmt: skip
     dead_letters: int = measured(
-        "flowcore_query_dead_letters", "messages that came into its dead-letter topics",
+        "flowcore_query_dead_letters", "messages added to its dead-letter topics",
         kind="counter", default=0,
     )  # fmt: skip
     saved: int = measured(
-        "flowcore_query_saved_records", "results that never left, since later ones of their key came first",
+        "flowcore_query_saved_records", "results that a flush buffer replaced by later ones of their key",
         kind="counter", default=0,
     )  # fmt: skip
     held: int | None = measured(
-        "flowcore_query_held_records", "results in flush buffers, some of which later ones may replace",
+        "flowcore_query_held_records", "results in flush buffers",
         default=None,
     )  # fmt: skip
     oldest_held_ms: int | None = measured(
@@ -130,7 +126,7 @@ class QueryProgress(_Stored):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatencyProgress(_Stored):
-    """The latency from one source to one sink, of the markers of the last minute."""
+    """Latency from one source to one sink, of the markers of the last minute."""
 
     source: str
     sink: str
@@ -154,7 +150,7 @@ class LatencyProgress(_Stored):
 
     @classmethod
     def of_summary(cls, one: LatencySummary) -> LatencyProgress:
-        """From what a collector tells."""
+        """Convert the summary of a collector."""
         return cls(
             source=one.source, sink=one.sink, markers=one.count,
             p50_ms=one.p50_ms, p90_ms=one.p90_ms, p99_ms=one.p99_ms, max_ms=one.max_ms,
@@ -163,15 +159,15 @@ class LatencyProgress(_Stored):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Switch(_Stored):
-    """A query that was started anew, in another mode or with another result; or that outlived something.
+    """A change of a query: it was started again in another mode or with another result, or it recovered.
 
     Attributes:
-        time_ms: When.
-        query: Its name.
-        before: Its mode before, in this run or in the run before it.
+        time_ms: Time of the change.
+        query: The query's name.
+        before: Its mode before, in this run or in the previous one.
         after: Its mode now.
-        reason: Why.
-        pause_ms: From the end of what ran before to the start of what runs now; None between two runs.
+        reason: Why it changed.
+        pause_ms: From the end of the previous query to the start of the current one; None between two runs.
     """
 
     time_ms: int
@@ -184,22 +180,22 @@ class Switch(_Stored):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowProgress(_Stored):
-    """How a flow's live run is doing.
+    """Progress of a flow's live run.
 
     Attributes:
         flow: The flow's name.
-        time_ms: When this was so.
+        time_ms: Time of this progress.
         state: ``"running"``, ``"ended"`` (stopped, or caught up) or ``"failed"``.
         error: Why it failed.
-        interval_s: Seconds to the next look, by which a reader knows that a run is gone.
-        host: Name of the machine that the run is on.
+        interval_s: Seconds to the next report; if it is overdue, the run is gone.
+        host: Name of the run's machine.
         pid: Its process there.
         switches: The last ones, oldest first.
     """
 
     flow: str
     time_ms: int = measured(
-        "flowcore_flow_progress_timestamp_seconds", "time of the last look at the run", scale=0.001
+        "flowcore_flow_progress_timestamp_seconds", "time of the last progress report", scale=0.001
     )
     seconds: float = measured("flowcore_flow_uptime_seconds", "seconds since the run was started")
     state: str = "running"
@@ -208,7 +204,7 @@ class FlowProgress(_Stored):
     host: str = ""
     pid: int = 0
     broker_silent_ms: int = measured(
-        "flowcore_flow_broker_silent_seconds", "time since a broker answered that does not; 0 while all do",
+        "flowcore_flow_broker_silent_seconds", "time since a silent broker last answered; 0 without one",
         default=0, scale=0.001,
     )  # fmt: skip
     queries: tuple[QueryProgress, ...] = ()
@@ -217,19 +213,19 @@ class FlowProgress(_Stored):
 
     @property
     def started_ms(self) -> int:
-        """When the run was started; tells it from other runs."""
+        """When the run was started; identifies the run."""
         return round(self.time_ms - self.seconds * 1000)
 
     def stored(self) -> dict[str, Any]:
-        """What JSON can hold; `of` reads it back."""
+        """As JSON values; `of` restores them."""
         return asdict(self)
 
     @classmethod
     def of(cls, stored: Mapping[str, Any]) -> Self:
-        """From what `stored` gave, whatever version wrote it.
+        """Restore from the result of `stored`, of any version.
 
         Raises:
-            TypeError: It is something else.
+            TypeError: It is not a progress.
         """
         queries = [
             QueryProgress.of({**query, "partitions": _all(PartitionProgress, query.get("partitions", ()))})

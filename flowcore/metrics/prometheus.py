@@ -1,12 +1,13 @@
-"""Prometheus: the last look at a live run as metrics, served on loopback unless told otherwise.
+"""Prometheus metrics of a live run's last progress, served on loopback by default.
 
-A scrape asks nobody: it shows what the run was told at its last look.
+A scrape does not poll the run: it shows the last report.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from types import TracebackType
+from typing import Any, Self
 
 from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import Metric
@@ -16,22 +17,18 @@ from flowcore.errors import RunError
 from flowcore.metrics.measures import measures_of
 from flowcore.metrics.progress import FlowProgress
 
-if TYPE_CHECKING:
-    from types import TracebackType
-    from typing import Self
-
 __all__ = ["PrometheusListener", "metrics_of"]
 
 
 class PrometheusListener:
-    """Serves the last look at a run at ``http://HOST:PORT/metrics``; a context manager.
+    """Serves the last progress of a run at ``http://HOST:PORT/metrics``; a context manager.
 
     Args:
-        port: 0 for any that is free.
-        host: The address to listen on; there is no password.
+        port: 0 for any free port.
+        host: The address to listen on. The endpoint has no password.
 
     Raises:
-        RunError: The port is in use, or may not be used.
+        RunError: The port is in use or not permitted.
     """
 
     def __init__(self, port: int, host: str = "127.0.0.1") -> None:
@@ -41,11 +38,11 @@ class PrometheusListener:
 
     @property
     def url(self) -> str:
-        """Where the metrics are."""
+        """The address of the metrics."""
         return f"http://{self._host}:{self._port}/metrics"
 
     def progressed(self, progress: FlowProgress) -> None:
-        """Serve this from now on."""
+        """Serve this progress from now on."""
         self._latest.progress = progress
 
     def __enter__(self) -> Self:
@@ -56,7 +53,7 @@ class PrometheusListener:
         except (OSError, OverflowError) as error:
             msg = (
                 f"metrics.prometheus.port={self._port} cannot be listened on at {self._host}: {error}; the "
-                "run would have no metrics; pass the number of a port that is free, or 0 for any"
+                "run would have no metrics; pass a free port, or 0 for any"
             )
             raise RunError(msg) from error
         self._port = self._server.server_port
@@ -79,7 +76,7 @@ class _Latest(Collector):
 
 
 def metrics_of(progress: FlowProgress) -> list[Metric]:
-    """A run's progress as Prometheus metrics; what is not known has no sample."""
+    """A run's progress as Prometheus metrics; an unknown value has no sample."""
     flow = {"flow": progress.flow}
     families = _Families()
     families.add(progress, flow)
@@ -88,8 +85,11 @@ def metrics_of(progress: FlowProgress) -> list[Metric]:
         families.add(query, labels)
         families.info("flowcore_query_mode", "how the query runs", {**labels, "mode": query.mode})
         for stage, version in query.bounded.items():
-            told = {**labels, "stage": stage, "version": version}
-            families.info("flowcore_query_bounded_result", "version of a bounded result that it joins", told)
+            families.info(
+                "flowcore_query_bounded_result",
+                "version of a bounded result that it joins",
+                {**labels, "stage": stage, "version": version},
+            )
         for one in query.partitions:
             families.add(one, {**labels, "topic": one.topic, "partition": str(one.partition)})
     for latency in progress.latencies:
@@ -98,14 +98,14 @@ def metrics_of(progress: FlowProgress) -> list[Metric]:
 
 
 class _Families:
-    """Metrics by name; one has the samples of all that it is measured of."""
+    """Metrics by name, each with all its samples."""
 
     def __init__(self) -> None:
         self.found: dict[str, Metric] = {}
 
     def add(self, progress: Any, labels: Mapping[str, str]) -> None:
         for measure in measures_of(progress):
-            value = measure.of(progress)
+            value = measure.value(progress)
             if value is not None:
                 name = f"{measure.metric}_total" if measure.kind == "counter" else measure.metric
                 family = self._family(measure.metric, measure.doc, measure.kind)

@@ -1,4 +1,4 @@
-"""The report: a flow's history as one page that needs nothing but a browser."""
+"""The report: a flow's progress history as one self-contained HTML page."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ __all__ = ["report_page"]
 
 _STYLE = Path(__file__).with_name("report.css")
 
-_Of = Callable[[FlowProgress], Iterable[tuple[str, Any]]]
-"""What a look at a run holds of one kind, each with its name."""
+_Parts = Callable[[FlowProgress], Iterable[tuple[str, Any]]]
+"""Selects the parts of one kind from a progress, each with its name."""
 
 
 def report_page(history: Sequence[FlowProgress]) -> str:
-    """The page, as HTML.
+    """Build the page as HTML.
 
     Args:
-        history: Oldest first, at least one.
+        history: Oldest first, not empty.
     """
     last = history[-1]
     span_ms = history[0].time_ms, last.time_ms
-    period = f"{_clock(span_ms[0])} to {_clock(span_ms[1])} (UTC), {len(history):,} looks"
+    period = f"{_clock(span_ms[0])} to {_clock(span_ms[1])} (UTC), {len(history):,} reports"
     parts = [
         f"<h1>Flow {escape(last.flow)}</h1><p>{period}</p>",
         f"<h2>Runs</h2>{_table(_runs(history))}",
-        f"<h2>At the last look</h2>{''.join(map(_table, tables(last)))}",
+        f"<h2>Last report</h2>{''.join(map(_table, tables(last)))}",
         "<h2>Queries</h2>", *_charts(history, span_ms, QueryProgress, _queries),
         "<h2>Latency</h2>", *_charts(history, span_ms, LatencyProgress, _latencies),
         "<h2>Partitions</h2>", *_charts(history, span_ms, PartitionProgress, _partitions),
@@ -47,56 +47,57 @@ def report_page(history: Sequence[FlowProgress]) -> str:
     )
 
 
-def _charts(history: Sequence[FlowProgress], span_ms: tuple[int, int], kind: Any, of: _Of) -> Iterator[str]:
+def _charts(
+    history: Sequence[FlowProgress], span_ms: tuple[int, int], kind: Any, parts: _Parts
+) -> Iterator[str]:
     plotted = (measure for measure in measures_of(kind) if measure.plotted)
     for _, group in groupby(plotted, lambda measure: measure.metric):
         measures = list(group)
         lines = [
-            line for measure in measures for line in _lines(history, measure, of, several=len(measures) > 1)
+            line
+            for measure in measures
+            for line in _lines(history, measure, parts, several=len(measures) > 1)
         ]
-        yield line_chart(_title(measures), lines, span_ms, _SHOW[measures[0].unit])
+        first = measures[0]
+        counted = ", since the run began" if first.kind == "counter" else ""
+        title = f"{first.doc}{', time since then' if first.unit == 'ago' else counted}"
+        yield line_chart(title, lines, span_ms, _SHOW[first.unit])
 
 
-def _lines(history: Sequence[FlowProgress], measure: Measure, of: _Of, *, several: bool) -> list[Line]:
+def _lines(history: Sequence[FlowProgress], measure: Measure, parts: _Parts, *, several: bool) -> list[Line]:
     points: dict[str, list[Point]] = {}
     before: FlowProgress | None = None
-    for look in history:
-        if before and before.started_ms != look.started_ms:
+    for progress in history:
+        if before and before.started_ms != progress.started_ms:
             for line in points.values():
-                line.append((look.time_ms, None))
-        for name, each in of(look):
-            points.setdefault(name, []).append((look.time_ms, measure.figure(each, look.time_ms)))
-        before = look
+                line.append((progress.time_ms, None))
+        for name, part in parts(progress):
+            points.setdefault(name, []).append((progress.time_ms, measure.figure(part, progress.time_ms)))
+        before = progress
     suffix = f" {measure.key.removesuffix('_ms')}" if several else ""
     return [Line(name + suffix, found) for name, found in points.items()]
 
 
-def _title(measures: Sequence[Measure]) -> str:
-    first = measures[0]
-    since = ", since the run began" if first.kind == "counter" else ""
-    return f"{first.doc}{', behind the clock' if first.unit == 'ago' else since}"
+def _queries(progress: FlowProgress) -> list[tuple[str, QueryProgress]]:
+    return [(query.name, query) for query in progress.queries]
 
 
-def _queries(look: FlowProgress) -> list[tuple[str, QueryProgress]]:
-    return [(query.name, query) for query in look.queries]
+def _latencies(progress: FlowProgress) -> list[tuple[str, LatencyProgress]]:
+    return [(f"{one.source} to {one.sink}", one) for one in progress.latencies]
 
 
-def _latencies(look: FlowProgress) -> list[tuple[str, LatencyProgress]]:
-    return [(f"{one.source} to {one.sink}", one) for one in look.latencies]
-
-
-def _partitions(look: FlowProgress) -> list[tuple[str, PartitionProgress]]:
+def _partitions(progress: FlowProgress) -> list[tuple[str, PartitionProgress]]:
     return [
         (f"{query.name}: {one.topic}[{one.partition}]", one)
-        for query in look.queries
+        for query in progress.queries
         for one in query.partitions
     ]
 
 
 def _runs(history: Sequence[FlowProgress]) -> TextTable:
     rows = []
-    for started_ms, looks in groupby(history, lambda look: look.started_ms):
-        *_, last = looks
+    for started_ms, reports in groupby(history, lambda progress: progress.started_ms):
+        *_, last = reports
         rows_in = sum(query.rows_in for query in last.queries)
         rows_out = sum(query.rows_out for query in last.queries)
         modes = ", ".join(dict.fromkeys(query.mode for query in last.queries))

@@ -1,67 +1,102 @@
-"""Reporting: who is told how a live run is doing, and how often?"""
+"""Regular progress reports of a live run to the listeners that its settings select."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from types import TracebackType
+from typing import Protocol, Self
 
 from flowcore.background import Repeating
+from flowcore.errors import SettingsError
+from flowcore.metrics.dagster import DagsterListener
+from flowcore.metrics.history import HistoryWriter, history_folder
+from flowcore.metrics.log import LogListener
 from flowcore.metrics.progress import FlowProgress
+from flowcore.metrics.prometheus import PrometheusListener
+from flowcore.settings import Settings
 
-if TYPE_CHECKING:
-    from types import TracebackType
-    from typing import Self
-
-__all__ = ["ProgressListener", "Reporter"]
+__all__ = ["ProgressListener", "Reporter", "listeners_of"]
 
 _log = logging.getLogger(__name__)
 
 
 class ProgressListener(Protocol):
-    """Told of each look at a run, by one thread at a time."""
+    """Receives the progress of a run, from one thread at a time."""
 
     def progressed(self, progress: FlowProgress) -> None:
-        """The run is like this now."""
+        """Receive the current progress."""
 
 
 class Reporter:
-    """Looks at a run in an interval and tells listeners; a context manager with one thread.
+    """Polls the progress of a run and passes it to listeners; a context manager with one thread.
 
-    It looks once more at the end. A look or a listener that fails is logged, and neither stops the run
+    The last report follows at the end. A poll or a listener that fails is logged, and stops neither the run
     nor the other listeners.
 
     Args:
-        look: Looks at the run.
-        listeners: Are told, in this order.
-        interval_s: Seconds between two looks.
+        poll: Returns the current progress.
+        listeners: They are called in this order.
+        interval_s: Seconds between two reports.
     """
 
     def __init__(
-        self, look: Callable[[], FlowProgress], listeners: Sequence[ProgressListener], interval_s: float
+        self, poll: Callable[[], FlowProgress], listeners: Sequence[ProgressListener], interval_s: float
     ) -> None:
-        self._look = look
+        self._poll = poll
         self._listeners = listeners
-        self._looking = Repeating("progress", self._tell, interval_s, at_once=True)
+        self._thread = Repeating("progress", self._report, interval_s, at_once=True)
 
     def __enter__(self) -> Self:
-        self._looking.__enter__()
+        self._thread.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._looking.__exit__(kind, error, trace)
-        self._tell()
+        self._thread.__exit__(kind, error, trace)
+        self._report()
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         try:
-            progress = self._look()
-        except Exception:  # noqa: BLE001 - whatever it is, records go on
-            _log.exception("the run cannot be looked at; it goes on")
+            progress = self._poll()
+        except Exception:  # noqa: BLE001 - whatever it is, records must flow on
+            _log.exception("the progress of the run cannot be read; the run continues")
             return
         for listener in self._listeners:
             try:
                 listener.progressed(progress)
-            except Exception:  # noqa: BLE001 - it is anybody's code
-                _log.exception("%s was not told how the run is doing", type(listener).__name__)
+            except Exception:  # noqa: BLE001 - listeners may be user code
+                _log.exception("%s did not receive the progress of the run", type(listener).__name__)
+
+
+@contextmanager
+def listeners_of(flow: str, settings: Settings) -> Iterator[list[ProgressListener]]:
+    """The listeners of a flow: log and history; Prometheus if it has a port, Dagster if it has an address.
+
+    There are none if ``metrics.interval`` is 0.
+
+    Raises:
+        SettingsError: Prometheus or Dagster is configured, and ``metrics.interval`` is 0.
+        RunError: The port is not available.
+    """
+    port = settings.prometheus_port
+    if not settings.metrics_interval:
+        unused = {"metrics.prometheus.port": port, "metrics.dagster.url": settings.dagster_url}
+        for key, value in unused.items():
+            if value is not None:
+                msg = (
+                    f"{key}={value} with metrics.interval=0: there would be no progress to report; set "
+                    f"metrics.interval='5 s', or leave {key} out"
+                )
+                raise SettingsError(msg)
+        yield []
+        return
+    with nullcontext() if port is None else PrometheusListener(port, settings.prometheus_host) as prometheus:
+        if prometheus is not None:
+            _log.info("metrics of flow %r are served at %s", flow, prometheus.url)
+        history = HistoryWriter(history_folder(settings.state_dir, flow))
+        # Dagster is last, since it may have to wait for an answer.
+        dagster = [DagsterListener(settings.dagster_url)] if settings.dagster_url else []
+        yield [LogListener(), history, *([prometheus] if prometheus else []), *dagster]

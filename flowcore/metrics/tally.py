@@ -1,6 +1,6 @@
-"""Tally: what do the batches of one live query add up to, and how far is it behind its topics?
+"""Totals and rates over the batches of one live query, and its lag by partition.
 
-Pure: it takes what Spark tells of a batch as JSON, and offsets as numbers; it asks nobody.
+Pure: the input is Spark's report of a batch as JSON, and offsets as numbers.
 """
 
 from __future__ import annotations
@@ -18,30 +18,30 @@ from flowcore.watermarks.merge import PartitionWatermark
 __all__ = ["Batch", "QueryTally", "Rate", "TopicOffsets", "partitions_of"]
 
 TopicOffsets = Mapping[str, Mapping[int, int]]
-"""By topic and partition."""
+"""Offsets by topic and partition."""
 
 WINDOW_MS = 10_000
-"""Rates are those of this time, or of the last batch where that took longer."""
+"""Rates are averages over this time, or over the last batch if that took longer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """What Spark tells of one committed batch.
+    """Spark's report of one committed batch.
 
     Attributes:
-        number: Its id.
+        number: The batch's id.
         start_ms: When it began.
-        length_ms: How long it took.
-        records: Read in it.
-        late: Came too late in it, and were put out as a stream of their own.
-        dropped: Came too late in it, and were dropped.
-        saved: Results that left no more, since later ones of their keys had come before a flush.
-        held: In flush buffers after it; None where the query has none.
-        held_since_ms: When the oldest of these came; None where there is none.
-        state_rows: After it; None where the query has no state, or its store does not count.
-        state_bytes: After it; None where the query has no state, or does not tell.
-        watermark_ms: Of its operators; None where they have none.
-        offsets: First offsets that the next batch reads.
+        length_ms: Its duration.
+        records: Records that were read.
+        late: Late records that were emitted as a side output.
+        dropped: Late records that were dropped.
+        saved: Results that later ones of their key replaced before a flush.
+        held: Results in flush buffers after the batch; None if the query has no buffer.
+        held_since_ms: When the oldest of these arrived; None if there is none.
+        state_rows: Rows of state after the batch; None if there is no state, or its store does not count.
+        state_bytes: Bytes of state after the batch; None if there is no state, or it reports no size.
+        watermark_ms: The operators' watermark; None if they have none.
+        offsets: First offsets of the next batch.
     """
 
     number: int
@@ -64,61 +64,61 @@ class Batch:
         return self.start_ms + self.length_ms
 
     @classmethod
-    def run_of(cls, told: Iterable[Mapping[str, Any]]) -> list[Self]:
-        """Those of some ``StreamingQueryProgress`` that ran.
+    def all_of(cls, reports: Iterable[Mapping[str, Any]]) -> list[Self]:
+        """Convert the ``StreamingQueryProgress`` of all batches that ran.
 
-        At the start and every ten seconds a trigger that found nothing to read tells of the batch to come,
-        under its number.
+        At the start and every ten seconds, a trigger without input reports under the number of the next
+        batch.
         """
-        return [cls.of(one) for one in told if "addBatch" in one["durationMs"]]
+        return [cls.of(report) for report in reports if "addBatch" in report["durationMs"]]
 
     @classmethod
-    def of(cls, told: Mapping[str, Any]) -> Self:
-        """From the JSON of a ``StreamingQueryProgress``.
+    def of(cls, report: Mapping[str, Any]) -> Self:
+        """Convert the JSON of a ``StreamingQueryProgress``.
 
-        Operators of flowcore's own tell by what they observe: ``late_records``, ``dropped_records``,
+        Flowcore's own operators report observed metrics: ``late_records``, ``dropped_records``,
         ``saved_records``, ``held_records``, ``held_since_ms``, ``state_bytes`` and ``watermark_ms``, which is
-        null where they had no part in the batch.
+        null if they had no part in the batch.
         """
-        states = told.get("stateOperators") or ()
-        rows = (row for row in (told.get("observedMetrics") or {}).values() if row)
+        states = report.get("stateOperators") or ()
+        rows = (row for row in (report.get("observedMetrics") or {}).values() if row)
         observed = [row for row in rows if row.get("watermark_ms") is not None]
         event_time = min(
             (row["watermark_ms"] for row in observed),
-            default=_time_ms(told.get("eventTime", {}).get("watermark")) or MIN_TIMESTAMP_MS,
-        )  # Spark's begins at the epoch
-        own_bytes = _of("state_bytes", observed)
+            default=_time_ms(report.get("eventTime", {}).get("watermark")) or MIN_TIMESTAMP_MS,
+        )  # Spark's own starts at the epoch
+        own_bytes = _observed("state_bytes", observed)
         return cls(
-            number=told["batchId"],
-            start_ms=_time_ms(told["timestamp"]) or 0,
-            length_ms=told["batchDuration"],
-            records=told["numInputRows"] - _of_files(told["sources"]),
+            number=report["batchId"],
+            start_ms=_time_ms(report["timestamp"]) or 0,
+            length_ms=report["batchDuration"],
+            records=report["numInputRows"] - _file_rows(report["sources"]),
             late=sum(row.get("late_records") or 0 for row in observed),
             dropped=sum(state["numRowsDroppedByWatermark"] for state in states)
             + sum(row.get("dropped_records") or 0 for row in observed),
             saved=sum(row.get("saved_records") or 0 for row in observed),
-            held=sum(held) if (held := _of("held_records", observed)) else None,
-            held_since_ms=min(_of("held_since_ms", observed), default=None),
-            # A store that does not count says 0.
+            held=sum(held) if (held := _observed("held_records", observed)) else None,
+            held_since_ms=min(_observed("held_since_ms", observed), default=None),
+            # A store that does not count reports 0.
             state_rows=sum(state["numRowsTotal"] for state in states) or None,
-            state_bytes=sum(own_bytes or map(_bytes, states)) if own_bytes or states else None,
+            state_bytes=sum(own_bytes or map(_state_bytes, states)) if own_bytes or states else None,
             watermark_ms=event_time if event_time > MIN_TIMESTAMP_MS else None,
-            offsets=_offsets(source["endOffset"] for source in told["sources"]),
+            offsets=_offsets(source["endOffset"] for source in report["sources"]),
         )
 
 
-def _of(name: str, observed: Iterable[Mapping[str, Any]]) -> list[int]:
+def _observed(name: str, observed: Iterable[Mapping[str, Any]]) -> list[int]:
     return [row[name] for row in observed if row.get(name) is not None]
 
 
 class Rate:
-    """How much a count grows a second, over the last `WINDOW_MS`."""
+    """Growth of a count per second, over the last `WINDOW_MS`."""
 
     def __init__(self) -> None:
         self._seen: deque[tuple[int, int]] = deque()
 
     def take(self, now_ms: int, count: int) -> float | None:
-        """Take what is counted now; None until there is something to compare it with."""
+        """Add the current count; None until there is an earlier one to compare it with."""
         while len(self._seen) > 1 and self._seen[1][0] <= now_ms - WINDOW_MS:
             self._seen.popleft()
         self._seen.append((now_ms, count))
@@ -127,11 +127,11 @@ class Rate:
 
 
 class QueryTally:
-    """Adds up the batches of one query.
+    """Sums the batches of one query.
 
     Args:
-        started_ms: When it was started.
-        offsets: Committed before that.
+        started_ms: When the query was started.
+        offsets: Offsets that were committed before that.
     """
 
     def __init__(self, started_ms: int, offsets: TopicOffsets | None = None) -> None:
@@ -146,7 +146,7 @@ class QueryTally:
         self._recent: list[Batch] = []
 
     def take(self, batches: Iterable[Batch]) -> None:
-        """Take batches, in their order; those that were taken before are left out."""
+        """Add batches in their order; batches that were added before are skipped."""
         for batch in batches:
             if self.last is not None and batch.number <= self.last.number:
                 continue
@@ -169,16 +169,16 @@ class QueryTally:
         """Records read a second in the last batches; None before the first one.
 
         Args:
-            now_ms: The time.
-            busy: A batch is under way, so that an older one still says something.
+            now_ms: The current time.
+            busy: Whether a batch runs; then the rate of an older batch is still valid.
         """
         self._recent = [batch for batch in self._recent if batch.end_ms > now_ms - WINDOW_MS]
         if self._recent:
             took_ms = self._recent[-1].end_ms - self._recent[0].start_ms
-            return _a_second(self._recent, max(took_ms, min(WINDOW_MS, now_ms - self._started_ms)))
+            return _per_second(self._recent, max(took_ms, min(WINDOW_MS, now_ms - self._started_ms)))
         if self.last is None:
             return None
-        return _a_second([self.last], self.last.length_ms) if busy else 0.0
+        return _per_second([self.last], self.last.length_ms) if busy else 0.0
 
 
 def partitions_of(
@@ -187,13 +187,13 @@ def partitions_of(
     ends: TopicOffsets,
     standings: Mapping[str, Mapping[int, PartitionWatermark]],
 ) -> tuple[PartitionProgress, ...]:
-    """How far a query is in each partition of its sources' topics.
+    """Progress of a query in each partition of its sources' topics.
 
     Args:
         topics: The topics.
-        offsets: What the query has committed.
-        ends: Where the topics end.
-        standings: What is known of event time.
+        offsets: The query's committed offsets.
+        ends: The end offsets of the topics.
+        standings: The watermarks of the partitions.
     """
     found = []
     for topic in topics:
@@ -207,7 +207,7 @@ def partitions_of(
                     partition=number,
                     offset=offset,
                     end=last,
-                    # The broker was asked before or after the batch was committed.
+                    # The end may have been read before the batch was committed.
                     lag=max(last - offset, 0) if last is not None and offset is not None else None,
                     watermark_ms=standing.watermark_ms if standing and known else None,
                     idle=standing.idle if standing else None,
@@ -216,7 +216,7 @@ def partitions_of(
     return tuple(found)
 
 
-def _a_second(batches: Iterable[Batch], length_ms: int) -> float:
+def _per_second(batches: Iterable[Batch], length_ms: int) -> float:
     return sum(batch.records for batch in batches) * 1000 / max(length_ms, 1)
 
 
@@ -224,19 +224,19 @@ def _time_ms(text: str | None) -> int | None:
     return None if text is None else int(datetime.fromisoformat(text).timestamp() * 1000)
 
 
-def _bytes(state: Mapping[str, Any]) -> int:
+def _state_bytes(state: Mapping[str, Any]) -> int:
     files = int(state.get("customMetrics", {}).get("rocksdbSstFileSize", 0))
     return int(state["memoryUsedBytes"]) + files
 
 
-def _of_files(sources: Iterable[Mapping[str, Any]]) -> int:
-    """Rows that came from no topic: flowcore's own, of `flowcore.spark.checkpoint.backlog_status`."""
+def _file_rows(sources: Iterable[Mapping[str, Any]]) -> int:
+    """Rows of file sources: flowcore's own, of `flowcore.spark.checkpoint.backlog_status`."""
     return sum(source["numInputRows"] for source in sources if "logOffset" in (source["endOffset"] or ()))
 
 
-def _offsets(told: Iterable[Any]) -> TopicOffsets:
+def _offsets(reports: Iterable[Any]) -> TopicOffsets:
     found: dict[str, dict[int, int]] = {}
-    for source in told:
+    for source in reports:
         for topic, partitions in source.items() if isinstance(source, Mapping) else ():
             if isinstance(partitions, Mapping):
                 found[topic] = {int(number): offset for number, offset in partitions.items()}

@@ -11,10 +11,9 @@ from dataclasses import replace
 
 from flowcore.latency.summary import LatencySummary
 from flowcore.metrics.history import history_folder, last_progress
-from flowcore.metrics.listening import listeners_of
 from flowcore.metrics.progress import FlowProgress
 from flowcore.metrics.prometheus import PrometheusListener
-from flowcore.metrics.reporting import ProgressListener, Reporter
+from flowcore.metrics.reporting import ProgressListener, Reporter, listeners_of
 from flowcore.planner.plan import Plan
 from flowcore.spark.context import Context
 from flowcore.spark.run.progress import RunMeter

@@ -264,7 +264,7 @@ class _QueryMeter:
     def _take(self) -> None:
         if self._running:
             with ignore_lost_jvm():
-                self._tally.take(Batch.run_of(_batches_after(self._last_batch, self._running)))
+                self._tally.take(Batch.all_of(_batches_after(self._last_batch, self._running)))
 
     @property
     def _last_batch(self) -> int:

@@ -15,10 +15,9 @@ from typing import Any
 import pytest
 
 from flowcore.errors import SettingsError
-from flowcore.metrics.dagster import DagsterListener
-from flowcore.metrics.figures import figures
-from flowcore.metrics.listening import listeners_of
+from flowcore.metrics.dagster import DagsterListener, figures
 from flowcore.metrics.progress import FlowProgress, LatencyProgress, PartitionProgress, QueryProgress
+from flowcore.metrics.reporting import listeners_of
 from flowcore.settings import Settings
 
 NOW_MS = 1_800_000_000_000
@@ -107,7 +106,7 @@ def test_dagster_that_does_not_answer_is_told_of_once(caplog: pytest.LogCaptureF
 
     (line,) = caplog.messages
     assert gone in line
-    assert "the stream goes on" in line
+    assert "the stream continues" in line
 
 
 def test_dagster_that_refuses_is_told_of(caplog: pytest.LogCaptureFixture) -> None:

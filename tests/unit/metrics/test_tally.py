@@ -132,10 +132,10 @@ def test_trigger_that_found_nothing_to_read_is_no_batch() -> None:
     nothing = {**TOLD, "durationMs": {"latestOffset": 2, "triggerExecution": 34}, "numInputRows": 0}
     tally = QueryTally(START_MS)
 
-    tally.take(Batch.run_of([nothing]))
+    tally.take(Batch.all_of([nothing]))
     assert tally.batches == 0
 
-    tally.take(Batch.run_of([nothing, TOLD]))
+    tally.take(Batch.all_of([nothing, TOLD]))
     assert (tally.batches, tally.rows_in) == (1, 3_800)
 
 

@@ -30,15 +30,13 @@ from flowcore.cli.main import flowcore
 from flowcore.cli.top import _view
 from flowcore.errors import RunError, SettingsError
 from flowcore.metrics.chart import Line, line_chart
-from flowcore.metrics.health import markdown, show_count, tables
+from flowcore.metrics.health import liveness_problem, markdown, show_count, tables
 from flowcore.metrics.history import HistoryWriter, history_folder
-from flowcore.metrics.listening import listeners_of
-from flowcore.metrics.liveness import what_is_wrong
-from flowcore.metrics.log import LogListener, news
+from flowcore.metrics.log import LogListener, describe_events
 from flowcore.metrics.progress import FlowProgress, LatencyProgress, PartitionProgress, QueryProgress, Switch
 from flowcore.metrics.prometheus import PrometheusListener, metrics_of
 from flowcore.metrics.report import report_page
-from flowcore.metrics.reporting import Reporter
+from flowcore.metrics.reporting import Reporter, listeners_of
 from flowcore.settings import Settings
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
@@ -223,12 +221,12 @@ def test_news_are_what_is_lost_and_what_switches() -> None:
     before = run(switches=())
     after = run(queries=(query(late=9, dropped=6, dead_letters=6),))
 
-    assert news(before, before) == []
-    assert news(before, after) == [
+    assert describe_events(before, before) == []
+    assert describe_events(before, after) == [
         "query 'out' of flow 'sales': 2 records came too late and were dropped",
         "query 'out' of flow 'sales' went from slice to realtime: all native",
     ]
-    assert news(after, after) == []
+    assert describe_events(after, after) == []
 
 
 def test_log_has_a_line_a_minute_and_news_at_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -251,7 +249,9 @@ def test_log_has_a_line_a_minute_and_news_at_once(caplog: pytest.LogCaptureFixtu
     [
         pytest.param(run(), 3, None, id="runs"),
         pytest.param(run(), 44, None, id="late"),
-        pytest.param(run(), 46, r"told nothing for 46 s, though it looks every 5 s: process \d+", id="hangs"),
+        pytest.param(
+            run(), 46, r"not reported progress for 46 s, though it reports every 5 s: process \d+", id="hangs"
+        ),
         pytest.param(run(state="ended"), 90, "does not run; it ended 1 min 30 s ago", id="ended"),
         pytest.param(
             run(state="failed", error="query 'out': no"), 1, "failed 1 s ago: query 'out': no", id="failed"
@@ -263,7 +263,7 @@ def test_run_that_is_gone_is_told_from_one_that_lives(
     last: FlowProgress, ago_s: int, expected: str | None
 ) -> None:
     """By its last word, and by how long ago that was."""
-    found = what_is_wrong(last, NOW_MS + ago_s * 1000)
+    found = liveness_problem(last, NOW_MS + ago_s * 1000)
 
     assert found is None if expected is None else re.search(expected, found or "")
 
@@ -273,7 +273,7 @@ def test_run_whose_process_is_gone_is_told_at_once() -> None:
     process = subprocess.Popen(["true"])
     process.wait()
 
-    assert "is gone without a word" in (what_is_wrong(run(pid=process.pid), NOW_MS + 1) or "")
+    assert "is gone without a report" in (liveness_problem(run(pid=process.pid), NOW_MS + 1) or "")
 
 
 def test_tables_show_everything_that_is_known() -> None:
@@ -281,14 +281,14 @@ def test_tables_show_everything_that_is_known() -> None:
     found = {table.title: table for table in tables(run())}
     nothing = tables(run(latencies=(), switches=(), queries=(query(bounded={}, partitions=()),)))
 
-    assert found["queries"].rows == (("out", "realtime", "news", "450", "460", "100", "3 s ago"),)
-    assert found["put aside or lost"].rows == (("out", "5", "4", "6"),)
+    assert found["queries"].rows == (("out", "realtime", "live", "450", "460", "100", "3 s ago"),)
+    assert found["late or lost"].rows == (("out", "5", "4", "6"),)
     assert found["since the start"].rows == (("out", "900", "1,234", "3", "2 s", "7", "2.0 KiB"),)
     assert found["partitions"].rows == (("out", "bids[1]", "900", "1,000", "100", "3 s ago"),)
     assert found["latency of the last minute"].rows[0][3:] == ("0.5 ms", "2.0 ms", "4.0 ms", "30.0 ms")
     assert found["bounded results"].rows == (("usual", "20260101T000000-aa"),)
     assert found["last switches"].rows[0][1:] == ("out", "slice to realtime", "all native", "-")
-    assert [table.title for table in nothing] == ["queries", "put aside or lost", "since the start"]
+    assert [table.title for table in nothing] == ["queries", "late or lost", "since the start"]
 
 
 def test_markdown_keeps_its_columns_whatever_the_text() -> None:

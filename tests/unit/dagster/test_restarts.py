@@ -17,12 +17,12 @@ from flowcore.dagster.restarts import (
     Relaunch,
     RestartPolicy,
     Wait,
-    decide,
+    decide_restart,
 )
 
 POLICY = RestartPolicy()
 CRASHED = Attempt(run="1", fate=Fate.CRASHED, began_s=1_000, ended_s=1_010)
-RUNNING = Attempt(run="1", fate=Fate.RUNNING, began_s=1_000, sign_s=1_050)
+RUNNING = Attempt(run="1", fate=Fate.RUNNING, began_s=1_000, heartbeat_s=1_050)
 
 policies = st.builds(
     RestartPolicy,
@@ -37,7 +37,7 @@ attempts = st.lists(
         run=st.sampled_from("abc"),
         fate=st.sampled_from(Fate),
         began_s=st.floats(0, 1_000),
-        sign_s=st.none() | st.floats(0, 2_000),
+        heartbeat_s=st.none() | st.floats(0, 2_000),
         ended_s=st.none() | st.floats(0, 2_000),
         restarted=st.booleans(),
     ),
@@ -52,7 +52,7 @@ def _loop(policy: RestartPolicy, lives_s: float, ticks: int, tick_s: float = 1.0
     now_s = lives_s
     for _ in range(ticks):
         now_s += tick_s
-        match decide(runs[::-1], now_s, policy):
+        match decide_restart(runs[::-1], now_s, policy):
             case Relaunch():
                 run = replace(
                     CRASHED, run=str(len(runs)), began_s=now_s, ended_s=now_s + lives_s, restarted=True
@@ -69,8 +69,8 @@ def test_supervision_leaves_a_run_alone_that_needs_nothing(fate: Fate) -> None:
     """Also one that was preceded by crashes, and however long ago it was."""
     last = replace(CRASHED, fate=fate)
 
-    assert isinstance(decide([last, CRASHED], 1e9, POLICY), Leave)
-    assert isinstance(decide([], 1e9, POLICY), Leave)
+    assert isinstance(decide_restart([last, CRASHED], 1e9, POLICY), Leave)
+    assert isinstance(decide_restart([], 1e9, POLICY), Leave)
 
 
 @pytest.mark.parametrize(
@@ -78,23 +78,23 @@ def test_supervision_leaves_a_run_alone_that_needs_nothing(fate: Fate) -> None:
     [
         (RUNNING, 1_050 + 120, False),
         (RUNNING, 1_050 + 121, True),
-        (replace(RUNNING, sign_s=None), 1_000 + 300, False),
-        (replace(RUNNING, sign_s=None), 1_000 + 301, True),
+        (replace(RUNNING, heartbeat_s=None), 1_000 + 300, False),
+        (replace(RUNNING, heartbeat_s=None), 1_000 + 301, True),
     ],
     ids=["beats", "silent", "starts", "never-beat"],
 )
 def test_run_is_lost_when_it_gives_no_sign(run: Attempt, now_s: float, lost: bool) -> None:
     """It has more time until its first beat than between two."""
-    found = decide([run], now_s, POLICY)
+    found = decide_restart([run], now_s, POLICY)
 
     assert isinstance(found, Lost if lost else Leave)
 
 
 def test_restart_is_due_after_the_wait() -> None:
     """Not a moment earlier, and at any time later."""
-    assert decide([CRASHED], 1_014.9, POLICY) == Wait("1", 1, 1_015)
-    assert decide([CRASHED], 1_015, POLICY) == Relaunch("1", 1)
-    assert decide([CRASHED], 1e9, POLICY) == Relaunch("1", 1)
+    assert decide_restart([CRASHED], 1_014.9, POLICY) == Wait("1", 1, 1_015)
+    assert decide_restart([CRASHED], 1_015, POLICY) == Relaunch("1", 1)
+    assert decide_restart([CRASHED], 1e9, POLICY) == Relaunch("1", 1)
 
 
 @given(policy=policies, crashes=st.integers(1, 5_000))
@@ -109,7 +109,7 @@ def test_crash_loop_ends_with_an_alert(policy: RestartPolicy, share: float) -> N
     runs = _loop(policy, policy.stable_s * share, ticks=100)
 
     assert len(runs) == 1 + policy.limit
-    assert decide(runs[::-1], 1e12, policy) == GiveUp(runs[-1].run, policy.limit + 1)
+    assert decide_restart(runs[::-1], 1e12, policy) == GiveUp(runs[-1].run, policy.limit + 1)
 
 
 @given(policy=policies, times=st.floats(1, 3))
@@ -127,7 +127,7 @@ def test_launch_by_a_person_begins_a_new_row(policy: RestartPolicy) -> None:
     before = _loop(policy, 0, ticks=100)
     launched = replace(CRASHED, run="by hand", began_s=1e9, ended_s=1e9 + 1)
 
-    assert decide([launched, *before[::-1]], 1e12, policy) == Relaunch("by hand", 1)
+    assert decide_restart([launched, *before[::-1]], 1e12, policy) == Relaunch("by hand", 1)
 
 
 @given(runs=attempts, now_s=times, policy=policies)
@@ -135,7 +135,7 @@ def test_only_a_crash_is_followed_by_a_launch(
     runs: list[Attempt], now_s: float, policy: RestartPolicy
 ) -> None:
     """Whatever happened before."""
-    if isinstance(decide(runs, now_s, policy), (Relaunch, Wait, GiveUp)):
+    if isinstance(decide_restart(runs, now_s, policy), (Relaunch, Wait, GiveUp)):
         assert runs[0].fate is Fate.CRASHED
 
 
@@ -144,14 +144,14 @@ def test_what_is_due_stays_due(
     runs: list[Attempt], now_s: float, later_s: float, policy: RestartPolicy
 ) -> None:
     """A tick that failed, or came late, changes nothing about the next one's answer."""
-    found = decide(runs, now_s, policy)
+    found = decide_restart(runs, now_s, policy)
     if isinstance(found, (Relaunch, GiveUp)):
-        assert decide(runs, now_s + later_s, policy) == found
+        assert decide_restart(runs, now_s + later_s, policy) == found
 
 
 @given(runs=attempts, now_s=times, policy=policies)
 def test_enough_of_the_past_is_enough(runs: list[Attempt], now_s: float, policy: RestartPolicy) -> None:
     """One more run than the limit tells all."""
-    whole, part = (decide(seen, now_s, policy) for seen in (runs, runs[: policy.limit + 1]))
+    whole, part = (decide_restart(seen, now_s, policy) for seen in (runs, runs[: policy.limit + 1]))
 
     assert type(whole) is type(part)

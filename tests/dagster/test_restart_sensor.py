@@ -228,4 +228,4 @@ def test_check_can_be_asked_by_a_person(supervised: Supervised) -> None:
     (check,) = result.get_asset_check_evaluations()
 
     assert not check.passed
-    assert f"run {run.run_id} has given no sign for 1 min" in (check.description or "")
+    assert f"run {run.run_id} has sent no heartbeat for 1 min" in (check.description or "")

@@ -180,9 +180,9 @@ def test_dead_letters_are_told_when_they_come(broker: str, tmp_path: Path, insta
     _send(broker, "in.dead-letter", 3)
     after = _tick(defs, "f_dead_letters", instance, between.cursor)
 
-    assert _told(before) == [(True, "0 messages of topic 'in' were refused in the last hour")]
+    assert _told(before) == [(True, "0 messages of topic 'in' became dead letters in the last hour")]
     assert _told(between) == []
-    assert _told(after) == [(False, "3 messages of topic 'in' were refused in the last hour")]
+    assert _told(after) == [(False, "3 messages of topic 'in' became dead letters in the last hour")]
 
 
 def test_dead_letters_wait_for_a_broker(tmp_path: Path, instance: DagsterInstance) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowcore.dagster.attributes import Objectives
-from flowcore.dagster.objectives import ObjectiveResult, judge, judged
+from flowcore.dagster.stream_checks import ObjectiveResult, check_descriptions, evaluate_objectives
 from flowcore.metrics.progress import FlowProgress, LatencyProgress, QueryProgress
 
 NOW_MS = 1_800_000_000_000
@@ -18,8 +18,8 @@ RUN = FlowProgress(flow="sales", time_ms=NOW_MS, seconds=60.0, queries=(QUERY,))
 OBJECTIVES = Objectives(late_share=0.01, dead_letter_share=0.01, latency_p99_ms=50, fresh_s=60)
 
 
-def _verdict(name: str, run: FlowProgress | None, now_ms: int = NOW_MS) -> ObjectiveResult:
-    return next(verdict for verdict in judge(run, now_ms, OBJECTIVES) if verdict.name == name)
+def _result(name: str, run: FlowProgress | None, now_ms: int = NOW_MS) -> ObjectiveResult:
+    return next(result for result in evaluate_objectives(run, now_ms, OBJECTIVES) if result.name == name)
 
 
 @pytest.mark.parametrize(
@@ -36,16 +36,16 @@ def _verdict(name: str, run: FlowProgress | None, now_ms: int = NOW_MS) -> Objec
 )
 def test_share_may_be_what_is_allowed_and_not_more(query: QueryProgress, name: str, passed: bool) -> None:
     """Dropped records are late ones that nobody gets."""
-    assert _verdict(name, replace(RUN, queries=(query,))).passed is passed
+    assert _result(name, replace(RUN, queries=(query,))).passed is passed
 
 
 def test_share_is_that_of_the_worst_query() -> None:
     """A query that loses much is not hidden by one that reads much."""
     good = replace(QUERY, name="good", rows_in=1_000_000)
-    verdict = _verdict("late_share", replace(RUN, queries=(good, replace(QUERY, dropped=500))))
+    result = _result("late_share", replace(RUN, queries=(good, replace(QUERY, dropped=500))))
 
-    assert not verdict.passed
-    assert verdict.words == "500 of 1,000 records of query 'out' (50.000%)"
+    assert not result.passed
+    assert result.description == "500 of 1,000 records of query 'out' (50.000%)"
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_latency_is_that_of_the_slowest_way(p99_ms: float | None, passed: bool) 
     fast = LatencyProgress(source="bids", sink="fast", markers=60, p99_ms=1.0)
     run = replace(RUN, latencies=(fast, replace(fast, sink="slow", p99_ms=p99_ms)))
 
-    assert _verdict("latency", run).passed is passed
+    assert _result("latency", run).passed is passed
 
 
 @pytest.mark.parametrize(
@@ -75,15 +75,17 @@ def test_freshness_is_the_time_since_the_last_look(
     run: FlowProgress | None, now_ms: int, passed: bool
 ) -> None:
     """A slice that has ended was fresh when it did; a failure is not."""
-    assert _verdict("fresh", run, now_ms).passed is passed
+    assert _result("fresh", run, now_ms).passed is passed
 
 
 @pytest.mark.parametrize("latency", [None, 50.0], ids=["without", "with"])
-def test_each_declared_check_gets_a_verdict(latency: float | None) -> None:
+def test_each_declared_check_gets_a_result(latency: float | None) -> None:
     """Of a latency nobody asked for there is none."""
     objectives = Objectives(latency_p99_ms=latency)
 
-    assert [verdict.name for verdict in judge(RUN, NOW_MS, objectives)] == list(judged(objectives))
+    assert [result.name for result in evaluate_objectives(RUN, NOW_MS, objectives)] == list(
+        check_descriptions(objectives)
+    )
 
 
 counts = st.integers(0, 10_000)
@@ -96,6 +98,6 @@ def test_share_is_between_nothing_and_all(
     """Whatever is counted first; and it passes exactly if it is not above the limit."""
     query = replace(QUERY, rows_in=rows, late=late, dropped=dropped, dead_letters=letters)
     objectives = Objectives(late_share=limit, dead_letter_share=limit)
-    for verdict in judge(replace(RUN, queries=(query,)), NOW_MS, objectives)[:2]:
-        assert verdict.found is None or 0 <= verdict.found <= 1
-        assert verdict.passed == ((verdict.found or 0.0) <= limit)
+    for result in evaluate_objectives(replace(RUN, queries=(query,)), NOW_MS, objectives)[:2]:
+        assert result.found is None or 0 <= result.found <= 1
+        assert result.passed == ((result.found or 0.0) <= limit)

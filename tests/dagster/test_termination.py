@@ -6,8 +6,8 @@ from collections.abc import Callable
 import pytest
 from dagster import AssetExecutionContext, DagsterInstance, asset, materialize
 
-from flowcore.dagster import orders
-from flowcore.dagster.orders import Orders
+from flowcore.dagster import termination
+from flowcore.dagster.termination import TerminationRequests
 from flowcore.errors import RunError
 
 pytestmark = pytest.mark.dagster
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.dagster
 
 @pytest.fixture(autouse=True)
 def _without_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(orders, "_LOOK_S", 0.0)
+    monkeypatch.setattr(termination, "_STORAGE_POLL_S", 0.0)
 
 
 def _in_a_run(body: Callable[[AssetExecutionContext], None]) -> list[str]:
@@ -35,10 +35,10 @@ def test_run_hears_that_it_is_terminated() -> None:
     heard = []
 
     def body(context: AssetExecutionContext) -> None:
-        told = Orders(context)
-        heard.append(told.is_to_end())
+        requests = TerminationRequests(context)
+        heard.append(requests.poll())
         context.instance.report_run_canceling(context.run)
-        heard.append(told.is_to_end())
+        heard.append(requests.poll())
 
     _in_a_run(body)
 
@@ -50,10 +50,10 @@ def test_run_that_counts_as_failed_ends() -> None:
     heard = []
 
     def body(context: AssetExecutionContext) -> None:
-        told = Orders(context)
+        requests = TerminationRequests(context)
         context.instance.report_run_failed(context.run)
         try:
-            told.is_to_end()
+            requests.poll()
         except RunError as error:
             heard.append(str(error))
 
@@ -68,10 +68,10 @@ def test_run_tells_once_that_its_code_server_is_gone(monkeypatch: pytest.MonkeyP
     heard = []
 
     def body(context: AssetExecutionContext) -> None:
-        told = Orders(context)
-        heard.append(told.is_to_end())
+        requests = TerminationRequests(context)
+        heard.append(requests.poll())
         monkeypatch.setattr(os, "getppid", lambda: 1)
-        heard.extend((told.is_to_end(), told.is_to_end()))
+        heard.extend((requests.poll(), requests.poll()))
 
     log = _in_a_run(body)
 
