@@ -1,16 +1,13 @@
-"""Flush: how seldom may a changing result leave, and in which order?
+"""Flush buffers: the latest result of each key, emitted once an interval (FLIP-365).
 
-Behind an operator whose output may be replaced by its latest value stands a buffer of the latest record
-of each key, `BufferOutput`. Configuration (`config`), logic (`buffering`) and state (`buffer`) are three
-types; `snapshots` writes the state down. `bundle` is the other way to do less: an operator that takes its
-input by the bundle.
+A buffer follows an operator whose output may be replaced by its latest value. `config` declares when it is
+flushed, `operator` is the buffer of a key group, and `buffered` puts it and another operator into one.
 
-Pure: the clock is passed in, what leaves is returned. Times are integer milliseconds since the epoch, UTC.
+The processing time is passed in. Times are integer milliseconds since the epoch, UTC.
 """
 
 from __future__ import annotations
 
-from flowcore.flush.buffer import Buffer
 from flowcore.flush.config import BufferOutput
 
-__all__ = ["Buffer", "BufferOutput"]
+__all__ = ["BufferOutput"]

@@ -1,86 +1,113 @@
-"""The state of a buffer: what is held back, and in which order does it leave?"""
+"""What a flush buffer keeps beside its records: buffered elements, and the times of flushes."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Any
 
-from flowcore.elements import LatencyMarker, Record, StreamElement, Watermark, WatermarkStatus
+from flowcore.elements import LatencyMarker, Watermark, WatermarkStatus
+from flowcore.errors import ElementError, SerializationError
+from flowcore.flush.config import BufferOutput
 
-__all__ = ["Buffer", "Released", "flush", "hold", "hold_record"]
+__all__ = ["BufferState", "Control"]
 
-K = TypeVar("K", bound=Hashable)
-V = TypeVar("V")
+_FORMAT = "flowcore.flush.buffer"
+_VERSION = 1
 
-Released = tuple[StreamElement[V], ...]
-"""What goes downstream now, in order."""
+Control = Watermark | WatermarkStatus
 
 
 @dataclass(slots=True)
-class Buffer(Generic[K, V]):
-    """What is held back. The functions of this package change it in place.
+class BufferState:
+    """The state of a buffer without its records.
 
     Attributes:
-        records: The latest record of each key, the one that came last at the end.
-        held: The latest watermark and the latest status, the one that came last at the end.
+        controls: The latest watermark and the latest status, the one that arrived last at the end.
         markers: The earliest latency marker of each source subtask.
-        last_flush_ms: The clock at the last flush of any kind, also of an empty buffer.
-        waiting_since_ms: The clock when the first of the records came, None while there is none.
-        backlog: The records that come are history.
+        last_flush_ms: Processing time of the last flush of any kind, also of an empty buffer.
+        waiting_since_ms: Processing time at which the oldest record arrived, None while there is none.
+        backlog: The records that arrive are backlog.
     """
 
-    records: dict[K, Record[V]] = field(default_factory=dict)
-    held: dict[type[Watermark | WatermarkStatus], Watermark | WatermarkStatus] = field(default_factory=dict)
+    controls: dict[type[Control], Control] = field(default_factory=dict)
     markers: dict[tuple[str, int], LatencyMarker] = field(default_factory=dict)
     last_flush_ms: int = 0
     waiting_since_ms: int | None = None
     backlog: bool = False
 
+    def add(self, element: Control | LatencyMarker) -> None:
+        """Buffer an element: the latest watermark, the latest status, the earliest marker of a subtask."""
+        if isinstance(element, LatencyMarker):
+            source = (element.operator_id, element.subtask)
+            earliest = self.markers.setdefault(source, element)
+            if element.marked_ms < earliest.marked_ms:
+                self.markers[source] = element
+        else:
+            self.controls.pop(type(element), None)
+            self.controls[type(element)] = element
 
-def hold_record(buffer: Buffer[K, V], key: K, record: Record[V], now_ms: int) -> None:
-    """Hold a record in place of any other of its key. A deletion is a record like any other."""
-    if buffer.waiting_since_ms is None:
-        buffer.waiting_since_ms = now_ms
-    buffer.records.pop(key, None)
-    buffer.records[key] = record
+    def flush(self, now_ms: int) -> tuple[list[Control], list[LatencyMarker]]:
+        """Remove and return the buffered elements, and begin a new interval."""
+        released = [*self.controls.values()], [*self.markers.values()]
+        self.controls.clear()
+        self.markers.clear()
+        self.last_flush_ms = now_ms
+        self.waiting_since_ms = None
+        return released
 
+    def is_due(self, config: BufferOutput, now_ms: int) -> bool:
+        """Whether the interval has passed, or the clock was put back."""
+        interval_ms = config.interval_ms_in(backlog=self.backlog)
+        return interval_ms is not None and not 0 <= now_ms - self.last_flush_ms < interval_ms
 
-def hold(buffer: Buffer[K, V], element: Watermark | WatermarkStatus | LatencyMarker) -> None:
-    """Hold a watermark or a status in place of any other, a marker unless an earlier one is held."""
-    if isinstance(element, LatencyMarker):
-        source = (element.operator_id, element.subtask)
-        earliest = buffer.markers.setdefault(source, element)
-        if element.marked_ms < earliest.marked_ms:
-            buffer.markers[source] = element
-    else:
-        buffer.held.pop(type(element), None)
-        buffer.held[type(element)] = element
+    def snapshot(self) -> dict[str, Any]:
+        """The state as JSON-able data."""
+        return {
+            "format": _FORMAT,
+            "version": _VERSION,
+            "last_flush_ms": self.last_flush_ms,
+            "waiting_since_ms": self.waiting_since_ms,
+            "backlog": self.backlog,
+            "records": [],
+            "held": [
+                {"watermark": each.timestamp_ms} if isinstance(each, Watermark) else {"idle": each.idle}
+                for each in self.controls.values()
+            ],
+            "markers": [[each.operator_id, each.subtask, each.marked_ms] for each in self.markers.values()],
+        }
 
+    @classmethod
+    def restore(cls, written: Mapping[str, Any]) -> BufferState:
+        """The state of a `snapshot`.
 
-def flush(buffer: Buffer[K, V], now_ms: int) -> Released[V]:
-    """Let everything go, and leave the buffer empty.
-
-    Call it also when a buffer upstream has been flushed, so that delays do not add up along a chain.
-
-    Returns:
-        Records that the held watermark covers; watermark and status, as they came; the other records;
-        markers.
-    """
-    watermark = buffer.held.get(Watermark)
-    covered: list[Record[V]] = []
-    others: list[Record[V]] = []
-    for record in buffer.records.values():
-        is_covered = (
-            isinstance(watermark, Watermark)
-            and record.timestamp_ms is not None
-            and record.timestamp_ms <= watermark.timestamp_ms
-        )
-        (covered if is_covered else others).append(record)
-    released = (*covered, *buffer.held.values(), *others, *buffer.markers.values())
-    buffer.records.clear()
-    buffer.held.clear()
-    buffer.markers.clear()
-    buffer.last_flush_ms = now_ms
-    buffer.waiting_since_ms = None
-    return released
+        Raises:
+            SerializationError: It is damaged, not a snapshot of a buffer, or one of another version.
+        """
+        found = (written.get("format"), written.get("version"))
+        if found != (_FORMAT, _VERSION):
+            msg = (
+                f"a snapshot of format {found[0]!r} and version {found[1]!r} is not one of {_FORMAT!r} and "
+                f"version {_VERSION}: buffered records would be lost; restore it with the flowcore that "
+                "wrote it"
+            )
+            raise SerializationError(msg)
+        try:
+            controls = [
+                Watermark(each["watermark"]) if "watermark" in each else WatermarkStatus(each["idle"])
+                for each in written["held"]
+            ]
+            markers = {
+                (operator_id, subtask): LatencyMarker(marked_ms, operator_id, subtask)
+                for operator_id, subtask, marked_ms in written["markers"]
+            }
+            return cls(
+                {type(each): each for each in controls}, markers,
+                written["last_flush_ms"], written["waiting_since_ms"], written["backlog"],
+            )  # fmt: skip
+        except (KeyError, TypeError, ValueError, ElementError) as error:
+            msg = (
+                f"a snapshot of a buffer is damaged ({type(error).__name__}: {error}): buffered records "
+                "would be lost; restore an earlier one"
+            )
+            raise SerializationError(msg) from error

@@ -1,7 +1,6 @@
-"""Buffered operators: one that keeps state by key group, and a buffer behind its results.
+"""An operator with a flush buffer downstream, as one operator with one state.
 
-Both are one operator to the runtime, with one state: what goes in together is kept together. Results go into
-the buffer, and what travels between them follows them there; other outputs leave at once.
+Results go into the buffer, and so do the elements between them. Other outputs are emitted at once.
 """
 
 from __future__ import annotations
@@ -13,18 +12,18 @@ from typing import Any
 import pyarrow as pa
 
 from flowcore.elements import LatencyMarker, RecordAttributes, WatermarkStatus
-from flowcore.flush.keyed import BufferGroup, FlushBuffers
+from flowcore.flush.operator import BufferGroup, FlushBuffers
 from flowcore.keyed.operator import KeyGroup, KeyGroupOperator, StepOutputs, SupportsFailureIsolation
 from flowcore.keyed.output_columns import RESULTS
 
-__all__ = ["Buffered"]
+__all__ = ["BufferedOperator"]
 
 _SIZE_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Buffered:
-    """Configuration of an operator with a buffer behind it.
+class BufferedOperator:
+    """Configuration of an operator with a buffer downstream.
 
     Attributes:
         operator: The operator.
@@ -36,12 +35,12 @@ class Buffered:
 
     @property
     def layout(self) -> str:
-        """What both keep."""
+        """The state layouts of both."""
         return f"{self.operator.layout}; {self.buffer.layout}"
 
     @property
     def outputs(self) -> Mapping[str, pa.Schema]:
-        """Those of both."""
+        """The outputs of both."""
         return {**self.operator.outputs, **self.buffer.outputs}
 
     def open(self) -> _Group:
@@ -61,100 +60,96 @@ class _Group:
         return min((time for time in times if time is not None), default=None)
 
     def advance_clock(self, clock_ms: int, out: StepOutputs) -> None:
-        """A flush that is due, then what the clock makes the operator put out."""
+        """Flush if that is due, then advance the operator's clock."""
         self._buffer.advance_clock(clock_ms, out)
-        found = StepOutputs()
-        self._inner.advance_clock(clock_ms, found)
-        self._pass(found, out)
+        results = StepOutputs()
+        self._inner.advance_clock(clock_ms, results)
+        self._buffer_results(results, out)
 
     def attributes(self, attributes: RecordAttributes, out: StepOutputs) -> None:
-        """Through both."""
-        found = StepOutputs()
-        self._inner.attributes(attributes, found)
-        self._pass(found, out)
+        """Pass the attributes through both."""
+        results = StepOutputs()
+        self._inner.attributes(attributes, results)
+        self._buffer_results(results, out)
         self._buffer.attributes(attributes, out)
 
     def rows(self, rows: pa.RecordBatch, out: StepOutputs) -> None:
-        """Records for the operator."""
-        found = StepOutputs()
-        self._inner.rows(rows, found)
-        self._pass(found, out)
+        """Pass records to the operator."""
+        results = StepOutputs()
+        self._inner.rows(rows, results)
+        self._buffer_results(results, out)
 
     def advance_watermark(self, watermark_ms: int, out: StepOutputs) -> None:
-        """What it makes the operator put out, then the watermark itself."""
-        found = StepOutputs()
-        self._inner.advance_watermark(watermark_ms, found)
-        self._pass(found, out)
+        """Pass the watermark through both, after the results that it causes."""
+        results = StepOutputs()
+        self._inner.advance_watermark(watermark_ms, results)
+        self._buffer_results(results, out)
         self._buffer.advance_watermark(watermark_ms, out)
 
     def status(self, status: WatermarkStatus, out: StepOutputs) -> None:
-        """Through both."""
-        found = StepOutputs()
-        self._inner.status(status, found)
-        self._pass(found, out)
+        """Pass the status through both."""
+        results = StepOutputs()
+        self._inner.status(status, results)
+        self._buffer_results(results, out)
         self._buffer.status(status, out)
 
     def marker(self, marker: LatencyMarker, out: StepOutputs) -> None:
-        """Through both."""
-        found = StepOutputs()
-        self._inner.marker(marker, found)
-        self._pass(found, out)
+        """Pass the marker through both."""
+        results = StepOutputs()
+        self._inner.marker(marker, results)
+        self._buffer_results(results, out)
 
     def finish(self, out: StepOutputs, *, idle: bool) -> None:
-        """Of both."""
-        found = StepOutputs()
-        self._inner.finish(found, idle=idle)
-        self._pass(found, out)
+        """Finish both."""
+        results = StepOutputs()
+        self._inner.finish(results, idle=idle)
+        self._buffer_results(results, out)
         self._buffer.finish(out, idle=idle)
 
     def isolate_failures(self) -> bool:
-        """The operator's functions; a buffer has none."""
+        """Isolate failures of the operator's functions; a buffer has none."""
         return isinstance(self._inner, SupportsFailureIsolation) and self._inner.isolate_failures()
 
     def header(self) -> Mapping[str, Any]:
-        """Of both."""
+        """The headers of both."""
         return {"operator": self._inner.header(), "buffer": self._buffer.header()}
 
     def delta(self) -> bytes | None:
-        """Of both; without bytes where nothing has changed."""
-        inner, held = self._inner.delta(), self._buffer.delta()
-        return None if inner is None and held is None else _together(inner or b"", held or b"")
+        """The deltas of both; empty bytes where nothing has changed."""
+        inner, buffered = self._inner.delta(), self._buffer.delta()
+        return None if inner is None and buffered is None else _join(inner or b"", buffered or b"")
 
     def snapshot(self) -> Iterator[bytes]:
         """The operator's pieces, then the buffer's."""
-        yield from (_together(piece, b"") for piece in self._inner.snapshot())
-        yield from (_together(b"", piece) for piece in self._buffer.snapshot())
+        yield from (_join(piece, b"") for piece in self._inner.snapshot())
+        yield from (_join(b"", piece) for piece in self._buffer.snapshot())
 
     def restore(self, header: Mapping[str, Any], pieces: Iterator[bytes]) -> None:
-        """Take what was written."""
-        held: list[bytes] = []
+        """Restore both."""
+        buffered: list[bytes] = []
 
         def operator_pieces() -> Iterator[bytes]:
             for piece in pieces:
-                inner, mine = _apart(piece)
-                held.extend([mine] if mine else ())
-                if inner:
-                    yield inner
+                end = _SIZE_BYTES + int.from_bytes(piece[:_SIZE_BYTES], "big")
+                if piece[end:]:
+                    buffered.append(piece[end:])
+                if end > _SIZE_BYTES:
+                    yield piece[_SIZE_BYTES:end]
 
         self._inner.restore(header["operator"], operator_pieces())
-        self._buffer.restore(header["buffer"], iter(held))
+        self._buffer.restore(header["buffer"], iter(buffered))
 
-    def _pass(self, found: StepOutputs, out: StepOutputs) -> None:
-        for output, batch in found.batches:
+    def _buffer_results(self, results: StepOutputs, out: StepOutputs) -> None:
+        for output, batch in results.batches:
             if output == RESULTS:
                 self._buffer.rows(batch, out)
             else:
                 out.rows(output, batch)
-        for marker in found.markers:
+        for marker in results.markers:
             self._buffer.marker(marker, out)
-        for what, often in found.counters.items():
-            out.count(what, often)
+        for name, times in results.counters.items():
+            out.count(name, times)
 
 
-def _together(inner: bytes, held: bytes) -> bytes:
-    return len(inner).to_bytes(_SIZE_BYTES, "big") + inner + held
-
-
-def _apart(piece: bytes) -> tuple[bytes, bytes]:
-    end = _SIZE_BYTES + int.from_bytes(piece[:_SIZE_BYTES], "big")
-    return piece[_SIZE_BYTES:end], piece[end:]
+def _join(inner: bytes, buffered: bytes) -> bytes:
+    return len(inner).to_bytes(_SIZE_BYTES, "big") + inner + buffered

@@ -1,4 +1,4 @@
-"""The configuration of a buffer behind an operator: when is it flushed?"""
+"""When the buffer of an operator's output is flushed."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ __all__ = ["BufferOutput"]
 
 @dataclass(frozen=True, slots=True)
 class BufferOutput:
-    """Hold back all but the latest record of each key, and let it go once an interval.
+    """Buffers the latest record of each key, and flushes the buffer once an interval.
 
     Args:
-        interval_ms: How long after a flush the next one is due, >= 0; None or 0 holds nothing back.
-        keyed: Records are of keys; if not, one record is held in all.
-        memory_buffer_only: The buffer may not outgrow memory: it is flushed when it is full.
-        max_entries: How many records make such a buffer full, > 0; None for no bound. Without
-            ``memory_buffer_only`` it has no effect.
-        backlog_interval_ms: The interval while the records are history, not shorter than the other; None
-            or 0 for none, so that records wait until the backlog is gone.
+        interval_ms: Time from one flush to the next, >= 0; None or 0 buffers nothing.
+        keyed: Records have keys; if False, one record is buffered in all.
+        memory_buffer_only: The buffer must fit into memory: a full buffer is flushed.
+        max_entries: How many records make such a buffer full, > 0; None for no bound. Has no effect without
+            ``memory_buffer_only``.
+        backlog_interval_ms: The interval during backlog, not shorter than the other; None or 0 buffers
+            records until the backlog has been processed.
 
     Raises:
-        ConfigurationError: A number is negative, or the interval of backlog is the shorter one.
+        ConfigurationError: A number is negative, or the backlog's interval is the shorter one.
 
     >>> BufferOutput(interval_ms=120_000).interval_ms_in(backlog=False)
     120000
-    >>> BufferOutput(interval_ms=0).holds
+    >>> BufferOutput(interval_ms=0).is_enabled
     False
     """
 
@@ -41,39 +41,39 @@ class BufferOutput:
         interval_ms, backlog_ms = self.interval_ms or 0, self.backlog_interval_ms or 0
         if interval_ms < 0:
             msg = (
-                f"interval_ms={interval_ms} is negative: no flush would ever be due at that distance; "
-                f"pass interval_ms > 0, or 0 to hold nothing back"
+                f"interval_ms={interval_ms} is negative: no flush would ever be due; pass interval_ms > 0, "
+                "or 0 to buffer nothing"
             )
             raise ConfigurationError(msg)
         if backlog_ms < 0:
             msg = (
-                f"backlog_interval_ms={backlog_ms} is negative: no flush would ever be due at that "
-                f"distance; pass backlog_interval_ms >= {interval_ms}, or 0 to wait for the backlog's end"
+                f"backlog_interval_ms={backlog_ms} is negative: no flush would ever be due during backlog; "
+                f"pass backlog_interval_ms >= {interval_ms}, or 0 to wait for the end of the backlog"
             )
             raise ConfigurationError(msg)
         if 0 < backlog_ms < interval_ms:
             msg = (
-                f"backlog_interval_ms={backlog_ms} is shorter than interval_ms={interval_ms}: history would "
-                f"be sent on more often than news; pass backlog_interval_ms >= {interval_ms}, or 0 to wait "
-                f"for the end of the backlog"
+                f"backlog_interval_ms={backlog_ms} is shorter than interval_ms={interval_ms}: backlog would "
+                f"be emitted more often than live records; pass backlog_interval_ms >= {interval_ms}, or 0 "
+                "to wait for the end of the backlog"
             )
             raise ConfigurationError(msg)
         if self.max_entries is not None and self.max_entries < 1:
             msg = (
-                f"max_entries={self.max_entries} is not positive: a buffer of that size is full before it "
-                f"holds a record; pass max_entries > 0, or interval_ms=0 to hold nothing back"
+                f"max_entries={self.max_entries} is not positive: the buffer would be full before the first "
+                "record; pass max_entries > 0, or interval_ms=0 to buffer nothing"
             )
             raise ConfigurationError(msg)
 
     @property
-    def holds(self) -> bool:
-        """Whether anything is ever held back."""
+    def is_enabled(self) -> bool:
+        """Whether anything is buffered."""
         return bool(self.interval_ms)
 
     def interval_ms_in(self, *, backlog: bool) -> int | None:
-        """The interval in backlog or out of it; None if there is none."""
+        """The interval during backlog or outside of it; None if there is none."""
         return (self.backlog_interval_ms if backlog else self.interval_ms) or None
 
     def full_at(self, entries: int) -> bool:
-        """Whether a buffer of so many records must be flushed to make room."""
+        """Whether a buffer with this many records must be flushed."""
         return self.memory_buffer_only and self.max_entries is not None and entries >= self.max_entries

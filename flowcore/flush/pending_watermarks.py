@@ -1,9 +1,8 @@
-"""PendingWatermarks: when may a watermark leave whose records wait in buffers elsewhere?
+"""Watermarks that wait until the records before them have left all flush buffers of a query.
 
-Each key group flushes by itself, and a query's watermarks leave beside its records. Whatever came before a
-batch that begins an interval later has left when that batch is done, since every buffer has been flushed in
-between. So a watermark waits for such a batch; of several that may leave then, only the latest does. In
-backlog the interval is a longer one, or there is none until the backlog is gone.
+Each key group flushes on its own, while watermarks are emitted for the query. When a batch that began an
+interval later is done, every buffer has been flushed in between, so all earlier records have left. A
+watermark waits for such a batch. Of several watermarks that may leave, only the latest does.
 """
 
 from __future__ import annotations
@@ -18,40 +17,40 @@ Element = Watermark | WatermarkStatus
 
 
 class PendingWatermarks:
-    """The watermarks and statuses of a query with buffers.
+    """The pending watermarks and statuses of a query with buffers.
 
     Args:
-        interval_ms: The longest time between two flushes of a buffer; 0 holds nothing back.
-        backlog_interval_ms: The same in backlog; None if there is no flush before its end.
+        interval_ms: The longest time between two flushes of a buffer; 0 if nothing is buffered.
+        backlog_interval_ms: The same during backlog; None if there is no flush before its end.
     """
 
     def __init__(self, interval_ms: int, backlog_interval_ms: int | None = 0) -> None:
         self._interval_ms = interval_ms
         self._backlog_interval_ms = backlog_interval_ms
-        self._waiting: list[tuple[int, Element]] = []
+        self._pending: list[tuple[int, Element]] = []
 
-    def take(self, told: Iterable[Element], now_ms: int) -> None:
-        """Take what was told by this time; all records that it speaks of have come."""
-        self._waiting += [(now_ms, element) for element in told]
+    def add(self, elements: Iterable[Element], now_ms: int) -> None:
+        """Add elements of this time, when all records that they cover have arrived."""
+        self._pending += [(now_ms, element) for element in elements]
 
     def release(self, begun_ms: int, *, backlog: bool = False) -> tuple[Element, ...]:
-        """What may leave, the latest of each kind, when a batch that began then is done.
+        """Remove and return what may leave, the latest of each kind, when a batch is done.
 
         Args:
-            begun_ms: When it began.
-            backlog: Its records were history.
+            begun_ms: When the batch began.
+            backlog: Its records were backlog.
 
-        >>> held = PendingWatermarks(interval_ms=1_000)
-        >>> held.take([Watermark(7)], now_ms=100)
-        >>> held.release(begun_ms=1_099), held.release(begun_ms=1_100)
+        >>> pending = PendingWatermarks(interval_ms=1_000)
+        >>> pending.add([Watermark(7)], now_ms=100)
+        >>> pending.release(begun_ms=1_099), pending.release(begun_ms=1_100)
         ((), (Watermark(timestamp_ms=7),))
         """
         latest: dict[type[Element], Element] = {}
         interval_ms = self._backlog_interval_ms if backlog else self._interval_ms
         if interval_ms is None:
             return ()
-        while self._waiting and (not interval_ms or self._waiting[0][0] + interval_ms <= begun_ms):
-            _, element = self._waiting.pop(0)
+        while self._pending and (not interval_ms or self._pending[0][0] + interval_ms <= begun_ms):
+            _, element = self._pending.pop(0)
             latest.pop(type(element), None)
             latest[type(element)] = element
         return tuple(latest.values())

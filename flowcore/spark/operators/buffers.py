@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from flowcore.api.operators import Operator
-from flowcore.flush.buffered import Buffered
+from flowcore.flush.buffered import BufferedOperator
 from flowcore.flush.config import BufferOutput
-from flowcore.flush.keyed import FlushBuffers
+from flowcore.flush.operator import FlushBuffers
 from flowcore.keyed.operator import KeyGroupOperator
 from flowcore.keyed.output_columns import RESULTS, TIMESTAMP
 from flowcore.planner.model import Flush
@@ -58,7 +58,7 @@ def buffered(node: Operator, operator: KeyGroupOperator, keys: Sequence[str], of
     rows = operator.outputs[RESULTS]
     config, quiet_ms = _config(flush, of)
     buffer = FlushBuffers(config=config, quiet_ms=quiet_ms, keys=tuple(keys), timestamp=TIMESTAMP, rows=rows)
-    return Buffered(operator=operator, buffer=buffer)
+    return BufferedOperator(operator=operator, buffer=buffer)
 
 
 def held_back(

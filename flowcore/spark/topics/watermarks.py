@@ -151,7 +151,7 @@ class WatermarkSender:
             self._begun_ms = int(begun.timestamp() * 1000)
             self._take(batch["observedMetrics"])
         now_ms = time.time_ns() // 1_000_000
-        self._pending.take(self._watermarks.poll(now_ms), now_ms)
+        self._pending.add(self._watermarks.poll(now_ms), now_ms)
         self._writer.write(self._pending.release(self._begun_ms, backlog=self._backlog))
         if fresh:
             part = self._state.with_suffix(".part")

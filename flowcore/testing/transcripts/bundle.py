@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 from flowcore.errors import ConfigurationError
-from flowcore.flush.bundle import Bundle, CountBundle, Finished, add, finish, restore, snapshot
+from flowcore.testing.bundles import Bundle, Finished
 from flowcore.testing.transcripts.runner import fail_unknown, refusing
 
 __all__ = ["BundleRunner"]
@@ -16,19 +17,18 @@ __all__ = ["BundleRunner"]
 class BundleRunner:
     def __init__(self, operator: Mapping[str, Any]) -> None:
         with refusing(ConfigurationError):
-            self._config = CountBundle(operator["count"])
-        self._bundle: Bundle[str, Any] = Bundle()
+            self._bundle: Bundle[str, Any] = Bundle(operator["count"])
 
     def act(self, action: str, argument: Any, /) -> Mapping[str, Any]:
         out: list[list[Any]] = []
         match action:
             case "in":
                 for key, value, *_timestamp_ms in argument:
-                    out += _rows(add(self._config, self._bundle, json.dumps(key, sort_keys=True), value))
+                    out += _rows(self._bundle.add(json.dumps(key, sort_keys=True), value))
             case "end_of_input":
-                out += _rows(finish(self._bundle))
+                out += _rows(self._bundle.finish())
             case "restart":
-                self._bundle = restore(json.loads(json.dumps(snapshot(self._bundle))))
+                self._bundle = Bundle(**json.loads(json.dumps(asdict(self._bundle))))
             case "watermark_ms" | "processing_time_ms":  # a bundle does not depend on time
                 pass
             case _:

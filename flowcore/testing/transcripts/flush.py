@@ -8,10 +8,8 @@ from typing import Any
 
 from flowcore.elements import EndOfInput, Record, StreamElement, Watermark
 from flowcore.errors import ConfigurationError
-from flowcore.flush import Buffer, BufferOutput
-from flowcore.flush.buffer import Released
-from flowcore.flush.buffering import Control, control, input_idle, look, record, start
-from flowcore.flush.snapshots import restore, snapshot
+from flowcore.flush import BufferOutput
+from flowcore.testing.record_buffer import ControlElement, RecordBuffer, Released
 from flowcore.testing.transcripts.elements import format_element, parse_element
 from flowcore.testing.transcripts.runner import fail_unknown, refusing
 
@@ -23,8 +21,7 @@ _Row = list[Any]
 
 class FlushRunner:
     def __init__(self, operator: Mapping[str, Any]) -> None:
-        self._config = flush_config(operator)
-        self._buffer: Buffer[str, _Row] = start()
+        self._buffer: RecordBuffer[str, _Row] = RecordBuffer(flush_config(operator))
         self._now_ms = 0
 
     def act(self, action: str, argument: Any, /) -> Mapping[str, Any]:
@@ -43,13 +40,13 @@ class FlushRunner:
                 return self._control(element)
             case "processing_time_ms":
                 self._now_ms = argument
-                return look(self._config, self._buffer, self._now_ms)
+                return self._buffer.poll(self._now_ms)
             case "input_idle":
-                return input_idle(self._config, self._buffer, self._now_ms)
+                return self._buffer.input_idle(self._now_ms)
             case "end_of_input":
                 return self._control(EndOfInput())
             case "restart":
-                self._buffer = restore(json.loads(json.dumps(snapshot(self._buffer))))
+                self._buffer.restore(json.loads(json.dumps(self._buffer.snapshot())))
                 return ()
             case _:
                 return fail_unknown("flush", action)
@@ -57,10 +54,10 @@ class FlushRunner:
     def _record(self, key: Any, value: Any, timestamp_ms: int | None = None) -> Released[_Row]:
         # In JSON, 1 and true are two keys, and a list is a key.
         written = json.dumps(key, sort_keys=True)
-        return record(self._config, self._buffer, written, Record([key, value], timestamp_ms), self._now_ms)
+        return self._buffer.record(written, Record([key, value], timestamp_ms), self._now_ms)
 
-    def _control(self, element: Control) -> Released[_Row]:
-        return control(self._config, self._buffer, element, self._now_ms)
+    def _control(self, element: ControlElement) -> Released[_Row]:
+        return self._buffer.control(element, self._now_ms)
 
 
 def flush_config(operator: Mapping[str, Any]) -> BufferOutput:

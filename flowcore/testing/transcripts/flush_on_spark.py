@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from flowcore.elements import MAX_TIMESTAMP_MS, LatencyMarker, StreamElement, Watermark, WatermarkStatus
-from flowcore.flush.keyed import ELEMENTS, FlushBuffers
+from flowcore.flush.operator import ELEMENTS, FlushBuffers
 from flowcore.keyed.operator import StepOutputs
 from flowcore.serializers.formats.raw import RawFormat
 from flowcore.serializers.tagged import TaggedSerializer
@@ -45,7 +45,7 @@ class SparkFlushRunner:
 
     def __init__(self, operator: Mapping[str, Any], spark: Any, folder: Path) -> None:
         config = flush_config(operator)
-        if config.holds:
+        if config.is_enabled:
             config = replace(config, interval_ms=(config.interval_ms or 0) * _TICKS - _TICKS // 2)
         keys = ("key",) if config.keyed else ()
         buffers = FlushBuffers(config=config, quiet_ms=0, keys=keys, timestamp="timestamp_ms", rows=_ROWS)

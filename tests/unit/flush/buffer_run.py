@@ -9,10 +9,8 @@ from flowcore.elements import (
     Record,
     StreamElement,
 )
-from flowcore.flush import Buffer, BufferOutput
-from flowcore.flush.buffer import Released
-from flowcore.flush.buffering import control, input_idle, look, record, start
-from flowcore.flush.snapshots import restore, snapshot
+from flowcore.flush import BufferOutput
+from flowcore.testing.record_buffer import RecordBuffer, Released
 
 __all__ = ["BufferRun"]
 
@@ -23,24 +21,24 @@ class BufferRun:
     def __init__(self, config: BufferOutput, now_ms: int = 0) -> None:
         self.config = config
         self.now_ms = now_ms
-        self.buffer: Buffer[str, Any] = start(now_ms)
+        self.buffer: RecordBuffer[str, Any] = RecordBuffer(config, now_ms)
         self.left: list[StreamElement[Any]] = []
 
     def put(self, key: str, value: Any, timestamp_ms: int | None = None) -> Released[Any]:
-        return self._leaves(record(self.config, self.buffer, key, Record(value, timestamp_ms), self.now_ms))
+        return self._leaves(self.buffer.record(key, Record(value, timestamp_ms), self.now_ms))
 
     def tell(self, element: Any) -> Released[Any]:
-        return self._leaves(control(self.config, self.buffer, element, self.now_ms))
+        return self._leaves(self.buffer.control(element, self.now_ms))
 
     def at(self, now_ms: int) -> Released[Any]:
         self.now_ms = now_ms
-        return self._leaves(look(self.config, self.buffer, now_ms))
+        return self._leaves(self.buffer.poll(now_ms))
 
     def idle(self) -> Released[Any]:
-        return self._leaves(input_idle(self.config, self.buffer, self.now_ms))
+        return self._leaves(self.buffer.input_idle(self.now_ms))
 
     def restart(self) -> None:
-        self.buffer = restore(json.loads(json.dumps(snapshot(self.buffer))))
+        self.buffer.restore(json.loads(json.dumps(self.buffer.snapshot())))
 
     def _leaves(self, released: Released[Any]) -> Released[Any]:
         self.left += released

@@ -17,7 +17,6 @@ from flowcore.elements import (
 )
 from flowcore.errors import ConfigurationError
 from flowcore.flush import BufferOutput
-from flowcore.flush.buffer import flush
 from tests.unit.flush.buffer_run import BufferRun
 
 IDLE, ACTIVE = WatermarkStatus(idle=True), WatermarkStatus(idle=False)
@@ -64,7 +63,7 @@ def test_buffer_counts_the_interval_from_a_flush_of_any_kind(occasion: str) -> N
         case "full":
             assert run.put("a", 1) + run.put("b", 1) == (Record(1), Record(1))
         case "upstream":
-            flush(run.buffer, run.now_ms)
+            run.buffer.flush(run.now_ms)
     flushed_ms = run.now_ms
 
     assert run.put("a", 2) == ()
@@ -254,14 +253,14 @@ def test_backlog_does_not_hold_what_nothing_follows_or_memory_cannot() -> None:
 def test_buffer_knows_how_long_its_oldest_record_has_waited() -> None:
     """An update does not make it younger; a flush does."""
     run = _each_second()
-    assert run.buffer.waiting_since_ms is None
+    assert run.buffer.state.waiting_since_ms is None
     run.at(100)
     run.put("a", 1)
     run.at(200)
     run.put("a", 2)
-    assert run.buffer.waiting_since_ms == 100
+    assert run.buffer.state.waiting_since_ms == 100
     run.idle()
-    assert run.buffer.waiting_since_ms is None
+    assert run.buffer.state.waiting_since_ms is None
 
 
 @pytest.mark.parametrize(

@@ -105,7 +105,7 @@ def test_what_leaves_is_the_latest_record_of_each_key(
         by_key.setdefault(put[position][0], []).append(position)
     assert {key: positions[-1] for key, positions in by_key.items()} == latest
     assert all(positions == sorted(positions) for positions in by_key.values())
-    if not config.holds:
+    if not config.is_enabled:
         assert [position for position, _ in left] == list(put)
 
 
@@ -148,7 +148,7 @@ def test_status_and_backlog_arrive_as_they_were_told_last(
         is_change = (
             happened[position][1] != ([False] + [happened[one][1] for one in told if one < position])[-1]
         )
-        if is_change and config.holds:
+        if is_change and config.is_enabled:
             assert all(found.value[1] < position for found in _records(left[:index]))
             assert all(found.value[1] > position for found in _records(left[index:]))
 
@@ -185,14 +185,14 @@ def test_nothing_waits_longer_than_allowed(config: BufferOutput, happened: list[
     run, watermark_ms = BufferRun(config), -10
     for position, happening in enumerate(happened):
         watermark_ms = _happens(run, position, happening, watermark_ms)
-        buffer = run.buffer
-        interval_ms = config.interval_ms_in(backlog=buffer.backlog)
-        assert config.holds or not buffer.records
+        buffer, state = run.buffer, run.buffer.state
+        interval_ms = config.interval_ms_in(backlog=state.backlog)
+        assert config.is_enabled or not buffer.records
         assert not config.full_at(len(buffer.records))
-        assert buffer.records or not (buffer.held or buffer.markers)
-        assert (buffer.waiting_since_ms is None) == (not buffer.records)
-        if interval_ms is not None and buffer.waiting_since_ms is not None:
-            assert run.now_ms - buffer.waiting_since_ms < interval_ms
+        assert buffer.records or not (state.controls or state.markers)
+        assert (state.waiting_since_ms is None) == (not buffer.records)
+        if interval_ms is not None and state.waiting_since_ms is not None:
+            assert run.now_ms - state.waiting_since_ms < interval_ms
 
 
 @given(happenings)

@@ -14,7 +14,7 @@ IDLE, ACTIVE = WatermarkStatus(idle=True), WatermarkStatus(idle=False)
 def test_nothing_waits_where_there_is_no_buffer() -> None:
     """It leaves as it was told, before any batch is known."""
     held = PendingWatermarks(0)
-    held.take((IDLE, Watermark(5)), now_ms=1_000)
+    held.add((IDLE, Watermark(5)), now_ms=1_000)
 
     assert held.release(begun_ms=0) == (IDLE, Watermark(5))
 
@@ -22,9 +22,9 @@ def test_nothing_waits_where_there_is_no_buffer() -> None:
 def test_what_waits_leaves_with_a_batch_that_began_an_interval_later() -> None:
     """And of several only the latest, in the order of those that leave."""
     held = PendingWatermarks(500)
-    held.take((Watermark(5), IDLE), now_ms=1_000)
-    held.take((Watermark(6),), now_ms=1_100)
-    held.take((ACTIVE,), now_ms=1_200)
+    held.add((Watermark(5), IDLE), now_ms=1_000)
+    held.add((Watermark(6),), now_ms=1_100)
+    held.add((ACTIVE,), now_ms=1_200)
 
     assert held.release(begun_ms=1_499) == ()
     assert held.release(begun_ms=1_600) == (IDLE, Watermark(6))
@@ -41,7 +41,7 @@ def test_no_watermark_leaves_early_and_none_is_forgotten(
     for number, (moves, batch) in enumerate(told):
         now_ms += moves
         times[number] = now_ms
-        held.take((Watermark(number),), now_ms)
+        held.add((Watermark(number),), now_ms)
         for element in held.release(now_ms) if batch else ():
             assert isinstance(element, Watermark)
             assert times[element.timestamp_ms] + interval_ms <= now_ms
@@ -56,7 +56,7 @@ def test_nothing_leaves_in_backlog_unless_buffers_are_flushed_in_it() -> None:
     """Where they are, at their longer interval; what waited leaves when a batch is news."""
     held, longer = PendingWatermarks(500, None), PendingWatermarks(500, 2_000)
     for each in (held, longer):
-        each.take((Watermark(5),), now_ms=1_000)
+        each.add((Watermark(5),), now_ms=1_000)
 
     assert held.release(begun_ms=99_000, backlog=True) == ()
     assert held.release(begun_ms=1_500, backlog=False) == (Watermark(5),)

@@ -15,9 +15,7 @@ from flowcore.elements import MAX_TIMESTAMP_MS, Watermark, WatermarkStatus
 from flowcore.errors import ConfigurationError, FunctionError, PlanError
 from flowcore.planner import plan_flow
 from flowcore.watermarks import WatermarkStrategy
-from flowcore.watermarks.alignment import held_back
 from flowcore.watermarks.generators import Seen, advance, advance_batch, watermark_ms
-from flowcore.watermarks.merge import MergedWatermark, PartitionWatermark, merge
 from flowcore.watermarks.query import GeneratedWatermarks, QueryWatermarks
 from flowcore.watermarks.tracking import end_of_input, poll, record, start
 
@@ -204,39 +202,3 @@ def test_query_takes_what_the_expression_said() -> None:
     source.take({0: 7})
 
     assert QueryWatermarks({"in": source}).poll(0) == (Watermark(7),)
-
-
-def _merged(**watermarks: int | None) -> MergedWatermark:
-    news = {
-        name: PartitionWatermark() if ms is None else PartitionWatermark(ms)
-        for name, ms in watermarks.items()
-    }
-    return merge(MergedWatermark(), news)
-
-
-@pytest.mark.parametrize(
-    ("merged", "expected"),
-    [
-        (_merged(a=0, b=10), set()),
-        (_merged(a=0, b=11), {"b"}),
-        (_merged(a=-5, b=6, c=5), {"b"}),
-        (_merged(a=None, b=5, c=100), {"c"}),
-        (_merged(a=None), set()),
-        (merge(_merged(a=0, b=11), {"a": PartitionWatermark(0, idle=True)}), set()),
-        (merge(_merged(a=0, b=11), {"b": PartitionWatermark(11, idle=True)}), set()),
-    ],
-    ids=[
-        "at the drift",
-        "beyond it",
-        "two ahead",
-        "one that said nothing",
-        "nobody",
-        "slow and idle",
-        "ahead and idle",
-    ],
-)
-def test_partition_too_far_ahead_of_the_slowest_is_held_back(
-    merged: MergedWatermark, expected: set[str]
-) -> None:
-    assert held_back(merged, 10) == expected
-    assert held_back(merged, None) == frozenset()

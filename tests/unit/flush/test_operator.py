@@ -23,11 +23,10 @@ from flowcore.elements import (
     WatermarkStatus,
 )
 from flowcore.errors import StateError
-from flowcore.flush import Buffer, BufferOutput
-from flowcore.flush.buffered import Buffered
-from flowcore.flush.buffering import control, input_idle, look, record, start
-from flowcore.flush.keyed import ELEMENTS, FlushBuffers
-from flowcore.flush.latest import Latest
+from flowcore.flush import BufferOutput
+from flowcore.flush.buffered import BufferedOperator
+from flowcore.flush.latest import LatestRecords
+from flowcore.flush.operator import ELEMENTS, FlushBuffers
 from flowcore.keyed.operator import KeyGroup, StepOutputs
 from flowcore.keyed.output_columns import RESULTS, TIMESTAMP
 from flowcore.keyed.packed import Channel, Packed
@@ -37,6 +36,7 @@ from flowcore.keyed.watermark_progress import WatermarkSource
 from flowcore.serializers.events import LatencyMarkerEventSerializer
 from flowcore.serializers.formats.raw import RawFormat
 from flowcore.serializers.tagged import TaggedSerializer
+from flowcore.testing.record_buffer import RecordBuffer
 from flowcore.windows import TumblingWindows, WindowAggregate, WindowConfig
 from flowcore.windows.built_in import BuiltIn, BuiltIns
 from flowcore.windows.columnar.keyed import ColumnarWindows
@@ -96,20 +96,20 @@ def left(out: StepOutputs) -> list[StreamElement[Any]]:
     return [*found, *out.markers]
 
 
-def purely(config: BufferOutput, buffer: Buffer[Any, Any], items: Sequence[Item], now_ms: int) -> list[Any]:
+def purely(buffer: RecordBuffer[Any, Any], items: Sequence[Item], now_ms: int) -> list[Any]:
     """The same step of the pure buffer; markers last."""
-    found: list[StreamElement[Any]] = [*look(config, buffer, now_ms)]
+    found: list[StreamElement[Any]] = [*buffer.poll(now_ms)]
     for item in sorted(items, key=lambda item: isinstance(item, LatencyMarker)):
         match item:
             case (key, value, time_ms):
-                found += record(config, buffer, key, Record((key, value), time_ms), now_ms)
+                found += buffer.record(key, Record((key, value), time_ms), now_ms)
             case Watermark(timestamp_ms) if timestamp_ms == MAX_TIMESTAMP_MS:
-                *rest, _ = control(config, buffer, EndOfInput(), now_ms)
+                *rest, _ = buffer.control(EndOfInput(), now_ms)
                 found += [*rest, item]
             case _:
-                found += control(config, buffer, item, now_ms)  # type: ignore[arg-type]
+                found += buffer.control(item, now_ms)  # type: ignore[arg-type]
     if all(isinstance(item, RecordAttributes) for item in items):
-        found += input_idle(config, buffer, now_ms)
+        found += buffer.input_idle(now_ms)
     return sorted(found, key=lambda each: isinstance(each, LatencyMarker))
 
 
@@ -199,17 +199,17 @@ def test_the_same_leaves_in_the_same_order_as_from_the_pure_buffer(
 ) -> None:
     """Whichever of three workers takes a step, and wherever the state is written as a snapshot."""
     group = _Worker(buffers(config), workers=3, smallest_log_bytes=smallest_log)
-    now_ms, pure = 0, start()
+    now_ms, pure = 0, RecordBuffer[Any, Any](config)
 
     for number, (moves, items) in enumerate(rising(happened)):
         now_ms += moves
         if number == 0:
-            pure = start(now_ms)
-        expected = purely(config, pure, items, now_ms)
+            pure = RecordBuffer(config, now_ms)
+        expected = purely(pure, items, now_ms)
 
         assert group.step(items, now_ms, taken_by[number]) == expected
     end: list[Item] = [Watermark(MAX_TIMESTAMP_MS)]
-    assert group.step(end, now_ms) == purely(config, pure, end, now_ms)
+    assert group.step(end, now_ms) == purely(pure, end, now_ms)
     assert group.wakes_at() is None
 
 
@@ -379,7 +379,7 @@ def test_state_of_another_version_or_another_buffer_is_refused() -> None:
 def test_latest_knows_when_it_holds_so_many_keys(most: int) -> None:
     """Whether rows come one by one or ten thousand at once; keys are looked at by column."""
     chance = random.Random(5)  # noqa: S311 - no secret
-    latest, held = Latest(("key",), ROWS), dict[str, int]()
+    latest, held = LatestRecords(("key",), ROWS), dict[str, int]()
     left_over = 40_000 if most > 3 else 40
     while left_over:
         count = min(left_over, chance.choice([1, 10, 10_000]))
@@ -416,7 +416,7 @@ WINDOWS = ColumnarWindows(
     late=("key", "value", "t"),
 )
 """They emit again for late records, and put later ones out."""
-BOTH = Buffered(
+BOTH = BufferedOperator(
     operator=WINDOWS,
     buffer=FlushBuffers(
         config=BufferOutput(interval_ms=10),
@@ -461,16 +461,16 @@ def without_buffer(windows: KeyGroup, items: Sequence[Item]) -> Iterator[tuple[s
             yield ELEMENTS, item
 
 
-def behind(buffer: Buffer[Any, Any], came: list[tuple[str, Any]], now_ms: int) -> list[Any]:
+def behind(buffer: RecordBuffer[Any, Any], came: list[tuple[str, Any]], now_ms: int) -> list[Any]:
     """What the pure buffer makes of it; there was nothing at all if nothing came."""
-    config, found = BOTH.buffer.config, [*look(BOTH.buffer.config, buffer, now_ms)]
+    found = [*buffer.poll(now_ms)]
     for output, what in came:
         if output == RESULTS:
             row = dict(zip(WINDOWS.outputs[RESULTS].names, what, strict=True))
             latest = Record(what, row[TIMESTAMP])
-            found += record(config, buffer, (row["key"], row["@start_ms"]), latest, now_ms)
+            found += buffer.record((row["key"], row["@start_ms"]), latest, now_ms)
         elif output == ELEMENTS:
-            found += control(config, buffer, what, now_ms)
+            found += buffer.control(what, now_ms)
     return [(RESULTS, each.value) if isinstance(each, Record) else (ELEMENTS, each) for each in found]
 
 
@@ -480,17 +480,17 @@ def test_buffered_windows_put_out_what_a_buffer_behind_windows_does(
 ) -> None:
     """Both in one operator with one state, against one behind the other; late records do not wait."""
     both = _Worker(BOTH, 3, smallest_log)
-    windows, pure, now_ms = WINDOWS.open(), start(), 0
+    windows, pure, now_ms = WINDOWS.open(), RecordBuffer[Any, Any](BOTH.buffer.config), 0
 
     for number, (moves, items) in enumerate(rising(happened)):
         now_ms += moves
         if number == 0:
-            pure = start(now_ms)
+            pure = RecordBuffer(BOTH.buffer.config, now_ms)
         worker = both.remembered[taken_by[number]]
         came = list(without_buffer(windows, items))
         expected = behind(pure, came, now_ms)
         if all(isinstance(item, RecordAttributes) for item in items):
-            released = input_idle(BOTH.buffer.config, pure, now_ms)
+            released = pure.input_idle(now_ms)
             expected += [
                 (RESULTS, each.value) if isinstance(each, Record) else (ELEMENTS, each) for each in released
             ]

@@ -1,0 +1,258 @@
+"""The buffer of a key group: the latest record of each key, column by column.
+
+`flowcore.testing.record_buffer` does the same record by record: the same elements leave in the same order.
+What a step writes grows with the records that arrived in it, not with those that are buffered.
+
+The maximum watermark stands for the end of input.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from flowcore.elements import MAX_TIMESTAMP_MS, LatencyMarker, RecordAttributes, Watermark, WatermarkStatus
+from flowcore.errors import StateError
+from flowcore.flush.buffer import BufferState, Control
+from flowcore.flush.config import BufferOutput
+from flowcore.flush.latest import LatestRecords
+from flowcore.keyed.operator import StepOutputs
+from flowcore.keyed.output_columns import RESULTS
+from flowcore.serializers.formats.raw import RawFormat
+from flowcore.serializers.tagged import TaggedSerializer
+
+__all__ = ["ELEMENTS", "BufferGroup", "FlushBuffers"]
+
+ELEMENTS = "elements"
+"""The output of the elements between records: one column of tagged bytes."""
+
+_VERSION = 1
+_ELEMENT_ROWS = pa.schema([pa.field("element", pa.binary())])
+_SERIALIZER: TaggedSerializer[bytes] = TaggedSerializer(RawFormat())
+_ROWS_PER_BATCH = 1 << 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlushBuffers:
+    """Configuration of a buffer, as a `flowcore.keyed.operator.KeyGroupOperator`.
+
+    Attributes:
+        config: When it is flushed; its entries are those of one key group.
+        quiet_ms: Time without input after which the buffer is flushed because nothing is available, >= 0.
+            None in a slice, where nothing is available after each step unless the backlog status says so.
+        keys: The key's columns; none for one record in all.
+        timestamp: The column of the records' timestamps, a 64-bit integer that may be null.
+        rows: The columns of records.
+    """
+
+    config: BufferOutput
+    quiet_ms: int | None
+    keys: tuple[str, ...]
+    timestamp: str
+    rows: pa.Schema
+
+    @property
+    def layout(self) -> str:
+        """The state layout; when the buffer is flushed may change."""
+        columns = ", ".join(f"{field.name} {field.type}" for field in self.rows)
+        return f"latest by {', '.join(self.keys)}: {columns}"
+
+    @property
+    def outputs(self) -> Mapping[str, pa.Schema]:
+        """Records as they arrived, and the elements between them."""
+        return {RESULTS: self.rows, ELEMENTS: _ELEMENT_ROWS}
+
+    def open(self) -> BufferGroup:
+        """A key group without state."""
+        return BufferGroup(self)
+
+
+class BufferGroup:
+    """The buffer of one key group.
+
+    Args:
+        operator: Its configuration.
+    """
+
+    def __init__(self, operator: FlushBuffers) -> None:
+        self._operator = operator
+        self._config = operator.config
+        self._state = BufferState()
+        self._records = LatestRecords(operator.keys, operator.rows)
+        self._unsaved = LatestRecords(operator.keys, operator.rows)
+        """The records that no delta contains yet."""
+        self._flushed = False
+        """There was a flush since the last delta."""
+        self._begun = False
+        self._clock_ms = self._last_input_ms = 0
+        self._arrived = 0
+        """Records since the last flush."""
+
+    @property
+    def wake_ms(self) -> int | None:
+        """When the buffer must be flushed although nothing arrives."""
+        if not self._records or self._operator.quiet_ms is None:
+            return None
+        interval_ms = self._config.interval_ms_in(backlog=self._state.backlog)
+        quiet_ms = self._last_input_ms + self._operator.quiet_ms
+        return quiet_ms if interval_ms is None else min(self._state.last_flush_ms + interval_ms, quiet_ms)
+
+    def advance_clock(self, clock_ms: int, out: StepOutputs) -> None:
+        """Flush if the interval has passed; the first interval begins now."""
+        if not self._begun:
+            self._begun = True
+            self._state.last_flush_ms = self._last_input_ms = clock_ms
+        self._clock_ms = clock_ms
+        if self._config.is_enabled and self._state.is_due(self._config, clock_ms):
+            self._flush(out)
+
+    def attributes(self, attributes: RecordAttributes, out: StepOutputs) -> None:
+        """Flush where the backlog status changes, so that no record crosses the change."""
+        if attributes.backlog != self._state.backlog:
+            self._state.backlog = attributes.backlog
+            self._flush(out)
+        _emit_elements([attributes], out)
+
+    def rows(self, rows: pa.RecordBatch, out: StepOutputs) -> None:
+        """Buffer records, and flush whenever the buffer is full."""
+        if not self._config.is_enabled:
+            out.rows(RESULTS, rows)
+            return
+        most = self._config.max_entries if self._config.memory_buffer_only else None
+        while rows.num_rows:
+            count = rows.num_rows if most is None else self._records.room(rows, most)
+            if self._state.waiting_since_ms is None:
+                self._state.waiting_since_ms = self._clock_ms
+            self._arrived += count
+            self._records.add(rows.slice(0, count))
+            self._unsaved.add(rows.slice(0, count))
+            rows = rows.slice(count)
+            if most is not None and self._records.reaches(most):
+                self._flush(out)
+
+    def advance_watermark(self, watermark_ms: int, out: StepOutputs) -> None:
+        """Buffer the watermark if there are records; the maximum watermark flushes."""
+        if watermark_ms == MAX_TIMESTAMP_MS:
+            self._flush(out)
+        self._control(Watermark(watermark_ms), out)
+
+    def status(self, status: WatermarkStatus, out: StepOutputs) -> None:
+        """Buffer the status if there are records."""
+        self._control(status, out)
+
+    def marker(self, marker: LatencyMarker, out: StepOutputs) -> None:
+        """Buffer the marker if there are records."""
+        if self._records:
+            self._state.add(marker)
+        else:
+            out.markers.append(marker)
+
+    def finish(self, out: StepOutputs, *, idle: bool) -> None:
+        """Flush if no input has been available for long enough."""
+        if not idle:
+            self._last_input_ms = self._clock_ms
+        if self._config.is_enabled and self._has_nothing_available(idle=idle):
+            self._flush(out)
+        out.gauges["held_records"] = len(self._records)
+        if self._state.waiting_since_ms is not None:
+            out.gauges["held_since_ms"] = self._state.waiting_since_ms
+
+    def header(self) -> Mapping[str, Any]:
+        """Everything except the records."""
+        return {
+            "rest": self._state.snapshot(),
+            "clock_ms": self._clock_ms,
+            "heard_ms": self._last_input_ms,
+            "came": self._arrived,
+        }
+
+    def delta(self) -> bytes | None:
+        """The records since the last flush or delta, and whether there was a flush."""
+        if not (self._unsaved or self._flushed):
+            return None
+        written = _encode(self._unsaved.rows(), flushed=self._flushed)
+        self._mark_saved()
+        return written
+
+    def snapshot(self) -> Iterator[bytes]:
+        """All records."""
+        self._mark_saved()
+        for piece in self._records.pieces():
+            yield _encode(piece, flushed=False)
+
+    def restore(self, header: Mapping[str, Any], pieces: Iterator[bytes]) -> None:
+        """Apply a header, and snapshots and deltas."""
+        self._begun = True
+        self._state = BufferState.restore(header["rest"])
+        self._clock_ms, self._last_input_ms = header["clock_ms"], header["heard_ms"]
+        self._arrived = header["came"]
+        for piece in pieces:
+            flushed, rows = _decode(piece, self._operator.rows)
+            if flushed:
+                self._records.clear()
+            self._records.add(rows)
+        self._mark_saved()
+
+    def _mark_saved(self) -> None:
+        self._unsaved.clear()
+        self._flushed = False
+
+    def _has_nothing_available(self, *, idle: bool) -> bool:
+        if self._operator.quiet_ms is None:
+            return not self._state.backlog
+        return idle and not 0 <= self._clock_ms - self._last_input_ms < self._operator.quiet_ms
+
+    def _control(self, element: Control, out: StepOutputs) -> None:
+        if self._records:
+            self._state.add(element)
+        else:
+            _emit_elements([element], out)
+
+    def _flush(self, out: StepOutputs) -> None:
+        watermark = self._state.controls.get(Watermark)
+        controls, markers = self._state.flush(self._clock_ms)
+        if not self._records:
+            return
+        records = self._records.rows()
+        out.count("saved_records", self._arrived - records.num_rows)
+        later = records
+        if isinstance(watermark, Watermark):
+            times, last = records.column(self._operator.timestamp), pa.scalar(watermark.timestamp_ms)
+            covered: Any = pc.less_equal(times, last).fill_null(False)
+            _emit_records(records.filter(covered), out)
+            later = records.filter(pc.invert(covered))
+        _emit_elements(controls, out)
+        _emit_records(later, out)
+        out.markers += markers
+        self._records.clear()
+        self._unsaved.clear()
+        self._flushed = True
+        self._arrived = 0
+
+
+def _emit_records(rows: pa.RecordBatch, out: StepOutputs) -> None:
+    for begin in range(0, rows.num_rows, _ROWS_PER_BATCH):
+        out.rows(RESULTS, rows.slice(begin, _ROWS_PER_BATCH))
+
+
+def _emit_elements(elements: Sequence[Control | RecordAttributes], out: StepOutputs) -> None:
+    written = pa.array([_SERIALIZER.encode(each) for each in elements], pa.binary())
+    out.rows(ELEMENTS, pa.record_batch([written], schema=_ELEMENT_ROWS))
+
+
+def _encode(rows: pa.RecordBatch, *, flushed: bool) -> bytes:
+    return bytes([_VERSION, flushed]) + rows.serialize().to_pybytes()
+
+
+def _decode(piece: bytes, schema: pa.Schema) -> tuple[bool, pa.RecordBatch]:
+    if piece[:1] != bytes([_VERSION]):
+        msg = (
+            f"a buffer's state of version {piece[0] if piece else 'none'}, this flowcore reads {_VERSION}: "
+            "buffered records would be lost; run the flowcore that wrote it, or start a new checkpoint"
+        )
+        raise StateError(msg)
+    return bool(piece[1]), pa.ipc.read_record_batch(pa.py_buffer(piece)[2:], schema)

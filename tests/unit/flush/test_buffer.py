@@ -1,0 +1,83 @@
+"""What a buffer keeps beside its records is written as JSON and restored as it was."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flowcore.elements import LatencyMarker, Watermark, WatermarkStatus
+from flowcore.errors import SerializationError
+from flowcore.flush.buffer import BufferState
+
+milliseconds = st.integers(-(2**63), 2**63 - 1)
+
+
+def _filled() -> BufferState:
+    state = BufferState(last_flush_ms=7, waiting_since_ms=9, backlog=True)
+    state.add(WatermarkStatus(idle=True))
+    state.add(Watermark(-(2**63)))
+    state.add(LatencyMarker(100, "op", 3))
+    return state
+
+
+WRITTEN = {
+    "format": "flowcore.flush.buffer",
+    "version": 1,
+    "last_flush_ms": 7,
+    "waiting_since_ms": 9,
+    "backlog": True,
+    "records": [],
+    "held": [{"idle": True}, {"watermark": -(2**63)}],
+    "markers": [["op", 3, 100]],
+}
+
+
+def test_snapshot_is_this_json() -> None:
+    """It changes only on purpose, and with a new version: earlier checkpoints must be readable."""
+    assert _filled().snapshot() == WRITTEN
+    assert BufferState.restore(json.loads(json.dumps(WRITTEN))) == _filled()
+
+
+@given(
+    st.lists(st.builds(Watermark, milliseconds) | st.builds(WatermarkStatus, st.booleans()), max_size=3),
+    st.lists(st.builds(LatencyMarker, milliseconds, st.sampled_from("xy"), st.integers(0, 2)), max_size=4),
+)
+def test_snapshot_through_json_restores_the_same(controls: list[Any], markers: list[Any]) -> None:
+    """Everything, in the same order: the next flush emits the same."""
+    state = BufferState()
+    for element in (*controls, *markers):
+        state.add(element)
+
+    restored = BufferState.restore(json.loads(json.dumps(state.snapshot())))
+
+    assert restored == state
+    assert list(restored.controls) == list(state.controls)
+
+
+def test_snapshot_is_not_changed_by_what_follows() -> None:
+    """It is of one moment."""
+    state = _filled()
+    written = state.snapshot()
+    state.flush(11)
+
+    assert written == WRITTEN
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"version": 2}, "version 2 is not one of 'flowcore.flush.buffer' and version 1"),
+        ({"format": "flowcore.flush.bundle"}, "format 'flowcore.flush.bundle'"),
+        ({"held": [{}]}, "damaged"),
+        ({"markers": None}, "damaged"),
+    ],
+    ids=["later", "other", "no-element", "no-markers"],
+)
+def test_restore_refuses(change: dict[str, Any], message: str) -> None:
+    """It does not begin with an empty buffer in silence."""
+    with pytest.raises(SerializationError, match=message):
+        BufferState.restore(WRITTEN | change)
