@@ -17,12 +17,10 @@ from flowcore.api.schema import Schema
 from flowcore.errors import PlanError
 
 __all__ = [
-    "aggregate_expressions",
-    "join_columns",
-    "key_after",
-    "key_columns",
-    "key_passed",
-    "passed_columns",
+    "parse_aggregates",
+    "parse_row",
+    "parse_selection",
+    "pass_key",
     "refuse",
     "require_alike",
     "require_attributes",
@@ -32,9 +30,11 @@ __all__ = [
     "require_readable",
     "require_unambiguous",
     "require_writable",
-    "row_expression",
-    "row_expressions",
-    "used_columns",
+    "resolve_join",
+    "resolve_key",
+    "resolve_passes",
+    "resolve_uses",
+    "select_key",
 ]
 
 _log = logging.getLogger(__name__)
@@ -66,7 +66,7 @@ def require_distinct(operator: str, columns: Sequence[str]) -> None:
         )
 
 
-def row_expressions(node: Operator, name: str, texts: Sequence[str]) -> tuple[tuple[str, Expression], ...]:
+def parse_selection(node: Operator, name: str, texts: Sequence[str]) -> tuple[tuple[str, Expression], ...]:
     """Parse the expressions of a selection over ``node``; ``*`` becomes its columns."""
     pairs: list[tuple[str, Expression]] = []
     if not texts:
@@ -86,14 +86,14 @@ def row_expressions(node: Operator, name: str, texts: Sequence[str]) -> tuple[tu
     return tuple(pairs)
 
 
-def row_expression(node: Operator, name: str, text: str) -> Expression:
+def parse_row(node: Operator, name: str, text: str) -> Expression:
     """Parse one expression over single rows of ``node``."""
     expression = Expression.parse(text, name)
     _require_row_wise(node, name, text, expression)
     return expression
 
 
-def aggregate_expressions(
+def parse_aggregates(
     node: Operator, name: str, by: Sequence[str], aggregates: Mapping[str, str]
 ) -> tuple[tuple[str, Expression], ...]:
     """Parse ``column=text`` pairs over groups of ``node``."""
@@ -117,7 +117,7 @@ def aggregate_expressions(
     return tuple(pairs)
 
 
-def join_columns(
+def resolve_join(
     left: Operator, right: Operator, name: str, on: str | Sequence[str] | Mapping[str, str]
 ) -> tuple[tuple[str, str], ...]:
     """The pairs of columns that must be equal, as the inputs spell them."""
@@ -132,7 +132,7 @@ def join_columns(
     return tuple(zip(mine, theirs, strict=True))
 
 
-def key_columns(node: Operator, name: str, by: str | Sequence[str]) -> tuple[str, ...]:
+def resolve_key(node: Operator, name: str, by: str | Sequence[str]) -> tuple[str, ...]:
     """The distinct columns of a key, as ``node`` spells them."""
     keys = resolve((by,) if isinstance(by, str) else by, node.columns, name, f"by={by!r}")
     require_distinct(name, keys)
@@ -222,7 +222,7 @@ def require_writable(node: Operator, name: str, sink: Sink, key: tuple[str, ...]
         )
 
 
-def used_columns(node: Operator, name: str, uses: Sequence[str] | None) -> tuple[str, ...] | None:
+def resolve_uses(node: Operator, name: str, uses: Sequence[str] | None) -> tuple[str, ...] | None:
     """The columns of ``node`` that an operator declares to use, in the order and spelling of ``node``."""
     if uses is None:
         return None
@@ -231,7 +231,7 @@ def used_columns(node: Operator, name: str, uses: Sequence[str] | None) -> tuple
     return tuple(column for column in node.columns if column in found)
 
 
-def passed_columns(
+def resolve_passes(
     node: Operator, name: str, passes: Sequence[str], schema: Schema, uses: Sequence[str] | None
 ) -> tuple[str, ...]:
     """The columns that a function passes on unchanged: they are in its input and in its output."""
@@ -267,13 +267,13 @@ def require_attributes(node: Operator) -> None:
         )  # fmt: skip
 
 
-def key_after(node: Operator, expressions: Sequence[tuple[str, Expression]]) -> tuple[str, ...] | None:
+def select_key(node: Operator, expressions: Sequence[tuple[str, Expression]]) -> tuple[str, ...] | None:
     """The key of ``node`` under the names that a selection gives it, None if a part is not selected."""
     names = {expression.text.strip("`").lower(): column for column, expression in reversed(expressions)}
     return _renamed_key(node, names)
 
 
-def key_passed(node: Operator, passes: Sequence[str]) -> tuple[str, ...] | None:
+def pass_key(node: Operator, passes: Sequence[str]) -> tuple[str, ...] | None:
     """The key of ``node`` after a function that makes one record of each, None if a part is not passed on."""
     return _renamed_key(node, {column.lower(): column for column in passes})
 

@@ -12,8 +12,8 @@ from flowcore.api.grouping import (
     GROUPED,
     BatchGroupFunction,
     RecordGroupFunction,
+    parse_side_aggregates,
     require_ends,
-    side_aggregates,
 )
 from flowcore.api.operators import CoGroup
 from flowcore.api.python_stream import PythonStream
@@ -63,7 +63,7 @@ class CoGroupStream(PythonStream):
         name = name or self.graph.free_name("co_group")
         self._require_same_flow(right, name)
         require_ends({each.operator.name: each.bounded for each in (self, right)}, name)
-        pairs = checks.join_columns(self.operator, right.operator, name, on)
+        pairs = checks.resolve_join(self.operator, right.operator, name, on)
         if (function is None) == (not aggregates) or (function is None) != (schema is None):
             msg = (
                 f"operator {name!r} needs either aggregates or a function with its schema: otherwise its "
@@ -91,7 +91,7 @@ class CoGroupStream(PythonStream):
         aggregates: Mapping[str, str],
         attributes: Attributes | None,
     ) -> Self:
-        parsed = side_aggregates(aggregates, {"left": self.columns, "right": right.columns}, name)
+        parsed = parse_side_aggregates(aggregates, {"left": self.columns, "right": right.columns}, name)
         keys = tuple(mine for mine, _ in pairs)
         columns = (*keys, *(column for column, _ in parsed))
         checks.require_distinct(name, columns)

@@ -14,7 +14,7 @@ from sqlglot.errors import SqlglotError
 from sqlglot.optimizer.annotate_types import annotate_types
 from sqlglot.optimizer.qualify import qualify
 
-from flowcore.api.checks import refuse, row_expression
+from flowcore.api.checks import parse_row, refuse
 from flowcore.api.expressions import Expression
 from flowcore.api.operators import Read, topic_of
 from flowcore.api.schema import Schema
@@ -32,7 +32,7 @@ def event_time_expression(read: Read) -> Expression | None:
     """The expression for a record's timestamp: BIGINT milliseconds or TIMESTAMP; None for Kafka's own."""
     topic = topic_of(read)
     text = topic.event_time if topic else None
-    return None if text is None else row_expression(read, read.name, text)
+    return None if text is None else parse_row(read, read.name, text)
 
 
 def marker_condition(read: Read) -> Expression | None:
@@ -71,7 +71,7 @@ def require_event_time(read: Read) -> None:
 def _generator_expression(read: Read, kind: type[Punctuated | Periodic]) -> Expression | None:
     topic = topic_of(read)
     generator = topic.watermark.generator if topic and topic.watermark else None
-    return row_expression(read, read.name, generator.expression) if isinstance(generator, kind) else None
+    return parse_row(read, read.name, generator.expression) if isinstance(generator, kind) else None
 
 
 def _require_type(

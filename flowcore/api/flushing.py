@@ -32,7 +32,7 @@ from flowcore.api.stateful import WINDOW_COLUMNS
 from flowcore.durations import MILLISECOND, show_duration
 from flowcore.errors import PlanError
 
-__all__ = ["Obstacle", "buffer_key", "declare_key", "flush_ms", "obstacle", "require_flushable"]
+__all__ = ["Obstacle", "declare_key", "find_obstacle", "flush_interval_ms", "flush_key", "require_flushable"]
 
 
 class Obstacle(NamedTuple):
@@ -42,7 +42,7 @@ class Obstacle(NamedTuple):
     change: str = ""
 
 
-def flush_ms(operator: str, flush: timedelta | None) -> int | None:
+def flush_interval_ms(operator: str, flush: timedelta | None) -> int | None:
     """An interval that was declared with an operator, in milliseconds.
 
     Raises:
@@ -60,7 +60,7 @@ def flush_ms(operator: str, flush: timedelta | None) -> int | None:
     return flush // MILLISECOND
 
 
-def buffer_key(node: Operator) -> tuple[str, ...] | None:
+def flush_key(node: Operator) -> tuple[str, ...] | None:
     """The columns of which the latest output is kept: of its output, of a process function of its input.
 
     None if nothing says which output replaces which; empty where there is one output for everything.
@@ -94,7 +94,7 @@ def declare_key(node: Map | FlatMap, key: str | Sequence[str] | None) -> Map | F
     return replace(node, key=names, updating=not node.bounded)
 
 
-def obstacle(node: Operator) -> Obstacle | None:
+def find_obstacle(node: Operator) -> Obstacle | None:
     """Why an operator of a live query is never held back, whatever the settings are; None if it may be."""
     match node:
         case Write():
@@ -113,7 +113,7 @@ def require_flushable(node: Operator) -> None:
     Raises:
         PlanError: It cannot.
     """
-    found = obstacle(node) if node.flush_ms and not node.bounded else None
+    found = find_obstacle(node) if node.flush_ms and not node.bounded else None
     if found is not None:
         flush = show_duration(timedelta(milliseconds=node.flush_ms or 0))
         msg = (
@@ -144,7 +144,7 @@ def _not_idempotent(node: Operator) -> Obstacle | None:
 def _no_key(node: Operator) -> Obstacle | None:
     if isinstance(node, KeyedProcess) and node.function.by_batch():
         return Obstacle("a batch that its function returns has no one key", "process records one by one")
-    if buffer_key(node) is not None:
+    if flush_key(node) is not None:
         return None
     return Obstacle(
         "no key says which output replaces which, and it is not made in one place",

@@ -20,8 +20,8 @@ __all__ = [
     "RecordGroupFunction",
     "Side",
     "SideAggregate",
+    "parse_side_aggregates",
     "require_ends",
-    "side_aggregates",
 ]
 
 Side = Literal["left", "right"]
@@ -74,7 +74,7 @@ def require_ends(bounded: Mapping[str, bool], operator: str) -> None:
         raise PlanError(msg)
 
 
-def side_aggregates(
+def parse_side_aggregates(
     aggregates: Mapping[str, str], columns: Mapping[Side, Sequence[str]], operator: str
 ) -> tuple[tuple[str, SideAggregate], ...]:
     """Parse ``column="sum(left.price)"`` pairs.

@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from flowcore.api import checks
 from flowcore.api.attributes import Attributes
-from flowcore.api.flushing import declare_key, flush_ms
+from flowcore.api.flushing import declare_key
 from flowcore.api.functions import require_function
 from flowcore.api.operators import Apply, Filter, FlatMap, Map, MapBatches
 from flowcore.api.schema import Schema
@@ -54,9 +54,11 @@ class PythonStream(StreamCore):
         Raises:
             PlanError: It is not a function, or a column of ``uses``, ``passes`` or ``key`` is unknown.
         """
-        fields = self._converted("map", name, attributes, function, schema=schema, uses=uses, passes=passes)
-        passed = checks.key_passed(self.operator, fields["passes"])
-        node = Map(**fields, key=passed, flush_ms=flush_ms(fields["name"], flush))
+        fields = self._converted(
+            "map", name, attributes, function, schema=schema, uses=uses, passes=passes, flush=flush
+        )
+        passed = checks.pass_key(self.operator, fields["passes"])
+        node = Map(**fields, key=passed)
         return self.append(declare_key(node, key))
 
     def filter(
@@ -79,7 +81,7 @@ class PythonStream(StreamCore):
             PlanError: It is not a function, or a column of ``uses`` is unknown.
         """
         name = self._function_name("filter", name, function)
-        used = checks.used_columns(self.operator, name, uses)
+        used = checks.resolve_uses(self.operator, name, uses)
         fields = self._fields(name, attributes, key=self.operator.key)
         return self.append(Filter(**fields, function=function, uses=used))
 
@@ -111,9 +113,9 @@ class PythonStream(StreamCore):
             PlanError: It is not a function, or a column of ``uses``, ``passes`` or ``key`` is unknown.
         """
         fields = self._converted(
-            "flat_map", name, attributes, function, schema=schema, uses=uses, passes=passes
+            "flat_map", name, attributes, function, schema=schema, uses=uses, passes=passes, flush=flush
         )
-        return self.append(declare_key(FlatMap(**fields, flush_ms=flush_ms(fields["name"], flush)), key))
+        return self.append(declare_key(FlatMap(**fields), key))
 
     def map_batches(
         self,
@@ -176,15 +178,17 @@ class PythonStream(StreamCore):
         schema: Schema | str,
         uses: Sequence[str] | None,
         passes: Sequence[str],
+        flush: timedelta | None = None,
     ) -> dict[str, Any]:
         """The fields of an operator whose function makes records of another schema."""
         name = self._function_name(kind, name, function)
         schema = Schema.parse(schema)
-        used = checks.used_columns(self.operator, name, uses)
-        passed = checks.passed_columns(self.operator, name, passes, schema, used)
+        used = checks.resolve_uses(self.operator, name, uses)
+        passed = checks.resolve_passes(self.operator, name, passes, schema, used)
         return self._fields(
-            name, attributes, columns=schema.names, function=function, schema=schema, uses=used, passes=passed
-        )
+            name, attributes, flush=flush,
+            columns=schema.names, function=function, schema=schema, uses=used, passes=passed,
+        )  # fmt: skip
 
     def _function_name(self, kind: str, name: str | None, function: object) -> str:
         name = name or self.graph.free_name(kind)

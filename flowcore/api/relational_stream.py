@@ -9,7 +9,6 @@ from typing import Self
 from flowcore.api import checks
 from flowcore.api.attributes import Attributes
 from flowcore.api.expressions import resolve
-from flowcore.api.flushing import flush_ms
 from flowcore.api.operators import Aggregate, Join, JoinType, Select, Union, Where, WithColumns
 from flowcore.api.stream_core import StreamCore
 from flowcore.errors import PlanError
@@ -29,10 +28,10 @@ class RelationalStream(StreamCore):
             PlanError: A column is unknown or named twice, an expression has no name or aggregates.
         """
         name = name or self.graph.free_name("select")
-        parsed = checks.row_expressions(self.operator, name, expressions)
+        parsed = checks.parse_selection(self.operator, name, expressions)
         columns = tuple(column for column, _ in parsed)
         checks.require_distinct(name, columns)
-        key = checks.key_after(self.operator, parsed)
+        key = checks.select_key(self.operator, parsed)
         return self.append(
             Select(**self._fields(name, attributes, columns=columns, key=key), expressions=parsed)
         )
@@ -47,9 +46,7 @@ class RelationalStream(StreamCore):
         """
         node = self.operator
         name = name or self.graph.free_name("with_columns")
-        parsed = tuple(
-            (column, checks.row_expression(node, name, text)) for column, text in expressions.items()
-        )
+        parsed = tuple((column, checks.parse_row(node, name, text)) for column, text in expressions.items())
         new = {column.lower() for column in expressions}
         kept = tuple(column for column in node.columns if column.lower() not in new)
         key = None if node.key is None or not new.isdisjoint(c.lower() for c in node.key) else node.key
@@ -63,7 +60,7 @@ class RelationalStream(StreamCore):
             PlanError: A column is unknown, or the condition aggregates.
         """
         name = name or self.graph.free_name("where")
-        parsed = checks.row_expression(self.operator, name, condition)
+        parsed = checks.parse_row(self.operator, name, condition)
         return self.append(Where(**self._fields(name, attributes, key=self.operator.key), condition=parsed))
 
     def aggregate(
@@ -100,11 +97,13 @@ class RelationalStream(StreamCore):
         if not keys and not aggregates:
             msg = f"operator {name!r} groups and computes nothing; pass for instance total='sum(price)'"
             raise PlanError(msg)
-        parsed = checks.aggregate_expressions(node, name, keys, aggregates)
+        parsed = checks.parse_aggregates(node, name, keys, aggregates)
         columns = (*keys, *aggregates)
         checks.require_distinct(name, columns)
-        fields = self._fields(name, attributes, columns=columns, key=keys, updating=not node.bounded)
-        return self.append(Aggregate(**fields, by=keys, aggregates=parsed, flush_ms=flush_ms(name, flush)))
+        fields = self._fields(
+            name, attributes, flush=flush, columns=columns, key=keys, updating=not node.bounded
+        )
+        return self.append(Aggregate(**fields, by=keys, aggregates=parsed))
 
     def join(
         self,
@@ -135,7 +134,7 @@ class RelationalStream(StreamCore):
         left, right = self.operator, other.operator
         name = name or self.graph.free_name("join")
         self._require_same_flow(other, name)
-        pairs = checks.join_columns(left, right, name, on)
+        pairs = checks.resolve_join(left, right, name, on)
         checks.require_join(left, right, name, how)
         columns = left.columns
         if how not in ("semi", "anti"):

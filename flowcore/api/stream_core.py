@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any, Self
 
 from flowcore.api.attributes import Attributes, OperatorAttributes, collect_declared
+from flowcore.api.flushing import flush_interval_ms
 from flowcore.api.graph import Graph
 from flowcore.api.operators import Operator
 from flowcore.errors import PlanError
@@ -47,18 +49,22 @@ class StreamCore:
         self.graph.register(node)
         return type(self)(self.graph, node)
 
-    def _fields(self, name: str, attributes: Attributes | None, **changed: Any) -> dict[str, Any]:
+    def _fields(
+        self, name: str, attributes: Attributes | None, *, flush: timedelta | None = None, **changed: Any
+    ) -> dict[str, Any]:
         """The fields of a new operator that reads this stream and passes on its columns.
 
         Args:
             name: The name of the operator.
             attributes: Its declared attributes.
+            flush: Its declared flush interval.
             changed: Fields that differ, or that only its class has.
         """
         node = self.operator
         return {
             "name": name, "inputs": (node,), "columns": node.columns, "bounded": node.bounded,
-            "updating": node.updating, "declared_attributes": collect_declared(attributes), **changed,
+            "updating": node.updating, "declared_attributes": collect_declared(attributes),
+            "flush_ms": flush_interval_ms(name, flush), **changed,
         }  # fmt: skip
 
     def _require_same_flow(self, other: StreamCore, name: str) -> None:

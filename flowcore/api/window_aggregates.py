@@ -12,13 +12,13 @@ from typing import NamedTuple
 import sqlglot
 from sqlglot.tokenizer_core import Token, TokenType
 
-from flowcore.api.checks import refuse, row_expression
+from flowcore.api.checks import parse_row, refuse
 from flowcore.api.expressions import Expression
 from flowcore.api.operators import Operator
 from flowcore.windows.built_in import BuiltIn
 from flowcore.windows.folds import FOLDS
 
-__all__ = ["WindowAggregates", "window_aggregates"]
+__all__ = ["WindowAggregates", "parse_window_aggregates"]
 
 _ALIASES = {
     "mean": "avg", "first": "first_value", "any_value": "first_value", "last": "last_value",
@@ -43,7 +43,7 @@ class WindowAggregates(NamedTuple):
     uses: tuple[str, ...]
 
 
-def window_aggregates(node: Operator, name: str, texts: Mapping[str, str]) -> WindowAggregates:
+def parse_window_aggregates(node: Operator, name: str, texts: Mapping[str, str]) -> WindowAggregates:
     """Parse ``column=text`` pairs over windows of ``node``.
 
     Raises:
@@ -120,7 +120,7 @@ def _call(node: Operator, name: str, column: str, text: str) -> _Call:
         )
     if suffix and not fold.chooses_nulls:
         refuse(f"{where}: {function} ignores nulls anyway; leave {suffix!r} out")
-    arguments = tuple(row_expression(node, name, piece) for piece in pieces)
+    arguments = tuple(parse_row(node, name, piece) for piece in pieces)
     return _Call(function, arguments, distinct and fold.distinct, ignores)
 
 

@@ -32,7 +32,7 @@ __all__ = [
     "Sliding",
     "Tumbling",
     "WindowDeclaration",
-    "assigner_of",
+    "build_assigner",
     "whole_ms",
 ]
 
@@ -163,7 +163,7 @@ WindowDeclaration = Tumbling | Sliding | Session | Global | EndOfStream | Window
 """What `Stream.window` takes; the last is one of your own, in milliseconds."""
 
 
-def assigner_of(windows: WindowDeclaration, operator: str) -> WindowAssigner:
+def build_assigner(windows: WindowDeclaration, operator: str) -> WindowAssigner:
     """The assigner that was declared.
 
     Raises:

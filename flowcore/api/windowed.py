@@ -12,7 +12,7 @@ from flowcore.api.functions import require_function
 from flowcore.api.schema import Schema
 from flowcore.api.stateful import WINDOW_COLUMNS, Window
 from flowcore.api.stream_core import StreamCore
-from flowcore.api.window_aggregates import window_aggregates
+from flowcore.api.window_aggregates import parse_window_aggregates
 from flowcore.errors import PlanError
 from flowcore.windows import AggregateFunction, ProcessFunction, WindowAggregate, WindowProcess, WindowReduce
 from flowcore.windows.built_in import BuiltIns
@@ -67,7 +67,7 @@ class WindowedStream(Generic[_StreamT]):
         if not aggregates:
             msg = f"operator {self.name!r} computes nothing; pass for instance total='sum(price)'"
             raise PlanError(msg)
-        found = window_aggregates(self.stream.operator, self.name, aggregates)
+        found = parse_window_aggregates(self.stream.operator, self.name, aggregates)
         used = self.template.uses if window_checks.reads_records(self.template.config) else ()
         return self._append(
             WindowAggregate(BuiltIns(found.columns), self._then(then, schema)),

@@ -15,8 +15,8 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import replace
 
-from flowcore.api.checks import key_passed
-from flowcore.api.flushing import buffer_key, obstacle
+from flowcore.api.checks import pass_key
+from flowcore.api.flushing import find_obstacle, flush_key
 from flowcore.api.operators import (
     Aggregate,
     Filter,
@@ -51,7 +51,9 @@ __all__ = ["decide_flushes", "own_buffer", "select_buffered"]
 
 def select_buffered(operators: Iterable[Operator], settings: Settings) -> frozenset[Operator]:
     """The operators that have an interval and allow it."""
-    return frozenset(node for node in operators if interval_of(node, settings) and obstacle(node) is None)
+    return frozenset(
+        node for node in operators if interval_of(node, settings) and find_obstacle(node) is None
+    )
 
 
 def own_buffer(path: Iterable[Operator], held: Container[Operator]) -> Operator | None:
@@ -107,7 +109,7 @@ def _held(
         )
     if front is not None:
         first = decided[front]
-        return Flush(node, "with", with_front(node, first, settings), buffer_key(node), first.config, front)
+        return Flush(node, "with", with_front(node, first, settings), flush_key(node), first.config, front)
     if state is not None and state is not node:
         return _second_state(node, state)
     config = _config(node, settings)
@@ -115,10 +117,10 @@ def _held(
     if isinstance(node, Aggregate) and arriving and in_time and query.mode.value != "slice":
         config = replace(config, interval_ms=arriving.gathered_ms)
         decision = after_arrival(node, arriving, settings)
-        return Flush(node, "trigger", decision, buffer_key(node), config, arriving.after)
+        return Flush(node, "trigger", decision, flush_key(node), config, arriving.after)
     if isinstance(node, Aggregate):
-        return Flush(node, "trigger", by_trigger(node, query, config, settings), buffer_key(node), config)
-    return Flush(node, "key-groups", by_key_group(node, query, config, settings), buffer_key(node), config)
+        return Flush(node, "trigger", by_trigger(node, query, config, settings), flush_key(node), config)
+    return Flush(node, "key-groups", by_key_group(node, query, config, settings), flush_key(node), config)
 
 
 def _state(query: LiveQuery) -> Operator | None:
@@ -141,7 +143,7 @@ def _one_to_one(node: Operator) -> bool:
         case Join():
             return node.how in ("semi", "anti")
         case Map():
-            return node.key is not None and node.key == key_passed(node.inputs[0], node.passes)
+            return node.key is not None and node.key == pass_key(node.inputs[0], node.passes)
         case _:
             return False
 
@@ -163,7 +165,7 @@ def _config(node: Operator, settings: Settings) -> BufferOutput:
     backlog_ms = settings.backlog_flush_interval // MILLISECOND
     return BufferOutput(
         interval_ms=interval_ms,
-        keyed=bool(buffer_key(node)),
+        keyed=bool(flush_key(node)),
         memory_buffer_only=settings.flush_memory_only,
         max_entries=settings.cache_entries,
         backlog_interval_ms=max(backlog_ms, interval_ms) if backlog_ms else None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from flowcore.api.flushing import buffer_key, obstacle
+from flowcore.api.flushing import find_obstacle, flush_key
 from flowcore.api.operators import Aggregate, Operator, PythonOperator
 from flowcore.durations import MILLISECOND, show_duration
 from flowcore.flush.config import BufferOutput
@@ -36,7 +36,7 @@ def why_held(node: Operator, settings: Settings) -> str:
 
 def off(node: Operator, query: LiveQuery, settings: Settings) -> Decision:
     """Why nothing is held back, and what would change that."""
-    found = obstacle(node)
+    found = find_obstacle(node)
     if found is not None and not found.change:
         return Decision("off", (found.why,))
     unset = "flush=0 is declared with it" if node.flush_ms == 0 else "no flush interval is set"
@@ -119,7 +119,7 @@ def _of_slice(config: BufferOutput) -> str:
 
 
 def _replaces(node: Operator) -> str:
-    key = buffer_key(node)
+    key = flush_key(node)
     place = f"of the same {', '.join(key)}" if key else "as it is made in one place"
     return f"its later output replaces the earlier one {place}"
 
