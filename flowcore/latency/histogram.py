@@ -1,20 +1,40 @@
-"""How are the latencies of one source and sink counted, since the start and of late?
+"""Histograms of marker latency from one source to one sink, in total and for the last minute.
 
-`LatencyHistogram` counts in an HDR histogram: one microsecond apart below two milliseconds, 0.1 % apart
-above. `RecentHistogram` is a row of them, each for some seconds. The time is passed in, in microseconds
-since the epoch.
+They are HDR histograms with a resolution of one microsecond below two milliseconds and of 0.1 % above.
+Markers with an impossible latency are counted apart: the clocks of sender and receiver may differ, and
+anybody may write a marker. Times are microseconds since the epoch, except for a marker's own, which is in
+whole milliseconds.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass
+from enum import Enum
 
 from hdrh.histogram import HdrHistogram
 
-from flowcore.latency.guard import LONGEST_US, Unusable
-from flowcore.latency.summary import LatencySummary
+__all__ = [
+    "LONGEST_US",
+    "PLAUSIBLE_US",
+    "RECENT_S",
+    "SKEW_TOLERANCE_US",
+    "LatencyHistogram",
+    "LatencySummary",
+    "RecentHistogram",
+    "Unusable",
+    "latency_us",
+    "recent_since_us",
+]
 
-__all__ = ["RECENT_S", "LatencyHistogram", "RecentHistogram", "recent_since_us"]
+SKEW_TOLERANCE_US = 5_000
+"""How long before its own time a marker may be received: the usual clock difference within a network."""
+
+LONGEST_US = 3_600_000_000
+"""One hour; a longer latency is counted as this."""
+
+PLAUSIBLE_US = 24 * 3_600_000_000
+"""One day: a marker that is further off was not written by a marker source."""
 
 RECENT_S = 60
 _SLICE_US = 10_000_000
@@ -22,16 +42,69 @@ _SLICES = RECENT_S * 1_000_000 // _SLICE_US
 _DIGITS = 3
 _PERCENTILES = (50.0, 90.0, 99.0)
 _COUNTER_BYTES = 8
-_SLICE_COUNTER_BYTES = 4  # half the memory, and four thousand million markers in ten seconds
+_SLICE_COUNTER_BYTES = 4  # half the memory, and enough for 4e9 markers in ten seconds
 
 
-def recent_since_us(now_us: int) -> int:
-    """From when on `RecentHistogram` counts: `RECENT_S` seconds ago, or up to ten seconds before that."""
-    return (now_us // _SLICE_US - _SLICES) * _SLICE_US
+class Unusable(Enum):
+    """Why a marker has no latency."""
+
+    SKEWED = "received before it was marked"
+    IMPLAUSIBLE = "marked more than a day before or after it was received"
+
+
+def latency_us(marked_ms: int, received_us: int) -> int | Unusable:
+    """The latency of a marker, not limited to `LONGEST_US`, or why it has none.
+
+    >>> latency_us(marked_ms=1_000, received_us=1_002_500)
+    2500
+    >>> latency_us(marked_ms=1_000, received_us=998_000)
+    0
+    >>> latency_us(marked_ms=1_000, received_us=994_000)
+    <Unusable.SKEWED: 'received before it was marked'>
+    """
+    taken_us = received_us - marked_ms * 1_000
+    if abs(taken_us) > PLAUSIBLE_US:
+        return Unusable.IMPLAUSIBLE
+    if taken_us < -SKEW_TOLERANCE_US:
+        return Unusable.SKEWED
+    return max(taken_us, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class LatencySummary:
+    """The latency from one source to one sink.
+
+    Percentiles are exact to 0.1 %, and None if no marker was counted.
+
+    Args:
+        source: Operator id in the markers, such as ``auctions/bids``.
+        sink: Name of the operator that wrote the records beside the markers.
+        count: Number of counted markers.
+        p50_ms: 50th percentile.
+        p90_ms: 90th percentile.
+        p99_ms: 99th percentile.
+        max_ms: Longest latency.
+        skewed: Uncounted markers that were received before they were marked: two clocks differ.
+        implausible: Uncounted markers more than a day off.
+        saturated: Markers over one hour, counted as one hour.
+        subtasks: Source partitions since the start.
+    """
+
+    source: str
+    sink: str
+    count: int
+    p50_ms: float | None
+    p90_ms: float | None
+    p99_ms: float | None
+    max_ms: float | None
+    skewed: int = 0
+    implausible: int = 0
+    saturated: int = 0
+    subtasks: int = 0
 
 
 class LatencyHistogram:
-    """Latencies, and what was left out of them."""
+    """A histogram of latencies, and counts of unusable markers."""
 
     __slots__ = ("_counts", "_implausible", "_longest_us", "_saturated", "_skewed")
 
@@ -55,7 +128,7 @@ class LatencyHistogram:
             self._counts.record_value(latency_us)
 
     def add(self, other: LatencyHistogram) -> None:
-        """Count what the other has counted."""
+        """Add all counts of another histogram."""
         self._counts.add(other._counts)
         self._longest_us = max(self._longest_us, other._longest_us)
         self._saturated += other._saturated
@@ -63,9 +136,9 @@ class LatencyHistogram:
         self._implausible += other._implausible
 
     def summary(self, source: str, sink: str, subtasks: int) -> LatencySummary:
-        """What it has counted."""
+        """The percentiles and counts."""
         count = self._counts.total_count
-        # A bucket is shown by its upper end, which may lie above everything that is in it.
+        # A bucket is represented by its upper end, which may lie above all values in it.
         found = self._counts.get_percentile_to_value_dict(_PERCENTILES)
         p50, p90, p99 = (
             min(found[percentile], self._longest_us) / 1_000 if count else None for percentile in _PERCENTILES
@@ -80,8 +153,13 @@ class LatencyHistogram:
         )  # fmt: skip
 
 
+def recent_since_us(now_us: int) -> int:
+    """Start of the period of a `RecentHistogram`: `RECENT_S` to `RECENT_S` + 10 seconds ago."""
+    return (now_us // _SLICE_US - _SLICES) * _SLICE_US
+
+
 class RecentHistogram:
-    """Latencies of the last `RECENT_S` seconds, and of up to ten seconds before them."""
+    """Latencies since `recent_since_us`, as a queue of histograms for ten seconds each."""
 
     __slots__ = ("_slices",)
 
@@ -91,7 +169,7 @@ class RecentHistogram:
     def record(self, latency: int | Unusable, received_us: int) -> None:
         """Count one marker."""
         number = received_us // _SLICE_US
-        # What lies after now was counted before the clock was set back.
+        # Slices in the future were counted before the clock was set back.
         while self._slices and self._slices[-1][0] > number:
             self._slices.pop()
         if not self._slices or self._slices[-1][0] < number:
@@ -100,10 +178,10 @@ class RecentHistogram:
         self._slices[-1][1].record(latency)
 
     def at(self, now_us: int) -> LatencyHistogram:
-        """Everything of the window that ends now."""
+        """All latencies of the period that ends now."""
         number = now_us // _SLICE_US
         self._forget(now_us)
-        found = LatencyHistogram(_SLICE_COUNTER_BYTES)  # of one size, they are added in C
+        found = LatencyHistogram(_SLICE_COUNTER_BYTES)  # histograms of the same size are added in C
         for slice_number, counts in self._slices:
             if slice_number <= number:
                 found.add(counts)

@@ -1,30 +1,28 @@
-"""Which sources do markers come from, and how long did they take to each sink?
+"""Latency of markers by source and sink.
 
-What markers say is not trusted: anybody may write to a topic. So the sources that are kept apart are
-bounded, and the rest are counted together as `OTHER`. Times are microseconds since the epoch.
+Anybody may write markers to a topic, so their content is not trusted: the number of distinct sources is
+limited, and all further sources are counted together as `OTHER`. Times are microseconds since the epoch.
 """
 
 from __future__ import annotations
 
 from flowcore.elements import LatencyMarkerEvent
-from flowcore.latency.guard import Unusable, latency_us
-from flowcore.latency.histogram import LatencyHistogram, RecentHistogram
-from flowcore.latency.summary import LatencySummary
+from flowcore.latency.histogram import LatencyHistogram, LatencySummary, RecentHistogram, Unusable, latency_us
 
 __all__ = ["MAX_SOURCES", "MAX_SUBTASKS", "OTHER", "LatencyTracker"]
 
 MAX_SOURCES = 32
-"""Sources of one sink that are kept apart; each takes up to a megabyte."""
+"""Distinct sources of a sink; each takes up to a megabyte."""
 
 MAX_SUBTASKS = 4096
-"""Pairs of source and subtask of one sink that are told apart."""
+"""Distinct pairs of source and subtask of a sink."""
 
 OTHER = "other"
-"""The source under which the rest is counted."""
+"""Name under which all further sources are counted."""
 
 
 class LatencyTracker:
-    """Latency of each source and sink, since the start and of late.
+    """Latency of each source and sink, in total and for the last minute.
 
     >>> tracker = LatencyTracker()
     >>> tracker.record(LatencyMarkerEvent(1_000, "flow/bids", 0), "enriched", received_us=1_002_500)
@@ -36,30 +34,32 @@ class LatencyTracker:
         self._sinks: dict[str, _Sources] = {}
 
     def record(self, event: LatencyMarkerEvent, sink: str, received_us: int) -> None:
-        """Count one marker that has reached a sink, whatever is in it.
+        """Count one marker that has reached a sink, whatever its content.
 
         Args:
-            event: What was received.
+            event: The marker.
             sink: Name of the operator that wrote it.
-            received_us: When, by the wall clock of this machine.
+            received_us: When it was received, by this machine's clock.
         """
         self._sinks.setdefault(sink, _Sources()).record(event, received_us)
 
     def total(self) -> tuple[LatencySummary, ...]:
-        """What was counted since the start, by source and sink."""
-        return tuple(
-            source.total.summary(name, sink, source.subtasks)
-            for sink, sources in sorted(self._sinks.items())
-            for name, source in sources.named()
-        )
+        """The latency since the start, by source and sink."""
+        return tuple(source.total.summary(name, sink, source.subtasks) for sink, name, source in self._all())
 
     def recent(self, now_us: int) -> tuple[LatencySummary, ...]:
-        """What was counted in the last minute, by source and sink; a source that is silent has count 0."""
+        """The latency in the last minute, by source and sink; a silent source has count 0."""
         return tuple(
             source.recent.at(now_us).summary(name, sink, source.subtasks)
+            for sink, name, source in self._all()
+        )
+
+    def _all(self) -> list[tuple[str, str, _Source]]:
+        return [
+            (sink, name, source)
             for sink, sources in sorted(self._sinks.items())
             for name, source in sources.named()
-        )
+        ]
 
 
 class _Source:
@@ -94,7 +94,7 @@ class _Sources:
         if known is not None and (operator_id, subtask) in self._subtasks:
             return known
         is_full = len(self._subtasks) >= MAX_SUBTASKS or (known is None and len(self._sources) >= MAX_SOURCES)
-        # A mark that no marker source has made takes no place from one that has.
+        # A marker that no marker source has written must not use up the place of a real source.
         if is_full or latency is Unusable.IMPLAUSIBLE or operator_id == OTHER:
             self._other = self._other or _Source()
             return self._other

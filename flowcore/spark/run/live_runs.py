@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Self
 
 from flowcore.errors import FlowcoreError
-from flowcore.latency.summary import LatencySummary
+from flowcore.latency import LatencySummary
 from flowcore.metrics.progress import QueryProgress
 from flowcore.planner.model import LiveQuery, LiveStage
 from flowcore.planner.plan import Plan

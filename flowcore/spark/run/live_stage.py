@@ -19,7 +19,7 @@ from flowcore.api.operators import topic_of
 from flowcore.errors import FlowcoreError, RunError
 from flowcore.kafka.latency_collector import LatencyCollector
 from flowcore.kafka.topics import ensure_topics, partition_counts
-from flowcore.latency.summary import LatencySummary
+from flowcore.latency import LatencySummary
 from flowcore.metrics.progress import FlowProgress, QueryProgress
 from flowcore.planner.model import LiveQuery, LiveStage
 from flowcore.planner.plan import Plan

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable
 from contextlib import ExitStack
 from dataclasses import replace
 
-from flowcore.latency.summary import LatencySummary
+from flowcore.latency import LatencySummary
 from flowcore.metrics.history import history_folder, last_progress
 from flowcore.metrics.progress import FlowProgress
 from flowcore.metrics.prometheus import PrometheusListener

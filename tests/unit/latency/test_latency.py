@@ -7,8 +7,15 @@ from hypothesis import strategies as st
 from flowcore.elements import MAX_SUBTASK, MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS, LatencyMarkerEvent
 from flowcore.latency import OTHER, LatencySummary, LatencyTracker
 from flowcore.latency import tracker as tracker_module
-from flowcore.latency.guard import LONGEST_US, PLAUSIBLE_US, SKEW_TOLERANCE_US, Unusable, latency_us
-from flowcore.latency.histogram import RecentHistogram, recent_since_us
+from flowcore.latency.histogram import (
+    LONGEST_US,
+    PLAUSIBLE_US,
+    SKEW_TOLERANCE_US,
+    RecentHistogram,
+    Unusable,
+    latency_us,
+    recent_since_us,
+)
 
 MARKED_MS = 1_700_000_000_000
 MARKED_US = MARKED_MS * 1_000
