@@ -12,7 +12,7 @@ from typing import NoReturn
 
 from flowcore.api.connectors import KafkaTopic, Sink, Source
 from flowcore.api.expressions import Expression, resolve
-from flowcore.api.operators import FlatMap, Map, MapBatches, Operator, Read, upstream
+from flowcore.api.operators import Operator, PythonTransform, Read, upstream
 from flowcore.api.schema import Schema
 from flowcore.errors import PlanError
 
@@ -20,7 +20,6 @@ __all__ = [
     "parse_aggregates",
     "parse_row",
     "parse_selection",
-    "pass_key",
     "refuse",
     "require_alike",
     "require_attributes",
@@ -239,7 +238,7 @@ def resolve_passes(
     resolve(passes, node.columns if uses is None else uses, name, f"passes={passes!r}")
     passed = resolve(passes, schema.names, name, f"passes={passes!r} (of its schema)")
     types = {column.name.lower(): column.type for column in schema.columns if column.name in passed}
-    for column in node.schema.columns if isinstance(node, (Read, Map, FlatMap, MapBatches)) else ():
+    for column in node.schema.columns if isinstance(node, Read | PythonTransform) else ():
         after = types.get(column.name.lower(), column.type)
         if column.type != after:
             refuse(
@@ -260,7 +259,7 @@ def require_attributes(node: Operator) -> None:
             "unbounded: it would wait for an end that never comes; give the topic until=, or drop the "
             "attribute"
         )
-    for name in node.unknown():
+    for name in node.undeclared_attributes():
         _log.debug(
             "operator %r does not declare %s: %s is assumed, which is always safe",
             node.name, name, getattr(attributes, name),
@@ -271,11 +270,6 @@ def select_key(node: Operator, expressions: Sequence[tuple[str, Expression]]) ->
     """The key of ``node`` under the names that a selection gives it, None if a part is not selected."""
     names = {expression.text.strip("`").lower(): column for column, expression in reversed(expressions)}
     return _renamed_key(node, names)
-
-
-def pass_key(node: Operator, passes: Sequence[str]) -> tuple[str, ...] | None:
-    """The key of ``node`` after a function that makes one record of each, None if a part is not passed on."""
-    return _renamed_key(node, {column.lower(): column for column in passes})
 
 
 def _renamed_key(node: Operator, names: Mapping[str, str]) -> tuple[str, ...] | None:

@@ -12,34 +12,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
-from typing import NamedTuple
 
 from flowcore.api.expressions import resolve
-from flowcore.api.idempotent import not_idempotent
-from flowcore.api.operators import (
-    Aggregate,
-    Filter,
-    FlatMap,
-    KeyedProcess,
-    Map,
-    MapBatches,
-    Operator,
-    Read,
-    Window,
-    Write,
-)
-from flowcore.api.stateful import WINDOW_COLUMNS
+from flowcore.api.operators import FlatMap, Map, Operator
 from flowcore.durations import MILLISECOND, show_duration
 from flowcore.errors import PlanError
 
-__all__ = ["Obstacle", "declare_key", "find_obstacle", "flush_interval_ms", "flush_key", "require_flushable"]
-
-
-class Obstacle(NamedTuple):
-    """Why the output of an operator is never held back, and what would change it (empty for nothing)."""
-
-    why: str
-    change: str = ""
+__all__ = ["declare_key", "flush_interval_ms", "require_flushable"]
 
 
 def flush_interval_ms(operator: str, flush: timedelta | None) -> int | None:
@@ -58,20 +37,6 @@ def flush_interval_ms(operator: str, flush: timedelta | None) -> int | None:
         )
         raise PlanError(msg)
     return flush // MILLISECOND
-
-
-def flush_key(node: Operator) -> tuple[str, ...] | None:
-    """The columns of which the latest output is kept: of its output, of a process function of its input.
-
-    None if nothing says which output replaces which; empty where there is one output for everything.
-    """
-    match node:
-        case KeyedProcess():
-            return node.by
-        case Window():
-            return (*node.by, *WINDOW_COLUMNS[:2])
-        case _:
-            return node.key
 
 
 def declare_key(node: Map | FlatMap, key: str | Sequence[str] | None) -> Map | FlatMap:
@@ -94,26 +59,13 @@ def declare_key(node: Map | FlatMap, key: str | Sequence[str] | None) -> Map | F
     return replace(node, key=names, updating=not node.bounded)
 
 
-def find_obstacle(node: Operator) -> Obstacle | None:
-    """Why an operator of a live query is never held back, whatever the settings are; None if it may be."""
-    match node:
-        case Write():
-            return Obstacle("it is a sink")
-        case Read():
-            return Obstacle("it is a source")
-        case Aggregate() | Window() | KeyedProcess() | Map() | Filter() | FlatMap() | MapBatches():
-            return _not_idempotent(node) or _no_key(node)
-        case _:
-            return Obstacle("it puts out what it is given, so what it reads is held back, and not it")
-
-
 def require_flushable(node: Operator) -> None:
     """An operator with an interval of its own can be held back for so long.
 
     Raises:
         PlanError: It cannot.
     """
-    found = find_obstacle(node) if node.flush_ms and not node.bounded else None
+    found = node.flush_obstacle() if node.flush_ms and not node.bounded else None
     if found is not None:
         flush = show_duration(timedelta(milliseconds=node.flush_ms or 0))
         msg = (
@@ -121,34 +73,3 @@ def require_flushable(node: Operator) -> None:
             f"be lost; {found.change}, or leave flush out"
         )
         raise PlanError(msg)
-
-
-def _not_idempotent(node: Operator) -> Obstacle | None:
-    if node.attributes().output_idempotent:
-        return None
-    declare = "declare it with attributes=OperatorAttributesBuilder().set_output_idempotent(True), if so"
-    if isinstance(node, Aggregate):
-        names = dict.fromkeys(name for _, each in node.aggregates for name in not_idempotent(each.text))
-        if names:
-            why = f"of {', '.join(names)} it is not known that a later result replaces earlier ones"
-            return Obstacle(why, declare)
-    if isinstance(node, Window) and node.key is None:
-        return Obstacle(
-            "an emission of its windows does not replace the earlier ones (output_idempotent)",
-            "use windows without a purging trigger, an evictor or a process function",
-        )
-    why = "its output does not replace earlier output (output_idempotent)"
-    return Obstacle(why, f"{declare}, or is_output_idempotent = True on its function")
-
-
-def _no_key(node: Operator) -> Obstacle | None:
-    if isinstance(node, KeyedProcess) and node.function.by_batch():
-        return Obstacle("a batch that its function returns has no one key", "process records one by one")
-    if flush_key(node) is not None:
-        return None
-    return Obstacle(
-        "no key says which output replaces which, and it is not made in one place",
-        "give it key= one or more of its columns"
-        if isinstance(node, Map | FlatMap)
-        else "use process(by=...)",
-    )

@@ -10,7 +10,7 @@ from flowcore.api import checks, window_checks
 from flowcore.api.attributes import Attributes
 from flowcore.api.operators import SideOutput
 from flowcore.api.schema import Schema
-from flowcore.api.stateful import LATE, KeyedProcess, Window, side_columns
+from flowcore.api.stateful import LATE_OUTPUT, KeyedProcess, side_columns
 from flowcore.api.stream_core import StreamCore
 from flowcore.api.window_assigners import (
     GAP_COLUMN,
@@ -20,6 +20,7 @@ from flowcore.api.window_assigners import (
     build_assigner,
     whole_ms,
 )
+from flowcore.api.window_operator import Window
 from flowcore.api.windowed import WindowedStream
 from flowcore.process import KeyedProcessFunction
 from flowcore.windows import Evictor, WindowAggregate, WindowConfig
@@ -153,7 +154,7 @@ class KeyedStream(StreamCore):
         Raises:
             PlanError: It is not the result of windows with ``late="side-output"``.
         """
-        return self.side_output(LATE)
+        return self.side_output(LATE_OUTPUT)
 
     def _keyed_fields(
         self,

@@ -1,22 +1,48 @@
-"""What every operator of a flow has, whatever it does."""
+"""The base of all operators: what every operator has, and how it describes itself to the planner.
+
+A subclass overrides what differs. The defaults describe an operator that Spark runs natively, row by row, and
+that keeps no state.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING
+from typing import ClassVar
 
 from flowcore.api.attributes import OperatorAttributes
+from flowcore.api.decisions import Decision, Obstacle
+from flowcore.api.lineage import Origins, trace_each
 
-if TYPE_CHECKING:
-    from flowcore.api.operators import Operator
+__all__ = ["KeptState", "Operator"]
 
-__all__ = ["Node"]
+
+@dataclass(frozen=True, slots=True)
+class KeptState:
+    """What an operator keeps from one batch to the next.
+
+    Attributes:
+        operator: Its name, for a reader; a new name does not make another state.
+        kind: What keeps the state, which decides its format.
+        keys: The columns that the state is kept by.
+        values: What is kept of each key.
+        key_groups: Into how many groups keys are hashed, None where Spark keeps state by key.
+    """
+
+    operator: str
+    kind: str
+    keys: tuple[str, ...]
+    values: tuple[str, ...]
+    key_groups: int | None = None
+
+    def __str__(self) -> str:
+        groups = f" in {self.key_groups} key groups" if self.key_groups is not None else ""
+        return f"{', '.join(self.values) or 'its keys'} by {', '.join(self.keys) or 'nothing'}{groups}"
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Node:
-    """What every operator has.
+class Operator:
+    """A node of a flow, compared by identity: two equal selections are two operators.
 
     Attributes:
         name: Unique in its flow.
@@ -26,9 +52,21 @@ class Node:
         key: The columns of which the latest record replaces earlier ones, None if there are none.
         updating: A later output with the same key replaces an earlier one.
         declared_attributes: The attributes that were declared with it, by name.
-        flush_ms: How long its output may be held back, 0 for not at all; None for what the run's settings
+        flush_ms: How long its output may be buffered, 0 for not at all; None for what the run's settings
             say.
     """
+
+    keeps_state: ClassVar[bool] = False
+    """It keeps state from one batch of a stream to the next."""
+
+    takes_whole_frame: ClassVar[bool] = False
+    """It sees every row of the DataFrame, so no other branch can share that frame."""
+
+    keeps_timestamps: ClassVar[bool] = True
+    """Each of its output records has the timestamp of an input record, or one of its own."""
+
+    emits_once_a_batch: ClassVar[bool] = False
+    """It emits one output for each key and batch, so longer batches are enough to buffer its output."""
 
     name: str
     inputs: tuple[Operator, ...]
@@ -40,14 +78,15 @@ class Node:
     flush_ms: int | None = None
 
     def attributes(self) -> OperatorAttributes:
-        """What it promises: what was declared with it, else what it knows of itself, else what is safe."""
-        known = {**self.known(), **self.declared_attributes}
-        # Nobody can take back that there is nothing to put out before the end.
-        at_end = known.get("output_only_at_end", False) or self.known().get("output_only_at_end", False)
+        """What it promises: what was declared, else what follows from the operator, else the safe default."""
+        own = self.own_attributes()
+        known = {**own, **self.declared_attributes}
+        # A declaration cannot revoke that there is nothing to emit before the end.
+        at_end = known.get("output_only_at_end", False) or own.get("output_only_at_end", False)
         return OperatorAttributes(**{**known, "output_only_at_end": at_end})
 
-    def known(self) -> Mapping[str, bool]:
-        """What it knows of itself: for one made of Spark's own operators, everything."""
+    def own_attributes(self) -> Mapping[str, bool]:
+        """The attributes that follow from the operator itself; all of them for Spark's own operators."""
         return {
             "output_only_at_end": False,
             "output_on_checkpoint": False,
@@ -56,7 +95,117 @@ class Node:
             "output_idempotent": self.updating and self.key is not None,
         }
 
-    def unknown(self) -> tuple[str, ...]:
-        """The attributes for which the safe default is taken, because nobody has declared them."""
-        known = {*self.known(), *self.declared_attributes}
+    def undeclared_attributes(self) -> tuple[str, ...]:
+        """The attributes that nobody declared, so that their safe default holds."""
+        known = {*self.own_attributes(), *self.declared_attributes}
         return tuple(each.name for each in fields(OperatorAttributes) if each.name not in known)
+
+    def describe(self) -> str:
+        """What it does, in one line without names of operators."""
+        return type(self).__name__.lower()
+
+    def reads(self, used: Collection[str]) -> Collection[str]:
+        """The columns that it reads of its inputs.
+
+        Args:
+            used: The columns that are used of its output, in lower case.
+        """
+        return used
+
+    def columns_read(self, used: Collection[str]) -> frozenset[str]:
+        """`reads` in lower case."""
+        return frozenset(map(str.lower, self.reads(used)))
+
+    def lineage(self, known: Mapping[Operator, Origins]) -> Origins:
+        """The source columns that each output column is made of, from those of its inputs."""
+        return trace_each(self.origins(known), self.columns)
+
+    def origins(self, known: Mapping[Operator, Origins]) -> Sequence[Origins]:
+        """The origins of its inputs' columns."""
+        return [known[parent] for parent in self.inputs]
+
+    def compiled(self) -> Decision:
+        """In which form it runs."""
+        return Decision("native", ("Spark has an expression for it",))
+
+    def emission(self) -> Decision:
+        """When it emits."""
+        if self.declared_attributes.get("output_only_at_end"):
+            return Decision("at the end of input", ("it declares output_only_at_end",))
+        return self.own_emission()
+
+    def own_emission(self) -> Decision:
+        """When it emits, if nothing is declared about that."""
+        return Decision("as input comes", ("it does not declare output_only_at_end",))
+
+    def late_records(self) -> Decision | None:
+        """What becomes of late records, None where none are late."""
+        return None
+
+    def kept_state(self, key_groups: int) -> KeptState | None:  # noqa: ARG002 - for operators that use them
+        """What it keeps from batch to batch of a stream with so many key groups."""
+        return None
+
+    def realtime_obstacles(self) -> Iterator[Obstacle]:
+        """What in the operator itself keeps its query out of Spark's real-time mode."""
+        yield from ()
+
+    @property
+    def needs_timestamps(self) -> bool:
+        """Each of its input records must have a timestamp."""
+        return False
+
+    @property
+    def calls_user_functions(self) -> bool:
+        """It calls Python functions of the user with single records, groups or batches."""
+        return False
+
+    @property
+    def emits_batches(self) -> bool:
+        """It emits Arrow batches, which nobody can change, instead of records."""
+        return False
+
+    @property
+    def keeps_keys_apart(self) -> bool:
+        """An input record gives at most one output record, with the same key."""
+        return False
+
+    @property
+    def buffer_key(self) -> tuple[str, ...] | None:
+        """The columns of which a buffer keeps the latest output.
+
+        They are columns of the output; of a process function, of its input. Empty where there is one output
+        for everything, None if nothing says which output replaces which.
+        """
+        return self.key
+
+    def flush_obstacle(self) -> Obstacle | None:
+        """Why its output is never buffered, whatever the settings are; None if it may be."""
+        return Obstacle("it puts out what it is given, so what it reads is held back, and not it")
+
+    def replacement_obstacle(self) -> Obstacle | None:
+        """Why a later output does not replace an earlier one, None if it does."""
+        if not self.attributes().output_idempotent:
+            return Obstacle(
+                "its output does not replace earlier output (output_idempotent)",
+                "declare it with attributes=OperatorAttributesBuilder().set_output_idempotent(True), if so, "
+                "or is_output_idempotent = True on its function",
+            )
+        if self.buffer_key is None:
+            return Obstacle(
+                "no key says which output replaces which, and it is not made in one place",
+                "use process(by=...)",
+            )
+        return None
+
+    def key_passed_by(self, passes: Sequence[str]) -> tuple[str, ...] | None:
+        """Its key downstream of a function that makes one record of each, None if a column is lost.
+
+        Args:
+            passes: The columns that the function passes on unchanged.
+        """
+        if self.key is None:
+            return None
+        passed = {column.lower(): column for column in passes}
+        key = tuple(passed[column.lower()] for column in self.key if column.lower() in passed)
+        return key if len(key) == len(self.key) else None

@@ -1,23 +1,28 @@
-"""Operators: the nodes of a flow, as plain data.
+"""The operators of a flow, as plain data.
 
-What a node means to Spark is told in `flowcore.spark`; what it means to a plan in
-`flowcore.planner`. Nodes compare by identity: two equal selections are two operators.
+Here are those that Spark runs itself; the others are in `flowcore.api.python_operators`,
+`flowcore.api.stateful` and `flowcore.api.window_operator`. `flowcore.spark` compiles them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from flowcore.api.connectors import KafkaTopic, Sink, Source
+from flowcore.api.decisions import Decision, Obstacle
 from flowcore.api.expressions import Expression
-from flowcore.api.functions import promises
+from flowcore.api.functions import name_of
 from flowcore.api.grouping import SideAggregate
 from flowcore.api.idempotent import not_idempotent
-from flowcore.api.node import Node
+from flowcore.api.lineage import Origins, trace, trace_each, trace_expressions, trace_pairs, trace_to_all
+from flowcore.api.node import KeptState, Operator
+from flowcore.api.python_operators import Filter, FlatMap, Map, MapBatches, PythonOperator, PythonTransform
 from flowcore.api.schema import Schema
-from flowcore.api.stateful import KeyedProcess, SideOutput, Window
+from flowcore.api.stateful import KeyedProcess, SideOutput, StatefulOperator
+from flowcore.api.value_formats import runs_in_python
+from flowcore.api.window_operator import Window
 
 __all__ = [
     "Aggregate",
@@ -33,6 +38,7 @@ __all__ = [
     "MapBatches",
     "Operator",
     "PythonOperator",
+    "PythonTransform",
     "Read",
     "Select",
     "SideOutput",
@@ -48,59 +54,198 @@ __all__ = [
 
 JoinType = Literal["inner", "left", "right", "full", "semi", "anti"]
 
+ChainOperator = PythonOperator | KeyedProcess
+"""What can be in a chain: a keyed process as its head, since records come to it by key."""
+
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Read(Node):
+class Read(Operator):
     """A source."""
 
     source: Source
     schema: Schema
 
+    def describe(self) -> str:
+        text = f"read {_connector_text(self.source)}"
+        topic = topic_of(self)
+        if topic is None or (topic.event_time is None and topic.watermark is None):
+            return text
+        watermarks = f", {topic.watermark}" if topic.watermark else ""
+        return f"{text}, event time {topic.event_time or 'as Kafka keeps it'}{watermarks}"
+
+    def lineage(self, known: Mapping[Operator, Origins]) -> Origins:  # noqa: ARG002 - it has no inputs
+        return {column.lower(): frozenset({(self.name, column)}) for column in self.columns}
+
+    def compiled(self) -> Decision:
+        return _format_compiled(topic_of(self)) or Operator.compiled(self)
+
+    def realtime_obstacles(self) -> Iterator[Obstacle]:
+        return _connector_obstacles(self)
+
+    def flush_obstacle(self) -> Obstacle:
+        return Obstacle("it is a source")
+
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Select(Node):
+class Write(Operator):
+    """A sink."""
+
+    sink: Sink
+
+    def describe(self) -> str:
+        key = f", key {', '.join(self.key) or 'constant'}" if self.key is not None else ""
+        return f"write {_connector_text(self.sink)}{key}"
+
+    def reads(self, used: Collection[str]) -> Collection[str]:  # noqa: ARG002 - it writes all
+        return self.inputs[0].columns
+
+    def compiled(self) -> Decision:
+        return _format_compiled(topic_of(self)) or Operator.compiled(self)
+
+    def emission(self) -> Decision:
+        return Decision("none", ("it is a sink",))
+
+    def realtime_obstacles(self) -> Iterator[Obstacle]:
+        return _connector_obstacles(self)
+
+    def flush_obstacle(self) -> Obstacle:
+        return Obstacle("it is a sink")
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Select(Operator):
     """Exactly these columns: ``(name, expression)``."""
 
     expressions: tuple[tuple[str, Expression], ...]
 
+    def describe(self) -> str:
+        return f"select {_named(self.expressions)}"
+
+    def reads(self, used: Collection[str]) -> Collection[str]:
+        return _needed(self.expressions, used)
+
+    def lineage(self, known: Mapping[Operator, Origins]) -> Origins:
+        return trace_expressions(self.origins(known), self.expressions)
+
+    @property
+    def keeps_keys_apart(self) -> bool:
+        return self.key is not None
+
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class WithColumns(Node):
+class WithColumns(Operator):
     """All input columns and these: ``(name, expression)``."""
 
     expressions: tuple[tuple[str, Expression], ...]
 
+    def describe(self) -> str:
+        return f"with {_named(self.expressions)}"
+
+    def reads(self, used: Collection[str]) -> Collection[str]:
+        passed = set(used) - {name.lower() for name, _ in self.expressions}
+        return _needed(self.expressions, used) | passed
+
+    def lineage(self, known: Mapping[Operator, Origins]) -> Origins:
+        inputs = self.origins(known)
+        return {**inputs[0], **trace_expressions(inputs, self.expressions)}
+
+    @property
+    def keeps_keys_apart(self) -> bool:
+        return self.key is not None
+
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Where(Node):
+class Where(Operator):
     """The records for which the condition is true."""
 
     condition: Expression
 
+    def describe(self) -> str:
+        return f"where {self.condition.text}"
+
+    def reads(self, used: Collection[str]) -> Collection[str]:
+        return {*used, *self.condition.columns}
+
+    @property
+    def keeps_keys_apart(self) -> bool:
+        return self.key is not None
+
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Aggregate(Node):
+class Aggregate(Operator):
     """One row per distinct ``by``; on unbounded input, the row again at each change."""
+
+    keeps_state: ClassVar[bool] = True
+    keeps_timestamps: ClassVar[bool] = False
+    emits_once_a_batch: ClassVar[bool] = True
 
     by: tuple[str, ...]
     aggregates: tuple[tuple[str, Expression], ...]
 
-    def known(self) -> Mapping[str, bool]:
-        """Over bounded input, it puts out at its end; else later rows replace, as its functions say."""
+    def own_attributes(self) -> Mapping[str, bool]:
+        """Over bounded input it emits at the end; else later rows replace as its functions allow."""
         replaces = self.bounded or not any(not_idempotent(each.text) for _, each in self.aggregates)
-        return {**Node.known(self), "output_only_at_end": self.bounded, "output_idempotent": replaces}
+        known = Operator.own_attributes(self)
+        return {**known, "output_only_at_end": self.bounded, "output_idempotent": replaces}
+
+    def describe(self) -> str:
+        values = ", ".join(f"{e.text} as {name}" for name, e in self.aggregates)
+        when = "at the end of input" if self.bounded else "at each change"
+        return f"aggregate {values} by {', '.join(self.by) or 'nothing'}, out {when}"
+
+    def reads(self, used: Collection[str]) -> Collection[str]:  # noqa: ARG002 - all is computed
+        return {*self.by, *(column for _, expression in self.aggregates for column in expression.columns)}
+
+    def lineage(self, known: Mapping[Operator, Origins]) -> Origins:
+        inputs = self.origins(known)
+        return {**trace_each(inputs, self.by), **trace_expressions(inputs, self.aggregates)}
+
+    def own_emission(self) -> Decision:
+        if self.bounded:
+            return Decision("at the end of input", ("a group is complete when its input has ended",))
+        return Decision("at each change", ("its input has no end to wait for",))
+
+    def kept_state(self, key_groups: int) -> KeptState:  # noqa: ARG002 - Spark keeps it by key
+        values = tuple(expression.text for _, expression in self.aggregates)
+        return KeptState(self.name, "aggregate", self.by, values)
+
+    def flush_obstacle(self) -> Obstacle | None:
+        found = self.replacement_obstacle()
+        names = dict.fromkeys(name for _, each in self.aggregates for name in not_idempotent(each.text))
+        if found is None or self.attributes().output_idempotent or not names:
+            return found
+        return Obstacle(
+            f"of {', '.join(names)} it is not known that a later result replaces earlier ones",
+            "declare it with attributes=OperatorAttributesBuilder().set_output_idempotent(True), if so",
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Join(Node):
+class Join(Operator):
     """An equi-join: ``on`` pairs a left column with a right one, which is not in the output."""
 
     on: tuple[tuple[str, str], ...]
     how: JoinType
 
+    def describe(self) -> str:
+        return f"{self.how} join on {_pairs(self.on)}"
+
+    def reads(self, used: Collection[str]) -> Collection[str]:
+        return {*used, *(column for pair in self.on for column in pair)}
+
+    def lineage(self, known: Mapping[Operator, Origins]) -> Origins:
+        left, right = self.origins(known)
+        # A row that only the right side has takes its key from there.
+        keys = trace_pairs([left, right] if self.how in ("right", "full") else [left], self.on)
+        return {**({} if self.how in ("semi", "anti") else right), **left, **keys}
+
+    @property
+    def keeps_keys_apart(self) -> bool:
+        return self.how in ("semi", "anti")
+
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class CoGroup(Node):
+class CoGroup(Operator):
     """One row per distinct key of two bounded inputs, null a key like others.
 
     Attributes:
@@ -111,98 +256,68 @@ class CoGroup(Node):
     on: tuple[tuple[str, str], ...]
     aggregates: tuple[tuple[str, SideAggregate], ...]
 
-    def known(self) -> Mapping[str, bool]:
+    def own_attributes(self) -> Mapping[str, bool]:
         """A key has all its records when both inputs have ended."""
-        return {**Node.known(self), "output_only_at_end": True, "output_idempotent": True}
+        return {**Operator.own_attributes(self), "output_only_at_end": True, "output_idempotent": True}
+
+    def describe(self) -> str:
+        values = ", ".join(f"{e.expression.text} as {name}" for name, e in self.aggregates)
+        return f"co-group on {_pairs(self.on)}, {values}, out at the end of input"
+
+    def reads(self, used: Collection[str]) -> Collection[str]:  # noqa: ARG002 - all is computed
+        read = (column for _, aggregate in self.aggregates for column in aggregate.columns)
+        return {*read, *(column for pair in self.on for column in pair)}
+
+    def lineage(self, known: Mapping[Operator, Origins]) -> Origins:
+        left, right = self.origins(known)
+        sides = {"left": [left], "right": [right]}
+        made = {name.lower(): trace(sides[each.side], each.columns) for name, each in self.aggregates}
+        return {**trace_pairs([left, right], self.on), **made}
+
+    def own_emission(self) -> Decision:
+        return Decision("at the end of input", ("a key has all its records when both inputs have ended",))
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Union(Node):
+class Union(Operator):
     """All records of all inputs, columns matched by name."""
 
+    def describe(self) -> str:
+        return "union"
+
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Apply(Node):
+class Apply(Operator):
     """Any function from a DataFrame to a DataFrame."""
+
+    takes_whole_frame: ClassVar[bool] = True
+    keeps_timestamps: ClassVar[bool] = False
 
     function: Callable[[Any], Any]
     realtime: bool
 
-    def known(self) -> Mapping[str, bool]:
-        """Nothing."""
+    def own_attributes(self) -> Mapping[str, bool]:
+        """Nothing is known of the function."""
         return {}
 
+    def describe(self) -> str:
+        return f"apply {name_of(self.function)}"
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class _Python(Node):
-    """A Python function.
+    def reads(self, used: Collection[str]) -> Collection[str]:  # noqa: ARG002 - it may read all
+        return self.inputs[0].columns
 
-    Attributes:
-        function: What is called.
-        uses: The input columns that it reads, as the input spells them; None for all.
-        passes: The columns that each record it puts out has from the record it is made of, unchanged.
-    """
+    def lineage(self, known: Mapping[Operator, Origins]) -> Origins:
+        return trace_to_all(self.origins(known), self.columns, self.inputs[0].columns)
 
-    function: Callable[[Any], Any]
-    uses: tuple[str, ...] | None = None
-    passes: tuple[str, ...] = ()
+    def compiled(self) -> Decision:
+        return Decision("dataframe function", ("it is called once, with the DataFrame",))
 
-    def known(self) -> Mapping[str, bool]:
-        """What the function declares; the operator itself keeps no record."""
-        return {
-            "output_only_at_end": False,
-            "output_on_checkpoint": False,
-            "input_record_stored": False,
-            **promises(self.function, self.name),
-        }
-
-
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Map(_Python):
-    """One record from each: ``dict -> dict``."""
-
-    schema: Schema
-
-
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Filter(_Python):
-    """The records for which the function returns true, as they are: ``dict -> bool``."""
-
-
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class FlatMap(_Python):
-    """Any number of records from each: ``dict -> Iterable[dict]``."""
-
-    schema: Schema
-
-
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class MapBatches(_Python):
-    """Arrow record batches: ``RecordBatch -> RecordBatch``, with any number of rows."""
-
-    schema: Schema
-
-
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Write(Node):
-    """A sink."""
-
-    sink: Sink
-
-
-PythonOperator = Map | Filter | FlatMap | MapBatches
-"""What runs in a Python worker, record by record or batch by batch."""
-
-ChainOperator = PythonOperator | KeyedProcess
-"""What can be in a chain: a keyed process as its head, since records come to it by key."""
-
-StatefulOperator = Window | KeyedProcess
-"""What keeps state by key group."""
-
-Operator = (
-    Read | Select | WithColumns | Where | Aggregate | Join | CoGroup | Union | Apply | PythonOperator
-    | StatefulOperator | SideOutput | Write
-)  # fmt: skip
+    def realtime_obstacles(self) -> Iterator[Obstacle]:
+        if not self.realtime:
+            yield Obstacle(
+                f"{self.name} is a DataFrame function that does not declare realtime=True",
+                f"declare realtime=True on {self.name}, if Spark's real-time mode allows what it does",
+            )
 
 
 def upstream(*ends: Operator) -> Iterator[Operator]:
@@ -226,3 +341,47 @@ def topic_of(operator: Operator) -> KafkaTopic | None:
             return topic
         case _:
             return None
+
+
+def _connector_text(connector: Source | Sink) -> str:
+    name = next(
+        (found for each in ("name", "path", "function") if (found := getattr(connector, each, None))),
+        connector,
+    )
+    return f"{type(connector).__name__} {getattr(name, '__qualname__', name)}"
+
+
+def _connector_obstacles(node: Read | Write) -> Iterator[Obstacle]:
+    topic = topic_of(node)
+    if topic is None:
+        yield Obstacle(f"{node.name} is not a Kafka topic", f"let {node.name} be a KafkaTopic")
+    elif runs_in_python(topic):
+        yield Obstacle(
+            f"format {topic.format!r} of {node.name} runs in Python",
+            f"give {node.name} a format that Spark has itself, such as json, avro or raw",
+        )
+
+
+def _format_compiled(topic: KafkaTopic | None) -> Decision | None:
+    if topic is None or not runs_in_python(topic):
+        return None
+    return Decision(
+        "python",
+        (f"Spark has no expression for the format {topic.format!r}",),
+        ("use a format that Spark has itself, such as json, avro or raw",),
+    )
+
+
+def _named(expressions: Iterable[tuple[str, Expression]]) -> str:
+    return ", ".join(f"{e.text} as {name}" if e.text != name else name for name, e in expressions)
+
+
+def _pairs(on: Iterable[tuple[str, str]]) -> str:
+    return ", ".join(left if left == right else f"{left} = {right}" for left, right in on)
+
+
+def _needed(expressions: Iterable[tuple[str, Expression]], used: Collection[str]) -> set[str]:
+    """What the expressions read whose columns are used."""
+    # A generator (explode) decides how many rows there are, whoever reads its column.
+    kept = (each for name, each in expressions if name.lower() in used or each.generates)
+    return {column for expression in kept for column in expression.columns}

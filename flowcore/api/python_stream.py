@@ -57,7 +57,7 @@ class PythonStream(StreamCore):
         fields = self._converted(
             "map", name, attributes, function, schema=schema, uses=uses, passes=passes, flush=flush
         )
-        passed = checks.pass_key(self.operator, fields["passes"])
+        passed = self.operator.key_passed_by(fields["passes"])
         node = Map(**fields, key=passed)
         return self.append(declare_key(node, key))
 

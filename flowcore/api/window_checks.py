@@ -10,7 +10,7 @@ from typing import Any
 from flowcore.api.checks import refuse
 from flowcore.api.expressions import Expression
 from flowcore.api.functions import require_function
-from flowcore.api.operators import Aggregate, Apply, MapBatches, Operator, Read, topic_of, upstream
+from flowcore.api.operators import Operator, Read, topic_of, upstream
 from flowcore.api.window_assigners import GapColumn
 from flowcore.process import KeyedProcessFunction
 from flowcore.windows import (
@@ -150,7 +150,7 @@ def _require_watermarks(node: Operator, name: str) -> None:
     for each in upstream(node):
         if each.bounded:
             continue
-        if isinstance(each, (Aggregate, Apply, MapBatches)):
+        if not each.keeps_timestamps:
             refuse(
                 f"operator {name!r} uses event time, and downstream of {each.name!r} a record has no "
                 f"timestamp of its own: it would belong to no window; put {name!r} before {each.name!r}, or "

@@ -10,9 +10,9 @@ from flowcore.api import checks, window_checks
 from flowcore.api.expressions import Expression
 from flowcore.api.functions import require_function
 from flowcore.api.schema import Schema
-from flowcore.api.stateful import WINDOW_COLUMNS, Window
 from flowcore.api.stream_core import StreamCore
 from flowcore.api.window_aggregates import parse_window_aggregates
+from flowcore.api.window_operator import WINDOW_COLUMNS, Window
 from flowcore.errors import PlanError
 from flowcore.windows import AggregateFunction, ProcessFunction, WindowAggregate, WindowProcess, WindowReduce
 from flowcore.windows.built_in import BuiltIns

@@ -17,7 +17,7 @@ from flowcore.metrics.dagster import Figure, figures, plotted
 from flowcore.metrics.health import markdown, tables
 from flowcore.metrics.progress import FlowProgress
 from flowcore.planner.plan import Plan
-from flowcore.planner.rules.lineage import column_lineage
+from flowcore.planner.rules.lineage import trace_columns
 from flowcore.spark.results.manifest import Manifest, Table
 from flowcore.spark.results.store import version_time_s
 from flowcore.spark.run.bounded_stages import StageProgress
@@ -68,7 +68,7 @@ def table_metadata(table: Table, folder: Path, operator: Operator, flow: str) ->
     lineage = TableColumnLineage(
         {
             column: [TableColumnDep(asset_key(flow, source), name) for source, name in origins]
-            for column, origins in column_lineage(operator).items()
+            for column, origins in trace_columns(operator).items()
         }
     )
     return {

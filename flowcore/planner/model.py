@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from flowcore.api.connectors import KafkaTopic
+from flowcore.api.decisions import Decision
 from flowcore.api.operators import ChainOperator, KeyedProcess, Operator, Read, Write, topic_of
 from flowcore.flush.config import BufferOutput
 
 __all__ = [
     "BoundedStage",
     "Chain",
-    "Decision",
     "Edge",
     "Flush",
     "FlushWay",
@@ -28,21 +28,10 @@ Mode = Literal["realtime", "micro-batch", "slice"]
 FlushWay = Literal["off", "trigger", "key-groups", "with"]
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """What was decided, and why.
-
-    Attributes:
-        value: The outcome.
-        reasons: Why it is so.
-        change: What a user could change to get the faster one, if there is one.
-    """
-
-    value: str
-    reasons: tuple[str, ...]
-    change: tuple[str, ...] = ()
-
-
+_EACH_BATCH = Decision("after each batch", ())
+_WHILE_LAGGING = Decision("while a source lags", ())
+_NO = Decision("no", ())
+_OFF = Decision("off", ())
 _AT_ONCE = Decision("at once", ("it touches nothing that another stage writes",))
 _NO_CHECKPOINT = Decision("none", ("it is batch: what it leaves is committed as a whole, or not at all",))
 
@@ -216,13 +205,13 @@ class LiveQuery:
     mode: Decision
     split: Decision
     chains: tuple[Chain, ...] = ()
-    checkpoint: Decision = Decision("after each batch", ())
-    backlog: Decision = Decision("while a source lags", ())
-    catch_up: Decision = Decision("no", ())
+    checkpoint: Decision = _EACH_BATCH
+    backlog: Decision = _WHILE_LAGGING
+    catch_up: Decision = _NO
     after: tuple[str, ...] = ()
     start: Decision = _AT_ONCE
     key_groups: int = 16
-    latency: Decision = Decision("off", ())
+    latency: Decision = _OFF
     flushes: tuple[Flush, ...] = ()
 
     @property

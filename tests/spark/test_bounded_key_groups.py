@@ -27,7 +27,6 @@ from flowcore import (
 from flowcore.api.operators import KeyedProcess, Window
 from flowcore.errors import PlanError, RunError
 from flowcore.planner import plan_flow
-from flowcore.planner.rules.forms import form_of
 from flowcore.spark.context import Context
 from flowcore.spark.run.flow import SilentListener, run_stages
 from flowcore.testing.harness import ProcessHarness, WindowHarness
@@ -125,7 +124,7 @@ def test_windows_give_what_the_operator_gives(case: str, run: Run, rows: Rows, v
     stream = WINDOWS[case](lambda windows, **more: read.window(windows, by="key", timestamp="at", **more))
     node = stream.operator
     assert isinstance(node, Window)
-    assert form_of(node).value == "key-group"
+    assert node.compiled().value == "key-group"
     stream.write("out", Parquet("out"))
     run(flow)
     harness = WindowHarness(node.config)

@@ -18,7 +18,6 @@ from flowcore import EndOfStream, Flow, Parquet, Sliding, Tumbling
 from flowcore.api.operators import Window
 from flowcore.elements import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
 from flowcore.errors import RunError
-from flowcore.planner.rules.forms import form_of
 from flowcore.spark.operators import batch
 from flowcore.windows import WindowAssigner
 
@@ -84,7 +83,7 @@ def test_native_windows_start_where_the_assigners_say(spark: SparkSession, windo
     window = stream.window(windows, by="key", timestamp="at").aggregate(total="sum(number)", n="count(*)")
     node = window.operator
     assert isinstance(node, Window)
-    assert form_of(node).value == "native"
+    assert node.compiled().value == "native"
     frame = spark.createDataFrame(rows, ROWS).repartition(3)
     result = batch.output(node, {node.inputs[0]: frame})
     assert result.columns == list(node.columns)

@@ -6,8 +6,9 @@ query's records backlog; they are news when all inputs have said so (`flowcore.b
 
 from __future__ import annotations
 
+from flowcore.api.decisions import Decision
 from flowcore.backlog import CheckpointInterval, Thresholds
-from flowcore.planner.model import Decision, LiveQuery, Mode
+from flowcore.planner.model import LiveQuery, Mode
 from flowcore.settings import Settings
 
 __all__ = ["backlog_interval", "decide_backlog", "decide_catch_up", "thresholds"]

@@ -6,8 +6,9 @@ nobody needs. Nothing is flushed where no operator asks for it.
 
 from __future__ import annotations
 
+from flowcore.api.decisions import Decision
 from flowcore.durations import show_duration
-from flowcore.planner.model import Decision, LiveQuery
+from flowcore.planner.model import LiveQuery
 from flowcore.settings import Settings
 
 __all__ = ["decide_checkpoint"]

@@ -10,58 +10,14 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import zip_longest
-from typing import assert_never
 
-from flowcore.api.operators import (
-    Aggregate,
-    Apply,
-    CoGroup,
-    Filter,
-    FlatMap,
-    Join,
-    KeyedProcess,
-    Map,
-    MapBatches,
-    Operator,
-    Read,
-    Select,
-    SideOutput,
-    Union,
-    Where,
-    Window,
-    WithColumns,
-    Write,
-    topic_of,
-)
-from flowcore.planner.describe_windows import kept_by_key
+from flowcore.api.node import KeptState
+from flowcore.api.operators import Operator, topic_of
 from flowcore.planner.model import LiveQuery
 
-__all__ = ["CheckpointNeeds", "KeptState", "derive_needs", "differences"]
-
-
-@dataclass(frozen=True, slots=True)
-class KeptState:
-    """What an operator keeps from one batch to the next.
-
-    Attributes:
-        operator: Its name, for a reader; another name is not another state.
-        kind: What keeps it, and so in which format.
-        keys: The columns that it is kept by.
-        values: What is kept of each key.
-        key_groups: Into how many groups keys are hashed, None where Spark keeps it by key.
-    """
-
-    operator: str
-    kind: str
-    keys: tuple[str, ...]
-    values: tuple[str, ...]
-    key_groups: int | None = None
-
-    def __str__(self) -> str:
-        groups = f" in {self.key_groups} key groups" if self.key_groups is not None else ""
-        return f"{', '.join(self.values) or 'its keys'} by {', '.join(self.keys) or 'nothing'}{groups}"
+__all__ = ["CheckpointNeeds", "derive_needs", "differences"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +40,7 @@ class CheckpointNeeds:
 
 
 BACKLOG = "its own backlog"
-_HELD_BACK = "the latest output until a flush"
+_BUFFERED = "the latest output until a flush"
 
 
 def derive_needs(query: LiveQuery) -> CheckpointNeeds:
@@ -117,24 +73,10 @@ def _names(sources: tuple[str, ...]) -> str:
 
 
 def _state(node: Operator, query: LiveQuery) -> KeptState | None:
-    held_back = query.buffer is not None and query.buffer.operator is node
-    match node:
-        case _ if held_back and not isinstance(node, Window | KeyedProcess):
-            key = (query.buffer.key if query.buffer else None) or ()
-            return KeptState(node.name, "buffer", key, (_HELD_BACK, *node.columns), query.key_groups)
-        case Aggregate():
-            values = tuple(expression.text for _, expression in node.aggregates)
-            return KeptState(node.name, "aggregate", node.by, values)
-        case Window() | KeyedProcess():
-            kind = "window" if isinstance(node, Window) else "process"
-            values = (kept_by_key(node), *([_HELD_BACK] if held_back else []))
-            return KeptState(node.name, kind, node.by, values, query.key_groups)
-        case Apply():
-            return None  # only Spark can tell; see flowcore.spark.checkpoint.state_types
-        case (
-            Read() | Select() | WithColumns() | Where() | Join() | Union() | Write()
-            | Map() | Filter() | FlatMap() | MapBatches() | CoGroup() | SideOutput()
-        ):  # fmt: skip
-            return None
-        case _:
-            assert_never(node)
+    state = node.kept_state(query.key_groups)
+    if query.buffer is None or query.buffer.operator is not node:
+        return state
+    if state is not None:
+        return replace(state, values=(*state.values, _BUFFERED))
+    values = (_BUFFERED, *node.columns)
+    return KeptState(node.name, "buffer", query.buffer.key or (), values, query.key_groups)

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping, Sequence
 
 from flowcore.api.attributes import OperatorAttributes
+from flowcore.api.decisions import Decision
 from flowcore.api.operators import (
     ChainOperator,
     KeyedProcess,
@@ -21,7 +22,7 @@ from flowcore.api.operators import (
     PythonOperator,
     SideOutput,
 )
-from flowcore.planner.model import Chain, Decision
+from flowcore.planner.model import Chain
 
 __all__ = ["build_chains", "copy_between"]
 
@@ -118,15 +119,11 @@ def _chain(head: ChainOperator, readers: Mapping[Operator, list[Operator]], reus
 
 
 def _between(sender: ChainOperator, receiver: ChainOperator, reuse: bool) -> Decision:
-    if _puts_out_batches(sender):
+    if sender.emits_batches:
         return Decision("reuse", (f"{sender.name} puts out Arrow batches, which cannot be changed",))
     return copy_between(
         sender.attributes(), receiver.attributes(), names=(sender.name, receiver.name), object_reuse=reuse
     )
-
-
-def _puts_out_batches(node: ChainOperator) -> bool:
-    return isinstance(node, MapBatches) or (isinstance(node, KeyedProcess) and node.function.by_batch())
 
 
 def _way_out(node: ChainOperator, reuse: bool) -> Decision:

@@ -7,30 +7,28 @@ goes what the function was given.
 
 from __future__ import annotations
 
+from flowcore.api.decisions import Decision
 from flowcore.api.operators import (
-    KeyedProcess,
     MapBatches,
     Operator,
     PythonOperator,
     Read,
     StatefulOperator,
-    Window,
     topic_of,
     upstream,
 )
-from flowcore.planner.model import BoundedStage, Decision, LiveQuery
+from flowcore.planner.model import BoundedStage, LiveQuery
 
 __all__ = ["decide_failure", "select_dead_letter_sources"]
 
 
 def decide_failure(node: Operator, runs: BoundedStage | LiveQuery) -> Decision | None:
     """``"dead letter"``, or that it stops what runs it; None for what is no Python function."""
-    by_key = isinstance(node, KeyedProcess) or (isinstance(node, Window) and _asks_a_function(node))
-    if not isinstance(node, PythonOperator) and not by_key:
+    if not node.calls_user_functions:
         return None
     if isinstance(runs, BoundedStage):
         return Decision("stops the stage", ("a result is complete, or it is none",))
-    if by_key:
+    if isinstance(node, StatefulOperator):
         return _of_key_group(node, runs, "what the function was given")
     batched = [each.name for each in upstream(node) if isinstance(each, MapBatches) and not each.bounded]
     if batched:
@@ -94,8 +92,3 @@ def _of_key_group(node: Operator, query: LiveQuery, content: str) -> Decision:
     )
     undone = "" if isinstance(node, PythonOperator) else ", and what the call changed is undone"
     return Decision("dead letter", (f"{content} goes to {names}{undone}", *but))
-
-
-def _asks_a_function(node: Window) -> bool:
-    """A user's function, trigger or evictor may be asked."""
-    return bool(node.functions) or node.config.trigger is not None or node.config.evictor is not None

@@ -30,6 +30,7 @@ _FORMER_NAMES = {
     "WindowReduce": "Reduce",
 }
 """Classes of flowcore under the names that committed results know: a new name does not run a stage again."""
+_OF_EVERY_OPERATOR = frozenset(field.name for field in fields(Operator))
 _CONSTANTS = (type(None), bool, int, float, str, bytes, tuple, frozenset, list, set, dict)
 
 

@@ -15,24 +15,12 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import replace
 
-from flowcore.api.checks import pass_key
-from flowcore.api.flushing import find_obstacle, flush_key
-from flowcore.api.operators import (
-    Aggregate,
-    Filter,
-    Join,
-    Map,
-    Operator,
-    Select,
-    StatefulOperator,
-    Where,
-    WithColumns,
-    upstream,
-)
+from flowcore.api.decisions import Decision
+from flowcore.api.operators import Operator, upstream
 from flowcore.durations import MILLISECOND
 from flowcore.errors import PlanError
 from flowcore.flush.config import BufferOutput
-from flowcore.planner.model import Decision, Flush, LiveQuery
+from flowcore.planner.model import Flush, LiveQuery
 from flowcore.planner.rules.flush_chains import Arrival, Place, arrival, find_flushed_topics, order_by_topics
 from flowcore.planner.rules.flush_reasons import (
     ONE_STATE,
@@ -52,7 +40,7 @@ __all__ = ["decide_flushes", "own_buffer", "select_buffered"]
 def select_buffered(operators: Iterable[Operator], settings: Settings) -> frozenset[Operator]:
     """The operators that have an interval and allow it."""
     return frozenset(
-        node for node in operators if interval_of(node, settings) and find_obstacle(node) is None
+        node for node in operators if interval_of(node, settings) and node.flush_obstacle() is None
     )
 
 
@@ -62,7 +50,7 @@ def own_buffer(path: Iterable[Operator], held: Container[Operator]) -> Operator 
     It is the first one that is held back, where no operator keeps state.
     """
     live = [node for node in path if not node.bounded]
-    if any(isinstance(node, Aggregate | StatefulOperator) for node in live):
+    if any(node.keeps_state for node in live):
         return None
     return next((node for node in live if node in held), None)
 
@@ -109,43 +97,31 @@ def _held(
         )
     if front is not None:
         first = decided[front]
-        return Flush(node, "with", with_front(node, first, settings), flush_key(node), first.config, front)
+        return Flush(node, "with", with_front(node, first, settings), node.buffer_key, first.config, front)
     if state is not None and state is not node:
         return _second_state(node, state)
     config = _config(node, settings)
     in_time = arriving is not None and arriving.interval_ms >= interval_of(node, settings)
-    if isinstance(node, Aggregate) and arriving and in_time and query.mode.value != "slice":
+    if node.emits_once_a_batch and arriving and in_time and query.mode.value != "slice":
         config = replace(config, interval_ms=arriving.gathered_ms)
         decision = after_arrival(node, arriving, settings)
-        return Flush(node, "trigger", decision, flush_key(node), config, arriving.after)
-    if isinstance(node, Aggregate):
-        return Flush(node, "trigger", by_trigger(node, query, config, settings), flush_key(node), config)
-    return Flush(node, "key-groups", by_key_group(node, query, config, settings), flush_key(node), config)
+        return Flush(node, "trigger", decision, node.buffer_key, config, arriving.after)
+    if node.emits_once_a_batch:
+        return Flush(node, "trigger", by_trigger(node, query, config, settings), node.buffer_key, config)
+    return Flush(node, "key-groups", by_key_group(node, query, config, settings), node.buffer_key, config)
 
 
 def _state(query: LiveQuery) -> Operator | None:
-    return next((n for n in query.operators if isinstance(n, Aggregate | StatefulOperator)), None)
+    return next((n for n in query.operators if n.keeps_state), None)
 
 
 def _front(node: Operator, decided: Mapping[Operator, Flush]) -> Operator | None:
     """What is flushed in front of it, if from there on one record gives at most one, of the same key."""
-    while node.inputs and _one_to_one(node):
+    while node.inputs and node.keeps_keys_apart:
         node = node.inputs[0]
         if node in decided and decided[node].way != "off":
             return node
     return None
-
-
-def _one_to_one(node: Operator) -> bool:
-    match node:
-        case Select() | WithColumns() | Where() | Filter():
-            return node.key is not None
-        case Join():
-            return node.how in ("semi", "anti")
-        case Map():
-            return node.key is not None and node.key == pass_key(node.inputs[0], node.passes)
-        case _:
-            return False
 
 
 def _second_state(node: Operator, state: Operator) -> Flush:
@@ -165,7 +141,7 @@ def _config(node: Operator, settings: Settings) -> BufferOutput:
     backlog_ms = settings.backlog_flush_interval // MILLISECOND
     return BufferOutput(
         interval_ms=interval_ms,
-        keyed=bool(flush_key(node)),
+        keyed=bool(node.buffer_key),
         memory_buffer_only=settings.flush_memory_only,
         max_entries=settings.cache_entries,
         backlog_interval_ms=max(backlog_ms, interval_ms) if backlog_ms else None,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from flowcore.api.flushing import find_obstacle, flush_key
-from flowcore.api.operators import Aggregate, Operator, PythonOperator
+from flowcore.api.decisions import Decision
+from flowcore.api.operators import Operator, PythonOperator
 from flowcore.durations import MILLISECOND, show_duration
 from flowcore.flush.config import BufferOutput
-from flowcore.planner.model import Decision, Flush, LiveQuery
+from flowcore.planner.model import Flush, LiveQuery
 from flowcore.planner.rules.flush_chains import Arrival
 from flowcore.settings import Settings
 
@@ -36,7 +36,7 @@ def why_held(node: Operator, settings: Settings) -> str:
 
 def off(node: Operator, query: LiveQuery, settings: Settings) -> Decision:
     """Why nothing is held back, and what would change that."""
-    found = find_obstacle(node)
+    found = node.flush_obstacle()
     if found is not None and not found.change:
         return Decision("off", (found.why,))
     unset = "flush=0 is declared with it" if node.flush_ms == 0 else "no flush interval is set"
@@ -45,7 +45,7 @@ def off(node: Operator, query: LiveQuery, settings: Settings) -> Decision:
     if found is not None:
         reasons.append(found.why)
         change.append(found.change)
-    elif isinstance(node, Aggregate) and query.mode.value != "realtime":
+    elif node.emits_once_a_batch and query.mode.value != "realtime":
         reasons.append("the query's own trigger already gives one output for each key and batch")
     return Decision("off", tuple(reasons), tuple(change))
 
@@ -64,7 +64,7 @@ def with_front(node: Operator, front: Flush, settings: Settings) -> Decision:
     return Decision(f"with {name}", tuple(reasons), (f"give {name} flush={show_ms(wanted_ms)}",))
 
 
-def by_trigger(node: Aggregate, query: LiveQuery, config: BufferOutput, settings: Settings) -> Decision:
+def by_trigger(node: Operator, query: LiveQuery, config: BufferOutput, settings: Settings) -> Decision:
     """Batches as far apart as the interval are enough."""
     reasons = [why_held(node, settings), _replaces(node)]
     once = f"{node.name} is Spark's own aggregate, which puts out once for each key and batch"
@@ -79,7 +79,7 @@ def by_trigger(node: Aggregate, query: LiveQuery, config: BufferOutput, settings
     return Decision(f"every {show_ms(config.interval_ms)}, by the trigger", tuple(reasons))
 
 
-def after_arrival(node: Aggregate, arriving: Arrival, settings: Settings) -> Decision:
+def after_arrival(node: Operator, arriving: Arrival, settings: Settings) -> Decision:
     """What it reads has been held back already."""
     name = arriving.after.name if arriving.after else f"topic {arriving.topic}"
     reasons = (
@@ -119,7 +119,7 @@ def _of_slice(config: BufferOutput) -> str:
 
 
 def _replaces(node: Operator) -> str:
-    key = flush_key(node)
+    key = node.buffer_key
     place = f"of the same {', '.join(key)}" if key else "as it is made in one place"
     return f"its later output replaces the earlier one {place}"
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from flowcore.api.operators import Apply, Read, Write, topic_of
+from flowcore.api.decisions import Decision
+from flowcore.api.operators import Read, Write, topic_of
 from flowcore.durations import show_duration
-from flowcore.planner.model import Decision, LiveQuery
+from flowcore.planner.model import LiveQuery
 from flowcore.settings import Settings
 
 __all__ = ["can_carry_markers", "decide_latency"]
@@ -40,7 +41,7 @@ def _obstacles(query: LiveQuery) -> Iterator[tuple[str, str]]:
     if not query.sinks:
         yield "it writes nothing but dead letters", ""
     for node in query.operators:
-        if isinstance(node, Apply):
+        if node.takes_whole_frame:
             yield (
                 f"{node.name} is a DataFrame function, which would be given the markers as records",
                 f"say {node.name} in Spark SQL (select, with_columns, where, aggregate)",

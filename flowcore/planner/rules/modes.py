@@ -8,22 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from flowcore.api.operators import (
-    Aggregate,
-    Apply,
-    KeyedProcess,
-    Operator,
-    PythonOperator,
-    Read,
-    Union,
-    Window,
-    Write,
-    topic_of,
-    upstream,
-)
-from flowcore.api.value_formats import runs_in_python
+from flowcore.api.decisions import Decision, Obstacle
+from flowcore.api.operators import Operator, PythonOperator, Read, Union, Write, topic_of, upstream
 from flowcore.errors import PlanError
-from flowcore.planner.model import Decision, Mode
+from flowcore.planner.model import Mode
 from flowcore.planner.rules.timestamps import brings_watermarks
 
 __all__ = ["choose_mode"]
@@ -45,7 +33,7 @@ def choose_mode(
     """
     holding = {node: why for node, why in (held or {}).items() if node in operators}
     found = (*_obstacles(operators), *_flushes(holding, requested))
-    obstacles = tuple(what for what, _ in found)
+    obstacles = tuple(each.why for each in found)
     if requested == "slice":
         return Decision("slice", ("asked for: catch up, then stop",))
     if requested == "micro-batch":
@@ -58,40 +46,23 @@ def choose_mode(
             "change that, or run it with --mode micro-batch"
         )
         raise PlanError(msg)
-    return Decision("micro-batch", obstacles, tuple(dict.fromkeys(change for _, change in found)))
+    return Decision("micro-batch", obstacles, tuple(dict.fromkeys(each.change for each in found)))
 
 
-def _obstacles(operators: tuple[Operator, ...]) -> Iterator[tuple[str, str]]:
+def _obstacles(operators: tuple[Operator, ...]) -> Iterator[Obstacle]:
     """What stands in the way, and what to do about it."""
     watermarked = brings_watermarks(operators)
     for node in operators:
+        own = tuple(node.realtime_obstacles())
+        yield from own
         match node:
-            case Read() | Write() if topic_of(node) is None:
-                yield f"{node.name} is not a Kafka topic", f"let {node.name} be a KafkaTopic"
-            case Read() | Write() if (topic := topic_of(node)) and runs_in_python(topic):
-                yield (
-                    f"format {topic.format!r} of {node.name} runs in Python",
-                    f"give {node.name} a format that Spark has itself, such as json, avro or raw",
-                )
-            case Write() if (
-                watermarked and (topic := topic_of(node)) and topic.elements in ("tagged", "auto")
-            ):
-                yield (
+            case Write() if watermarked and not own and _takes_watermarks(node):
+                yield Obstacle(
                     f"{node.name} writes watermarks, which leave between two batches",
                     f"give the topic of {node.name} elements='plain', if nobody reads its watermarks",
                 )
-            case Apply(realtime=False):
-                yield (
-                    f"{node.name} is a DataFrame function that does not declare realtime=True",
-                    f"declare realtime=True on {node.name}, if Spark's real-time mode allows what it does",
-                )
-            case Window() | KeyedProcess():
-                yield (
-                    f"{node.name} keeps its state by key group, in Python workers",
-                    f"use aggregate(by=...) instead of {node.name}, if its windows and timers are not needed",
-                )
             case Union() if _shared_source(node):
-                yield (
+                yield Obstacle(
                     f"{node.name} unites two reads of one topic, which real-time mode refuses; read it once",
                     f"read the topic of {node.name} once",
                 )
@@ -100,19 +71,19 @@ def _obstacles(operators: tuple[Operator, ...]) -> Iterator[tuple[str, str]]:
     python = [node.name for node in operators if isinstance(node, PythonOperator)]
     if python:
         names = ", ".join(python)
-        yield (
+        yield Obstacle(
             f"{names} {'are Python functions' if len(python) > 1 else 'is a Python function'}",
             f"say {names} in Spark SQL (select, with_columns, where), or keep Python in another flow",
         )
 
 
-def _flushes(held: Mapping[Operator, str], requested: Mode | None) -> Iterator[tuple[str, str]]:
+def _flushes(held: Mapping[Operator, str], requested: Mode | None) -> Iterator[Obstacle]:
     """Results that leave once in an interval, which real-time mode cannot do."""
     for node, why in held.items():
         # Anything else that is held back stands in the way anyway.
-        if isinstance(node, Aggregate) and (requested != "realtime" or node.flush_ms):
+        if node.emits_once_a_batch and (requested != "realtime" or node.flush_ms):
             insist = "" if node.flush_ms else ", or ask for --mode realtime, which does without the interval"
-            yield (
+            yield Obstacle(
                 f"{node.name} is to leave once in an interval ({why}), and in real time each change leaves",
                 f"give {node.name} flush=timedelta(0){insist}",
             )
@@ -122,3 +93,8 @@ def _shared_source(union: Union) -> bool:
     reads = {node for node in upstream(union) if isinstance(node, Read) and not node.bounded}
     topics = [(topic.servers, topic.name) for read in reads if (topic := topic_of(read))]
     return len(topics) != len(set(topics))
+
+
+def _takes_watermarks(sink: Write) -> bool:
+    topic = topic_of(sink)
+    return topic is not None and topic.elements in ("tagged", "auto")

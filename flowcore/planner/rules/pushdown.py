@@ -15,9 +15,9 @@ import re
 from collections import Counter
 from dataclasses import replace
 
+from flowcore.api.decisions import Decision
 from flowcore.api.functions import is_rich
 from flowcore.api.operators import Filter, Map, Operator, PythonOperator, Where, Write, upstream
-from flowcore.planner.model import Decision
 
 __all__ = ["push_filters"]
 

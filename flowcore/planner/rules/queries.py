@@ -10,24 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from flowcore.api.operators import (
-    Aggregate,
-    Apply,
-    Filter,
-    FlatMap,
-    Join,
-    Map,
-    MapBatches,
-    Operator,
-    PythonOperator,
-    Read,
-    StatefulOperator,
-    Write,
-    topic_of,
-    upstream,
-)
+from flowcore.api.decisions import Decision
+from flowcore.api.operators import Operator, PythonOperator, Read, StatefulOperator, Write, topic_of, upstream
 from flowcore.errors import PlanError
-from flowcore.planner.model import Decision, LiveQuery, LiveStage, Mode
+from flowcore.planner.model import LiveQuery, LiveStage, Mode
 from flowcore.planner.rules.flush import own_buffer, select_buffered
 from flowcore.planner.rules.flush_reasons import why_held
 from flowcore.planner.rules.modes import choose_mode
@@ -70,13 +56,12 @@ def _groups(sinks: Sequence[Write], held: Mapping[Operator, str]) -> list[list[W
 
 
 def _exclusive(sink: Write, held: Mapping[Operator, str]) -> tuple[Operator, ...]:
-    stateful = Aggregate | StatefulOperator
     buffered = own_buffer(upstream(sink), held)
     alone = tuple(
         n for n in upstream(sink)
-        if not n.bounded and (isinstance(n, stateful | Apply) or n is buffered)
+        if not n.bounded and (n.keeps_state or n.takes_whole_frame or n is buffered)
     )  # fmt: skip
-    states = [node.name for node in alone if isinstance(node, stateful)]
+    states = [node.name for node in alone if node.keeps_state]
     if len(states) > 1:
         msg = (
             f"sink {sink.name!r} is behind the operators {' and '.join(map(repr, states))}, each with state: "
@@ -95,7 +80,7 @@ def _sources(sinks: Sequence[Write]) -> set[Operator]:
 def _query(sinks: Sequence[Write], requested: Mode | None, held: Mapping[Operator, str]) -> LiveQuery:
     live = tuple(node for node in upstream(*sinks) if not node.bounded)
     alone = _exclusive(sinks[0], held)
-    results = tuple(dict.fromkeys(node.inputs[1] for node in live if isinstance(node, Join)))
+    results = tuple(dict.fromkeys(parent for node in live for parent in node.inputs if parent.bounded))
     sources = [node for node in live if isinstance(node, Read)]
     if alone:
         reason = f"{alone[-1].name} {_kind(alone[-1])}, which nothing else can share a query with"
@@ -115,15 +100,11 @@ def _query(sinks: Sequence[Write], requested: Mode | None, held: Mapping[Operato
 
 
 def _kind(node: Operator) -> str:
-    match node:
-        case Apply():
-            return "is a DataFrame function"
-        case Write():
-            return "writes files"
-        case Map() | Filter() | FlatMap() | MapBatches():
-            return "has a buffer behind it"
-        case _:
-            return "keeps state"
+    if node.keeps_state:
+        return "keeps state"
+    if isinstance(node, Write):
+        return "writes files"
+    return "is a DataFrame function" if node.takes_whole_frame else "has a buffer behind it"
 
 
 def _with_dead_letters(queries: list[LiveQuery], requested: Mode | None) -> tuple[LiveQuery, ...]:
@@ -143,10 +124,12 @@ def _with_dead_letters(queries: list[LiveQuery], requested: Mode | None) -> tupl
 
 def _lets_pass(query: LiveQuery) -> bool:
     """Bad records can pass by what keeps state; past Python functions their bytes would be lost."""
-    if any(isinstance(node, Aggregate | Apply | PythonOperator) for node in query.operators):
+    states = [node for node in query.operators if node.keeps_state]
+    if not states or not all(isinstance(node, StatefulOperator) for node in states):
         return False
-    by_key = any(isinstance(node, StatefulOperator) for node in query.operators)
-    return by_key and all(topic_of(sink) is not None for sink in query.sinks)
+    if any(node.takes_whole_frame or isinstance(node, PythonOperator) for node in query.operators):
+        return False
+    return all(topic_of(sink) is not None for sink in query.sinks)
 
 
 def _dead_letter_query(source: Read, requested: Mode | None) -> LiveQuery:

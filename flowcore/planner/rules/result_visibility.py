@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from flowcore.planner.model import BoundedStage, Decision, LiveQuery
+from flowcore.api.decisions import Decision
+from flowcore.planner.model import BoundedStage, LiveQuery
 from flowcore.settings import Settings
 
 __all__ = ["set_start"]

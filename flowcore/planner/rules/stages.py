@@ -14,8 +14,9 @@ from dataclasses import replace
 from pathlib import PurePath
 
 from flowcore.api.connectors import Frame, KafkaTopic
+from flowcore.api.decisions import Decision
 from flowcore.api.operators import Operator, Read, Write, upstream
-from flowcore.planner.model import BoundedStage, Decision, Result
+from flowcore.planner.model import BoundedStage, Result
 
 __all__ = ["build_bounded_stages", "find_results"]
 

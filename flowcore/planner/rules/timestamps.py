@@ -14,10 +14,11 @@ from collections.abc import Collection, Iterable, Mapping
 from datetime import timedelta
 
 from flowcore.api.connectors import KafkaTopic
-from flowcore.api.operators import Operator, Read, Window, Write, topic_of, upstream
+from flowcore.api.decisions import Decision
+from flowcore.api.operators import Operator, Read, Write, topic_of, upstream
 from flowcore.durations import show_duration
 from flowcore.errors import PlanError
-from flowcore.planner.model import Decision, Edge, LiveQuery, PlanData
+from flowcore.planner.model import Edge, LiveQuery, PlanData
 from flowcore.settings import Settings
 from flowcore.watermarks import WatermarkStrategy
 from flowcore.watermarks.strategies import PeriodicFunction
@@ -117,7 +118,7 @@ def dated_sources(operators: Iterable[Operator]) -> frozenset[Read]:
 
     Windows by the clock and global ones do not, nor does a process function.
     """
-    windows = [node for node in operators if isinstance(node, Window) and node.config.has_lateness]
+    windows = [node for node in operators if node.needs_timestamps]
     return frozenset(node for node in upstream(*windows) if isinstance(node, Read) and not node.bounded)
 
 

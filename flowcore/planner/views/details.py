@@ -11,25 +11,29 @@ from dataclasses import dataclass
 
 from flowcore.api.attributes import OperatorAttributes
 from flowcore.api.connectors import KafkaTopic
+from flowcore.api.decisions import Decision
 from flowcore.api.operators import (
-    Apply,
     Operator,
     PythonOperator,
     Read,
     SideOutput,
     StatefulOperator,
-    Window,
     Write,
     topic_of,
 )
-from flowcore.api.value_formats import runs_in_python
-from flowcore.planner.model import BoundedStage, Chain, Decision, Flush, LiveQuery, PlanData
-from flowcore.planner.rules.at_end import output_time
-from flowcore.planner.rules.columns import columns_read, find_used_columns
+from flowcore.planner.model import BoundedStage, Chain, Flush, LiveQuery, PlanData
+from flowcore.planner.rules.columns import find_used_columns
 from flowcore.planner.rules.failures import decide_failure
-from flowcore.planner.rules.forms import form_of, late_of, state_of
 
-__all__ = ["EdgeDetail", "OperatorDetail", "PartDetail", "collect_details", "end_name"]
+__all__ = [
+    "EdgeDetail",
+    "OperatorDetail",
+    "PartDetail",
+    "collect_details",
+    "describe",
+    "end_name",
+    "find_placed_state",
+]
 
 _BATCH = Decision("none", ("rows of a table are no stream elements",))
 _PIPELINED = Decision("pipelined", ("both ends run in the same job",))
@@ -121,40 +125,34 @@ def _operator(node: Operator, runs: BoundedStage | LiveQuery, place: Decision | 
     return OperatorDetail(
         node=node,
         compiled=_compiled(node, runs.chains),
-        output=output_time(node),
+        output=node.emission(),
         flush=_flush(node, runs),
         failure=decide_failure(node, runs),
         place=place,
-        state=state_of(node, runs) if isinstance(node, StatefulOperator) else None,
-        late=late_of(node) if isinstance(node, Window) else None,
+        state=find_placed_state(node, runs),
+        late=node.late_records(),
         alignment=_alignment(node),
         attributes=attributes,
-        unknown=node.unknown(),
+        unknown=node.undeclared_attributes(),
     )
 
 
+def find_placed_state(node: Operator, runs: BoundedStage | LiveQuery) -> Decision | None:
+    """In how many key groups an operator keeps its state, None where it keeps none by key group."""
+    if isinstance(node, StatefulOperator) and isinstance(runs, LiveQuery):
+        return node.placed_state(runs.key_groups)
+    return None
+
+
 def _compiled(node: Operator, chains: tuple[Chain, ...]) -> Decision:
-    topic = topic_of(node)
-    if isinstance(node, PythonOperator):
-        chain = next(chain for chain in chains if node in chain.operators)
-        return Decision(
-            "python chain",
-            (f"a Python function runs in a worker, in one call for {chain.name}",),
-            ("say it in Spark SQL: select, with_columns, where",),
-        )
-    if isinstance(node, StatefulOperator):
-        return form_of(node)
-    if isinstance(node, SideOutput):
-        return Decision("with its operator", (f"it leaves {node.inputs[0].name} beside its results",))
-    if isinstance(node, Apply):
-        return Decision("dataframe function", ("it is called once, with the DataFrame",))
-    if topic is not None and runs_in_python(topic):
-        return Decision(
-            "python",
-            (f"Spark has no expression for the format {topic.format!r}",),
-            ("use a format that Spark has itself, such as json, avro or raw",),
-        )
-    return Decision("native", ("Spark has an expression for it",))
+    if not isinstance(node, PythonOperator):
+        return node.compiled()
+    chain = next(chain for chain in chains if node in chain.operators)
+    return Decision(
+        "python chain",
+        (f"a Python function runs in a worker, in one call for {chain.name}",),
+        ("say it in Spark SQL: select, with_columns, where",),
+    )
 
 
 def _alignment(node: Operator) -> Decision | None:
@@ -188,7 +186,7 @@ def _edges(plan: PlanData, runs: BoundedStage | LiveQuery) -> Iterator[EdgeDetai
         if isinstance(node, Read) and topic is not None:
             yield _outside(topic, node, elements[topic, node])
         for parent in dict.fromkeys(node.inputs):
-            read = columns_read(node, used[node])
+            read = node.columns_read(used[node])
             crossing = node.columns if isinstance(node, SideOutput) else parent.columns
             columns = tuple(column for column in crossing if column.lower() in read)
             blocking = parent.bounded and not node.bounded
@@ -219,6 +217,11 @@ def _copy(sender: Operator, receiver: Operator, runs: BoundedStage | LiveQuery) 
     if isinstance(sender, StatefulOperator) or isinstance(receiver, StatefulOperator):
         return Decision("none", ("what crosses is columns",))
     return Decision("none", ("neither end is a Python function",))
+
+
+def describe(node: Operator) -> str:
+    """An operator in one line: its name, its inputs, what it does."""
+    return f"{node.name} <- {', '.join(parent.name for parent in node.inputs) or '.'}: {node.describe()}"
 
 
 def end_name(end: Operator | KafkaTopic) -> str:

@@ -5,10 +5,17 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from flowcore.planner.describe import describe
-from flowcore.planner.model import BoundedStage, Chain, Decision, Flush, LiveQuery, PlanData
+from flowcore.api.decisions import Decision
+from flowcore.planner.model import BoundedStage, Chain, Flush, LiveQuery, PlanData
 from flowcore.planner.rules.compatibility import derive_needs
-from flowcore.planner.views.details import EdgeDetail, OperatorDetail, PartDetail, collect_details, end_name
+from flowcore.planner.views.details import (
+    EdgeDetail,
+    OperatorDetail,
+    PartDetail,
+    collect_details,
+    describe,
+    end_name,
+)
 
 __all__ = ["render_json"]
 

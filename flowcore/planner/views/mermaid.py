@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping
 
 from flowcore.api.connectors import KafkaTopic
 from flowcore.api.operators import Operator, PythonOperator, Read, Write
-from flowcore.planner.describe import what
 from flowcore.planner.model import BoundedStage, PlanData
 from flowcore.planner.views.details import EdgeDetail, OperatorDetail, PartDetail, collect_details
 
@@ -77,7 +76,7 @@ def _node(detail: OperatorDetail) -> str:
     outcomes = [detail.compiled.value]
     if not isinstance(node, Write):
         outcomes += [f"out {detail.output.value}", f"flush {detail.flush.decision.value}"]
-    lines = [f"{node.name}: {what(node)}", "; ".join(outcomes)]
+    lines = [f"{node.name}: {node.describe()}", "; ".join(outcomes)]
     text = _quoted("<br>".join(_escaped(line) for line in lines))
     match node:
         case Read() | Write():

@@ -12,7 +12,6 @@ from html import escape
 
 from flowcore.api.connectors import KafkaTopic
 from flowcore.api.operators import Operator, PythonOperator, Read, Write
-from flowcore.planner.describe import what
 from flowcore.planner.model import BoundedStage, PlanData
 from flowcore.planner.views.details import EdgeDetail, PartDetail, collect_details
 
@@ -119,9 +118,9 @@ def _operator(node: Operator, box: _Box) -> Iterator[str]:
     kind = (
         "end" if isinstance(node, (Read, Write)) else "python" if isinstance(node, PythonOperator) else "node"
     )
-    yield f"<g><title>{escape(f'{node.name}: {what(node)}')}</title>"
+    yield f"<g><title>{escape(f'{node.name}: {node.describe()}')}</title>"
     yield f'<rect class="{kind}" x="{x}" y="{y}" width="{_WIDTH}" height="{_HEIGHT}" rx="4"/>'
-    yield from _text((node.name, what(node)), x + 8, y + 19, _LETTERS)
+    yield from _text((node.name, node.describe()), x + 8, y + 19, _LETTERS)
     yield "</g>"
 
 

@@ -5,12 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict
 
+from flowcore.api.decisions import Decision
 from flowcore.api.operators import StatefulOperator
-from flowcore.planner.describe import describe
-from flowcore.planner.model import BoundedStage, Chain, Decision, Edge, LiveQuery, PlanData
+from flowcore.planner.model import BoundedStage, Chain, Edge, LiveQuery, PlanData
 from flowcore.planner.rules.compatibility import derive_needs
-from flowcore.planner.rules.forms import form_of, state_of
-from flowcore.planner.views.details import EdgeDetail, OperatorDetail, PartDetail, collect_details
+from flowcore.planner.views.details import (
+    EdgeDetail,
+    OperatorDetail,
+    PartDetail,
+    collect_details,
+    describe,
+    find_placed_state,
+)
 
 __all__ = ["render_text"]
 
@@ -105,7 +111,7 @@ def _python(runs: BoundedStage | LiveQuery, plan: PlanData) -> Iterator[str]:
         yield from _chain(chain, runs)
     for node in runs.operators:
         if isinstance(node, StatefulOperator):
-            form, state = form_of(node), state_of(node, runs)
+            form, state = node.compiled(), find_placed_state(node, runs)
             yield f"{node.name} is {form.value}{f' in {state.value}' if state else ''} {_why(form)}"
     places = dict(plan.filters)
     yield from (f"{n.name} is done {_because(places[n.name])}" for n in runs.operators if n.name in places)

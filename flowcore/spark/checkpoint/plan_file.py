@@ -15,11 +15,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from flowcore.api.node import KeptState
 from flowcore.api.operators import topic_of
 from flowcore.errors import StateError
 from flowcore.planner.model import LiveQuery
 from flowcore.planner.plan import Plan
-from flowcore.planner.rules.compatibility import CheckpointNeeds, KeptState, derive_needs, differences
+from flowcore.planner.rules.compatibility import CheckpointNeeds, derive_needs, differences
 from flowcore.settings import Settings
 
 __all__ = [

@@ -22,7 +22,6 @@ from flowcore.api.operators import (
     WithColumns,
 )
 from flowcore.errors import PlanError
-from flowcore.planner.rules.forms import form_of
 from flowcore.spark.errors import translate_plan_errors
 from flowcore.spark.frame.sql import quote
 from flowcore.spark.operators.bounded_windows import windowed
@@ -51,7 +50,7 @@ def output(node: Operator, inputs: Mapping[Operator, DataFrame]) -> DataFrame:
                 return _joined(node, *frames)
             case CoGroup():
                 return co_grouped(node, *frames)
-            case Window() if form_of(node).value == "native":
+            case Window() if node.compiled().value == "native":
                 return windowed(node, frames[0])
             case SideOutput(inputs=(Window() as windows,)):  # nothing is late
                 return inputs[windows.inputs[0]].where("false")

@@ -17,7 +17,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType, VariantType
 
 from flowcore.api.operators import KeyedProcess, Operator, Window
-from flowcore.api.stateful import WINDOW_COLUMNS
+from flowcore.api.window_operator import WINDOW_COLUMNS
 from flowcore.chains import DownstreamChain
 from flowcore.keyed import output_columns
 from flowcore.keyed.bounded import BoundedOperator, BoundedRun

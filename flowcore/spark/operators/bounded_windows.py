@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from flowcore.api.operators import KeyedProcess, Window
-from flowcore.api.stateful import WINDOW_COLUMNS
+from flowcore.api.window_operator import WINDOW_COLUMNS
 from flowcore.spark.frame.sql import displayable_timestamp, literal, quote, struct
 from flowcore.spark.operators.by_key import STAMP
 from flowcore.windows import SlidingWindows, TumblingWindows

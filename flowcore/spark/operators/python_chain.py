@@ -17,12 +17,11 @@ from pyspark.sql.types import DataType, IntegerType, StructField, StructType
 
 from flowcore.api.operators import (
     ChainOperator,
-    Filter,
     FlatMap,
     KeyedProcess,
-    Map,
     MapBatches,
     Operator,
+    PythonTransform,
 )
 from flowcore.api.schema import Schema
 from flowcore.chains import (
@@ -34,10 +33,8 @@ from flowcore.chains import (
     PassingChain,
     Receiver,
     Step,
-    StepKind,
 )
 from flowcore.planner.model import Chain
-from flowcore.planner.rules.columns import columns_read
 from flowcore.settings import CheckMode
 from flowcore.spark.frame.branches import Branch, BranchedFrame
 from flowcore.spark.frame.rows import (
@@ -110,7 +107,7 @@ def chained(
         check: Whether functions are watched.
         last: No other chain follows, for whose functions a record would have to keep its message's bytes.
     """
-    reads = columns_read(chain.head, used[chain.head])
+    reads = chain.head.columns_read(used[chain.head])
     inputs = {name: now for name, now in branch.columns.items() if name.lower() in reads}
     there = set(branched.frame.columns)
     of_a_record = [name for name in _OF_A_RECORD if name in there]
@@ -232,7 +229,7 @@ class _SpecWriter:
     def _step(
         self, node: ChainOperator, given: Mapping[str, DataType], *, multiplied: bool, batched: bool
     ) -> Step:
-        types = given if isinstance(node, Filter) else types_of(node.schema)
+        types = types_of(node.schema) if isinstance(node, PythonTransform | KeyedProcess) else given
         multiplied = multiplied or isinstance(node, FlatMap)
         batched = batched or isinstance(node, MapBatches)
         attributes = node.attributes()
@@ -257,7 +254,7 @@ class _SpecWriter:
         )
         return Step(
             name=node.name,
-            kind=_kind(node),
+            kind=node.kind,
             function=_not_called if isinstance(node, KeyedProcess) else node.function,
             schema=arrow_schema(types),
             receivers=receivers,
@@ -271,20 +268,6 @@ class _SpecWriter:
 
 def _not_called(_: object) -> None:
     """A keyed process is called by its key groups."""
-
-
-def _kind(node: ChainOperator) -> StepKind:
-    match node:
-        case KeyedProcess():
-            return "process"
-        case Map():
-            return "map"
-        case Filter():
-            return "filter"
-        case FlatMap():
-            return "flat_map"
-        case MapBatches():
-            return "map_batches"
 
 
 def types_of(schema: Schema) -> dict[str, DataType]:

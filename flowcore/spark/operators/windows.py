@@ -8,7 +8,8 @@ from dataclasses import replace
 import pyarrow as pa
 
 from flowcore.api.operators import SideOutput, Window
-from flowcore.api.stateful import LATE, WINDOW_COLUMNS
+from flowcore.api.stateful import LATE_OUTPUT
+from flowcore.api.window_operator import WINDOW_COLUMNS
 from flowcore.keyed import output_columns
 from flowcore.keyed.dead_letters import DEAD_LETTERS, DeadLetters
 from flowcore.keyed.operator import KeyGroupOperator
@@ -71,7 +72,7 @@ def windowed(
     later = Branch(next(of.numbers), {})
     outputs = {
         output_columns.RESULTS: (results.number, operator.outputs[output_columns.RESULTS]),
-        LATE: (later.number, operator.outputs[LATE]),
+        LATE_OUTPUT: (later.number, operator.outputs[LATE_OUTPUT]),
     }
     if letters is not None:
         outputs[DEAD_LETTERS] = (RowKind.BAD, operator.outputs[DEAD_LETTERS])
@@ -164,7 +165,7 @@ def _branches(  # noqa: PLR0917 - what was made on the way
     texts = {now: shown[name] for name, now in made.items()}
     texts |= _beside(node, results, physical, of)
     if late:
-        texts |= places(stepped.frame, _coordinates(physical[LATE], of))
+        texts |= places(stepped.frame, _coordinates(physical[LATE_OUTPUT], of))
     if DEAD_LETTERS in physical:
         texts |= letter_columns(physical[DEAD_LETTERS], of, texts, stepped.frame.columns)
     after = BranchedFrame(
@@ -176,10 +177,10 @@ def _branches(  # noqa: PLR0917 - what was made on the way
     )
     after.shared = True
     ordered = {name: {**columns, **made}[name] for name in node.columns}
-    late_columns = {name: physical[LATE][name] for name in late if not name.startswith(OWN)}
+    late_columns = {name: physical[LATE_OUTPUT][name] for name in late if not name.startswith(OWN)}
     return after, {
         output_columns.RESULTS: replace(results, columns=ordered),
-        LATE: replace(later, columns=late_columns),
+        LATE_OUTPUT: replace(later, columns=late_columns),
     }
 
 

@@ -23,7 +23,6 @@ from flowcore.api.operators import (
 from flowcore.planner.model import BoundedStage, Chain
 from flowcore.planner.rules.columns import find_used_columns
 from flowcore.planner.rules.fingerprint import fingerprint_operators
-from flowcore.planner.rules.forms import form_of
 from flowcore.settings import Settings
 from flowcore.spark.context import Context
 from flowcore.spark.errors import translate_plan_errors, translate_run_errors
@@ -141,7 +140,7 @@ def _compile(
                     frames |= _chained(chains[node], stage, frames[node.inputs[0]], context, kept)
             case _ if isinstance(node, PythonOperator) or node in frames:
                 pass  # it runs with the first of its chain, or came with its process
-            case Window() | KeyedProcess() if form_of(node).value == "key-group":
+            case Window() | KeyedProcess() if node.compiled().value == "key-group":
                 with translate_plan_errors(node.name):
                     chain = chains.get(node)
                     frames |= _by_key_group(node, chain, stage, frames[node.inputs[0]], context, kept)

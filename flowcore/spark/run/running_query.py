@@ -13,11 +13,12 @@ from pathlib import Path
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
+from flowcore.api.decisions import Decision
 from flowcore.api.operators import topic_of
 from flowcore.flush.pending_watermarks import PendingWatermarks
 from flowcore.kafka.elements import ElementWriter
 from flowcore.kafka.security import spark_login
-from flowcore.planner.model import Decision, LiveQuery
+from flowcore.planner.model import LiveQuery
 from flowcore.spark.checkpoint.plan_file import StateTypes, checkpoint_folder, require_fit
 from flowcore.spark.compile.query import compile_query
 from flowcore.spark.context import Context

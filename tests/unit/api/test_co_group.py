@@ -13,7 +13,6 @@ from flowcore.api.grouping import BatchGroupFunction, RecordGroupFunction
 from flowcore.api.operators import CoGroup
 from flowcore.errors import PlanError
 from flowcore.planner import plan_flow
-from flowcore.planner.rules.columns import columns_read
 from flowcore.planner.rules.fingerprint import fingerprint_operators
 from flowcore.planner.views.details import collect_details
 
@@ -67,8 +66,8 @@ def test_co_group_reads_the_key_and_what_its_aggregates_name() -> None:
     counted = _grouped(n="count(left)", total="sum(right.PRICE)").operator
     listed = _grouped(all="collect_list(left)").operator
 
-    assert columns_read(counted, {"shop", "n", "total"}) == {"shop", "place", "price"}
-    assert columns_read(listed, {"shop", "all"}) == {"shop", "place", "city", "opened"}
+    assert counted.columns_read({"shop", "n", "total"}) == {"shop", "place", "price"}
+    assert listed.columns_read({"shop", "all"}) == {"shop", "place", "city", "opened"}
 
 
 @pytest.mark.parametrize(

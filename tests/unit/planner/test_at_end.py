@@ -17,9 +17,8 @@ from flowcore import (
 )
 from flowcore.api.operators import Window
 from flowcore.planner import plan_flow
-from flowcore.planner.rules.at_end import is_grouped_aggregate, output_time
 from flowcore.planner.views.details import collect_details
-from flowcore.windows import CountEvictor
+from flowcore.windows import CountEvictor, EndOfStreamWindows
 from flowcore.windows.triggers import Count
 
 SALE = "shop STRING, price DOUBLE, at TIMESTAMP"
@@ -84,8 +83,8 @@ def test_operator_puts_out_at_the_end_where_its_attribute_says_so(case: str) -> 
     kinds = {str(edge): edge.kind.value for part in collect_details(plan) for edge in part.edges}
 
     assert before.attributes().output_only_at_end
-    assert output_time(before).value == "at the end of input"
-    assert reason in output_time(before).reasons[0]
+    assert before.emission().value == "at the end of input"
+    assert reason in before.emission().reasons[0]
     (stage,) = plan.bounded
     assert before in stage.operators
     assert stage.checkpoint.value == "none"
@@ -100,7 +99,7 @@ def test_operator_puts_out_before_the_end_otherwise(case: str) -> None:
     node = declare(Flow("f")).operator
 
     assert not node.attributes().output_only_at_end
-    assert output_time(node).value == when
+    assert node.emission().value == when
 
 
 WINDOWS: dict[str, tuple[Callable[[Flow], Stream], bool]] = {
@@ -139,7 +138,8 @@ def test_window_is_a_grouped_aggregate_only_where_nothing_sees_single_records(ca
     node = declare(Flow("f")).operator
 
     assert isinstance(node, Window)
-    assert is_grouped_aggregate(node) is expected
+    at_end = isinstance(node.config.assigner, EndOfStreamWindows)
+    assert (at_end and node.compiled().value == "native") is expected
 
 
 def test_window_at_the_end_is_native_in_the_plan() -> None:

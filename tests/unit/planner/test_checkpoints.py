@@ -3,8 +3,9 @@
 import pytest
 
 from flowcore import Flow, KafkaTopic, OperatorAttributesBuilder
+from flowcore.api.decisions import Decision
 from flowcore.planner import plan_flow
-from flowcore.planner.model import Decision, Mode
+from flowcore.planner.model import Mode
 from flowcore.settings import Settings
 
 

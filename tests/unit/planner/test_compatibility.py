@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from flowcore import Flow, KafkaTopic, Parquet, Stream, Tumbling, bounded_out_of_orderness
+from flowcore.api.node import KeptState
 from flowcore.errors import StateError
 from flowcore.planner import plan_flow
 from flowcore.planner.model import LiveQuery
-from flowcore.planner.rules.compatibility import CheckpointNeeds, KeptState, derive_needs, differences
+from flowcore.planner.rules.compatibility import CheckpointNeeds, derive_needs, differences
 from flowcore.settings import Settings
 from flowcore.spark.checkpoint.plan_file import checkpoint_folder, plan_file_of, require_checkpoints_fit
 from flowcore.spark.run.flow import run_flow

@@ -6,14 +6,14 @@ import pytest
 
 from flowcore import Flow, Parquet
 from flowcore.api.stream import Stream
-from flowcore.planner.rules.lineage import column_lineage
+from flowcore.planner.rules.lineage import trace_columns
 from pipelines.auctions.flow import catalog
 
 
 def _lineage(stream: Stream) -> dict[str, str]:
     return {
         column: " ".join(f"{source.name}.{name}" for source, name in origins)
-        for column, origins in column_lineage(stream.operator).items()
+        for column, origins in trace_columns(stream.operator).items()
     }
 
 

@@ -5,9 +5,9 @@ from collections.abc import Callable
 import pytest
 
 from flowcore import Flow, KafkaTopic, Parquet, Stream
+from flowcore.api.decisions import Decision
 from flowcore.errors import PlanError
 from flowcore.planner import plan_flow
-from flowcore.planner.model import Decision
 from flowcore.watermarks import monotonous
 
 

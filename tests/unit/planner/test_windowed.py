@@ -26,7 +26,6 @@ from flowcore.api.operators import Window
 from flowcore.errors import ConfigurationError, PlanError
 from flowcore.planner import plan_flow
 from flowcore.planner.rules.columns import find_used_columns
-from flowcore.planner.rules.forms import form_of
 from flowcore.testing.window_functions import CollectList, Sum
 from flowcore.windows import (
     CountEvictor,
@@ -297,4 +296,4 @@ def test_columns_that_windows_need_cross_and_others_do_not() -> None:
     ],
 )  # fmt: skip
 def test_windows_are_native_where_that_is_the_same(declare: Callable[[], Stream], form: str) -> None:
-    assert form_of(_window(declare())).value == form
+    assert _window(declare()).compiled().value == form

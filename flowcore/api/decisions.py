@@ -1,0 +1,30 @@
+"""What a plan says of an operator, a stage or an edge: outcomes with their reasons."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+__all__ = ["Decision", "Obstacle"]
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """An outcome and why it was chosen.
+
+    Attributes:
+        value: The outcome.
+        reasons: Why it was chosen.
+        change: What a user could change to get the faster outcome, if there is one.
+    """
+
+    value: str
+    reasons: tuple[str, ...]
+    change: tuple[str, ...] = ()
+
+
+class Obstacle(NamedTuple):
+    """Why something is not possible, and what would change that; empty if nothing would."""
+
+    why: str
+    change: str = ""

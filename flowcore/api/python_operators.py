@@ -1,0 +1,125 @@
+"""Operators that call a Python function in a worker, record by record or batch by batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from flowcore.api.decisions import Obstacle
+from flowcore.api.functions import name_of, promises
+from flowcore.api.lineage import Origins, trace_each, trace_to_all
+from flowcore.api.node import Operator
+from flowcore.api.schema import Schema
+
+__all__ = ["Filter", "FlatMap", "Map", "MapBatches", "PythonOperator", "PythonTransform"]
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class PythonOperator(Operator):
+    """An operator with a Python function.
+
+    Attributes:
+        function: What is called.
+        uses: The input columns that it reads, as the input spells them; None for all.
+        passes: The columns that each output record has, unchanged, from the record it is made of.
+    """
+
+    kind: ClassVar[Literal["map", "filter", "flat_map", "map_batches"]]
+    key_hint: ClassVar[str] = "use process(by=...)"
+    """How its output gets a key."""
+
+    function: Callable[[Any], Any]
+    uses: tuple[str, ...] | None = None
+    passes: tuple[str, ...] = ()
+
+    def own_attributes(self) -> Mapping[str, bool]:
+        """What the function declares; the operator itself keeps no record."""
+        return {
+            "output_only_at_end": False,
+            "output_on_checkpoint": False,
+            "input_record_stored": False,
+            **promises(self.function, self.name),
+        }
+
+    def describe(self) -> str:
+        uses = "" if self.uses is None else f", using {', '.join(self.uses) or 'no column'}"
+        return f"{self.kind.replace('_', ' ')} {name_of(self.function)}{uses}"
+
+    def reads(self, used: Collection[str]) -> Collection[str]:  # noqa: ARG002 - the function makes all
+        return self.inputs[0].columns if self.uses is None else self.uses
+
+    def lineage(self, known: Mapping[Operator, Origins]) -> Origins:
+        inputs = self.origins(known)
+        made = trace_to_all(inputs, self.columns, self.reads(()))
+        return {**made, **trace_each(inputs, self.passes)}
+
+    @property
+    def calls_user_functions(self) -> bool:
+        return True
+
+    def flush_obstacle(self) -> Obstacle | None:
+        found = self.replacement_obstacle()
+        if found is None or not self.attributes().output_idempotent:
+            return found
+        return found._replace(change=self.key_hint)
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class PythonTransform(PythonOperator):
+    """A Python operator whose function makes the output records.
+
+    Attributes:
+        schema: The columns of these records.
+    """
+
+    schema: Schema
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Map(PythonTransform):
+    """One record from each: ``dict -> dict``."""
+
+    kind = "map"
+    key_hint = "give it key= one or more of its columns"
+
+    @property
+    def keeps_keys_apart(self) -> bool:
+        return self.key is not None and self.key == self.inputs[0].key_passed_by(self.passes)
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Filter(PythonOperator):
+    """The records for which the function returns true, as they are: ``dict -> bool``."""
+
+    kind = "filter"
+
+    def reads(self, used: Collection[str]) -> Collection[str]:
+        return {*used, *PythonOperator.reads(self, used)}
+
+    def lineage(self, known: Mapping[Operator, Origins]) -> Origins:
+        return trace_each(self.origins(known), self.columns)
+
+    @property
+    def keeps_keys_apart(self) -> bool:
+        return self.key is not None
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class FlatMap(PythonTransform):
+    """Any number of records from each: ``dict -> Iterable[dict]``."""
+
+    kind = "flat_map"
+    key_hint = "give it key= one or more of its columns"
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class MapBatches(PythonTransform):
+    """Arrow record batches: ``RecordBatch -> RecordBatch``, with any number of rows."""
+
+    kind = "map_batches"
+    keeps_timestamps = False
+
+    @property
+    def emits_batches(self) -> bool:
+        return True

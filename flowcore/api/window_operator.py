@@ -1,0 +1,210 @@
+"""The window operator of a flow.
+
+Its `flowcore.windows.WindowConfig` says what it does, over records that are mappings from column to value.
+`Window.built_in` holds the aggregates that a runtime can fold column by column.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from flowcore.api.decisions import Decision, Obstacle
+from flowcore.api.expressions import Expression
+from flowcore.api.functions import promises
+from flowcore.api.idempotent import IDEMPOTENT
+from flowcore.api.lineage import Origins, trace, trace_each, trace_to_all
+from flowcore.api.node import Operator
+from flowcore.api.schema import Schema
+from flowcore.api.stateful import LATE_OUTPUT, StatefulOperator
+from flowcore.api.window_text import describe_declared, describe_function, describe_windows
+from flowcore.windows.assigners import EndOfStreamWindows, SlidingWindows, TumblingWindows
+from flowcore.windows.built_in import BuiltIn, BuiltIns
+from flowcore.windows.config import WindowConfig
+from flowcore.windows.functions import PlainProcess, WindowAggregate, WindowReduce
+
+__all__ = ["WINDOW_COLUMNS", "Window"]
+
+WINDOW_COLUMNS = ("window_start", "window_end", "firing", "is_late")
+"""What every output of a window has behind its own columns: TIMESTAMP, TIMESTAMP, INT, BOOLEAN.
+
+The two times are null where a window has no such time: a global one, or one at the end of time.
+"""
+
+_IN_ORDER = frozenset({"first_value", "last_value", "collect_list"})
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Window(StatefulOperator):
+    """Windows of records with equal keys, and what each emits.
+
+    Its columns are those of ``by``, those of its values, then `WINDOW_COLUMNS`. A result's timestamp is the
+    last millisecond of its window.
+
+    Attributes:
+        config: What is done, in the words of `flowcore.windows`. Values are records: a mapping with the
+            columns of ``uses`` and ``computed``; outputs are records of ``values``.
+        computed: ``(name, expression)`` of columns that are computed natively upstream of it, from the
+            input's columns: arguments of aggregates, the gap of a session.
+        values: The columns of what is emitted.
+        schema: Their types, None where they follow from the input's: built-in aggregates, `WindowReduce`.
+        sql: ``(column, text)`` of the built-in aggregates as they were written.
+    """
+
+    state_kind: ClassVar[str] = "window"
+
+    by: tuple[str, ...]
+    config: WindowConfig
+    computed: tuple[tuple[str, Expression], ...] = ()
+    uses: tuple[str, ...] = ()
+    values: tuple[str, ...] = ()
+    schema: Schema | None = None
+    timestamp: Expression | None = None
+    sql: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def built_in(self) -> tuple[tuple[str, BuiltIn], ...]:
+        """``(output column, aggregate)`` where the windows fold with built-in aggregates, else nothing."""
+        match self.config.function:
+            case WindowAggregate(function=BuiltIns(columns=columns)):
+                return columns
+            case _:
+                return ()
+
+    @property
+    def functions(self) -> tuple[object, ...]:
+        """The user's Python functions in it: the fold, then what makes the outputs."""
+        function = self.config.function
+        fold = None if self.built_in else getattr(function, "function", None)
+        return tuple(each for each in (fold, function.then) if each is not None)
+
+    def own_attributes(self) -> Mapping[str, bool]:
+        """Over bounded input it emits at the end; with a key, later emissions replace earlier ones.
+
+        Its aggregates must allow that (`flowcore.api.idempotent`), or its functions must declare it.
+        """
+        return {
+            **Operator.own_attributes(self),
+            "output_only_at_end": self.bounded,
+            "output_idempotent": self.key is not None
+            and all(each.function in IDEMPOTENT for _, each in self.built_in),
+            **self._promises(),
+        }
+
+    def _promises(self) -> Mapping[str, bool]:
+        """What its functions declare: kept if one of them keeps, replacing if the last one replaces.
+
+        A reduce keeps one record for each window, which replaces the one before.
+        """
+        if not self.functions:
+            return {}
+        plain = [each.function if isinstance(each, PlainProcess) else each for each in self.functions]
+        each = [promises(function, self.name) for function in plain]
+        found = {"output_value_stored": any(promised["output_value_stored"] for promised in each)}
+        if self.config.function.then is not None:
+            found["output_idempotent"] = each[-1]["output_idempotent"]
+        elif not isinstance(self.config.function, WindowReduce):
+            found["output_idempotent"] = self.key is not None and each[-1]["output_idempotent"]
+        return found
+
+    def describe(self) -> str:
+        by = ", ".join(self.by) or "nothing"
+        of_time = f" of {self.config.time} time" if self.config.assigner.bounded else ""
+        function = describe_function(self.config.function, self.sql)
+        windows = describe_windows(self.config.assigner, self.computed)
+        return ", ".join([f"{windows}{of_time}, {function} by {by}", *describe_declared(self.config)])
+
+    def state_values(self) -> str:
+        windows = describe_windows(self.config.assigner, self.computed)
+        return f"{windows}, {describe_function(self.config.function, self.sql)}"
+
+    def reads(self, used: Collection[str]) -> Collection[str]:
+        computed = (column for _, expression in self.computed for column in expression.columns)
+        late = used if self.config.late == "side-output" else ()
+        return {*StatefulOperator.reads(self, used), *computed, *late}
+
+    def lineage(self, known: Mapping[Operator, Origins]) -> Origins:
+        inputs = self.origins(known)
+        times = self.timestamp.columns if self.timestamp is not None else ()
+        computed = {column for _, expression in self.computed for column in expression.columns}
+        return {
+            **trace_each(inputs, self.by),
+            **trace_to_all(inputs, self.values, {*computed, *self.uses}),
+            **dict.fromkeys(WINDOW_COLUMNS, trace(inputs, times)),
+        }
+
+    def compiled(self) -> Decision:
+        """``"native"``: Spark's own aggregate. ``"key-group"``: Python over whole columns, with state."""
+        found = tuple(self._native_obstacles())
+        if found:
+            change = tuple(dict.fromkeys(each.change for each in found if each.change))
+            return Decision("key-group", tuple(each.why for each in found), change)
+        why = "every window is complete when its input has ended: Spark's own aggregate gives the same"
+        return Decision("native", (why,))
+
+    def _native_obstacles(self) -> Iterator[Obstacle]:
+        """What Spark's window aggregate cannot do, and how to do without it."""
+        config = self.config
+        if not self.bounded:
+            yield Obstacle(
+                "its watermark is the smallest over all partitions, Spark's own the largest"
+                if config.time == "event"
+                else "Spark's own aggregate has no windows by the clock"
+            )
+            return
+        if not isinstance(config.assigner, (TumblingWindows, SlidingWindows, EndOfStreamWindows)):
+            yield Obstacle("its windows are not of a fixed length")
+        if not self.built_in or config.function.then is not None:
+            yield Obstacle("it has a Python function", "use aggregates that are built in")
+        if config.trigger is not None:
+            yield Obstacle("it has a trigger", "leave the trigger out")
+        if config.evictor is not None:
+            yield Obstacle("it has an evictor", "leave the evictor out")
+        ordered = [name for name, each in self.built_in if each.function in _IN_ORDER]
+        if ordered and self.timestamp is not None:
+            yield Obstacle(
+                f"{', '.join(ordered)} go by the order of time, which Spark's aggregate does not keep"
+            )
+
+    def own_emission(self) -> Decision:
+        if self.bounded:
+            return Decision("at the end of input", ("its windows are complete when their input has ended",))
+        if self.config.trigger is not None:
+            return Decision("when its trigger says so", ("it has a trigger",))
+        of_time = "the watermark reaches" if self.config.time == "event" else "the clock reaches"
+        return Decision("when a window is complete", (f"{of_time} the last millisecond of the window",))
+
+    def late_records(self) -> Decision | None:
+        if self.bounded or not self.config.has_lateness:
+            return None
+        if self.config.late == "side-output":
+            return Decision("side output", ("late='side-output' is declared",))
+        return Decision(
+            "dropped and counted", ("no side output is declared",), ("declare late='side-output'",)
+        )
+
+    @property
+    def needs_timestamps(self) -> bool:
+        return self.config.has_lateness
+
+    @property
+    def calls_user_functions(self) -> bool:
+        """Triggers and evictors may be the user's too."""
+        return bool(self.functions) or self.config.trigger is not None or self.config.evictor is not None
+
+    @property
+    def buffer_key(self) -> tuple[str, ...]:
+        return (*self.by, *WINDOW_COLUMNS[:2])
+
+    def flush_obstacle(self) -> Obstacle | None:
+        if self.key is None and not self.attributes().output_idempotent:
+            return Obstacle(
+                "an emission of its windows does not replace the earlier ones (output_idempotent)",
+                "use windows without a purging trigger, an evictor or a process function",
+            )
+        return self.replacement_obstacle()
+
+    def side_outputs_by_name(self) -> Mapping[str, tuple[tuple[str, ...], Schema | None]]:
+        late = self.config.late == "side-output"
+        return {LATE_OUTPUT: (self.inputs[0].columns, None)} if late else {}
