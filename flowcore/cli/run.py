@@ -20,7 +20,7 @@ from flowcore.spark.results.manifest import Manifest
 from flowcore.spark.run.bounded_stages import StageProgress, StageState
 from flowcore.spark.run.flow import run_flow
 from flowcore.spark.run.live_runs import LiveRuns
-from flowcore.spark.run.waiting import waiting_queries
+from flowcore.spark.run.query_meter import waiting_queries
 
 __all__ = ["run"]
 

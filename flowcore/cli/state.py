@@ -57,13 +57,13 @@ def _checkpoints(flow: str, settings: Settings) -> list[Path]:
 
 
 def _held(checkpoints: list[Path], settings: Settings) -> Iterator[dict[str, Any]]:
-    from flowcore.spark.run.inspection import KeyGroupState, state_of  # noqa: PLC0415 - Spark is slow to import
+    from flowcore.spark.run.inspection import KeyGroupState, read_state  # noqa: PLC0415 - Spark is slow to import
     from flowcore.spark.run.session import live_session, session  # noqa: PLC0415
 
     with session(settings, "state") as spark:
         live = live_session(spark, settings)
         for checkpoint in checkpoints:
-            for each in state_of(live, checkpoint):
+            for each in read_state(live, checkpoint):
                 where: dict[str, Any] = {"query": checkpoint.name}
                 if not isinstance(each, KeyGroupState):
                     yield {**where, "operator": each.operator, "key": each.key, "value": each.value}

@@ -28,7 +28,7 @@ from flowcore.planner.plan import Plan
 from flowcore.planner.rules.fingerprint import fingerprint_operators
 from flowcore.spark.results.manifest import Manifest
 from flowcore.spark.results.store import StageFolder, results_of
-from flowcore.spark.run.bounded_stages import StageProgress, stages_side_by_side
+from flowcore.spark.run.bounded_stages import StageProgress, run_concurrently
 
 __all__ = ["StageConfig", "build_bounded_assets"]
 
@@ -65,7 +65,7 @@ def build_bounded_assets(plan: Plan, attributes: AssetAttributes) -> AssetsDefin
             run = spark.context(bounded_only, flowcore.settings())
             with (
                 cancel_jobs_on(interrupted, run.spark),
-                closing(stages_side_by_side(chosen, run, refresh=config.refresh)) as changes,
+                closing(run_concurrently(chosen, run, refresh=config.refresh)) as changes,
             ):
                 for progress in changes:
                     name = progress.stage.name

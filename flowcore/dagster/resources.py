@@ -21,8 +21,8 @@ from flowcore.planner.plan import Plan
 from flowcore.settings import Settings
 from flowcore.spark.checkpoint.plan_file import require_checkpoints_fit
 from flowcore.spark.context import Context
-from flowcore.spark.run.live_stage import prepare_topics
-from flowcore.spark.run.session import prepare, session_config, stop
+from flowcore.spark.run.live_topics import prepare_topics
+from flowcore.spark.run.session import prepare_process, session_config, stop_session
 from flowcore.spark.run.task_slots import slots_needed
 
 __all__ = ["FlowcoreResource", "KafkaResource", "ResultsResource", "SparkResource"]
@@ -164,7 +164,7 @@ class SparkResource(LazyPySparkResource):
         if self._spark_session is not None and slots > self._slots:
             self._stop()  # a local master cannot be given more task slots while it runs
         if self._spark_session is None:
-            prepare(settings)
+            prepare_process(settings)
             with kept_interrupt_handler():
                 config = session_config(settings, slots=slots)
                 self._spark_session = spark_session_from_config(config)  # type: ignore[no-untyped-call]
@@ -177,6 +177,6 @@ class SparkResource(LazyPySparkResource):
         if spark is not None:
             # If this thread was interrupted during a request to the JVM, it would take the response for that
             # of its next request. A new thread has its own connection.
-            stopping = threading.Thread(target=stop, args=(spark,))
+            stopping = threading.Thread(target=stop_session, args=(spark,))
             stopping.start()
             stopping.join()

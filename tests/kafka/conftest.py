@@ -118,7 +118,8 @@ class Live:
         """Run a flow's bounded stages, then its live queries till they end or ``until`` returns."""
         from flowcore.spark.context import Context  # noqa: PLC0415 - tests without Spark shall not import it
         from flowcore.spark.run.flow import SilentListener, run_stages  # noqa: PLC0415
-        from flowcore.spark.run.live_stage import LiveRun, prepare_topics  # noqa: PLC0415
+        from flowcore.spark.run.live_stage import LiveRun  # noqa: PLC0415
+        from flowcore.spark.run.live_topics import prepare_topics  # noqa: PLC0415
 
         plan = plan_flow(flow, mode, self.settings)
         context = Context(self.spark, self.settings, flow.name)

@@ -33,7 +33,7 @@ def test_good_messages_are_joined_once_and_fuzzed_ones_are_dead_letters(
 ) -> None:
     """Plain and tagged topics and their companions; the largest has as many bytes as the broker takes."""
     from flowcore.spark.context import Context  # noqa: PLC0415 - tests without Spark shall not import it
-    from flowcore.spark.run.live_stage import prepare_topics  # noqa: PLC0415
+    from flowcore.spark.run.live_topics import prepare_topics  # noqa: PLC0415
 
     load = fuzz.Load(good=4_000, bad=2_000, oversize=4, seed=2)
     settings = Settings.of(

@@ -20,7 +20,7 @@ from flowcore.metrics.history import history_folder, last_progress
 from flowcore.planner import plan_flow
 from flowcore.spark.context import Context
 from flowcore.spark.run.flow import SilentListener, run_plan
-from flowcore.spark.run.live_stage import prepare_topics
+from flowcore.spark.run.live_topics import prepare_topics
 
 pytestmark = pytest.mark.kafka
 

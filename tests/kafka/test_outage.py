@@ -11,7 +11,7 @@ from flowcore.kafka.topics import ensure_topics
 from flowcore.planner import plan_flow
 from flowcore.settings import Settings
 from flowcore.spark.context import Context
-from flowcore.spark.run.progress import RunMeter
+from flowcore.spark.run.observation import RunMeter
 from flowcore.spark.topics import ends as topic_ends
 from flowcore.spark.topics.ends import TopicEnds
 

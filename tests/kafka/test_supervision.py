@@ -252,7 +252,7 @@ def test_result_that_cannot_be_joined_leaves_the_stream_on_the_old_one(
         _wait(run, lambda: run.modes == {"bids": "micro-batch"})
         _wait(run, lambda: run.modes == {"bids": "realtime"})
         assert run.progress()[0].bounded == {"shops_all": good.version}
-        assert "cannot be taken over" in run.health().switches[0].reason
+        assert "cannot be joined" in run.health().switches[0].reason
         assert {record.headers["flowcore-bounded-version"].decode() for record in live.records(out)} == {
             good.version
         }

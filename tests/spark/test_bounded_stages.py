@@ -253,7 +253,7 @@ def _kept_and_file() -> Flow:
 ALIVE = """
 import json, os
 from flowcore.settings import Settings
-from flowcore.spark.run.session import session, stop
+from flowcore.spark.run.session import session, stop_session
 from pyspark import SparkContext
 
 def java(pid):
@@ -270,7 +270,7 @@ for number in range(2):
         children = [int(p) for p in os.listdir("/proc") if p.isdigit() and java(p)
                     and int(open(f"/proc/{p}/stat").read().split(")")[1].split()[1]) in (pid, os.getpid())]
         count = spark.range(3).count()
-    stop(spark)  # what is gone is left alone
+    stop_session(spark)  # what is gone is left alone
     seen.append({"count": count, "during": len(children), "after": sum(map(java, children))})
 print(json.dumps(seen))
 """

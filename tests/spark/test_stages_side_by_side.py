@@ -21,7 +21,7 @@ from flowcore.errors import RunError
 from flowcore.planner import plan_flow
 from flowcore.spark.context import Context
 from flowcore.spark.results.store import results_of
-from flowcore.spark.run.bounded_stages import StageProgress, StageState, stages_side_by_side
+from flowcore.spark.run.bounded_stages import StageProgress, StageState, run_concurrently
 
 pytestmark = pytest.mark.spark
 
@@ -54,7 +54,7 @@ def _two(folder: Path, first: Callable[[Any], Any], second: Callable[[Any], Any]
 
 
 def _changes(flow: Flow, context: Context) -> list[tuple[str, StageState]]:
-    changes = stages_side_by_side(plan_flow(flow).bounded, context, refresh=False)
+    changes = run_concurrently(plan_flow(flow).bounded, context, refresh=False)
     return [(progress.stage.name, progress.state) for progress in changes]
 
 
@@ -138,7 +138,7 @@ def test_stage_that_fails_ends_the_others(tmp_path: Path, context: Context) -> N
 
 
 def _each(told: list[StageProgress], flow: Flow, context: Context) -> Iterator[StageProgress]:
-    for progress in stages_side_by_side(plan_flow(flow).bounded, context, refresh=False):
+    for progress in run_concurrently(plan_flow(flow).bounded, context, refresh=False):
         told.append(progress)
         yield from ()
 
@@ -147,7 +147,7 @@ def test_stages_end_when_nobody_listens_any_more(tmp_path: Path, context: Contex
     """As at Ctrl-C: the caller leaves, and when it has left nothing runs and nothing is left."""
     flow = _two(tmp_path, _meeting(tmp_path, "1", "never"), _meeting(tmp_path, "2", "never"))
 
-    with closing(stages_side_by_side(plan_flow(flow).bounded, context, refresh=False)) as changes:
+    with closing(run_concurrently(plan_flow(flow).bounded, context, refresh=False)) as changes:
         for _ in changes:
             if (tmp_path / "1").exists() or all(next(changes).state in (WAITING, RUNNING) for _ in range(3)):
                 break
@@ -167,7 +167,7 @@ def test_stage_finishes_before_anything_of_it_is_visible(tmp_path: Path, context
     alone = replace(context, settings=replace(context.settings, stages_at_once=1))
     held = []
 
-    for progress in stages_side_by_side(plan_flow(flow).bounded[:1], alone, refresh=False):
+    for progress in run_concurrently(plan_flow(flow).bounded[:1], alone, refresh=False):
         if progress.state is COMMITTED:
             held = [state for state, seconds in progress.seconds if seconds >= 0]
             assert progress.manifest == results_of(context).folder("x").manifest()

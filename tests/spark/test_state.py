@@ -18,7 +18,7 @@ from flowcore.keyed.operator import KeyGroupOperator
 from flowcore.process import KeyedProcessFunction
 from flowcore.process.keyed import KeyedProcesses
 from flowcore.settings import Settings
-from flowcore.spark.run.inspection import KeyGroupState, NativeState, state_of
+from flowcore.spark.run.inspection import KeyGroupState, NativeState, read_state
 from flowcore.spark.run.session import live_session
 from flowcore.testing.stepped_query import SteppedQuery
 from flowcore.testing.window_functions import CollectList
@@ -125,7 +125,7 @@ def test_state_shows_what_is_folded_by_column(live: SparkSession, tmp_path: Path
     """Complete ones too, as long as the lateness lasts; those of a are forgotten."""
     operator, expected = CASES[name]
 
-    found = keys(state_of(live, checkpoint(live, tmp_path, operator, 20)))
+    found = keys(read_state(live, checkpoint(live, tmp_path, operator, 20)))
 
     shown = {
         key: {
@@ -140,7 +140,7 @@ def test_state_shows_what_is_folded_by_column(live: SparkSession, tmp_path: Path
 
 def test_state_shows_buffers_and_timers_of_windows_by_record(live: SparkSession, tmp_path: Path) -> None:
     """How many records a window holds, and when it will be asked."""
-    found = keys(state_of(live, checkpoint(live, tmp_path, evicted(), 5)))
+    found = keys(read_state(live, checkpoint(live, tmp_path, evicted(), 5)))
 
     assert found["a"]["windows"] == [
         {"start_ms": 0, "end_ms": 10, "records": 2, "firings": 0, "event_timers": [9]}
@@ -150,7 +150,7 @@ def test_state_shows_buffers_and_timers_of_windows_by_record(live: SparkSession,
 
 def test_state_shows_values_and_timers_of_process_functions(live: SparkSession, tmp_path: Path) -> None:
     """By key; a timer that has been due is gone."""
-    found = keys(state_of(live, checkpoint(live, tmp_path, process(), 1001)))
+    found = keys(read_state(live, checkpoint(live, tmp_path, process(), 1001)))
 
     assert found["a"] == {
         "key": {"user": "a"},
@@ -173,7 +173,7 @@ def test_state_shows_what_spark_aggregates_natively(live: SparkSession, tmp_path
     )  # fmt: skip
     query.awaitTermination()
 
-    found = list(state_of(live, tmp_path / "native"))
+    found = list(read_state(live, tmp_path / "native"))
 
     assert {(each.key["odd"], each.value["sum"]) for each in found if isinstance(each, NativeState)} == {
         (0, 20),
@@ -188,4 +188,4 @@ def test_state_refuses_a_checkpoint_that_is_damaged(live: SparkSession, tmp_path
         shutil.rmtree(store)
 
     with pytest.raises(StateError, match=f"{damaged} cannot be read"):
-        list(state_of(live, damaged))
+        list(read_state(live, damaged))

@@ -1,4 +1,4 @@
-"""Bounded stages: run one as a batch job, and make its result visible at once or not at all."""
+"""Run a bounded stage as a batch job, and commit its result atomically."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ __all__ = ["run_bounded", "source_versions", "up_to_date"]
 
 
 def source_versions(stage: BoundedStage, settings: Settings) -> dict[str, str]:
-    """The version of each source of a stage as it is now; empty text if nobody can tell.
+    """The current version of each source of a stage; empty text if it is unknown.
 
     Raises:
         RunError: A source does not exist.
@@ -49,9 +49,9 @@ def source_versions(stage: BoundedStage, settings: Settings) -> dict[str, str]:
 
 
 def up_to_date(stage: BoundedStage, context: Context) -> Manifest | None:
-    """The committed result, if running the stage again would give the same one.
+    """The committed result, if running the stage again would give the same result.
 
-    A commit that was interrupted is finished first.
+    An interrupted commit is finished first.
 
     Raises:
         RunError: Another process runs the stage.
@@ -62,7 +62,7 @@ def up_to_date(stage: BoundedStage, context: Context) -> Manifest | None:
     committed = folder.manifest()
     if committed is None or committed.fingerprint != fingerprint_operators(stage.operators):
         return None
-    if not all(_exists(sink, context) for sink in stage.sinks):
+    if any((path := _local(sink, context)) and not Path(path).exists() for sink in stage.sinks):
         return None
     now = source_versions(stage, context.settings)
     return committed if all(now.values()) and now == committed.sources else None
@@ -76,10 +76,10 @@ def run_bounded(
     Args:
         stage: The stage.
         context: Session and settings.
-        finishing: Called when the input has ended, before anything is committed.
+        finishing: Called when the input has ended, before the commit.
 
     Raises:
-        RunError: The stage failed, or another process runs it; nothing of it is visible.
+        RunError: The stage failed, or another process runs it; none of its results are visible.
         PlanError: Spark refuses an operator.
     """
     began = time.monotonic()
@@ -94,7 +94,8 @@ def run_bounded(
         frames, rejected = _compile(stage, context, kept)
         for result in stage.results:
             frames[result.operator].write.parquet(str(path / result.name))
-        swaps = _swaps(stage, context, version)
+        paths = ((sink, _local(sink, context)) for sink in stage.sinks)
+        swaps = {sink: Swap.of(path, version) for sink, path in paths if path is not None}
         targets = [swap.target for swap in swaps.values()]
         roll_back(targets)
         undone.callback(roll_back, targets)
@@ -108,7 +109,10 @@ def run_bounded(
             duration_ms=int((time.monotonic() - began) * 1000),
             fingerprint=fingerprint_operators(stage.operators),
             sources=sources,
-            tables={r.name: _table(frames[r.operator], path / r.name, folder.root) for r in stage.results},
+            tables={
+                result.name: Table.scan(path / result.name, _columns(frames[result.operator]), folder.root)
+                for result in stage.results
+            },
             rejected=rejected,
             swaps=tuple(swaps.values()),
         )
@@ -116,6 +120,10 @@ def run_bounded(
         undone.pop_all()
         finish(manifest.swaps)
     return manifest
+
+
+def _columns(frame: DataFrame) -> tuple[tuple[str, str], ...]:
+    return tuple((field.name, field.dataType.simpleString()) for field in frame.schema.fields)
 
 
 def _compile(
@@ -137,35 +145,33 @@ def _compile(
                 continue
             case _ if node in chains and not isinstance(node, KeyedProcess):
                 with translate_plan_errors(node.name):
-                    frames |= _chained(chains[node], stage, frames[node.inputs[0]], context, kept)
+                    frames |= _apply_chain(chains[node], stage, frames[node.inputs[0]], context, kept)
             case _ if isinstance(node, PythonOperator) or node in frames:
-                pass  # it runs with the first of its chain, or came with its process
+                pass  # it runs with the head of its chain, or was compiled with its process
             case Window() | KeyedProcess() if node.compiled().value == "key-group":
                 with translate_plan_errors(node.name):
                     chain = chains.get(node)
-                    frames |= _by_key_group(node, chain, stage, frames[node.inputs[0]], context, kept)
+                    frames |= _apply_by_key_group(node, chain, stage, frames[node.inputs[0]], context, kept)
             case _:
                 frames[node] = batch.output(node, frames)
         if node in shared and node in frames:
             frames[node] = frames[node].persist()
-            # Spark would answer a later run in this session from the old files.
+            # Otherwise Spark would answer a later run in this session from the cache.
             kept.callback(frames[node].unpersist)
     return frames, rejected
 
 
-def _chained(
+def _apply_chain(
     chain: Chain, stage: BoundedStage, frame: DataFrame, context: Context, kept: ExitStack
 ) -> Mapping[Operator, DataFrame]:
     ends = [result.operator for result in stage.results]
     used = find_used_columns(stage.operators, ends)
     whole, parts = outputs_of_bounded(chain, frame, used, ends, context.settings.object_reuse_check)
-    if len(parts) > 1:  # each is written by a job of its own, and functions shall run once
-        whole.persist()
-        kept.callback(whole.unpersist)
+    _persist_shared(whole, parts, kept)
     return parts
 
 
-def _by_key_group(  # noqa: PLR0917 - what it is about, then how
+def _apply_by_key_group(  # noqa: PLR0917 - the node, then its surroundings
     node: Window | KeyedProcess,
     chain: Chain | None,
     stage: BoundedStage,
@@ -173,7 +179,7 @@ def _by_key_group(  # noqa: PLR0917 - what it is about, then how
     context: Context,
     kept: ExitStack,
 ) -> Mapping[Operator, DataFrame]:
-    """The results of an operator, or of the chain that a process begins, and side outputs of a process."""
+    """The results of an operator or of the chain that it begins, and the side outputs of a process."""
     now_ms = time.time_ns() // 1_000_000
     following = None
     if chain is not None:
@@ -187,14 +193,18 @@ def _by_key_group(  # noqa: PLR0917 - what it is about, then how
     for side in stage.operators:
         if isinstance(side, SideOutput) and node in side.inputs and side.output in found.sides:
             parts[side] = found.sides[side.output]
-    if len(parts) > 1:  # each is written by a job of its own, and functions shall run once
-        found.whole.persist()
-        kept.callback(found.whole.unpersist)
+    _persist_shared(found.whole, parts, kept)
     return parts
 
 
+def _persist_shared(whole: DataFrame, parts: Mapping[Operator, DataFrame], kept: ExitStack) -> None:
+    if len(parts) > 1:  # each part is written by its own job, and functions must run once
+        whole.persist()
+        kept.callback(whole.unpersist)
+
+
 def _shared(stage: BoundedStage) -> set[Operator]:
-    """Operators that several outputs of the stage need, nearest to them; sources are cheap to read again."""
+    """The last operators that several outputs of the stage share; sources are cheap to read again."""
     ends = [*(result.operator for result in stage.results), *(sink.inputs[0] for sink in stage.sinks)]
     needs = [set(upstream(end)) for end in ends]
     common = {node for node in stage.operators if sum(node in need for need in needs) > 1}
@@ -204,20 +214,10 @@ def _shared(stage: BoundedStage) -> set[Operator]:
     return {node for node in common if node not in inner or node in outer}
 
 
-def _table(frame: DataFrame, folder: Path, root: Path) -> Table:
-    schema = tuple((field.name, field.dataType.simpleString()) for field in frame.schema.fields)
-    return Table.scan(folder, schema, root)
-
-
-def _swaps(stage: BoundedStage, context: Context, version: str) -> dict[Write, Swap]:
-    paths = ((sink, _local(sink, context)) for sink in stage.sinks)
-    return {sink: Swap.of(path, version) for sink, path in paths if path is not None}
-
-
 def _write_sinks(
     stage: BoundedStage, frames: Mapping[Operator, DataFrame], context: Context, swaps: Mapping[Write, Swap]
 ) -> None:
-    # What is seen at once comes last, when nothing else can fail.
+    # Sinks that are visible at once are last, when nothing else can fail.
     for sink in sorted(stage.sinks, key=lambda sink: sink not in swaps):
         frame = frames[sink.inputs[0]]
         with translate_plan_errors(sink.name):
@@ -230,11 +230,6 @@ def _write_sinks(
 
 
 def _local(sink: Write, context: Context) -> str | None:
-    """The folder of a sink, None for a topic and for an address, where nothing can be renamed."""
+    """The folder of a sink; None for a topic, and for an address, where files cannot be renamed."""
     path = None if isinstance(sink.sink, KafkaTopic) else context.path(sink.sink.path)
     return None if path is None or "://" in path else path
-
-
-def _exists(sink: Write, context: Context) -> bool:
-    path = _local(sink, context)
-    return path is None or Path(path).exists()

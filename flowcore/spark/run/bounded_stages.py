@@ -1,9 +1,8 @@
-"""Stages: how do the bounded stages of a plan run side by side, and how far is each?
+"""Run the bounded stages of a plan concurrently, and report the progress of each.
 
-Each runs in a thread of its own, its Spark jobs in a pool of their own, so that they share the task
-slots. The caller iterates over what happens; everything is told in the caller's thread. When a stage
-fails, or the caller stops listening, the jobs of the others are cancelled, and nothing of them is
-committed. Times are seconds.
+Each stage has its own thread, and its Spark jobs have their own scheduler pool, so that stages share the task
+slots. The caller iterates over progress in its own thread. If a stage fails, or the caller stops iterating,
+the jobs of the others are cancelled, and their results are not committed. Times are seconds.
 """
 
 from __future__ import annotations
@@ -22,38 +21,38 @@ from flowcore.spark.context import Context
 from flowcore.spark.results.manifest import Manifest
 from flowcore.spark.run.bounded_stage import run_bounded, up_to_date
 
-__all__ = ["StageProgress", "StageState", "stages_side_by_side"]
+__all__ = ["StageProgress", "StageState", "run_concurrently"]
 
 _log = logging.getLogger(__name__)
 
-_LOOK_S = 0.2
+_POLL_S = 0.2
 
 
 class StageState(StrEnum):
-    """How far a bounded stage is."""
+    """The state of a bounded stage."""
 
     WAITING = "waiting"
-    """It has not started: for another stage, or for its turn."""
+    """It waits for another stage, or for its turn."""
     RUNNING = "running"
     """It reads its input."""
     FINISHING = "finishing"
-    """Its input has ended, and its output is being committed."""
+    """Its input has ended, and it commits its output."""
     COMMITTED = "committed"
-    """Its output is there for others to read."""
+    """Its output is visible."""
     FAILED = "failed"
-    """It left nothing; so has one that was cancelled."""
+    """It failed or was cancelled, without visible output."""
 
 
 @dataclass(frozen=True, slots=True)
 class StageProgress:
-    """That a bounded stage came into a state.
+    """A bounded stage has entered a state.
 
     Attributes:
         stage: The stage.
         state: The state.
-        seconds: How long it was in the states before, by state.
-        manifest: What it left, once it is committed.
-        fresh: It ran; false if what was committed before is up to date.
+        seconds: The time that it spent in each of the states before.
+        manifest: Its result, once it is committed.
+        fresh: Whether it ran; false if its committed result is up to date.
         error: Why it failed.
     """
 
@@ -65,44 +64,44 @@ class StageProgress:
     error: BaseException | None = None
 
 
-def stages_side_by_side(
+def run_concurrently(
     stages: Sequence[BoundedStage],
     context: Context,
     *,
     refresh: bool,
     meanwhile: Callable[[], None] = lambda: None,
 ) -> Generator[StageProgress]:
-    """Run the stages whose result is not up to date; whatever happens to one is yielded as it happens.
+    """Run the stages whose result is not up to date, and yield each change of a stage's state.
 
     Args:
-        stages: Of one plan, in its order.
+        stages: Stages of one plan, in its order.
         context: Session and settings.
-        refresh: Run them even where nothing has changed.
-        meanwhile: Called again and again while they run; what it raises ends them.
+        refresh: Run stages even if their results are up to date.
+        meanwhile: Called repeatedly while they run; an exception from it ends them.
 
     Raises:
         FlowcoreError: A stage failed; by then the others have ended.
     """
-    run = _SideBySide(stages, context, refresh=refresh)
+    run = _ConcurrentStages(stages, context, refresh=refresh)
     try:
         yield from run.changes(meanwhile)
     finally:
         run.stop()
 
 
-class _SideBySide:
+class _ConcurrentStages:
     def __init__(self, stages: Sequence[BoundedStage], context: Context, *, refresh: bool) -> None:
         self._waiting = list(stages)
         self._names = {stage.name for stage in stages}
         self._context = context
         self._refresh = refresh
         self._threads: dict[str, threading.Thread] = {}
-        self._told: SimpleQueue[StageProgress] = SimpleQueue()
+        self._events: SimpleQueue[StageProgress] = SimpleQueue()
         self._stopping = threading.Event()
         self._began = time.monotonic()
 
     def changes(self, meanwhile: Callable[[], None]) -> Iterator[StageProgress]:
-        yield from (self._seen(StageProgress(stage, StageState.WAITING)) for stage in self._waiting)
+        yield from (self._logged(StageProgress(stage, StageState.WAITING)) for stage in self._waiting)
         committed: set[str] = set()
         while committed != self._names:
             self._start_ready(committed)
@@ -110,32 +109,32 @@ class _SideBySide:
             if progress.state is StageState.COMMITTED:
                 self._threads.pop(progress.stage.name).join()
                 committed.add(progress.stage.name)
-            yield self._seen(progress)
+            yield self._logged(progress)
             if progress.error is not None:
                 self.stop()
-                while not self._told.empty():
-                    yield self._seen(self._told.get())
+                while not self._events.empty():
+                    yield self._logged(self._events.get())
                 raise progress.error
 
     def _next(self, meanwhile: Callable[[], None]) -> StageProgress:
         while True:
             try:
-                return self._told.get(timeout=_LOOK_S)
+                return self._events.get(timeout=_POLL_S)
             except Empty:
                 meanwhile()
 
     def stop(self) -> None:
-        """Cancel what runs and wait for its end; a stage between two jobs starts no other."""
+        """Cancel running jobs and wait for the threads' ends; a stage between two jobs starts no other."""
         self._stopping.set()
         for name, thread in self._threads.items():
             while thread.is_alive():
                 self._context.spark.sparkContext.cancelJobsWithTag(self._tag(name))
-                thread.join(_LOOK_S)
+                thread.join(_POLL_S)
         self._threads.clear()
 
     def _start_ready(self, committed: set[str]) -> None:
         for stage in tuple(self._waiting):
-            # Of a part of a plan, what is not there is not waited for.
+            # In a part of a plan, stages outside it are not waited for.
             ready = committed.issuperset(self._names.intersection(stage.after))
             if ready and len(self._threads) < self._context.settings.stages_at_once:
                 self._waiting.remove(stage)
@@ -150,27 +149,27 @@ class _SideBySide:
             manifest = None if self._refresh else up_to_date(stage, self._context)
             fresh = manifest is None
             if manifest is None:
-                self._tell(stage, StageState.RUNNING, clock)
+                self._report(stage, StageState.RUNNING, clock)
                 spark = self._context.spark.sparkContext
                 spark.addJobTag(self._tag(stage.name))
                 spark.setLocalProperty("spark.scheduler.pool", stage.name)
                 manifest = run_bounded(stage, self._context, finishing=lambda: self._finishing(stage, clock))
-            self._tell(stage, StageState.COMMITTED, clock, manifest=manifest, fresh=fresh)
-        except BaseException as error:  # noqa: BLE001 - it is raised where the caller waits
-            self._tell(stage, StageState.FAILED, clock, error=self._cancelled(stage) or error)
+            self._report(stage, StageState.COMMITTED, clock, manifest=manifest, fresh=fresh)
+        except BaseException as error:  # noqa: BLE001 - it is raised in the caller's thread
+            self._report(stage, StageState.FAILED, clock, error=self._cancelled(stage) or error)
 
     def _cancelled(self, stage: BoundedStage) -> RunError | None:
         if not self._stopping.is_set():
             return None
-        msg = f"stage {stage.name!r} was cancelled: nothing of it is visible; its next run starts anew"
+        msg = f"stage {stage.name!r} was cancelled: its results are not visible; its next run starts anew"
         return RunError(msg)
 
     def _finishing(self, stage: BoundedStage, clock: _Clock) -> None:
         if cancelled := self._cancelled(stage):
             raise cancelled
-        self._tell(stage, StageState.FINISHING, clock)
+        self._report(stage, StageState.FINISHING, clock)
 
-    def _tell(
+    def _report(
         self,
         stage: BoundedStage,
         state: StageState,
@@ -180,9 +179,9 @@ class _SideBySide:
         fresh: bool = True,
         error: BaseException | None = None,
     ) -> None:
-        self._told.put(StageProgress(stage, state, clock.enter(state), manifest, fresh, error))
+        self._events.put(StageProgress(stage, state, clock.enter(state), manifest, fresh, error))
 
-    def _seen(self, progress: StageProgress) -> StageProgress:
+    def _logged(self, progress: StageProgress) -> StageProgress:
         _log.info("stage %r of flow %r is %s", progress.stage.name, self._context.flow, progress.state)
         return progress
 
@@ -192,7 +191,7 @@ class _SideBySide:
 
 
 class _Clock:
-    """How long a stage is in each of its states."""
+    """Measures the time that a stage spends in each state."""
 
     def __init__(self, began: float) -> None:
         self._state = StageState.WAITING

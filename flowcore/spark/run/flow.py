@@ -1,7 +1,7 @@
-"""Run: a flow from its first bounded stage to its live queries.
+"""Run a flow from its first bounded stage to its live queries.
 
-Bounded stages run only where their result would be another one than what is committed. The session is
-started for the plan, since real-time queries need a fixed number of task slots.
+A bounded stage is skipped if its committed result is up to date. The session is started for the plan, since
+real-time queries need a fixed number of task slots.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from flowcore.planner.plan import Plan
 from flowcore.settings import Settings
 from flowcore.spark.checkpoint.plan_file import require_checkpoints_fit
 from flowcore.spark.context import Context
-from flowcore.spark.run.bounded_stages import StageProgress, stages_side_by_side
+from flowcore.spark.run.bounded_stages import StageProgress, run_concurrently
 from flowcore.spark.run.live_runs import LiveRuns
-from flowcore.spark.run.live_stage import prepare_topics
+from flowcore.spark.run.live_topics import prepare_topics
 from flowcore.spark.run.session import session
 from flowcore.spark.run.task_slots import slots_needed
 
@@ -28,26 +28,26 @@ __all__ = ["Listener", "SilentListener", "open_context", "run_flow", "run_plan",
 
 
 class Listener(Protocol):
-    """Told what a run is doing."""
+    """Gets the events of a run."""
 
     def planned(self, plan: Plan) -> None:
-        """The plan is made; Spark is about to start."""
+        """The plan is made, and Spark is about to start."""
 
     def stage_changed(self, progress: StageProgress) -> None:
-        """A bounded stage came into another state."""
+        """A bounded stage entered a state."""
 
     def live(self, run: LiveRuns) -> None:
-        """The live queries run; return when the run shall end."""
+        """The live queries have started; returning ends the run."""
 
 
 class SilentListener:
-    """Tells nobody; lives until the queries end."""
+    """Ignores events; the run ends with its queries."""
 
     def planned(self, plan: Plan) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def stage_changed(self, progress: StageProgress) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def live(self, run: LiveRuns) -> None:
         """Wait for the end of the queries."""
@@ -67,14 +67,14 @@ def run_flow(
 
     Args:
         flow: The flow.
-        settings: Broker, folders, and what else the run needs.
+        settings: The settings of the run.
         mode: How live queries run; ``"slice"`` catches up and returns. Default: the fastest possible.
-        live: Run the live queries; else only the bounded stages, for a live run elsewhere to take over.
-        refresh: Run bounded stages even where nothing has changed.
-        listener: Told of progress; decides when a live run ends. Default: it ends with its queries.
+        live: Run the live queries too; otherwise only the bounded stages, for a live run in another process.
+        refresh: Run bounded stages even if their results are up to date.
+        listener: Gets events, and decides when a live run ends. Default: it ends with its queries.
 
     Raises:
-        FlowcoreError: Something in the flow, the settings or the run is wrong; the message says what.
+        FlowcoreError: The flow, the settings or the run failed.
     """
     listener = listener or SilentListener()
     plan = plan_flow(flow, mode, settings)
@@ -86,7 +86,7 @@ def run_flow(
 
 @contextmanager
 def open_context(plan: Plan, settings: Settings, listener: Listener | None = None) -> Iterator[Context]:
-    """A session with the slots that a plan needs; checkpoints and topics are checked before it starts."""
+    """Check checkpoints and topics, then open a session with the task slots that a plan needs."""
     require_checkpoints_fit(plan, settings)
     if plan.live is not None:
         prepare_topics(plan.live, settings)
@@ -97,14 +97,14 @@ def open_context(plan: Plan, settings: Settings, listener: Listener | None = Non
 
 
 def run_plan(plan: Plan, context: Context, *, refresh: bool, listener: Listener) -> None:
-    """Run the bounded stages as needed, and each live query when what it waits for is committed.
+    """Run the bounded stages as needed, and start each live query when its bounded stages are committed.
 
     Raises:
         FlowcoreError: A stage or a query failed; all others have ended.
     """
     committed: set[str] = set()
     with LiveRuns(plan, context) as runs:
-        changes = stages_side_by_side(plan.bounded, context, refresh=refresh, meanwhile=runs.check)
+        changes = run_concurrently(plan.bounded, context, refresh=refresh, meanwhile=runs.check)
         with closing(changes):
             runs.start(committed)
             for progress in changes:
@@ -117,11 +117,11 @@ def run_plan(plan: Plan, context: Context, *, refresh: bool, listener: Listener)
 
 
 def run_stages(plan: Plan, context: Context, *, refresh: bool, listener: Listener) -> None:
-    """Run the bounded stages whose result is not up to date, side by side where they may.
+    """Run the bounded stages whose result is not up to date, concurrently where possible.
 
     Raises:
-        FlowcoreError: A stage failed; the others were cancelled, if they had not been committed.
+        FlowcoreError: A stage failed; the others were cancelled, unless they were committed.
     """
-    with closing(stages_side_by_side(plan.bounded, context, refresh=refresh)) as changes:
+    with closing(run_concurrently(plan.bounded, context, refresh=refresh)) as changes:
         for progress in changes:
             listener.stage_changed(progress)

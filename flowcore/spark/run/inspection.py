@@ -1,7 +1,7 @@
-"""Inspection: what does a checkpoint hold, while no query runs on it?
+"""Read the state in a checkpoint while no query runs on it.
 
-State by key group is read through Spark's state data source and decoded by `flowcore.keyed.inspection`;
-what Spark's own operators keep is shown as Spark shows it.
+State by key group is read through Spark's state data source and decoded by `flowcore.keyed.inspection`. State
+of Spark's own operators is returned as Spark shows it.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from flowcore.errors import StateError
 from flowcore.keyed.inspection import GroupState, inspect_state
 from flowcore.spark.operators.processor import MANIFEST, SEGMENTS
 
-__all__ = ["KeyGroupState", "NativeState", "state_of"]
+__all__ = ["KeyGroupState", "NativeState", "read_state"]
 
 
 @dataclass(frozen=True, slots=True)
 class KeyGroupState:
-    """A key group with state.
+    """The state of a key group.
 
     Attributes:
         number: Its number.
-        held: What it holds.
+        held: The state by operator.
     """
 
     number: int
@@ -37,13 +37,13 @@ class KeyGroupState:
 
 @dataclass(frozen=True, slots=True)
 class NativeState:
-    """What an operator of Spark's keeps of one key.
+    """The state that one of Spark's operators keeps for one key.
 
     Attributes:
-        operator: As Spark calls it.
-        store: Which of its stores.
-        key: By column.
-        value: By column.
+        operator: Spark's name of the operator.
+        store: The name of its state store.
+        key: The key's columns.
+        value: The value's columns.
     """
 
     operator: str
@@ -52,15 +52,15 @@ class NativeState:
     value: Mapping[str, Any]
 
 
-def state_of(spark: SparkSession, checkpoint: Path) -> Iterator[KeyGroupState | NativeState]:
-    """All state of a checkpoint as of its last committed batch, key group by key group.
+def read_state(spark: SparkSession, checkpoint: Path) -> Iterator[KeyGroupState | NativeState]:
+    """Read the state of a checkpoint as of its last committed batch, one key group after the other.
 
     Args:
         spark: A session with the configuration of live queries.
         checkpoint: The checkpoint's folder.
 
     Raises:
-        StateError: It cannot be read.
+        StateError: The checkpoint cannot be read.
     """
     try:
         operators = spark.read.format("state-metadata").load(str(checkpoint)).collect()
@@ -70,10 +70,10 @@ def state_of(spark: SparkSession, checkpoint: Path) -> Iterator[KeyGroupState | 
             else:
                 yield from _native(spark, checkpoint, operator)
     except PySparkException as error:
-        said = str(error).splitlines()[0]
+        reason = str(error).splitlines()[0]
         msg = (
-            f"the checkpoint {checkpoint} cannot be read: {said}; has a query on it committed a batch, and "
-            "is it one of this version of Spark?"
+            f"the checkpoint {checkpoint} cannot be read: {reason}; check that a query on it has committed a "
+            "batch, and that this version of Spark has written it"
         )
         raise StateError(msg) from error
 

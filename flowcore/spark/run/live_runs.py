@@ -1,7 +1,7 @@
-"""Live runs: the queries of a plan, of which each starts when what it waits for is committed.
+"""The live queries of a plan, each started when the bounded stages that it waits for are committed.
 
-Queries that wait for the same stages are one `LiveRun`. By default all wait for all stages, so there is
-one; with ``execution.hand-over = pipelined`` some may start while bounded stages still run.
+Queries that wait for the same stages are one `LiveRun`. By default all queries wait for all stages, so there
+is one. With ``execution.hand-over = pipelined`` some may start while bounded stages still run.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ __all__ = ["LiveRuns"]
 
 
 class LiveRuns:
-    """The live queries of one plan; a context manager that stops those that run at its end.
+    """The live queries of one plan; a context manager that stops them at its end.
 
     Args:
-        plan: A plan, with live queries or without.
+        plan: A plan, with or without live queries.
         context: Session and settings.
     """
 
@@ -49,11 +49,11 @@ class LiveRuns:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if isinstance(error, FlowcoreError):
-            self._observation.failed(str(error))
+            self._observation.fail(str(error))
         self._close()
 
     def start(self, committed: Collection[str]) -> None:
-        """Start the queries that wait for nothing but these bounded stages.
+        """Start the queries that wait only for these bounded stages.
 
         Raises:
             FlowcoreError: As `LiveRun` does.
@@ -62,13 +62,13 @@ class LiveRuns:
             if set(after) <= {*committed}:
                 run = LiveRun(self._part(self._waiting.pop(after)), self._context, self._observation)
                 self._runs.append(self._closing.enter_context(run))
-        self._observation.only(committed)
+        self._observation.set_committed(committed)
 
     def check(self) -> None:
-        """See whether a query has failed; it ends all that run.
+        """Check whether a query has failed; if so, end all others.
 
         Raises:
-            RunError: One has.
+            RunError: A query failed.
         """
         try:
             for run in self._runs:
@@ -86,7 +86,7 @@ class LiveRuns:
         """Wait until every query has ended by itself; True if they have.
 
         Args:
-            timeout_s: Seconds to wait at most; None for as long as it takes.
+            timeout_s: The longest time to wait in seconds, None for no limit.
 
         Raises:
             RunError: A query failed; the others are stopped.
@@ -94,7 +94,7 @@ class LiveRuns:
         return wait_until_ended(self, self.check, timeout_s)
 
     def progress(self) -> tuple[QueryProgress, ...]:
-        """What each query has done, or that it waits; nothing before the first ones are started."""
+        """The progress of each query; nothing before the first queries are started."""
         return self._observation.health().queries if self._runs else ()
 
     @property
@@ -103,7 +103,7 @@ class LiveRuns:
         return self._observation.metrics_url
 
     def latency(self) -> tuple[LatencySummary, ...]:
-        """Of the markers that reached each sink in the last minute; none unless latency is tracked."""
+        """The latency of the markers that reached each sink in the last minute; none if it is not tracked."""
         return tuple(summary for run in self._runs for summary in run.latency())
 
     def _close(self) -> None:

@@ -1,7 +1,7 @@
-"""The live stage: start its queries, watch them, and stop them all when one fails or a person says so.
+"""Start live queries, supervise them, and stop all when one fails or the caller ends the run.
 
-Each query has its checkpoint and a lease of it: a second start on the same checkpoint is refused while
-the first lives. In slice mode the queries stop by themselves when they have caught up.
+Each query holds a lease of its checkpoint: while it runs, a second start on the same checkpoint is refused.
+In slice mode the queries end by themselves when they have caught up.
 """
 
 from __future__ import annotations
@@ -15,30 +15,25 @@ from typing import Protocol, Self
 
 from pyspark.sql.streaming.query import StreamingQuery
 
-from flowcore.api.operators import topic_of
 from flowcore.errors import FlowcoreError, RunError
 from flowcore.kafka.latency_collector import LatencyCollector
-from flowcore.kafka.topics import ensure_topics, partition_counts
 from flowcore.latency import LatencySummary
 from flowcore.metrics.progress import FlowProgress, QueryProgress
 from flowcore.planner.model import LiveQuery, LiveStage
 from flowcore.planner.plan import Plan
-from flowcore.settings import Settings
 from flowcore.spark.checkpoint.lease import Leases
 from flowcore.spark.checkpoint.plan_file import checkpoint_folder, require_checkpoints_fit
-from flowcore.spark.context import Context, broker_of
+from flowcore.spark.context import Context
 from flowcore.spark.errors import ignore_lost_jvm, translate_run_errors
 from flowcore.spark.results.joined import JoinedResults
-from flowcore.spark.run.latency import track
+from flowcore.spark.run.live_topics import prepare_topics, track_latency
 from flowcore.spark.run.observation import Observation
 from flowcore.spark.run.session import live_session
 from flowcore.spark.run.supervised import SupervisedQuery
 from flowcore.spark.run.task_slots import require_slots
 from flowcore.spark.topics.side_channels import SideChannels
-from flowcore.spark.topics.sinks import DEAD_LETTER_CONFIGS
-from flowcore.spark.topics.stream_source import output_servers
 
-__all__ = ["LiveRun", "prepare_topics", "wait_until_ended"]
+__all__ = ["LiveRun", "wait_until_ended"]
 
 _POLL_S = 0.05
 
@@ -47,13 +42,13 @@ class LiveRun:
     """The running queries of one live stage; a context manager that stops them at its end.
 
     Args:
-        plan: A plan with a live stage, of which every bounded stage is committed.
+        plan: A plan with a live stage, whose bounded stages are all committed.
         context: Session and settings.
-        observation: Of more queries than these, closed by whoever made it. Default: of these.
+        observation: An observation of more queries than these; the caller closes it. Default: a new one.
 
     Raises:
         RunError: A checkpoint is in use by another run, or a broker or topic is missing.
-        StateError: A checkpoint was made by a plan that this one cannot go on from.
+        StateError: A checkpoint was made by an incompatible plan.
         ResultError: A bounded result is missing or damaged.
         PlanError: Spark refuses an operator.
     """
@@ -75,7 +70,7 @@ class LiveRun:
 
     def __enter__(self) -> Self:
         try:
-            # Leases first: a start that is refused must change nothing for the run that lives.
+            # Leases first: a refused start must not affect the run that holds the checkpoint.
             self._closing.enter_context(self._leases)
             for query in self.stage.queries:
                 self._leases.take(self._checkpoint(query))
@@ -93,7 +88,9 @@ class LiveRun:
             require_slots(self.plan, self.context)
             by_query = {each.query: each.side_channels for each in self._queries}
             if any(side_channels.has_markers for side_channels in by_query.values()):
-                self._collectors = self._closing.enter_context(track(self.plan, by_query, self.context))
+                self._collectors = self._closing.enter_context(
+                    track_latency(self.plan, by_query, self.context)
+                )
             for each in self._queries:
                 self._closing.callback(each.stop)
                 each.start()
@@ -110,12 +107,12 @@ class LiveRun:
 
     @property
     def running(self) -> Mapping[str, StreamingQuery]:
-        """Spark's own queries, as they were started last, by name."""
+        """Spark's query of each query's last start, by name."""
         return {each.query.name: each.running for each in self._queries if each.running is not None}
 
     @property
     def modes(self) -> Mapping[str, str]:
-        """How each query was started last, by name; asks nobody."""
+        """The mode of each query's last start, by name."""
         return {each.query.name: each.mode for each in self._queries}
 
     @property
@@ -126,23 +123,23 @@ class LiveRun:
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until every query has ended by itself; True if they have.
 
-        While it waits, queries are ended with their running batch and started anew where they fall behind,
-        have caught up, or have another version of a result to join. That may take longer than the timeout.
+        Meanwhile, a query is restarted after its running batch if it enters backlog, has caught up, or must
+        join another version of a result. That may take longer than the timeout.
 
         Args:
-            timeout_s: Seconds to wait at most; None for as long as it takes.
+            timeout_s: The longest time to wait in seconds, None for no limit.
 
         Raises:
             RunError: A query failed; the others are stopped.
         """
-        return wait_until_ended(self, self._look, timeout_s)
+        return wait_until_ended(self, self._poll, timeout_s)
 
     def progress(self) -> tuple[QueryProgress, ...]:
-        """What each query has done; a real-time query tells what it has read every two seconds."""
+        """The progress of each query; Spark updates what a real-time query has read every two seconds."""
         return self._observation.health().queries
 
     def health(self) -> FlowProgress:
-        """All that is known of the run now, as listeners are told."""
+        """The progress of the run, as listeners get it."""
         return self._observation.health()
 
     @property
@@ -151,17 +148,17 @@ class LiveRun:
         return self._observation.metrics_url
 
     def latency(self) -> tuple[LatencySummary, ...]:
-        """Of the markers that reached each sink in the last minute; none unless latency is tracked."""
+        """The latency of the markers that reached each sink in the last minute; none if it is not tracked."""
         return tuple(one for collector in self._collectors for one in collector.recent())
 
     def stop(self) -> None:
-        """Stop every query at once; what was not committed is read again by the next start."""
+        """Stop every query at once; the next start reads again what was not committed."""
         if self._closes_observation:
             self._observation.close()
         with ignore_lost_jvm():
             self._closing.close()
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         try:
             with translate_run_errors(f"flow {self.plan.flow!r}", self.context.log):
                 self._leases.check()
@@ -170,10 +167,10 @@ class LiveRun:
                         what = f"query {each.query.name!r} of flow {self.plan.flow!r}"
                         with translate_run_errors(what, self.context.log):
                             raise error
-                    each.look()
+                    each.poll()
                 self._results.release({pair for each in self._queries for pair in each.versions})
         except FlowcoreError as failure:
-            self._observation.failed(str(failure))
+            self._observation.fail(str(failure))
             self.stop()
             raise
 
@@ -181,62 +178,26 @@ class LiveRun:
         return checkpoint_folder(query, self.context.flow, self.context.settings)
 
 
-def prepare_topics(stage: LiveStage, settings: Settings) -> None:
-    """Check that sources exist, and create what is written to.
-
-    Raises:
-        BrokerError: A broker cannot be reached.
-        RunError: A source topic does not exist and may not be created.
-    """
-    for source in stage.sources:
-        topic = topic_of(source)
-        if topic is None:
-            continue
-        servers = broker_of(topic, settings)
-        if topic.partitions is not None:
-            ensure_topics(servers, {topic.name: topic.partitions})
-        partitions = partition_counts(servers, [topic.name])[topic.name]
-        if partitions is None:
-            msg = (
-                f"source {source.name!r}: topic {topic.name!r} does not exist at {servers}: the query would "
-                "fail at its first batch; start its producer first, or pass partitions= to create it"
-            )
-            raise RunError(msg)
-        for query in stage.queries:
-            if source in query.sources:
-                _create_outputs(query, partitions, settings)
-                if topic.on_error == "dead-letter":
-                    letters = {topic.dead_letter: 1}
-                    ensure_topics(output_servers(query, settings), letters, DEAD_LETTER_CONFIGS)
-
-
-def _create_outputs(query: LiveQuery, partitions: int, settings: Settings) -> None:
-    for sink in query.sinks:
-        topic = topic_of(sink)
-        if topic is not None:
-            ensure_topics(broker_of(topic, settings), {topic.name: topic.partitions or partitions})
-
-
 class _Active(Protocol):
     @property
     def active(self) -> bool:
-        """It has not ended."""
+        """Whether it has not ended."""
         ...
 
 
-def wait_until_ended(run: _Active, look: Callable[[], None], timeout_s: float | None) -> bool:
+def wait_until_ended(run: _Active, poll: Callable[[], None], timeout_s: float | None) -> bool:
     """Wait until a run has ended by itself; True if it has.
 
     Args:
-        run: What is waited for.
-        look: Looks after it; raises what it has failed with.
-        timeout_s: Seconds to wait at most; None for as long as it takes.
+        run: The run.
+        poll: Supervises the run; raises the error with which it failed.
+        timeout_s: The longest time to wait in seconds, None for no limit.
     """
     end = None if timeout_s is None else time.monotonic() + timeout_s
     while True:
-        # Asked first: a query that fails after the look at failures has not ended well.
+        # Read first: a query that fails after the poll has not ended well.
         active = run.active
-        look()
+        poll()
         if not active:
             return True
         if end is not None and time.monotonic() >= end:

@@ -1,29 +1,177 @@
-"""Observation: how is the live run of a plan doing, and who is told?
+"""The health of a plan's live run, for its supervisor and for listeners.
 
-A plan's queries may be started in parts, each by a `LiveRun`; they are observed as one run.
+A plan's queries may be started in several parts, each by a `LiveRun`; they are observed as one run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
-from contextlib import ExitStack
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import ExitStack, suppress
 from dataclasses import replace
+from pathlib import Path
 
+from pyspark.sql.streaming.query import StreamingQuery
+
+from flowcore.api.operators import topic_of
+from flowcore.errors import BrokerError
 from flowcore.latency import LatencySummary
+from flowcore.metrics.health import show_seconds
 from flowcore.metrics.history import history_folder, last_progress
-from flowcore.metrics.progress import FlowProgress
+from flowcore.metrics.progress import FlowProgress, LatencyProgress, QueryProgress, Switch
 from flowcore.metrics.prometheus import PrometheusListener
 from flowcore.metrics.reporting import ProgressListener, Reporter, listeners_of
+from flowcore.metrics.tally import QueryTally
+from flowcore.planner.model import LiveQuery
 from flowcore.planner.plan import Plan
+from flowcore.planner.rules.backlog import thresholds
+from flowcore.spark.checkpoint.offsets import committed_offsets, start_offsets
 from flowcore.spark.context import Context
-from flowcore.spark.run.progress import RunMeter
-from flowcore.spark.run.waiting import waiting_queries
+from flowcore.spark.run.query_meter import WAITING, QueryMeter, waiting_queries
+from flowcore.spark.run.spark_query import RunningBatch
+from flowcore.spark.topics.ends import TopicEnds
+from flowcore.watermarks.query import QueryWatermarks
 
-__all__ = ["Observation"]
+__all__ = ["Observation", "RunMeter"]
+
+_SWITCHES = 10
+
+
+class RunMeter:
+    """Adds up the progress of a live run's queries; made before they are started.
+
+    Spark keeps the last 100 batches, so `read` must be called at least once in 100 batches. Several threads
+    may call it at the same time.
+
+    Args:
+        plan: A plan with a live stage.
+        context: Session and settings.
+        last: The last known progress of the run before, to detect switches of mode.
+
+    Raises:
+        BrokerError: A broker cannot be reached.
+    """
+
+    def __init__(self, plan: Plan, context: Context, last: FlowProgress | None = None) -> None:
+        self._plan = plan
+        self._context = context
+        self._before = (
+            {query.name: query.mode for query in last.queries if query.mode != WAITING} if last else {}
+        )
+        self._switches: tuple[Switch, ...] = last.switches if last else ()
+        self._began_ms = _now_ms()
+        self._topics = TopicEnds(plan, context)
+        self._queries: dict[str, QueryMeter] = {}
+        self._reading = threading.Lock()
+
+    def add(self, query: LiveQuery, checkpoint: Path, active: Callable[[], bool]) -> None:
+        """Add a query before it is started, so that its lag is known.
+
+        Args:
+            query: The query as planned.
+            checkpoint: The folder of its checkpoint.
+            active: Whether the query runs, or is about to be restarted.
+        """
+        begins = {}
+        with suppress(BrokerError):  # where the query begins if its checkpoint has no offsets
+            for topic in filter(None, map(topic_of, query.sources)):
+                begins[topic.name] = start_offsets(topic, self._context.servers(topic))
+        tally = QueryTally(_now_ms(), begins | committed_offsets(checkpoint))
+        meter = QueryMeter(query, tally, thresholds(self._context.settings), active)
+        self._queries = {**self._queries, query.name: meter}  # another thread may be reading
+
+    def started(
+        self,
+        query: LiveQuery,
+        running: StreamingQuery,
+        *,
+        bounded: Mapping[str, str],
+        watermarks: QueryWatermarks | None = None,
+        reason: str = "",
+        pause_ms: int | None = None,
+    ) -> None:
+        """Record that a query was started or restarted; its counts continue.
+
+        Args:
+            query: The query, with the mode that it was started in.
+            running: Spark's query.
+            bounded: The joined version of each bounded stage's result.
+            watermarks: The watermarks of its sources, if it emits them.
+            reason: Why it was restarted. Default: why it is in its mode.
+            pause_ms: How long it did not run, if it was restarted.
+        """
+        meter = self._queries[query.name]
+        before = meter.mode or self._before.get(query.name)
+        refreshed = meter.mode is not None and meter.bounded != bounded
+        if before and (refreshed or before != query.mode.value):
+            reason = reason or "; ".join(query.mode.reasons)
+            self._add_switch(query.name, before, query.mode.value, reason, pause_ms)
+        batch = RunningBatch(self._context.spark, running) if query.mode.value == "realtime" else None
+        with self._reading:
+            meter.started(query, running, watermarks, running_batch=batch, bounded=bounded)
+
+    def note(self, name: str, reason: str) -> None:
+        """Record an event that does not change how a query runs."""
+        mode = self._queries[name].mode or ""
+        self._add_switch(name, mode, mode, reason)
+
+    def query(self, name: str) -> QueryProgress:
+        """The progress of one query."""
+        with self._reading:
+            self._poll_topics()
+            return self._queries[name].read(self._topics, _now_ms())
+
+    def read(
+        self, state: str = "running", error: str = "", latencies: Iterable[LatencySummary] = ()
+    ) -> FlowProgress:
+        """The progress of the run; while a broker does not answer, the ends of its topics are the last known.
+
+        Args:
+            state: See `FlowProgress`.
+            error: See `FlowProgress`.
+            latencies: Of the last minute.
+        """
+        with self._reading:
+            self._poll_topics()
+            now_ms, silent_s = _now_ms(), self._topics.silent_s
+            queries = tuple(meter.read(self._topics, now_ms) for meter in self._queries.values())
+        if state != "running":  # those that are still active are about to be stopped
+            queries = tuple(replace(query, active=False) for query in queries)
+        return FlowProgress(
+            flow=self._plan.flow,
+            time_ms=now_ms,
+            seconds=(now_ms - self._began_ms) / 1000,
+            state=state,
+            error=error,
+            interval_s=self._context.settings.metrics_interval.total_seconds(),
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            broker_silent_ms=round(silent_s * 1000),
+            queries=queries,
+            latencies=tuple(map(LatencyProgress.of_summary, latencies)),
+            switches=self._switches,
+        )
+
+    def _poll_topics(self) -> None:
+        for servers, away_s in self._topics.ask().items():
+            for name, meter in self._queries.items():
+                if meter.mode is not None:
+                    self.note(name, f"broker {servers} answers again, after {show_seconds(away_s)} without")
+
+    def _add_switch(
+        self, query: str, before: str, after: str, reason: str, pause_ms: int | None = None
+    ) -> None:
+        switch = Switch(
+            time_ms=_now_ms(), query=query, before=before, after=after, reason=reason, pause_ms=pause_ms
+        )
+        self._switches = (*self._switches, switch)[-_SWITCHES:]
 
 
 class Observation:
-    """Looks at the live queries of one plan, and tells listeners from their start to their end.
+    """Meters the live queries of one plan, and reports to listeners from their start to their end.
 
     Args:
         plan: A plan with live queries.
@@ -42,10 +190,10 @@ class Observation:
         self._closing = ExitStack()
 
     def prepare(self) -> RunMeter:
-        """To be called before queries start, by the one that holds their checkpoints: what meters them.
+        """Make the meter; must be called before queries start, by the owner of their checkpoints.
 
         Raises:
-            SettingsError: Prometheus has a port and nothing to show there.
+            SettingsError: Listeners are set, but metrics.interval is 0.
             RunError: The port cannot be listened on.
             BrokerError: A broker cannot be reached.
         """
@@ -57,22 +205,22 @@ class Observation:
         return self._meter
 
     def begin(self, latency: Callable[[], Iterable[LatencySummary]]) -> None:
-        """Queries have started; listeners are told from now on.
+        """Begin to report, after queries have started.
 
         Args:
-            latency: Of these queries, in the last minute.
+            latency: The latency of these queries in the last minute.
         """
         self._latencies.append(latency)
         if self._listeners and self._reporter is None:
             interval_s = self._context.settings.metrics_interval.total_seconds()
             self._reporter = self._closing.enter_context(Reporter(self.health, self._listeners, interval_s))
 
-    def only(self, committed: Collection[str]) -> None:
-        """No other bounded stages are committed yet; queries that need more are told of as waiting."""
+    def set_committed(self, committed: Collection[str]) -> None:
+        """Set the bounded stages that are committed; queries that need more are reported as waiting."""
         self._committed = frozenset(committed)
 
     def health(self) -> FlowProgress:
-        """All that is known of the run now, as listeners are told."""
+        """The progress of the run, as listeners get it."""
         latencies = [one for latency in self._latencies for one in latency()]
         progress = self.prepare().read(self._state, self._error, latencies)
         started = {query.name for query in progress.queries}
@@ -85,12 +233,16 @@ class Observation:
         """Where Prometheus finds the run's metrics, if it does."""
         return next((one.url for one in self._listeners if isinstance(one, PrometheusListener)), None)
 
-    def failed(self, error: str) -> None:
-        """A query failed; listeners are told when the observation is closed."""
+    def fail(self, error: str) -> None:
+        """Record that a query failed; listeners are informed when the observation is closed."""
         self._state, self._error = "failed", error
 
     def close(self) -> None:
-        """Tell listeners of the end, once; queries may still run, and are about to be stopped."""
+        """Report the end, once; queries may still run, and are about to be stopped."""
         if self._state == "running":
             self._state = "ended"
         self._closing.close()
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

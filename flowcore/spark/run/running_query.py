@@ -1,6 +1,6 @@
-"""A running query: one live query on its checkpoint, in one mode and with one version of what it joins.
+"""One live query on its checkpoint, in one mode and with one version of the results that it joins.
 
-It is compiled before it is started, so that one can be compiled while another still runs on the checkpoint.
+A query is compiled before it is started, so that its successor can be compiled while it still runs.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ from flowcore.spark.context import Context
 from flowcore.spark.errors import translate_run_errors
 from flowcore.spark.operators.by_key import goes_by_clock
 from flowcore.spark.results.joined import Joined
-from flowcore.spark.run.batch_end import end_after_batch, has_ended
+from flowcore.spark.run.spark_query import end_after_batch, has_ended
 from flowcore.spark.topics.side_channels import SideChannels
 from flowcore.spark.topics.sinks import start_files
 from flowcore.spark.topics.stream_source import output_servers, sink_options
 from flowcore.spark.topics.watermarks import WatermarkSender, watermarks_of
 from flowcore.watermarks.query import QueryWatermarks
 
-__all__ = ["Prepared", "RunningQuery", "prepare"]
+__all__ = ["PreparedQuery", "RunningQuery", "prepare_query"]
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedQuery:
     """A query that is compiled and may be started.
 
     Attributes:
-        query: With the mode in which it is to be started.
-        catching_up: It ends when it has read what is there.
-        joined: What it joins.
-        side_channels: What it carries beside its records.
-        frame: For its sink.
-        types: Of each operator with state, the types of what Spark keeps.
+        query: The query, with the mode to start it in.
+        catching_up: It ends when it has read all records that are there.
+        joined: The results that it joins.
+        side_channels: What it carries besides its records.
+        frame: The rows for its sink.
+        types: The types of the state that Spark keeps, by operator with state.
     """
 
     query: LiveQuery
@@ -56,25 +56,25 @@ class Prepared:
     types: StateTypes
 
 
-def prepare(
+def prepare_query(
     query: LiveQuery,
     context: Context,
     joined: Joined,
     side_channels: SideChannels,
     batch_records: int | None = None,
-) -> Prepared:
-    """Compile a query, and check that it may go on from its checkpoint.
+) -> PreparedQuery:
+    """Compile a query, and check that it can continue from its checkpoint.
 
     Args:
-        query: As it is planned.
+        query: The query as planned.
         context: The live session and settings.
-        joined: What it joins.
-        side_channels: What it carries beside its records.
-        batch_records: Let it catch up in micro-batches of so many records, and end; None for its own mode.
+        joined: The results that it joins.
+        side_channels: What it carries besides its records.
+        batch_records: Catch up in micro-batches of this many records, and end; None for its own mode.
 
     Raises:
         PlanError: Spark refuses an operator.
-        StateError: The checkpoint was made by a plan that this one cannot go on from.
+        StateError: The checkpoint was made by an incompatible plan.
     """
     if batch_records is not None:
         reason = f"it catches up, in batches of up to {batch_records:,} records"
@@ -83,21 +83,23 @@ def prepare(
     with translate_run_errors(f"query {query.name!r}", context.log):
         compiled = compile_query(query, context, joined, side_channels)
     require_fit(query, context.flow, checkpoint_folder(query, context.flow, context.settings), compiled.types)
-    return Prepared(query, batch_records is not None, joined, side_channels, compiled.frame, compiled.types)
+    return PreparedQuery(
+        query, batch_records is not None, joined, side_channels, compiled.frame, compiled.types
+    )
 
 
 class RunningQuery:
-    """A query that was started, and runs until it ends by itself, with its batch, or at once.
+    """A query that was started; it ends by itself, after its batch, or at once.
 
     Args:
-        prepared: What to start.
+        prepared: The query to start.
         context: The live session and settings.
 
     Raises:
         RunError: Spark cannot start it.
     """
 
-    def __init__(self, prepared: Prepared, context: Context) -> None:
+    def __init__(self, prepared: PreparedQuery, context: Context) -> None:
         self.prepared = prepared
         self._context = context
         self._closing = ExitStack()
@@ -114,16 +116,16 @@ class RunningQuery:
 
     @property
     def ended(self) -> bool:
-        """It has ended, with its last batch committed, or it has failed, or was stopped."""
+        """It has ended after a committed batch, failed, or was stopped."""
         return has_ended(self.running)
 
     def end_after_batch(self) -> None:
-        """Let it end when its running batch is committed."""
+        """End it when its running batch is committed."""
         self.ending = True
         end_after_batch(self.running, self._context.spark)
 
     def stop(self) -> None:
-        """Stop it at once, with what runs beside it; what was not committed is read again."""
+        """Stop it at once, with its side channels; records that were not committed are read again."""
         self._closing.close()
 
     @property
@@ -153,16 +155,16 @@ class RunningQuery:
         self._closing.enter_context(sender)
         return watermarks
 
-    def _start(self, prepared: Prepared) -> StreamingQuery:
+    def _start(self, prepared: PreparedQuery) -> StreamingQuery:
         query, side_channels, settings = prepared.query, prepared.side_channels, self._context.settings
-        by_clock = False
+        by_processing_time = False
         if side_channels.has_key_groups:
-            # A query keeps what is set when it starts; without input the clock may still make windows emit.
+            # A query keeps the settings of its start. Processing time may let windows emit without input.
             conf = self._context.spark.conf
             conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(1 << 17))
             conf.set("spark.sql.execution.arrow.maxBytesPerBatch", str(64 << 20))  # of packed rows, too
-            by_clock = query.mode.value != "slice" and goes_by_clock(query)
-            conf.set("spark.sql.streaming.noDataMicroBatches.enabled", str(by_clock).lower())
+            by_processing_time = query.mode.value != "slice" and goes_by_clock(query)
+            conf.set("spark.sql.streaming.noDataMicroBatches.enabled", str(by_processing_time).lower())
         writer = (
             prepared.frame.writeStream.queryName(query.name)
             .option("checkpointLocation", str(self._checkpoint))
@@ -177,9 +179,9 @@ class RunningQuery:
             case _ if prepared.catching_up:
                 writer = writer.trigger(availableNow=True)
             case _:
-                held = timedelta(milliseconds=query.batch_interval_ms or 0)
-                interval = max(settings.trigger_interval, held)
-                if by_clock:  # batches without input, one after the other, would keep the machine busy
+                flush_interval = timedelta(milliseconds=query.batch_interval_ms or 0)
+                interval = max(settings.trigger_interval, flush_interval)
+                if by_processing_time:  # batches without input, without a pause, would keep the machine busy
                     interval = interval or settings.auto_watermark_interval
                 milliseconds = int(interval.total_seconds() * 1000)
                 writer = writer.trigger(processingTime=f"{milliseconds} milliseconds")
@@ -198,6 +200,6 @@ def _pending_watermarks(query: LiveQuery) -> PendingWatermarks:
     config = query.buffer.config if query.buffer else None
     if config is None:
         return PendingWatermarks(0)
-    # Out of backlog each batch of a slice flushes.
+    # Outside backlog each batch of a slice flushes.
     interval_ms = 0 if query.mode.value == "slice" else config.interval_ms or 0
     return PendingWatermarks(interval_ms, config.interval_ms_in(backlog=True))

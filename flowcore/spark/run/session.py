@@ -1,6 +1,6 @@
-"""Sessions: how is Spark started, so that streams run well and nothing is left behind?
+"""Start and stop Spark sessions with the configuration that stages and queries need.
 
-The JVM is started by the first session of a process and keeps the options it was started with.
+The first session of a process starts the JVM, which keeps the options of its start.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from flowcore.installation.java import find_java
 from flowcore.settings import Settings
 from flowcore.spark.errors import ignore_lost_jvm
 
-__all__ = ["live_session", "session", "session_config"]
+__all__ = ["live_session", "prepare_process", "session", "session_config", "stop_session"]
 
 _GIB = 1 << 30
 _AVRO_LIMITS = {
@@ -30,11 +30,11 @@ _AVRO_LIMITS = {
     "string.maxLength": 16 << 20,
     "collectionItems.maxLength": 1 << 20,
 }
-"""A few bad bytes may claim to be a text of 2 GB, for which the reader would make room before it looks."""
+"""A few bad bytes may declare a text of 2 GB, for which the reader would allocate memory first."""
 _FORKED = {"spark.python.daemon.module": "flowcore.spark.run.worker_daemon"}
-"""Executors elsewhere may get flowcore only when a task starts, which is too late for a daemon."""
+"""Remote executors may receive flowcore only when a task starts, which is too late for a daemon."""
 _LIVE = {
-    # One record that cannot be divided or cast must not stop a stream; it gets a null.
+    # A failing division or cast must not stop a stream; its result is null.
     "spark.sql.ansi.enabled": "false",
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
@@ -54,24 +54,28 @@ def session_config(
     """The Spark configuration that flowcore's stages and queries need.
 
     Args:
-        settings: The user's settings; keys that begin with ``spark.`` win over everything here.
-        slots: Tasks that must run at the same time: a real-time query holds one for each Kafka
-            partition and shuffle partition as long as it lives. Counts for a local master only.
-        record_to: Write the JVM's class archive there when it ends; see `flowcore.installation.archive`.
+        settings: The user's settings; keys that begin with ``spark.`` override all others.
+        slots: Tasks that must run at the same time; used for a local master only. A real-time query holds one
+            for each Kafka partition and shuffle partition while it runs.
+        record_to: Write the JVM's class archive to this file when it ends; see
+            `flowcore.installation.archive`.
     """
     cores = os.cpu_count() or 1
-    submitted = _submitted()
+    submitted: dict[str, str] = {}
+    if "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit has started this process and the driver's JVM
+        SparkContext._ensure_initialized()  # noqa: SLF001 - a SparkConf reads that JVM only if it is connected
+        submitted = dict(SparkConf().getAll())
     given = {**submitted, **settings.spark}
     limits = [f"-Dorg.apache.avro.limits.{name}={limit}" for name, limit in _AVRO_LIMITS.items()]
     config = {
         "spark.master": f"local[{max(cores, slots or 0)}]",
         "spark.executor.extraJavaOptions": " ".join([*limits, *compiler_options(settings.short_lived)]),
         "spark.ui.enabled": "false",
-        # A real-time batch lasts minutes, and only heartbeats tell what it has read: at Spark's 10 s every
-        # other look at a run (metrics.interval, 5 s) would show a rate of 0. It is one message of a process.
+        # A real-time batch lasts minutes, and only heartbeats report what it has read. At Spark's 10 s every
+        # other report of a run (metrics.interval, 5 s) would show a rate of 0.
         "spark.executor.heartbeatInterval": "2s",
         "spark.ui.showConsoleProgress": "false",
-        # Between pools: each bounded stage has its own. Within one it is first come, first served.
+        # Between pools, since each bounded stage has its own. Within a pool it is first in, first out.
         "spark.scheduler.mode": "FAIR",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": str(max(2 * cores, 4)),
@@ -87,7 +91,7 @@ def session_config(
 
 
 def _driver(settings: Settings, limits: list[str], record_to: Path | None) -> dict[str, str]:
-    """Of the JVM that is about to be started."""
+    """Options of the JVM that is about to be started."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     heap_gib = max(1, min(4, memory // _GIB // 4))
     log = settings.state_dir.absolute() / "spark.log"
@@ -107,7 +111,7 @@ def _driver(settings: Settings, limits: list[str], record_to: Path | None) -> di
 @contextmanager
 def session(settings: Settings, name: str, *, slots: int | None = None) -> Iterator[SparkSession]:
     """A Spark session that is stopped at the end, with its JVM."""
-    prepare(settings)
+    prepare_process(settings)
     builder = SparkSession.builder.appName(name)
     for key, value in session_config(settings, slots=slots).items():
         builder = builder.config(key, value)
@@ -115,27 +119,27 @@ def session(settings: Settings, name: str, *, slots: int | None = None) -> Itera
     try:
         yield spark
     finally:
-        stop(spark)
+        stop_session(spark)
 
 
-def prepare(settings: Settings) -> None:
-    """What must be true before a JVM is started: Java, worker Python, folder of the log."""
+def prepare_process(settings: Settings) -> None:
+    """Set up this process before it starts a JVM: Java, the workers' Python, loggers, the log's folder."""
     os.environ["JAVA_HOME"] = str(find_java().home)
-    # Workers would otherwise run whatever python3 is on the PATH.
+    # Otherwise workers run the python3 on the PATH.
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["PYSPARK_PYTHON"] = settings.spark.get("spark.pyspark.python", sys.executable)
-    # They would print a JVM stack trace for every error that flowcore.spark.errors puts into words.
+    # They print a JVM stack trace for every error that flowcore.spark.errors translates.
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         PySparkLogger.getLogger(name).disabled = True
-    # It prints a stack trace for a call that Ctrl-C has cut short; what fails is raised as well.
+    # It prints a stack trace for a call that Ctrl-C interrupts; failures are raised as well.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     settings.state_dir.mkdir(parents=True, exist_ok=True)
 
 
-def stop(spark: SparkSession) -> None:
-    """Stop queries, session and JVM; what is already gone is left alone."""
-    gateway = SparkContext._gateway  # noqa: SLF001 - PySpark has no public way to end the JVM it started
-    if gateway is None:  # another session of this process has ended the JVM that they shared
+def stop_session(spark: SparkSession) -> None:
+    """Stop queries, session and JVM, as far as they still run."""
+    gateway = SparkContext._gateway  # noqa: SLF001 - PySpark cannot end the JVM otherwise
+    if gateway is None:  # another session of this process has ended their shared JVM
         return
     try:
         with ignore_lost_jvm():
@@ -147,11 +151,11 @@ def stop(spark: SparkSession) -> None:
         if gateway.proc is not None:
             gateway.proc.stdin.close()
             gateway.proc.wait(timeout=20)
-        SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001 - so that a next session starts one
+        SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001 - the next session starts one
 
 
 def live_session(spark: SparkSession, settings: Settings) -> SparkSession:
-    """A session on the same context with the SQL configuration that streams need."""
+    """A session on the same context, with the SQL configuration for streams."""
     live = spark.newSession()
     live.conf.set("spark.sql.session.timeZone", "UTC")
     live.conf.set("spark.sql.shuffle.partitions", str(settings.shuffle_partitions))
@@ -161,16 +165,8 @@ def live_session(spark: SparkSession, settings: Settings) -> SparkSession:
     return live
 
 
-def _submitted() -> dict[str, str]:
-    """What ``spark-submit`` was told, where it has started this process and the driver's JVM."""
-    if "PYSPARK_GATEWAY_PORT" not in os.environ:
-        return {}
-    SparkContext._ensure_initialized()  # noqa: SLF001 - only that JVM knows, and a SparkConf does not ask for it
-    return dict(SparkConf().getAll())
-
-
 def _shipped(given: Mapping[str, str]) -> dict[str, str]:
-    """The connector's jars, which executors lack unless it is said where they have them."""
+    """The connector's jars, which are sent to executors unless these have them."""
     if "spark.executor.extraClassPath" in given:
         return {}
     shipped = [*map(str, jars("connector")), *filter(None, given.get("spark.jars", "").split(","))]

@@ -1,8 +1,8 @@
-"""Supervised queries: in which mode and with which results shall a query run now, and how does it get there?
+"""Supervise one live query: choose its mode and the results that it joins, and restart it to change them.
 
-It is ended with its running batch and started anew on the same checkpoint: in micro-batches of all that is
-there while it is in backlog, in its own mode when it is not, and with a result that was committed meanwhile.
-What it goes on with is compiled while it still runs, so a version that cannot be joined changes nothing.
+A query is ended after its running batch and restarted on the same checkpoint: in micro-batches that end while
+it is in backlog, in its own mode otherwise, and with new versions of the results that it joins. The successor
+is compiled while the query still runs, so a version that cannot be joined does not interrupt it.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ from flowcore.spark.checkpoint.plan_file import checkpoint_folder, clear_unused_
 from flowcore.spark.context import Context
 from flowcore.spark.errors import ignore_lost_jvm
 from flowcore.spark.results.joined import Joined, JoinedResults
-from flowcore.spark.run.progress import RunMeter
-from flowcore.spark.run.running_query import Prepared, RunningQuery, prepare
+from flowcore.spark.run.observation import RunMeter
+from flowcore.spark.run.running_query import PreparedQuery, RunningQuery, prepare_query
 from flowcore.spark.topics.side_channels import SideChannels
 
 __all__ = ["SupervisedQuery"]
 
 _log = logging.getLogger(__name__)
-_LOOK_S = 2.0
+_POLL_S = 2.0
 
 
 class SupervisedQuery:
     """One live query of a run, from its first start to the end of the run.
 
     Args:
-        query: As it is planned.
+        query: The query as planned.
         context: The live session and settings.
-        meter: Of the run.
-        results: What the run's queries join.
-        side_channels: What the query carries beside its records.
+        meter: The meter of the run.
+        results: The results that the run's queries join.
+        side_channels: What the query carries besides its records.
 
     Raises:
-        FlowcoreError: It cannot be compiled, or may not go on from its checkpoint.
+        FlowcoreError: It cannot be compiled, or cannot continue from its checkpoint.
     """
 
     def __init__(
@@ -64,42 +64,42 @@ class SupervisedQuery:
         self._rows_in = 0
         self._started = (0, 0.0)
         self._reason = ""
-        self._looked_s = 0.0
+        self._polled_s = 0.0
         self._running: RunningQuery | None = None
         self._backlog_status = BacklogStatusWriter(self._checkpoint) if side_channels.has_key_groups else None
         self._ends_backlog = False
-        meter.about_to_start(query, self._checkpoint, lambda: self.active)
-        self._next = self._prepare(results.newest(query), behind=self._behind())
+        meter.add(query, self._checkpoint, lambda: self.active)
+        self._next = self._prepare(results.newest(query), catch_up=self._in_backlog())
 
     @property
     def running(self) -> StreamingQuery | None:
-        """Spark's own query, as it was started last."""
+        """Spark's query of the last start."""
         return self._running.running if self._running else None
 
     @property
     def mode(self) -> str:
-        """How it was started last."""
+        """The mode of the last start."""
         return (self._running.prepared if self._running else self._next).query.mode.value
 
     @property
     def active(self) -> bool:
-        """It runs, or is about to go on; of a JVM that is gone, it is `look` that tells."""
+        """It runs, or is about to be restarted; `poll` detects a lost JVM, not this property."""
         running = self._running
         active = running is not None
         if running is not None:
             with ignore_lost_jvm():
-                active = not running.ended or (self._goes_on(running) and self.error is None)
+                active = not running.ended or (self._restarts(running) and self.error is None)
         return active
 
     @property
     def error(self) -> Exception | None:
-        """Why it has failed."""
+        """The error with which it ended, if it failed."""
         running = self._running
         return running.running.exception() if running is not None and running.ended else None
 
     @property
     def versions(self) -> set[tuple[str, str]]:
-        """Stage and version of all results that it joins, or is about to join."""
+        """Stage and version of the results that it joins, or is about to join."""
         prepared = [self._next, *([self._running.prepared] if self._running else [])]
         return {pair for one in prepared for pair in one.joined.versions.items()}
 
@@ -107,37 +107,37 @@ class SupervisedQuery:
         """Start it for the first time.
 
         Raises:
-            RunError: Spark cannot.
+            RunError: Spark cannot start it.
         """
         clear_unused_log(self._checkpoint)
         write_plan_file(self.query, self._context.flow, self._checkpoint, self._next.types)
-        self._tell(starts=True)
+        self._write_backlog_status(starts=True)
         self._start()
 
-    def look(self) -> None:
-        """See whether it is to go on in another way, and let it.
+    def poll(self) -> None:
+        """Restart it if it has ended to be restarted; end it if its mode or a result must change.
 
         Raises:
-            FlowcoreError: It cannot be started again.
+            FlowcoreError: It cannot be restarted.
         """
         running = self._running
         if running is None:
             return
         if running.ended:
-            if self._goes_on(running) and self.error is None:
-                self._go_on(running)
+            if self._restarts(running) and self.error is None:
+                self._restart(running)
         elif self.query.mode.value == "slice":
             return
-        elif not running.ending and time.monotonic() >= self._looked_s + _LOOK_S:
-            self._looked_s = time.monotonic()
-            self._tell()
-            if self._takes_over(running) or self._falls_behind(running):
+        elif not running.ending and time.monotonic() >= self._polled_s + _POLL_S:
+            self._polled_s = time.monotonic()
+            self._write_backlog_status()
+            if self._must_join_another(running) or self._must_catch_up(running):
                 running.end_after_batch()
             elif running.prepared.catching_up and self._next is running.prepared:
-                self._next = self._prepare(running.prepared.joined, behind=False)  # so the pause is shorter
+                self._next = self._prepare(running.prepared.joined, catch_up=False)  # makes the pause shorter
 
     def stop(self) -> None:
-        """Stop it at once; what was not committed is read again by the next start."""
+        """Stop it at once; the next start reads again what was not committed."""
         if self._running is not None:
             self._running.stop()
 
@@ -145,13 +145,13 @@ class SupervisedQuery:
     def _checkpoint(self) -> Path:
         return checkpoint_folder(self.query, self._context.flow, self._context.settings)
 
-    def _goes_on(self, running: RunningQuery) -> bool:
+    def _restarts(self, running: RunningQuery) -> bool:
         return running.ending or running.prepared.catching_up or self._ends_backlog
 
-    def _tell(self, *, starts: bool = False) -> None:
-        """Tell key groups whether what they get is history.
+    def _write_backlog_status(self, *, starts: bool = False) -> None:
+        """Report to key groups whether their records are backlog.
 
-        In a slice all is. Where a buffer waits for its end, a last run of nothing but that tells it.
+        All records of a slice are. If a buffer waits for the end of backlog, a last empty run reports it.
         """
         if self._backlog_status is None:
             return
@@ -166,44 +166,46 @@ class SupervisedQuery:
         if backlog is not None:
             self._backlog_status.write(backlog=backlog)
 
-    def _takes_over(self, running: RunningQuery) -> bool:
-        """Whether there is another version to join, and it can be joined."""
+    def _must_join_another(self, running: RunningQuery) -> bool:
+        """Whether another version of a result was committed, and can be joined."""
         before = running.prepared.joined.versions
         fresh = self._results.fresher(self.query, before)
         if not fresh:
             return False
         try:
             joined = self._results.newest(self.query)
-            self._next = self._prepare(joined, behind=running.prepared.catching_up)
+            self._next = self._prepare(joined, catch_up=running.prepared.catching_up)
         except FlowcoreError as error:
             self._results.refuse(self.query, fresh)
-            why = f"{_named(fresh)} cannot be taken over, it goes on with {_named(before)}: {error}"
+            why = (
+                f"{_describe(fresh)} cannot be joined, the query continues with {_describe(before)}: {error}"
+            )
             _log.warning("query %r: %s", self.query.name, why)
             self._meter.note(self.query.name, why)
             return False
-        self._reason = f"{_named(fresh)} was committed"
+        self._reason = f"{_describe(fresh)} was committed"
         return True
 
-    def _falls_behind(self, running: RunningQuery) -> bool:
-        if running.prepared.catching_up or not self._behind():
+    def _must_catch_up(self, running: RunningQuery) -> bool:
+        if running.prepared.catching_up or not self._in_backlog():
             return False
-        self._next = self._prepare(running.prepared.joined, behind=True)
+        self._next = self._prepare(running.prepared.joined, catch_up=True)
         self._reason = f"a partition has over {thresholds(self._context.settings).enter:,} unread records"
         return True
 
-    def _go_on(self, before: RunningQuery) -> None:
-        began = time.monotonic()
-        self._tell()
-        behind = self._behind()
+    def _restart(self, before: RunningQuery) -> None:
+        ended = time.monotonic()
+        self._write_backlog_status()
+        backlog = self._in_backlog()
         if before.prepared.catching_up:
-            self._per_second = (self._rows_in - self._started[0]) / (began - self._started[1])
-        if self._next.catching_up != behind:
-            self._next = self._prepare(self._next.joined, behind=behind)
-        if before.prepared.catching_up and not behind and not before.ending:
+            self._per_second = (self._rows_in - self._started[0]) / (ended - self._started[1])
+        if self._next.catching_up != backlog:
+            self._next = self._prepare(self._next.joined, catch_up=backlog)
+        if before.prepared.catching_up and not backlog and not before.ending:
             leave = thresholds(self._context.settings).leave
             self._reason = f"caught up: no partition has over {leave:,} unread records"
         before.stop()
-        self._start(began)
+        self._start(ended)
 
     def _start(self, ended: float | None = None) -> None:
         prepared = self._next
@@ -220,18 +222,20 @@ class SupervisedQuery:
         )
         self._reason = ""
 
-    def _behind(self) -> bool:
+    def _in_backlog(self) -> bool:
         if self.query.catch_up.value == "no":
             return False
         progress = self._meter.query(self.query.name)
         self._rows_in = progress.rows_in
         return bool(progress.backlog)
 
-    def _prepare(self, joined: Joined, *, behind: bool) -> Prepared:
+    def _prepare(self, joined: Joined, *, catch_up: bool) -> PreparedQuery:
         settings = self._context.settings
         records = batch_records(backlog_interval(settings), self._per_second, settings.max_batch_records)
-        return prepare(self.query, self._context, joined, self.side_channels, records if behind else None)
+        return prepare_query(
+            self.query, self._context, joined, self.side_channels, records if catch_up else None
+        )
 
 
-def _named(versions: Mapping[str, str]) -> str:
+def _describe(versions: Mapping[str, str]) -> str:
     return ", ".join(f"version {version} of stage {stage!r}" for stage, version in versions.items())

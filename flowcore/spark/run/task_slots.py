@@ -1,7 +1,7 @@
-"""Task slots: how many does a plan need, and does the cluster have them?
+"""Count the task slots that a plan needs, and check that the cluster has them.
 
-A local master gets as many threads as are needed. A cluster has the cores that it has: a real-time query that
-waits for a slot waits for ever, and says nothing.
+A local master is started with as many threads as needed. The slots of a cluster are given, and a real-time
+query that waits for a slot waits for ever without an error.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _log = logging.getLogger(__name__)
 
 
 def slots_needed(plan: Plan, settings: Settings) -> int:
-    """Tasks that shall be able to run at the same time, 0 if the plan has no live queries.
+    """The number of tasks that must be able to run at the same time, 0 if the plan has no live queries.
 
-    A real-time query holds its slots as long as it lives. Batches of other queries would wait for each
-    other on fewer slots than their tasks, while those wait for the broker; twice the cores is enough.
-    One more is for Spark's own small jobs, such as sending a joined table to all tasks.
+    A real-time query holds its slots while it runs. Tasks of other queries mostly wait for the broker, so
+    twice the cores is enough for them. One more slot is for Spark's own small jobs, such as broadcasting a
+    table.
     """
     held = shared = 0
     for query in plan.live.queries if plan.live else ():
@@ -48,7 +48,7 @@ def slots_needed(plan: Plan, settings: Settings) -> int:
                 counts = partition_counts(broker_of(topic, settings), [topic.name])
                 partitions += counts[topic.name] or topic.partitions or 1
         if tracks_latency(query, settings, checkpoint_folder(query, plan.flow, settings)):
-            partitions *= 2  # their companion topics have as many
+            partitions *= 2  # companion topics have as many
         if query.mode.value == "realtime":
             held += partitions + (settings.shuffle_partitions if query.updating else 0)
         else:
@@ -60,15 +60,14 @@ def slots_needed(plan: Plan, settings: Settings) -> int:
 def require_slots(plan: Plan, context: Context) -> None:
     """Wait until a cluster has the slots that a plan's real-time queries hold; a local master has them.
 
-    Executors come one by one; how long they may take is Spark's own setting,
-    ``spark.scheduler.maxRegisteredResourcesWaitingTime`` (30 s).
+    Executors register one by one, within ``spark.scheduler.maxRegisteredResourcesWaitingTime`` (30 s).
 
     Raises:
-        RunError: It still has fewer.
+        RunError: The cluster still has fewer.
     """
     sc: Any = context.spark.sparkContext
-    grows = sc.getConf().get("spark.dynamicAllocation.enabled", "false") == "true"
-    if sc.master.startswith("local") or grows:
+    dynamic = sc.getConf().get("spark.dynamicAllocation.enabled", "false") == "true"
+    if sc.master.startswith("local") or dynamic:
         return
     queries = plan.live.queries if plan.live else ()
     realtime = tuple(query for query in queries if query.mode.value == "realtime")
@@ -79,31 +78,31 @@ def require_slots(plan: Plan, context: Context) -> None:
 
 
 def await_slots(needed: int, slots: Callable[[], int], master: str, patience_s: float) -> None:
-    """Wait until there are so many slots.
+    """Wait until a cluster has enough slots.
 
     Args:
-        needed: How many.
-        slots: Counts those that are there.
-        master: Of the cluster, as the error shall name it.
-        patience_s: Seconds to wait at most.
+        needed: The number of slots needed.
+        slots: Counts the slots that the cluster has.
+        master: The cluster's name in the error.
+        patience_s: The longest time to wait in seconds.
 
     Raises:
         RunError: There are still fewer.
     """
     end = time.monotonic() + patience_s
-    while (there := slots()) < needed:
+    while (found := slots()) < needed:
         if time.monotonic() >= end:
             msg = (
-                f"the cluster {master} has {there} task slots for this run after {patience_s:g} s, and its "
-                f"queries in real-time mode hold {needed} as long as they live: they would wait for ever; "
+                f"the cluster {master} has {found} task slots for this run after {patience_s:g} s, and its "
+                f"queries in real-time mode hold {needed} while they run: they would wait for ever; "
                 "give it more cores (spark.cores.max, or spark.executor.instances and spark.executor.cores), "
                 f"more time ({_PATIENCE}), or run with --mode micro-batch"
             )
             raise RunError(msg)
-        _log.info("waiting for executors: %d task slots of %d are there", there, needed)
+        _log.info("waiting for executors: %d of %d task slots are available", found, needed)
         time.sleep(_POLL_S)
 
 
 def _slots(spark: SparkSession) -> int:
-    context: Any = spark.sparkContext._jsc.sc()  # noqa: SLF001 - what barrier stages ask; there is no public way
+    context: Any = spark.sparkContext._jsc.sc()  # noqa: SLF001 - as barrier stages do; there is no public way
     return int(context.maxNumConcurrentTasks(context.resourceProfileManager().defaultResourceProfile()))

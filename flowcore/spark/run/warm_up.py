@@ -1,8 +1,8 @@
-"""Which classes does a typical job load?
+"""Load the classes of a typical job, for the JVM's class archive.
 
-`python -m flowcore.spark.run.warm_up FILE` does the work of a small flow once, so that its JVM can write
-them to the class archive FILE when it ends: Parquet, joins, aggregates, Kafka in each way a live
-query runs. The answers are thrown away.
+`python -m flowcore.spark.run.warm_up FILE` runs the work of a small flow once: Parquet, joins, aggregates,
+and Kafka in each mode of a live query. When its JVM ends, it writes the loaded classes to the class archive
+FILE.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from pyspark.sql import functions as F
 from flowcore.errors import BrokerError
 from flowcore.kafka.broker import EmbeddedBroker
 from flowcore.settings import Settings
-from flowcore.spark.run.session import live_session, prepare, session_config
+from flowcore.spark.run.session import live_session, prepare_process, session_config
 
-__all__ = ["main"]
+__all__ = ["record_classes"]
 
 _SLOTS = 4
-"""A real-time query holds one for its Kafka partition and one for each of its two shuffle partitions."""
+"""A real-time query holds a slot for its Kafka partition and for each of its two shuffle partitions."""
 
 _SCHEMA = "id long, category string, price double, at timestamp"
 _AVRO = (
@@ -32,8 +32,8 @@ _AVRO = (
 )
 
 
-def main(archive: Path) -> None:
-    """Run the typical work; the archive is written when this process has ended."""
+def record_classes(archive: Path) -> None:
+    """Run the typical work; the archive is written when this process ends."""
     with tempfile.TemporaryDirectory() as folder:
         spark = _session(archive, Path(folder))
         catalog = _bounded(spark, Path(folder))
@@ -43,9 +43,9 @@ def main(archive: Path) -> None:
 
 
 def _session(archive: Path, folder: Path) -> SparkSession:
-    # The same builder as a flow's: an archive only fits the class path it was recorded with.
+    # With a flow's own configuration, since an archive requires the class path of its recording.
     settings = Settings(state_dir=folder)
-    prepare(settings)
+    prepare_process(settings)
     builder = SparkSession.builder.appName("flowcore-warm-up")
     for key, value in session_config(settings, slots=_SLOTS, record_to=archive).items():
         builder = builder.config(key, value)
@@ -53,7 +53,7 @@ def _session(archive: Path, folder: Path) -> SparkSession:
 
 
 def _bounded(spark: SparkSession, folder: Path) -> DataFrame:
-    """Write, read, join and aggregate tables of history."""
+    """Write, read, join and aggregate bounded tables."""
     rows = spark.range(100).select(
         "id",
         F.format_string("c%d", F.col("id") % 5).alias("category"),
@@ -76,7 +76,7 @@ def _bounded(spark: SparkSession, folder: Path) -> DataFrame:
 
 
 def _live(spark: SparkSession, catalog: DataFrame, servers: str, folder: Path) -> None:
-    """Read, join, aggregate and write Kafka: as slice, micro-batch and in real time."""
+    """Read, join, aggregate and write Kafka, as a slice and in real time."""
     kafka = {"kafka.bootstrap.servers": servers}
     bids = spark.range(200).select(F.to_json(F.struct("id", (F.col("id") * 2).alias("price"))).alias("value"))
     bids.write.format("kafka").options(**kafka, topic="bids").save()
@@ -112,4 +112,4 @@ def _live(spark: SparkSession, catalog: DataFrame, servers: str, folder: Path) -
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    record_classes(Path(sys.argv[1]))

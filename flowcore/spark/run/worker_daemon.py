@@ -1,8 +1,8 @@
-"""The daemon from which Spark forks its Python workers, with what these need imported already.
+"""The daemon from which Spark forks its Python workers, with their modules already imported.
 
-A worker of Spark's own daemon imports pandas, Arrow and flowcore by itself, which takes more than a second of
-a processor, and each task of a query's first batch waits for one. Forked from here it has all of that, in
-memory that workers share. It is Spark's ``spark.python.daemon.module``.
+A worker of Spark's own daemon imports pandas, Arrow and flowcore itself, which takes more than a second of
+processor time and delays each task of a query's first batch. A worker forked from this daemon has them, in
+memory that all workers share. It is Spark's ``spark.python.daemon.module``.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from flowcore.windows.columnar import keyed as columnar
 __all__ = ["IMPORTED"]
 
 IMPORTED = (pd, pc, worker, chains, columnar, processes, records, key_groups)
-"""What a forked worker finds."""
+"""The modules that a forked worker has."""
 
 if __name__ == "__main__":
-    gc.freeze()  # what is here stays: no worker shall copy its pages by looking for garbage in it
+    gc.freeze()  # so that garbage collection in a worker does not copy these pages
     daemon.manager()

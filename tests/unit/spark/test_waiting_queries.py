@@ -3,7 +3,7 @@
 from flowcore import Flow, KafkaTopic, Parquet
 from flowcore.planner import plan_flow
 from flowcore.planner.plan import Plan
-from flowcore.spark.run.waiting import waiting_queries
+from flowcore.spark.run.query_meter import waiting_queries
 
 
 def _plan() -> Plan:

@@ -1,0 +1,88 @@
+"""The topics of live queries: check sources, create outputs, and track latency through companions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+
+from flowcore.api.operators import topic_of
+from flowcore.errors import RunError
+from flowcore.kafka.latency_collector import LatencyCollector
+from flowcore.kafka.markers import MarkerSource, ensure_companion
+from flowcore.kafka.topics import ensure_topics, partition_counts
+from flowcore.planner.model import LiveQuery, LiveStage
+from flowcore.planner.plan import Plan
+from flowcore.settings import Settings
+from flowcore.spark.context import Context, broker_of
+from flowcore.spark.topics.side_channels import SideChannels
+from flowcore.spark.topics.sinks import DEAD_LETTER_CONFIGS
+from flowcore.spark.topics.stream_source import output_servers
+
+__all__ = ["prepare_topics", "track_latency"]
+
+
+def prepare_topics(stage: LiveStage, settings: Settings) -> None:
+    """Check that source topics exist, and create the topics that are written.
+
+    Raises:
+        BrokerError: A broker cannot be reached.
+        RunError: A source topic does not exist and may not be created.
+    """
+    for source in stage.sources:
+        topic = topic_of(source)
+        if topic is None:
+            continue
+        servers = broker_of(topic, settings)
+        if topic.partitions is not None:
+            ensure_topics(servers, {topic.name: topic.partitions})
+        partitions = partition_counts(servers, [topic.name])[topic.name]
+        if partitions is None:
+            msg = (
+                f"source {source.name!r}: topic {topic.name!r} does not exist at {servers}: the query would "
+                "fail at its first batch; start its producer first, or pass partitions= to create it"
+            )
+            raise RunError(msg)
+        for query in stage.queries:
+            if source in query.sources:
+                for output in filter(None, map(topic_of, query.sinks)):
+                    ensure_topics(broker_of(output, settings), {output.name: output.partitions or partitions})
+                if topic.on_error == "dead-letter":
+                    ensure_topics(
+                        output_servers(query, settings), {topic.dead_letter: 1}, DEAD_LETTER_CONFIGS
+                    )
+
+
+@contextmanager
+def track_latency(
+    plan: Plan, side_channels: Mapping[LiveQuery, SideChannels], context: Context
+) -> Iterator[tuple[LatencyCollector, ...]]:
+    """Create the companion topics of the tracked queries, and send and collect markers through them.
+
+    For each source a thread writes markers to its companion topic; for each broker a thread reads the
+    companions of the sinks. A query that keeps a marker column from an earlier run has topics, but no
+    threads.
+
+    Yields:
+        A collector for each broker that has sinks.
+
+    Raises:
+        BrokerError: A broker cannot be reached.
+    """
+    tracked = [query for query in side_channels if side_channels[query].has_markers]
+    sources = {topic: node for query in tracked for node in query.sources if (topic := topic_of(node))}
+    sinks = {topic: node for query in tracked for node in query.sinks if (topic := topic_of(node))}
+    for topic in (*sources, *sinks):
+        ensure_companion(context.servers(topic), topic.name)
+    interval = context.settings.latency_interval
+    if not interval:
+        yield ()
+        return
+    names: dict[str, dict[str, str]] = {}
+    for topic, node in sinks.items():
+        names.setdefault(context.servers(topic), {})[topic.name] = f"{plan.flow}/{node.name}"
+    with ExitStack() as stack:
+        collectors = [stack.enter_context(LatencyCollector(*each)) for each in names.items()]
+        for topic, source in sources.items():
+            sender = f"{plan.flow}/{source.name}"
+            stack.enter_context(MarkerSource(context.servers(topic), topic.name, sender, interval))
+        yield tuple(collectors)

@@ -1,0 +1,195 @@
+"""The progress of one live query: what it has read and emitted, and what it waits for.
+
+Spark reports what a batch read when the batch ends, which in real-time mode is once in minutes. The ends of
+topics are read from their broker, so output can be seen at any time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+
+from pyspark.sql.streaming.query import StreamingQuery
+
+from flowcore.api.operators import Operator, topic_of
+from flowcore.backlog import Thresholds
+from flowcore.backlog.inputs import QueryInputs
+from flowcore.elements import MIN_TIMESTAMP_MS
+from flowcore.metrics.progress import PartitionProgress, QueryProgress
+from flowcore.metrics.tally import Batch, QueryTally, Rate, partitions_of
+from flowcore.planner.model import LiveQuery
+from flowcore.planner.plan import Plan
+from flowcore.spark.errors import ignore_lost_jvm
+from flowcore.spark.run.spark_query import RunningBatch, batches_after
+from flowcore.spark.topics.ends import TopicEnds
+from flowcore.watermarks.merge import PartitionWatermark
+from flowcore.watermarks.query import QueryWatermarks
+
+__all__ = ["WAITING", "QueryMeter", "waiting_queries"]
+
+WAITING = "waiting"
+"""The mode of a query that is not started yet."""
+
+
+def waiting_queries(plan: Plan, committed: Collection[str]) -> tuple[QueryProgress, ...]:
+    """The live queries of a plan that wait for bounded stages; they hold no resources.
+
+    Args:
+        plan: The plan of the run.
+        committed: Names of the bounded stages that are committed.
+    """
+    pending = {r.operator for stage in plan.bounded if stage.name not in committed for r in stage.results}
+    return tuple(
+        QueryProgress(name=query.name, mode=WAITING, active=True, backlog=_inputs(query, pending).backlog)
+        for query in (plan.live.queries if plan.live else ())
+        if not set(query.after) <= {*committed}
+    )
+
+
+def _inputs(query: LiveQuery, pending: Collection[Operator] = ()) -> QueryInputs:
+    """The inputs of a query; only its pending bounded results are in backlog."""
+    inputs = QueryInputs((node.name for node in query.results), (node.name for node in query.sources))
+    for node in query.results:
+        if node not in pending:
+            inputs.update(node.name, backlog=False)
+    return inputs
+
+
+class QueryMeter:
+    """Adds up the progress of one query over all its starts in a run.
+
+    Args:
+        query: The query as planned.
+        tally: Starts at the offsets from which the query reads.
+        thresholds: Of a backlog.
+        active: Whether the query runs, or is about to be restarted.
+    """
+
+    def __init__(
+        self, query: LiveQuery, tally: QueryTally, thresholds: Thresholds, active: Callable[[], bool]
+    ) -> None:
+        self._query = query
+        self._tally = tally
+        self._thresholds = thresholds
+        self._active = active
+        self._running: StreamingQuery | None = None
+        self._watermarks: QueryWatermarks | None = None
+        self._running_batch: RunningBatch | None = None
+        self.bounded: Mapping[str, str] = {}
+        self._inputs = _inputs(query)
+        self._lagging: dict[str, bool] = {}
+        self._busy_since: tuple[int, int] | None = None
+        """The last batch before the running one, and the time at which that one was first seen."""
+        self._rows_in, self._rows_out = Rate(), Rate()
+        self._sources = {topic.name: node for node in query.sources if (topic := topic_of(node))}
+        self._sinks = {topic.name for sink in query.sinks if (topic := topic_of(sink))}
+        self._dead_letters = {topic.dead_letter for node in query.dead_letters if (topic := topic_of(node))}
+
+    @property
+    def mode(self) -> str | None:
+        """The mode of the last start, None before the first."""
+        return self._query.mode.value if self._running else None
+
+    def started(
+        self,
+        query: LiveQuery,
+        running: StreamingQuery,
+        watermarks: QueryWatermarks | None,
+        *,
+        running_batch: RunningBatch | None,
+        bounded: Mapping[str, str],
+    ) -> None:
+        """Record a start of the query; its counts continue."""
+        self._take()  # the last batches of the query before
+        self._query, self._running = query, running
+        self._watermarks, self._running_batch, self.bounded = watermarks, running_batch, bounded
+
+    def read(self, topics: TopicEnds, now_ms: int) -> QueryProgress:
+        """The progress of the query."""
+        self._take()
+        batch = self._tally.last
+        unreported = self._running_batch.records(self._last_batch) if self._running_batch else 0
+        rows_in, rows_out = self._tally.rows_in + unreported, topics.written(self._sinks)
+        watermarks = self._partition_watermarks()
+        partitions = partitions_of(self._sources, self._tally.offsets, topics.ends, watermarks)
+        lags = [one.lag for one in partitions if one.lag is not None]
+        lag = max(sum(lags) - unreported, 0) if lags else None
+        since_ms = self._tally.held_since_ms
+        return QueryProgress(
+            name=self._query.name,
+            mode=self._query.mode.value,
+            mode_reason="; ".join(self._query.mode.reasons),
+            active=self._active(),
+            batches=self._tally.batches,
+            rows_in=rows_in,
+            rows_per_second=self._rows_per_second(now_ms, rows_in),
+            rows_out=rows_out,
+            rows_out_per_second=self._rows_out.take(now_ms, rows_out),
+            lag=lag,
+            backlog=self._backlog(partitions, lag, now_ms),
+            batch_ms=batch.length_ms if batch else None,
+            watermark_ms=self._watermark_ms(),
+            late=self._tally.late,
+            dropped=self._tally.dropped,
+            saved=self._tally.saved,
+            held=self._tally.held,
+            oldest_held_ms=None if since_ms is None else max(now_ms - since_ms, 0),
+            dead_letters=topics.written(self._dead_letters),
+            state_rows=batch.state_rows if batch else None,
+            state_bytes=self._tally.state_bytes,
+            bounded=self.bounded,
+            partitions=partitions,
+        )
+
+    def _take(self) -> None:
+        if self._running:
+            with ignore_lost_jvm():
+                self._tally.take(Batch.all_of(batches_after(self._last_batch, self._running)))
+
+    @property
+    def _last_batch(self) -> int:
+        return self._tally.last.number if self._tally.last else -1
+
+    def _rows_per_second(self, now_ms: int, rows_in: int) -> float | None:
+        if self._running_batch:
+            return self._rows_in.take(now_ms, rows_in)
+        return self._tally.rows_per_second(now_ms, busy=self._busy)
+
+    @property
+    def _busy(self) -> bool:
+        busy = False
+        with ignore_lost_jvm():
+            busy = self._running is not None and self._running.status["isTriggerActive"]
+        return bool(busy)
+
+    def _partition_watermarks(self) -> dict[str, Mapping[int, PartitionWatermark]]:
+        known = self._watermarks.sources if self._watermarks else {}
+        return {
+            topic: known[node.name].standings() for topic, node in self._sources.items() if node.name in known
+        }
+
+    def _backlog(self, partitions: Iterable[PartitionProgress], lag: int | None, now_ms: int) -> bool | None:
+        waits = self._waits_for_a_flush(now_ms)
+        for topic, node in self._sources.items():
+            lags = [one.lag for one in partitions if one.topic == topic and one.lag is not None]
+            if lags and lag is not None:
+                # Only the sum of what a real-time batch has read is known, and no partition lags by more.
+                worst = min(max(lags), lag)
+                lagging = not waits and self._thresholds.in_backlog(worst, before=self._lagging.get(topic))
+                self._lagging[topic] = lagging
+                self._inputs.update(node.name, backlog=lagging)
+        return self._inputs.backlog
+
+    def _waits_for_a_flush(self, now_ms: int) -> bool:
+        """Whether unread records only wait for the flush interval, and not for a batch that takes longer."""
+        interval_ms = self._query.batch_interval_ms
+        if interval_ms is None:
+            return False
+        if not self._busy:
+            self._busy_since = None
+        elif self._busy_since is None or self._busy_since[0] != self._last_batch:
+            self._busy_since = self._last_batch, now_ms
+        return self._busy_since is None or now_ms - self._busy_since[1] <= interval_ms
+
+    def _watermark_ms(self) -> int | None:
+        emitted_ms = self._watermarks.watermark_ms if self._watermarks else MIN_TIMESTAMP_MS
+        return emitted_ms if emitted_ms > MIN_TIMESTAMP_MS else self._tally.watermark_ms

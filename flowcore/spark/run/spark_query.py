@@ -1,0 +1,96 @@
+"""What PySpark does not expose of a streaming query: its last batch, its thread, and its progress.
+
+`StreamingQuery.stop` discards the running batch, so everything that the batch wrote is written again. Spark
+ends a slice differently: it sets the query's state, which the query's thread checks after each batch.
+`end_after_batch` does the same for any query.
+
+A real-time batch lasts minutes, and Spark reports what it read when it ends. Its tasks report more often,
+with each heartbeat (``spark.executor.heartbeatInterval``), and Spark keeps these numbers for its own UI, even
+if the UI is off.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from typing import Any
+
+from py4j.protocol import Py4JError
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+__all__ = ["RunningBatch", "batches_after", "end_after_batch", "has_ended"]
+
+_LAST = 50
+_SCAN, _ROWS = "RealTimeStreamScan", "number of output rows"
+_log = logging.getLogger(__name__)
+
+
+def end_after_batch(running: StreamingQuery, spark: SparkSession) -> None:
+    """End a query when its running batch is committed; in real-time mode that may take minutes.
+
+    A query with a trigger interval ends at the latest when its next batch would begin.
+    """
+    states: Any = spark._jvm.org.apache.spark.sql.execution.streaming.runtime  # type: ignore[union-attr]  # noqa: SLF001
+    ended = getattr(getattr(states, "TERMINATED$"), "MODULE$")
+    _execution(running).state().set(ended)
+
+
+def has_ended(running: StreamingQuery) -> bool:
+    """Whether a query's thread has ended; Spark calls a query inactive earlier, when it is about to end."""
+    return not _execution(running).queryExecutionThread().isAlive()
+
+
+def batches_after(number: int, running: StreamingQuery) -> list[dict[str, Any]]:
+    """Spark's reports of the batches after a batch, oldest first."""
+    # PySpark's own property makes dozens of JVM calls for each of the last hundred batches.
+    recent = running._jsq.recentProgress()  # noqa: SLF001
+    found = []
+    for each in reversed(range(len(recent))):
+        if recent[each].batchId() <= number:
+            break
+        found.append(json.loads(recent[each].json()))
+    return found[::-1]
+
+
+class RunningBatch:
+    """The records that the running batch of a real-time query has read so far."""
+
+    def __init__(self, spark: SparkSession, running: StreamingQuery) -> None:
+        # Spark's only public access to these numbers is its web page.
+        self._store: Any = spark._jsparkSession.sharedState().statusStore()  # noqa: SLF001
+        self._batch = re.compile(rf"runId = {running.runId}\s+batch = (\d+)")
+
+    def records(self, committed: int) -> int:
+        """The records that batches after a committed one have read; 0 if that is unknown.
+
+        Args:
+            committed: Number of the last committed batch, -1 if there is none.
+        """
+        try:
+            count = self._store.executionsCount()
+            recent = self._store.executionsList(max(count - _LAST, 0), _LAST)
+            executions = [recent.apply(number) for number in range(recent.size())]
+            # A batch has nested executions; one of them has the numbers.
+            return max((self._rows(one) for one in executions if self._is_after(one, committed)), default=0)
+        except (Py4JError, ConnectionError):
+            _log.debug("the records of the running batch are unknown", exc_info=True)
+            return 0
+
+    def _is_after(self, execution: Any, committed: int) -> bool:
+        batch = self._batch.search(execution.description())
+        return batch is not None and int(batch[1]) > committed
+
+    def _rows(self, execution: Any) -> int:
+        number = execution.executionId()
+        nodes = self._store.planGraph(number).allNodes()
+        scans = [node for node in map(nodes.apply, range(nodes.size())) if node.name() == _SCAN]
+        metrics = [scan.metrics().apply(place) for scan in scans for place in range(scan.metrics().size())]
+        reported = self._store.executionMetrics(number)
+        values = [reported.get(metric.accumulatorId()) for metric in metrics if metric.name() == _ROWS]
+        return sum(int(value.get().replace(",", "")) for value in values if value.isDefined())
+
+
+def _execution(running: StreamingQuery) -> Any:
+    return running._jsq.streamingQuery()  # noqa: SLF001
