@@ -1,7 +1,7 @@
-"""Expressions: which columns does a piece of Spark SQL text read, and what does it call its result?
+"""Expressions: Spark SQL text with the columns that it reads and the name of its result.
 
-The text itself goes to Spark unchanged but for renamed columns; sqlglot only reads it, so that a
-flow can be checked with no JVM.
+Spark gets the text unchanged except for renamed columns. sqlglot only reads it, so that a flow is checked
+without a JVM.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["Expression", "is_aggregate", "resolve"]
 _VALUES = (exp.Condition, exp.Alias, exp.Aliases, exp.Star, exp.Interval,
            exp.Filter, exp.WithinGroup, exp.IgnoreNulls, exp.RespectNulls)  # fmt: skip
 _GENERATORS = (exp.UDTF, exp.Explode, exp.Posexplode, exp.Inline)
-# What Spark has and sqlglot takes for functions it does not know; a test asks Spark for all it has.
+# Functions of Spark that sqlglot parses as unknown ones; a test compares with the list of Spark.
 _MORE_GENERATORS = re.compile(r"inline_outer|json_tuple|sql_keywords|collations")
 _MORE_AGGREGATES = re.compile(
     r"any|every|some|mean|std|try_sum|try_avg|measure|collect_union|histogram_numeric|count_min_sketch"
@@ -37,11 +37,11 @@ class Expression:
 
     Attributes:
         text: The expression without its alias, as the user wrote it.
-        name: What its result is called, or None where it has no name of its own.
+        name: The name of its result, or None.
         references: ``(column, start, end)`` for every column it reads, positions in ``text``.
-        fields: For each of them the name behind its dot and where that ends; None without one.
-        aggregates: It contains an aggregate function of Spark's.
-        aggregate: It is one call of an aggregate function, and nothing around it.
+        fields: For each of them the name after its dot and the end of that name; None without a dot.
+        aggregates: It contains an aggregate function of Spark.
+        aggregate: It is one call of an aggregate function and nothing else.
         windowed: It contains a window function (``over``).
         distinct: An aggregate in it is over distinct values.
         generates: It may turn one row into several (``explode``).
@@ -97,9 +97,10 @@ class Expression:
             fields=tuple(found[start][1] for start in sorted(found)),
             aggregates=any(map(is_aggregate, body.find_all(exp.Func, exp.Any))),
             aggregate=is_aggregate(body) or isinstance(body, exp.WithinGroup),
-            windowed=_first(body, exp.Window),
-            distinct=_first(body, exp.Distinct),
-            generates=_first(body, *_GENERATORS) or any(map(_generates, body.find_all(exp.Anonymous))),
+            windowed=_contains(body, exp.Window),
+            distinct=_contains(body, exp.Distinct),
+            generates=_contains(body, *_GENERATORS)
+            or any(_MORE_GENERATORS.fullmatch(_name(call)) for call in body.find_all(exp.Anonymous)),
         )
 
     @property
@@ -107,15 +108,19 @@ class Expression:
         """The columns it reads, each once, as the user spelled them."""
         return tuple(dict.fromkeys(name for name, _, _ in self.references))
 
-    def renamed(self, names: Mapping[str, str]) -> str:
-        """The text with every column replaced by what ``names`` (lower case) calls it.
+    def rename(self, names: Mapping[str, str]) -> str:
+        """The text with every column renamed by ``names``, whose keys are lower case.
 
-        >>> Expression.parse("price / Median", "x").renamed({"price": "p", "median": "m"})
+        >>> Expression.parse("price / Median", "x").rename({"price": "p", "median": "m"})
         '`p` / `m`'
         """
+        return self.replace((start, end, f"`{names[name.lower()]}`") for name, start, end in self.references)
+
+    def replace(self, spans: Iterable[tuple[int, int, str]]) -> str:
+        """The text with spans ``(start, end, new text)`` replaced, in the order of the text."""
         pieces, done = [], 0
-        for name, start, end in self.references:
-            pieces += [self.text[done:start], f"`{names[name.lower()]}`"]
+        for start, end, new in spans:
+            pieces += [self.text[done:start], new]
             done = end
         return "".join([*pieces, self.text[done:]])
 
@@ -140,7 +145,7 @@ def resolve(wanted: Iterable[str], columns: Iterable[str], operator: str, where:
 
 
 def is_aggregate(node: exp.Expr) -> bool:
-    """Whether a part of a parsed expression is a call of an aggregate function of Spark's."""
+    """True if a part of a parsed expression is a call of an aggregate function of Spark."""
     match node:
         case exp.AggFunc():
             pass
@@ -162,18 +167,18 @@ def _parse(text: str, operator: str) -> exp.Expr:
     try:
         trees = sqlglot.parse(text, dialect="spark")
     except (SqlglotError, LookupError, ValueError, TypeError, AttributeError, RecursionError) as error:
-        # Beside its own errors sqlglot lets others through, for instance for map(a).
+        # sqlglot raises more than its own errors, for instance for map(a).
         reason = (re.sub(r"\x1b\[\d+m", "", str(error)).splitlines() or ["it cannot be read"])[0]
         msg = (
             f"operator {operator!r}: {text!r} is not a Spark SQL expression: {reason} (a column whose name "
-            "is a word of SQL needs `backquotes`)"
+            "is a SQL keyword needs `backquotes`)"
         )
         raise PlanError(msg) from error
     tree = trees[0] if len(trees) == 1 else None
     if isinstance(tree, exp.Alias) and "start" not in tree.args["alias"].meta:
         msg = f"operator {operator!r}: {text!r} cannot be read; write variant_get(...) for column:path"
         raise PlanError(msg)
-    if not isinstance(tree, _VALUES) or _first(tree, exp.Query):
+    if not isinstance(tree, _VALUES) or _contains(tree, exp.Query):
         msg = (
             f"operator {operator!r}: {text!r} is not one expression over its input's columns: "
             "statements and subqueries cannot be planned; join the other table instead"
@@ -186,20 +191,16 @@ def _without_alias(text: str, tree: exp.Expr) -> str:
     if not isinstance(tree, exp.Alias):
         return text.rstrip()
     start = tree.args["alias"].meta["start"]
-    # Tokens and not text, because comments may stand anywhere.
+    # Tokens and not text, because comments may be anywhere.
     before = [token for token in sqlglot.tokenize(text, dialect="spark") if token.start < start]
     if before[-1].token_type is TokenType.ALIAS:
         before.pop()
     return text[: before[-1].end + 1]
 
 
-def _generates(function: exp.Anonymous) -> bool:
-    return _MORE_GENERATORS.fullmatch(_name(function)) is not None
-
-
 def _name(function: exp.Anonymous) -> str:
     return str(function.name).lower()
 
 
-def _first(tree: exp.Expr, *kinds: type[exp.Expr]) -> bool:
+def _contains(tree: exp.Expr, *kinds: type[exp.Expr]) -> bool:
     return tree.find(*kinds) is not None

@@ -1,7 +1,7 @@
-"""Python functions of operators: what do they get, what do they promise, do they keep state?
+"""Python functions of operators: their kinds, their checks and the attributes that they declare.
 
-A plain function is given records one after the other and keeps none. A *rich* one is an object with
-state of its own; it may have ``open()`` and ``close()``, which are called around its records.
+A plain function is called with one record after the other and keeps none. A *rich* function is an object with
+state of its own; it may have ``open()`` and ``close()``, which are called before and after its records.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ __all__ = ["RichFunction", "is_rich", "name_of", "promises", "require_function"]
 
 
 class RichFunction:
-    """A function with state: a base to inherit from, which nobody has to.
+    """An optional base class for functions with state.
 
     `open` is called in the worker before the first record, `close` after the last. Such a function may
-    keep what it puts out, so it is copied, unless the function says otherwise.
+    keep its output records, so they are copied unless the function declares otherwise.
     """
 
     def open(self) -> None:
-        """Get what is needed: connections, models."""
+        """Acquire resources: connections, models."""
 
     def close(self) -> None:
-        """Give it back."""
+        """Release them."""
 
     def is_output_value_stored(self) -> bool:
-        """Whether it may still use a record that it has put out."""
+        """Whether it may still use a record that it has emitted."""
         return True
 
     def is_output_idempotent(self) -> bool:
@@ -38,12 +38,12 @@ class RichFunction:
         return False
 
     def __call__(self, record: Any) -> Any:
-        """What it does with one record, or with one record batch."""
+        """Process one record, or one record batch."""
         raise NotImplementedError
 
 
 def is_rich(function: object) -> bool:
-    """Whether it is an object with state, and no plain function.
+    """True for an object with state, False for a plain function.
 
     >>> is_rich(len), is_rich({}.get), is_rich(RichFunction())
     (False, False, True)
@@ -60,11 +60,10 @@ def is_rich(function: object) -> bool:
 
 
 def promises(function: object, operator: str) -> Mapping[str, bool]:
-    """The attributes that follow from a function and from what it declares.
+    """The attributes that follow from the kind of a function and from what it declares.
 
     It declares ``is_output_value_stored`` and ``is_output_idempotent`` as attributes, properties or
-    methods. Without that, what a plain function has put out is not used again, and what a rich one
-    has, is.
+    methods. By default a plain function does not use its output again, and a rich one does.
 
     Raises:
         PlanError: A declaration is neither true nor false.
@@ -76,10 +75,10 @@ def promises(function: object, operator: str) -> Mapping[str, bool]:
 
 
 def require_function(function: object, operator: str) -> None:
-    """Something that can be called with one record.
+    """Check that a function can be called with one record.
 
     Raises:
-        PlanError: It cannot, or it is a class of such things, which would be called to make one.
+        PlanError: It cannot, or it is a class whose objects can.
     """
     if isinstance(function, type) and any("__call__" in vars(base) for base in function.__mro__):
         msg = (
@@ -93,7 +92,7 @@ def require_function(function: object, operator: str) -> None:
 
 
 def name_of(function: object) -> str:
-    """What a plan calls it: the same in every process.
+    """The name of a function in plans, the same in every process.
 
     >>> name_of(RichFunction())
     'RichFunction'

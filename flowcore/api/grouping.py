@@ -1,6 +1,6 @@
-"""Co-groups: which side does an aggregate name, and what is a function of groups given?
+"""Parts of co-groups: aggregates over one side, and functions of the records of both sides.
 
-The two inputs are called ``left`` and ``right`` in aggregates, whatever their operators are called.
+Aggregates call the two inputs ``left`` and ``right``, whatever their operators are called.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = [
 
 Side = Literal["left", "right"]
 GROUPED = ("_left", "_right")
-"""The columns in which a function finds the records of both sides."""
+"""The columns with the lists of records of both sides, from which functions of groups read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,33 +43,33 @@ class SideAggregate:
     expression: Expression
     columns: tuple[str, ...]
 
-    def renamed(self, record: str, names: Mapping[str, str]) -> str:
-        """The text over other columns.
+    def rename(self, record: str, names: Mapping[str, str]) -> str:
+        """The text with other columns.
 
         Args:
-            record: What stands for the whole record (``count(left)``).
-            names: What stands for each column, by its name in lower case.
+            record: The text for the whole record (``count(left)``).
+            names: The text for each column, by its name in lower case.
         """
-        text, pieces, done = self.expression.text, [], 0
-        for (_, start, end), field in zip(self.expression.references, self.expression.fields, strict=True):
-            pieces += [text[done:start], record if field is None else names[field[0].lower()]]
-            done = end if field is None else field[1]
-        return "".join([*pieces, text[done:]])
+        found = zip(self.expression.references, self.expression.fields, strict=True)
+        return self.expression.replace(
+            (start, end, record) if field is None else (start, field[1], names[field[0].lower()])
+            for (_, start, end), field in found
+        )
 
 
 def require_ends(bounded: Mapping[str, bool], operator: str) -> None:
-    """Two inputs, by name, that end.
+    """Check that both inputs, given by name, are bounded.
 
     Raises:
-        PlanError: One does not; the message names both.
+        PlanError: One is unbounded; the message names both.
     """
     never = [name for name, ends in bounded.items() if not ends]
     if never:
         both = " and ".join(map(repr, bounded))
         msg = (
             f"operator {operator!r} groups {both} at the end of their input, which never comes for "
-            f"{' and '.join(map(repr, never))}: nothing would ever come out; give the topic until=, or join "
-            "the bounded side to the stream"
+            f"{' and '.join(map(repr, never))}: nothing would ever be emitted; give the topic until=, or "
+            "join the bounded side to the stream"
         )
         raise PlanError(msg)
 
@@ -80,7 +80,8 @@ def parse_side_aggregates(
     """Parse ``column="sum(left.price)"`` pairs.
 
     Raises:
-        PlanError: One is no single aggregate, names both sides or none, or a column that its side has not.
+        PlanError: A text is not one aggregate, names both sides or none, or a column that its
+            side does not have.
     """
     return tuple((name, _side_aggregate(name, text, columns, operator)) for name, text in aggregates.items())
 
@@ -105,31 +106,25 @@ def _side_aggregate(
         )
         raise PlanError(msg)
     (side,) = sides
-    wanted = [field[0] for field in expression.fields if field is not None]
-    resolve(wanted, columns[side], operator, f"{text!r} ({side} input)")
-    lower = {column.lower() for column in wanted}
-    whole = None in expression.fields and not _counts(expression)
-    read = tuple(column for column in columns[side] if whole or column.lower() in lower)
-    return SideAggregate(side, expression, read)
-
-
-def _counts(expression: Expression) -> bool:
-    """It counts records, and looks at none of their columns."""
-    return "".join(expression.text.lower().split()) in ("count(left)", "count(right)")
+    fields = [field[0] for field in expression.fields if field is not None]
+    wanted = resolve(fields, columns[side], operator, f"{text!r} ({side} input)")
+    counts = "".join(expression.text.lower().split()) in ("count(left)", "count(right)")
+    whole = None in expression.fields and not counts
+    return SideAggregate(side, expression, tuple(each for each in columns[side] if whole or each in wanted))
 
 
 class RecordGroupFunction(partial[Iterable[Mapping[str, Any]]]):
     """A user's function of the groups of two sides, as a function of one record: key and two lists.
 
-    A `functools.partial`, so that everybody who asks what function it is asks the user's.
+    It is a `functools.partial`, so that name, attributes and fingerprint are those of the user's function.
 
     Args:
         function: ``function(key, left, right)``, with a list of records for each side.
-        on: The columns of the key; of one the function gets the value, of several a tuple.
+        on: The columns of the key: the function gets the value of one column, a tuple of several.
     """
 
     def __call__(self, record: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
-        """The user's records for one group."""
+        """The function's records for one group."""
         key = tuple(record[column] for column in self.keywords["on"])
         left, right = (record[side] for side in GROUPED)
         found: Iterable[Mapping[str, Any]] = self.func(key if len(key) > 1 else key[0], left, right)
@@ -145,8 +140,8 @@ class BatchGroupFunction(partial[Any]):
     """
 
     def __call__(self, batch: Any) -> Any:
-        """The user's batches for the groups of one batch, as one table."""
-        import pyarrow as pa  # noqa: PLC0415 - where flows are declared, nobody needs it
+        """The function's batches for all groups of one batch, as one table."""
+        import pyarrow as pa  # noqa: PLC0415 - declaring a flow does not need it
 
         keys = zip(*(batch.column(column).to_pylist() for column in self.keywords["on"]), strict=True)
         left, right = (_groups(batch.column(side)) for side in GROUPED)
@@ -156,7 +151,7 @@ class BatchGroupFunction(partial[Any]):
         ]
         wrong = next((each for each in made if not isinstance(each, (pa.RecordBatch, pa.Table))), None)
         if wrong is not None:
-            msg = f"it returned a {type(wrong).__name__}, and no Arrow record batch or table"
+            msg = f"it returned a {type(wrong).__name__}, not an Arrow record batch or table"
             raise TypeError(msg)
         tables = [each if isinstance(each, pa.Table) else pa.Table.from_batches([each]) for each in made]
         return pa.concat_tables(tables, promote_options="permissive")
@@ -164,7 +159,7 @@ class BatchGroupFunction(partial[Any]):
 
 def _groups(lists: Any) -> Iterator[Any]:
     """The records of each list, as batches that share its memory."""
-    import pyarrow as pa  # noqa: PLC0415 - where flows are declared, nobody needs it
+    import pyarrow as pa  # noqa: PLC0415 - declaring a flow does not need it
 
     offsets = lists.offsets.to_pylist()
     for start, end in pairwise(offsets):

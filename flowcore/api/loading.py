@@ -1,4 +1,4 @@
-"""Loading: which flow does a text such as ``my_flows.sales:flow`` name?"""
+"""Loading a flow that a text such as ``my_flows.sales:flow`` names."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def load_flow(text: str) -> Flow:
         text: ``MODULE:FLOW``, the flow being the name of a variable.
 
     Raises:
-        ConfigurationError: The text has another form, or there is no such module.
+        ConfigurationError: The text is not of this form, or there is no such module.
         PlanError: The module has no such flow, or the flow in it cannot be declared.
     """
     module_name, _, attribute = text.partition(":")

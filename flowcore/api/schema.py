@@ -1,7 +1,6 @@
-"""Schemas: which columns does a source have, and of what type?
+"""Schemas: the columns of a source, parsed from Spark DDL text without a JVM.
 
-A schema is written as Spark DDL text and parsed here without a JVM. Only names and nullability
-are understood; a type is kept as the text that Spark will read.
+Only names and nullability are interpreted; a type is kept as text for Spark.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ class Schema:
         try:
             statement = sqlglot.parse_one(f"CREATE TABLE t ({ddl})", dialect="spark")
             if statement.expression or statement.args.get("properties"):
-                _refuse("it goes on after the columns")
+                _refuse("there is text after the columns")
             columns = tuple(_column(definition) for definition in statement.this.expressions)
         except (SqlglotError, AttributeError, ValueError) as error:
             msg = (

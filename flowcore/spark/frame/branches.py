@@ -46,7 +46,7 @@ class Branch:
     def expression(self, expression: Expression) -> str:
         """An expression over its columns."""
         # The line ends before the bracket does, since a comment may be the last thing that a user wrote.
-        return f"({expression.renamed(self.lower)}\n)"
+        return f"({expression.rename(self.lower)}\n)"
 
     @property
     def lower(self) -> dict[str, str]:

@@ -59,7 +59,7 @@ class _OneSide:
         self.aggregates = {}
         for name, aggregate in own:
             fields = {column: self.columns[column] for column in aggregate.columns}
-            text = aggregate.renamed(struct(fields) if fields else _IS_LEFT, lower)
+            text = aggregate.rename(struct(fields) if fields else _IS_LEFT, lower)
             # Of the other side's rows, first() and coalesce() would see nulls.
             skips = _SKIPS_NULLS.fullmatch(aggregate.expression.text) is not None
             self.aggregates[name] = text if skips else f"{text} FILTER (WHERE {self.mine})"

@@ -196,7 +196,7 @@ def test_function_of_batches_that_returns_no_batch_is_an_error() -> None:
         {"k": [1], "_left": pa.array([[]], side), "_right": pa.array([[]], side)}
     )
 
-    with pytest.raises(TypeError, match="returned a list, and no Arrow record batch"):
+    with pytest.raises(TypeError, match="returned a list, not an Arrow record batch"):
         BatchGroupFunction(_every, on=("k",))(batch)
 
 

@@ -45,7 +45,7 @@ def test_expression_renamed_to_the_same_names_is_the_same(text: str) -> None:
     # Spark compares without case, so the spelling of a name is the only thing that may change.
     same = {name.lower(): name.lower() for name in expression.columns}
 
-    assert _tree(expression.renamed(same)).lower() == _tree(text).lower()
+    assert _tree(expression.rename(same)).lower() == _tree(text).lower()
 
 
 @given(texts())
@@ -55,10 +55,10 @@ def test_expression_renamed_and_renamed_back_is_the_same(text: str) -> None:
     there = {name.lower(): f"_c{number}" for number, name in enumerate(expression.columns)}
     back = {new: old for old, new in there.items()}
 
-    renamed = Expression.parse(expression.renamed(there), "op")
+    renamed = Expression.parse(expression.rename(there), "op")
 
     assert {name.lower() for name in renamed.columns} == set(there.values())
-    assert _tree(renamed.renamed(back)).lower() == _tree(text).lower()
+    assert _tree(renamed.rename(back)).lower() == _tree(text).lower()
 
 
 @given(
@@ -98,7 +98,7 @@ def test_expression_positions_count_characters_not_bytes() -> None:
     """What stands before a column does not move it."""
     expression = Expression.parse("concat('é😀漢', `é`, price)", "op")
 
-    assert expression.renamed({"é": "_c1", "price": "_c2"}) == "concat('é😀漢', `_c1`, `_c2`)"
+    assert expression.rename({"é": "_c1", "price": "_c2"}) == "concat('é😀漢', `_c1`, `_c2`)"
 
 
 @pytest.mark.parametrize(
@@ -153,4 +153,4 @@ def test_expression_is_parsed_or_refused_and_nothing_else(text: str) -> None:
         expression = Expression.parse(text, "op")
     except PlanError:
         return
-    assert expression.renamed({name.lower(): "c" for name in expression.columns})
+    assert expression.rename({name.lower(): "c" for name in expression.columns})
