@@ -29,6 +29,7 @@ __all__ = [
     "Apply",
     "ChainOperator",
     "CoGroup",
+    "Drop",
     "Filter",
     "FlatMap",
     "Join",
@@ -148,6 +149,20 @@ class WithColumns(Operator):
     def lineage(self, known: Mapping[Operator, Origins]) -> Origins:
         inputs = self.origins(known)
         return {**inputs[0], **trace_expressions(inputs, self.expressions)}
+
+    @property
+    def keeps_keys_apart(self) -> bool:
+        return self.key is not None
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Drop(Operator):
+    """All input columns but these."""
+
+    dropped: tuple[str, ...]
+
+    def describe(self) -> str:
+        return f"drop {', '.join(self.dropped)}"
 
     @property
     def keeps_keys_apart(self) -> bool:

@@ -9,7 +9,7 @@ from typing import Self
 from flowcore.api import checks
 from flowcore.api.attributes import Attributes
 from flowcore.api.expressions import resolve
-from flowcore.api.operators import Aggregate, Join, JoinType, Select, Union, Where, WithColumns
+from flowcore.api.operators import Aggregate, Drop, Join, JoinType, Select, Union, Where, WithColumns
 from flowcore.api.stream_core import StreamCore
 from flowcore.errors import PlanError
 
@@ -52,6 +52,23 @@ class RelationalStream(StreamCore):
         key = None if node.key is None or not new.isdisjoint(c.lower() for c in node.key) else node.key
         fields = self._fields(name, attributes, columns=(*kept, *expressions), key=key)
         return self.append(WithColumns(**fields, expressions=parsed))
+
+    def drop(self, *columns: str, name: str | None = None, attributes: Attributes | None = None) -> Self:
+        """Keep all columns but these: ``drop("price", "note")``.
+
+        Raises:
+            PlanError: A column is unknown, none is named, or none would be left.
+        """
+        node = self.operator
+        name = name or self.graph.free_name("drop")
+        dropped = resolve(columns, node.columns, name, f"drop{columns!r}")
+        kept = tuple(column for column in node.columns if column not in dropped)
+        if not dropped or not kept:
+            left = "leaves no column" if dropped else "drops nothing"
+            msg = f"operator {name!r} {left}: it has no use; name some of {', '.join(node.columns)}, not all"
+            raise PlanError(msg)
+        key = None if node.key is None or not set(dropped).isdisjoint(node.key) else node.key
+        return self.append(Drop(**self._fields(name, attributes, columns=kept, key=key), dropped=dropped))
 
     def where(self, condition: str, *, name: str | None = None, attributes: Attributes | None = None) -> Self:
         """Keep the records for which the condition is true (not false, not null).

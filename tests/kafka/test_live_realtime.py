@@ -27,7 +27,7 @@ def test_realtime_is_micro_batch_without_the_wait(live: Live, tmp_path: Path) ->
     flow = Flow("f")
     source = flow.read("bids", bids)
     shops = flow.read("shops", Parquet("shops", schema="shop STRING, city STRING"))
-    source.join(shops, on="shop", how="left").write("out", out)
+    source.join(shops, on="shop", how="left").drop("price").write("out", out)
     source.where("price > 5").union(source.select("id", "lower(shop) as shop", "price")).write(
         "united", united
     )

@@ -162,6 +162,7 @@ CASES: dict[str, tuple[Callable[[_Given], Stream], str]] = {
         lambda g: g.sales.with_columns(PRICE="price + 1", extra="price").select("id", "price", "extra"),
         "select id, price + 1, price from sales",
     ),
+    "drop": (lambda g: g.sales.drop("PRICE", "region"), "select id, shop from sales"),
     "where-null-is-not-true": (lambda g: g.sales.where("price > 5"), "select * from sales where price > 5"),
     "apply": (
         lambda g: g.sales.apply(_double_price),

@@ -19,6 +19,7 @@ from flowcore.api.connectors import KafkaTopic
 from flowcore.api.operators import (
     Aggregate,
     Apply,
+    Drop,
     FlatMap,
     Join,
     KeyedProcess,
@@ -170,7 +171,7 @@ class _Compiler:
         )
         self.waiting[node] = [(branched, each) for each in branches]
 
-    def _output(self, node: Operator) -> tuple[BranchedFrame, Branch]:  # noqa: C901 - a case for each kind
+    def _output(self, node: Operator) -> tuple[BranchedFrame, Branch]:  # noqa: C901, PLR0911 - a case for each kind
         match node:
             case Read():
                 return self._read(node)
@@ -179,6 +180,10 @@ class _Compiler:
             case Select() | WithColumns():
                 branched, branch = self._take(node.inputs[0])
                 return branched, self._project(node, branched, branch)
+            case Drop():
+                branched, branch = self._take(node.inputs[0])
+                columns = {name: branch.lower[name.lower()] for name in self._used(node)}
+                return branched, replace(branch, columns=columns)
             case Where():
                 branched, branch = self._take(node.inputs[0])
                 branched.filter(branch, branch.expression(node.condition))

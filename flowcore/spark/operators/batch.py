@@ -12,6 +12,7 @@ from flowcore.api.operators import (
     Aggregate,
     Apply,
     CoGroup,
+    Drop,
     Join,
     Operator,
     Select,
@@ -31,7 +32,9 @@ from flowcore.spark.operators.distinct_keys import by_key_first
 __all__ = ["applied", "output"]
 
 
-def output(node: Operator, inputs: Mapping[Operator, DataFrame]) -> DataFrame:
+def output(  # noqa: C901, PLR0911 - a case for each kind
+    node: Operator, inputs: Mapping[Operator, DataFrame]
+) -> DataFrame:
     """The output of an operator, from the outputs of those it reads.
 
     Raises:
@@ -42,6 +45,8 @@ def output(node: Operator, inputs: Mapping[Operator, DataFrame]) -> DataFrame:
         match node:
             case Select() | WithColumns():
                 return _projected(node, frames[0])
+            case Drop():
+                return frames[0].select([F.col(quote(column)) for column in node.columns])
             case Where(condition=condition):
                 return frames[0].where(condition.text)
             case Aggregate(by=by, aggregates=aggregates):

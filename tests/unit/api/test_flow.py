@@ -61,6 +61,13 @@ MISTAKES: dict[str, tuple[Callable[[_Given], object], str]] = {
         "operator 'out'.*'shob'",
     ),
     "struct-star": (lambda g: g.bids.select("tags.*"), "operator 'select_1'.*cannot be checked"),
+    "drop-unknown": (lambda g: g.bids.drop("prize"), "operator 'drop_1'.*'prize'.*did you mean 'price'"),
+    "drop-nothing": (lambda g: g.bids.drop(), "operator 'drop_1' drops nothing.*shop, price, tags, not all"),
+    "drop-all": (
+        lambda g: g.best.drop("best", "shop"),
+        "operator 'drop_1' leaves no column.*shop, best, not all",
+    ),
+    "drop-key": (lambda g: g.best.drop("shop").write("out", KafkaTopic("o")), "sink 'out'.*no key"),
     "dropped-column": (lambda g: g.bids.select("shop").where("price > 1"), "operator 'where_1'.*'price'"),
     "other-table": (lambda g: g.bids.where("shops.city = 'x'"), "operator 'where_1'.*'shops'"),
     # names
@@ -220,6 +227,7 @@ KEYS: dict[str, tuple[Callable[[_Given], Stream], tuple[str, ...] | None]] = {
     "joined": (lambda g: g.best.join(g.shops, on="shop"), ("shop",)),
     "bounded-aggregate": (lambda g: g.sales.aggregate(by="shop", n="count(*)"), ("shop",)),
     "bounded-join": (lambda g: g.sales.aggregate(by="shop", n="count(*)").join(g.shops, on="shop"), None),
+    "drop": (lambda g: g.best.drop("best"), ("shop",)),
     "plain": (lambda g: g.bids, None),
 }  # fmt: skip
 
@@ -241,6 +249,7 @@ def test_flow_columns_follow_the_operators() -> None:
 
     assert given.bids.select("*", "price * 2 as twice").columns == ("shop", "price", "tags", "twice")
     assert given.bids.with_columns(Price="1", extra="2").columns == ("shop", "tags", "Price", "extra")
+    assert given.bids.drop("PRICE").columns == ("shop", "tags")
     assert given.bids.join(given.shops, on="shop", how="semi").columns == given.bids.columns
     assert given.bids.join(given.shops, on="shop").columns == ("shop", "price", "tags", "city")
     assert given.sales.select("explode(tags) as tag").columns == ("tag",)

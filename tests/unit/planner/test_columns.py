@@ -45,6 +45,14 @@ def test_columns_of_conditions_keys_and_aggregates_are_used() -> None:
     assert used["placed"] == {"id"}
 
 
+def test_a_dropped_column_is_not_used() -> None:
+    """What nobody gets is not read."""
+    flow = Flow("f")
+    _sales(flow).drop("tags", "Price", name="short").write("out", KafkaTopic("out"))
+
+    assert _used(flow)["sales"] == _used(flow)["short"] == {"id", "shop"}
+
+
 def test_a_generator_is_used_even_if_its_column_is_not() -> None:
     """It decides how many records there are."""
     flow = Flow("f")

@@ -34,6 +34,11 @@ def test_lineage_of_the_reference_flow() -> None:
     }
 
 
+def test_lineage_of_what_is_not_dropped(sales: Stream) -> None:
+    """The other columns are passed on."""
+    assert _lineage(sales.drop("item")) == {"price": "sales.price", "shop": "sales.shop"}
+
+
 def test_lineage_of_expressions(sales: Stream) -> None:
     """All columns of an expression count; a condition does not, nor does the case of a name."""
     made = (

@@ -44,6 +44,7 @@ def _raw(bids: Stream) -> Stream:
 
 NATIVE: dict[str, Callable[[Stream], Stream]] = {
     "project": lambda bids: bids.where("price > 1").select("shop", "price * 2 as p").with_columns(q="p + 1"),
+    "drop": lambda bids: bids.drop("price"),
     "join": lambda bids: bids.join(_shops(bids), on="shop"),
     "aggregate": lambda bids: bids.aggregate(by="shop", n="count(*)"),
     "union": lambda bids: bids.union(_asks(bids)),
