@@ -18,7 +18,7 @@ from flowcore.keyed.key_index import key_by_name
 from flowcore.keyed.manifest import StateManifest
 from flowcore.keyed.plain import from_plain
 
-__all__ = ["GroupState", "KeyState", "inspect_state"]
+__all__ = ["InspectedGroup", "InspectedKey", "inspect_state"]
 
 _PANES = re.compile(r"panes of (\d+) ms at (\d+) by (.*): ", re.DOTALL)
 _SESSIONS = re.compile(r"sessions by (.*): ", re.DOTALL)
@@ -28,7 +28,7 @@ _PROCESS = re.compile(r"process by (.*)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeyState:
+class InspectedKey:
     """What is kept of one key.
 
     Attributes:
@@ -56,7 +56,7 @@ class KeyState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupState:
+class InspectedGroup:
     """What is kept of one key group.
 
     Attributes:
@@ -73,10 +73,10 @@ class GroupState:
     wake_ms: int | None
     bytes: int
     counters: Mapping[str, int]
-    keys: list[KeyState] | None
+    keys: list[InspectedKey] | None
 
 
-def inspect_state(manifest: bytes, content: Mapping[int, bytes]) -> GroupState:
+def inspect_state(manifest: bytes, content: Mapping[int, bytes]) -> InspectedGroup:
     """What a manifest and its segments hold.
 
     Raises:
@@ -86,7 +86,7 @@ def inspect_state(manifest: bytes, content: Mapping[int, bytes]) -> GroupState:
     pieces = [content[written.segment] for written in (*found.snapshot, *found.deltas)]
     sizes = found.sizes()
     keys = _keys(found, pieces)
-    return GroupState(
+    return InspectedGroup(
         layout=found.layout,
         watermark_ms=sizes["watermark_ms"],
         wake_ms=found.wake_ms,
@@ -96,7 +96,7 @@ def inspect_state(manifest: bytes, content: Mapping[int, bytes]) -> GroupState:
     )
 
 
-def _keys(manifest: StateManifest, pieces: Iterable[bytes]) -> Iterator[KeyState] | None:
+def _keys(manifest: StateManifest, pieces: Iterable[bytes]) -> Iterator[InspectedKey] | None:
     if match := _PANES.match(manifest.layout):
         pane_ms, offset_ms, names = match.groups()
         first: int = manifest.header.get("first_pane", MIN_TIMESTAMP_MS)
@@ -112,7 +112,7 @@ def _keys(manifest: StateManifest, pieces: Iterable[bytes]) -> Iterator[KeyState
 
 def _panes(
     names: list[str], pane_ms: int, offset_ms: int, first: int, pieces: Iterable[bytes]
-) -> Iterator[KeyState]:
+) -> Iterator[InspectedKey]:
     found: dict[str, tuple[dict[str, Any], dict[int, dict[str, Any]]]] = {}
     for row in _rows(pieces, "panes"):
         pane = row.pop("pane")
@@ -122,10 +122,10 @@ def _panes(
             kept = found.setdefault(repr(key), (key, {}))[1]
             kept[pane] = {"start_ms": start_ms, "end_ms": start_ms + pane_ms, "fields": fields}
     for key, panes in found.values():
-        yield KeyState(key=key, panes=[panes[pane] for pane in sorted(panes)])
+        yield InspectedKey(key=key, panes=[panes[pane] for pane in sorted(panes)])
 
 
-def _sessions(names: list[str], header: Mapping[str, Any], pieces: Iterable[bytes]) -> Iterator[KeyState]:
+def _sessions(names: list[str], header: Mapping[str, Any], pieces: Iterable[bytes]) -> Iterator[InspectedKey]:
     found: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {}
     for piece in pieces:
         fresh: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {}
@@ -142,10 +142,10 @@ def _sessions(names: list[str], header: Mapping[str, Any], pieces: Iterable[byte
             if min(each["end_ms"] - 1 + lateness_ms, MAX_TIMESTAMP_MS) > watermark_ms
         ]  # fmt: skip
         if live:
-            yield KeyState(key=key, windows=live)
+            yield InspectedKey(key=key, windows=live)
 
 
-def _records(names: list[str], pieces: Iterable[bytes]) -> Iterator[KeyState]:
+def _records(names: list[str], pieces: Iterable[bytes]) -> Iterator[InspectedKey]:
     found: dict[str, dict[str, Any]] = {}
     for piece in pieces:
         written = json.loads(piece[1:])
@@ -163,15 +163,15 @@ def _records(names: list[str], pieces: Iterable[bytes]) -> Iterator[KeyState]:
                 shown | {name: value for name, value in kept.items() if value not in (None, [], {})}
             )
         own = from_plain(entry["own"])
-        yield KeyState(key=key_by_name(names, from_plain(entry["key"])), windows=windows, states=own)
+        yield InspectedKey(key=key_by_name(names, from_plain(entry["key"])), windows=windows, states=own)
 
 
-def _processes(names: list[str], pieces: Iterable[bytes]) -> Iterator[KeyState]:
+def _processes(names: list[str], pieces: Iterable[bytes]) -> Iterator[InspectedKey]:
     found = {json.dumps(entry["key"]): entry for piece in pieces for entry in json.loads(piece[1:])}
     for entry in found.values():
         timers = entry["event_timers"], entry["processing_timers"]
         if entry["states"] or any(timers):
-            yield KeyState(
+            yield InspectedKey(
                 key=key_by_name(names, from_plain(entry["key"])),
                 states={name: _cell(cell) for name, cell in entry["states"].items()},
                 event_timers=timers[0],

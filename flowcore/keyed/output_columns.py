@@ -13,7 +13,7 @@ __all__ = ["END", "FIRING", "IS_LATE", "LATE", "ORDINAL", "RESULTS", "START", "T
 
 RESULTS = "results"
 LATE = "late"
-"""The outputs of windows."""
+"""The output of records that are too late for all their windows."""
 
 START, END, TIMESTAMP, FIRING, IS_LATE = "@start_ms", "@end_ms", "@timestamp_ms", "@firing", "@is_late"
 WINDOW_FIELDS: Sequence[tuple[str, pa.DataType]] = (

@@ -2,7 +2,7 @@
 
 Configuration (`ProcessConfig`), logic (`ProcessOperator`) and state (`ProcessState`) are three types, as for
 `flowcore.windows`. The operator is pure: records, watermarks and the clock's time are passed in, what the
-function puts out is returned, and `snapshot` and `restore` carry the state over a restart.
+function puts out is returned, and `snapshot_state` and `restore_state` carry the state over a restart.
 
 Times are integer milliseconds since the epoch, UTC, in signed 64 bits.
 
@@ -20,7 +20,7 @@ Times are integer milliseconds since the epoch, UTC, in signed 64 bits.
 
 from __future__ import annotations
 
-from flowcore.process.codec import restore, snapshot
+from flowcore.process.codec import restore_state, snapshot_state
 from flowcore.process.context import ProcessContext
 from flowcore.process.function import KeyedProcessFunction
 from flowcore.process.opening import OpenContext
@@ -39,6 +39,6 @@ __all__ = [
     "ProcessOperator",
     "ProcessResult",
     "ProcessState",
-    "restore",
-    "snapshot",
+    "restore_state",
+    "snapshot_state",
 ]

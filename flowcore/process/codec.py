@@ -1,7 +1,6 @@
-"""Snapshots: how is the state of keyed processes written, so that it can be gone on from after a restart?
+"""State of keyed processes as JSON-able data with a version.
 
-As JSON-able data with a version. Each key is written by itself (`encode_key`), so that a runtime can keep
-them apart and write only those that have changed.
+Each key is written on its own (`encode_key_state`), so that a runtime can write only the keys that changed.
 """
 
 from __future__ import annotations
@@ -15,51 +14,51 @@ from flowcore.process.state import Entry, ProcessState
 from flowcore.process.states import Declaration
 
 __all__ = [
-    "VERSION",
-    "decode_key",
-    "encode_key",
-    "forget_key",
+    "STATE_VERSION",
+    "decode_key_state",
+    "encode_key_state",
     "keys_of",
+    "remove_key",
     "require_layouts",
-    "restore",
-    "snapshot",
+    "restore_state",
+    "snapshot_state",
 ]
 
-VERSION = 1
+STATE_VERSION = 1
 
 
-def snapshot(state: ProcessState, declared: Mapping[str, Declaration]) -> dict[str, Any]:
+def snapshot_state(state: ProcessState, declared: Mapping[str, Declaration]) -> dict[str, Any]:
     """Everything that has to be remembered.
 
     Raises:
         StateError: A user's value is not plain data.
     """
     return {
-        "version": VERSION,
+        "version": STATE_VERSION,
         "states": {name: each.layout for name, each in declared.items()},
         "watermark_ms": state.watermark_ms,
         "clock_ms": state.clock_ms,
         "backlog": state.backlog,
-        "keys": [encode_key(key, state) for key in keys_of(state)],
+        "keys": [encode_key_state(key, state) for key in keys_of(state)],
     }
 
 
-def restore(written: Mapping[str, Any], declared: Mapping[str, Declaration]) -> ProcessState:
+def restore_state(written: Mapping[str, Any], declared: Mapping[str, Declaration]) -> ProcessState:
     """The state that was written.
 
     Raises:
         StateError: It is of another version, or of a function that keeps something else.
     """
-    if written.get("version") != VERSION:
+    if written.get("version") != STATE_VERSION:
         msg = (
-            f"state of version {written.get('version')!r}, this flowcore reads {VERSION}: reading it would "
-            "make something else of it; go on with the flowcore that wrote it, or start a new checkpoint"
+            f"state of version {written.get('version')!r}, this flowcore reads {STATE_VERSION}: it would be "
+            "misread; run the flowcore that wrote it, or start a new checkpoint"
         )
         raise StateError(msg)
     require_layouts(written["states"], declared)
     state = ProcessState(written["watermark_ms"], written["clock_ms"], written.get("backlog", False))
     for entry in written["keys"]:
-        decode_key(entry, state, declared)
+        decode_key_state(entry, state, declared)
     return state
 
 
@@ -84,7 +83,7 @@ def keys_of(state: ProcessState) -> Iterator[Any]:
     return iter({**state.cells, **state.event_timers.owners, **state.processing_timers.owners})
 
 
-def encode_key(key: Any, state: ProcessState) -> dict[str, Any]:
+def encode_key_state(key: Any, state: ProcessState) -> dict[str, Any]:
     """One key: what is in its states, and its timers. Nothing of either: it can be forgotten.
 
     Raises:
@@ -101,7 +100,9 @@ def encode_key(key: Any, state: ProcessState) -> dict[str, Any]:
     }
 
 
-def decode_key(written: Mapping[str, Any], state: ProcessState, declared: Mapping[str, Declaration]) -> None:
+def decode_key_state(
+    written: Mapping[str, Any], state: ProcessState, declared: Mapping[str, Declaration]
+) -> None:
     """Put one key that was written into a state."""
     key = from_plain(written["key"])
     for name, entries in written["states"].items():
@@ -116,7 +117,7 @@ def decode_key(written: Mapping[str, Any], state: ProcessState, declared: Mappin
         state.processing_timers.add(key, time_ms)
 
 
-def forget_key(key: Any, state: ProcessState) -> None:
+def remove_key(key: Any, state: ProcessState) -> None:
     """Take one key out of a state, with its timers."""
     for name in state.cells.pop(key, {}):
         for time_ms in tuple(state.expiries.times_of((key, name))):

@@ -30,9 +30,16 @@ from flowcore.process import (
     ProcessResult,
     ProcessState,
 )
-from flowcore.process.codec import VERSION, decode_key, encode_key, forget_key, keys_of, require_layouts
+from flowcore.process.codec import (
+    STATE_VERSION,
+    decode_key_state,
+    encode_key_state,
+    keys_of,
+    remove_key,
+    require_layouts,
+)
 from flowcore.process.isolation import IsolatedCalls
-from flowcore.process.outputs import Behind, ProcessRows, outputs_of
+from flowcore.process.outputs import Downstream, ProcessRows, outputs_of
 
 __all__ = ["KeyedProcesses"]
 
@@ -57,7 +64,7 @@ class KeyedProcesses:
         topics: By number, where the first three of these are a topic's number, partition and offset.
         keyed: Results carry their key, as `key_fields`; not from a function of batches, which has no one key.
         dead_letters: Which failures are sent as dead letters; None where each stops the query.
-        behind: Functions that results go through before they become rows; what they put out comes instead.
+        downstream: Functions that process the results; rows are made of their outputs.
     """
 
     name: str
@@ -72,7 +79,7 @@ class KeyedProcesses:
     topics: tuple[str, ...] = ()
     keyed: bool = False
     dead_letters: DeadLetters | None = None
-    behind: Behind | None = None
+    downstream: Downstream | None = None
 
     @property
     def layout(self) -> str:
@@ -115,8 +122,8 @@ class KeyedProcesses:
 
     def close(self) -> None:
         """Close the function if it is open; who asks for it again opens it again."""
-        if self.behind is not None:
-            self.behind.close()
+        if self.downstream is not None:
+            self.downstream.close()
         opened = self.__dict__.pop("opened", None)
         if opened is not None:
             with wrap_errors(self.name):
@@ -277,12 +284,14 @@ class _Group:
         self._state.backlog = header.get("backlog", self._state.backlog)
         for piece in pieces:
             for entry in _read(piece):
-                forget_key(from_plain(entry["key"]), self._state)
-                decode_key(entry, self._state, self._of.opened.declared)
+                remove_key(from_plain(entry["key"]), self._state)
+                decode_key_state(entry, self._state, self._of.opened.declared)
         self._state.touched.clear()
 
     def _written(self, keys: Iterable[Any]) -> bytes:
-        return bytes([VERSION]) + json.dumps([encode_key(key, self._state) for key in keys]).encode()
+        return (
+            bytes([STATE_VERSION]) + json.dumps([encode_key_state(key, self._state) for key in keys]).encode()
+        )
 
     def _records(self, rows: pa.RecordBatch) -> Iterable[dict[str, Any]]:
         names = self._of.values
@@ -312,10 +321,10 @@ def _of_timer(key: Any, time_ms: int | None) -> str:
 
 
 def _read(piece: bytes) -> list[Mapping[str, Any]]:
-    if piece[:1] != bytes([VERSION]):
+    if piece[:1] != bytes([STATE_VERSION]):
         msg = (
-            f"state of version {piece[0] if piece else 'none'}, this flowcore reads {VERSION}: reading it "
-            "would make something else of it; go on with the one that wrote it, or start a new checkpoint"
+            f"state of version {piece[0] if piece else 'none'}, this flowcore reads {STATE_VERSION}: it "
+            "would be misread; run the flowcore that wrote it, or start a new checkpoint"
         )
         raise StateError(msg)
     found: list[Mapping[str, Any]] = json.loads(piece[1:])

@@ -24,7 +24,7 @@ from flowcore.process import ProcessEmissions, ProcessResult
 if TYPE_CHECKING:
     from flowcore.process.keyed import KeyedProcesses
 
-__all__ = ["NTH", "TIMER", "Behind", "ProcessRows", "outputs_of", "side"]
+__all__ = ["NTH", "TIMER", "Downstream", "ProcessRows", "outputs_of", "side_output_name"]
 
 TIMER = "@timer"
 """Of which timer an output was made: key, clock and time; null for those of records."""
@@ -33,7 +33,7 @@ NTH = "@nth"
 TimerText = Callable[[ProcessResult], str | None]
 
 
-class Behind(Protocol):
+class Downstream(Protocol):
     """Functions that follow a process in the same call.
 
     Attributes:
@@ -58,7 +58,7 @@ class Behind(Protocol):
         ...
 
 
-def side(name: str) -> str:
+def side_output_name(name: str) -> str:
     """The output of a side output; a user may call one like `RESULTS`."""
     return f"side {name}"
 
@@ -67,11 +67,13 @@ def outputs_of(of: KeyedProcesses) -> dict[str, pa.Schema]:
     """The columns of results, or of what becomes of them, and of side outputs."""
     beside = [*(of.rows.field(name) for name in of.places), pa.field(TIMER, pa.string())]
     beside += [pa.field(TIMESTAMP, pa.int64()), pa.field(ORDINAL, pa.int32())]
-    found = {side(name): pa.schema([*schema, *beside]) for name, schema in of.side_outputs.items()}
-    if of.behind is None:
+    found = {
+        side_output_name(name): pa.schema([*schema, *beside]) for name, schema in of.side_outputs.items()
+    }
+    if of.downstream is None:
         return {RESULTS: pa.schema([*of.results, *of.key_fields, *beside]), **found}
     beside.append(pa.field(NTH, pa.int32()))
-    return {**{name: pa.schema([*own, *beside]) for name, own in of.behind.outputs.items()}, **found}
+    return {**{name: pa.schema([*own, *beside]) for name, own in of.downstream.outputs.items()}, **found}
 
 
 class ProcessRows:
@@ -91,7 +93,7 @@ class ProcessRows:
         Raises:
             FunctionError: They are not of the declared columns.
         """
-        if self._of.behind is None:
+        if self._of.downstream is None:
             build_columns([each.value for each in seen.results], self._of.results, self._of.name)
         for name, results in seen.side_outputs.items():
             build_columns([each.value for each in results], self._of.side_outputs[name], self._of.name)
@@ -115,7 +117,7 @@ class ProcessRows:
         if seen.results:
             beside = self._beside(seen.results, timer, rows)
             values = [each.value for each in seen.results]
-            if self._of.behind is None:
+            if self._of.downstream is None:
                 columns = [*build_columns(values, self._of.results, self._of.name), *self._keys(seen.results)]
                 out.rows(RESULTS, pa.record_batch([*columns, *beside], schema=self._outputs[RESULTS]))
             else:
@@ -125,7 +127,9 @@ class ProcessRows:
                 [each.value for each in results], self._of.side_outputs[name], self._of.name
             )
             columns += self._beside(results, timer, rows)
-            out.rows(side(name), pa.record_batch(columns, schema=self._outputs[side(name)]))
+            out.rows(
+                side_output_name(name), pa.record_batch(columns, schema=self._outputs[side_output_name(name)])
+            )
         first = 0
         for batch in seen.batches:
             self._whole(self._declared(batch), first, rows, out)
@@ -164,7 +168,7 @@ class ProcessRows:
         beside = self._places(rows, [0] * count)
         beside += [pa.nulls(count, pa.string()), pa.nulls(count, pa.int64())]
         beside.append(pa.array(range(first, first + count), pa.int32()))
-        if self._of.behind is None:
+        if self._of.downstream is None:
             columns = [*batch.columns, *beside]
             out.rows(RESULTS, pa.record_batch(columns, schema=self._outputs[RESULTS]))
         else:
@@ -179,15 +183,15 @@ class ProcessRows:
         out: StepOutputs,
     ) -> None:
         """What other functions make of results."""
-        behind, letters = self._of.behind, self._of.dead_letters
-        if behind is None:
+        downstream, letters = self._of.downstream, self._of.dead_letters
+        if downstream is None:
             return
 
         def where(number: int) -> str | None:
             origin = origins[number]
             return None if rows is None or origin is None else self._of.place_of(rows, origin)
 
-        for output, batch, numbers in behind.run(given, where):
+        for output, batch, numbers in downstream.run(given, where):
             fields = list(self._outputs[output])[batch.num_columns :]
             if numbers is None:
                 others = [pa.nulls(batch.num_rows, field.type) for field in fields]
@@ -196,7 +200,7 @@ class ProcessRows:
             out.rows(output, pa.record_batch([*batch.columns, *others], schema=self._outputs[output]))
         failures = [
             Failure(error.operator or self._of.name, error, origins[number], _record(given, number))
-            for number, error in sorted(behind.refused.items())
+            for number, error in sorted(downstream.refused.items())
         ]
         if failures and letters is not None:
             about = rows if rows is not None else pa.RecordBatch.from_pylist([], schema=self._of.rows)

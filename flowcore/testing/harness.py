@@ -232,11 +232,11 @@ class ProcessHarness(_Harness[ProcessEmissions]):
         function = copy.deepcopy(self._unopened)
         config = ProcessConfig(function=function, side_outputs=self._operator.config.side_outputs)
         self._operator = ProcessOperator(config)
-        self._state = process.restore(json.loads(written), self._operator.declared)
+        self._state = process.restore_state(json.loads(written), self._operator.declared)
 
     def snapshot(self) -> dict[str, Any]:
         """The state as it is written, to inspect and to compare."""
-        return process.snapshot(self._state, self._operator.declared)
+        return process.snapshot_state(self._state, self._operator.declared)
 
     def _keep(self, seen: ProcessEmissions) -> ProcessEmissions:
         self.results += seen.results

@@ -28,9 +28,9 @@ from flowcore.watermarks.strategies import (
     Punctuated,
 )
 
-__all__ = ["Column", "Seen", "advance", "advance_batch", "watermark_ms"]
+__all__ = ["Seen", "TimeColumn", "advance", "advance_batch", "watermark_ms"]
 
-Column: TypeAlias = "pa.Array[Any] | pa.ChunkedArray[Any] | npt.NDArray[Any]"
+TimeColumn: TypeAlias = "pa.Array[Any] | pa.ChunkedArray[Any] | npt.NDArray[Any]"
 """A column of a batch, of Arrow or of NumPy."""
 
 
@@ -74,9 +74,9 @@ def advance(
 def advance_batch(
     generator: Generator,
     seen: Seen,
-    timestamps_ms: Column,
-    markers: Column | None = None,
-    said_ms: Column | None = None,
+    timestamps_ms: TimeColumn,
+    markers: TimeColumn | None = None,
+    said_ms: TimeColumn | None = None,
 ) -> Seen:
     """Take a column of records: the same as `advance` with each of them.
 
@@ -134,5 +134,5 @@ def _newest(seen: Seen, timestamp_ms: int | None) -> Seen:
     return Seen(timestamp_ms)
 
 
-def _arrow(column: Column, kind: pa.DataType) -> pa.Array[Any] | pa.ChunkedArray[Any]:
+def _arrow(column: TimeColumn, kind: pa.DataType) -> pa.Array[Any] | pa.ChunkedArray[Any]:
     return pa.array(column, kind) if isinstance(column, np.ndarray) else column

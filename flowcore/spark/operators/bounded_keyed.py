@@ -23,7 +23,7 @@ from flowcore.keyed import output_columns
 from flowcore.keyed.bounded import BoundedOperator, BoundedRun
 from flowcore.keyed.output_columns import RESULTS
 from flowcore.process.keyed import KeyedProcesses
-from flowcore.process.outputs import side
+from flowcore.process.outputs import side_output_name
 from flowcore.spark.frame.sql import displayable_timestamp, quote
 from flowcore.spark.operators.bounded_windows import TIME, timed
 from flowcore.spark.operators.by_key import one_of_equals
@@ -99,7 +99,7 @@ def by_key_group(
     results: dict[Operator, DataFrame] = {} if following else {node: parts[RESULTS]}
     for number, outlet in enumerate(leaving):
         results[outlet.node] = parts[f"chain {number}"]
-    return ByKeyGroup(whole, results, {name: parts[side(name)] for name in sides})
+    return ByKeyGroup(whole, results, {name: parts[side_output_name(name)] for name in sides})
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,10 +154,10 @@ def _operator(
         rows=rows,
         results=results,
         side_outputs=schemas,
-        behind=behind,
+        downstream=behind,
     )
     own = {RESULTS: results} if behind is None else behind.outputs
-    return process, {**own, **{side(name): schema for name, schema in schemas.items()}}
+    return process, {**own, **{side_output_name(name): schema for name, schema in schemas.items()}}
 
 
 def _texts(

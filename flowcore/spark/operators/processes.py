@@ -14,7 +14,7 @@ from flowcore.keyed.output_columns import ORDINAL as OUTPUT
 from flowcore.keyed.output_columns import RESULTS, TIMESTAMP
 from flowcore.planner.model import Chain
 from flowcore.process.keyed import KeyedProcesses
-from flowcore.process.outputs import NTH, TIMER, side
+from flowcore.process.outputs import NTH, TIMER, side_output_name
 from flowcore.settings import CheckMode
 from flowcore.spark.frame.branches import Branch, BranchedFrame
 from flowcore.spark.frame.rows import BRANCH, RECORD_ID, RECORD_ORDINAL, SOURCE, TIMESTAMP_MS, RowKind
@@ -108,7 +108,7 @@ def processed(  # noqa: PLR0917 - what it is about, then how
         side_outputs={name: arrow_schema(types_of(schema)) for name, schema in node.side_outputs},
         keyed=buffer_of(node, of) is not None,
         dead_letters=letters,
-        behind=following,
+        downstream=following,
     )
     operator = buffered(node, function, [field.name for field in function.key_fields], of)
     branches = {
@@ -166,7 +166,7 @@ def _sides(node: KeyedProcess, of: ByKey) -> Iterator[_Out]:
     for each in of.query.operators:
         if isinstance(each, SideOutput) and node in each.inputs:
             name = each.output
-            yield _Out(each, side(name), f"{node.name}.{name}", schemas[name].names)
+            yield _Out(each, side_output_name(name), f"{node.name}.{name}", schemas[name].names)
 
 
 def _identity(name: str, found: Mapping[str, str], of: ByKey) -> str:

@@ -16,7 +16,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from flowcore.errors import StateError
-from flowcore.keyed.inspection import GroupState, inspect_state
+from flowcore.keyed.inspection import InspectedGroup, inspect_state
 from flowcore.spark.operators.processor import MANIFEST, SEGMENTS
 
 __all__ = ["KeyGroupState", "NativeState", "read_state"]
@@ -32,7 +32,7 @@ class KeyGroupState:
     """
 
     number: int
-    held: GroupState
+    held: InspectedGroup
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from flowcore.errors import FunctionError
 from flowcore.keyed.bounded import BoundedRun
 from flowcore.keyed.output_columns import RESULTS
 from flowcore.process.keyed import KeyedProcesses
-from flowcore.process.outputs import side
+from flowcore.process.outputs import side_output_name
 
 ROWS = pa.schema([("user", pa.string()), ("at", pa.int64()), ("n", pa.int64())])
 NUMBERS = pa.schema([("n", pa.int64())])
@@ -56,7 +56,7 @@ def test_timers_are_due_when_the_records_have_ended() -> None:
     first = [{"user": "a", "at": 1, "n": 3}, {"user": "b", "at": 1, "n": -4}]
     assert _run(life, first, [{"user": "a", "at": 2, "n": 5}]) == [
         (RESULTS, [3, -4]),
-        (side("odd"), [-4]),
+        (side_output_name("odd"), [-4]),
         (RESULTS, [5]),
         (RESULTS, [1008, 996, 1008]),
     ]

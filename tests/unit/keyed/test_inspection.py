@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from flowcore.errors import StateError
-from flowcore.keyed.inspection import GroupState, inspect_state
+from flowcore.keyed.inspection import InspectedGroup, inspect_state
 from flowcore.keyed.runtime import Remembered, Runtime
 from flowcore.keyed.store import MemoryStore
 from flowcore.windows import SessionWindows, TumblingWindows
@@ -16,7 +16,7 @@ from tests.unit.keyed.test_runtime import by_column, by_record, rows, runtime_of
 RECORDS = [("a", 1, 1), ("a", 2, 2), ("b", 12, 4), ("b", 30, 8)]
 
 
-def left_by(operator: Any, *batches: list[tuple[str, int, int]]) -> GroupState:
+def left_by(operator: Any, *batches: list[tuple[str, int, int]]) -> InspectedGroup:
     runtime: Runtime = runtime_of(operator)
     store, remembered = MemoryStore(), Remembered()
     for clock, batch in enumerate(batches):
@@ -25,7 +25,7 @@ def left_by(operator: Any, *batches: list[tuple[str, int, int]]) -> GroupState:
     return inspect_state(store.kept, store.segments)
 
 
-def shown(found: GroupState) -> dict[str, list[tuple[Any, ...]]]:
+def shown(found: InspectedGroup) -> dict[str, list[tuple[Any, ...]]]:
     assert found.keys is not None
     return {
         key.key["user"]: [

@@ -179,7 +179,7 @@ class Numbers(KeyedProcessFunction):
 def chained(function: KeyedProcessFunction, *receivers: Receiver, **changed: Any) -> KeyedProcesses:
     head = Step(name="watch", kind="process", function=_same, schema=NUMBER, receivers=receivers)
     behind = DownstreamChain(spec=ChainSpec(NUMBER, head), isolate_failures=True)
-    return replace(processes(function), results=NUMBER, side_outputs={}, behind=behind, **changed)
+    return replace(processes(function), results=NUMBER, side_outputs={}, downstream=behind, **changed)
 
 
 def step(kind: Any, function: Any, outlet: int | None = 0, name: str = "next", **more: Any) -> Step:

@@ -24,8 +24,8 @@ from flowcore.process import (
     ProcessEmissions,
     ProcessOperator,
     ProcessState,
-    restore,
-    snapshot,
+    restore_state,
+    snapshot_state,
 )
 from flowcore.process.context import ProcessContext
 from flowcore.process.function import Outputs, Record
@@ -215,9 +215,9 @@ class Job:
     def restart(self) -> None:
         for group in self.groups:
             operator, state = group
-            written = json.dumps(snapshot(state, operator.declared))
+            written = json.dumps(snapshot_state(state, operator.declared))
             operator = ProcessOperator(ProcessConfig(function=Everything()))
-            group[:] = [operator, restore(json.loads(written), operator.declared)]
+            group[:] = [operator, restore_state(json.loads(written), operator.declared)]
 
     @staticmethod
     def told(seen: ProcessEmissions) -> list[Any]:
@@ -273,7 +273,7 @@ def test_operator_agrees_with_the_reference_however_it_is_cut_and_restarted(
 
 def _kept(job: Job) -> Iterator[Any]:
     for operator, state in job.groups:
-        yield from snapshot(state, operator.declared)["keys"]
+        yield from snapshot_state(state, operator.declared)["keys"]
 
 
 @settings(max_examples=100, deadline=None)

@@ -12,7 +12,7 @@ import pytest
 from flowcore.elements import MAX_TIMESTAMP_MS
 from flowcore.errors import ElementError, FunctionError, NoTimestampError, SchemaError, StateError
 from flowcore.process import KeyedProcessFunction, ProcessConfig, ProcessOperator, ProcessState
-from flowcore.process.codec import keys_of, require_layouts, restore
+from flowcore.process.codec import keys_of, require_layouts, restore_state
 from flowcore.process.context import ProcessContext
 from flowcore.process.function import Outputs, Record
 from flowcore.process.opening import OpenContext
@@ -427,11 +427,11 @@ def test_restore_refuses_another_version_and_other_states() -> None:
     written, declared = harness.snapshot(), harness._operator.declared
 
     with pytest.raises(StateError, match="state of version 2, this flowcore reads 1"):
-        restore({**written, "version": 2}, declared)
+        restore_state({**written, "version": 2}, declared)
     with pytest.raises(
         StateError, match=r"'value' was written as 'value INT', .* declares 'value INT with ttl'"
     ):
-        restore(written, ProcessHarness(Scripted(ttl=SECOND))._operator.declared)
+        restore_state(written, ProcessHarness(Scripted(ttl=SECOND))._operator.declared)
     with pytest.raises(
         StateError, match="'gone' was written as 'value INT', and the function declares 'nothing'"
     ):
@@ -443,7 +443,7 @@ def test_restore_takes_a_function_that_keeps_more() -> None:
     _do(harness, "a", lambda f, _: f.value.set(3))
     written = harness.snapshot()
     del written["states"]["map"]
-    state = restore(written, harness._operator.declared)
+    state = restore_state(written, harness._operator.declared)
 
     assert state.cells["a"]["value"][None].value == 3
 
