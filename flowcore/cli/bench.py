@@ -1,4 +1,4 @@
-"""`flowcore bench`: the benchmarks of a checkout, each a module in tests/benchmarks."""
+"""`flowcore bench`: the benchmarks of a checkout. Each is a module in tests/benchmarks."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ def _folder() -> Path:
         if (place / "tests" / "benchmarks").is_dir():
             return place / "tests" / "benchmarks"
     msg = (
-        f"{Path.cwd()} is not in a checkout of flowcore, and an installed package has no benchmarks; "
-        "run this command in a checkout"
+        f"{Path.cwd()} is not in a checkout of flowcore: an installed package has no benchmarks; run this "
+        "command in a checkout"
     )
     raise ConfigurationError(msg)
 
 
 @click.command(cls=_Benchmarks)
 def bench() -> None:
-    """Measure flowcore against a rival in the same run, and check both answers.
+    """Measure flowcore, most often against an alternative in the same run, and check the results.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""`flowcore broker`: a Kafka broker in the foreground, until Ctrl-C."""
+"""`flowcore broker`: a Kafka broker in the foreground."""
 
 from __future__ import annotations
 
@@ -34,18 +34,20 @@ class _Topic(click.ParamType[tuple[str, int]]):
     "--data",
     type=click.Path(path_type=Path),
     metavar="DIR",
-    help="Keep topics and records in this folder. Without it they go when the broker stops.",
+    help="Keep topics and records in this folder. Default: they are deleted when the broker stops.",
 )
-@click.option("--port", type=click.IntRange(1, 65535), metavar="N", help="Default: a free one.")
+@click.option(
+    "--port", type=click.IntRange(1, 65535), metavar="N", help="Port of the broker. Default: a free one."
+)
 @click.option(
     "--topic",
     "topics",
     type=_Topic(),
     multiple=True,
-    help="Make this topic if it is missing. May be given several times.",
+    help="Create this topic if it is missing. May be repeated.",
 )
-@click.option("--heap-mib", default=512, show_default=True, help="Heap of the broker's Java.")
-@click.option("--json", "as_json", is_flag=True, help="Print one line of JSON once it is ready.")
+@click.option("--heap-mib", default=512, show_default=True, help="Heap of the broker's JVM in MiB.")
+@click.option("--json", "as_json", is_flag=True, help="Print one line of JSON when the broker is ready.")
 def broker(
     data: Path | None,
     port: int | None,
@@ -53,9 +55,9 @@ def broker(
     heap_mib: int,
     as_json: bool,
 ) -> None:
-    """Run a real Kafka broker on this machine until Ctrl-C.
+    """Run a Kafka broker on this machine until Ctrl-C.
 
-    It is Apache Kafka, one node, reachable from this machine only.
+    It is Apache Kafka with one node, and only this machine can reach it.
 
     \b
     Examples:
@@ -78,8 +80,8 @@ def broker(
 
 
 def _instructions(bootstrap_servers: str, data: Path | None, topics: dict[str, int]) -> str:
-    made = ", ".join(f"{name} ({count})" for name, count in topics.items()) or "none asked for"
-    kept = f"kept in {data}" if data else "removed when the broker stops (--data DIR keeps it)"
+    made = ", ".join(f"{name} ({count})" for name, count in topics.items()) or "none requested"
+    kept = f"kept in {data}" if data else "deleted when the broker stops (--data DIR keeps it)"
     return (
         f"Kafka is ready at {bootstrap_servers}\n"
         f"  topics (partitions): {made}\n"

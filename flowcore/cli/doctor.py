@@ -1,4 +1,4 @@
-"""`flowcore doctor`: what is on this machine, what is missing, and what mends it."""
+"""`flowcore doctor`: the requirements of flowcore, those that are missing, and how to fix them."""
 
 from __future__ import annotations
 
@@ -24,13 +24,18 @@ _BROKER_TIMEOUT_S = 5.0
     "--bootstrap-servers",
     metavar="HOST:PORT[,...]",
     envvar="FLOWCORE_KAFKA_BOOTSTRAP_SERVERS",
-    help="Also ask this Kafka broker whether it answers.",
+    help="Check also whether this Kafka broker answers.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON list instead of a table.")
 def doctor(bootstrap_servers: str | None, as_json: bool) -> None:
-    """Check what this machine has for flowcore, and say what mends the rest.
+    """Check the requirements of flowcore on this machine, and say how to fix what is missing.
 
-    The exit code is 1 if something is missing that flowcore cannot work without.
+    The exit code is 1 if flowcore cannot work without something that is missing.
+
+    \b
+    Examples:
+      flowcore doctor
+      flowcore doctor --bootstrap-servers 127.0.0.1:9092 --json
     """
     checks = run_checks()
     if bootstrap_servers is not None:
@@ -46,7 +51,7 @@ def doctor(bootstrap_servers: str | None, as_json: bool) -> None:
 def _broker(servers: str) -> Check:
     from flowcore.kafka.topics import wait_until_ready  # noqa: PLC0415 -- the client is slow to import
 
-    purpose = "the Kafka that was asked about"
+    purpose = "the given Kafka broker"
     try:
         wait_until_ready(servers, _BROKER_TIMEOUT_S, lambda: None)
     except BrokerError as error:

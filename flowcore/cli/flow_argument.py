@@ -1,4 +1,4 @@
-"""`MODULE:FLOW` or a flow's name, `--settings FILE`, `--set key=value`: what commands have in common."""
+"""Arguments that several commands share: `MODULE:FLOW` or a flow's name, `--settings` and `--set`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class _FlowType(click.ParamType[Flow]):
         try:
             return load_flow(value)
         except ConfigurationError as error:
-            if type(error) is ConfigurationError:  # not that there is something wrong with the flow
+            if type(error) is ConfigurationError:  # a subclass means that the flow itself is wrong
                 self.fail(str(error), param, ctx)
             raise
 
@@ -56,12 +56,12 @@ class _Setting(click.ParamType[tuple[str, str]]):
 
 
 def flow_and_settings(command: _Command) -> _Command:
-    """Give a command the arguments ``flow`` and ``settings``."""
+    """Add the arguments ``flow``, a flow, and ``settings`` to a command."""
     return click.argument("flow", type=_FlowType())(_with_settings(command))
 
 
 def name_and_settings(command: _Command) -> _Command:
-    """Give a command the arguments ``flow``, which is a flow's name, and ``settings``."""
+    """Add the arguments ``flow``, a flow's name, and ``settings`` to a command."""
     return click.argument("flow", type=_NameType())(_with_settings(command))
 
 
@@ -75,7 +75,8 @@ def _with_settings(command: _Command) -> _Command:
         "pairs",
         type=_Setting(),
         multiple=True,
-        help="A setting, for instance kafka.bootstrap.servers=127.0.0.1:9092 or spark.driver.memory=4g.",
+        help="A setting, for instance kafka.bootstrap.servers=127.0.0.1:9092 or spark.driver.memory=4g. "
+        "May be repeated.",
     )
     file = click.option(
         "--settings",
@@ -83,6 +84,6 @@ def _with_settings(command: _Command) -> _Command:
         type=click.Path(path_type=Path),
         envvar=FILE_VARIABLE,
         show_envvar=True,
-        help="A TOML file of settings; environment variables and --set win over it.",
+        help="A TOML file of settings. Environment variables and --set override it.",
     )
     return cast("_Command", setting(file(read)))

@@ -1,4 +1,4 @@
-"""`flowcore latency`: how long records take to the sinks of a flow that runs in another process."""
+"""`flowcore latency`: the end-to-end latency of a flow that runs in another process."""
 
 from __future__ import annotations
 
@@ -30,25 +30,28 @@ _REFRESH_S = 0.5
 _LINES_S = 5.0
 _PATIENCE_S = 10.0
 _NO_MARKERS = (
-    "no latency marker has reached a sink of flow {flow!r} at {servers} in {seconds:.0f} s: is "
-    "metrics.latency.interval set for the run, for instance --set metrics.latency.interval='1 s'? is the "
-    "flow running?"
+    "no latency marker has reached a sink of flow {flow!r} at {servers} in {seconds:.0f} s: check that the "
+    "flow runs, and that it has metrics.latency.interval, for instance --set metrics.latency.interval='1 s'"
 )
 _NO_BROKER = (
     "no broker has answered at {servers} in {seconds:.0f} s: latency markers of flow {flow!r} cannot be "
-    "read; start it there, for example with `flowcore broker --port N`, or pass the address of one that runs"
+    "read; start the broker, for example with `flowcore broker --port N`, or pass the address of another"
 )
 
 
 @click.command()
 @flow_and_settings
-@click.option("--seconds", type=click.FloatRange(min=0, min_open=True), help="Default: until Ctrl-C.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end, and nothing else.")
+@click.option(
+    "--seconds",
+    type=click.FloatRange(min=0, min_open=True),
+    help="Duration of the measurement. Default: until Ctrl-C.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print only one JSON object, at the end.")
 def latency(flow: Flow, settings: Settings, seconds: float | None, *, as_json: bool) -> None:
-    """Show how long records take from the sources of a running flow to its sinks.
+    """Show the latency from the sources of a running flow to its sinks.
 
-    The flow runs in another process, with metrics.latency.interval set. The figures are those of the
-    markers that arrive while this command runs; the live table shows the last minute.
+    The flow runs in another process, with metrics.latency.interval set. The command counts the latency
+    markers that arrive while it runs; the live table shows the last minute.
 
     \b
     Examples:
@@ -56,7 +59,7 @@ def latency(flow: Flow, settings: Settings, seconds: float | None, *, as_json: b
       flowcore latency my_flows.sales:flow --seconds 60 --json
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    brokers = _sinks(flow, settings)
+    brokers = _sinks_by_broker(flow, settings)
     began_s = time.monotonic()
     interrupted = False
     with ExitStack() as opened:
@@ -64,7 +67,7 @@ def latency(flow: Flow, settings: Settings, seconds: float | None, *, as_json: b
         view = _View(flow.name, collectors)
         try:
             if as_json:
-                _sleep(seconds)
+                view.wait(seconds)
             else:
                 view.show(seconds)
         except KeyboardInterrupt:
@@ -84,8 +87,8 @@ def latency(flow: Flow, settings: Settings, seconds: float | None, *, as_json: b
         click.echo(msg, err=True)
 
 
-def _sinks(flow: Flow, settings: Settings) -> dict[str, dict[str, str]]:
-    """By broker and topic the sinks that markers reach."""
+def _sinks_by_broker(flow: Flow, settings: Settings) -> dict[str, dict[str, str]]:
+    """The sinks that receive markers, by broker and topic."""
     found: dict[str, dict[str, str]] = {}
     for sink in flow.sinks:
         topic = topic_of(sink)
@@ -93,15 +96,15 @@ def _sinks(flow: Flow, settings: Settings) -> dict[str, dict[str, str]]:
             found.setdefault(broker_of(topic, settings), {})[topic.name] = f"{flow.name}/{sink.name}"
     if not found:
         msg = (
-            f"flow {flow.name!r} writes no stream to Kafka: latency markers leave only beside a Kafka topic; "
-            "write a live stream to a KafkaTopic"
+            f"flow {flow.name!r} writes no stream to Kafka: only Kafka topics carry latency markers; write a "
+            "live stream to a KafkaTopic"
         )
         raise PlanError(msg)
     return found
 
 
 class _View:
-    """What is shown of what is collected."""
+    """Shows the collected latencies."""
 
     def __init__(self, flow: str, collectors: list[LatencyCollector]) -> None:
         self._flow = flow
@@ -119,6 +122,11 @@ class _View:
             "bad_events": self._bad(),
         }
 
+    def wait(self, seconds: float | None) -> None:
+        end_s = None if seconds is None else self._began_s + seconds
+        while _sleep(end_s, _LINES_S):
+            pass
+
     def show(self, seconds: float | None) -> None:
         console = Console()
         end_s = None if seconds is None else self._began_s + seconds
@@ -135,12 +143,12 @@ class _View:
 
     def _show_table(self, console: Console, end_s: float | None) -> None:
         with Live(console=console, auto_refresh=False, transient=True) as live:
-            while _goes_on(end_s, _REFRESH_S):
+            while _sleep(end_s, _REFRESH_S):
                 table = _table("last minute; Ctrl-C stops", self._recent())
                 live.update(Group(table, *self._notes()), refresh=True)
 
     def _show_lines(self, end_s: float | None) -> None:
-        while _goes_on(end_s, _LINES_S):
+        while _sleep(end_s, _LINES_S):
             for summary in self._recent():
                 click.echo(_line(summary))
             for note in self._notes():
@@ -156,28 +164,24 @@ class _View:
         notes = []
         total = self.total()
         if not total and time.monotonic() - self._began_s > _PATIENCE_S:
-            notes.append("no markers yet: is metrics.latency.interval set for the run? is the flow running?")
+            notes.append("no markers yet: check that the flow runs, and that it has metrics.latency.interval")
         if skewed := sum(summary.skewed for summary in total):
-            notes.append(f"{skewed:,} markers came before their mark and are left out: the clocks differ")
+            notes.append(
+                f"{skewed:,} markers were received before they were sent and are ignored: clocks differ"
+            )
         if implausible := sum(summary.implausible for summary in total):
-            notes.append(f"{implausible:,} markers are off by more than a day and are left out")
+            notes.append(f"{implausible:,} markers are off by more than a day and are ignored")
         if bad := self._bad():
             last = next(collector.last_bad for collector in self._collectors if collector.last_bad)
-            notes.append(f"{bad:,} messages are no events, the last: {last}")
+            notes.append(f"{bad:,} messages are not events, the last: {last}")
         return [Text(_plain(note)) for note in notes]
 
 
-def _goes_on(end_s: float | None, step_s: float) -> bool:
-    """Sleep a step, or what is left; False when nothing is left."""
+def _sleep(end_s: float | None, step_s: float) -> bool:
+    """Sleep for a step, or for the rest of the time; False if the time is over."""
     left_s = step_s if end_s is None else min(end_s - time.monotonic(), step_s)
     time.sleep(max(left_s, 0))
     return end_s is None or time.monotonic() < end_s
-
-
-def _sleep(seconds: float | None) -> None:
-    end_s = None if seconds is None else time.monotonic() + seconds
-    while _goes_on(end_s, _LINES_S):
-        pass
 
 
 def _table(title: str, summaries: Iterable[LatencySummary]) -> Table:
@@ -207,5 +211,5 @@ def _figures(summary: LatencySummary) -> list[str]:
 
 
 def _plain(text: str) -> str:
-    """Names come from a topic: nothing in them shall move a terminal's cursor."""
+    """Text from a topic without terminal control characters."""
     return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)

@@ -1,4 +1,4 @@
-"""The `flowcore` command: one subcommand a module, each imported only when it is called."""
+"""The `flowcore` command. Each subcommand is a module, which is imported only when it is called."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from flowcore.errors import FlowcoreError
 __all__ = ["main"]
 
 _COMMANDS = {
-    "bench": "Measure flowcore against a rival in the same run.",
-    "broker": "Run a real Kafka broker on this machine until Ctrl-C.",
-    "doctor": "Check that this machine has what flowcore needs.",
-    "latency": "Show how long records take to the sinks of a running flow.",
-    "plan": "Print in which stages and modes a flow would run, and why.",
-    "report": "Write the history of a flow's live runs as one page of plots.",
-    "replay": "Replay transcripts: scripts of steps and of what has to come out.",
-    "run": "Run a flow: bounded stages as needed, then live.",
-    "setup": "Fetch jars and prepare Spark's JVM for a fast start.",
-    "state": "Show what a flow keeps, as its checkpoints have it.",
-    "top": "Show how a flow that runs elsewhere is doing.",
+    "bench": "Run the benchmarks of a checkout.",
+    "broker": "Run a Kafka broker on this machine until Ctrl-C.",
+    "doctor": "Check the requirements of flowcore on this machine.",
+    "latency": "Show the end-to-end latency of a running flow.",
+    "plan": "Print the stages and queries of a flow, with reasons.",
+    "report": "Write the history of a flow's live runs as an HTML page.",
+    "replay": "Replay transcripts: test scripts of inputs and expected outputs.",
+    "run": "Run a flow: first bounded stages, then live queries.",
+    "setup": "Download jars and prepare a fast start of Spark's JVM.",
+    "state": "Show the state in a flow's checkpoints.",
+    "top": "Show the progress of a flow's live run.",
 }
 
 
@@ -38,7 +38,7 @@ class _Lazy(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        # Help must not import Spark to print a line of text.
+        # Help must not import the subcommands, some of which import Spark.
         with formatter.section("Commands"):
             formatter.write_dl(sorted(_COMMANDS.items()))
 
@@ -50,6 +50,7 @@ def flowcore() -> None:
 
     \b
     Examples:
+      flowcore setup
       flowcore doctor
       flowcore broker --port 9092 --topic bids:2
       flowcore plan pipelines.auctions.flow:flow
@@ -58,7 +59,7 @@ def flowcore() -> None:
 
 
 def main() -> None:
-    """Entry point: errors that flowcore raises on purpose are one line, without a traceback."""
+    """Entry point. Flowcore's own errors are printed in one line, without a traceback."""
     try:
         flowcore.main(prog_name="flowcore", standalone_mode=False)
     except click.ClickException as error:

@@ -1,4 +1,4 @@
-"""`flowcore plan`: what would run, and why so."""
+"""`flowcore plan`: the stages and queries of a flow, with the reason of each decision."""
 
 from __future__ import annotations
 
@@ -18,16 +18,22 @@ __all__ = ["plan"]
 
 @click.command()
 @flow_and_settings
-@click.option("--mode", type=click.Choice(["realtime", "micro-batch", "slice"]), help="Default: the fastest.")
+@click.option(
+    "--mode",
+    type=click.Choice(["realtime", "micro-batch", "slice"]),
+    help="Mode of the live queries. Default: the fastest possible.",
+)
 @click.option(
     "--format",
     "format_",
     type=click.Choice(["text", "mermaid", "svg", "json"]),
     default="text",
     show_default=True,
-    help="text to read, a mermaid flowchart to draw, an svg picture, or json with every decision.",
+    help="Readable text, a Mermaid flowchart, an SVG picture, or JSON with every decision.",
 )
-@click.option("--verbose", is_flag=True, help="Text: every decision for every operator and edge, on or off.")
+@click.option(
+    "--verbose", is_flag=True, help="Text: all decisions of all operators and edges, also those that are off."
+)
 def plan(
     flow: Flow,
     settings: Settings,
@@ -45,7 +51,7 @@ def plan(
       flowcore plan my_flows.sales:flow --set pipeline.object-reuse=true --verbose
     """
     if verbose and format_ != "text":
-        msg = f"--verbose adds to the text; --format {format_} has every decision, or draws them, anyway"
+        msg = f"--verbose changes only the text; --format {format_} always shows every decision"
         raise click.UsageError(msg)
     planned = plan_flow(flow, mode, settings)
     match format_:

@@ -1,4 +1,4 @@
-"""`flowcore replay`: does what runs here do what transcripts say?"""
+"""`flowcore replay`: replay transcripts and compare the outputs with the expected ones."""
 
 from __future__ import annotations
 
@@ -27,17 +27,19 @@ __all__ = ["replay"]
     type=click.Choice(["memory", "spark"]),
     default="memory",
     show_default=True,
-    help="Where they are run.",
+    help="Where the transcripts run.",
 )
 @click.option(
-    "--json", "as_json", is_flag=True, help="One JSON object per transcript; the last line is the sum."
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print one JSON object for each transcript, and the totals in the last line.",
 )
 def replay(files: tuple[Path, ...], engine: str, as_json: bool) -> None:
-    """Replay transcripts, and print each step that shows something else than it should.
+    """Replay transcripts, and print each step with an unexpected output.
 
-    FILES are transcripts, or folders of them (every .yaml file in them). A transcript of a kind that
-    cannot be run here is skipped. The last line
-    counts; the exit code is 1 if any transcript failed.
+    FILES are transcripts, or folders with .yaml files. A transcript of an unknown kind is skipped. The last
+    line shows the totals. The exit code is 1 if any transcript failed.
 
     \b
     Examples:
@@ -47,12 +49,12 @@ def replay(files: tuple[Path, ...], engine: str, as_json: bool) -> None:
     """
     counts = {"passed": 0, "failed": 0, "skipped": 0}
     with _engine(engine) as run, ThreadPoolExecutor(run.at_once) as threads:
-        for outcome in threads.map(run.replayed, _transcripts(files)):
+        for outcome in threads.map(run.replay, _transcripts(files)):
             counts[outcome["result"]] += 1
             if as_json:
                 click.echo(json.dumps(outcome, default=str))
             elif outcome["result"] != "passed":
-                click.echo(_told(outcome))
+                click.echo(_describe(outcome))
     if as_json:
         click.echo(json.dumps(counts))
     click.echo(", ".join(f"{n} {what}" for what, n in counts.items()), err=as_json)
@@ -62,39 +64,38 @@ def replay(files: tuple[Path, ...], engine: str, as_json: bool) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Engine:
-    """What transcripts are run on, and how many run side by side."""
+    """The kinds of transcripts that can run, and how many of them run at once."""
 
     kinds: Mapping[str, TranscriptKind]
     at_once: int = 1
 
-    def replayed(self, path: Path) -> dict[str, Any]:
-        """How one transcript went."""
-        told: dict[str, Any] = {"file": str(path)}
+    def replay(self, path: Path) -> dict[str, Any]:
+        """Replay one transcript and return the outcome."""
+        found: dict[str, Any] = {"file": str(path)}
         try:
             transcript = load(path)
-            told |= {"name": transcript.name, "kind": transcript.kind}
+            found |= {"name": transcript.name, "kind": transcript.kind}
             if transcript.kind not in self.kinds:
                 return {
-                    **told,
+                    **found,
                     "result": "skipped",
                     "why": f"kind {transcript.kind!r} cannot be replayed here",
                 }
             outcome = replay_transcript(transcript, self.kinds)
         except FlowcoreError as error:
-            return {**told, "result": "failed", "why": str(error)}
+            return {**found, "result": "failed", "why": str(error)}
         except Exception as error:  # noqa: BLE001 - one broken transcript must not hide the others
-            return {**told, "result": "failed", "why": f"{type(error).__name__}: {error}"}
-        if outcome.difference is None:
-            return {**told, "result": "passed", "steps": outcome.steps}
-        found = outcome.difference
+            return {**found, "result": "failed", "why": f"{type(error).__name__}: {error}"}
+        if (difference := outcome.difference) is None:
+            return {**found, "result": "passed", "steps": outcome.steps}
         return {
-            **told,
+            **found,
             "result": "failed",
-            "step": found.step,
-            "action": found.action,
-            "what": found.name,
-            "expected": found.expected,
-            "seen": found.seen,
+            "step": difference.step,
+            "action": difference.action,
+            "what": difference.name,
+            "expected": difference.expected,
+            "seen": difference.seen,
         }
 
 
@@ -119,12 +120,12 @@ def _transcripts(files: tuple[Path, ...]) -> Iterator[Path]:
             continue
         found = sorted(path.rglob("*.yaml"))
         if not found:
-            msg = f"{path} holds no .yaml file: nothing would be replayed; name a folder of transcripts"
+            msg = f"{path} holds no .yaml file: nothing would be replayed; pass a folder of transcripts"
             raise ConfigurationError(msg)
         yield from found
 
 
-def _told(outcome: Mapping[str, Any]) -> str:
+def _describe(outcome: Mapping[str, Any]) -> str:
     if "why" in outcome:
         return f"{outcome['file']}: {outcome['result']}: {outcome['why']}"
     where = f"step {outcome['step']} ({outcome['action']})" if outcome["step"] else "building the operator"

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from flowcore.cli.flow_argument import name_and_settings
-from flowcore.cli.top import last_look
+from flowcore.cli.top import load_progress
 from flowcore.durations import parse_duration
 from flowcore.errors import RunError
 from flowcore.metrics.history import history_folder, read_history
@@ -38,34 +38,36 @@ class _Duration(click.ParamType[timedelta]):
     "page",
     type=click.Path(path_type=Path, dir_okay=False),
     required=True,
-    help="Where to write it.",
+    help="The file to write.",
 )
 @click.option(
-    "--since", type=_Duration(), help="Only the last part, for instance '2 d'. Default: all that is known."
+    "--since",
+    type=_Duration(),
+    help="Show only this last period, for instance '2 d'. Default: the whole history.",
 )
 def report(flow: str, settings: Settings, page: Path, since: timedelta | None) -> None:
-    """Write how the live runs of a flow went, as one page that needs nothing but a browser.
+    """Write the history of a flow's live runs as one self-contained HTML page.
 
-    FLOW is the flow's name, or MODULE:FLOW. The page shows the last hours in detail, months in outline.
+    FLOW is the flow's name, or MODULE:FLOW. The page shows the last hours in detail, and months in outline.
 
     \b
     Examples:
       flowcore report sales --html sales.html
       flowcore report my_flows.sales:flow --html week.html --since '7 d' --set state.dir=/var/lib/flows
     """
-    last = last_look(flow, settings)
+    last = load_progress(flow, settings)
     since_ms = None if since is None else int((time.time() - since.total_seconds()) * 1000)
     history = read_history(history_folder(settings.state_dir, flow), since_ms)
     if not history:
         then = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(last.time_ms / 1000))
         msg = (
-            f"flow {flow!r} has not run in the last {since}: the page would be empty; it last did at "
-            f"{then} UTC; pass a longer --since"
+            f"flow {flow!r} has not run in the last {since}: the page would be empty; its last run reported "
+            f"at {then} UTC; pass a longer --since"
         )
         raise RunError(msg)
     try:
         page.write_text(report_page(history), encoding="utf-8")
     except OSError as error:
-        msg = f"--html {page} cannot be written: {error.strerror}; pass a file in a folder that exists"
+        msg = f"--html {page} cannot be written: {error.strerror}; pass a file in an existing folder"
         raise RunError(msg) from error
-    click.echo(f"{page}: {len(history):,} looks at flow {flow}")
+    click.echo(f"{page}: {len(history):,} progress reports of flow {flow}")

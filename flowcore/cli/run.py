@@ -1,4 +1,4 @@
-"""`flowcore run`: a flow from its first bounded stage to its live queries, without Dagster."""
+"""`flowcore run`: a flow's bounded stages and live queries, without Dagster."""
 
 from __future__ import annotations
 
@@ -34,14 +34,16 @@ _BUSY = (StageState.WAITING, StageState.RUNNING, StageState.FINISHING)
     "--mode",
     type=click.Choice(["auto", "realtime", "micro-batch", "slice"]),
     default="auto",
-    help="How live queries run. Default, auto: realtime where the plan allows it, and micro-batch while such "
-    "a query catches up; else micro-batch.",
+    help="Mode of the live queries. auto, the default: realtime if the plan allows it, but micro-batch while "
+    "such a query catches up; otherwise micro-batch.",
 )
-@click.option("--slice", "slice_", is_flag=True, help="Catch up with the topics, then stop; --mode slice.")
 @click.option(
-    "--bounded", is_flag=True, help="Run the bounded stages alone; live runs take their results over."
+    "--slice", "slice_", is_flag=True, help="Catch up with the topics, then end. The same as --mode slice."
 )
-@click.option("--refresh", is_flag=True, help="Run bounded stages even where nothing has changed.")
+@click.option(
+    "--bounded", is_flag=True, help="Run only the bounded stages. Running live queries join the new results."
+)
+@click.option("--refresh", is_flag=True, help="Run all bounded stages, also those without any change.")
 def run(
     flow: Flow,
     settings: Settings,
@@ -51,7 +53,7 @@ def run(
     bounded: bool,
     refresh: bool,
 ) -> None:
-    """Run a flow until it ends or Ctrl-C; started again, it goes on where it stopped.
+    """Run a flow until it ends or Ctrl-C. If it is started again, it continues from its checkpoints.
 
     \b
     Examples:
@@ -75,7 +77,7 @@ def run(
 
 
 class _Terminal:
-    """Tells a person what is going on."""
+    """Shows the progress of a run on the terminal."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -99,7 +101,7 @@ class _Terminal:
         self._states[name] = progress.state
         match progress.state:
             case StageState.FINISHING:
-                self._console.print(f"stage {name}: finishing, its output is being committed")
+                self._console.print(f"stage {name}: finishing, its output is committed")
             case StageState.COMMITTED if progress.manifest is not None:
                 self._committed(name, progress.manifest, fresh=progress.fresh)
             case StageState.FAILED:
@@ -132,7 +134,7 @@ class _Terminal:
         try:
             while not run.wait(_REFRESH_S):
                 self._status.update(
-                    f"live for {time.monotonic() - began:,.0f} s; {_short(run)}; Ctrl-C stops"
+                    f"live for {time.monotonic() - began:,.0f} s; {_summarize(run)}; Ctrl-C stops"
                 )
         finally:
             self._status.stop()
@@ -143,7 +145,7 @@ class _Terminal:
         self._status.start()
 
 
-def _short(run: LiveRuns) -> str:
+def _summarize(run: LiveRuns) -> str:
     queries = [
         f"{query.name} ({query.mode}{', catching up' if query.backlog else ''}): {query.rows_out:,} out"
         for query in run.progress()

@@ -1,4 +1,4 @@
-"""`flowcore setup`: bring and make once what flowcore needs beside its Python packages."""
+"""`flowcore setup`: download and build what flowcore needs besides its Python packages."""
 
 from __future__ import annotations
 
@@ -17,28 +17,25 @@ __all__ = ["setup"]
 
 @click.command()
 def setup() -> None:
-    """Download the Kafka jars and make Spark's class archive, unless they are there.
+    """Download the Kafka jars and build Spark's class archive, unless they exist.
 
-    Both go to FLOWCORE_CACHE (default: flowcore in your cache folder). Nothing else on the machine
+    Both are written to FLOWCORE_CACHE (default: flowcore in your cache folder). Nothing else on the machine
     is changed.
+
+    \b
+    Examples:
+      flowcore setup
+      FLOWCORE_CACHE=/opt/flowcore flowcore setup
     """
     java = find_java()
     click.echo(f"Java           {java.build} at {java.home}")
-    _jars()
-    _archive()
-
-
-def _jars() -> None:
     was_there, started = jars_folder().is_dir(), time.monotonic()
     count = len(jars("connector")) + len(jars("broker"))
     click.echo(f"jars           {count} in {jars_folder()} ({_how('downloaded', was_there, started)})")
-
-
-def _archive() -> None:
     archive = archive_file()
     was_there, started = archive.is_file(), time.monotonic()
     if not was_there:
-        click.echo("class archive  running a typical job, about a minute, once")
+        click.echo("class archive  running a typical job, which takes about a minute")
     try:
         make_archive([sys.executable, "-m", "flowcore.spark.run.warm_up"])
     except InstallationError as error:  # Spark works without it

@@ -1,4 +1,4 @@
-"""`flowcore state`: what do a flow's live queries keep, as their checkpoints have it?"""
+"""`flowcore state`: the state in the checkpoints of a flow's live queries."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ __all__ = ["state"]
 
 @click.command()
 @name_and_settings
-@click.option("--key", help="Only this key: its columns' values, with commas between them.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a key.")
+@click.option("--key", help="Show only this key: the values of its columns, separated by commas.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object for each key.")
 def state(flow: str, settings: Settings, key: str | None, *, as_json: bool) -> None:
-    """Show the state of a flow's live queries: windows and what they buffer, timers, values by key.
+    """Show the state of a flow's live queries: windows and their buffers, timers, values by key.
 
-    It is read from the checkpoints below state.dir, as of the last committed batch; no query has to run, and
-    nothing of the flow is imported but its name. FLOW is the flow's name, or MODULE:FLOW.
+    FLOW is the flow's name, or MODULE:FLOW. The command reads the checkpoints in state.dir, as of the last
+    committed batch. The queries do not have to run.
 
     \b
     Examples:
@@ -33,11 +33,11 @@ def state(flow: str, settings: Settings, key: str | None, *, as_json: bool) -> N
       flowcore state my_flows.sales:flow --json | jq 'select(.event_timers)'
     """
     found = 0
-    for shown in _held(_checkpoints(flow, settings), settings):
-        if key is not None and _text(shown["key"]) != key:
+    for shown in _state_by_key(_checkpoints(flow, settings), settings):
+        if key is not None and _key_text(shown["key"]) != key:
             continue
         found += 1
-        click.echo(json.dumps(shown) if as_json else _told(shown))
+        click.echo(json.dumps(shown) if as_json else _as_text(shown))
     if not as_json:
         click.echo(f"{found:,} keys")
     if key is not None and not found:
@@ -49,14 +49,14 @@ def _checkpoints(flow: str, settings: Settings) -> list[Path]:
     found = sorted(path.parent for path in folder.glob("*/metadata"))
     if not found:
         msg = (
-            f"flow {flow!r} has no checkpoint below {folder}: there is no state to show; run it first, or "
-            "pass the folder that it runs with, --set state.dir=..."
+            f"flow {flow!r} has no checkpoint in {folder}: there is no state to show; run the flow first, or "
+            "pass its folder, --set state.dir=..."
         )
         raise StateError(msg)
     return found
 
 
-def _held(checkpoints: list[Path], settings: Settings) -> Iterator[dict[str, Any]]:
+def _state_by_key(checkpoints: list[Path], settings: Settings) -> Iterator[dict[str, Any]]:
     from flowcore.spark.run.inspection import KeyGroupState, read_state  # noqa: PLC0415 - Spark is slow to import
     from flowcore.spark.run.session import live_session, session  # noqa: PLC0415
 
@@ -76,13 +76,12 @@ def _held(checkpoints: list[Path], settings: Settings) -> Iterator[dict[str, Any
                     yield {**where, **held.shown()}
 
 
-def _text(key: Mapping[str, Any]) -> str:
+def _key_text(key: Mapping[str, Any]) -> str:
     return ",".join(str(value) for value in key.values())
 
 
-def _told(shown: Mapping[str, Any]) -> str:
-    where = f"{shown['query']}: {_text(shown['key']) or '(one key for all)'}"
-    lines = [where]
+def _as_text(shown: Mapping[str, Any]) -> str:
+    lines = [f"{shown['query']}: {_key_text(shown['key']) or '(one key for all)'}"]
     for name in ("windows", "panes"):
         for window in shown.get(name, ()):
             rest = {k: v for k, v in window.items() if k not in ("start_ms", "end_ms")}

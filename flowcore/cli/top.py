@@ -1,4 +1,4 @@
-"""`flowcore top`: how a flow's live run is doing, from any other process that sees its state folder."""
+"""`flowcore top`: the progress of a flow's live run, read from its state folder by another process."""
 
 from __future__ import annotations
 
@@ -17,25 +17,28 @@ from rich.text import Text
 from flowcore.cli.flow_argument import name_and_settings
 from flowcore.errors import RunError
 from flowcore.metrics import health
-from flowcore.metrics.health import liveness_problem
 from flowcore.metrics.history import history_folder, known_flows, last_progress
 from flowcore.metrics.progress import FlowProgress
 from flowcore.settings import Settings
 
-__all__ = ["last_look", "top"]
+__all__ = ["load_progress", "top"]
 
 _REFRESH_S = 1.0
 
 
 @click.command()
 @name_and_settings
-@click.option("--once", is_flag=True, help="Print it once and end: with 1 if the flow does not run.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and end, in the same way.")
+@click.option(
+    "--once", is_flag=True, help="Print the progress once; the exit code is 1 if the flow does not run."
+)
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON object; the exit code is that of --once."
+)
 def top(flow: str, settings: Settings, *, once: bool, as_json: bool) -> None:
-    """Show how the live run of a flow is doing: rates, lag, watermarks, latency, late records, switches.
+    """Show the progress of a flow's live run: rates, lag, watermarks, latency, late records, switches.
 
-    The flow runs in another process, or did; FLOW is its name, or MODULE:FLOW. What is shown is what the
-    run wrote below state.dir at its last look at itself (metrics.interval).
+    FLOW is the flow's name, or MODULE:FLOW. It runs in another process, which writes its progress to
+    state.dir every metrics.interval.
 
     \b
     Examples:
@@ -44,7 +47,7 @@ def top(flow: str, settings: Settings, *, once: bool, as_json: bool) -> None:
       flowcore top sales --json | jq '.queries[].lag'
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    progress = last_look(flow, settings)
+    progress = load_progress(flow, settings)
     if not (once or as_json):
         _watch(flow, settings)
         return
@@ -52,23 +55,23 @@ def top(flow: str, settings: Settings, *, once: bool, as_json: bool) -> None:
         click.echo(json.dumps(progress.stored()))
     else:
         Console().print(_view(progress))
-    if wrong := liveness_problem(progress, _now_ms()):
-        raise RunError(wrong)
+    if problem := health.liveness_problem(progress, _now_ms()):
+        raise RunError(problem)
 
 
-def last_look(flow: str, settings: Settings) -> FlowProgress:
-    """The last look at a flow's live run.
+def load_progress(flow: str, settings: Settings) -> FlowProgress:
+    """Read the last progress of a flow's live run.
 
     Raises:
-        RunError: There is none.
+        RunError: The flow has no progress.
     """
     progress = last_progress(history_folder(settings.state_dir, flow))
     if progress is None:
         known = ", ".join(known_flows(settings.state_dir)) or "none"
         msg = (
-            f"flow {flow!r} has left no progress in state.dir={settings.state_dir} (those that have: "
-            f"{known}): there is nothing to show; start it with `flowcore run` and metrics.interval above 0, "
-            "or pass the folder that it runs with, --set state.dir=..."
+            f"flow {flow!r} has no progress in state.dir={settings.state_dir} (known flows: {known}): "
+            "there is nothing to show; start it with `flowcore run` and metrics.interval above 0, or "
+            "pass its folder, --set state.dir=..."
         )
         raise RunError(msg)
     return progress
@@ -77,30 +80,30 @@ def last_look(flow: str, settings: Settings) -> FlowProgress:
 def _watch(flow: str, settings: Settings) -> None:
     console = Console()
     if not console.is_terminal:
-        msg = "the output is no terminal that could be drawn on again and again; pass --once or --json"
+        msg = "the output is not a terminal, so it cannot be updated; pass --once or --json"
         raise click.UsageError(msg)
     with suppress(KeyboardInterrupt), Live(console=console, auto_refresh=False, screen=True) as live:
         while True:
-            live.update(_view(last_look(flow, settings)), refresh=True)
+            live.update(_view(load_progress(flow, settings)), refresh=True)
             time.sleep(_REFRESH_S)
 
 
 def _view(progress: FlowProgress) -> Group:
-    wrong = liveness_problem(progress, _now_ms())
+    problem = health.liveness_problem(progress, _now_ms())
     since = health.show_seconds(progress.seconds)
-    state = Text(wrong, "bold red") if wrong else Text(f"running for {since}", "green")
+    state = Text(problem, "bold red") if problem else Text(f"running for {since}", "green")
     where = Text(f"process {progress.pid} on {progress.host}; Ctrl-C ends this view", "dim")
     heading = Text.assemble((progress.flow, "bold"), "  ", state)
-    return Group(heading, where, *map(_drawn, health.tables(progress)))
+    return Group(heading, where, *map(_rich_table, health.tables(progress)))
 
 
-def _drawn(table: health.TextTable) -> Table:
-    drawn = Table(title=table.title, title_justify="left", box=SIMPLE_HEAD)
+def _rich_table(table: health.TextTable) -> Table:
+    found = Table(title=table.title, title_justify="left", box=SIMPLE_HEAD)
     for number, name in enumerate(table.header):
-        drawn.add_column(name, justify="left" if number < table.names else "right")
+        found.add_column(name, justify="left" if number < table.names else "right")
     for row in table.rows:
-        drawn.add_row(*map(Text, row))
-    return drawn
+        found.add_row(*map(Text, row))
+    return found
 
 
 def _now_ms() -> int:

@@ -358,7 +358,7 @@ def test_latency_command_ends_with_ctrl_c(
 @pytest.mark.parametrize(
     ("is_there", "message"),
     [
-        (True, "is metrics.latency.interval set for the run"),
+        (True, "that it has metrics.latency.interval"),
         (False, "no broker has answered at 127.0.0.1:1 "),
     ],
     ids=["no-markers", "no-broker"],

@@ -236,5 +236,5 @@ def test_command_tells_each_stage_and_its_states(tmp_path: Path) -> None:
 
     assert done.returncode == 0, done.stderr
     for name in ("x", "y"):
-        assert f"stage {name}: finishing, its output is being committed" in done.stderr
+        assert f"stage {name}: finishing, its output is committed" in done.stderr
         assert f"stage {name}: written (in " in done.stderr

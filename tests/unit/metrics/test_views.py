@@ -325,8 +325,8 @@ def test_top_once_shows_the_run_and_json_gives_it_to_scripts(state: Path) -> Non
 
     assert shown[0] == 0
     assert "running for" in shown[1]
-    assert given[2].startswith("flow 'auctions' has left no progress in state.dir=")
-    assert "(those that have: sales)" in given[2]
+    assert given[2].startswith("flow 'auctions' has no progress in state.dir=")
+    assert "(known flows: sales)" in given[2]
     assert json.loads(told[1])["queries"][0]["lag"] == 100
 
 
@@ -405,7 +405,7 @@ def test_report_is_one_page_that_loads_nothing(state: Path, tmp_path: Path) -> N
     parser = _Outside()
     parser.feed(page)
 
-    assert (code, output) == (0, f"{file}: 7 looks at flow sales\n")
+    assert (code, output) == (0, f"{file}: 7 progress reports of flow sales\n")
     assert (parser.open, parser.loaded) == ([], [])
     assert "http" not in page.replace("https://", "http://").replace('xmlns="http://www.w3.org/2000/svg"', "")
     assert page.count("<svg") == 21
@@ -416,7 +416,7 @@ def test_report_of_the_last_part_leaves_out_the_rest(state: Path, tmp_path: Path
     """And says so where nothing is left."""
     arguments = ("report", "sales", "--html", str(tmp_path / "page.html"), "--set", f"state.dir={state}")
 
-    assert "5 looks" in call(*arguments, "--since", "1 h")[1]
+    assert "5 progress reports" in call(*arguments, "--since", "1 h")[1]
     assert "has not run in the last 0:00:00.001" in call(*arguments, "--since", "1 ms")[2]
     assert "a duration is a number" in call(*arguments, "--since", "soon")[2]
 
