@@ -167,7 +167,7 @@ def test_what_is_no_element_is_a_dead_letter_with_its_bytes(live: Live) -> None:
         assert letter.headers["flowcore-stage"] == b"read"
         assert int(letter.headers["flowcore-timestamp"]) > 0
     reasons = [letter.headers["flowcore-reason"].decode().split(":")[0] for letter in letters]
-    assert reasons.count("is no tagged element") == len(bad) - 3  # the others hold a bad value
+    assert reasons.count("is not a tagged element") == len(bad) - 3  # the others hold a bad value
     offsets = [int(letter.headers["flowcore-offset"]) for letter in letters]
     assert offsets == [*range(8), *range(14, 14 + len(bad) - 8)]
 
@@ -235,7 +235,7 @@ def test_bad_event_or_element_stops_where_it_shall(live: Live, until: Any) -> No
     flow = Flow("f")
     flow.read("source", source).write("out", live.topic("out"))
 
-    with pytest.raises(RunError, match=rf"{source.name}\[0\]@1 is no tagged element") as caught:
+    with pytest.raises(RunError, match=rf"{source.name}\[0\]@1 is not a tagged element") as caught:
         live.run(flow)
 
     assert "\n" not in str(caught.value)

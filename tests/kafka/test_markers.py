@@ -119,7 +119,7 @@ def test_bad_event_stops_the_query_where_it_shall(live: Live) -> None:
     flow = Flow("f")
     flow.read("bids", bids).write("out", live.topic("out"))
 
-    with pytest.raises(RunError, match=rf"{bids.events}\[0\]@1 is no event that") as caught:
+    with pytest.raises(RunError, match=rf"{bids.events}\[0\]@1 is not an event that") as caught:
         _tracked(live).run(flow)
 
     assert "\n" not in str(caught.value)

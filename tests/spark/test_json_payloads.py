@@ -13,7 +13,7 @@ from flowcore.serializers.formats import JsonFormat
 from flowcore.settings import Settings
 from flowcore.spark.frame.sql import quote
 from flowcore.spark.run.session import live_session
-from flowcore.spark.topics.values import RECORD, bad_record, parsed
+from flowcore.spark.topics.values import RECORD, is_bad_record, parse_value
 
 pytestmark = pytest.mark.spark
 
@@ -113,7 +113,9 @@ def test_json_is_read_by_spark_as_by_python(spark: SparkSession) -> None:
     fields = [f"{RECORD}.{quote(column.name)}" for column in columns]
     live = live_session(spark, Settings.of({}, environment={}))
     frame = live.createDataFrame([(text.encode(),) for text in (*GOOD, *BAD)], "value BINARY")
-    frame = frame.selectExpr("value", parsed(read)).selectExpr("value", f"{bad_record(read)} AS bad", *fields)
+    frame = frame.selectExpr("value", parse_value(read)).selectExpr(
+        "value", f"{is_bad_record(read)} AS bad", *fields
+    )
 
     found = {bytes(row.value): None if row.bad else row[2:] for row in frame.collect()}
 

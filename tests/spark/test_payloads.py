@@ -29,7 +29,15 @@ from flowcore.serializers.formats.protobuf_rows import message_of, row_of_messag
 from flowcore.settings import Settings
 from flowcore.spark.frame.sql import quote
 from flowcore.spark.run.session import live_session
-from flowcore.spark.topics.values import RECORD, bad_record, fail_at, parsed, shown, use_format, written
+from flowcore.spark.topics.values import (
+    RECORD,
+    fail_with_payload,
+    is_bad_record,
+    parse_value,
+    register_format,
+    show_payload,
+    write_value,
+)
 from flowcore.testing.transcripts.load import read_yaml
 
 pytestmark = pytest.mark.spark
@@ -178,7 +186,7 @@ def _frame(spark: SparkSession, topic: KafkaTopic, rows: Sequence[Row]) -> DataF
 
 
 def _written(topic: KafkaTopic, frame: DataFrame) -> list[bytes]:
-    text = written(topic, {name: quote(name) for name in frame.columns}, frame)
+    text = write_value(topic, {name: quote(name) for name in frame.columns}, frame)
     return [bytes(row.value) for row in frame.selectExpr(f"{text} AS value").collect()]
 
 
@@ -188,9 +196,9 @@ def _read(spark: SparkSession, topic: KafkaTopic, payloads: Sequence[bytes | Non
     assert schema
     read = Flow("f").read("r", topic if topic.schema else _with_schema(topic, schema.ddl)).operator
     assert isinstance(read, Read)
-    use_format(topic, spark)
+    register_format(topic, spark)
     frame = spark.createDataFrame([(data,) for data in payloads], "value BINARY")
-    frame = frame.selectExpr("value", parsed(read)).selectExpr("*", f"{bad_record(read)} AS bad")
+    frame = frame.selectExpr("value", parse_value(read)).selectExpr("*", f"{is_bad_record(read)} AS bad")
     fields = [f"CASE WHEN NOT bad THEN {RECORD}.{quote(name)} END AS {quote(name)}" for name in schema.names]
     found = frame.selectExpr("bad", *fields).toArrow().to_pylist()
     assert all(row["bad"] in (True, False) for row in found)
@@ -429,9 +437,9 @@ def test_failure_shows_the_value_on_one_line(value: bytes | None, said: str, liv
     names = "value BINARY, topic STRING, partition INT, offset BIGINT"
     frame = live.createDataFrame([(value, "bids", 3, 12)], names)
 
-    assert frame.selectExpr(f"{shown('value')} AS text").collect()[0].text == said
+    assert frame.selectExpr(f"{show_payload('value')} AS text").collect()[0].text == said
     with pytest.raises(Exception, match=r"bids\[3\]@12 does not fit the schema") as error:
-        frame.where(fail_at("'does not fit the schema'")).collect()
+        frame.where(fail_with_payload("'does not fit the schema'")).collect()
     assert said in str(error.value)
 
 
@@ -441,11 +449,11 @@ def test_python_is_called_once_for_each_record(case: str, live: SparkSession) ->
     topic, rows = TABLES[case]
     read = Flow("f").read("r", topic).operator
     assert isinstance(read, Read)
-    use_format(topic, live)
+    register_format(topic, live)
     payloads = live.createDataFrame([(_encode(topic, row),) for row in rows], "value BINARY")
-    records = payloads.selectExpr("value", parsed(read)).selectExpr("*", f"{bad_record(read)} AS bad")
+    records = payloads.selectExpr("value", parse_value(read)).selectExpr("*", f"{is_bad_record(read)} AS bad")
     good = records.where("NOT bad").selectExpr(*(f"{RECORD}.{quote(name)}" for name in read.columns))
-    text = written(topic, {name: quote(name) for name in read.columns}, good)
+    text = write_value(topic, {name: quote(name) for name in read.columns}, good)
 
     plan = good.selectExpr(f"{text} AS value")._jdf.queryExecution().executedPlan().toString()
 

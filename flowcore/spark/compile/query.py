@@ -57,7 +57,7 @@ from flowcore.spark.results.joined import Joined
 from flowcore.spark.topics.incoming import Incoming
 from flowcore.spark.topics.outgoing import Outgoing
 from flowcore.spark.topics.side_channels import SideChannels
-from flowcore.spark.topics.stream_source import read_stream
+from flowcore.spark.topics.sources import read_stream
 
 __all__ = ["CompiledQuery", "compile_query"]
 
@@ -147,7 +147,7 @@ class _Compiler:
             side_channels=self.side_channels,
             sources=[_topic(node) for node in self.query.sources],
             has_ordinals=self.has_ordinals,
-            bounded=self.joined.version,
+            joined_version=self.joined.version,
         )
         outputs = [
             outgoing.messages(

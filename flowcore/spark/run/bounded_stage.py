@@ -32,8 +32,8 @@ from flowcore.spark.operators.python_chain import behind, outputs_of_bounded
 from flowcore.spark.results.manifest import Manifest, Table
 from flowcore.spark.results.store import results_of
 from flowcore.spark.results.swaps import Swap, finish, roll_back
-from flowcore.spark.topics.bounded_sources import read_bounded, source_version
 from flowcore.spark.topics.sinks import write_bad_records, write_files, write_topic
+from flowcore.spark.topics.sources import read_bounded, source_version
 
 __all__ = ["run_bounded", "source_versions", "up_to_date"]
 

@@ -15,8 +15,7 @@ from flowcore.planner.plan import Plan
 from flowcore.settings import Settings
 from flowcore.spark.context import Context, broker_of
 from flowcore.spark.topics.side_channels import SideChannels
-from flowcore.spark.topics.sinks import DEAD_LETTER_CONFIGS
-from flowcore.spark.topics.stream_source import output_servers
+from flowcore.spark.topics.sinks import DEAD_LETTER_CONFIGS, output_servers
 
 __all__ = ["prepare_topics", "track_latency"]
 

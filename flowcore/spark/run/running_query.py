@@ -27,8 +27,7 @@ from flowcore.spark.operators.by_key import goes_by_clock
 from flowcore.spark.results.joined import Joined
 from flowcore.spark.run.spark_query import end_after_batch, has_ended
 from flowcore.spark.topics.side_channels import SideChannels
-from flowcore.spark.topics.sinks import start_files
-from flowcore.spark.topics.stream_source import output_servers, sink_options
+from flowcore.spark.topics.sinks import output_servers, sink_options, start_files
 from flowcore.spark.topics.watermarks import WatermarkSender, watermarks_of
 from flowcore.watermarks.query import QueryWatermarks
 

@@ -1,7 +1,7 @@
-"""Incoming: what does each message of a topic turn out to be?
+"""Incoming: classify each message of a topic.
 
-A record of a branch; a latency marker's event, from the companion topic; a control element, which tells
-of watermarks and is no record; or bad. A bad message keeps its bytes, where it was, and why it is bad.
+A message is a record of a branch, a latency marker's event from the companion topic, a control element such
+as a watermark, or bad. A bad message keeps its bytes, its coordinates, and the reason why it is bad.
 """
 
 from __future__ import annotations
@@ -34,28 +34,34 @@ from flowcore.spark.frame.rows import (
 from flowcore.spark.frame.sql import literal, quote
 from flowcore.spark.topics import elements
 from flowcore.spark.topics.side_channels import SideChannels
-from flowcore.spark.topics.values import RECORD, bad_record, fail_at, parsed, use_format
-from flowcore.spark.topics.watermarks import observations, observed_as
+from flowcore.spark.topics.values import (
+    RECORD,
+    fail_with_payload,
+    is_bad_record,
+    parse_value,
+    register_format,
+)
+from flowcore.spark.topics.watermarks import observation_name, observe_watermarks
 
 __all__ = ["Incoming"]
 
-OF_EVENTS = "_of_events"
-"""True of what came from the companion topic. An event is parsed like a record, in vain: there are few, and
-looking for them in front of the parser would cost every record more."""
+_IS_EVENT = "_is_event"
+"""True for messages of the companion topic. They are parsed like records, needlessly: there are few of them,
+and a condition upstream of the parser would cost more for each record."""
 
 
 @dataclass(frozen=True, slots=True)
 class Incoming:
-    """How a source's messages are read.
+    """Reads the messages of a source.
 
     Attributes:
         node: The source.
         topic: Its topic.
         side_channels: What the query carries beside its records.
-        keeps_bad: Bad messages leave through this query; else they are dropped here, or stop it.
-        has_ordinals: Records carry an ordinal.
+        keeps_bad: The query writes bad messages; otherwise they are dropped here, or fail the query.
+        has_ordinals: Whether records carry an ordinal.
         number: The source's number in the query.
-        may_fail: Records become bad where a function fails for them, so they keep their bytes.
+        may_fail: A record becomes bad if a function fails for it, so records keep their bytes.
     """
 
     node: Read
@@ -68,29 +74,29 @@ class Incoming:
 
     @classmethod
     def bounded(cls, node: Read, topic: KafkaTopic) -> Incoming:
-        """Of a topic that is read as a table: records alone."""
+        """Reads a topic as a table, without side channels."""
         side_channels = SideChannels(
             has_markers=False, tagged_sinks=frozenset(), writes_watermarks=False, partitions={}, limits={}
         )
         return cls(node, topic, side_channels, keeps_bad=topic.on_error != "fail", has_ordinals=False)
 
     def rows(self, messages: DataFrame) -> tuple[DataFrame, DataFrame | None]:
-        """The records among messages, and the bad messages; None if the first of them stops what runs."""
-        rows = self._classified(messages, FIRST_BRANCH)
+        """The records among messages, and the bad messages; None if the first bad message fails the query."""
+        rows = self._classify(messages, FIRST_BRANCH)
         fields = [f"{RECORD}.{quote(name)}" for name in self.node.columns]
         mine = f"{BRANCH} = {FIRST_BRANCH}"
         if not self.keeps_bad:
-            # One filter: of two, Spark may ask the second one first.
+            # One filter: Spark may evaluate the second of two filters first.
             return rows.where(_unless_bad(mine)).selectExpr(*fields), None
         return rows.where(mine).selectExpr(*fields), rows.where(f"{BRANCH} = {RowKind.BAD}").drop(RECORD)
 
     def read(self, messages: DataFrame, branch: Branch, names: Iterator[str]) -> BranchedFrame:
-        """The records among messages as Spark's source gives them, and what travels beside them."""
-        return self._tracks(self._classified(messages, branch.number), branch, names)
+        """The records among messages of Spark's source, with the rows of the side channels."""
+        return self._branch_rows(self._classify(messages, branch.number), branch, names)
 
-    def _classified(self, messages: DataFrame, number: int) -> DataFrame:
-        """Messages, each with its branch; ``number`` is that of records."""
-        tracked, tagged = self.side_channels.has_markers, self._tagged
+    def _classify(self, messages: DataFrame, number: int) -> DataFrame:
+        """Add the branch of each message, which is ``number`` for records, or its row kind."""
+        has_markers, tagged = self.side_channels.has_markers, self._tagged
         if not tagged:
             element, value = "value", "value"
         elif self.topic.headers:
@@ -98,72 +104,71 @@ class Incoming:
             value = f"CASE WHEN {elements.is_record(ELEMENT)} THEN value END"
         else:
             element, value = "value", elements.payload("value")
-        given = [f"topic = {literal(self.topic.events)} AS {OF_EVENTS}"] if tracked else []
+        added = [f"topic = {literal(self.topic.events)} AS {_IS_EVENT}"] if has_markers else []
         if tagged:
-            given += [f"{element} AS {ELEMENT}", f"CAST({_header(CHANNEL_HEADER)} AS STRING) AS {CHANNEL}"]
-        rows = messages.selectExpr("partition", "offset", "timestamp", "value", *given)
-        use_format(self.topic, messages.sparkSession)
-        rows = rows.selectExpr("*", parsed(self.node, value))
-        if self._no_time:
-            rows = self._with_time(rows)
-        # Looked for once: what is not deterministic is not worked out again for each filter (see `parsed`).
+            added += [f"{element} AS {ELEMENT}", f"CAST({_header(CHANNEL_HEADER)} AS STRING) AS {CHANNEL}"]
+        rows = messages.selectExpr("partition", "offset", "timestamp", "value", *added)
+        register_format(self.topic, messages.sparkSession)
+        rows = rows.selectExpr("*", parse_value(self.node, value))
+        if self._missing_time:
+            rows = self._add_time(rows)
+        # Not deterministic, so that Spark does not evaluate it again in each filter: see `parse_value`.
         reason = f"CASE WHEN spark_partition_id() >= 0 THEN {self._reason(value)} END"
         rows = rows.selectExpr("*", f"{reason} AS {BAD_REASON}")
         cases = [f"WHEN {BAD_REASON} IS NOT NULL THEN {RowKind.BAD}"]
-        cases += [f"WHEN {OF_EVENTS} THEN {RowKind.MARKER}"] if tracked else []
+        cases += [f"WHEN {_IS_EVENT} THEN {RowKind.MARKER}"] if has_markers else []
         cases += [f"WHEN {elements.is_control(ELEMENT)} THEN {RowKind.CONTROL}"] if tagged else []
         branch = f"CASE {' '.join(cases)} ELSE {number} END"
-        if self._no_time and self.node in self.side_channels.untimed_sources:
-            # Only windows elsewhere cannot take it: it goes on here, and leaves for them.
-            both = f"{BAD_REASON} = {literal(self._no_time)}"
+        if self._missing_time and self.node in self.side_channels.untimed_sources:
+            # Only other queries need the time: this one processes the record, and emits a bad copy.
+            both = f"{BAD_REASON} = {literal(self._missing_time)}"
             branch = f"explode(CASE WHEN {both} THEN array({RowKind.BAD}, {number}) ELSE array({branch}) END)"
-        # A constant, or one of two: what the message itself says of it would be a text in every row.
+        # A constant, or one of two: the message's own column would be a text in every row.
         topic = literal(self.topic.name)
-        if tracked:
-            topic = f"CASE WHEN {OF_EVENTS} THEN {literal(self.topic.events)} ELSE {topic} END"
+        if has_markers:
+            topic = f"CASE WHEN {_IS_EVENT} THEN {literal(self.topic.events)} ELSE {topic} END"
         return rows.selectExpr("*", f"{branch} AS {BRANCH}", f"{topic} AS topic")
 
-    def _with_time(self, rows: DataFrame) -> DataFrame:
-        """When each record happened, before it is known which are bad."""
-        given = event_time_expression(self.node)
-        if given is None:
+    def _add_time(self, rows: DataFrame) -> DataFrame:
+        """Add the event time of each record, before the bad ones are known."""
+        expression = event_time_expression(self.node)
+        if expression is None:
             return rows.selectExpr("*", f"{elements.timestamp_ms(ELEMENT)} AS {TIMESTAMP_MS}")
-        # As a branch's columns, which are quoted as one name.
+        # Fields of a struct as columns of a branch, which quotes each name as a whole.
         fields = {name: f"{RECORD}`.`{name.replace('`', '``')}" for name in self.node.columns}
-        return _timed(rows, Branch(FIRST_BRANCH, fields).expression(given))
+        return _set_time(rows, Branch(FIRST_BRANCH, fields).expression(expression))
 
-    def _tracks(self, rows: DataFrame, branch: Branch, names: Iterator[str]) -> BranchedFrame:
-        """The rows of a branch and those beside it, with no more columns than they need."""
+    def _branch_rows(self, rows: DataFrame, branch: Branch, names: Iterator[str]) -> BranchedFrame:
+        """The rows of the branch and of other kinds, with only the columns that they need."""
         if not self.keeps_bad and self.topic.on_error == "fail":
             rows = rows.where(_unless_bad("true"))
         columns = ["topic", "partition", "offset", BRANCH]
-        columns += [BAD_REASON, *self._of_messages()]
+        columns += [BAD_REASON, *self._message_columns()]
         if self.has_ordinals:
             columns.append(f"'0' AS {RECORD_ORDINAL}")
         if self.side_channels.reads_control and self._tagged:
             columns += [ELEMENT, CHANNEL]
-        given = event_time_expression(self.node)
-        if self.side_channels.carries_timestamps and self._no_time:
+        expression = event_time_expression(self.node)
+        if self.side_channels.carries_timestamps and self._missing_time:
             columns.append(TIMESTAMP_MS)
-        elif self.side_channels.carries_timestamps and given is None:
+        elif self.side_channels.carries_timestamps and expression is None:
             stamp = elements.timestamp_ms(ELEMENT) if self._tagged else "unix_millis(timestamp)"
             columns.append(f"{stamp} AS {TIMESTAMP_MS}")
         fields = (f"{RECORD}.{quote(name)} AS {physical}" for name, physical in branch.columns.items())
         rows = rows.selectExpr(*columns, *fields)
-        if self.side_channels.carries_timestamps and given is not None and not self._no_time:
-            rows = _timed(rows, branch.expression(given))
+        if self.side_channels.carries_timestamps and expression is not None and not self._missing_time:
+            rows = _set_time(rows, branch.expression(expression))
         if self.side_channels.has_key_groups:
             rows = rows.selectExpr("*", f"{self.number} AS {SOURCE}", f"{self._newest(branch)} AS {NEWEST}")
         if self.side_channels.writes_watermarks:
             partitions = self.side_channels.partitions[self.topic.name]
-            said = observations(self.node, branch, partitions)
-            rows = rows.observe(observed_as(self.node), *said)
-        others = ([RowKind.BAD] if self.keeps_bad else []) + (
-            [RowKind.MARKER] if self.side_channels.has_markers else []
-        )
-        others += [RowKind.CONTROL] if self.side_channels.has_key_groups and self._tagged else []
+            metrics = observe_watermarks(self.node, branch, partitions)
+            rows = rows.observe(observation_name(self.node), *metrics)
+        kept: list[int] = [RowKind.BAD] if self.keeps_bad else []
+        kept += [RowKind.MARKER] if self.side_channels.has_markers else []
+        kept += [RowKind.CONTROL] if self.side_channels.has_key_groups and self._tagged else []
         if not self.keeps_bad or self._tagged:
-            rows = rows.where(f"{BRANCH} IN ({', '.join(map(str, [*others, branch.number]))})")
+            rows = rows.where(f"{BRANCH} IN ({', '.join(map(str, [*kept, branch.number]))})")
         return BranchedFrame(
             rows,
             names,
@@ -174,16 +179,16 @@ class Incoming:
         )
 
     def _newest(self, branch: Branch) -> str:
-        """The timestamp of a record that counts for watermarks, null for others."""
+        """The timestamp of a record that counts for watermarks, otherwise null."""
         if self.topic.watermark is None or not self.topic.watermark.generates:
             return "CAST(NULL AS BIGINT)"
-        marker, said = marker_condition(self.node), watermark_expression(self.node)
-        time = TIMESTAMP_MS if said is None else branch.expression(said)
+        marker, watermark = marker_condition(self.node), watermark_expression(self.node)
+        time = TIMESTAMP_MS if watermark is None else branch.expression(watermark)
         counts = f" AND {branch.expression(marker)}" if marker else ""
         return f"CASE WHEN {BRANCH} = {branch.number}{counts} THEN {time} END"
 
-    def _of_messages(self) -> list[str]:
-        """Only what may leave with its bytes carries them along."""
+    def _message_columns(self) -> list[str]:
+        """Bytes and time of messages, only for the rows that may be emitted with them."""
         if self.may_fail and self.keeps_bad:
             none = "CAST(NULL AS STRING)"
             return [
@@ -199,45 +204,47 @@ class Incoming:
         return self.topic.elements == "tagged"
 
     @property
-    def _no_time(self) -> str | None:
-        """What is wrong with a record without event time; None if nothing is, or if every record has one."""
+    def _missing_time(self) -> str | None:
+        """Why a record without event time is bad; None if it is not, or if every record has an event time."""
         if self.node not in self.side_channels.timed_sources | self.side_channels.untimed_sources:
             return None
-        given = event_time_expression(self.node)
-        if given is None:  # Kafka's own time is never null
+        expression = event_time_expression(self.node)
+        if expression is None:  # Kafka's own time is never null
             return "has no event time: its element has no timestamp" if self._tagged else None
         always = {column.name.lower() for column in self.node.schema.columns if not column.nullable}
-        if given.text.strip("`").lower() in always:
+        if expression.text.strip("`").lower() in always:
             return None
-        return f"has no event time: {' '.join(given.text.split())} is null"
+        return f"has no event time: {' '.join(expression.text.split())} is null"
 
     def _reason(self, value: str) -> str:
         misfit = literal(f"does not fit the schema {self.node.schema} ({self.topic.format})")
         cases = []
         if self.side_channels.has_markers:
-            broken = literal("is no event that this version of flowcore reads")
+            broken = literal("is not an event that this version of flowcore reads")
             whole = f"coalesce({elements.is_event('value')}, false)"
-            cases.append(f"WHEN {OF_EVENTS} THEN CASE WHEN NOT {whole} THEN {broken} END")
+            cases.append(f"WHEN {_IS_EVENT} THEN CASE WHEN NOT {whole} THEN {broken} END")
         if self._tagged:
             known = f"{elements.is_record(ELEMENT)} OR {elements.is_control(ELEMENT)}"
             if self.topic.headers:
                 known = f"{elements.is_head(ELEMENT)} OR {elements.is_control(ELEMENT)} AND value IS NULL"
-            unknown = literal("is no tagged element: its tag is unknown, or bytes are missing or left over")
+            unknown = literal(
+                "is not a tagged element: its tag is unknown, or bytes are missing or left over"
+            )
             cases.append(f"WHEN NOT coalesce({known}, false) THEN {unknown}")
             cases.append(f"WHEN {elements.is_control(ELEMENT)} THEN CAST(NULL AS STRING)")
-        cases.append(f"WHEN {bad_record(self.node, value)} THEN {misfit}")
-        if self._no_time:
-            cases.append(f"WHEN {TIMESTAMP_MS} IS NULL THEN {literal(self._no_time)}")
+        cases.append(f"WHEN {is_bad_record(self.node, value)} THEN {misfit}")
+        if self._missing_time:
+            cases.append(f"WHEN {TIMESTAMP_MS} IS NULL THEN {literal(self._missing_time)}")
         return f"CASE {' '.join(cases)} END"
 
 
 def _unless_bad(condition: str) -> str:
-    """The condition; a bad message stops what runs."""
-    return f"CASE WHEN {BRANCH} = {RowKind.BAD} THEN {fail_at(BAD_REASON)} ELSE {condition} END"
+    """The condition; a bad message fails the query."""
+    return f"CASE WHEN {BRANCH} = {RowKind.BAD} THEN {fail_with_payload(BAD_REASON)} ELSE {condition} END"
 
 
-def _timed(rows: DataFrame, time: str) -> DataFrame:
-    """Rows with their time in milliseconds, of an expression that is BIGINT or TIMESTAMP."""
+def _set_time(rows: DataFrame, time: str) -> DataFrame:
+    """Add the time in milliseconds, from an expression that is BIGINT or TIMESTAMP."""
     ((_, kind),) = rows.selectExpr(f"{time} AS {TIMESTAMP_MS}").dtypes
     milliseconds = f"unix_millis({time})" if kind == "timestamp" else time
     return rows.selectExpr("*", f"{milliseconds} AS {TIMESTAMP_MS}")

@@ -1,13 +1,13 @@
-"""Outgoing: which Kafka message does each row of a live query become?
+"""Outgoing: turn each row of a live query into a Kafka message.
 
-Records go to their sink's topic, bad messages to the dead-letter topic of their source, latency
-markers to the companion topic of every sink.
+Records go to their sink's topic, bad messages to the dead-letter topic of their source, and latency markers
+to the companion topic of every sink. Messages that their topic would refuse go to dead letters.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame
 from flowcore.api.connectors import KafkaTopic
 from flowcore.api.operators import Read, Write
 from flowcore.kafka.elements import ELEMENT_HEADER
+from flowcore.kafka.limits import TopicLimits
 from flowcore.spark.frame.branches import Branch, BranchedFrame
 from flowcore.spark.frame.rows import (
     BAD_REASON,
@@ -29,17 +30,19 @@ from flowcore.spark.frame.rows import (
 )
 from flowcore.spark.frame.sql import literal
 from flowcore.spark.topics import elements
-from flowcore.spark.topics.oversized import divert_oversized
+from flowcore.spark.topics.messages import NULL_TEXT, bad_record_headers, headers, kafka_key
 from flowcore.spark.topics.side_channels import SideChannels
-from flowcore.spark.topics.sinks import bad_record_headers, headers, kafka_key, kafka_value
+from flowcore.spark.topics.values import write_value
 
 __all__ = ["Outgoing"]
 
 _Message = dict[str, str]
 """SQL text of each column that Spark's Kafka sink reads."""
 BOUNDED_VERSION_HEADER = "flowcore-bounded-version"
-_NOTHING = "CAST(NULL AS STRING)"
 _TO = "_to"
+_OVERHEAD_BYTES = 512
+"""The head of a batch, and the headers of a record, whose longest part is the name of a topic."""
+_ID = "CAST(filter(headers, h -> h.key = 'flowcore-id')[0].value AS STRING)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +50,12 @@ class Outgoing:
     """How the rows of a query are written.
 
     Attributes:
-        sinks: All that the query writes to.
-        dead_letters: The sources whose bad messages leave through it.
+        sinks: The sinks of the query.
+        dead_letters: The sources whose bad messages the query writes.
         side_channels: What it carries beside its records.
         sources: The topics that it reads.
-        has_ordinals: Its records carry an ordinal.
-        bounded: The version of the bounded results that it joins; empty if it joins none.
+        has_ordinals: Whether its records carry an ordinal.
+        joined_version: The version of the bounded results that it joins; empty if it joins none.
     """
 
     sinks: Sequence[tuple[Write, KafkaTopic]]
@@ -60,19 +63,26 @@ class Outgoing:
     side_channels: SideChannels
     sources: Sequence[KafkaTopic]
     has_ordinals: bool
-    bounded: str = ""
+    joined_version: str = ""
 
     def messages(
         self, branched: BranchedFrame, ends: Sequence[tuple[Branch, Write, KafkaTopic]]
     ) -> DataFrame:
-        """Topic, key, value and headers of every row of a frame; and the partition, of markers."""
+        """Topic, key, value and headers of every row of a frame; for markers also the partition."""
         frame = branched.frame
         cases: list[tuple[str, _Message]] = []
         if branched.has_bad:
             for node, topic in self.dead_letters:
                 mine = f"topic IN ({literal(topic.name)}, {literal(topic.events)})"
-                failed = FAILED_OPERATOR if FAILED_OPERATOR in frame.columns else _NOTHING
-                cases.append((f"{BRANCH} = {RowKind.BAD} AND {mine}", _dead_letter(node, topic, failed)))
+                failed = FAILED_OPERATOR if FAILED_OPERATOR in frame.columns else NULL_TEXT
+                message = {
+                    "topic": literal(topic.dead_letter),
+                    "key": NULL_TEXT,
+                    "value": VALUE,
+                    "headers": bad_record_headers(node, BAD_REASON, KAFKA_MS, failed),
+                    "partition": "CAST(NULL AS INT)",
+                }
+                cases.append((f"{BRANCH} = {RowKind.BAD} AND {mine}", message))
         if branched.has_markers:
             companions = sorted({topic.events for _, topic in self.sinks})
             target = literal(companions[0])
@@ -88,11 +98,13 @@ class Outgoing:
         columns = ["topic", "key", "value", "headers", *(["partition"] if branched.has_markers else [])]
         frame = frame.selectExpr(*(f"{_case(cases, column)} AS {column}" for column in columns))
         written = [(sink, topic) for _, sink, topic in ends]
-        return divert_oversized(frame, written, self.sources, self.side_channels.limits) if written else frame
+        return (
+            _divert_oversized(frame, written, self.sources, self.side_channels.limits) if written else frame
+        )
 
     def _record(self, branched: BranchedFrame, branch: Branch, sink: Write, topic: KafkaTopic) -> _Message:
         columns = {name: branch.column(name) for name in sink.columns}
-        value = kafka_value(topic, columns, branched.frame)
+        value = write_value(topic, columns, branched.frame)
         found = {}
         if branch.has_record_id:
             ordinal = f" || ':' || {RECORD_ORDINAL}" if self.has_ordinals else ""
@@ -102,8 +114,8 @@ class Outgoing:
             if Counter(each.name for _, each in self.sinks)[topic.name] > 1:
                 ordinal += f" || {literal(f'.{sink.name}')}"  # branches of a record meet in the topic
             found["flowcore-id"] = f"(topic || ':' || partition || ':' || offset || ':' || {ordinal})"
-        if self.bounded:
-            found[BOUNDED_VERSION_HEADER] = literal(self.bounded)
+        if self.joined_version:
+            found[BOUNDED_VERSION_HEADER] = literal(self.joined_version)
         if sink in self.side_channels.tagged_sinks:
             if topic.headers:
                 found[ELEMENT_HEADER] = elements.tagged_record(TIMESTAMP_MS, "X''")
@@ -122,25 +134,85 @@ class Outgoing:
         cases = " ".join(f"WHEN {literal(name)} THEN {count}" for name, count in counts.items())
         return {
             "topic": target,
-            "key": _NOTHING,
+            "key": NULL_TEXT,
             "value": VALUE,
             "headers": headers({}),
             "partition": f"CAST(partition % CASE {target} {cases} END AS INT)",
         }
 
 
-def _dead_letter(node: Read, topic: KafkaTopic, failed: str) -> _Message:
-    return {
-        "topic": literal(topic.dead_letter),
-        "key": _NOTHING,
-        "value": VALUE,
-        "headers": bad_record_headers(node, BAD_REASON, KAFKA_MS, failed),
-        "partition": "CAST(NULL AS INT)",
-    }
-
-
 def _case(cases: list[tuple[str, _Message]], column: str) -> str:
-    """The value of the first case that holds; the last needs no test, since every row is in a branch."""
+    """The value of the first case that holds; the last needs no condition, since each row is in one case."""
     *first, (_, last) = cases
     tests = " ".join(f"WHEN {condition} THEN {values[column]}" for condition, values in first)
     return f"CASE {tests} ELSE {last[column]} END" if first else last[column]
+
+
+def _divert_oversized(
+    messages: DataFrame,
+    sinks: Sequence[tuple[Write, KafkaTopic]],
+    sources: Sequence[KafkaTopic],
+    limits: Mapping[str, TopicLimits],
+) -> DataFrame:
+    """Divert the messages that the sinks' topics would refuse: to dead letters, or into an error.
+
+    A good record may grow until it is larger than its topic accepts, or lose the key that a compacted topic
+    needs. If the broker refused it, the query would fail, and fail again after each restart.
+
+    Args:
+        messages: A frame with the columns topic, key, value and headers.
+        sinks: The sinks that it is written to.
+        sources: The topics that the query reads. A message without a single source record, such as the
+            output of an aggregate, goes to the dead letters of the first.
+        limits: The limits of the sinks' topics.
+    """
+    reason = f"CASE {' '.join(_refusals(topic, limits[topic.name]) for _, topic in sinks)} END"
+    if any(source.on_error == "fail" for source in sources):
+        text = literal("a record for topic %s %s and on_error='fail'; it was made of %s")
+        message = f"format_string({text}, topic, {reason}, coalesce({_ID}, 'several'))"
+        diverted = {"topic": f"CAST(raise_error({message}) AS STRING)"}
+    else:
+        diverted = _dead_letter(reason, sinks, sources[0])
+    # Not as a filter: Spark would push it below the columns, and compute each value twice.
+    return messages.selectExpr(
+        *(
+            f"CASE WHEN {reason} IS NULL THEN {column} ELSE {diverted[column]} END AS {column}"
+            if column in diverted
+            else column
+            for column in messages.columns
+        )
+    )
+
+
+def _dead_letter(
+    reason: str, sinks: Sequence[tuple[Write, KafkaTopic]], source: KafkaTopic
+) -> dict[str, str]:
+    """Topic and headers of a refused message."""
+    operators = " ".join(f"WHEN {literal(topic.name)} THEN {literal(sink.name)}" for sink, topic in sinks)
+    origin = [f"split_part({_ID}, ':', {place})" for place in (1, 2, 3)]
+    found = {
+        "flowcore-topic": origin[0],
+        "flowcore-partition": origin[1],
+        "flowcore-offset": origin[2],
+        "flowcore-operator": f"CASE topic {operators} END",
+        "flowcore-stage": "'sink'",
+        "flowcore-reason": reason,
+    }
+    topic = f"concat(coalesce({origin[0]}, {literal(source.name)}), '.dead-letter')"
+    return {"topic": topic, "headers": headers(found)}
+
+
+def _refusals(topic: KafkaTopic, limits: TopicLimits) -> str:
+    """The cases in which a topic would refuse a message, each with its reason."""
+    mine = f"topic = {literal(topic.name)}"
+    size = "coalesce(octet_length(value), 0) + coalesce(octet_length(key), 0)"
+    large = literal(
+        f"becomes a message of %d bytes, and the topic takes {limits.max_message_bytes} with "
+        f"{_OVERHEAD_BYTES} around it (max.message.bytes)"
+    )
+    is_large = f"{size} > {limits.max_message_bytes - _OVERHEAD_BYTES}"
+    cases = f"WHEN {mine} AND {is_large} THEN format_string({large}, {size})"
+    if limits.needs_key:
+        unkeyed = literal("has no key, which a compacted topic needs (cleanup.policy)")
+        cases += f" WHEN {mine} AND key IS NULL THEN {unkeyed}"
+    return cases

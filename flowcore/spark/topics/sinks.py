@@ -1,36 +1,33 @@
-"""Sinks: in what form does a record leave, and how do files appear whole?
-
-A Kafka value is a JSON object of the columns; the key is the text of one column, or a JSON object of
-several. A bad record leaves with its own bytes, and its coordinates and the reason as headers.
-"""
+"""Sinks: write bounded frames to topics and files, and configure the sinks of live queries."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from flowcore.api.connectors import Csv, Json, KafkaTopic, Parquet, Sink
-from flowcore.api.operators import Read, Write
+from flowcore.api.operators import Read, Write, topic_of
 from flowcore.errors import PlanError
 from flowcore.kafka.elements import ELEMENT_HEADER
 from flowcore.kafka.limits import TopicLimits, topic_limits
 from flowcore.kafka.security import spark_login
 from flowcore.kafka.topics import ensure_topics
-from flowcore.spark.context import Context
+from flowcore.planner.model import LiveQuery
+from flowcore.settings import Settings
+from flowcore.spark.context import Context, broker_of
 from flowcore.spark.frame.rows import BAD_REASON
-from flowcore.spark.frame.sql import literal, quote, struct
+from flowcore.spark.frame.sql import quote
 from flowcore.spark.topics import elements
-from flowcore.spark.topics.values import written
+from flowcore.spark.topics.messages import bad_record_headers, headers, kafka_key
+from flowcore.spark.topics.values import write_value
 
 __all__ = [
     "DEAD_LETTER_CONFIGS",
-    "bad_record_headers",
-    "headers",
-    "kafka_key",
-    "kafka_value",
+    "output_servers",
+    "sink_options",
     "start_files",
     "write_bad_records",
     "write_files",
@@ -38,19 +35,19 @@ __all__ = [
     "write_topic",
 ]
 
+_BULK_BATCH_BYTES = 512 << 10
 _DEFAULT_PARTITIONS = 1
 _LARGEST_BYTES = 64 << 20
-_NULL = "CAST(NULL AS STRING)"
 
-# A dead letter is larger than the message that it was, which may have been as large as its topic takes.
 DEAD_LETTER_CONFIGS = {"max.message.bytes": str(_LARGEST_BYTES)}
+"""A dead letter is larger than its message, which may have been as large as the source's topic accepts."""
 
 
 def write_options(limits: Iterable[TopicLimits], batch_bytes: int = 16 << 10) -> dict[str, str]:
-    """Options of a Kafka client that writes messages as large as its topics take.
+    """Options of a Kafka client that writes messages as large as its topics accept.
 
-    No batch is larger than the smallest topic takes: the client would split a batch that is refused into
-    batches of the same size, and wait for minutes for them to be taken.
+    No batch is larger than the smallest limit: the client would split a refused batch into batches of the
+    same size, and wait for minutes until it gives up.
     """
     return {
         "kafka.max.request.size": str(_LARGEST_BYTES),
@@ -59,59 +56,38 @@ def write_options(limits: Iterable[TopicLimits], batch_bytes: int = 16 << 10) ->
     }
 
 
-def kafka_value(topic: KafkaTopic, columns: Mapping[str, str], frame: DataFrame) -> str:
-    """The value of some columns of a frame, by name, as bytes; fields that are null are left out of JSON."""
-    return written(topic, columns, frame)
+def sink_options(query: LiveQuery, limits: Iterable[TopicLimits]) -> dict[str, str]:
+    """Options of a live query's Kafka sink, by the limits of the topics that it writes to."""
+    if query.mode.value == "realtime":
+        return {**write_options(limits), "kafka.linger.ms": "0"}
+    return {**write_options(limits, _BULK_BATCH_BYTES), "kafka.linger.ms": "50"}
 
 
-def kafka_key(names: Sequence[str] | None, columns: Mapping[str, str]) -> str:
-    """The key as text: null without a key, one column's text, a JSON object of several or none."""
-    if names is None:
-        return "CAST(NULL AS STRING)"
-    if len(names) == 1:
-        return f"CAST({columns[names[0]]} AS STRING)"
-    return f"to_json({struct({name: columns[name] for name in names})})" if names else "'{}'"
+def output_servers(query: LiveQuery, settings: Settings) -> str:
+    """The broker that a live query writes to, dead letters included.
 
-
-def headers(values: Mapping[str, str]) -> str:
-    """Kafka headers as the sink takes them."""
-    if not values:
-        return "CAST(NULL AS ARRAY<STRUCT<key: STRING, value: BINARY>>)"
-    pairs = (
-        struct({"key": literal(name), "value": f"CAST({value} AS BINARY)"}) for name, value in values.items()
-    )
-    return f"array({', '.join(pairs)})"
-
-
-def bad_record_headers(node: Read, reason: str, timestamp_ms: str | None = None, failed: str = _NULL) -> str:
-    """Where a bad message was, at which operator it was found to be bad, and why.
-
-    Args:
-        node: The source.
-        reason: SQL text of the reason.
-        timestamp_ms: SQL text of the time that Kafka keeps, where it is known.
-        failed: SQL text of the operator whose function failed for it, null where it could not be read.
+    Raises:
+        PlanError: The query's sinks are on several brokers.
     """
-    found = {
-        "flowcore-topic": "topic",
-        "flowcore-partition": "CAST(partition AS STRING)",
-        "flowcore-offset": "CAST(offset AS STRING)",
-        "flowcore-operator": f"coalesce({failed}, {literal(node.name)})",
-        "flowcore-stage": f"CASE WHEN {failed} IS NULL THEN 'read' ELSE 'function' END",
-        "flowcore-reason": reason,
-    }
-    if timestamp_ms is not None:
-        found["flowcore-timestamp"] = f"CAST({timestamp_ms} AS STRING)"
-    return headers(found)
+    written = [topic for sink in query.sinks if (topic := topic_of(sink))]
+    read = [topic for source in query.sources if (topic := topic_of(source))]
+    brokers = {broker_of(topic, settings) for topic in written or read[:1]}
+    if len(brokers) > 1:
+        msg = (
+            f"query {query.name!r} writes to the brokers {' and '.join(sorted(brokers))}: Spark's sink takes "
+            "one; write to one broker, or declare two flows"
+        )
+        raise PlanError(msg)
+    return brokers.pop()
 
 
 def write_topic(sink: Write, topic: KafkaTopic, frame: DataFrame, context: Context) -> None:
-    """Write a bounded frame to a topic, which is created if it does not exist.
+    """Write a bounded frame to a topic; create the topic if it does not exist.
 
-    Rows of a table have no timestamp: as tagged elements they are records without one.
+    Rows of a table have no timestamp, so tagged elements are records without one.
     """
     columns = {column: quote(column) for column in sink.columns}
-    value, found = kafka_value(topic, columns, frame), {}
+    value, found = write_value(topic, columns, frame), {}
     if topic.elements == "tagged" and topic.headers:
         found[ELEMENT_HEADER] = elements.tagged_record(None, "X''")
     elif topic.elements == "tagged":
@@ -123,7 +99,7 @@ def write_topic(sink: Write, topic: KafkaTopic, frame: DataFrame, context: Conte
 
 
 def write_bad_records(node: Read, topic: KafkaTopic, bad: DataFrame, context: Context) -> int:
-    """Write bad records to their dead-letter topic; returns how many there were."""
+    """Write bad records to their dead-letter topic and return their number."""
     bad = bad.persist()
     count = bad.count()
     if count:
@@ -142,25 +118,27 @@ def write_files(sink: Parquet | Csv | Json, frame: DataFrame, folder: str) -> No
         case Parquet():
             writer.parquet(folder)
         case Csv():
-            options = {"header": str(sink.header).lower(), "sep": sink.delimiter, **sink.options}
-            writer.options(**options).csv(folder)
+            writer.options(**_csv_options(sink)).csv(folder)
         case Json():
             writer.options(**sink.options).json(folder)
 
 
 def start_files(sink: Sink, writer: DataStreamWriter, context: Context) -> StreamingQuery:
-    """Start a query that appends files to a folder; Spark's own log in it makes each batch whole."""
+    """Start a query that appends files to a folder. Spark's own log in the folder makes each batch atomic."""
     match sink:
         case Csv():
-            options = {"header": str(sink.header).lower(), "sep": sink.delimiter, **sink.options}
-            return writer.format("csv").options(**options).start(context.path(sink.path))
+            return writer.format("csv").options(**_csv_options(sink)).start(context.path(sink.path))
         case Json():
             return writer.format("json").options(**sink.options).start(context.path(sink.path))
         case Parquet():
             return writer.format("parquet").start(context.path(sink.path))
         case KafkaTopic():
-            msg = f"topic {sink.name!r} is no folder of files"
+            msg = f"topic {sink.name!r} is not a folder of files"
             raise PlanError(msg)
+
+
+def _csv_options(sink: Csv) -> dict[str, str]:
+    return {"header": str(sink.header).lower(), "sep": sink.delimiter, **sink.options}
 
 
 def _send(

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql.streaming.query import StreamingQuery
 
-__all__ = ["WatermarkSender", "observations", "observed_as", "watermarks_of"]
+__all__ = ["WatermarkSender", "observation_name", "observe_watermarks", "watermarks_of"]
 
 _SHORTEST_LOOK_S = 0.02
 _log = logging.getLogger(__name__)
@@ -58,12 +58,12 @@ def watermarks_of(query: LiveQuery, partitions: Mapping[str, int]) -> QueryWater
     return QueryWatermarks(sources)
 
 
-def observed_as(node: Read) -> str:
+def observation_name(node: Read) -> str:
     """The name of a source's observation in a batch's progress."""
     return f"flowcore-watermarks-{node.name}"
 
 
-def observations(node: Read, branch: Branch, partitions: int) -> list[Column]:
+def observe_watermarks(node: Read, branch: Branch, partitions: int) -> list[Column]:
     """What each batch observes of a source: its newest timestamps, or the control elements in it."""
     topic = topic_of(node)
     if topic is None or topic.watermark is None:
@@ -164,7 +164,7 @@ class WatermarkSender:
                 self._backlog = bool(told["backlog"])
         for node in self._query.sources:
             source = self._watermarks.sources.get(node.name)
-            row = metrics.get(observed_as(node))
+            row = metrics.get(observation_name(node))
             if row is None:
                 continue
             if isinstance(source, GeneratedWatermarks):

@@ -1,4 +1,4 @@
-"""Columns as a topic's schema has them: may what a stream holds be written as that?"""
+"""Cast columns to the types of a topic's schema, if no value can be changed by that."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from flowcore.api.schema import Column
 from flowcore.errors import PlanError
 from flowcore.spark.frame.sql import literal, quote
 
-__all__ = ["require_type", "required", "typed"]
+__all__ = ["cast_columns", "require_type", "require_value"]
 
 _WIDER = {
     "tinyint": ("smallint", "int", "bigint", "double"),
@@ -20,19 +20,19 @@ _WIDER = {
     "int": ("bigint", "double"),
     "float": ("double",),
 }
-"""Types that take every value of another one."""
+"""By type, the types that take each of its values."""
 
 
-def typed(topic: KafkaTopic, columns: Mapping[Column, str], frame: DataFrame) -> dict[str, str]:
+def cast_columns(topic: KafkaTopic, columns: Mapping[Column, str], frame: DataFrame) -> dict[str, str]:
     """SQL text of the columns, by name, in the schema's types.
 
     Args:
-        topic: Where they are written to.
-        columns: SQL text of each, over the frame.
-        frame: What they are columns of.
+        topic: The topic that they are written to.
+        columns: SQL text of each column, over the frame.
+        frame: The frame.
 
     Raises:
-        PlanError: A column's values might not be the same in the schema's type.
+        PlanError: A value of a column might change in the schema's type.
     """
     found = frame.selectExpr(*(f"{text} AS {quote(column.name)}" for column, text in columns.items())).dtypes
     for column, (_, kind) in zip(columns, found, strict=True):
@@ -41,7 +41,11 @@ def typed(topic: KafkaTopic, columns: Mapping[Column, str], frame: DataFrame) ->
 
 
 def require_type(topic: KafkaTopic, name: str, kind: str, taken: list[str], wanted: str) -> None:
-    """A type that is taken, or one of which every value fits a taken one."""
+    """Check that a column's type is among the types taken, or that each of its values fits one of them.
+
+    Raises:
+        PlanError: It is not.
+    """
     if kind == "void" or not {kind, *_WIDER.get(kind, ())}.isdisjoint(taken):
         return
     msg = (
@@ -52,10 +56,10 @@ def require_type(topic: KafkaTopic, name: str, kind: str, taken: list[str], want
     raise PlanError(msg)
 
 
-def required(topic: KafkaTopic, column: str, kind: str, text: str) -> str:
-    """The column; stops the query where it is null."""
+def require_value(topic: KafkaTopic, column: Column, text: str) -> str:
+    """SQL text of a column; a null fails the query."""
     message = literal(
-        f"a row cannot be written to topic {topic.name} as {topic.format}: column '{column}' is NOT NULL and "
-        "holds a null"
+        f"a row cannot be written to topic {topic.name} as {topic.format}: column '{column.name}' is NOT "
+        "NULL and holds a null"
     )
-    return f"coalesce({text}, CAST(raise_error({message}) AS {kind}))"
+    return f"coalesce({text}, CAST(raise_error({message}) AS {column.type}))"

@@ -1,8 +1,4 @@
-"""Bounded sources: how does Spark read what a flow names, and which version of it was that?
-
-A version is text that changes when the source's content may have changed; empty where nobody can
-tell (a function).
-"""
+"""Sources: read bounded sources as tables, with their versions, and topics as streams."""
 
 from __future__ import annotations
 
@@ -17,12 +13,22 @@ from flowcore.api.connectors import Csv, Frame, Json, KafkaTopic, Parquet
 from flowcore.api.operators import Read
 from flowcore.errors import PlanError, RunError
 from flowcore.kafka.security import spark_login
+from flowcore.planner.model import LiveQuery
 from flowcore.settings import Settings
-from flowcore.spark.checkpoint.offsets import offset_range, offsets_json
+from flowcore.spark.checkpoint.offsets import offset_range, offsets_json, start_offsets
 from flowcore.spark.context import Context, broker_of, path_of
 from flowcore.spark.topics.incoming import Incoming
 
-__all__ = ["BatchInput", "read_bounded", "source_version"]
+__all__ = ["BatchInput", "read_bounded", "read_stream", "source_version"]
+
+
+_BULK_READ = {
+    "kafka.max.poll.records": "5000",
+    "kafka.max.partition.fetch.bytes": str(8 << 20),
+    # A batch reads records that exist. A client that has read them all asks for more and waits, by default
+    # for 500 ms; until then Spark's request for the end of the partition is not answered.
+    "kafka.fetch.max.wait.ms": "10",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +37,7 @@ class BatchInput:
 
     Attributes:
         frame: The good records, with exactly the declared columns.
-        bad: Bad messages, with the reason; None if the source fails at the first.
+        bad: Bad messages, with the reason; None if the first bad message fails the stage.
     """
 
     frame: DataFrame
@@ -39,7 +45,9 @@ class BatchInput:
 
 
 def source_version(node: Read, settings: Settings) -> str:
-    """The version of a bounded source as it is now; empty if unknown.
+    """The current version of a bounded source: text that changes when the content may have changed.
+
+    It is empty if no version is known, as for a function.
 
     Raises:
         RunError: The source does not exist.
@@ -80,6 +88,30 @@ def read_bounded(node: Read, context: Context) -> BatchInput:
             options = {"mode": "FAILFAST", **json.options}
             frame = context.spark.read.options(**options).schema(_ddl(node)).json(context.path(path))
             return BatchInput(_typed(node, frame))
+
+
+def read_stream(topic: KafkaTopic, query: LiveQuery, context: Context, *, events: bool) -> DataFrame:
+    """The messages of a topic and, if ``events``, of its companion topic, as Spark's source returns them.
+
+    Only a new checkpoint uses the start position; later runs continue where the last one stopped.
+    """
+    servers = context.servers(topic)
+    options = {
+        **spark_login(servers),
+        "subscribe": f"{topic.name},{topic.events}" if events else topic.name,
+        "startingOffsets": topic.start
+        if isinstance(topic.start, str)
+        else offsets_json(topic, start_offsets(topic, servers)),
+    }
+    if topic.elements == "tagged":
+        options["includeHeaders"] = "true"
+    if query.mode.value != "realtime":
+        options |= _BULK_READ
+    if query.mode.value != "realtime" and query.batch_interval_ms is None:
+        # If results are emitted once in an interval, a batch reads all input: with bounded batches results
+        # would be emitted more often, or input would arrive faster than it is read.
+        options["maxOffsetsPerTrigger"] = str(context.settings.max_batch_records)
+    return context.spark.readStream.format("kafka").options(**options).load()
 
 
 def _read_topic(node: Read, topic: KafkaTopic, context: Context) -> BatchInput:

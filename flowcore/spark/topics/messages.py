@@ -1,0 +1,55 @@
+"""Parts of a Kafka message in SQL text: its key, its headers, and the headers of a dead letter."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from flowcore.api.operators import Read
+from flowcore.spark.frame.sql import literal, struct
+
+__all__ = ["NULL_TEXT", "bad_record_headers", "headers", "kafka_key"]
+
+NULL_TEXT = "CAST(NULL AS STRING)"
+
+
+def kafka_key(names: Sequence[str] | None, columns: Mapping[str, str]) -> str:
+    """The key as text: null without key columns, the text of one column, or a JSON object of several."""
+    if names is None:
+        return NULL_TEXT
+    if len(names) == 1:
+        return f"CAST({columns[names[0]]} AS STRING)"
+    return f"to_json({struct({name: columns[name] for name in names})})" if names else "'{}'"
+
+
+def headers(values: Mapping[str, str]) -> str:
+    """The column of headers for Spark's Kafka sink."""
+    if not values:
+        return "CAST(NULL AS ARRAY<STRUCT<key: STRING, value: BINARY>>)"
+    pairs = (
+        struct({"key": literal(name), "value": f"CAST({value} AS BINARY)"}) for name, value in values.items()
+    )
+    return f"array({', '.join(pairs)})"
+
+
+def bad_record_headers(
+    node: Read, reason: str, timestamp_ms: str | None = None, failed: str = NULL_TEXT
+) -> str:
+    """Headers of a dead letter: where the message was, which operator refused it, and why.
+
+    Args:
+        node: The source.
+        reason: SQL text of the reason.
+        timestamp_ms: SQL text of Kafka's timestamp of the message, if it is known.
+        failed: SQL text of the operator whose function failed; null if the message could not be read.
+    """
+    found = {
+        "flowcore-topic": "topic",
+        "flowcore-partition": "CAST(partition AS STRING)",
+        "flowcore-offset": "CAST(offset AS STRING)",
+        "flowcore-operator": f"coalesce({failed}, {literal(node.name)})",
+        "flowcore-stage": f"CASE WHEN {failed} IS NULL THEN 'read' ELSE 'function' END",
+        "flowcore-reason": reason,
+    }
+    if timestamp_ms is not None:
+        found["flowcore-timestamp"] = f"CAST({timestamp_ms} AS STRING)"
+    return headers(found)
