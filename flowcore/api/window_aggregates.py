@@ -15,8 +15,7 @@ from sqlglot.tokenizer_core import Token, TokenType
 from flowcore.api.checks import parse_row, refuse
 from flowcore.api.expressions import Expression
 from flowcore.api.operators import Operator
-from flowcore.windows.built_in import BuiltIn
-from flowcore.windows.folds import FOLDS
+from flowcore.windows.built_in import FOLDS, BuiltIn
 
 __all__ = ["WindowAggregates", "parse_window_aggregates"]
 

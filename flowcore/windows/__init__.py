@@ -19,8 +19,10 @@ Times are integer milliseconds since the epoch, UTC, in signed 64 bits.
 from __future__ import annotations
 
 from flowcore.windows.assigners import (
+    DynamicSessionWindows,
     EndOfStreamWindows,
     GlobalWindows,
+    SessionWindows,
     SlidingWindows,
     TumblingWindows,
     WindowAssigner,
@@ -39,7 +41,6 @@ from flowcore.windows.functions import (
 )
 from flowcore.windows.operator import WindowOperator
 from flowcore.windows.rows import Emissions, KeyedRecord, WindowResult
-from flowcore.windows.sessions import DynamicSessionWindows, SessionWindows
 from flowcore.windows.state import WindowState
 from flowcore.windows.window import TimeWindow
 

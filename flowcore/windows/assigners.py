@@ -1,15 +1,14 @@
-"""Window assigners: which windows does a record belong to?
+"""Window assigners: the windows that a record belongs to.
 
-An assigner is a pure function of one record and its time. It holds no state, reads no clock and knows
-nothing of triggers or Spark. Whether the time is the record's timestamp or the clock's is not its
-question. Sessions, whose windows merge, are in `flowcore.windows.sessions`.
+An assigner is a pure function of one record and its time, which is the record's timestamp or processing time.
+Assigners of sessions give each record its own window; `flowcore.windows.merging` merges them.
 
 All times are integer milliseconds since the epoch, UTC.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
@@ -17,8 +16,10 @@ from flowcore.errors import InvalidWindowError
 from flowcore.windows.window import ALL_TIME, TimeWindow
 
 __all__ = [
+    "DynamicSessionWindows",
     "EndOfStreamWindows",
     "GlobalWindows",
+    "SessionWindows",
     "SlidingWindows",
     "TumblingWindows",
     "WindowAssigner",
@@ -27,10 +28,10 @@ __all__ = [
 
 
 class WindowAssigner(Protocol):
-    """Anything that can say which windows a record belongs to.
+    """Assigns windows to records.
 
     Attributes:
-        merging: Windows of a key that touch become one.
+        merging: Windows of a key that overlap or touch are merged.
         bounded: Windows end. If not, records need no timestamp and are never late.
     """
 
@@ -53,7 +54,7 @@ class WindowAssigner(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TumblingWindows:
-    """Back-to-back windows of one size: each record falls in exactly one.
+    """Consecutive windows of one size: each record is in exactly one.
 
     Args:
         size_ms: Length of each window, > 0.
@@ -76,21 +77,14 @@ class TumblingWindows:
     def __post_init__(self) -> None:
         require_positive("size_ms", self.size_ms)
 
-    def assign(
-        self,
-        timestamp_ms: int,
-        /,
-        key: Any = None,  # noqa: ARG002 - an assigner's signature
-        value: Any = None,  # noqa: ARG002
-    ) -> tuple[TimeWindow, ...]:
-        """The one window that contains the timestamp."""
+    def assign(self, timestamp_ms: int, /, key: Any = None, value: Any = None) -> tuple[TimeWindow, ...]:
         start_ms = _last_start(timestamp_ms, self.size_ms, self.offset_ms)
         return (TimeWindow.within_time(start_ms, start_ms + self.size_ms),)
 
 
 @dataclass(frozen=True, slots=True)
 class SlidingWindows:
-    """Overlapping windows: a new one of ``size_ms`` opens every ``slide_ms``.
+    """Overlapping windows: a window of ``size_ms`` starts every ``slide_ms``.
 
     Args:
         size_ms: Length of each window, > 0.
@@ -98,8 +92,8 @@ class SlidingWindows:
         offset_ms: Shifts every boundary, taken modulo ``slide_ms``.
 
     Raises:
-        InvalidWindowError: A length is not positive, or the slide is longer than the size and would
-            leave gaps that lose records.
+        InvalidWindowError: A length is not positive, or the slide is longer than the size, so that records
+            between two windows would be lost.
 
     >>> [w.start_ms for w in SlidingWindows(size_ms=10, slide_ms=5).assign(12)]
     [5, 10]
@@ -122,14 +116,7 @@ class SlidingWindows:
             )
             raise InvalidWindowError(msg)
 
-    def assign(
-        self,
-        timestamp_ms: int,
-        /,
-        key: Any = None,  # noqa: ARG002 - an assigner's signature
-        value: Any = None,  # noqa: ARG002
-    ) -> tuple[TimeWindow, ...]:
-        """All windows that contain the timestamp, earliest first."""
+    def assign(self, timestamp_ms: int, /, key: Any = None, value: Any = None) -> tuple[TimeWindow, ...]:
         last_ms = _last_start(timestamp_ms, self.slide_ms, self.offset_ms)
         earlier = (last_ms + self.size_ms - timestamp_ms - 1) // self.slide_ms
         starts = range(last_ms - earlier * self.slide_ms, last_ms + 1, self.slide_ms)
@@ -137,30 +124,83 @@ class SlidingWindows:
 
 
 @dataclass(frozen=True, slots=True)
+class SessionWindows:
+    """Periods of activity that end once a key has had no record for ``gap_ms``.
+
+    Args:
+        gap_ms: The gap, > 0; two records exactly this far apart are in one session.
+
+    Raises:
+        InvalidWindowError: ``gap_ms`` is not positive.
+
+    >>> SessionWindows(gap_ms=30).assign(5)
+    (TimeWindow(start_ms=5, end_ms=35),)
+    """
+
+    merging: ClassVar[bool] = True
+    bounded: ClassVar[bool] = True
+
+    gap_ms: int
+
+    def __post_init__(self) -> None:
+        require_positive("gap_ms", self.gap_ms)
+
+    def assign(self, timestamp_ms: int, /, key: Any = None, value: Any = None) -> tuple[TimeWindow, ...]:
+        return (TimeWindow.within_time(timestamp_ms, timestamp_ms + self.gap_ms),)
+
+
+@dataclass(frozen=True, slots=True)
+class DynamicSessionWindows:
+    """Sessions whose gap depends on the record; a shorter gap never shortens a session.
+
+    Args:
+        gap: Returns the gap of a record in milliseconds, from its key and its value. A record with gap zero
+            joins an existing session without extending it.
+
+    >>> windows = DynamicSessionWindows(lambda key, value: 0 if value == "logout" else 30)
+    >>> windows.assign(5, "a", "click"), windows.assign(5, "a", "logout")
+    ((TimeWindow(start_ms=5, end_ms=35),), (TimeWindow(start_ms=5, end_ms=5),))
+    """
+
+    merging: ClassVar[bool] = True
+    bounded: ClassVar[bool] = True
+
+    gap: Callable[[Any, Any], int]
+
+    def assign(self, timestamp_ms: int, /, key: Any = None, value: Any = None) -> tuple[TimeWindow, ...]:
+        """Return the record's own window.
+
+        Raises:
+            InvalidWindowError: The gap is negative.
+        """
+        gap_ms = self.gap(key, value)
+        if gap_ms < 0:
+            msg = (
+                f"the gap of key {key!r}, value {value!r} is {gap_ms} ms: a session would end before it "
+                "starts; return zero or more"
+            )
+            raise InvalidWindowError(msg)
+        return (TimeWindow.within_time(timestamp_ms, timestamp_ms + gap_ms),)
+
+
+@dataclass(frozen=True, slots=True)
 class GlobalWindows:
-    """One window a key, which never ends; it emits only if it has a trigger that says when."""
+    """One window per key that never ends; it emits only if its trigger fires."""
 
     merging: ClassVar[bool] = False
     bounded: ClassVar[bool] = False
 
-    def assign(
-        self,
-        timestamp_ms: int,  # noqa: ARG002 - an assigner's signature
-        /,
-        key: Any = None,  # noqa: ARG002
-        value: Any = None,  # noqa: ARG002
-    ) -> tuple[TimeWindow, ...]:
-        """The one window there is."""
+    def assign(self, timestamp_ms: int, /, key: Any = None, value: Any = None) -> tuple[TimeWindow, ...]:
         return (ALL_TIME,)
 
 
 @dataclass(frozen=True, slots=True)
 class EndOfStreamWindows(GlobalWindows):
-    """One window a key, which emits when the input has ended."""
+    """One window per key that emits at the end of the input."""
 
 
 def require_positive(name: str, value: int) -> None:
-    """Refuse a length of time that is none.
+    """Check a length of time.
 
     Raises:
         InvalidWindowError: It is not positive.

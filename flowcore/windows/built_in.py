@@ -1,21 +1,47 @@
-"""Built-in aggregates: what does a window emit whose function is said in SQL?
+"""Built-in aggregates, record by record.
 
-The arguments are columns that were computed before; a record is a mapping from column to value. Folding
-whole columns at once is a runtime's business: here is what they mean, for tests and for the windows (with
-evictors, triggers of one's own) that are not folded by column.
+The arguments of an aggregate are columns, and a record maps columns to values. `FOLDS` defines each function
+with the results of Spark's function of the same name; order is the order of arrival.
+`flowcore.windows.columnar` folds whole columns with the same results. Accumulators are plain data.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 from flowcore.keyed.plain import to_plain
-from flowcore.windows.folds import FOLDS, Fold
 
-__all__ = ["BuiltIn", "BuiltIns"]
+__all__ = ["FOLDS", "BuiltIn", "BuiltIns", "Fold"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fold:
+    """One function.
+
+    Attributes:
+        create: Returns an empty accumulator.
+        add: Adds one record's arguments to an accumulator.
+        merge: Merges two accumulators, the earlier one first.
+        result: Returns the result of an accumulator.
+        arguments: The number of arguments; none stands for ``*``.
+        skips_nulls: A record whose last argument is null does not count.
+        chooses_nulls: ``ignore nulls`` decides whether it skips nulls.
+        distinct: It can be over distinct values.
+    """
+
+    create: Callable[[], Any]
+    add: Callable[..., Any]
+    merge: Callable[[Any, Any], Any]
+    result: Callable[[Any], Any] = lambda kept: kept
+    arguments: int = 1
+    skips_nulls: bool = True
+    chooses_nulls: bool = False
+    distinct: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,10 +49,10 @@ class BuiltIn:
     """One aggregate.
 
     Args:
-        function: Its name in `flowcore.windows.folds.FOLDS`.
-        columns: The columns that its arguments are in; none for ``*``.
-        distinct: Of equal values one counts.
-        ignore_nulls: ``first_value`` and ``last_value`` pass over nulls; the others always do.
+        function: Its name in `FOLDS`.
+        columns: The columns of its arguments; none for ``*``.
+        distinct: Equal values count once.
+        ignore_nulls: ``first_value`` and ``last_value`` skip nulls; the others always do.
     """
 
     function: str
@@ -36,7 +62,7 @@ class BuiltIn:
 
     @property
     def fold(self) -> Fold:
-        """What it keeps."""
+        """The definition of its function."""
         return FOLDS[self.function]
 
     @property
@@ -45,11 +71,9 @@ class BuiltIn:
         return bool(self.columns) and (self.fold.skips_nulls or self.ignore_nulls)
 
     def create(self) -> Any:
-        """An accumulator of nothing."""
         return {} if self.distinct else self.fold.create()
 
     def add(self, accumulator: Any, record: Mapping[str, Any]) -> Any:
-        """One more record."""
         values = [record[column] for column in self.columns]
         if self.skips_nulls and values[-1] is None:
             return accumulator
@@ -59,11 +83,9 @@ class BuiltIn:
         return self.fold.add(accumulator, *values)
 
     def merge(self, first: Any, second: Any) -> Any:
-        """Both."""
         return {**first, **second} if self.distinct else self.fold.merge(first, second)
 
     def result(self, accumulator: Any) -> Any:
-        """What comes out."""
         if self.distinct:
             kept = self.fold.create()
             for value in accumulator.values():
@@ -74,7 +96,7 @@ class BuiltIn:
 
 @dataclass(frozen=True, slots=True)
 class BuiltIns:
-    """Several aggregates as one function; its result is a record of theirs.
+    """Several aggregates as one aggregate function, whose result is a record.
 
     Args:
         columns: ``(output column, aggregate)``.
@@ -87,18 +109,136 @@ class BuiltIns:
     columns: tuple[tuple[str, BuiltIn], ...]
 
     def create(self) -> list[Any]:
-        """Accumulators of nothing."""
         return [each.create() for _, each in self.columns]
 
     def add(self, accumulator: list[Any], value: Mapping[str, Any], /) -> list[Any]:
-        """One more record."""
         return [each.add(kept, value) for kept, (_, each) in zip(accumulator, self.columns, strict=True)]
 
     def merge(self, first: list[Any], second: list[Any], /) -> list[Any]:
-        """Both."""
         parts = zip(first, second, self.columns, strict=True)
         return [each.merge(one, other) for one, other, (_, each) in parts]
 
     def result(self, accumulator: list[Any], /) -> dict[str, Any]:
-        """A record with a column for each."""
         return {name: each.result(kept) for kept, (name, each) in zip(accumulator, self.columns, strict=True)}
+
+
+def _combining(combine: Callable[[Any, Any], Any], *, distinct: bool = False) -> Fold:
+    """A fold that keeps one value; None stands for no value yet."""
+
+    def combined(kept: Any, value: Any) -> Any:
+        if kept is None or value is None:
+            return value if kept is None else kept
+        return combine(kept, value)
+
+    return Fold(create=lambda: None, add=combined, merge=combined, distinct=distinct)
+
+
+def _nearest(better: Callable[[Any, Any], bool]) -> Fold:
+    """The value where another one is least or greatest; among equals the last, as in Spark."""
+
+    def merged(kept: list[Any] | None, new: list[Any] | None) -> list[Any] | None:
+        if kept is None or new is None:
+            return new if kept is None else kept
+        return kept if better(kept[1], new[1]) else new
+
+    return Fold(
+        create=lambda: None,
+        add=lambda kept, value, order: merged(kept, [value, order]),
+        merge=merged,
+        result=lambda kept: None if kept is None else kept[0],
+        arguments=2,
+    )
+
+
+def _moments(result: Callable[[list[Any]], Any]) -> Fold:
+    """A fold that keeps count, mean and the sum of squared differences (Welford's method)."""
+    return Fold(create=lambda: [0, 0.0, 0.0], add=_add_moments, merge=_merge_moments, result=result)
+
+
+def _one_of(*, last: bool) -> Fold:
+    """The first or the last value, in a list because null is a value too."""
+    return Fold(
+        create=list,
+        add=lambda kept, value: [value] if last or not kept else kept,
+        merge=lambda one, other: (other or one) if last else (one or other),
+        result=lambda kept: kept[0] if kept else None,
+        skips_nulls=False,
+        chooses_nulls=True,
+    )
+
+
+def _is_less(one: Any, other: Any) -> bool:
+    """Spark's order: not-a-number is above all numbers."""
+    if isinstance(one, float) and math.isnan(one):
+        return False
+    if isinstance(other, float) and math.isnan(other):
+        return True
+    return bool(one < other)
+
+
+def _mean(kept: list[Any]) -> Any:
+    records, total = kept
+    if not records:
+        return None
+    return total / (Decimal(records) if isinstance(total, Decimal) else records)
+
+
+def _add_moments(kept: list[Any], value: Any) -> list[Any]:
+    records, mean, squares = kept[0] + 1, kept[1], kept[2]
+    away = float(value) - mean
+    mean += away / records
+    return [records, mean, squares + away * (float(value) - mean)]
+
+
+def _merge_moments(one: list[Any], other: list[Any]) -> list[Any]:
+    records = one[0] + other[0]
+    if not records:
+        return one
+    away = other[1] - one[1]
+    mean = one[1] + away * other[0] / records
+    return [records, mean, one[2] + other[2] + away * away * one[0] * other[0] / records]
+
+
+def _variance(less: int) -> Callable[[list[Any]], float | None]:
+    return lambda kept: kept[2] / (kept[0] - less) if kept[0] > less else None
+
+
+def _deviation(less: int) -> Callable[[list[Any]], float | None]:
+    return lambda kept: math.sqrt(kept[2] / (kept[0] - less)) if kept[0] > less else None
+
+
+def _append(kept: list[Any], value: Any) -> list[Any]:
+    kept.append(value)
+    return kept
+
+
+def _plus(one: Any, other: Any) -> Any:
+    return one + other
+
+
+FOLDS: Mapping[str, Fold] = {
+    "count": Fold(create=int, add=lambda kept, *_: kept + 1, merge=_plus, arguments=1, distinct=True),
+    "count_if": Fold(create=int, add=lambda kept, true: kept + bool(true), merge=_plus),
+    "sum": _combining(_plus, distinct=True),
+    "avg": Fold(
+        create=lambda: [0, 0],
+        add=lambda kept, value: [kept[0] + 1, kept[1] + value],
+        merge=lambda one, other: [one[0] + other[0], one[1] + other[1]],
+        result=_mean,
+        distinct=True,
+    ),
+    "min": _combining(lambda kept, value: value if _is_less(value, kept) else kept),
+    "max": _combining(lambda kept, value: value if _is_less(kept, value) else kept),
+    "min_by": _nearest(_is_less),
+    "max_by": _nearest(lambda new, kept: _is_less(kept, new)),
+    "first_value": _one_of(last=False),
+    "last_value": _one_of(last=True),
+    "bool_and": _combining(lambda one, other: one and other),
+    "bool_or": _combining(lambda one, other: one or other),
+    "stddev_samp": _moments(_deviation(1)),
+    "stddev_pop": _moments(_deviation(0)),
+    "var_samp": _moments(_variance(1)),
+    "var_pop": _moments(_variance(0)),
+    "collect_list": Fold(create=list, add=_append, merge=_plus, result=list, distinct=True),
+}
+"""Every built-in aggregate by its name."""

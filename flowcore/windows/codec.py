@@ -12,7 +12,7 @@ from typing import Any
 from flowcore.errors import StateError
 from flowcore.keyed.plain import from_plain, to_plain
 from flowcore.windows.config import WindowConfig
-from flowcore.windows.contents import HeldRecord
+from flowcore.windows.contents import StoredRecord
 from flowcore.windows.panes import OpenPane
 from flowcore.windows.state import KeyState, Pane, WindowState
 from flowcore.windows.window import TimeWindow
@@ -121,7 +121,7 @@ def _encode_pane(pane: Pane) -> dict[str, Any]:
 def _decode_pane(written: Mapping[str, Any]) -> Pane:
     return Pane(
         content=[
-            HeldRecord(arrival, timestamp_ms, from_plain(value))
+            StoredRecord(arrival, timestamp_ms, from_plain(value))
             for arrival, timestamp_ms, value in written["content"]
         ],
         trigger=from_plain(written["trigger"]),

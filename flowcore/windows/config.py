@@ -1,4 +1,4 @@
-"""Configuration: everything that says what a window operator does."""
+"""Configuration of a window operator."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from flowcore.windows.window import TimeWindow
 __all__ = ["LateRecords", "WindowConfig", "WindowTime"]
 
 WindowTime = Literal["event", "processing"]
-"""Whose time puts records into windows: their own, or the clock's."""
+"""The time that assigns records to windows."""
 
 LateRecords = Literal["drop", "side-output"]
-"""What becomes of a record that came too late for all its windows."""
+"""What happens to a record that is too late for all its windows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,15 +34,15 @@ class WindowConfig:
     """What a window operator does.
 
     Args:
-        assigner: To which windows a record belongs.
-        function: What a window emits.
-        time: Whose time counts.
-        trigger: When a window emits; if not given, at its end. A global window has no end that a trigger
-            would wait for: it emits nothing without one.
-        evictor: Which records are let go when it emits; all are kept until then.
-        allowed_lateness_ms: How long after a window is complete records still count in it, each emitting
-            anew.
-        late: What becomes of later ones.
+        assigner: Assigns windows to records.
+        function: Computes the outputs of a window.
+        time: The time that assigns records to windows.
+        trigger: When a window emits; by default at its end. A global window has no end, so without a trigger
+            it emits nothing.
+        evictor: The records to keep when a window emits; all records are kept until then.
+        allowed_lateness_ms: How long after its end a window takes late records. Each of them makes it emit
+            again.
+        late: What happens to later records.
 
     Raises:
         InvalidWindowError: The parameters contradict each other.
@@ -58,27 +58,27 @@ class WindowConfig:
 
     def __post_init__(self) -> None:
         if self.time not in ("event", "processing"):
-            msg = f"time={self.time!r} is neither of two: pass 'event' or 'processing'"
+            msg = f"time={self.time!r} is not a choice: pass 'event' or 'processing'"
             raise InvalidWindowError(msg)
         if self.late not in ("drop", "side-output"):
-            msg = f"late={self.late!r} is neither of two: pass 'drop' or 'side-output'"
+            msg = f"late={self.late!r} is not a choice: pass 'drop' or 'side-output'"
             raise InvalidWindowError(msg)
         if self.allowed_lateness_ms < 0:
             msg = (
-                f"allowed_lateness_ms={self.allowed_lateness_ms} is negative: windows would be forgotten "
+                f"allowed_lateness_ms={self.allowed_lateness_ms} is negative: windows would be deleted "
                 "before they are complete; pass zero or more"
             )
             raise InvalidWindowError(msg)
         if self.assigner.merging and not self.effective_trigger.mergeable:
             msg = (
-                f"{self.effective_trigger!r} with {self.assigner!r}: the trigger cannot go on when windows "
-                "merge; use another trigger, or windows that do not merge"
+                f"{self.effective_trigger!r} with {self.assigner!r}: the trigger cannot continue when "
+                "windows merge; use another trigger, or windows that do not merge"
             )
             raise InvalidWindowError(msg)
 
     @property
     def effective_trigger(self) -> Trigger:
-        """The trigger, or the one that the windows have by themselves."""
+        """The trigger, or the default of the assigner."""
         if self.trigger is not None:
             return self.trigger
         if isinstance(self.assigner, EndOfStreamWindows):
@@ -89,18 +89,18 @@ class WindowConfig:
 
     @property
     def content_logic(self) -> ContentLogic:
-        """Accumulators where that is enough, records where they have to be seen."""
+        """An accumulator per window where that is enough; otherwise its records."""
         if self.evictor is not None or isinstance(self.function, WindowProcess):
             return Buffering(self.function)
         return Accumulating(self.function)
 
     @property
     def has_lateness(self) -> bool:
-        """Windows, and records, can be late."""
+        """Windows and records can be late."""
         return self.time == "event" and self.assigner.bounded
 
     def end_ms(self, window: TimeWindow) -> int | None:
-        """When a window is forgotten, by the watermark or the clock; None for never."""
+        """Return the event or processing time at which a window is deleted; None for never."""
         if not self.assigner.bounded:
             return None
         if self.time == "processing":
@@ -108,5 +108,5 @@ class WindowConfig:
         return self.after_lateness_ms(window.last_ms)
 
     def after_lateness_ms(self, time_ms: int) -> int:
-        """A time plus the allowed lateness, at most the end of time."""
+        """Return a time plus the allowed lateness, at most the end of time."""
         return min(time_ms + self.allowed_lateness_ms, MAX_TIMESTAMP_MS)

@@ -1,8 +1,7 @@
-"""Contents: what is kept of a window's records until it emits?
+"""Contents of windows: what a window stores of its records until it emits.
 
-Either one accumulator, where the function folds records as they come, or the records themselves, where
-it has to see them all. Which one is decided by function and evictor alone. Contents are plain state; the
-logic is here.
+A content is either one accumulator, if the function folds records as they arrive, or all records. Function
+and evictor alone decide which. Contents are plain state; this module has the logic.
 """
 
 from __future__ import annotations
@@ -14,16 +13,16 @@ from typing import Any, NamedTuple, Protocol
 
 from flowcore.windows.functions import WindowAggregate, WindowFunction, WindowProcess, WindowReduce
 
-__all__ = ["Accumulating", "Buffering", "Content", "ContentLogic", "HeldRecord"]
+__all__ = ["Accumulating", "Buffering", "Content", "ContentLogic", "StoredRecord"]
 
 
-class HeldRecord(NamedTuple):
+class StoredRecord(NamedTuple):
     """A record in a window.
 
     Attributes:
-        arrival: The how-many-th record of its key it was.
-        timestamp_ms: When it happened, None if it did not say.
-        value: What it says.
+        arrival: Its position among the records of its key.
+        timestamp_ms: Its event time, None if it has none.
+        value: Its value.
     """
 
     arrival: int
@@ -31,50 +30,48 @@ class HeldRecord(NamedTuple):
     value: Any
 
 
-Content = list[HeldRecord]
-"""What is kept: the records, or one that stands for all, with an accumulator as its value."""
+Content = list[StoredRecord]
+"""The records, or one that stands for all, with an accumulator as its value."""
 
 
 class ContentLogic(Protocol):
-    """How contents are made and read.
+    """Creates and reads contents.
 
     Attributes:
-        layout: A name for what is kept; state with another layout cannot be restored.
+        layout: The name of the state layout.
     """
 
     @property
     def layout(self) -> str: ...
 
-    def add(self, content: Content, record: HeldRecord, /) -> None:
-        """Put a record in."""
+    def add(self, content: Content, record: StoredRecord, /) -> None:
+        """Add a record."""
         ...
 
     def merge(self, parts: Iterable[Content], /) -> Content:
-        """The content of windows that became one; in order of arrival."""
+        """Return the content of windows that became one, in order of arrival."""
         ...
 
     def inputs(self, content: Content, /) -> list[Any]:
-        """What the function's last step works on."""
+        """Return the input of the function's last step."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Buffering:
-    """Every record is kept."""
+    """Stores every record."""
 
     function: WindowFunction
     layout: str = "records"
 
-    def add(self, content: Content, record: HeldRecord, /) -> None:
-        """Append it."""
+    def add(self, content: Content, record: StoredRecord, /) -> None:
         content.append(record)
 
     def merge(self, parts: Iterable[Content], /) -> Content:
-        """Sort by arrival."""
         return sorted((record for part in parts for record in part), key=lambda record: record.arrival)
 
     def inputs(self, content: Content, /) -> list[Any]:
-        """The values, folded if the function folds."""
+        """Return the values, folded if the function folds."""
         values = [record.value for record in content]
         match self.function:
             case WindowReduce(function=function):
@@ -87,28 +84,25 @@ class Buffering:
 
 @dataclass(frozen=True, slots=True)
 class Accumulating:
-    """One accumulator is kept, whose arrival is that of the first record in it."""
+    """Stores one accumulator, with the arrival of its first record."""
 
     function: WindowReduce | WindowAggregate
 
     @property
     def layout(self) -> str:
-        """Reduced values and accumulators are different things."""
         return "reduced" if isinstance(self.function, WindowReduce) else "accumulator"
 
-    def add(self, content: Content, record: HeldRecord, /) -> None:
-        """Fold it in."""
+    def add(self, content: Content, record: StoredRecord, /) -> None:
         match self.function:
             case WindowReduce(function=function):
                 value = function(content[0].value, record.value) if content else record.value
             case WindowAggregate(function=function):
                 value = function.add(content[0].value if content else function.create(), record.value)
         first = content[0] if content else record
-        content[:] = [HeldRecord(first.arrival, None, value)]
+        content[:] = [StoredRecord(first.arrival, None, value)]
 
     def merge(self, parts: Iterable[Content], /) -> Content:
-        """Combine, the one that began first first."""
-        ordered: Sequence[HeldRecord] = sorted(
+        ordered: Sequence[StoredRecord] = sorted(
             (record for part in parts for record in part), key=lambda record: record.arrival
         )
         if not ordered:
@@ -118,10 +112,9 @@ class Accumulating:
                 value = reduce(function, (record.value for record in ordered))
             case WindowAggregate(function=function):
                 value = reduce(function.merge, (record.value for record in ordered))
-        return [HeldRecord(ordered[0].arrival, None, value)]
+        return [StoredRecord(ordered[0].arrival, None, value)]
 
     def inputs(self, content: Content, /) -> list[Any]:
-        """The one value."""
         match self.function:
             case WindowReduce():
                 return [content[0].value]

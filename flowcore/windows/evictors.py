@@ -1,7 +1,7 @@
-"""Evictors: which records of a window are let go when it emits?
+"""Evictors: the records that a window keeps when it emits.
 
-An evictor sees all records of a window in their order of arrival, and returns those that stay. It runs
-before the function, or after it; what it removes is gone for later emissions.
+An evictor gets all records of a window in order of arrival, and returns those to keep. It runs before the
+function or after it. Later emissions do not contain the removed records.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from flowcore.errors import InvalidWindowError
-from flowcore.windows.contents import HeldRecord
+from flowcore.windows.contents import StoredRecord
 
 __all__ = ["CountEvictor", "DeltaEvictor", "Evictor", "TimeEvictor"]
 
 
 class Evictor(Protocol):
-    """Anything that can say which records stay.
+    """Selects the records to keep.
 
     Attributes:
         after: It runs after the function instead of before.
@@ -26,17 +26,17 @@ class Evictor(Protocol):
     @property
     def after(self) -> bool: ...
 
-    def keep(self, records: Sequence[HeldRecord], /) -> list[HeldRecord]:
-        """The records that stay, in their order; there is at least one record."""
+    def keep(self, records: Sequence[StoredRecord], /) -> list[StoredRecord]:
+        """Return the records to keep, in their order; there is at least one record."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class CountEvictor:
-    """Keeps the records that came last.
+    """Keeps the last records.
 
     Args:
-        keep_records: How many, zero or more.
+        keep_records: Their number, zero or more.
         after: Runs after the function.
 
     Raises:
@@ -48,22 +48,19 @@ class CountEvictor:
 
     def __post_init__(self) -> None:
         if self.keep_records < 0:
-            msg = f"keep_records={self.keep_records} is negative: nothing can be kept so; pass zero or more"
+            msg = f"keep_records={self.keep_records} is negative: nothing could be kept; pass zero or more"
             raise InvalidWindowError(msg)
 
-    def keep(self, records: Sequence[HeldRecord], /) -> list[HeldRecord]:
-        """The last ones."""
+    def keep(self, records: Sequence[StoredRecord], /) -> list[StoredRecord]:
         return list(records[max(len(records) - self.keep_records, 0) :])
 
 
 @dataclass(frozen=True, slots=True)
 class TimeEvictor:
-    """Keeps the records with a timestamp above the newest one less a span.
-
-    Records without a timestamp stay.
+    """Keeps the records less than a span older than the newest one, and those without a timestamp.
 
     Args:
-        window_ms: The span, zero or more; a record exactly this much older than the newest goes.
+        window_ms: The span, zero or more; a record exactly this much older than the newest is removed.
         after: Runs after the function.
 
     Raises:
@@ -78,8 +75,7 @@ class TimeEvictor:
             msg = f"window_ms={self.window_ms} is negative: no record would stay; pass zero or more"
             raise InvalidWindowError(msg)
 
-    def keep(self, records: Sequence[HeldRecord], /) -> list[HeldRecord]:
-        """The young ones."""
+    def keep(self, records: Sequence[StoredRecord], /) -> list[StoredRecord]:
         times_ms = [record.timestamp_ms for record in records if record.timestamp_ms is not None]
         if not times_ms:
             return list(records)
@@ -93,20 +89,19 @@ def _difference(own: Any, newest: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class DeltaEvictor:
-    """Keeps the records that are less than a threshold away from the one that came last.
+    """Keeps the records whose difference to the last record is below a threshold.
 
     Args:
-        threshold: A record this far away goes.
+        threshold: A record with this difference is removed.
         after: Runs after the function.
-        delta: How far the newest value (second) is from a record's own (first); their difference if not
-            given, so that a value above the newest stays.
+        delta: The difference of the newest value (second) from a record's own (first). By default the newest
+            minus the own, so that a value above the newest stays.
     """
 
     threshold: float
     after: bool = False
     delta: Callable[[Any, Any], Any] = _difference
 
-    def keep(self, records: Sequence[HeldRecord], /) -> list[HeldRecord]:
-        """The near ones."""
+    def keep(self, records: Sequence[StoredRecord], /) -> list[StoredRecord]:
         newest = records[-1].value
         return [record for record in records if self.delta(record.value, newest) < self.threshold]

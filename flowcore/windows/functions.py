@@ -23,47 +23,47 @@ __all__ = [
     "WindowFunction",
     "WindowProcess",
     "WindowReduce",
-    "outputs",
+    "compute_outputs",
 ]
 
 
 class AggregateFunction(Protocol):
-    """Folds values into an accumulator, which has to be plain data: see `flowcore.keyed.plain`."""
+    """Folds values into an accumulator of plain data; see `flowcore.keyed.plain`."""
 
     def create(self) -> Any:
-        """An accumulator of nothing."""
+        """Return an empty accumulator."""
         ...
 
     def add(self, accumulator: Any, value: Any, /) -> Any:
-        """The accumulator with one more value; the one given may be changed and returned."""
+        """Return the accumulator with one more value; it may change the given one."""
         ...
 
     def merge(self, first: Any, second: Any, /) -> Any:
-        """The accumulator of both; asked for only where windows merge."""
+        """Return the accumulator of both; called only if windows merge."""
         ...
 
     def result(self, accumulator: Any, /) -> Any:
-        """What is emitted; it must not be changed by later records."""
+        """Return the result, which later records must not change."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowContext:
-    """What a process function sees besides the values.
+    """What a process function gets besides the values.
 
-    Its own state is in two mappings that it changes in place; keys are text, values plain data.
+    Its state is in two mappings from text to plain data, which it changes in place.
 
     Attributes:
         key: The window's key; None where windows are not keyed.
         window: The window.
-        watermark_ms: How far event time has come.
-        clock_ms: The clock.
-        firing: The how-many-th emission of the window this is, from 1.
-        is_late: A record that came after the window was complete made it emit.
-        is_backlog: What comes is history, not news.
-        key_state: The function's own state of this key, shared by its windows. It stays until the
-            function empties it.
-        own: What `window_state` gives; None where windows merge.
+        watermark_ms: The current watermark.
+        clock_ms: The current processing time.
+        firing: 1-based number of this firing of the window.
+        is_late: A record that arrived after the window was complete made it emit.
+        is_backlog: The input is backlog.
+        key_state: The function's state of this key, shared by its windows. It is kept until the function
+            empties it.
+        own: The value of `window_state`; None where windows merge.
     """
 
     key: Any
@@ -78,10 +78,10 @@ class WindowContext:
 
     @property
     def window_state(self) -> dict[str, Any]:
-        """The function's own state of this window; gone with the window.
+        """The function's state of this window, deleted with the window.
 
         Raises:
-            StateError: Windows merge, and nobody could say how their states do.
+            StateError: Windows merge, and their states cannot be merged.
         """
         if self.own is None:
             msg = (
@@ -93,20 +93,25 @@ class WindowContext:
 
 
 class ProcessFunction(Protocol):
-    """Makes any number of outputs from a window's values."""
+    """Computes the outputs of a window from its values."""
 
     def process(self, context: WindowContext, values: Sequence[Any], /) -> Iterable[Any]:
-        """The window emits: its values in order of arrival, or the one that they were folded into."""
+        """Return the outputs of a firing.
+
+        Args:
+            context: The window.
+            values: Its values in order of arrival, or the one value that they were folded into.
+        """
         ...
 
     def clear(self, context: WindowContext, /) -> None:
-        """The window ends; ``key_state`` can be tidied up."""
+        """Clean up ``key_state`` when the window is deleted."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class PlainProcess:
-    """A process function of a plain function, which has nothing to tidy up.
+    """A process function without state, from a plain function.
 
     Args:
         function: ``(context, values) -> outputs``.
@@ -115,20 +120,19 @@ class PlainProcess:
     function: Callable[[WindowContext, Sequence[Any]], Iterable[Any]]
 
     def process(self, context: WindowContext, values: Sequence[Any], /) -> Iterable[Any]:
-        """Call it."""
         return self.function(context, values)
 
     def clear(self, context: WindowContext, /) -> None:
-        """Nothing."""
+        pass
 
 
 @dataclass(frozen=True, slots=True)
 class WindowReduce:
-    """Folds two values into one of the same kind.
+    """Folds two values into one of the same type.
 
     Args:
-        function: Associative; values are given in order of arrival.
-        then: Makes the outputs from the one value.
+        function: Associative; it gets values in order of arrival.
+        then: Computes the outputs from the one value.
     """
 
     function: Callable[[Any, Any], Any]
@@ -140,8 +144,8 @@ class WindowAggregate:
     """Folds values into an accumulator.
 
     Args:
-        function: How.
-        then: Makes the outputs from the one result.
+        function: The aggregate function.
+        then: Computes the outputs from its result.
     """
 
     function: AggregateFunction
@@ -153,7 +157,7 @@ class WindowProcess:
     """Keeps every record until the window emits.
 
     Args:
-        then: Makes the outputs.
+        then: Computes the outputs.
     """
 
     then: ProcessFunction
@@ -162,6 +166,6 @@ class WindowProcess:
 WindowFunction = WindowReduce | WindowAggregate | WindowProcess
 
 
-def outputs(function: WindowFunction, inputs: Sequence[Any], context: WindowContext) -> list[Any]:
-    """What a window emits."""
+def compute_outputs(function: WindowFunction, inputs: Sequence[Any], context: WindowContext) -> list[Any]:
+    """Return the outputs of a firing."""
     return list(inputs) if function.then is None else list(function.then.process(context, inputs))

@@ -134,7 +134,7 @@ class _Group:
         seen = self._called(lambda windows: windows.advance_watermark(self._state, watermark_ms), out)
         self._put(seen, out)
 
-    def attributes(self, attributes: RecordAttributes, out: StepOutputs) -> None:  # noqa: ARG002 - puts out nothing
+    def attributes(self, attributes: RecordAttributes, out: StepOutputs) -> None:
         """Functions may ask for them."""
         self._state.backlog = attributes.backlog
 
@@ -145,7 +145,7 @@ class _Group:
         """It follows what is out."""
         out.markers.append(marker)
 
-    def finish(self, out: StepOutputs, *, idle: bool) -> None:  # noqa: ARG002 - a key group's signature
+    def finish(self, out: StepOutputs, *, idle: bool) -> None:
         """Nothing is held back; failures are minded until a step has none."""
         if not self._failed:
             self._minding = None

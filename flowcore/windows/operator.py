@@ -16,7 +16,7 @@ from typing import Any
 from flowcore.elements import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
 from flowcore.errors import ElementError, NoTimestampError
 from flowcore.windows.config import WindowConfig
-from flowcore.windows.contents import HeldRecord
+from flowcore.windows.contents import StoredRecord
 from flowcore.windows.merging import plan_merge
 from flowcore.windows.panes import OpenPane, forget_if_empty, merge_panes, open_pane
 from flowcore.windows.rows import Emissions, KeyedRecord
@@ -112,7 +112,7 @@ class WindowOperator:
         key_state = state.keys.get(record.key)
         if key_state is None:
             key_state = state.keys[record.key] = KeyState()
-        held = HeldRecord(key_state.arrivals, record.timestamp_ms, record.value)
+        held = StoredRecord(key_state.arrivals, record.timestamp_ms, record.value)
         counted = False
         for window in windows:
             opened = self._open(state, record.key, key_state, window)
@@ -146,7 +146,7 @@ class WindowOperator:
         self,
         trigger: Asked,
         time_ms: int,
-        state: WindowState,  # noqa: ARG002 - of use to those that take back what a trigger did
+        state: WindowState,
         opened: OpenPane,
         seen: Emissions,
     ) -> None:

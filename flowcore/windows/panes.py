@@ -10,7 +10,7 @@ from typing import Any
 
 from flowcore.windows.config import WindowConfig
 from flowcore.windows.contents import Accumulating, ContentLogic
-from flowcore.windows.functions import WindowContext, outputs
+from flowcore.windows.functions import WindowContext, compute_outputs
 from flowcore.windows.merging import Merge, apply_merge
 from flowcore.windows.rows import WindowResult
 from flowcore.windows.state import KeyState, Pane, WindowState, WindowTimer
@@ -99,7 +99,7 @@ class OpenPane:
             return []
         pane.firings += 1
         context = self.function_context(config, is_late=is_late)
-        values = outputs(config.function, logic.inputs(pane.content), context)
+        values = compute_outputs(config.function, logic.inputs(pane.content), context)
         if evictor is not None and evictor.after:
             pane.content = evictor.keep(pane.content)
         return [WindowResult(self.key, value, self.window, pane.firings, is_late) for value in values]

@@ -1,8 +1,7 @@
-"""What goes into windows and what comes out of them."""
+"""Input records and outputs of windows."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -12,12 +11,12 @@ __all__ = ["Emissions", "KeyedRecord", "WindowResult"]
 
 
 class KeyedRecord(NamedTuple):
-    """A record on its way into windows.
+    """An input record.
 
     Attributes:
         key: Hashable plain data; None where windows are not keyed.
-        value: What it says.
-        timestamp_ms: When it happened, None if it does not say.
+        value: The value.
+        timestamp_ms: The event time, None if it has none.
     """
 
     key: Any
@@ -31,11 +30,11 @@ class WindowResult:
 
     Attributes:
         key: The window's key.
-        value: What the function made.
+        value: The output of the function.
         window: The window.
-        firing: The how-many-th emission of the window this belongs to, from 1; a merged window goes on
-            from the highest of those that it was made of.
-        is_late: A record that came after the window was complete made it emit.
+        firing: 1-based number of this firing of the window; a merged window continues from the highest number
+            of its parts.
+        is_late: A record that arrived after the window was complete made it emit.
     """
 
     key: Any
@@ -56,30 +55,26 @@ class WindowResult:
 
     @property
     def window_end_ms(self) -> int:
-        """One after its last millisecond, or the end of time."""
+        """The millisecond after the window's last, at most the end of time."""
         return saturated(self.window.end_ms)
 
 
 @dataclass(slots=True)
 class Emissions:
-    """What one step made come out, in order.
+    """The outputs of one step, in order.
 
     Attributes:
         results: Outputs of windows.
-        late: Records for the side output.
-        dropped_records: How many were dropped as late.
+        late: Records of the late side output.
+        dropped_records: The number of late records that were dropped.
     """
 
     results: list[WindowResult] = field(default_factory=list)
     late: list[KeyedRecord] = field(default_factory=list)
     dropped_records: int = 0
 
-    @classmethod
-    def joined(cls, parts: Iterable[Emissions]) -> Emissions:
-        """Those of several steps, or of several key groups, as one."""
-        whole = cls()
-        for part in parts:
-            whole.results += part.results
-            whole.late += part.late
-            whole.dropped_records += part.dropped_records
-        return whole
+    def extend(self, more: Emissions) -> None:
+        """Append the outputs of another step."""
+        self.results += more.results
+        self.late += more.late
+        self.dropped_records += more.dropped_records

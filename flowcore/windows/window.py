@@ -1,7 +1,6 @@
-"""The half-open stretch of time that records are grouped by.
+"""The half-open interval of time that groups records.
 
-Windows stay inside signed 64-bit time: one that would reach over an end of it ends there. Times are
-integer milliseconds since the epoch, UTC.
+A window is cut off at the ends of signed 64-bit time. Times are integer milliseconds since the epoch, UTC.
 """
 
 from __future__ import annotations
@@ -18,12 +17,11 @@ __all__ = ["ALL_TIME", "TimeWindow", "saturated"]
 class TimeWindow:
     """Times from ``start_ms`` (inside) up to ``end_ms`` (outside); either may be negative.
 
-    A window that starts where it ends holds no time, and still holds the records that were put into it:
-    a session of gap zero is one.
+    A session with gap zero starts where it ends: it contains no time, but can contain records.
 
     Args:
         start_ms: The first millisecond.
-        end_ms: One after the last; ``MAX_TIMESTAMP_MS + 1`` for a window that never ends.
+        end_ms: The millisecond after the last; ``MAX_TIMESTAMP_MS + 1`` for a window that never ends.
 
     Raises:
         InvalidWindowError: It ends before it starts.
@@ -42,7 +40,7 @@ class TimeWindow:
 
     @classmethod
     def within_time(cls, start_ms: int, end_ms: int) -> TimeWindow:
-        """The part of a window that is inside 64-bit time.
+        """Return the part of a window that is inside 64-bit time.
 
         >>> TimeWindow.within_time(MAX_TIMESTAMP_MS - 5, MAX_TIMESTAMP_MS + 100).last_ms == MAX_TIMESTAMP_MS
         True
@@ -54,15 +52,15 @@ class TimeWindow:
 
     @property
     def last_ms(self) -> int:
-        """Greatest time inside; the window is complete once the watermark reaches it."""
+        """The last millisecond; the window is complete once the watermark reaches it."""
         return max(self.end_ms - 1, MIN_TIMESTAMP_MS)
 
     def touches(self, other: TimeWindow) -> bool:
-        """They overlap, or one begins where the other ends."""
+        """Whether they overlap or one starts where the other ends."""
         return self.start_ms <= other.end_ms and other.start_ms <= self.end_ms
 
     def cover(self, other: TimeWindow) -> TimeWindow:
-        """The smallest window that holds both."""
+        """Return the smallest window that contains both."""
         return TimeWindow(min(self.start_ms, other.start_ms), max(self.end_ms, other.end_ms))
 
     def __contains__(self, timestamp_ms: int) -> bool:
@@ -70,9 +68,9 @@ class TimeWindow:
 
 
 ALL_TIME = TimeWindow(MIN_TIMESTAMP_MS, MAX_TIMESTAMP_MS + 1)
-"""The window of everything."""
+"""The window of all times."""
 
 
 def saturated(time_ms: int) -> int:
-    """A time, or the end of 64-bit time that it is beyond."""
+    """Limit a time to 64 bits."""
     return min(max(time_ms, MIN_TIMESTAMP_MS), MAX_TIMESTAMP_MS)

@@ -1,7 +1,7 @@
 """Aggregates by column: which built-in aggregates are folded with NumPy, and what is kept for each?
 
 What is kept is a list of *fields*, numbers that are combined by a NumPy function; aggregates share them. The
-meaning is that of `flowcore.windows.folds`, which folds record by record.
+meaning is that of `flowcore.windows.built_in`, which folds record by record.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from flowcore.keyed.output_columns import LATE, RESULTS, WINDOW_FIELDS
-from flowcore.windows.assigners import SlidingWindows, TumblingWindows
+from flowcore.windows.assigners import SessionWindows, SlidingWindows, TumblingWindows
 from flowcore.windows.built_in import BuiltIns
 from flowcore.windows.columnar.accumulators import ColumnarAggregates
 from flowcore.windows.columnar.pane_grid import PaneGrid
@@ -20,7 +20,6 @@ from flowcore.windows.columnar.session_group import SessionGroup
 from flowcore.windows.columnar.sliding_group import SlidingGroup
 from flowcore.windows.config import WindowConfig
 from flowcore.windows.functions import WindowAggregate
-from flowcore.windows.sessions import SessionWindows
 from flowcore.windows.triggers import EventTimeTrigger
 
 __all__ = ["ColumnarWindows"]

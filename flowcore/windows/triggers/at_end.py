@@ -1,4 +1,4 @@
-"""Triggers that emit at a window's end, by the watermark or by the clock, and at the end of the stream."""
+"""Triggers that emit at the end of a window, by event time or processing time, or at the end of the input."""
 
 from __future__ import annotations
 
@@ -7,67 +7,58 @@ from dataclasses import dataclass
 from typing import Any
 
 from flowcore.elements import MAX_TIMESTAMP_MS
-from flowcore.windows.triggers.silent import Never
-from flowcore.windows.triggers.trigger import TriggerContext, TriggerResult
+from flowcore.windows.triggers.trigger import Never, TriggerContext, TriggerResult
 
 __all__ = ["EndOfStreamTrigger", "EventTimeTrigger", "ProcessingTimeTrigger"]
 
 
 @dataclass(frozen=True, slots=True)
 class EventTimeTrigger(Never):
-    """Emits when the watermark reaches the last millisecond, and at once for each record after that."""
+    """Emits when the watermark reaches the window's last millisecond, then immediately for each record."""
 
-    def on_element(self, value: Any, timestamp_ms: int | None, context: TriggerContext) -> TriggerResult:  # noqa: ARG002 - a trigger's signature
-        """Emit at once if the window is complete."""
+    def on_element(self, value: Any, timestamp_ms: int | None, context: TriggerContext) -> TriggerResult:
         if context.window.last_ms <= context.watermark_ms:
             return TriggerResult.FIRE
         context.register_event_timer(context.window.last_ms)
         return TriggerResult.CONTINUE
 
     def on_event_time(self, time_ms: int, context: TriggerContext) -> TriggerResult:
-        """The window is complete."""
         return TriggerResult.FIRE if time_ms == context.window.last_ms else TriggerResult.CONTINUE
 
-    def on_merge(self, states: Sequence[Any], context: TriggerContext) -> None:  # noqa: ARG002
-        """Wait for the new end, unless the record that made it come about will emit at once."""
+    def on_merge(self, states: Sequence[Any], context: TriggerContext) -> None:
+        # A merged window that is already complete emits for the record that merged it.
         if context.window.last_ms > context.watermark_ms:
             context.register_event_timer(context.window.last_ms)
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessingTimeTrigger(Never):
-    """Emits when the clock reaches the last millisecond, and at once for each record after that."""
+    """Emits when processing time reaches the window's last millisecond, then immediately for each record."""
 
-    def on_element(self, value: Any, timestamp_ms: int | None, context: TriggerContext) -> TriggerResult:  # noqa: ARG002 - a trigger's signature
-        """Emit at once if the window is complete."""
+    def on_element(self, value: Any, timestamp_ms: int | None, context: TriggerContext) -> TriggerResult:
         if context.window.last_ms <= context.clock_ms:
             return TriggerResult.FIRE
         context.register_processing_timer(context.window.last_ms)
         return TriggerResult.CONTINUE
 
     def on_processing_time(self, time_ms: int, context: TriggerContext) -> TriggerResult:
-        """The window is complete."""
         return TriggerResult.FIRE if time_ms == context.window.last_ms else TriggerResult.CONTINUE
 
-    def on_merge(self, states: Sequence[Any], context: TriggerContext) -> None:  # noqa: ARG002
-        """Wait for the new end, unless the record that made it come about will emit at once."""
+    def on_merge(self, states: Sequence[Any], context: TriggerContext) -> None:
         if context.window.last_ms > context.clock_ms:
             context.register_processing_timer(context.window.last_ms)
 
 
 @dataclass(frozen=True, slots=True)
 class EndOfStreamTrigger(Never):
-    """Emits once, when the input has ended."""
+    """Emits once, at the maximum watermark."""
 
-    def on_element(self, value: Any, timestamp_ms: int | None, context: TriggerContext) -> TriggerResult:  # noqa: ARG002 - a trigger's signature
-        """Wait for the maximum watermark."""
+    def on_element(self, value: Any, timestamp_ms: int | None, context: TriggerContext) -> TriggerResult:
         context.register_event_timer(MAX_TIMESTAMP_MS)
         return TriggerResult.CONTINUE
 
-    def on_event_time(self, time_ms: int, context: TriggerContext) -> TriggerResult:  # noqa: ARG002
-        """The input has ended."""
+    def on_event_time(self, time_ms: int, context: TriggerContext) -> TriggerResult:
         return TriggerResult.FIRE if time_ms == MAX_TIMESTAMP_MS else TriggerResult.CONTINUE
 
-    def on_merge(self, states: Sequence[Any], context: TriggerContext) -> None:  # noqa: ARG002
-        """Wait on."""
+    def on_merge(self, states: Sequence[Any], context: TriggerContext) -> None:
         context.register_event_timer(MAX_TIMESTAMP_MS)

@@ -13,8 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flowcore.keyed.plain import from_plain, to_plain
-from flowcore.windows.built_in import BuiltIn, BuiltIns
-from flowcore.windows.folds import FOLDS
+from flowcore.windows.built_in import FOLDS, BuiltIn, BuiltIns
 
 Values = list[Any]
 

@@ -308,7 +308,7 @@ def test_windows_need_no_key() -> None:
         ({"time": "wall"}, "time='wall'"),
         ({"late": "keep"}, "late='keep'"),
         ({"allowed_lateness_ms": -1}, "allowed_lateness_ms=-1 is negative"),
-        ({"assigner": SessionWindows(5), "trigger": Delta(1, max)}, "cannot go on when windows merge"),
+        ({"assigner": SessionWindows(5), "trigger": Delta(1, max)}, "cannot continue when windows merge"),
         ({"assigner": SessionWindows(5), "trigger": Purging(Delta(1, max))}, "when windows merge"),
     ],
     ids=["time", "late", "lateness", "delta-sessions", "purging-delta-sessions"],
