@@ -269,10 +269,6 @@ def require_attributes(node: Operator) -> None:
 def select_key(node: Operator, expressions: Sequence[tuple[str, Expression]]) -> tuple[str, ...] | None:
     """The key of ``node`` under the names that a selection gives it, None if a part is not selected."""
     names = {expression.text.strip("`").lower(): column for column, expression in reversed(expressions)}
-    return _renamed_key(node, names)
-
-
-def _renamed_key(node: Operator, names: Mapping[str, str]) -> tuple[str, ...] | None:
     if node.key is None or not all(column.lower() in names for column in node.key):
         return None
     return tuple(names[column.lower()] for column in node.key)

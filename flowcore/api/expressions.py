@@ -78,14 +78,15 @@ class Expression:
             name = tree.name
         found = {}
         for column in tree.find_all(exp.Column):
-            root = column.parts[0]
-            if "start" not in root.meta or isinstance(column.this, exp.Star):
+            root, *fields = column.parts
+            unplaced = any("start" not in part.meta for part in (root, *fields[:1]))
+            if unplaced or isinstance(column.this, exp.Star):
                 msg = (
                     f"operator {operator!r}: {text!r} names its columns in a way that cannot be checked "
                     f"before Spark runs: name each field ({root.name}.field), or use .apply(...)"
                 )
                 raise PlanError(msg)
-            field = column.parts[1] if len(column.parts) > 1 else None
+            field = fields[0] if fields else None
             found[root.meta["start"]] = (
                 (root.name, root.meta["start"], root.meta["end"] + 1),
                 (field.name, field.meta["end"] + 1) if field is not None else None,

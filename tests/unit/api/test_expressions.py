@@ -2,7 +2,7 @@
 
 import pytest
 import sqlglot
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from flowcore.api.expressions import Expression
@@ -147,6 +147,7 @@ def test_expression_refuses_what_is_not_one_expression(text: str) -> None:
 
 
 @given(st.text(max_size=30))
+@example("a.?")
 def test_expression_is_parsed_or_refused_and_nothing_else(text: str) -> None:
     """Whatever a user types, the error is one of ours."""
     try:

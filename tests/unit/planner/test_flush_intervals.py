@@ -60,7 +60,7 @@ def test_interval_of_an_operator_that_cannot_be_held_back_is_an_error(
 @pytest.mark.parametrize("wrong", [timedelta(seconds=-1), timedelta(microseconds=1), 60], ids=str)
 def test_interval_of_an_operator_is_a_length_of_time(wrong: Any) -> None:
     """Zero is one; a negative one would never be over."""
-    with pytest.raises(PlanError, match=r"'held': flush=.* is no whole number of milliseconds from 0 up"):
+    with pytest.raises(PlanError, match=r"'held': flush=.* is not a whole number of milliseconds from 0 up"):
         query_of(lambda sales: sales.aggregate(by="shop", x="max(price)", flush=wrong, name="held"))
 
 
