@@ -58,7 +58,7 @@ CHANGES: dict[str, tuple[Callable[[Stream], Stream], str]] = {
     "key": (lambda s: s.select("id as shop", "price").aggregate(by=["shop", "price"]), r"by shop, price"),
     "type": (
         lambda s: s.with_columns(price="cast(price as bigint)").aggregate(by="shop", top="max(price)"),
-        r"types of what is kept were .*double.*and now .*bigint",
+        r"types of its state were .*double.*and now .*bigint",
     ),
     "dataframe-function": (
         lambda s: s.apply(lambda frame: frame.dropDuplicates(["shop"])),
@@ -162,7 +162,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
 
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_record_that_is_damaged_or_foreign_stops_a_query(damage: str, started: Live) -> None:
-    """Whether the checkpoint is of this plan cannot be told; with the file back, the query goes on."""
+    """Whether the checkpoint is of this plan is unknown; with the file back, the query goes on."""
     spoil, said = DAMAGE[damage]
     good = started.record.read_text()
     spoil(started.record)

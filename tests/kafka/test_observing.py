@@ -21,7 +21,7 @@ from flowcore import Flow, Parquet
 from flowcore.errors import RunError
 from flowcore.metrics.history import history_folder, last_progress, read_history
 from flowcore.metrics.progress import FlowProgress
-from flowcore.spark.checkpoint.offsets import committed_offsets
+from flowcore.spark.checkpoint.offset_log import committed_offsets
 from flowcore.watermarks import bounded_out_of_orderness
 
 pytestmark = pytest.mark.kafka

@@ -17,7 +17,7 @@ from flowcore.errors import RunError
 from flowcore.spark.context import Context
 from flowcore.spark.results.manifest import Manifest
 from flowcore.spark.results.store import StageFolder, results_of
-from flowcore.spark.results.swaps import Swap, finish, roll_back
+from flowcore.spark.results.swaps import Swap, finish_swaps, roll_back_swaps
 
 pytestmark = pytest.mark.spark
 
@@ -155,8 +155,8 @@ def test_swap_done_twice_is_done_once(tmp_path: Path) -> None:
     Path(swap.staged).mkdir()
     (Path(swap.staged) / "new").touch()
 
-    finish([swap])
-    finish([swap])
+    finish_swaps([swap])
+    finish_swaps([swap])
 
     assert [path.name for path in tmp_path.rglob("*")] == ["x", "new"]
 
@@ -169,6 +169,6 @@ def test_roll_back_removes_only_what_it_knows(tmp_path: Path) -> None:
     for name in others:
         (tmp_path / name).mkdir()
 
-    roll_back([str(tmp_path / "x"), str(tmp_path / "nowhere" / "z")])
+    roll_back_swaps([str(tmp_path / "x"), str(tmp_path / "nowhere" / "z")])
 
     assert {path.name for path in tmp_path.iterdir()} == others

@@ -1,8 +1,8 @@
-"""Checkpoints: what was a checkpoint made by, and may this plan go on from it?
+"""The plan file of a checkpoint: which plan made the checkpoint, and whether this plan can restore it.
 
-Beside each checkpoint folder lies ``<query>.plan.json``, written before the query's first batch: the
-format of the file, what the plan needs (`flowcore.planner.rules.compatibility`), and the types of what Spark
-keeps. A plan that needs something else is refused before it has written anything.
+The file ``<query>.plan.json`` is beside each checkpoint folder, and is written before the query's first
+batch. It holds its own format, what the plan needs (`flowcore.planner.rules.compatibility`), and the types of
+Spark's state. A plan that needs something else is refused before it has written anything.
 """
 
 from __future__ import annotations
@@ -22,12 +22,11 @@ from flowcore.planner.model import LiveQuery
 from flowcore.planner.plan import Plan
 from flowcore.planner.rules.compatibility import CheckpointNeeds, derive_needs, differences
 from flowcore.settings import Settings
+from flowcore.spark.checkpoint.offset_log import checkpointed_topics, planned_batches
 
 __all__ = [
     "StateTypes",
     "checkpoint_folder",
-    "checkpointed_topics",
-    "clear_unused_log",
     "plan_file_of",
     "require_checkpoints_fit",
     "require_fit",
@@ -39,11 +38,11 @@ _log = logging.getLogger(__name__)
 _FORMAT = 1
 
 StateTypes = Mapping[str, tuple[str, ...]]
-"""Of each operator with state, the types of what Spark keeps."""
+"""The types of Spark's state, by operator."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Record:
+class _PlanFile:
     flow: str
     query: str
     needs: CheckpointNeeds
@@ -56,54 +55,56 @@ def checkpoint_folder(query: LiveQuery, flow: str, settings: Settings) -> Path:
 
 
 def plan_file_of(checkpoint: Path) -> Path:
-    """The file that says what a checkpoint was made by."""
+    """The file that says which plan made a checkpoint."""
     return checkpoint.with_name(f"{checkpoint.name}.plan.json")
 
 
 def require_checkpoints_fit(plan: Plan, settings: Settings) -> None:
-    """Check that every query of a plan may go on from its checkpoint; needs neither Spark nor a broker.
+    """Check that every query of a plan can restore its checkpoint; needs neither Spark nor a broker.
 
     Raises:
-        StateError: One cannot; the message shows what was and what is, and what may be done.
+        StateError: A query cannot; the message shows both plans' needs, and what to do.
     """
     for query in plan.live.queries if plan.live else ():
         require_fit(query, plan.flow, checkpoint_folder(query, plan.flow, settings))
 
 
 def require_fit(query: LiveQuery, flow: str, checkpoint: Path, types: StateTypes | None = None) -> None:
-    """Check that a query may go on from a checkpoint.
+    """Check that a query can restore its checkpoint, if there is one.
 
     Args:
         query: The query as it is planned now.
         flow: Its flow.
-        checkpoint: Where it was, if it was there before.
-        types: Of what Spark keeps, where that is known already.
+        checkpoint: The folder of the checkpoint.
+        types: The types of Spark's state, if they are known already.
 
     Raises:
-        StateError: It cannot.
+        StateError: The query cannot.
     """
-    if not _batches(checkpoint):
+    if not planned_batches(checkpoint):
         return
     path = plan_file_of(checkpoint)
     found = tuple(
-        _unlike(_read(path), query, flow, types) if path.exists() else _unlike_offsets(query, checkpoint)
+        _differences(_read(path), query, flow, types)
+        if path.exists()
+        else _topic_differences(query, checkpoint)
     )
     if found:
         msg = (
             f"query {query.name!r} of flow {flow!r} cannot go on from its checkpoint {checkpoint}: "
-            f"{'; '.join(found)}: what it has kept would be taken for something else; go back to the flow "
-            f"that made it, or start anew: with another state.dir, with another name for {query.name!r}, or "
-            f"after you have deleted {checkpoint} and {path.name}"
+            f"{'; '.join(found)}: its state would be read as something else; go back to the flow that made "
+            f"it, or start anew: with another state.dir, with another name for {query.name!r}, or after you "
+            f"have deleted {checkpoint} and {path.name}"
         )
         raise StateError(msg)
 
 
 def write_plan_file(query: LiveQuery, flow: str, checkpoint: Path, types: StateTypes) -> None:
-    """Write what a checkpoint is made by; to be called when it has been checked, before the query starts."""
+    """Write which plan makes a checkpoint; to be called after the check, before the query starts."""
     path = plan_file_of(checkpoint)
-    if _batches(checkpoint) and not path.exists():
+    if planned_batches(checkpoint) and not path.exists():
         _log.warning(
-            "checkpoint %s was made before flowcore wrote down what by; it is taken to be of this plan",
+            "checkpoint %s was made before flowcore wrote plan files; it is assumed to be of this plan",
             checkpoint,
         )
     needs = derive_needs(query)
@@ -124,35 +125,7 @@ def write_plan_file(query: LiveQuery, flow: str, checkpoint: Path, types: StateT
     part.replace(path)
 
 
-def checkpointed_topics(checkpoint: Path) -> set[str]:
-    """The topics that a checkpoint has offsets of, companion topics included."""
-    latest = max(_batches(checkpoint), default=None)
-    if latest is None:
-        return set()
-    found: set[str] = set()
-    for line in (checkpoint / "offsets" / str(latest)).read_text().splitlines()[2:]:
-        offsets = json.loads(line) if line.startswith("{") else {}
-        found.update(topic for topic, each in offsets.items() if isinstance(each, Mapping))
-    return found
-
-
-def clear_unused_log(checkpoint: Path) -> None:
-    """Remove what a run left that was ended before its first batch was planned.
-
-    Half a file in the log of offsets is enough for Spark to refuse the checkpoint for ever.
-    """
-    offsets = checkpoint / "offsets"
-    if offsets.exists() and not _batches(checkpoint):
-        for file in offsets.iterdir():
-            file.unlink()
-
-
-def _batches(checkpoint: Path) -> list[int]:
-    """The numbers of the batches that a checkpoint knows; none if it was never used."""
-    return [int(file.name) for file in (checkpoint / "offsets").glob("*") if file.name.isdigit()]
-
-
-def _unlike(before: _Record, query: LiveQuery, flow: str, types: StateTypes | None) -> Iterator[str]:
+def _differences(before: _PlanFile, query: LiveQuery, flow: str, types: StateTypes | None) -> Iterator[str]:
     if (before.flow, before.query) != (flow, query.name):
         yield f"it is of query {before.query!r} of flow {before.flow!r}"
     yield from differences(before.needs, derive_needs(query))
@@ -160,15 +133,15 @@ def _unlike(before: _Record, query: LiveQuery, flow: str, types: StateTypes | No
         return
     old, new = dict(before.types), dict(types)
     if list(old.values()) != list(new.values()):
-        yield f"the types of what is kept were {_typed(old)}, and now {_typed(new)}"
+        yield f"the types of its state were {_show(old)}, and now {_show(new)}"
 
 
-def _typed(types: StateTypes) -> str:
+def _show(types: StateTypes) -> str:
     return ", ".join(f"{name} ({', '.join(kinds) or 'nothing'})" for name, kinds in types.items()) or "none"
 
 
-def _unlike_offsets(query: LiveQuery, checkpoint: Path) -> Iterator[str]:
-    """What can be told of a checkpoint that was made before there were records."""
+def _topic_differences(query: LiveQuery, checkpoint: Path) -> Iterator[str]:
+    """The differences that show without a plan file: other topics."""
     topics = [topic for source in query.sources if (topic := topic_of(source)) is not None]
     now = {topic.name for topic in topics}
     before = checkpointed_topics(checkpoint) - ({topic.events for topic in topics} - now)
@@ -176,13 +149,13 @@ def _unlike_offsets(query: LiveQuery, checkpoint: Path) -> Iterator[str]:
         yield f"it was reading {', '.join(sorted(before))}, and now {', '.join(sorted(now))}"
 
 
-def _read(path: Path) -> _Record:
+def _read(path: Path) -> _PlanFile:
     try:
         found: dict[str, Any] = json.loads(path.read_text())
         if found["format"] != _FORMAT:
             msg = (
                 f"{path} has format {found['format']}, this flowcore reads {_FORMAT}: whether its checkpoint "
-                "is of this plan cannot be told; use the flowcore that wrote it, or another state.dir"
+                "is of this plan is unknown; use the flowcore that wrote it, or another state.dir"
             )
             raise StateError(msg)
         states = tuple(
@@ -190,11 +163,13 @@ def _read(path: Path) -> _Record:
             for state in found["states"]
         )
         types = tuple((name, tuple(kinds)) for name, kinds in found["types"])
-        return _Record(found["flow"], found["query"], CheckpointNeeds(tuple(found["sources"]), states), types)
+        return _PlanFile(
+            found["flow"], found["query"], CheckpointNeeds(tuple(found["sources"]), states), types
+        )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         msg = (
-            f"{path} cannot be read ({error}): whether its checkpoint is of this plan cannot be told; bring "
-            "the file back, or use another state.dir, or delete the file if you know that the flow reads and "
+            f"{path} cannot be read ({error}): whether its checkpoint is of this plan is unknown; bring the "
+            "file back, or use another state.dir, or delete the file if you know that the flow reads and "
             "keeps what it did"
         )
         raise StateError(msg) from error

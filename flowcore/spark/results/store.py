@@ -1,9 +1,8 @@
-"""Results: where do bounded stages leave their tables, and who may see which version?
+"""Results of bounded stages: where their tables are, and which versions are kept.
 
-Under ``<state.dir>/<flow>/results/<stage>``: ``manifest.json`` and a folder for each version. A
-version is invisible until the manifest names it. One run of a stage at a time holds the stage's
-lock; what a killed run left is removed by the next. An older version is removed when no live
-query's checkpoint was started with it.
+The folder ``<state.dir>/<flow>/results/<stage>`` has ``manifest.json`` and a folder for each version. A
+version is invisible until the manifest names it. A run of a stage holds the stage's lock, and removes what a
+killed run left. An older version is removed when no checkpoint of a live query needs it.
 """
 
 from __future__ import annotations
@@ -13,15 +12,16 @@ import secrets
 import shutil
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from filelock import FileLock, Timeout
+
 from flowcore.errors import ResultError, RunError
-from flowcore.spark.checkpoint.lock import exclusive
 from flowcore.spark.context import Context
 from flowcore.spark.results.manifest import Manifest
-from flowcore.spark.results.swaps import Swap, finish
+from flowcore.spark.results.swaps import Swap, finish_swaps
 
 __all__ = ["ResultStore", "StageFolder", "results_of", "version_time_s"]
 
@@ -29,10 +29,10 @@ _TIME = "%Y%m%dT%H%M%S"
 
 
 def version_time_s(version: str) -> float:
-    """When the run of a stage began that made a version, in seconds since the epoch.
+    """The start of the run that made a version, in seconds since the epoch.
 
     Raises:
-        ValueError: It is the name of no version.
+        ValueError: It is not the name of a version.
 
     >>> version_time_s("19700101T000010-0a1b2c3d")
     10.0
@@ -42,7 +42,7 @@ def version_time_s(version: str) -> float:
 
 @dataclass(frozen=True, slots=True)
 class StageFolder:
-    """The place of one stage's results."""
+    """The folder of one stage's results."""
 
     root: Path
     stage: str
@@ -53,44 +53,56 @@ class StageFolder:
         return self.root / "manifest.json"
 
     def manifest(self) -> Manifest | None:
-        """The committed result, None if there is none yet."""
+        """The committed result; None if there is none yet."""
         return Manifest.read(self.manifest_path) if self.manifest_path.exists() else None
 
     def finish_commit(self) -> None:
-        """Move the sinks of a run that was killed between its commit and the moving of the last of them.
+        """Move the sinks of a run that was killed after its commit, before all of them were moved.
 
         Raises:
             RunError: Another run of the stage is under way.
         """
         if _pending(self.manifest()):
             with self._locked():
-                finish(_pending(self.manifest()))
+                finish_swaps(_pending(self.manifest()))
 
     @contextmanager
     def fresh_version(self) -> Iterator[tuple[str, Path]]:
-        """Name and folder of a new version; removed again unless a manifest names it at the end.
+        """Name and folder of a new version, which is removed at the end unless the manifest names it.
 
         Raises:
             RunError: Another run of the stage is under way.
         """
         with self._locked():
-            with suppress(ResultError):  # of a manifest that cannot be read nothing can be finished
-                finish(_pending(self.manifest()))
+            with suppress(ResultError):  # an unreadable manifest names no swaps
+                finish_swaps(_pending(self.manifest()))
             version = f"{time.strftime(_TIME, time.gmtime())}-{secrets.token_hex(4)}"
             try:
                 yield version, self.root / version
             finally:
                 self._remove_unused()
 
-    def _locked(self) -> AbstractContextManager[None]:
-        refusal = (
-            f"stage {self.stage!r} is being run by another process: two would write the same result; wait "
-            "for it, or stop it"
-        )
-        return exclusive(self.root / ".lock", refusal)
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Hold the stage's lock file, which is free again however this process ends."""
+        path = self.root / ".lock"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(path)
+        try:
+            lock.acquire(timeout=0)
+        except Timeout as error:
+            msg = (
+                f"stage {self.stage!r} is being run by another process: two would write the same result; "
+                f"wait for it, or stop it (lock {path})"
+            )
+            raise RunError(msg) from error
+        try:
+            yield
+        finally:
+            lock.release()
 
     def pin(self, reader: str, version: str) -> None:
-        """Keep a version for as long as a reader's checkpoint stands on it."""
+        """Keep a version as long as a reader's checkpoint needs it."""
         pins = self.root / "pins"
         pins.mkdir(exist_ok=True)
         part = self.root / f".pin-{reader}"
@@ -98,34 +110,34 @@ class StageFolder:
         part.replace(pins / reader)
 
     def unpin(self, reader: str) -> None:
-        """A reader needs no version any more."""
+        """Forget the version of a reader."""
         (self.root / "pins" / reader).unlink(missing_ok=True)
 
     def remove_unused(self) -> None:
-        """Remove versions that are neither committed nor pinned; left to its end while the stage runs."""
+        """Remove versions that are neither committed nor pinned; a stage that runs does so itself."""
         with suppress(RunError), self._locked():
             self._remove_unused()
 
     def pinned(self, reader: str) -> str | None:
-        """The version that a reader's checkpoint stands on."""
+        """The version that a reader's checkpoint needs."""
         pin = self.root / "pins" / reader
         return pin.read_text() if pin.exists() else None
 
     def _remove_unused(self) -> None:
         try:
             current = self.manifest()
-        except ResultError:  # which version is in use cannot be told; the next commit tells it
+        except ResultError:  # the version in use is unknown until the next commit
             return
         pins = self.root / "pins"
         keep = set()
         for pin in pins.iterdir() if pins.is_dir() else ():
-            with suppress(FileNotFoundError):  # it was taken away just now
+            with suppress(FileNotFoundError):  # removed in this moment
                 keep.add(pin.read_text())
         keep |= {current.version} if current else set()
         for path in self.root.iterdir():
             if path.is_dir() and path != pins and path.name not in keep:
                 shutil.rmtree(path, ignore_errors=True)
-            elif path.name.startswith(f".{self.manifest_path.name}."):  # of a run killed while it committed
+            elif path.name.startswith(f".{self.manifest_path.name}."):  # of a killed run
                 path.unlink()
 
 
@@ -137,14 +149,14 @@ class ResultStore:
     flow: str
 
     def folder(self, stage: str) -> StageFolder:
-        """The place of one stage's results."""
+        """The folder of one stage's results."""
         return StageFolder(self.state_dir.absolute() / self.flow / "results" / stage, stage)
 
     def require(self, stage: str) -> Manifest:
         """The committed and checked result of a stage.
 
         Raises:
-            ResultError: There is none, or its files are not what was committed.
+            ResultError: There is none, or its files have changed since the commit.
         """
         folder = self.folder(stage)
         manifest = folder.manifest()

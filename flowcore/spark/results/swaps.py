@@ -1,8 +1,8 @@
-"""Swaps: how do the folders of several sinks take the place of the old ones together?
+"""Swaps: replace the folders of several sinks together.
 
-A stage writes each folder beside its target, under a name that readers pass over. The stage's manifest
-names them all; writing it is the commit. Only then are they moved, one after another. A run that is
-killed before the commit is rolled back by the next one, a run that is killed after it is finished.
+A stage writes each folder beside its target, under a name that readers ignore. The stage's manifest names all
+of them; writing it is the commit. Only then are the folders moved, one after another. The next run rolls back
+a run that was killed before the commit, and finishes a run that was killed after it.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-__all__ = ["Swap", "finish", "roll_back"]
+__all__ = ["Swap", "finish_swaps", "roll_back_swaps"]
 
 _VERSION = re.compile(r"\d{8}T\d{6}-[0-9a-f]{8}(\.old)?")
 
 
 @dataclass(frozen=True, slots=True)
 class Swap:
-    """A complete folder, and the place that it takes.
+    """A complete folder, and the folder that it replaces.
 
     Attributes:
-        staged: Beside the target.
-        target: What readers read.
+        staged: The complete folder, beside the target.
+        target: The folder that readers read.
     """
 
     staged: str
@@ -39,18 +39,18 @@ class Swap:
 
     @property
     def pending(self) -> bool:
-        """The folder has not been moved yet."""
+        """Whether the folder has not been moved yet."""
         return Path(self.staged).exists()
 
 
-def finish(swaps: Iterable[Swap]) -> None:
-    """Move what is committed and not moved yet; what is done already is left alone."""
+def finish_swaps(swaps: Iterable[Swap]) -> None:
+    """Move the committed folders that have not been moved yet."""
     for swap in swaps:
         _move(swap)
 
 
-def roll_back(targets: Iterable[str]) -> None:
-    """Remove what runs left beside these targets that were killed before they were committed."""
+def roll_back_swaps(targets: Iterable[str]) -> None:
+    """Remove what runs that were killed before their commit left beside these targets."""
     for target in map(Path, targets):
         siblings = target.parent.iterdir() if target.parent.is_dir() else ()
         for path in tuple(siblings):

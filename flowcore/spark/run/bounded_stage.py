@@ -31,7 +31,7 @@ from flowcore.spark.operators.bounded_keyed import by_key_group
 from flowcore.spark.operators.python_chain import behind, outputs_of_bounded
 from flowcore.spark.results.manifest import Manifest, Table
 from flowcore.spark.results.store import results_of
-from flowcore.spark.results.swaps import Swap, finish, roll_back
+from flowcore.spark.results.swaps import Swap, finish_swaps, roll_back_swaps
 from flowcore.spark.topics.sinks import write_bad_records, write_files, write_topic
 from flowcore.spark.topics.sources import read_bounded, source_version
 
@@ -97,8 +97,8 @@ def run_bounded(
         paths = ((sink, _local(sink, context)) for sink in stage.sinks)
         swaps = {sink: Swap.of(path, version) for sink, path in paths if path is not None}
         targets = [swap.target for swap in swaps.values()]
-        roll_back(targets)
-        undone.callback(roll_back, targets)
+        roll_back_swaps(targets)
+        undone.callback(roll_back_swaps, targets)
         _write_sinks(stage, frames, context, swaps)
         finishing()
         manifest = Manifest(
@@ -118,7 +118,7 @@ def run_bounded(
         )
         manifest.write(folder.manifest_path)
         undone.pop_all()
-        finish(manifest.swaps)
+        finish_swaps(manifest.swaps)
     return manifest
 
 

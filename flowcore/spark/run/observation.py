@@ -28,11 +28,12 @@ from flowcore.metrics.tally import QueryTally
 from flowcore.planner.model import LiveQuery
 from flowcore.planner.plan import Plan
 from flowcore.planner.rules.backlog import thresholds
-from flowcore.spark.checkpoint.offsets import committed_offsets, start_offsets
+from flowcore.spark.checkpoint.offset_log import committed_offsets
 from flowcore.spark.context import Context
 from flowcore.spark.run.query_meter import WAITING, QueryMeter, waiting_queries
 from flowcore.spark.run.spark_query import RunningBatch
 from flowcore.spark.topics.ends import TopicEnds
+from flowcore.spark.topics.offsets import start_offsets
 from flowcore.watermarks.query import QueryWatermarks
 
 __all__ = ["Observation", "RunMeter"]

@@ -19,7 +19,8 @@ from flowcore.errors import FlowcoreError
 from flowcore.planner.model import LiveQuery
 from flowcore.planner.rules.backlog import backlog_interval, thresholds
 from flowcore.spark.checkpoint.backlog_status import BacklogStatusWriter
-from flowcore.spark.checkpoint.plan_file import checkpoint_folder, clear_unused_log, write_plan_file
+from flowcore.spark.checkpoint.offset_log import clear_unused_log
+from flowcore.spark.checkpoint.plan_file import checkpoint_folder, write_plan_file
 from flowcore.spark.context import Context
 from flowcore.spark.errors import ignore_lost_jvm
 from flowcore.spark.results.joined import Joined, JoinedResults

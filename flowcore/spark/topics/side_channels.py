@@ -21,7 +21,7 @@ from flowcore.planner.plan import Plan
 from flowcore.planner.rules.latency_markers import can_carry_markers
 from flowcore.planner.rules.timestamps import brings_watermarks, dated_sources, undated_sources
 from flowcore.settings import Settings
-from flowcore.spark.checkpoint.plan_file import checkpointed_topics
+from flowcore.spark.checkpoint.offset_log import checkpointed_topics
 from flowcore.spark.context import broker_of
 
 __all__ = ["SideChannels", "tracks_latency"]

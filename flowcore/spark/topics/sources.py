@@ -15,9 +15,9 @@ from flowcore.errors import PlanError, RunError
 from flowcore.kafka.security import spark_login
 from flowcore.planner.model import LiveQuery
 from flowcore.settings import Settings
-from flowcore.spark.checkpoint.offsets import offset_range, offsets_json, start_offsets
 from flowcore.spark.context import Context, broker_of, path_of
 from flowcore.spark.topics.incoming import Incoming
+from flowcore.spark.topics.offsets import offset_range, offsets_json, start_offsets
 
 __all__ = ["BatchInput", "read_bounded", "read_stream", "source_version"]
 

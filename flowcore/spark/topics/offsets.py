@@ -1,7 +1,7 @@
-"""Offsets: which records of a topic does a start and an end position mean?
+"""Offsets: resolve the start and end positions of topics.
 
-Positions are resolved once, by a client, so that a bounded stage reads exactly the records that its
-manifest names, and a plan does not depend on when Spark looks.
+A client resolves positions once, so that a bounded stage reads exactly the records that its manifest names,
+whenever Spark reads them.
 """
 
 from __future__ import annotations
@@ -9,47 +9,27 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from datetime import datetime
-from pathlib import Path
 
 from flowcore.api.connectors import KafkaTopic, Position
 from flowcore.errors import PlanError
 from flowcore.kafka.topics import begin_offsets, end_offsets, offsets_at
 
-__all__ = ["committed_offsets", "offset_range", "offsets_json", "start_offsets"]
+__all__ = ["offset_range", "offsets_json", "start_offsets"]
 
-Offsets = dict[int, int]
+_Offsets = dict[int, int]
+"""By partition."""
 
 
-def start_offsets(topic: KafkaTopic, servers: str) -> Offsets:
+def start_offsets(topic: KafkaTopic, servers: str) -> _Offsets:
     """The first offset to read of each partition."""
     return _resolve(topic, topic.start, servers)
 
 
-def committed_offsets(checkpoint: Path) -> dict[str, Offsets]:
-    """By topic the first offsets that the batch after the last committed one reads, as a checkpoint tells.
-
-    Nothing is known if there is no checkpoint, or nothing is committed.
-    """
-    numbers = (int(file.name) for file in (checkpoint / "commits").glob("*") if file.name.isdigit())
-    latest = max(numbers, default=None)
-    planned = checkpoint / "offsets" / str(latest)
-    if latest is None or not planned.exists():
-        return {}
-    found: dict[str, Offsets] = {}
-    for line in planned.read_text().splitlines()[2:]:
-        for topic, offsets in json.loads(line).items() if line.startswith("{") else ():
-            if isinstance(
-                offsets, Mapping
-            ):  # a topic's, and not those of `flowcore.spark.checkpoint.backlog_status`
-                found[topic] = {int(number): offset for number, offset in offsets.items()}
-    return found
-
-
-def offset_range(topic: KafkaTopic, servers: str) -> tuple[Offsets, Offsets]:
+def offset_range(topic: KafkaTopic, servers: str) -> tuple[_Offsets, _Offsets]:
     """First offset and end (exclusive) of each partition of a bounded topic.
 
     Raises:
-        PlanError: The end of a partition lies before its start, or beyond its last record.
+        PlanError: The end of a partition is before its start, or after its last record.
     """
     start = start_offsets(topic, servers)
     end = _resolve(topic, topic.until or "latest", servers)
@@ -65,12 +45,12 @@ def offset_range(topic: KafkaTopic, servers: str) -> tuple[Offsets, Offsets]:
     return start, end
 
 
-def offsets_json(topic: KafkaTopic, offsets: Offsets) -> str:
-    """Offsets as the Kafka source's options take them."""
+def offsets_json(topic: KafkaTopic, offsets: _Offsets) -> str:
+    """Offsets as an option of Spark's Kafka source."""
     return json.dumps({topic.name: {str(partition): offset for partition, offset in sorted(offsets.items())}})
 
 
-def _resolve(topic: KafkaTopic, place: Position, servers: str) -> Offsets:
+def _resolve(topic: KafkaTopic, place: Position, servers: str) -> _Offsets:
     match place:
         case "earliest":
             return begin_offsets(servers, topic.name)

@@ -1,0 +1,51 @@
+"""Spark's log of offsets in a checkpoint: the planned and committed batches, and what they read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+__all__ = ["checkpointed_topics", "clear_unused_log", "committed_offsets", "planned_batches"]
+
+
+def planned_batches(checkpoint: Path) -> list[int]:
+    """The numbers of the batches in the log; none if the checkpoint was never used."""
+    return [int(file.name) for file in (checkpoint / "offsets").glob("*") if file.name.isdigit()]
+
+
+def checkpointed_topics(checkpoint: Path) -> set[str]:
+    """The topics that a checkpoint has offsets of, companion topics included."""
+    latest = max(planned_batches(checkpoint), default=None)
+    return set() if latest is None else set(_offsets(checkpoint / "offsets" / str(latest)))
+
+
+def committed_offsets(checkpoint: Path) -> dict[str, dict[int, int]]:
+    """By topic and partition, the first offset that the batch after the last committed one reads.
+
+    Nothing is known without a checkpoint, or without a committed batch.
+    """
+    numbers = (int(file.name) for file in (checkpoint / "commits").glob("*") if file.name.isdigit())
+    latest = max(numbers, default=None)
+    planned = checkpoint / "offsets" / str(latest)
+    return {} if latest is None or not planned.exists() else _offsets(planned)
+
+
+def clear_unused_log(checkpoint: Path) -> None:
+    """Remove the files of a run that ended before its first batch was planned.
+
+    If half a file is left in the log of offsets, Spark refuses the checkpoint for ever.
+    """
+    offsets = checkpoint / "offsets"
+    if offsets.exists() and not planned_batches(checkpoint):
+        for file in offsets.iterdir():
+            file.unlink()
+
+
+def _offsets(planned: Path) -> dict[str, dict[int, int]]:
+    found: dict[str, dict[int, int]] = {}
+    for line in planned.read_text().splitlines()[2:]:
+        for topic, offsets in json.loads(line).items() if line.startswith("{") else ():
+            if isinstance(offsets, Mapping):  # of a topic, not of the source of the backlog status
+                found[topic] = {int(number): offset for number, offset in offsets.items()}
+    return found
