@@ -1,12 +1,12 @@
-"""Connectors: where does a flow read from and write to?
+"""Connectors: the sources and sinks of a flow, as plain descriptions.
 
-Plain descriptions; nothing here opens a file or a socket. Relative paths are taken from the
-setting ``data.dir``, broker addresses from ``kafka.bootstrap.servers``.
+Nothing here opens a file or a socket. Relative paths are resolved with the setting ``data.dir``; the default
+broker is the setting ``kafka.bootstrap.servers``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Literal, get_args
@@ -31,13 +31,13 @@ __all__ = [
 ]
 
 Position = Literal["earliest", "latest"] | datetime | Mapping[int, int]
-"""A place in a topic: an end of it, a time (with its zone), or an offset per partition."""
+"""A position in a topic: its beginning or end, a time with its zone, or an offset per partition."""
 
 Elements = Literal["plain", "tagged", "value-only", "auto"]
-"""What a topic carries beside the values themselves; see `KafkaTopic`."""
+"""What a topic carries with its values; see `KafkaTopic`."""
 
 ADDED_LATER = {"fingerprint": "unless default"}
-"""Metadata of a field that older results know nothing of: left at its default it changes no fingerprint."""
+"""Metadata of a field that was added later: with its default value it does not change a fingerprint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class Csv:
         path: File or folder.
         schema: The columns in the file's order, as Spark DDL; needed to read, not to write.
         header: The first line of each file holds the names.
-        delimiter: What stands between two fields.
+        delimiter: The separator of fields.
         options: Further options of Spark's CSV reader or writer, for instance ``timestampFormat``.
     """
 
@@ -93,45 +93,43 @@ class Json:
 
 @dataclass(frozen=True, slots=True)
 class KafkaTopic:
-    """A Kafka topic. Unbounded, unless ``until`` says where it ends.
+    """A Kafka topic. Unbounded, unless ``until`` is given.
 
     A record that does not fit format and schema (not JSON, a field of another type, a ``NOT NULL``
-    field without value) goes to the topic ``<name>.dead-letter`` with its bytes and coordinates.
+    field without value) is written to the topic ``<name>.dead-letter`` with its bytes and coordinates.
 
     Args:
         name: The topic.
         schema: The fields of a value, as Spark DDL; needed to read, and to write other formats than JSON.
-        start: Where a first run begins; later runs of a stream go on where it stopped.
+        start: Where the first run begins; later runs of a stream continue where it stopped.
         until: Where reading ends, which makes the topic a bounded source. ``"latest"`` is the end
-            as it is when the stage starts.
-        key: Sinks only: the columns of the Kafka key. Default: the key of what is written, if any.
-        partitions: Create the topic with this many partitions where it does not exist. A sink is
-            always created; a source only if this is given.
-        servers: ``host:port[,host:port]`` of its broker, where it is not the setting's.
+            at the start of the stage.
+        key: Sinks only: the columns of the Kafka key. Default: the key of the stream, if any.
+        partitions: Create a missing topic with this many partitions. A sink is always created; a source
+            only if this is given.
+        servers: ``host:port[,host:port]`` of its broker. Default: the setting.
         on_error: ``"dead-letter"``, or ``"fail"`` to stop at the first bad record.
         event_time: Sources only: column or Spark SQL expression of a record's timestamp, BIGINT
-            milliseconds since 1970 or TIMESTAMP. Default: the timestamp that Kafka keeps.
-        watermark: Sources only: how far the records move event time; see `flowcore.watermarks`. Where
-            the topic is bounded, only the end of the input moves it.
-        elements: What travels beside the values. ``"plain"``: nothing, a value is a JSON object.
-            ``"tagged"``: timestamps and watermarks, in front of the value or in headers, for another
+            milliseconds since 1970 or TIMESTAMP. Default: Kafka's timestamp.
+        watermark: Sources only: how records advance event time; see `flowcore.watermarks`. If the topic is
+            bounded, only the end of the input advances it.
+        elements: What the topic carries with its values. ``"plain"``: nothing, a value is a JSON object.
+            ``"tagged"``: timestamps and watermarks, before the value or in headers, for another
             flow to read. ``"value-only"``: stream elements of which only the values are written, byte
             for byte as ``"plain"``; a watermark that would have to be written is an error. ``"auto"``,
-            sinks only: tagged or value-only, as the plan finds that the flow needs timestamps or not.
-        headers: Of tagged elements, put tag and timestamp into Kafka headers, so that readers that know
-            nothing of them find the value as it is.
-        flushed: Sources only: whoever writes the topic holds results back, and lets them go once in this time
-            (a flush interval). What is held back behind it then leaves right after them, and not an interval
-            later.
-        format: What a value looks like in bytes: ``json``, ``avro``, ``avro-confluent``, ``fixed``,
+            sinks only: tagged if the flow needs timestamps, else value-only; the plan decides.
+        headers: Write tag and timestamp of tagged elements to Kafka headers, so that other readers find the
+            value unchanged.
+        flushed: Sources only: the flush interval of the flow that writes the topic. Downstream buffers are
+            then flushed right after its records arrive, and not an interval later.
+        format: The encoding of a value: ``json``, ``avro``, ``avro-confluent``, ``fixed``,
             ``protobuf``, ``raw``, or one that you `flowcore.serializers.formats.register`.
-        format_options: What the format takes beside columns: ``schema`` and ``schema_id`` for Avro,
-            ``message`` for Protobuf.
+        format_options: ``schema`` and ``schema_id`` for Avro, ``message`` for Protobuf.
 
     Raises:
         ConfigurationError: The name is empty, ``start`` is after the end, a time has no zone, the
-            watermark is no strategy, or headers are asked for where there is nothing to put in them.
-        FormatError: The format is unknown, takes other options, or does not hold a column.
+            watermark is not a strategy, or headers are set for elements without tags.
+        FormatError: The format is unknown, does not accept the options, or cannot hold a column.
     """
 
     name: str
@@ -151,46 +149,36 @@ class KafkaTopic:
     format_options: Mapping[str, Any] = field(default_factory=dict, hash=False, metadata=ADDED_LATER)
 
     def __post_init__(self) -> None:
-        if not self.name:
-            msg = "KafkaTopic name='' names no topic; pass the topic's name"
-            raise ConfigurationError(msg)
-        if self.on_error not in ("dead-letter", "fail"):
-            msg = f"on_error={self.on_error!r} of topic {self.name!r} is not 'dead-letter' or 'fail'"
-            raise ConfigurationError(msg)
-        for what, place in (("start", self.start), ("until", self.until)):
-            _check_position(self.name, what, place)
-        if self.until == "earliest":
-            msg = f"until='earliest' of topic {self.name!r} ends before its first record; pass 'latest'"
-            raise ConfigurationError(msg)
-        _check_elements(self)
-        _check_flushed(self)
+        problem = next(_problems(self), None)
+        if problem is not None:
+            raise ConfigurationError(problem)
         check_format(self)
 
     @property
     def dead_letter(self) -> str:
-        """The topic that takes its bad records."""
+        """The topic of its bad records."""
         return f"{self.name}.dead-letter"
 
     @property
     def events(self) -> str:
-        """The companion topic: what travels beside its records, such as latency markers."""
+        """The companion topic of events such as latency markers."""
         return f"{self.name}.events"
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """A bounded source made by a function; see `from_frame`."""
+    """A bounded source that a function makes; see `from_frame`."""
 
     function: Callable[..., Any]
     schema: Schema | str
 
 
 def from_frame(function: Callable[..., Any], schema: Schema | str) -> Frame:
-    """A bounded source from any function that takes a SparkSession and returns a DataFrame.
+    """Make a bounded source of any function from a SparkSession to a DataFrame.
 
     Args:
         function: ``spark -> DataFrame``; called when the stage runs, not when it is declared.
-        schema: The columns the frame will have, as Spark DDL; checked when it runs.
+        schema: The columns of the frame, as Spark DDL; checked when it runs.
     """
     return Frame(function, schema)
 
@@ -199,51 +187,51 @@ Source = Parquet | Csv | Json | KafkaTopic | Frame
 Sink = Parquet | Csv | Json | KafkaTopic
 
 
-def _check_elements(topic: KafkaTopic) -> None:
-    given: object = topic.watermark
-    if given is not None and not isinstance(given, WatermarkStrategy):
-        msg = (
-            f"watermark={given!r} of topic {topic.name!r} is no strategy: event time would stand still; pass "
-            "for instance bounded_out_of_orderness(timedelta(seconds=4))"
+def _problems(topic: KafkaTopic) -> Iterator[str]:
+    """What is wrong with the settings of a topic."""
+    of_topic = f"of topic {topic.name!r}"
+    watermark: object = topic.watermark
+    flushed: object = topic.flushed
+    if not topic.name:
+        yield "KafkaTopic name='' names no topic; pass the topic's name"
+    if topic.on_error not in ("dead-letter", "fail"):
+        yield f"on_error={topic.on_error!r} {of_topic} is not 'dead-letter' or 'fail'"
+    yield from _position_problems(of_topic, "start", topic.start)
+    yield from _position_problems(of_topic, "until", topic.until)
+    if topic.until == "earliest":
+        yield f"until='earliest' {of_topic} ends before its first record; pass 'latest'"
+    if watermark is not None and not isinstance(watermark, WatermarkStrategy):
+        yield (
+            f"watermark={watermark!r} {of_topic} is not a strategy: event time would not advance; pass for "
+            "instance bounded_out_of_orderness(timedelta(seconds=4))"
         )
-    elif topic.elements not in get_args(Elements):
-        msg = (
-            f"elements={topic.elements!r} of topic {topic.name!r} is none of {', '.join(get_args(Elements))}"
+    if topic.elements not in get_args(Elements):
+        yield f"elements={topic.elements!r} {of_topic} is not one of {', '.join(get_args(Elements))}"
+    if topic.headers and topic.elements in ("plain", "value-only"):
+        yield (
+            f"headers=True {of_topic} with elements={topic.elements!r}: there is neither tag nor timestamp "
+            "to write to headers; pass elements='tagged', or leave headers out"
         )
-    elif topic.headers and topic.elements in ("plain", "value-only"):
-        msg = (
-            f"headers=True of topic {topic.name!r} with elements={topic.elements!r}: there is neither tag "
-            "nor timestamp to put into headers; pass elements='tagged', or leave headers out"
+    if flushed is not None and (not isinstance(flushed, timedelta) or flushed <= timedelta(0)):
+        yield (
+            f"flushed={flushed!r} {of_topic} is not a time between two flushes of its writer; pass for "
+            "instance timedelta(minutes=2), or leave it out"
         )
-    else:
-        return
-    raise ConfigurationError(msg)
 
 
-def _check_flushed(topic: KafkaTopic) -> None:
-    length: object = topic.flushed
-    if length is not None and (not isinstance(length, timedelta) or length <= timedelta(0)):
-        msg = (
-            f"flushed={length!r} of topic {topic.name!r} is no time between two flushes of its writer; pass "
-            "for instance timedelta(minutes=2), or leave it out"
-        )
-        raise ConfigurationError(msg)
-
-
-def _check_position(topic: str, what: str, place: object) -> None:
+def _position_problems(of_topic: str, what: str, place: object) -> Iterator[str]:
     match place:
         case None | "earliest" | "latest" | Mapping():
             return
         case datetime() if place.tzinfo is not None:
             return
         case datetime():
-            msg = (
-                f"{what}={place} of topic {topic!r} has no time zone: it would mean another moment on "
-                "another machine; pass datetime(..., tzinfo=UTC)"
+            yield (
+                f"{what}={place} {of_topic} has no time zone: it would mean another moment on another "
+                "machine; pass datetime(..., tzinfo=UTC)"
             )
         case _:
-            msg = (
-                f"{what}={place!r} of topic {topic!r} is not a place in a topic; pass 'earliest', "
-                "'latest', a datetime with its zone, or {partition: offset}"
+            yield (
+                f"{what}={place!r} {of_topic} is not a position in a topic; pass 'earliest', 'latest', a "
+                "datetime with its zone, or {partition: offset}"
             )
-    raise ConfigurationError(msg)

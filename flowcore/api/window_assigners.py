@@ -1,6 +1,6 @@
-"""Windows as a user declares them: which windows does a record belong to?
+"""Windows as a user declares them.
 
-Lengths are seconds or a `timedelta`; the pure assigners behind them (`flowcore.windows`) count milliseconds.
+Lengths are seconds or a `timedelta`; the assigners of `flowcore.windows` that they make use milliseconds.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Length = float | timedelta
 """A length of time: seconds, or a `timedelta`; whole milliseconds."""
 
 GAP_COLUMN = "_flowcore_gap_ms"
-"""The column in which the gap of a session is, where it is an expression."""
+"""The column with the gap of a session that is an expression."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Tumbling:
             at 23:00 UTC.
 
     Raises:
-        InvalidWindowError: A length is not positive, or no whole number of milliseconds.
+        InvalidWindowError: A length is not positive, or not a whole number of milliseconds.
     """
 
     seconds: Length
@@ -63,7 +63,7 @@ class Tumbling:
         self.assigner()
 
     def assigner(self) -> WindowAssigner:
-        """The same in milliseconds."""
+        """The assigner, in milliseconds."""
         return TumblingWindows(whole_ms("seconds", self.seconds), whole_ms("offset", self.offset))
 
 
@@ -88,7 +88,7 @@ class Sliding:
         self.assigner()
 
     def assigner(self) -> WindowAssigner:
-        """The same in milliseconds."""
+        """The assigner, in milliseconds."""
         return SlidingWindows(
             whole_ms("seconds", self.seconds), whole_ms("slide", self.slide), whole_ms("offset", self.offset)
         )
@@ -96,12 +96,12 @@ class Sliding:
 
 @dataclass(frozen=True, slots=True)
 class GapColumn:
-    """The gap of a record is in one of its columns, in milliseconds."""
+    """A gap that each record has in a column, in milliseconds."""
 
     column: str
 
     def __call__(self, key: Any, value: Mapping[str, Any]) -> int:
-        """The gap of one record."""
+        """Read the gap of one record."""
         gap_ms = value[self.column]
         if gap_ms is None:
             msg = (
@@ -114,14 +114,14 @@ class GapColumn:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """Stretches of activity, which end once a key has had no record for a gap; touching ones merge.
+    """Periods of activity that end when a key has had no record for a gap; touching ones merge.
 
     Args:
         gap: The same for all (a length, > 0), or each record's own in milliseconds, zero or more: a Spark
             SQL expression over the input's columns, or a Python function ``(key, record) -> milliseconds``.
 
     Raises:
-        InvalidWindowError: It is none of these.
+        InvalidWindowError: The gap is none of these.
     """
 
     gap: Length | str | Callable[[Any, Mapping[str, Any]], int]
@@ -133,7 +133,7 @@ class Session:
         self.assigner()
 
     def assigner(self) -> WindowAssigner:
-        """The same in milliseconds."""
+        """The assigner, in milliseconds."""
         if isinstance(self.gap, str):
             return DynamicSessionWindows(GapColumn(GAP_COLUMN))
         if callable(self.gap):
@@ -143,48 +143,48 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class Global:
-    """One window a key, which never ends: it emits when its trigger says so."""
+    """One window per key, which never ends: it emits when its trigger fires."""
 
     def assigner(self) -> WindowAssigner:
-        """The same."""
+        """The assigner."""
         return GlobalWindows()
 
 
 @dataclass(frozen=True, slots=True)
 class EndOfStream:
-    """One window a key, which emits when the input has ended; the input must be bounded."""
+    """One window per key, which emits when the input has ended; the input must be bounded."""
 
     def assigner(self) -> WindowAssigner:
-        """The same."""
+        """The assigner."""
         return EndOfStreamWindows()
 
 
 WindowDeclaration = Tumbling | Sliding | Session | Global | EndOfStream | WindowAssigner
-"""What `Stream.window` takes; the last is one of your own, in milliseconds."""
+"""The windows of `Stream.window`; a `WindowAssigner` is your own, in milliseconds."""
 
 
 def build_assigner(windows: WindowDeclaration, operator: str) -> WindowAssigner:
-    """The assigner that was declared.
+    """Build the assigner of declared windows.
 
     Raises:
-        InvalidWindowError: It is none.
+        InvalidWindowError: They are not windows.
     """
     if isinstance(windows, (Tumbling, Sliding, Session, Global, EndOfStream)):
         return windows.assigner()
     if not isinstance(windows, type) and callable(getattr(windows, "assign", None)):
         return windows
     msg = (
-        f"operator {operator!r}: {windows!r} does not say which windows a record belongs to: there would be "
+        f"operator {operator!r}: {windows!r} does not assign windows to a record: there would be "
         "none; pass Tumbling(10), Sliding(10, slide=1), Session(gap=30), Global() or EndOfStream()"
     )
     raise InvalidWindowError(msg)
 
 
 def whole_ms(name: str, length: Length) -> int:
-    """A length in milliseconds.
+    """Convert a length to milliseconds.
 
     Raises:
-        InvalidWindowError: It is no length, or not a whole number of milliseconds.
+        InvalidWindowError: It is not a length, or not a whole number of milliseconds.
 
     >>> whole_ms("seconds", 0.5), whole_ms("gap", timedelta(minutes=1))
     (500, 60000)
@@ -196,7 +196,7 @@ def whole_ms(name: str, length: Length) -> int:
         found = None
     if found is None or found % MILLISECOND:
         msg = (
-            f"{name}={length!r} is not a number of whole milliseconds: event time has no smaller unit; pass "
+            f"{name}={length!r} is not a whole number of milliseconds: event time has no smaller unit; pass "
             "seconds, or for instance timedelta(minutes=5)"
         )
         raise InvalidWindowError(msg)

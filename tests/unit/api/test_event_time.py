@@ -98,10 +98,10 @@ def test_source_that_says_nothing_has_kafkas_own_time() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"watermark": "monotonous"}, "watermark='monotonous' of topic 'bids' is no strategy"),
+        ({"watermark": "monotonous"}, "watermark='monotonous' of topic 'bids' is not a strategy"),
         (
             {"elements": "values"},
-            "elements='values' of topic 'bids' is none of plain, tagged, value-only, auto",
+            "elements='values' of topic 'bids' is not one of plain, tagged, value-only, auto",
         ),
         ({"headers": True}, "headers=True of topic 'bids' with elements='plain': there is neither tag"),
         ({"headers": True, "elements": "value-only"}, "there is neither tag nor timestamp"),

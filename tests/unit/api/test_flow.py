@@ -274,8 +274,8 @@ def test_flow_source_is_bounded(source: Parquet) -> None:
         ({"until": "earliest"}, "ends before its first record"),
         ({"start": datetime(2026, 1, 1)}, "start=2026-01-01 00:00:00 of topic 'bids' has no time zone"),  # noqa: DTZ001 - the mistake
         ({"until": datetime(2026, 1, 1)}, "until=.*has no time zone"),  # noqa: DTZ001 - the mistake
-        ({"start": "beginning"}, "start='beginning' of topic 'bids' is not a place"),
-        ({"until": 5}, "until=5 of topic 'bids' is not a place"),
+        ({"start": "beginning"}, "start='beginning' of topic 'bids' is not a position"),
+        ({"until": 5}, "until=5 of topic 'bids' is not a position"),
         ({"on_error": "ignore"}, "on_error='ignore' of topic 'bids'"),
     ],
 )  # fmt: skip

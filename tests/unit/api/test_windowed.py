@@ -137,7 +137,7 @@ def test_assigner_of_ones_own_can_be_given() -> None:
     assert _window(
         _bids().window(TumblingWindows(7)).aggregate(n="count(*)")
     ).config.assigner == TumblingWindows(7)
-    with pytest.raises(InvalidWindowError, match="does not say which windows a record belongs to"):
+    with pytest.raises(InvalidWindowError, match="does not assign windows to a record"):
         _bids().window(Tumbling)  # type: ignore[arg-type]
 
 

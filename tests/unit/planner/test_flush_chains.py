@@ -146,6 +146,6 @@ def test_slice_knows_no_chain() -> None:
 def test_flushed_is_a_time_between_two_flushes(wrong: timedelta) -> None:
     """None would be no flush."""
     with pytest.raises(
-        ConfigurationError, match=r"flushed=.* of topic 'rows' is no time between two flushes"
+        ConfigurationError, match=r"flushed=.* of topic 'rows' is not a time between two flushes"
     ):
         _topic("rows", flushed=wrong)
