@@ -16,7 +16,7 @@ from sqlglot.optimizer.qualify import qualify
 
 from flowcore.api.checks import parse_row, refuse
 from flowcore.api.expressions import Expression
-from flowcore.api.operators import Read, topic_of
+from flowcore.api.operators import Read
 from flowcore.api.schema import Schema
 from flowcore.watermarks.strategies import Periodic, Punctuated
 
@@ -30,7 +30,7 @@ _CONDITIONS = {_Type.BOOLEAN, _Type.UNKNOWN}
 
 def event_time_expression(read: Read) -> Expression | None:
     """The expression for a record's timestamp: BIGINT milliseconds or TIMESTAMP; None for Kafka's own."""
-    topic = topic_of(read)
+    topic = read.topic
     text = topic.event_time if topic else None
     return None if text is None else parse_row(read, read.name, text)
 
@@ -69,7 +69,7 @@ def require_event_time(read: Read) -> None:
 
 
 def _generator_expression(read: Read, kind: type[Punctuated | Periodic]) -> Expression | None:
-    topic = topic_of(read)
+    topic = read.topic
     generator = topic.watermark.generator if topic and topic.watermark else None
     return parse_row(read, read.name, generator.expression) if isinstance(generator, kind) else None
 

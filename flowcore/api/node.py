@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields
 from typing import ClassVar
 
 from flowcore.api.attributes import OperatorAttributes
+from flowcore.api.connectors import KafkaTopic
 from flowcore.api.decisions import Decision, Obstacle
 from flowcore.api.lineage import Origins, trace_each
 
@@ -76,6 +77,11 @@ class Operator:
     updating: bool = False
     declared_attributes: Mapping[str, bool] = field(default_factory=dict)
     flush_ms: int | None = None
+
+    @property
+    def topic(self) -> KafkaTopic | None:
+        """The Kafka topic that a source reads or a sink writes, None for anything else."""
+        return None
 
     def attributes(self) -> OperatorAttributes:
         """What it promises: what was declared, else what follows from the operator, else the safe default."""

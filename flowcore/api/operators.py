@@ -49,7 +49,6 @@ __all__ = [
     "Window",
     "WithColumns",
     "Write",
-    "topic_of",
     "upstream",
 ]
 
@@ -66,9 +65,13 @@ class Read(Operator):
     source: Source
     schema: Schema
 
+    @property
+    def topic(self) -> KafkaTopic | None:
+        return self.source if isinstance(self.source, KafkaTopic) else None
+
     def describe(self) -> str:
         text = f"read {_connector_text(self.source)}"
-        topic = topic_of(self)
+        topic = self.topic
         if topic is None or (topic.event_time is None and topic.watermark is None):
             return text
         watermarks = f", {topic.watermark}" if topic.watermark else ""
@@ -78,7 +81,7 @@ class Read(Operator):
         return {column.lower(): frozenset({(self.name, column)}) for column in self.columns}
 
     def compiled(self) -> Decision:
-        return _format_compiled(topic_of(self)) or Operator.compiled(self)
+        return _format_compiled(self.topic) or Operator.compiled(self)
 
     def realtime_obstacles(self) -> Iterator[Obstacle]:
         return _connector_obstacles(self)
@@ -93,6 +96,10 @@ class Write(Operator):
 
     sink: Sink
 
+    @property
+    def topic(self) -> KafkaTopic | None:
+        return self.sink if isinstance(self.sink, KafkaTopic) else None
+
     def describe(self) -> str:
         key = f", key {', '.join(self.key) or 'constant'}" if self.key is not None else ""
         return f"write {_connector_text(self.sink)}{key}"
@@ -101,7 +108,7 @@ class Write(Operator):
         return self.inputs[0].columns
 
     def compiled(self) -> Decision:
-        return _format_compiled(topic_of(self)) or Operator.compiled(self)
+        return _format_compiled(self.topic) or Operator.compiled(self)
 
     def emission(self) -> Decision:
         return Decision("none", ("it is a sink",))
@@ -349,15 +356,6 @@ def upstream(*ends: Operator) -> Iterator[Operator]:
     return visit(ends)
 
 
-def topic_of(operator: Operator) -> KafkaTopic | None:
-    """The topic that a source or sink is, None for anything else."""
-    match operator:
-        case Read(source=KafkaTopic() as topic) | Write(sink=KafkaTopic() as topic):
-            return topic
-        case _:
-            return None
-
-
 def _connector_text(connector: Source | Sink) -> str:
     name = next(
         (found for each in ("name", "path", "function") if (found := getattr(connector, each, None))),
@@ -367,7 +365,7 @@ def _connector_text(connector: Source | Sink) -> str:
 
 
 def _connector_obstacles(node: Read | Write) -> Iterator[Obstacle]:
-    topic = topic_of(node)
+    topic = node.topic
     if topic is None:
         yield Obstacle(f"{node.name} is not a Kafka topic", f"let {node.name} be a KafkaTopic")
     elif runs_in_python(topic):

@@ -10,7 +10,7 @@ from typing import Any
 from flowcore.api.checks import refuse
 from flowcore.api.expressions import Expression
 from flowcore.api.functions import require_function
-from flowcore.api.operators import Operator, Read, topic_of, upstream
+from flowcore.api.operators import Operator, Read, upstream
 from flowcore.api.window_assigners import GapColumn
 from flowcore.process import KeyedProcessFunction
 from flowcore.windows import (
@@ -156,7 +156,7 @@ def _require_watermarks(node: Operator, name: str) -> None:
                 f"timestamp of its own: it would belong to no window; put {name!r} before {each.name!r}, or "
                 "use time='processing'"
             )
-        topic = topic_of(each)
+        topic = each.topic
         if not isinstance(each, Read) or topic is None:
             continue
         strategy = topic.watermark

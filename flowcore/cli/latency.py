@@ -16,7 +16,6 @@ from rich.table import Table
 from rich.text import Text
 
 from flowcore.api.flow import Flow
-from flowcore.api.operators import topic_of
 from flowcore.cli.flow_argument import flow_and_settings
 from flowcore.errors import PlanError, RunError
 from flowcore.kafka.latency_collector import LatencyCollector
@@ -91,7 +90,7 @@ def _sinks_by_broker(flow: Flow, settings: Settings) -> dict[str, dict[str, str]
     """The sinks that receive markers, by broker and topic."""
     found: dict[str, dict[str, str]] = {}
     for sink in flow.sinks:
-        topic = topic_of(sink)
+        topic = sink.topic
         if topic is not None and not sink.bounded:
             found.setdefault(broker_of(topic, settings), {})[topic.name] = f"{flow.name}/{sink.name}"
     if not found:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from dagster import AssetDep, AssetKey, AssetSpec
 
 from flowcore.api.connectors import Frame, KafkaTopic
-from flowcore.api.operators import Read, Write, topic_of
+from flowcore.api.operators import Read, Write
 from flowcore.dagster.names import asset_key, asset_kind, live_key, topic_key
 from flowcore.planner.plan import Plan
 
@@ -54,7 +54,7 @@ def collect_external_assets(plan: Plan) -> tuple[ExternalAsset, ...]:
 def topics_with_dead_letters(plan: Plan) -> tuple[KafkaTopic, ...]:
     """The source topics whose bad records live queries write to a dead-letter topic."""
     sources = (source for query in (plan.live.queries if plan.live else ()) for source in query.dead_letters)
-    return tuple(dict.fromkeys(topic for source in sources if (topic := topic_of(source))))
+    return tuple(dict.fromkeys(topic for source in sources if (topic := source.topic)))
 
 
 def external_specs(external: Iterable[ExternalAsset], materialized: Iterable[AssetKey]) -> list[AssetSpec]:

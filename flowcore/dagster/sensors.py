@@ -20,7 +20,6 @@ from dagster import (
     sensor,
 )
 
-from flowcore.api.operators import topic_of
 from flowcore.dagster.attributes import Automation
 from flowcore.dagster.jobs import UNLIMITED, live_job_names, unfinished_run
 from flowcore.dagster.names import bounded_keys, identifier, op_name
@@ -146,7 +145,7 @@ def _lag(plan: Plan, progress: FlowProgress, settings: Settings) -> int:
     servers = {
         topic.name: broker_of(topic, settings)
         for source in (plan.live.sources if plan.live else ())
-        if (topic := topic_of(source))
+        if (topic := source.topic)
     }
     ends = {name: ends_of(address, [name])[name] for name, address in servers.items()}
     lags = (

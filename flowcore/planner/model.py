@@ -8,7 +8,7 @@ from typing import Literal
 
 from flowcore.api.connectors import KafkaTopic
 from flowcore.api.decisions import Decision
-from flowcore.api.operators import ChainOperator, KeyedProcess, Operator, Read, Write, topic_of
+from flowcore.api.operators import ChainOperator, KeyedProcess, Operator, Read, Write
 from flowcore.flush.config import BufferOutput
 
 __all__ = [
@@ -288,5 +288,5 @@ class PlanData:
             nodes += [*stage.sources, *stage.sinks]
         for query in self.live.queries if self.live else ():
             nodes += [*query.sources, *query.sinks]
-        pairs = ((node, topic_of(node)) for node in dict.fromkeys(nodes))
+        pairs = ((node, node.topic) for node in dict.fromkeys(nodes))
         return tuple((node, topic) for node, topic in pairs if topic is not None)

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from itertools import zip_longest
 
 from flowcore.api.node import KeptState
-from flowcore.api.operators import Operator, topic_of
+from flowcore.api.operators import Operator
 from flowcore.planner.model import LiveQuery
 
 __all__ = ["CheckpointNeeds", "derive_needs", "differences"]
@@ -45,7 +45,7 @@ _BUFFERED = "the latest output until a flush"
 
 def derive_needs(query: LiveQuery) -> CheckpointNeeds:
     """What a query needs its checkpoint to be of."""
-    topics = (topic_of(source) for source in query.sources)
+    topics = (source.topic for source in query.sources)
     states = tuple(state for node in query.operators if (state := _state(node, query)) is not None)
     told = [BACKLOG] if any(state.key_groups is not None for state in states) else []
     return CheckpointNeeds((*(topic.name for topic in topics if topic is not None), *told), states)

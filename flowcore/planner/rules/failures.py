@@ -14,7 +14,6 @@ from flowcore.api.operators import (
     PythonOperator,
     Read,
     StatefulOperator,
-    topic_of,
     upstream,
 )
 from flowcore.planner.model import BoundedStage, LiveQuery
@@ -41,7 +40,7 @@ def decide_failure(node: Operator, runs: BoundedStage | LiveQuery) -> Decision |
     if process is not None:
         return _of_key_group(node, runs, f"what {process.name} had put out for it")
     sources = [each for each in upstream(node) if isinstance(each, Read) and not each.bounded]
-    strict = [each.name for each in sources if (topic := topic_of(each)) and topic.on_error == "fail"]
+    strict = [each.name for each in sources if (topic := each.topic) and topic.on_error == "fail"]
     if len(strict) == len(sources):
         return Decision(
             "stops the query",
@@ -63,16 +62,16 @@ def select_dead_letter_sources(query: LiveQuery) -> tuple[Read, ...]:
     """The sources to whose dead letters goes what fails in the query's key groups; none if that stops it."""
     if not any(isinstance(node, StatefulOperator) for node in query.operators):
         return ()
-    if not all(topic_of(sink) for sink in query.sinks):
+    if not all(sink.topic for sink in query.sinks):
         return ()
-    return tuple(each for each in query.sources if (topic := topic_of(each)) and topic.on_error != "fail")
+    return tuple(each for each in query.sources if (topic := each.topic) and topic.on_error != "fail")
 
 
 def _of_key_group(node: Operator, query: LiveQuery, content: str) -> Decision:
     letters = select_dead_letter_sources(query)
     strict = [each.name for each in query.sources if each not in letters]
     if len(strict) == len(query.sources):
-        files = [sink.name for sink in query.sinks if topic_of(sink) is None]
+        files = [sink.name for sink in query.sinks if sink.topic is None]
         if files:
             return Decision(
                 "stops the query",

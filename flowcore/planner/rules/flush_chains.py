@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from flowcore.api.connectors import KafkaTopic
-from flowcore.api.operators import Operator, topic_of, upstream
+from flowcore.api.operators import Operator, upstream
 from flowcore.durations import MILLISECOND
 from flowcore.planner.model import LiveQuery
 
@@ -68,7 +68,7 @@ def find_flushed_topics(query: LiveQuery, arriving: Arrival | None) -> Iterator[
     read_ms = arriving.interval_ms if arriving else 0
     held = {each.operator: each.config for each in query.flushes if each.config is not None}
     for sink in query.sinks:
-        topic = topic_of(sink)
+        topic = sink.topic
         last = next((node for node in reversed(tuple(upstream(sink))) if node in held), None)
         config = held[last] if last is not None else None
         if topic is not None and config is not None and config.interval_ms:
@@ -79,7 +79,7 @@ def arrival(query: LiveQuery, known: Mapping[Place, Arrival]) -> Arrival | None:
     """What comes in all that a query reads, at the shortest interval; None if a topic fills all the time."""
     found: list[Arrival] = []
     for source in query.sources:
-        topic = topic_of(source)
+        topic = source.topic
         if topic is None:
             return None
         if topic.flushed:
@@ -96,4 +96,4 @@ def _place(topic: KafkaTopic) -> Place:
 
 
 def _topics(ends: Iterable[Operator]) -> Iterator[KafkaTopic]:
-    yield from (topic for end in ends if (topic := topic_of(end)) is not None)
+    yield from (topic for end in ends if (topic := end.topic) is not None)

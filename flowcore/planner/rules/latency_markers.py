@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from flowcore.api.decisions import Decision
-from flowcore.api.operators import Read, Write, topic_of
+from flowcore.api.operators import Read, Write
 from flowcore.durations import show_duration
 from flowcore.planner.model import LiveQuery
 from flowcore.settings import Settings
@@ -48,7 +48,7 @@ def _obstacles(query: LiveQuery) -> Iterator[tuple[str, str]]:
             )
     ends: tuple[Read | Write, ...] = (*query.sources, *query.sinks)
     for end in ends:
-        if topic_of(end) is None:
+        if end.topic is None:
             yield (
                 f"{end.name} is not a Kafka topic, and markers travel beside topics",
                 f"let {end.name} be a KafkaTopic",

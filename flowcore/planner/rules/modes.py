@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from flowcore.api.decisions import Decision, Obstacle
-from flowcore.api.operators import Operator, PythonOperator, Read, Union, Write, topic_of, upstream
+from flowcore.api.operators import Operator, PythonOperator, Read, Union, Write, upstream
 from flowcore.errors import PlanError
 from flowcore.planner.model import Mode
 from flowcore.planner.rules.timestamps import brings_watermarks
@@ -91,10 +91,10 @@ def _flushes(held: Mapping[Operator, str], requested: Mode | None) -> Iterator[O
 
 def _shared_source(union: Union) -> bool:
     reads = {node for node in upstream(union) if isinstance(node, Read) and not node.bounded}
-    topics = [(topic.servers, topic.name) for read in reads if (topic := topic_of(read))]
+    topics = [(topic.servers, topic.name) for read in reads if (topic := read.topic)]
     return len(topics) != len(set(topics))
 
 
 def _takes_watermarks(sink: Write) -> bool:
-    topic = topic_of(sink)
+    topic = sink.topic
     return topic is not None and topic.elements in ("tagged", "auto")

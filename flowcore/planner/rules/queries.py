@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from flowcore.api.decisions import Decision
-from flowcore.api.operators import Operator, PythonOperator, Read, StatefulOperator, Write, topic_of, upstream
+from flowcore.api.operators import Operator, PythonOperator, Read, StatefulOperator, Write, upstream
 from flowcore.errors import PlanError
 from flowcore.planner.model import LiveQuery, LiveStage, Mode
 from flowcore.planner.rules.flush import own_buffer, select_buffered
@@ -70,7 +70,7 @@ def _exclusive(sink: Write, held: Mapping[Operator, str]) -> tuple[Operator, ...
         )
         raise PlanError(msg)
     # Files take the records themselves; only topics can share a frame with other topics.
-    return alone if topic_of(sink) is not None else (*alone, sink)
+    return alone if sink.topic is not None else (*alone, sink)
 
 
 def _sources(sinks: Sequence[Write]) -> set[Operator]:
@@ -129,7 +129,7 @@ def _lets_pass(query: LiveQuery) -> bool:
         return False
     if any(node.takes_whole_frame or isinstance(node, PythonOperator) for node in query.operators):
         return False
-    return all(topic_of(sink) is not None for sink in query.sinks)
+    return all(sink.topic is not None for sink in query.sinks)
 
 
 def _dead_letter_query(source: Read, requested: Mode | None) -> LiveQuery:
@@ -148,5 +148,5 @@ def _dead_letter_query(source: Read, requested: Mode | None) -> LiveQuery:
 
 
 def _routes_bad_records(node: Operator) -> bool:
-    topic = topic_of(node)
+    topic = node.topic
     return isinstance(node, Read) and topic is not None and topic.on_error == "dead-letter"

@@ -15,7 +15,7 @@ from datetime import timedelta
 
 from flowcore.api.connectors import KafkaTopic
 from flowcore.api.decisions import Decision
-from flowcore.api.operators import Operator, Read, Write, topic_of, upstream
+from flowcore.api.operators import Operator, Read, Write, upstream
 from flowcore.durations import show_duration
 from flowcore.errors import PlanError
 from flowcore.planner.model import Edge, LiveQuery, PlanData
@@ -92,21 +92,21 @@ def decide_edges(sinks: Iterable[Write], settings: Settings) -> tuple[Edge, ...]
     """
     edges: list[Edge] = []
     for node in upstream(*sinks):
-        if isinstance(node, Read) and (topic := topic_of(node)):
+        if isinstance(node, Read) and (topic := node.topic):
             edges.append(Edge(topic, node, _declared(topic)))
         edges += [
             Edge(parent, node, _decided(settings, *_sources(parent)))
             for parent in node.inputs
             if parent.bounded == node.bounded
         ]
-        if isinstance(node, Write) and (topic := topic_of(node)):
+        if isinstance(node, Write) and (topic := node.topic):
             edges.append(Edge(node, topic, _written(node, topic, settings)))
     return tuple(edges)
 
 
 def brings_watermarks(operators: Iterable[Operator]) -> bool:
     """Whether a source among these operators makes watermarks of its records, or reads some."""
-    topics = filter(None, (topic_of(node) for node in operators if isinstance(node, Read)))
+    topics = filter(None, (node.topic for node in operators if isinstance(node, Read)))
     return any(
         topic.watermark.generates if topic.watermark is not None else topic.elements == "tagged"
         for topic in topics
@@ -158,7 +158,7 @@ def _asking(strategies: Mapping[str, WatermarkStrategy | None], tagged: Collecti
 def _sources(node: Operator) -> tuple[dict[str, WatermarkStrategy | None], set[str]]:
     """The strategies of the sources upstream, and which of them read tagged elements."""
     topics = {
-        read.name: topic_of(read)
+        read.name: read.topic
         for read in upstream(node)
         if isinstance(read, Read) and read.bounded == node.bounded
     }

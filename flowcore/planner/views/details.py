@@ -19,7 +19,6 @@ from flowcore.api.operators import (
     SideOutput,
     StatefulOperator,
     Write,
-    topic_of,
 )
 from flowcore.planner.model import BoundedStage, Chain, Flush, LiveQuery, PlanData
 from flowcore.planner.rules.columns import find_used_columns
@@ -156,7 +155,7 @@ def _compiled(node: Operator, chains: tuple[Chain, ...]) -> Decision:
 
 
 def _alignment(node: Operator) -> Decision | None:
-    topic = topic_of(node)
+    topic = node.topic
     strategy = topic.watermark if topic is not None else None
     if not isinstance(node, Read) or strategy is None or strategy.max_drift_ms is None:
         return None
@@ -182,7 +181,7 @@ def _edges(plan: PlanData, runs: BoundedStage | LiveQuery) -> Iterator[EdgeDetai
     used = find_used_columns(runs.operators, ends)
     elements = {(edge.sender, edge.receiver): edge.elements for edge in plan.edges}
     for node in runs.operators:
-        topic = topic_of(node)
+        topic = node.topic
         if isinstance(node, Read) and topic is not None:
             yield _outside(topic, node, elements[topic, node])
         for parent in dict.fromkeys(node.inputs):

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from flowcore.api.node import KeptState
-from flowcore.api.operators import topic_of
 from flowcore.errors import StateError
 from flowcore.planner.model import LiveQuery
 from flowcore.planner.plan import Plan
@@ -142,7 +141,7 @@ def _show(types: StateTypes) -> str:
 
 def _topic_differences(query: LiveQuery, checkpoint: Path) -> Iterator[str]:
     """The differences that show without a plan file: other topics."""
-    topics = [topic for source in query.sources if (topic := topic_of(source)) is not None]
+    topics = [topic for source in query.sources if (topic := source.topic) is not None]
     now = {topic.name for topic in topics}
     before = checkpointed_topics(checkpoint) - ({topic.events for topic in topics} - now)
     if before != now:

@@ -33,7 +33,6 @@ from flowcore.api.operators import (
     Window,
     WithColumns,
     Write,
-    topic_of,
 )
 from flowcore.errors import PlanError
 from flowcore.keyed.output_columns import RESULTS
@@ -135,7 +134,7 @@ class _Compiler:
             for branched, branch in waiting:  # a source that is read for its bad records alone
                 branched.filter(branch, "false")
                 frames.append(branched)
-        if len(self.ends) == 1 and topic_of(self.ends[0][2]) is None:
+        if len(self.ends) == 1 and self.ends[0][2].topic is None:
             branched, branch, _ = self.ends[0]
             return branched.rows_of(branch)
         outgoing = Outgoing(
@@ -324,7 +323,7 @@ class _Compiler:
 
 
 def _topic(node: Read | Write) -> KafkaTopic:
-    topic = topic_of(node)
+    topic = node.topic
     if topic is None:
         msg = f"operator {node.name!r} is no Kafka topic, and only those can be read or shared live"
         raise PlanError(msg)

@@ -25,7 +25,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from flowcore.api.operators import KeyedProcess, Operator, Read, Window, topic_of
+from flowcore.api.operators import KeyedProcess, Operator, Read, Window
 from flowcore.errors import PlanError
 from flowcore.keyed.operator import KeyGroupOperator
 from flowcore.keyed.packing import InputColumns, Packing
@@ -135,7 +135,7 @@ def counted_as(node: Operator) -> str:
 
 def goes_by_clock(query: LiveQuery) -> bool:
     """Whether windows, timers or a buffer may emit because time has passed, without any input."""
-    topics = [topic_of(source) for source in query.sources]
+    topics = [source.topic for source in query.sources]
     idle = any(topic and topic.watermark and topic.watermark.idle_after_ms for topic in topics)
     windows = [node.config for node in query.operators if isinstance(node, Window)]
     # Only a process function itself knows whether it will ask for timers of the clock.
@@ -163,7 +163,7 @@ def places(frame: DataFrame, texts: Mapping[str, str]) -> dict[str, str]:
 
 def topic_case(source: str, of: ByKey) -> str:
     """The topic of a source, by the column of its number."""
-    topics = [topic_of(each) for each in of.query.sources]
+    topics = [each.topic for each in of.query.sources]
     cases = [f"WHEN {number} THEN {literal(topic.name)}" for number, topic in enumerate(topics) if topic]
     return f"CASE {source} {' '.join(cases)} END"
 
@@ -279,7 +279,7 @@ def packed(
         functions={
             source.name: topic.watermark.generator.function
             for source in of.query.sources
-            if (topic := topic_of(source))
+            if (topic := source.topic)
             and topic.watermark
             and isinstance(topic.watermark.generator, PeriodicFunction)
         },
@@ -301,7 +301,7 @@ def records_of(frame: DataFrame, columns: Mapping[str, str]) -> pa.Schema:
 
 
 def _source(node: Read, beside: SideChannels) -> WatermarkSource:
-    topic = topic_of(node)
+    topic = node.topic
     if topic is None:
         return WatermarkSource(None, ())
     partitions = tuple(map(str, range(beside.partitions[topic.name])))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from flowcore.api.operators import topic_of
 from flowcore.keyed.dead_letters import CONTENT, OPERATOR, DeadLetters
 from flowcore.keyed.dead_letters import REASON as WHY
 from flowcore.planner.rules.failures import select_dead_letter_sources
@@ -44,7 +43,7 @@ def letter_columns(
         before: SQL text of columns that other rows have already.
         there: The columns of the rows, among them those of bad messages if any have passed by.
     """
-    first = next(topic.name for source in select_dead_letter_sources(of.query) if (topic := topic_of(source)))
+    first = next(topic.name for source in select_dead_letter_sources(of.query) if (topic := source.topic))
     name = f"coalesce({topic_case(found[OF + SOURCE], of)}, {literal(first)})"
     mine = f"{found[WHY]} IS NOT NULL"
     types = {

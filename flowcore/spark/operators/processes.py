@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
-from flowcore.api.operators import KeyedProcess, Operator, SideOutput, topic_of
+from flowcore.api.operators import KeyedProcess, Operator, SideOutput
 from flowcore.keyed.dead_letters import DEAD_LETTERS
 from flowcore.keyed.output_columns import ORDINAL as OUTPUT
 from flowcore.keyed.output_columns import RESULTS, TIMESTAMP
@@ -103,7 +103,7 @@ def processed(  # noqa: PLR0917 - what it is about, then how
         timestamp=STAMP,
         rows=rows,
         places=tuple(places),
-        topics=tuple(topic.name if (topic := topic_of(each)) else each.name for each in of.query.sources),
+        topics=tuple(topic.name if (topic := each.topic) else each.name for each in of.query.sources),
         results=arrow_schema(types_of(node.schema)),
         side_outputs={name: arrow_schema(types_of(schema)) for name, schema in node.side_outputs},
         keyed=buffer_of(node, of) is not None,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 
-from flowcore.api.operators import topic_of
 from flowcore.errors import RunError
 from flowcore.kafka.latency_collector import LatencyCollector
 from flowcore.kafka.markers import MarkerSource, ensure_companion
@@ -28,7 +27,7 @@ def prepare_topics(stage: LiveStage, settings: Settings) -> None:
         RunError: A source topic does not exist and may not be created.
     """
     for source in stage.sources:
-        topic = topic_of(source)
+        topic = source.topic
         if topic is None:
             continue
         servers = broker_of(topic, settings)
@@ -43,7 +42,7 @@ def prepare_topics(stage: LiveStage, settings: Settings) -> None:
             raise RunError(msg)
         for query in stage.queries:
             if source in query.sources:
-                for output in filter(None, map(topic_of, query.sinks)):
+                for output in filter(None, (sink.topic for sink in query.sinks)):
                     ensure_topics(broker_of(output, settings), {output.name: output.partitions or partitions})
                 if topic.on_error == "dead-letter":
                     ensure_topics(
@@ -68,8 +67,8 @@ def track_latency(
         BrokerError: A broker cannot be reached.
     """
     tracked = [query for query in side_channels if side_channels[query].has_markers]
-    sources = {topic: node for query in tracked for node in query.sources if (topic := topic_of(node))}
-    sinks = {topic: node for query in tracked for node in query.sinks if (topic := topic_of(node))}
+    sources = {topic: node for query in tracked for node in query.sources if (topic := node.topic)}
+    sinks = {topic: node for query in tracked for node in query.sinks if (topic := node.topic)}
     for topic in (*sources, *sinks):
         ensure_companion(context.servers(topic), topic.name)
     interval = context.settings.latency_interval

@@ -16,7 +16,6 @@ from pathlib import Path
 
 from pyspark.sql.streaming.query import StreamingQuery
 
-from flowcore.api.operators import topic_of
 from flowcore.errors import BrokerError
 from flowcore.latency import LatencySummary
 from flowcore.metrics.health import show_seconds
@@ -78,7 +77,7 @@ class RunMeter:
         """
         begins = {}
         with suppress(BrokerError):  # where the query begins if its checkpoint has no offsets
-            for topic in filter(None, map(topic_of, query.sources)):
+            for topic in filter(None, (source.topic for source in query.sources)):
                 begins[topic.name] = start_offsets(topic, self._context.servers(topic))
         tally = QueryTally(_now_ms(), begins | committed_offsets(checkpoint))
         meter = QueryMeter(query, tally, thresholds(self._context.settings), active)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 
 from pyspark.sql.streaming.query import StreamingQuery
 
-from flowcore.api.operators import Operator, topic_of
+from flowcore.api.operators import Operator
 from flowcore.backlog import Thresholds
 from flowcore.backlog.inputs import QueryInputs
 from flowcore.elements import MIN_TIMESTAMP_MS
@@ -80,9 +80,9 @@ class QueryMeter:
         self._busy_since: tuple[int, int] | None = None
         """The last batch before the running one, and the time at which that one was first seen."""
         self._rows_in, self._rows_out = Rate(), Rate()
-        self._sources = {topic.name: node for node in query.sources if (topic := topic_of(node))}
-        self._sinks = {topic.name for sink in query.sinks if (topic := topic_of(sink))}
-        self._dead_letters = {topic.dead_letter for node in query.dead_letters if (topic := topic_of(node))}
+        self._sources = {topic.name: node for node in query.sources if (topic := node.topic)}
+        self._sinks = {topic.name for sink in query.sinks if (topic := sink.topic)}
+        self._dead_letters = {topic.dead_letter for node in query.dead_letters if (topic := node.topic)}
 
     @property
     def mode(self) -> str | None:

@@ -14,7 +14,6 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from flowcore.api.decisions import Decision
-from flowcore.api.operators import topic_of
 from flowcore.flush.pending_watermarks import PendingWatermarks
 from flowcore.kafka.elements import ElementWriter
 from flowcore.kafka.security import spark_login
@@ -136,7 +135,7 @@ class RunningQuery:
         topics = {
             topic: side_channels.partitions[topic.name]
             for sink in side_channels.tagged_sinks
-            if (topic := topic_of(sink))
+            if (topic := sink.topic)
         }
         servers = output_servers(query, self._context.settings)
         writer = ElementWriter(servers, topics, f"{self._context.flow}/{query.name}")
@@ -184,7 +183,7 @@ class RunningQuery:
                     interval = interval or settings.auto_watermark_interval
                 milliseconds = int(interval.total_seconds() * 1000)
                 writer = writer.trigger(processingTime=f"{milliseconds} milliseconds")
-        files = [sink.sink for sink in query.sinks if topic_of(sink) is None]
+        files = [sink.sink for sink in query.sinks if sink.topic is None]
         if files:
             return start_files(files[0], writer.outputMode("append"), self._context)
         options = spark_login(output_servers(query, settings))

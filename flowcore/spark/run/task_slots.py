@@ -15,7 +15,6 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from flowcore.api.operators import topic_of
 from flowcore.errors import RunError
 from flowcore.kafka.topics import partition_counts
 from flowcore.planner.model import LiveStage
@@ -43,7 +42,7 @@ def slots_needed(plan: Plan, settings: Settings) -> int:
     for query in plan.live.queries if plan.live else ():
         partitions = 0
         for source in query.sources:
-            topic = topic_of(source)
+            topic = source.topic
             if topic is not None:
                 counts = partition_counts(broker_of(topic, settings), [topic.name])
                 partitions += counts[topic.name] or topic.partitions or 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping
 
-from flowcore.api.operators import Read, Write, topic_of
+from flowcore.api.operators import Read, Write
 from flowcore.errors import BrokerError
 from flowcore.kafka.topics import ends_of
 from flowcore.metrics.tally import TopicOffsets
@@ -35,7 +35,7 @@ class TopicEnds:
         for query in plan.live.queries if plan.live else ():
             nodes: list[Read | Write] = [*query.sources, *query.sinks]
             for node in nodes:
-                if topic := topic_of(node):
+                if topic := node.topic:
                     names = self._brokers.setdefault(broker_of(topic, context.settings), set())
                     names |= {topic.name, *([topic.dead_letter] if node in query.dead_letters else [])}
         self.ends: TopicOffsets = {}

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flowcore.api.connectors import KafkaTopic
-from flowcore.api.operators import Aggregate, Read, StatefulOperator, Write, topic_of
+from flowcore.api.operators import Aggregate, Read, StatefulOperator, Write
 from flowcore.kafka.limits import TopicLimits, topic_limits
 from flowcore.kafka.topics import partition_counts
 from flowcore.planner.model import LiveQuery
@@ -82,7 +82,7 @@ class SideChannels:
             counts = partition_counts(broker_of(topic, settings), [topic.name])
             partitions[topic.name] = counts[topic.name] or 1
         limits: dict[str, TopicLimits] = {}
-        for topic in filter(None, map(topic_of, query.sinks)):
+        for topic in filter(None, (sink.topic for sink in query.sinks)):
             limits |= topic_limits(broker_of(topic, settings), [topic.name])
         return cls(
             has_markers=tracks_latency(query, settings, checkpoint),
@@ -104,7 +104,7 @@ def tracks_latency(query: LiveQuery, settings: Settings, checkpoint: Path) -> bo
     before = checkpointed_topics(checkpoint)
     if not before:
         return wanted
-    tracked = any(topic.events in before for node in query.sources if (topic := topic_of(node)))
+    tracked = any(topic.events in before for node in query.sources if (topic := node.topic))
     aggregates = any(isinstance(node, Aggregate) for node in query.operators)
     if wanted and not tracked and (aggregates or keeps_key_groups(query)):
         _log.warning(
@@ -123,4 +123,4 @@ def keeps_key_groups(query: LiveQuery) -> bool:
 
 def _topics(query: LiveQuery) -> list[KafkaTopic | None]:
     nodes: list[Read | Write] = [*query.sources, *query.sinks]
-    return [topic_of(node) for node in nodes]
+    return [node.topic for node in nodes]

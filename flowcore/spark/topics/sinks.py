@@ -9,7 +9,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from flowcore.api.connectors import Csv, Json, KafkaTopic, Parquet, Sink
-from flowcore.api.operators import Read, Write, topic_of
+from flowcore.api.operators import Read, Write
 from flowcore.errors import PlanError
 from flowcore.kafka.elements import ELEMENT_HEADER
 from flowcore.kafka.limits import TopicLimits, topic_limits
@@ -69,8 +69,8 @@ def output_servers(query: LiveQuery, settings: Settings) -> str:
     Raises:
         PlanError: The query's sinks are on several brokers.
     """
-    written = [topic for sink in query.sinks if (topic := topic_of(sink))]
-    read = [topic for source in query.sources if (topic := topic_of(source))]
+    written = [topic for sink in query.sinks if (topic := sink.topic)]
+    read = [topic for source in query.sources if (topic := source.topic)]
     brokers = {broker_of(topic, settings) for topic in written or read[:1]}
     if len(brokers) > 1:
         msg = (

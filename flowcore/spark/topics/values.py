@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pyspark.sql import DataFrame, SparkSession
 
 from flowcore.api.connectors import KafkaTopic
-from flowcore.api.operators import Read, topic_of
+from flowcore.api.operators import Read
 from flowcore.api.value_formats import runs_in_python, value_schema
 from flowcore.errors import PlanError
 from flowcore.spark.frame.sql import literal, quote
@@ -107,7 +107,7 @@ def _sql_format(topic: KafkaTopic) -> SqlFormat:
 
 
 def _topic(read: Read) -> KafkaTopic:
-    topic = topic_of(read)
+    topic = read.topic
     if topic is None:
         msg = f"operator {read.name!r} is not a Kafka topic: its records have no payload"
         raise PlanError(msg)

@@ -20,7 +20,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from flowcore.api.event_time import marker_condition, watermark_expression
-from flowcore.api.operators import Read, topic_of
+from flowcore.api.operators import Read
 from flowcore.background import Repeating
 from flowcore.flush.pending_watermarks import PendingWatermarks
 from flowcore.kafka.elements import ElementWriter
@@ -47,7 +47,7 @@ def watermarks_of(query: LiveQuery, partitions: Mapping[str, int]) -> QueryWater
     """The watermarks of a query's sources, of which each topic has so many partitions."""
     sources: dict[str, GeneratedWatermarks | ArrivingWatermarks] = {}
     for node in query.sources:
-        topic = topic_of(node)
+        topic = node.topic
         if topic is None:
             continue
         numbers = range(partitions[topic.name])
@@ -65,7 +65,7 @@ def observation_name(node: Read) -> str:
 
 def observe_watermarks(node: Read, branch: Branch, partitions: int) -> list[Column]:
     """What each batch observes of a source: its newest timestamps, or the control elements in it."""
-    topic = topic_of(node)
+    topic = node.topic
     if topic is None or topic.watermark is None:
         fields = f"struct(partition, offset, hex({ELEMENT}) AS element, coalesce({CHANNEL}, '') AS channel)"
         return [
