@@ -1,1 +1,1 @@
-"""Dagster definitions, and the reference flow that they run."""
+"""This repository's Dagster project: definitions, the reference flow, and its event generator."""

@@ -1,4 +1,4 @@
-"""What Dagster loads: one line for each flow."""
+"""The definitions that Dagster loads, with one line for each flow."""
 
 from flowcore.dagster import definitions
 from pipelines.auctions.assets import auctions

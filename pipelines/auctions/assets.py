@@ -1,4 +1,4 @@
-"""The reference flow in Dagster: who answers for it, and what its parts are."""
+"""The reference flow's Dagster definitions, with owner, descriptions and expectations."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ auctions = flow_assets(
     owners=["team:auctions"],
     tags={"domain": "auctions"},
     descriptions={
-        "catalog": "Each auction of history with its category and, of its seller, sales and median price.",
-        "live": "Each live bid beside its auction's row of the catalog; the highest price of each auction.",
+        "catalog": "Each past auction with its category, and the sales and median price of its seller.",
+        "live": "Each live bid joined with its auction's row of the catalog; the highest bid per auction.",
     },
     expectations={
         "catalog": Expectations(

@@ -1,8 +1,8 @@
-"""Did each live bid come out, joined with the version of history that its record names?
+"""Verification that each live bid was delivered, joined with the version of history that its record names.
 
-A stream that takes over fresh results and is started again after crashes may write a bid more than once, and
-with a newer version than before; then its ``flowcore-id`` is the same, and no older version comes after a
-newer one. `verify` says what is right for one version; here every version is looked at.
+A stream that joins refreshed results and restarts after crashes may write a bid more than once, and with a
+newer version. Then the ``flowcore-id`` is the same, and no older version follows a newer one. `verify`
+computes the expected rows for each version.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any, Final
 import duckdb
 import pyarrow as pa
 
-from pipelines.auctions.messages import messages_of
+from pipelines.auctions.readers import read_messages
 from pipelines.auctions.verify import ENRICHED, compare_enriched, expected_enriched, rows_from_json
 
 if TYPE_CHECKING:
     from confluent_kafka import Message
 
-__all__ = ["DELIVERED", "Delivery", "check_delivery", "delivered"]
+__all__ = ["DELIVERED", "Delivery", "check_delivery", "read_delivered"]
 
 DELIVERED: Final = pa.schema(
     [
@@ -32,7 +32,7 @@ DELIVERED: Final = pa.schema(
         pa.field("place", pa.int64()),
     ]
 )
-"""Columns of enriched bids as they were read; ``partition`` and ``place`` (the offset) are the topic's."""
+"""Columns of enriched bids from a topic; ``place`` is the offset."""
 
 _COUNTS_SQL = """
 with written as (select d.*, v.number from delivered d left join versions v on d.version = v.version),
@@ -56,21 +56,21 @@ select (select count(distinct bid_id) from delivered) as delivered,
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """What came out of a stream, beside what was to.
+    """Comparison of a stream's output with the expected output.
 
     Args:
-        bids: Bids that were sent.
-        records: Records that came out.
-        delivered: Bids of which at least one did.
-        missing: Bids of which none did.
-        unexpected: Records of bids that nobody sent.
+        bids: Number of sent bids.
+        records: Number of output records.
+        delivered: Bids with at least one record.
+        missing: Bids without a record.
+        unexpected: Records of bids that were not sent.
         without_id: Records without a ``flowcore-id``.
-        under_several_ids: Bids that came out more than once, and not with the same id.
-        shared_ids: Ids that several bids have.
-        of_unknown_version: Records that name no version that there was.
-        stale: Records that name an older version than an earlier one of their partition.
-        wrong: Bids of which a record differs from what the version it names says.
-        by_version: Records by version, oldest first.
+        under_several_ids: Bids with several records that have different ids.
+        shared_ids: Ids of more than one bid.
+        of_unknown_version: Records with a version that never existed.
+        stale: Records with an older version than an earlier record of their partition.
+        wrong: Bids with a record that differs from the result for its version.
+        by_version: Number of records by version, oldest first.
     """
 
     bids: int
@@ -88,23 +88,23 @@ class Delivery:
 
     @property
     def repeats(self) -> int:
-        """Records beyond the first of their bid; those with the same id are what is promised."""
+        """Records beyond the first of their bid; they are allowed if they have its id."""
         return self.records - self.delivered
 
     @property
     def complete_and_right(self) -> bool:
-        """Every bid came out, right by the version it names; repeats have the id of the first."""
+        """Whether every bid was delivered with right values for its version, and repeats have one id."""
         faults = (self.missing, self.unexpected, self.wrong, self.stale, self.of_unknown_version)
         return not any((*faults, self.without_id, self.under_several_ids, self.shared_ids))
 
 
 def check_delivery(bids: pa.Table, records: pa.Table, histories: Mapping[str, Path]) -> Delivery:
-    """Compare what came out with what each version of history says.
+    """Compare output records with the expected results for each version of history.
 
     Args:
-        bids: The live bids that were sent.
-        records: What came out, in the columns of `DELIVERED`.
-        histories: By version, oldest first, the folder of the history that it was made of.
+        bids: The sent live bids.
+        records: The output, in the columns of `DELIVERED`.
+        histories: The folder of the history of each version, oldest first.
     """
     names = list(histories)
     versions = pa.table({"version": pa.array(names, pa.string()), "number": pa.array(range(len(names)))})
@@ -114,36 +114,36 @@ def check_delivery(bids: pa.Table, records: pa.Table, histories: Mapping[str, Pa
         counts = connection.sql(_COUNTS_SQL).to_arrow_table().to_pylist()[0]
         wrong, by_version = 0, {}
         for version, history in histories.items():
-            mine = _where(connection, "select * from delivered where version = $1", version)
+            records_of = _where(connection, "select * from delivered where version = $1", version)
             sent = "select * from bids semi join (from delivered where version = $1) d using (bid_id)"
             expected = expected_enriched(history, _where(connection, sent, version))
-            found = compare_enriched(expected, mine)
-            wrong, by_version[version] = wrong + found.wrong, mine.num_rows
+            found = compare_enriched(expected, records_of)
+            wrong, by_version[version] = wrong + found.wrong, records_of.num_rows
     return Delivery(
         bids=bids.num_rows, records=records.num_rows, wrong=wrong, by_version=by_version, **counts
     )
 
 
-def delivered(bootstrap_servers: str, topic: str) -> pa.Table:
-    """Read all enriched bids that are in a topic now, in the columns of `DELIVERED`.
+def read_delivered(bootstrap_servers: str, topic: str) -> pa.Table:
+    """Read all enriched bids of a topic, in the columns of `DELIVERED`.
 
     Raises:
         BrokerError: The broker cannot be reached, or has no such topic.
     """
-    chunks = [_rows(messages) for messages in messages_of(bootstrap_servers, topic)]
+    chunks = [_to_rows(messages) for messages in read_messages(bootstrap_servers, topic)]
     return pa.concat_tables(chunks) if chunks else DELIVERED.empty_table()
 
 
-def _rows(messages: list[Message]) -> pa.Table:
+def _to_rows(messages: list[Message]) -> pa.Table:
     table = rows_from_json([message.value() or b"" for message in messages], ENRICHED)
     headers: list[Mapping[str, Any]] = [dict(message.headers() or ()) for message in messages]
-    beside: dict[str, list[Any]] = {
+    more: dict[str, list[Any]] = {
         "flowcore_id": [_text(each.get("flowcore-id")) for each in headers],
         "version": [_text(each.get("flowcore-bounded-version")) for each in headers],
         "partition": [message.partition() for message in messages],
         "place": [message.offset() for message in messages],
     }
-    for name, values in beside.items():
+    for name, values in more.items():
         kind: Any = DELIVERED.field(name).type
         table = table.append_column(name, pa.array(values, kind))
     return table

@@ -1,8 +1,8 @@
-"""`deploy/demo`: the main job from nothing to a verified answer, on a broker of its own.
+"""`deploy/demo`: the reference flow from an empty folder to verified results, on its own broker.
 
-History is generated and digested by Dagster, the live query is started, bids are fed at a steady rate,
-and what comes out is compared with what DuckDB makes of the same events. Bids that are sent while
-Spark's JVM still warms up are verified like all others, but not counted in the latency.
+The demo generates the history, lets Dagster run the bounded stage, starts the live query, feeds bids at a
+steady rate, and compares the output with DuckDB's results for the same events. Bids that are sent while
+Spark's JVM warms up are verified too, but do not count for the latency.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ from flowcore.spark.run.flow import open_context
 from flowcore.spark.run.live_stage import LiveRun
 from flowcore.testing.benchmark import this_commit, this_machine
 from pipelines.auctions import verify
-from pipelines.auctions.collect import Collector, latencies_ms
 from pipelines.auctions.flow import flow
+from pipelines.auctions.readers import Collector, latencies_ms
 from pipelines.auctions.ui import serve_ui
 from pipelines.nexmark import feed, generator, history
 
 PARTITIONS = 2
 ENRICHED, HIGHEST = "enriched-bids", "highest-bids"
 CONFIG = generator.NexmarkConfig()
-WARM_MS = 20.0  # the stream is warm when nearly every bid of the last seconds was faster
+WARM_MS = 20.0  # the stream is warm if 99 % of the last seconds' bids were faster
 WARM_WINDOW_US = 5_000_000
 LONGEST_WARM_UP_S = 90.0
 LONGEST_WAIT_S = 60.0
@@ -58,7 +58,7 @@ QUIET_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Fed:
-    """What was sent: how many bids, how long the stream warmed up, and from when latency counts."""
+    """Number of sent bids, duration of the warm-up, and start of the latency measurement."""
 
     bids: int
     warm_up_s: float
@@ -66,13 +66,13 @@ class Fed:
 
 
 @click.command()
-@click.option("--seconds", default=60.0, show_default=True, help="How long bids are fed and measured.")
+@click.option("--seconds", default=60.0, show_default=True, help="Duration of the measurement.")
 @click.option("--rate", default=1_000.0, show_default=True, help="Bids a second.")
-@click.option("--history-events", default=500_000, show_default=True, help="Events of history.")
+@click.option("--history-events", default=500_000, show_default=True, help="Number of events in the history.")
 @click.option("--report", type=click.Path(path_type=Path), metavar="FILE", help="Write the report as JSON.")
-@click.option("--ui", is_flag=True, help="Leave the Dagster UI and the stream running until Ctrl-C.")
+@click.option("--ui", is_flag=True, help="Keep the Dagster UI and the stream running until Ctrl-C.")
 def main(seconds: float, rate: float, history_events: int, report: Path | None, *, ui: bool) -> None:
-    """Run the reference flow end to end on a real broker, and verify every record of the answer.
+    """Run the reference flow end to end on a Kafka broker, and verify every record of the output.
 
     \b
     Examples:
@@ -80,7 +80,7 @@ def main(seconds: float, rate: float, history_events: int, report: Path | None, 
       deploy/demo --seconds 30 --report report.json
       deploy/demo --ui
 
-    Exit code 1 if anything is lost or wrong.
+    The exit code is 1 if a record is lost or wrong.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     console = Console()
@@ -158,10 +158,10 @@ def _history(progress: Progress, folder: Path, events: int) -> None:
 
 
 def _bounded_stage(progress: Progress) -> float:
-    """Seconds that Dagster took to run the bounded stage, Spark's start included."""
+    """Run the bounded stage with Dagster; the seconds that it took, with Spark's start."""
     began = time.monotonic()
     with _waiting(progress, "bounded stage, by Dagster"):
-        from pipelines.definitions import defs  # noqa: PLC0415 - a second of imports, shown as progress
+        from pipelines.definitions import defs  # noqa: PLC0415 - importing takes a second, which the progress shows
 
         quiet = {"loggers": {"console": {"config": {"log_level": "ERROR"}}}}
         job = defs.resolve_job_def("auctions_history")
@@ -182,7 +182,7 @@ def _feed(
     start: Callable[[threading.Event], feed.FeedReport],
     seconds: float,
 ) -> Fed:
-    """Feed bids until the stream is warm, and then for so many seconds."""
+    """Feed bids until the stream is warm, and then for the given seconds."""
     stop = threading.Event()
     with ThreadPoolExecutor(1) as pool:
         feeding = pool.submit(start, stop)
@@ -205,9 +205,9 @@ def _feed(
 
 
 def _pause(run: LiveRun, feeding: Future[feed.FeedReport]) -> None:
-    """A moment; raises if a query or the feed has failed."""
+    """Wait half a second; raises if a query or the feed has failed."""
     if run.wait(0.5):
-        msg = "the live queries ended by themselves, with bids still to come: nothing more would be joined"
+        msg = "the live queries ended while bids were fed: further bids would not be joined"
         raise RunError(msg)
     if feeding.done():
         feeding.result()
@@ -223,7 +223,7 @@ def _warm(collector: Collector) -> bool:
 
 
 def _wait_for_output(progress: Progress, collector: Collector, run: LiveRun, bids: int) -> None:
-    """Until every bid came out and the highest prices have come to rest, or for a minute."""
+    """Wait until every bid has an output and the highest prices do not change, at most a minute."""
     step = progress.add_task("read the results back", total=bids)
     end = time.monotonic() + LONGEST_WAIT_S
     seen, quiet_since = -1, time.monotonic()
@@ -253,7 +253,7 @@ def _table(found: Mapping[str, Any]) -> Table:
     table.add_row("mode", ", ".join(f"{name}: {mode}" for name, mode in found["modes"].items()))
     shown = (f"{name} {value}" for name, value in found["latency_ms"].items())
     table.add_row("end-to-end latency, ms", ", ".join(shown))
-    table.add_row("answer", "complete and right" if found["ok"] else "[red]LOST OR WRONG RECORDS[/]")
+    table.add_row("results", "complete and right" if found["ok"] else "[red]LOST OR WRONG RECORDS[/]")
     return table
 
 
@@ -265,7 +265,7 @@ def _progress() -> Progress:
 
 @contextmanager
 def _waiting(progress: Progress, what: str) -> Iterator[None]:
-    """A step of unknown length."""
+    """A progress step of unknown duration."""
     step = progress.add_task(what, total=None)
     yield
     progress.update(step, total=1, completed=1)
@@ -273,7 +273,7 @@ def _waiting(progress: Progress, what: str) -> Iterator[None]:
 
 @contextmanager
 def _folder() -> Iterator[Path]:
-    """A folder for everything the demo writes, gone at its end; settings and Dagster point into it."""
+    """A temporary folder for all files of the demo, with a Dagster home."""
     folder = Path(tempfile.mkdtemp(prefix="flowcore-demo-"))
     try:
         home = folder / "dagster"

@@ -1,4 +1,4 @@
-"""The reference flow: live bids of an online auction, beside what history tells of their seller."""
+"""The reference flow: live bids of an online auction, joined with the sales history of their seller."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LIVE_BID = f"{PAST_BID}, sent_us BIGINT"
 
 flow = Flow("auctions")
 
-# History is bounded: its result is right at its end, and not before.
+# The history is bounded: its result is complete when all of it was read.
 auctions = flow.read("auctions", Parquet("history/auctions", schema=AUCTION))
 past_bids = flow.read("past_bids", Parquet("history/bids", schema=PAST_BID))
 
@@ -24,7 +24,7 @@ catalog = auctions.join(sellers, on="seller").select(
     "auction_id", "category", "seller", "sold", "median", name="catalog"
 )
 
-# The stream is not: each bid goes out as it comes in.
+# The stream is unbounded: each bid is emitted at once.
 bids = flow.read("bids", KafkaTopic("bids", schema=LIVE_BID))
 enriched = bids.join(catalog, on="auction_id", how="left").select(
     "bid_id", "auction_id", "bidder", "price", "category", "seller", "sold",

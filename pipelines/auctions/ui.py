@@ -1,4 +1,4 @@
-"""The Dagster UI beside a running stream, for as long as a person looks at it."""
+"""The Dagster UI with a running stream, for a demonstration."""
 
 from __future__ import annotations
 
@@ -27,25 +27,18 @@ ENDED = {DagsterRunStatus.CANCELED, DagsterRunStatus.FAILURE, DagsterRunStatus.S
 
 @contextmanager
 def serve_ui(console: Console) -> Iterator[None]:
-    """Start `dagster dev`, launch the live run as the UI does, and end both at the end.
+    """Start `dagster dev`, launch the live run through its API, and stop both at the end.
 
     Raises:
         RunError: The UI did not start.
     """
     port = free_port()
-    command = [
-        sys.executable,
-        "-m",
-        "dagster",
-        "dev",
-        "-w",
-        str(CHECKOUT / "workspace.yaml"),
-        "-p",
-        str(port),
-    ]
-    # In a session of its own: Ctrl-C is for this process, which ends the run before the servers.
+    command = [sys.executable, "-m", "dagster", "dev", "-w", str(CHECKOUT / "workspace.yaml")]
+    # A new session: Ctrl-C reaches only this process, which ends the run before the servers.
     server = subprocess.Popen(  # noqa: S603 - our own interpreter
-        [*command, "-h", "127.0.0.1", "--log-level", "error"], cwd=CHECKOUT, start_new_session=True
+        [*command, "-h", "127.0.0.1", "-p", str(port), "--log-level", "error"],
+        cwd=CHECKOUT,
+        start_new_session=True,
     )
     try:
         with console.status("start the Dagster UI"):
@@ -69,7 +62,7 @@ def serve_ui(console: Console) -> Iterator[None]:
 
 
 def _launch(client: DagsterGraphQLClient, server: subprocess.Popen[bytes]) -> str:
-    """Launch the live run as soon as the webserver answers and has loaded the definitions."""
+    """Launch the live run as soon as the webserver has loaded the definitions."""
     end = time.monotonic() + LONGEST_START_S
     while True:
         try:

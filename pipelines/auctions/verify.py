@@ -1,10 +1,8 @@
-"""Are the reference flow's results right? Its answers, computed a second time without Spark.
+"""Verification of the reference flow's results by an independent computation in DuckDB.
 
-DuckDB computes from the same history and the same bids what the flow must write, and compares it
-with what was read back from the output topics. Nothing here shares code with the flow. A number
-is right within a relative ``TOLERANCE``, since two engines may add in different orders.
-
-Large inputs are joined by DuckDB; no row passes through Python.
+DuckDB computes the expected results from the same history and bids, without code of the flow, and compares
+them with the content of the output topics. Numbers may differ by a relative ``TOLERANCE``, since two engines
+may add in different orders.
 """
 
 from __future__ import annotations
@@ -65,7 +63,7 @@ left join sellers s on a.seller = s.seller
 
 _HIGHEST_SQL = "select auction_id, max(price) as highest from live_bids group by auction_id"
 
-# An expected row is right if it arrived and no copy of it is wrong. It is missing if none arrived.
+# An expected row is right if it arrived and all its copies are right. It is missing if no copy arrived.
 _COMPARE_SQL = """
 with arrived as (
     select {key}, count(*) as copies, bool_and(coalesce(right_copy, false)) as right_row,
@@ -91,16 +89,15 @@ from joined
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """How what arrived differs from what was expected: ``rows_in == joined + missing + wrong``.
+    """Differences of received and expected rows: ``rows_in == joined + missing + wrong``.
 
     Args:
-        rows_in: Rows expected.
-        joined: Expected rows of which every copy that arrived is right.
+        rows_in: Expected rows.
+        joined: Expected rows that arrived with right values in every copy.
         missing: Expected rows that did not arrive.
-        wrong: Expected rows of which a copy arrived with another value.
-        duplicates: Copies of expected rows beyond the first; Kafka's sink may write some when a
-            query restarts.
-        unexpected: Rows that arrived under a key that was not expected.
+        wrong: Expected rows of which a copy has a wrong value.
+        duplicates: Copies of expected rows beyond the first, which a restarted query may write.
+        unexpected: Rows with an unexpected key.
     """
 
     rows_in: int
@@ -112,20 +109,20 @@ class Comparison:
 
     @property
     def nothing_lost_or_wrong(self) -> bool:
-        """Whether every expected row arrived, right, and nothing else did; copies are allowed."""
+        """Whether exactly the expected rows arrived with right values; copies are allowed."""
         return self.missing == self.wrong == self.unexpected == 0
 
     @property
     def exact(self) -> bool:
-        """Whether every expected row arrived right and once, and nothing else did."""
+        """Whether exactly the expected rows arrived, once and with right values."""
         return self.nothing_lost_or_wrong and self.duplicates == 0
 
 
 def expected_enriched(history: Path, bids: pa.Table) -> pa.Table:
-    """Compute what the flow writes for each live bid, in the columns of ``ENRICHED``.
+    """Compute the flow's output for each live bid, in the columns of ``ENRICHED``.
 
     Args:
-        history: Folder that ``history.write_history`` filled.
+        history: Folder from ``history.write_history``.
         bids: The live bids that were sent.
     """
     return _query(
@@ -146,34 +143,34 @@ def compare_enriched(expected: pa.Table, received: pa.Table) -> Comparison:
 
     Args:
         expected: From ``expected_enriched``.
-        received: What came out, with at least the columns of ``ENRICHED``.
+        received: The output, with at least the columns of ``ENRICHED``.
     """
     return _compare(expected, received, ENRICHED)
 
 
 def compare_highest(expected: pa.Table, received: pa.Table) -> Comparison:
-    """Compare the last word on each auction: earlier prices are not looked at.
+    """Compare the last price of each auction; earlier prices are ignored.
 
     Args:
         expected: From ``expected_highest``.
-        received: All updates, those of one auction in the order of the topic.
+        received: All updates, in the order of the topic for each auction.
     """
     last = _query(
-        "select auction_id, arg_max_null(highest, place) as highest from updates group by auction_id",
-        updates=_with_places(received.select(HIGHEST.names)),
+        "select auction_id, arg_max_null(highest, position) as highest from updates group by auction_id",
+        updates=_with_position(received.select(HIGHEST.names)),
     )
     return _compare(expected, last, HIGHEST)
 
 
 def rows_from_json(values: Sequence[bytes], schema: pa.Schema) -> pa.Table:
-    """Parse one JSON object from each value; a member that is not there is null.
+    """Parse one JSON object from each value; missing members are null.
 
     >>> rows_from_json([b'{"auction_id":7}'], HIGHEST).to_pylist()
     [{'auction_id': 7, 'highest': None}]
 
     Args:
-        values: Kafka values as the flow wrote them (Spark leaves null fields out).
-        schema: Columns wanted; others are left out.
+        values: Kafka values of the flow (Spark omits null fields).
+        schema: The columns of the result; other members are ignored.
     """
     if not values:
         return schema.empty_table()
@@ -217,5 +214,5 @@ def _parquet(folder: Path) -> str:
     return f"read_parquet('{quoted}')"
 
 
-def _with_places(table: pa.Table) -> pa.Table:
-    return table.append_column("place", pa.array(np.arange(table.num_rows)))
+def _with_position(table: pa.Table) -> pa.Table:
+    return table.append_column("position", pa.array(np.arange(table.num_rows)))

@@ -1,11 +1,9 @@
-"""How do bids get to Kafka, at a steady pace or as fast as it takes them?
+"""Feed of bids to a Kafka topic, at a fixed rate or as fast as possible.
 
-One bid is one record: its key the auction's id as text, its value a JSON object of the table's
-columns and ``sent_us``, the wall clock at which it was handed to the client. A consumer on the
-same machine that subtracts ``sent_us`` from its own clock has the end-to-end latency.
-
-Values are built a column at a time by Arrow, never a record at a time. It knows nothing of what
-the numbers mean. ``_us`` is microseconds since the epoch, UTC.
+Each bid is one record. Its key is the auction's id as text. Its value is a JSON object of the table's columns
+and ``sent_us``, the time at which it was passed to the client. A consumer on the same machine can subtract
+``sent_us`` from its own clock to measure the end-to-end latency. Arrow builds the values by column, not by
+record. ``_us`` is microseconds since the epoch, UTC.
 
 From a shell: ``python -m pipelines.nexmark.feed --help``.
 """
@@ -38,16 +36,16 @@ __all__ = ["FeedReport", "encode", "feed"]
 KEY: Final = "auction_id"
 QUEUE_RECORDS: Final = 200_000
 BATCH_RECORDS: Final = 10_000
-SHORTEST_SLEEP_S: Final = 0.0001  # a shorter one lasts longer than asked; then send a few at once
+SHORTEST_SLEEP_S: Final = 0.0001  # shorter sleeps take longer than requested: send several bids at once
 PROGRESS_S: Final = 0.1
 SEED: Final = 1
 
 COMMON_SETTINGS: Final = {
     "enable.idempotence": True,  # a retry must not send a bid twice
-    "partitioner": "murmur2_random",  # as Java clients choose the partition of a key
-    "delivery.report.only.error": True,  # after flush(), what did not fail has arrived
+    "partitioner": "murmur2_random",  # the default of Java clients
+    "delivery.report.only.error": True,  # after flush(), every record without a report has arrived
     "message.timeout.ms": 30_000,
-    "log_level": 0,  # what goes wrong is in the exception, not on stderr
+    "log_level": 0,  # errors are raised, not logged
 }
 PACED_SETTINGS: Final = {"linger.ms": 0}
 FAST_SETTINGS: Final = {
@@ -60,14 +58,14 @@ FAST_SETTINGS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class FeedReport:
-    """What a feed did: its first ``sent`` bids are in the topic, and no others."""
+    """Result of a feed: exactly its first ``sent`` bids are in the topic."""
 
     sent: int
     seconds: float
 
     @property
     def per_second(self) -> float:
-        """Bids sent in a second."""
+        """Bids per second."""
         return self.sent / self.seconds
 
 
@@ -81,22 +79,21 @@ def feed(
     stop: threading.Event | None = None,
     on_progress: Callable[[int], None] = lambda _sent: None,
 ) -> FeedReport:
-    """Send every row of the tables, in order, and wait until the broker has them all.
+    """Send every row of the tables, in order, and wait until the broker has all of them.
 
     Args:
         bootstrap_servers: Address of the broker, ``host:port[,host:port...]``.
-        topic: A topic that exists.
-        tables: Bids with a column ``auction_id``; all columns numbers. One table is in memory at
-            a time, so pass an iterator of small ones.
-        rate: Bids a second; none is as fast as the broker takes them. It also chooses the client's
-            settings: low latency with a rate, throughput without.
-        at_random: With a rate: bids come at random moments (a Poisson process), as from many senders who
-            do not know of each other, instead of evenly spaced.
+        topic: An existing topic.
+        tables: Bids.
+        rate: Bids a second. Without it, the feed is as fast as the broker. The rate also selects the client's
+            settings: low latency with a rate, high throughput without.
+        at_random: With a rate: send at random moments (a Poisson process), as many independent senders would,
+            instead of evenly spaced.
         stop: Ends the feed early, from another thread.
-        on_progress: Called about ten times a second with the number of bids sent so far.
+        on_progress: Called about ten times a second with the number of sent bids.
 
     Raises:
-        BrokerError: The broker cannot be reached, has no such topic, or did not take a bid.
+        BrokerError: The broker cannot be reached, has no such topic, or refused a bid.
         ConfigurationError: The rate is not positive.
         SchemaError: A column cannot be sent.
     """
@@ -138,7 +135,7 @@ def feed(
                 break
         producer.flush()
     except KafkaException as error:
-        msg = f"topic {topic!r} at {bootstrap_servers} took no more than {sent} bids: {error}"
+        msg = f"topic {topic!r} at {bootstrap_servers} failed after {sent} bids: {error}"
         raise BrokerError(msg) from error
     failures.check()
     on_progress(sent)
@@ -163,7 +160,7 @@ def _encode(table: pa.Table, ending: str) -> list[bytes]:
         if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
             msg = (
                 f"column {name!r} is {column.type}, not a number: it would not be valid JSON; "
-                "leave it out or send its code"
+                "remove it or send a numeric code"
             )
             raise SchemaError(msg)
         parts.append(pa.scalar(f'{"," if parts else "{"}"{name}":'))
@@ -197,7 +194,7 @@ def _send_fast(producer: Producer, topic: str, tables: Iterable[pa.Table]) -> It
         batch = [{"key": key, "value": value} for key, value in pairs]
         while len(producer) > QUEUE_RECORDS - len(batch):
             producer.poll(0.002)
-        # Sending the refused ones later would put them behind younger bids of the same auction.
+        # Sending a refused bid later would put it after younger bids of the same auction.
         if producer.produce_batch(topic, batch) < len(batch):
             refused = next(message["_error"] for message in batch if "_error" in message)
             raise KafkaException(refused)
@@ -213,7 +210,7 @@ def _send_paced(
     stop: threading.Event,
 ) -> Iterator[int]:
     started = time.perf_counter()
-    # A small slice is encoded in less time than it takes to be noticed as a pause.
+    # Encoding a small slice causes no noticeable pause.
     for table in _slices(tables, 1_000):
         for key, value in zip(_keys(table), _encode(table, ""), strict=True):
             ahead_s = started + next(moments_s) - time.perf_counter()
@@ -227,10 +224,10 @@ def _send_paced(
 
 
 def _moments_s(rate: float, *, at_random: bool) -> Iterator[float]:
-    """When to send each bid, from the first one on."""
+    """The time to send each bid, relative to the first."""
     if not at_random:
         yield from (number / rate for number in itertools.count())
-    random, moment_s = Random(SEED), 0.0  # noqa: S311 - nobody has to fail to guess it
+    random, moment_s = Random(SEED), 0.0  # noqa: S311 - not for security
     while True:
         yield moment_s
         moment_s += random.expovariate(rate)
@@ -241,7 +238,7 @@ def _now_us() -> int:
 
 
 class _Failures:
-    """Counts the deliveries that failed; the client calls it for those only."""
+    """Counts failed deliveries; the client calls it only for those."""
 
     def __init__(self, topic: str) -> None:
         self._topic = topic
@@ -258,20 +255,20 @@ class _Failures:
             msg = (
                 f"{self._count} bids did not reach topic {self._topic!r}, the first because: "
                 f"{self._first.str()}: what follows would be computed without them; "
-                "see to the broker, empty the topic, and feed again"
+                "repair the broker, empty the topic, and feed again"
             )
             raise BrokerError(msg)
 
 
 @click.command()
 @click.option("--bootstrap-servers", required=True, help="Address of the broker, host:port.")
-@click.option("--topic", default="bids", show_default=True, help="Made if it does not exist.")
-@click.option("--partitions", default=2, show_default=True, help="Of a topic that is made.")
-@click.option("--rate", type=float, help="Bids a second; without it as fast as possible.")
-@click.option("--seconds", type=float, default=60.0, show_default=True, help="With --rate only.")
-@click.option("--count", default=1_000_000, show_default=True, help="Bids, without --rate.")
-@click.option("--history", default=1_000_000, show_default=True, help="Events before the bids.")
-@click.option("--seed", default=1, show_default=True, help="As the history's.")
+@click.option("--topic", default="bids", show_default=True, help="Created if it does not exist.")
+@click.option("--partitions", default=2, show_default=True, help="Partitions of a created topic.")
+@click.option("--rate", type=float, help="Bids a second. Default: as fast as possible.")
+@click.option("--seconds", type=float, default=60.0, show_default=True, help="Duration, with --rate only.")
+@click.option("--count", default=1_000_000, show_default=True, help="Number of bids, without --rate.")
+@click.option("--history", default=1_000_000, show_default=True, help="Number of events in the history.")
+@click.option("--seed", default=1, show_default=True, help="Seed of the history.")
 def main(
     *,
     bootstrap_servers: str,
@@ -283,7 +280,10 @@ def main(
     history: int,
     seed: int,
 ) -> None:
-    """Send live bids to a topic."""
+    """Send live bids to a topic.
+
+    Example: python -m pipelines.nexmark.feed --bootstrap-servers 127.0.0.1:9092 --rate 1000
+    """
     total = count if rate is None else max(int(rate * seconds), 1)
     tables = live_batches(NexmarkConfig(seed=seed), history, total)
     ensure_topics(bootstrap_servers, {topic: partitions})

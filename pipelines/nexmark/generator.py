@@ -1,18 +1,15 @@
-"""What happens in an online auction? Persons join, put items up for auction, and bid on them.
+"""Generator of persons, auctions and bids of an online auction, after the Nexmark benchmark.
 
-A generator after the Nexmark benchmark. Events are numbered from 0, and each number is one
-person, one auction or one bid, in fixed proportions (1 : 3 : 46 of every 50). What event ``n``
-holds depends on the configuration and on ``n`` alone: its number is hashed where others draw
-from a stateful random source. So any range can be made at any time, in pieces of any size, and
-the pieces fit together.
+Events are numbered from 0. Each number is one person, one auction or one bid, in fixed proportions (1 : 3 :
+46 of every 50). The content of an event depends only on the configuration and its number, which is hashed
+instead of using a stateful random source. So any range can be generated at any time, in pieces of any size.
 
-It knows nothing of Kafka, Spark or files: see ``feed`` for the way to a broker and ``history`` for that
-to Parquet. Times are integer
-milliseconds since the epoch, UTC; ranges are half-open; prices are dollars in whole cents.
+The generator does not know Kafka, Spark or files: ``feed`` writes to a broker, ``history`` writes Parquet.
+Times are integer milliseconds since the epoch, UTC; ranges are half-open; prices are dollars in whole cents.
 
-Where it differs from Nexmark: persons and auctions are named only once they exist (Nexmark also
-names a few that are yet to come), an out-of-order bid is one that arrives late (Nexmark shuffles
-the times within a group), and there is no filler text.
+Differences from Nexmark: bids refer only to existing persons and auctions (Nexmark also uses a few future
+ones), an out-of-order bid is one that arrives late (Nexmark shuffles the times within a group), and there is
+no filler text.
 
 Source:
     Tucker, Tufte, Papadimos, Maier: "NEXMark, a benchmark for queries over data streams", with
@@ -46,15 +43,14 @@ __all__ = [
 FIRST_PERSON_ID: Final = 1_000
 FIRST_AUCTION_ID: Final = 1_000
 FIRST_CATEGORY_ID: Final = 10
-HOT_STRIDE: Final = 100  # of each hundred persons or auctions, one can be hot
+HOT_STRIDE: Final = 100  # one of a hundred persons or auctions can be hot
 
 FIRST_NAMES: Final = ("Ada", "Ben", "Cleo", "Dan", "Eve", "Finn", "Gus", "Hana", "Ivo", "June")
 LAST_NAMES: Final = ("Ash", "Birch", "Cedar", "Elm", "Fir", "Hazel", "Maple", "Oak", "Pine", "Yew")
 CITIES: Final = ("Boise", "Kent", "Phoenix", "Portland", "San Diego", "Cheyenne")
 STATES: Final = ("ID", "WA", "AZ", "OR", "CA", "WY")
 NAMES: Final = tuple(f"{first} {last}" for first in FIRST_NAMES for last in LAST_NAMES)
-# Log-uniform from 1 to 1,000,000. A table is quicker than a power a row, and rounds the same way
-# on every processor.
+# Log-uniform from 1 to 1,000,000. A table is faster than computing powers, and the same on every processor.
 PRICES: Final = np.round(10 ** (np.arange(1 << 16) * (6 / (1 << 16))), 2)
 
 Integers = npt.NDArray[np.int64]
@@ -62,24 +58,24 @@ Integers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class NexmarkConfig:
-    """The auction house: how much of what happens, and to whom.
+    """Configuration of the generated events.
 
     Args:
-        seed: Another seed, another auction house of the same kind.
+        seed: Selects one of many event sequences with the same statistics.
         base_time_ms: Time of event 0.
         inter_event_delay_us: Time from one event to the next, > 0.
         person_proportion: Persons in each cycle of events, > 0.
         auction_proportion: Auctions in each cycle, > 0.
         bid_proportion: Bids in each cycle, > 0.
-        hot_seller_ratio: 1 - 1/ratio of all auctions are the hot seller's; 1 means no hot seller.
+        hot_seller_ratio: 1 - 1/ratio of all auctions belong to the hot seller; 1 means no hot seller.
         hot_auction_ratio: 1 - 1/ratio of all bids are on the hot auction.
-        hot_bidder_ratio: 1 - 1/ratio of all bids are the hot bidder's.
-        active_persons: A seller or bidder who is not hot is one of the last so many, > 0.
-        in_flight_auctions: A bid that is not on the hot auction is on one of the last so many.
+        hot_bidder_ratio: 1 - 1/ratio of all bids are from the hot bidder.
+        active_persons: Other sellers and bidders are chosen from this many last persons, > 0.
+        in_flight_auctions: Other bids are on one of this many last auctions.
         categories: Number of categories, > 0.
         out_of_order_share: Share of bids that arrive late, 0 to 1.
-        max_disorder_ms: How late at most.
-        unlisted_ratio: Share of live bids on auctions that the history does not know, 0 to 1.
+        max_disorder_ms: Longest lateness.
+        unlisted_ratio: Share of live bids on auctions that are not in the history, 0 to 1.
 
     Raises:
         ConfigurationError: A value is outside its range.
@@ -150,7 +146,7 @@ def auctions(config: NexmarkConfig, first: int, last: int) -> pa.Table:
     recent = _one_of_last(config.active_persons, newest, _draw(config, "seller", events))
     seller = np.where(hot, newest // HOT_STRIDE * HOT_STRIDE, recent)
     initial_bid = _price(config, "initial bid", events)
-    # A mean length of in_flight_auctions' worth of events keeps about so many of them open.
+    # With this mean duration, about in_flight_auctions of them are open.
     longest_us = 2 * config.in_flight_auctions * config.cycle * config.inter_event_delay_us
     longest_ms = max(longest_us // config.auction_proportion // 1_000, 1)
     opened_ms = _time_ms(config, events)
@@ -169,7 +165,7 @@ def auctions(config: NexmarkConfig, first: int, last: int) -> pa.Table:
 def bids(config: NexmarkConfig, first: int, last: int) -> pa.Table:
     """Return the bids among events ``first`` to ``last - 1``, in order of arrival.
 
-    Columns: ``bid_id`` (the event's number, so unique), ``auction_id``, ``bidder`` (a person),
+    Columns: ``bid_id`` (the number of the event), ``auction_id``, ``bidder`` (a person),
     ``price``, ``bid_time_ms`` (up to ``max_disorder_ms`` before its place in the order).
     """
     _, events = _bids(config).between(first, last)
@@ -184,14 +180,13 @@ def bids(config: NexmarkConfig, first: int, last: int) -> pa.Table:
 def live_bids(config: NexmarkConfig, history_events: int, first: int, count: int) -> pa.Table:
     """Return live bids ``first`` to ``first + count - 1``, counted from the end of the history.
 
-    They are the bids that follow the history's, with one difference: their auctions are those of
-    the history (the hot ones in turn, else any), save a share of ``unlisted_ratio`` on auctions
-    that it does not know. Columns as in ``bids``.
+    They continue the history's bids. Their auctions are those of the history (hot ones in turn, else any),
+    except for a share of ``unlisted_ratio`` on unknown auctions. Columns as in ``bids``.
 
     Args:
-        config: That of the history.
-        history_events: Events that the history holds; at least one cycle.
-        first: Ordinal of the first live bid wanted, from 0.
+        config: The configuration of the history.
+        history_events: Number of events in the history; at least one cycle.
+        first: Ordinal of the first live bid, from 0.
         count: Number of bids.
     """
     listed = _auctions(config).before(history_events)
@@ -223,12 +218,12 @@ def live_batches(
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """Where one kind of event lies in each cycle, and so which event is the k-th of its kind.
+    """The positions of one kind of event in each cycle.
 
     Attributes:
         cycle: Number of events after which the kinds repeat.
-        offset: Place of the first of this kind in a cycle.
-        proportion: How many there are in each cycle.
+        offset: Position of the first event of this kind in a cycle.
+        proportion: Number of events of this kind in each cycle.
     """
 
     cycle: int
@@ -236,29 +231,29 @@ class Kind:
     proportion: int
 
     def before(self, event: int) -> int:
-        """Return how many of the kind precede an event."""
+        """Return the number of events of this kind before an event."""
         cycles, place = divmod(event, self.cycle)
         return cycles * self.proportion + min(max(place - self.offset, 0), self.proportion)
 
     def newest_at(self, events: Integers) -> Integers:
-        """Return the ordinal of the last of its kind at or before each event."""
+        """Return the ordinal of the last event of this kind at or before each event."""
         cycles, place = np.divmod(events, self.cycle)
         past: Integers = np.clip(place - self.offset + 1, 0, self.proportion)
         return cycles * self.proportion + past - 1
 
     def numbers(self, ordinals: Integers) -> Integers:
-        """Return the number of each event, given its ordinal among its kind."""
+        """Return the event number of each ordinal of this kind."""
         cycles, place = np.divmod(ordinals, self.proportion)
         return cycles * self.cycle + self.offset + place
 
     def between(self, first: int, last: int) -> tuple[Integers, Integers]:
-        """Return the ordinals and the numbers of those among events ``first`` to ``last - 1``."""
+        """Return ordinals and numbers of this kind among events ``first`` to ``last - 1``."""
         ordinals = np.arange(self.before(first), self.before(last), dtype=np.int64)
         return ordinals, self.numbers(ordinals)
 
 
 def kinds(config: NexmarkConfig) -> dict[str, Kind]:
-    """Return the kind of event that each table of the history holds."""
+    """Return the kind of event of each table of the history."""
     return {"persons": _persons(config), "auctions": _auctions(config), "bids": _bids(config)}
 
 
@@ -276,11 +271,11 @@ def _bids(config: NexmarkConfig) -> Kind:
 
 
 def _made_at(config: NexmarkConfig, events: Integers) -> Integers:
-    """Return the event at which each bid was made: its own, or an earlier one if it is late."""
+    """Return the event number at which each bid was made: its own, or an earlier one if it is late."""
     most = config.max_disorder_ms * 1_000 // config.inter_event_delay_us
     late = _draw(config, "late", events) < config.out_of_order_share
     made = np.where(late, events - _below(most + 1, _draw(config, "lateness", events)), events)
-    # Before the first bid's place there may be nobody to bid and nothing to bid on.
+    # Before the first bid there may be no person and no auction.
     earliest: Integers = np.maximum(made, _bids(config).offset)
     return earliest
 
@@ -289,7 +284,7 @@ def _bid_table(config: NexmarkConfig, events: Integers, made: Integers, auction:
     newest = _persons(config).newest_at(made)
     hot = _draw(config, "hot bidder", events) >= 1 / config.hot_bidder_ratio
     recent = _one_of_last(config.active_persons, newest, _draw(config, "bidder", events))
-    # The second of the hundred, so that the hot bidder is not the hot seller.
+    # The second of the hundred, so that hot bidder and hot seller differ.
     bidder = np.where(hot, np.minimum(newest // HOT_STRIDE * HOT_STRIDE + 1, newest), recent)
     return _table(
         bid_id=events,
@@ -325,10 +320,10 @@ def _below(bound: int | Integers, draw: npt.NDArray[np.float64]) -> Integers:
 
 
 def _draw(config: NexmarkConfig, purpose: str, events: Integers) -> npt.NDArray[np.float64]:
-    """Return a number in [0, 1) for each event: the same one for the same seed and purpose.
+    """Return a number in [0, 1) for each event, which depends only on seed and purpose.
 
-    Source: the splitmix64 generator (Steele, Lea, Flood, OOPSLA 2014), its counter set to the
-    event's number and its start to a hash of seed and purpose.
+    Source: the splitmix64 generator (Steele, Lea, Flood, OOPSLA 2014). Its counter is the event's number,
+    its start a hash of seed and purpose.
     """
     name = f"{config.seed} {purpose}".encode()
     start = np.uint64(int.from_bytes(hashlib.blake2b(name, digest_size=8).digest(), "big"))

@@ -1,4 +1,4 @@
-"""History as files: the persons, auctions and bids of the past, as Parquet."""
+"""Writer of the past persons, auctions and bids as Parquet files."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ __all__ = ["write_history"]
 
 ROWS_PER_FILE: Final = 500_000
 ROWS_PER_GROUP: Final = 125_000
-GENERATOR_VERSION: Final = 1  # raise it when the same configuration begins to give other rows
-MARKER: Final = "_generated_from.json"  # Spark and Arrow skip names that begin with _
+GENERATOR_VERSION: Final = 1  # increase it if a configuration gives other rows than before
+MARKER: Final = "_generated_from.json"  # Spark and Arrow ignore names that begin with _
 
 Progress = Callable[[str, int, int], None]
 
@@ -34,20 +34,20 @@ def write_history(
 ) -> dict[str, int]:
     """Write events 0 to ``events - 1`` as Parquet: ``persons``, ``auctions``, ``bids``.
 
-    Each table is a folder that appears whole or not at all. One that holds just these rows
-    already is left as it is.
+    Each table is a folder, which is created atomically. A folder that already holds exactly these rows is
+    kept.
 
     Args:
-        config: What to generate.
+        config: Configuration of the generator.
         events: Number of events of all kinds.
-        folder: Where the three folders go; created if missing.
-        on_progress: Called with a table's name, its rows written so far, and its rows in all.
+        folder: Folder of the three tables; created if missing.
+        on_progress: Called with a table's name, its written rows, and all its rows.
 
     Returns:
-        Rows of each table.
+        Number of rows of each table.
 
     Raises:
-        ConfigurationError: A folder of that name holds something else, which would be deleted.
+        ConfigurationError: A folder holds other files, which would be deleted.
     """
     origin = {"version": GENERATOR_VERSION, "events": events, "config": asdict(config)}
     generators = {"persons": persons, "auctions": auctions, "bids": bids}
@@ -69,7 +69,7 @@ def _holds(folder: Path, origin: dict[str, Any]) -> bool:
         return bool(json.loads(marker.read_text()) == origin)
     if folder.exists() and any(folder.iterdir()):
         msg = (
-            f"{folder} holds something that this generator did not write: it would be deleted; "
+            f"{folder} holds files that this generator did not write: they would be deleted; "
             "pass another folder, or remove it yourself"
         )
         raise ConfigurationError(msg)

@@ -29,7 +29,7 @@ from flowcore.settings import Settings
 from flowcore.spark.run.flow import open_context
 from flowcore.spark.run.live_stage import LiveRun
 from flowcore.testing.benchmark import Figures, Report
-from pipelines.auctions.messages import messages_of
+from pipelines.auctions.readers import read_messages
 from pipelines.auctions.verify import rows_from_json
 from pipelines.nexmark import feed
 
@@ -145,7 +145,7 @@ def _records(keys: int) -> Iterator[pa.Table]:
 def _read(servers: str, topic: str, keys: int) -> Prices:
     """The last value of each key, 0 where there is none."""
     found = np.zeros(keys, np.int64)
-    for messages in messages_of(servers, topic):
+    for messages in read_messages(servers, topic):
         rows = rows_from_json([message.value() or b"" for message in messages], COLUMNS)
         found[rows["auction_id"].to_numpy()] = rows["price"].to_numpy()
     return found

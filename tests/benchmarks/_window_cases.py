@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from flowcore import Session, Sliding, Tumbling
 from flowcore.errors import RunError
-from pipelines.auctions.messages import messages_of
+from pipelines.auctions.readers import read_messages
 from pipelines.auctions.verify import rows_from_json
 
 __all__ = [
@@ -122,7 +122,7 @@ def read(servers: str, topic: str) -> pa.Table:
     """The windows in a topic, as `WINDOWS` has them."""
     parts = [
         rows_from_json([message.value() or b"" for message in messages], WINDOWS)
-        for messages in messages_of(servers, topic)
+        for messages in read_messages(servers, topic)
     ]
     return pa.concat_tables([WINDOWS.empty_table(), *parts])
 

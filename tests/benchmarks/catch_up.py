@@ -34,9 +34,8 @@ from flowcore.spark.run.flow import SilentListener, open_context, run_stages
 from flowcore.spark.run.live_stage import LiveRun
 from flowcore.testing.benchmark import Figures, Report, in_turn
 from pipelines.auctions import verify
-from pipelines.auctions.collect import Collector, latencies_ms
 from pipelines.auctions.flow import flow
-from pipelines.auctions.messages import messages_of, values_of
+from pipelines.auctions.readers import Collector, latencies_ms, read_messages, read_values
 from pipelines.nexmark import feed, generator, history
 
 PARTITIONS = 2
@@ -165,7 +164,7 @@ def _switch(context: Context, folder: Path, bids: int, events: int) -> tuple[flo
     _check(servers, before[ENRICHED], verify.expected_enriched(folder / "history", table))
     pauses_ms = []
     for sink, topic in (("enriched", ENRICHED), ("highest", HIGHEST)):
-        messages = itertools.chain.from_iterable(messages_of(servers, topic, before[topic]))
+        messages = itertools.chain.from_iterable(read_messages(servers, topic, before[topic]))
         times_ms = (message.timestamp()[1] for message in messages)
         pauses_ms.append(min(ms for ms in times_ms if ms > commits[sink]) - commits[sink])
     return max(pauses_ms) / 1000, latency_ms
@@ -181,7 +180,7 @@ def _new(servers: str, topic: str, before: dict[int, int]) -> int:
 
 
 def _check(servers: str, before: dict[int, int], expected: pa.Table) -> None:
-    values = list(values_of(servers, ENRICHED, before))
+    values = list(read_values(servers, ENRICHED, before))
     found = verify.compare_enriched(expected, verify.rows_from_json(values, verify.ENRICHED))
     if not found.nothing_lost_or_wrong or len(values) != expected.num_rows:
         msg = f"topic {ENRICHED!r}: {found}, {len(values):,} records: its speed means nothing"

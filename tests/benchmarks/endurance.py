@@ -33,8 +33,8 @@ from flowcore.metrics.history import history_folder, last_progress
 from flowcore.spark.checkpoint.lease import Leases
 from flowcore.testing.benchmark import this_commit, this_machine
 from pipelines.auctions import verify
-from pipelines.auctions.delivery import Delivery, check_delivery, delivered
-from pipelines.auctions.messages import values_of
+from pipelines.auctions.delivery import Delivery, check_delivery, read_delivered
+from pipelines.auctions.readers import read_values
 from tests.benchmarks._endurance_events import SUPERVISOR, read_events
 from tests.benchmarks._endurance_site import (
     ENDED,
@@ -291,13 +291,13 @@ def _verify(site: Site) -> dict[str, Any]:
     """Compare all that came out with all that was sent; and spoil a part of it, to see that this is found."""
     versions = [note["version"] for note in site.story if note["what"] in ("history", "refresh")]
     histories = {v: site.folder / "histories" / str(number) for number, v in enumerate(versions)}
-    sent, records = site.feeder.sent_bids(), delivered(site.servers, ENRICHED)
+    sent, records = site.feeder.sent_bids(), read_delivered(site.servers, ENRICHED)
     found = check_delivery(sent, records, histories)
-    values = list(values_of(site.servers, HIGHEST))
+    values = list(read_values(site.servers, HIGHEST))
     highest = verify.compare_highest(
         verify.expected_highest(sent), verify.rows_from_json(values, verify.HIGHEST)
     )
-    letters = set(values_of(site.servers, LETTERS))
+    letters = set(read_values(site.servers, LETTERS))
     spoiled = _spoiled(sent, records, histories)
     wrong = sorted(set(site.feeder.refused) ^ letters)
     return {

@@ -47,7 +47,7 @@ from flowcore.spark.run.flow import SilentListener, open_context, run_stages
 from flowcore.spark.run.live_stage import LiveRun
 from flowcore.testing.benchmark import this_commit, this_machine
 from flowcore.testing.fuzz import Fuzzer
-from pipelines.auctions.messages import messages_of, values_of
+from pipelines.auctions.readers import read_messages, read_values
 
 PARTITIONS = 2
 COLUMNS = "id BIGINT NOT NULL, shop STRING, price DOUBLE"
@@ -213,14 +213,14 @@ def check(servers: str, topic: KafkaTopic, load: Load, sent: Sent, show: Show = 
     copies: Counter[int] = Counter()
     wrong = 0
     good = _share(load.good)
-    for done, value in enumerate(values_of(servers, _out(topic).name), 1):
+    for done, value in enumerate(read_values(servers, _out(topic).name), 1):
         row = json.loads(value)
         copies[row["id"]] += 1
         wrong += row != _joined(row["id"])
         show(f"check {topic.elements}", done, good)
     letters: Counter[bytes] = Counter()
     coordinates: Counter[tuple[object, ...]] = Counter()
-    for message in chain.from_iterable(messages_of(servers, topic.dead_letter)):
+    for message in chain.from_iterable(read_messages(servers, topic.dead_letter)):
         letters[_digest(message.value())] += 1
         headers = dict(message.headers() or ())
         coordinates[tuple(headers[f"flowcore-{name}"] for name in ("topic", "partition", "offset"))] += 1

@@ -36,7 +36,7 @@ from flowcore.spark.run.session import live_session
 from flowcore.testing.benchmark import Figures, Report, in_turn
 from pipelines.auctions import verify
 from pipelines.auctions.flow import LIVE_BID, flow
-from pipelines.auctions.messages import values_of
+from pipelines.auctions.readers import read_values
 from pipelines.nexmark import feed, generator, history
 
 PARTITIONS = 2
@@ -167,7 +167,7 @@ def _checked(
     work()
     seconds = time.monotonic() - began
     enriched, highest = (
-        list(values_of(servers, topic, start)) for topic, start in zip(topics, before, strict=True)
+        list(read_values(servers, topic, start)) for topic, start in zip(topics, before, strict=True)
     )
     for comparison in (
         verify.compare_enriched(expected[0], verify.rows_from_json(enriched, verify.ENRICHED)),

@@ -45,8 +45,8 @@ from flowcore.spark.run.flow import SilentListener, open_context, run_stages
 from flowcore.spark.run.live_stage import LiveRun
 from flowcore.testing.benchmark import Figures, Report, in_turn
 from pipelines.auctions import verify
-from pipelines.auctions.collect import Collector, latencies_ms
 from pipelines.auctions.flow import flow
+from pipelines.auctions.readers import Collector, latencies_ms
 from pipelines.nexmark import feed, generator, history
 
 MODES: tuple[Mode, Mode] = ("realtime", "micro-batch")

@@ -47,7 +47,7 @@ from flowcore.spark.run.live_stage import LiveRun
 from flowcore.spark.run.session import live_session
 from flowcore.spark.topics import elements
 from flowcore.testing.benchmark import Figures, Report, in_turn
-from pipelines.auctions.messages import messages_of, values_of
+from pipelines.auctions.readers import read_messages, read_values
 
 Form = Literal["tagged", "value-only"]
 FORMS: tuple[Form, Form] = ("tagged", "value-only")
@@ -187,7 +187,7 @@ def _through_kafka(context: Context, size: int, records: int, rounds: int) -> li
         fresh = replace(context.settings, state_dir=context.settings.state_dir / f"{size}-{number}")
         own = Context(context.spark, fresh, "serializer")
         seconds, _ = _slice(_writing(source, between, form), own)
-        total = sum(map(len, values_of(servers, between)))
+        total = sum(map(len, read_values(servers, between)))
         aggregating, exchanged = _slice(_aggregating(between, out, form), own)
         _check(_counted(servers, out, form) == records, "Kafka")
         if counted:
@@ -320,7 +320,7 @@ def _send(servers: str, topic: str, values: pa.BinaryArray) -> None:
 def _counted(servers: str, topic: str, form: Form) -> int:
     """How many values came out, each of which must have been counted once."""
     keys = set()
-    for message in itertools.chain.from_iterable(messages_of(servers, topic)):
+    for message in itertools.chain.from_iterable(read_messages(servers, topic)):
         value = message.value() or b""
         _check(len(value) == 1 + (SAVED_BYTES if form == "tagged" else 0) and value[-1:] == b"1", "Kafka")
         keys.add(message.key())
