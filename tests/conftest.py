@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings as hypothesis
+from hypothesis.database import DirectoryBasedExampleDatabase
 
+from flowcore.installation.cache import cache_folder
 from flowcore.settings import Settings
 
 if TYPE_CHECKING:
@@ -18,8 +20,13 @@ if TYPE_CHECKING:
 signal.signal(signal.SIGINT, signal.default_int_handler)
 # A run that is ended ends what it has started, as it does at Ctrl-C.
 signal.signal(signal.SIGTERM, signal.default_int_handler)
-# No test is about time: a busy machine makes no example wrong.
-hypothesis.register_profile("flowcore", deadline=None)
+# No test is about time: a busy machine makes no example wrong. Failing examples outlive a checkout.
+hypothesis.register_profile(
+    "flowcore",
+    deadline=None,
+    print_blob=True,
+    database=DirectoryBasedExampleDatabase(cache_folder() / "hypothesis"),
+)
 hypothesis.load_profile("flowcore")
 
 _SLOTS = 6  # a real-time query holds one for each partition

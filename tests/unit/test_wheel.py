@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import sysconfig
+import venv
 import zipfile
 from pathlib import Path
 
@@ -77,3 +79,39 @@ def test_wheel_answers_the_doctor_away_from_the_checkout(installed: Path, tmp_pa
     assert found.returncode == 0, found.stderr
     checks = {check["name"]: check["status"] for check in json.loads(found.stdout)}
     assert checks["Java"] == "ok", checks
+
+
+TYPED = """
+from datetime import timedelta
+
+from flowcore import Flow, KafkaTopic, Parquet, Tumbling
+
+auctions = Flow("a").read("auctions", Parquet("auctions", schema="id BIGINT, price BIGINT"))
+reveal_type(auctions)
+reveal_type(auctions.window(Tumbling(timedelta(minutes=1)), by="id"))
+reveal_type(KafkaTopic("bids").events)
+Flow(1)
+"""
+
+
+def test_wheel_shows_its_types_to_a_type_checker(installed: Path, tmp_path: Path) -> None:
+    """The wheel has the marker of PEP 561, so mypy --strict reads the types of the public API from it."""
+    venv.create(tmp_path / "env", with_pip=False, symlinks=True)
+    (site,) = (tmp_path / "env").glob("lib/python*/site-packages")
+    (site / "installed.pth").write_text(f"{installed}\n{sysconfig.get_path('purelib')}\n")
+    (tmp_path / "program.py").write_text(TYPED)
+    python = tmp_path / "env" / "bin" / "python"
+
+    found = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "--python-executable", str(python), "program.py"],
+        cwd=tmp_path, check=False, capture_output=True, text=True,
+        env={"PATH": "/usr/bin:/bin"},  # without a PYTHONPATH that names the checkout
+    )  # fmt: skip
+
+    messages = [line.partition(": ")[2] for line in found.stdout.splitlines()[:-1]]
+    assert messages == [
+        'note: Revealed type is "flowcore.api.stream.Stream"',
+        'note: Revealed type is "flowcore.api.windowed.WindowedStream[flowcore.api.stream.Stream]"',
+        'note: Revealed type is "str"',
+        'error: Argument 1 to "Flow" has incompatible type "int"; expected "str"  [arg-type]',
+    ], found.stdout + found.stderr
