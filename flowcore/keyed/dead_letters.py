@@ -69,7 +69,7 @@ class DeadLetters:
         texts = (pa.field(name, pa.string()) for name in (CONTENT, REASON, OPERATOR))
         return pa.schema([*texts, *(rows.field(name) for name in self.places)])
 
-    def written(self, failures: Iterable[Failure], rows: pa.RecordBatch) -> pa.RecordBatch:
+    def build_rows(self, failures: Iterable[Failure], rows: pa.RecordBatch) -> pa.RecordBatch:
         """DeadLetters of some failures; a long list ``values`` of a window is cut over several.
 
         Args:

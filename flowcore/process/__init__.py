@@ -1,8 +1,8 @@
-"""Keyed process functions: what does a user's function do with each record, its key's state and time?
+"""Keyed process functions: users' functions with access to the state and timers of a key.
 
-Configuration (`ProcessConfig`), logic (`ProcessOperator`) and state (`ProcessState`) are three types, as for
-`flowcore.windows`. The operator is pure: records, watermarks and the clock's time are passed in, what the
-function puts out is returned, and `snapshot_state` and `restore_state` carry the state over a restart.
+Configuration (`ProcessConfig`), logic (`ProcessOperator`) and state (`ProcessState`) are three types. The
+operator is pure: records, watermarks and processing time are passed in, outputs are returned, and
+`snapshot_state` and `restore_state` carry the state over a restart.
 
 Times are integer milliseconds since the epoch, UTC, in signed 64 bits.
 
@@ -22,10 +22,10 @@ from __future__ import annotations
 
 from flowcore.process.codec import restore_state, snapshot_state
 from flowcore.process.context import ProcessContext
+from flowcore.process.current import ProcessEmissions, ProcessResult
 from flowcore.process.function import KeyedProcessFunction
 from flowcore.process.opening import OpenContext
 from flowcore.process.operator import ProcessConfig, ProcessOperator
-from flowcore.process.results import ProcessEmissions, ProcessResult
 from flowcore.process.state import ProcessState
 from flowcore.windows.rows import KeyedRecord
 

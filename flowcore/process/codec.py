@@ -28,7 +28,7 @@ STATE_VERSION = 1
 
 
 def snapshot_state(state: ProcessState, declared: Mapping[str, Declaration]) -> dict[str, Any]:
-    """Everything that has to be remembered.
+    """The whole state as JSON-able data.
 
     Raises:
         StateError: A user's value is not plain data.
@@ -44,10 +44,10 @@ def snapshot_state(state: ProcessState, declared: Mapping[str, Declaration]) -> 
 
 
 def restore_state(written: Mapping[str, Any], declared: Mapping[str, Declaration]) -> ProcessState:
-    """The state that was written.
+    """The state of a snapshot.
 
     Raises:
-        StateError: It is of another version, or of a function that keeps something else.
+        StateError: It has another version, or the function declares other states.
     """
     if written.get("version") != STATE_VERSION:
         msg = (
@@ -63,28 +63,28 @@ def restore_state(written: Mapping[str, Any], declared: Mapping[str, Declaration
 
 
 def require_layouts(written: Mapping[str, str], declared: Mapping[str, Declaration]) -> None:
-    """A function that can go on from states that were written; it may have more than those.
+    """Require that a function declares all states that were written; it may declare more.
 
     Raises:
-        StateError: It lacks one, or keeps something else in it.
+        StateError: A state is missing or has another layout.
     """
     for name, layout in written.items():
         now = declared[name].layout if name in declared else "nothing"
         if now != layout:
             msg = (
                 f"state {name!r} was written as {layout!r}, and the function declares {now!r}: it cannot be "
-                "gone on from; declare it as it was and a new one beside it, or start a new checkpoint"
+                "restored; declare it as before and add a new state, or start a new checkpoint"
             )
             raise StateError(msg)
 
 
 def keys_of(state: ProcessState) -> Iterator[Any]:
-    """Every key of which something is kept, in the order in which it was first heard of."""
+    """Every key that has state or timers."""
     return iter({**state.cells, **state.event_timers.owners, **state.processing_timers.owners})
 
 
 def encode_key_state(key: Any, state: ProcessState) -> dict[str, Any]:
-    """One key: what is in its states, and its timers. Nothing of either: it can be forgotten.
+    """The states and timers of one key; both are empty for a key that has none.
 
     Raises:
         StateError: A user's value is not plain data.
@@ -103,7 +103,7 @@ def encode_key_state(key: Any, state: ProcessState) -> dict[str, Any]:
 def decode_key_state(
     written: Mapping[str, Any], state: ProcessState, declared: Mapping[str, Declaration]
 ) -> None:
-    """Put one key that was written into a state."""
+    """Add the state of one key."""
     key = from_plain(written["key"])
     for name, entries in written["states"].items():
         cell = {from_plain(entry): Entry(from_plain(value), used_ms) for entry, value, used_ms in entries}
@@ -118,7 +118,7 @@ def decode_key_state(
 
 
 def remove_key(key: Any, state: ProcessState) -> None:
-    """Take one key out of a state, with its timers."""
+    """Remove the state and timers of one key."""
     for name in state.cells.pop(key, {}):
         for time_ms in tuple(state.expiries.times_of((key, name))):
             state.expiries.discard((key, name), time_ms)

@@ -1,4 +1,4 @@
-"""The function: what does a user write to keep state and timers for each key?"""
+"""The base class of users' keyed process functions."""
 
 from __future__ import annotations
 
@@ -11,52 +11,52 @@ from flowcore.process.opening import OpenContext
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["KeyedProcessFunction", "Outputs", "Record"]
+__all__ = ["KeyedProcessFunction", "Outputs", "RecordMapping"]
 
-Record = Mapping[str, Any]
-"""From column to value."""
+RecordMapping = Mapping[str, Any]
+"""A record: values by column."""
 
-Outputs = Iterable[Record] | None
+Outputs = Iterable[RecordMapping] | None
 """What a function returns or yields: records of its schema, or nothing."""
 
 
 class KeyedProcessFunction:
-    """Does something with each record of a key, and with time; a base to inherit from.
+    """Processes records and timers of a key; a base class.
 
-    One object serves all keys of a worker. What differs from key to key belongs into states, which are
-    declared in `open`, and read and written for the key of the record or timer at hand. A function has
-    `process`, or `process_batch` where whole columns are faster.
+    One object serves all keys of a worker. Data of a key belongs into states, which are declared in `open`
+    and are read and written for the key of the current record or timer. A function has `process`, or
+    `process_batch` where whole columns are faster.
     """
 
     def open(self, context: OpenContext) -> None:
-        """Declare states, and get what is needed: called in the worker, before anything else."""
+        """Declare states and open resources; called in the worker before anything else."""
 
-    def process(self, record: Record, context: ProcessContext) -> Outputs:
-        """Do something with one record."""
+    def process(self, record: RecordMapping, context: ProcessContext) -> Outputs:
+        """Process one record."""
         raise NotImplementedError
 
     def process_batch(
         self, keys: Sequence[Any], batch: pa.RecordBatch, context: ProcessContext
     ) -> Iterable[pa.RecordBatch] | None:
-        """Do something with many records of many keys at once, in order of arrival.
+        """Process many records of many keys at once, in order of arrival.
 
-        Set ``context.key`` to reach states and timers of a key; `ProcessContext.timestamps_ms` has the rows'
-        timestamps. What is returned was made of no single record and has no timestamp.
+        Set ``context.key`` to access states and timers of a key. `ProcessContext.timestamps_ms` has the rows'
+        timestamps. The outputs belong to no single record and have no timestamp.
 
         Args:
             keys: The key of each row.
             batch: The rows.
-            context: As for `process`, with no key selected.
+            context: As for `process`, without a current key.
         """
         raise NotImplementedError
 
     def on_timer(self, time_ms: int, context: ProcessContext) -> Outputs:
-        """A timer of the key is due."""
+        """Process a timer of the key that is due."""
 
     def close(self) -> None:
-        """Give back what was got: called after the last record."""
+        """Release resources; called after the last record."""
 
     @classmethod
     def by_batch(cls) -> bool:
-        """Whether it takes batches."""
+        """Whether the function takes batches."""
         return cls.process_batch is not KeyedProcessFunction.process_batch

@@ -1,7 +1,7 @@
-"""SupportsFailureIsolation: how do keyed processes go on when a call of the function fails?
+"""Isolates failing calls of a process function: the call is rolled back, and processing continues.
 
-The call is undone: states, timers and outputs are as they were before it. A timer that it was for is used
-up. Of a batch that fails the halves are tried, down to the records that fail by themselves.
+States, timers and outputs are as they were before the call; the timer that caused the call is used up. If a
+batch fails, its halves are tried, down to the records that fail on their own.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from flowcore.process.current import ProcessEmissions
 from flowcore.process.operator import ProcessOperator
-from flowcore.process.results import ProcessEmissions
 from flowcore.process.state import ProcessState
 from flowcore.process.undo import Undo
 
@@ -24,13 +24,13 @@ __all__ = ["FailedCall", "IsolatedCalls"]
 
 @dataclass(frozen=True, slots=True)
 class FailedCall:
-    """A call that failed, of which nothing is left.
+    """A call that failed and was rolled back.
 
     Attributes:
         key: The key.
-        timestamp_ms: Of the record or timer, None if it has none.
-        origin: Which of the records of the step it was for, from 0; None for a timer.
-        error: What was raised.
+        timestamp_ms: The time of the record or timer, None if it has none.
+        origin: The number of the record in the step, from 0; None for a timer.
+        error: The exception.
     """
 
     key: Any
@@ -40,14 +40,14 @@ class FailedCall:
 
 
 class IsolatedCalls:
-    """A context in which an operator's failing calls are undone and noted.
+    """A context in which failing calls of an operator are rolled back and recorded.
 
     Args:
         operator: The operator.
-        require: Raises for outputs that nobody could take.
+        require: Raises for outputs that do not fit the declared columns.
 
     Attributes:
-        failed: In order.
+        failed: The failed calls, in order.
     """
 
     def __init__(self, operator: ProcessOperator, require: Callable[[ProcessEmissions], None]) -> None:
@@ -62,7 +62,7 @@ class IsolatedCalls:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._operator.call = self._operator.called
+        self._operator.call = self._operator.call_function
 
     def batches(
         self,
@@ -72,12 +72,12 @@ class IsolatedCalls:
         batch: pa.RecordBatch,
         first: int = 0,
     ) -> Iterator[tuple[int, int, ProcessEmissions]]:
-        """What a function of batches puts out for a batch or parts of it: ``(start, end, emissions)``."""
+        """The outputs of a function of batches for a batch, or its parts: ``(start, end, emissions)``."""
         current, count = self._operator.current, batch.num_rows
         current.undo = undo = Undo(state)
         try:
-            seen = self._operator.process_batch(state, keys, timestamps_ms, batch)
-            self._require(seen)
+            emissions = self._operator.process_batch(state, keys, timestamps_ms, batch)
+            self._require(emissions)
         except Exception as error:  # noqa: BLE001 - a user's function may raise anything
             undo.roll_back()
             current.undo = None
@@ -89,21 +89,21 @@ class IsolatedCalls:
                 yield from self.batches(state, keys[start:end], timestamps_ms[start:end], part, first + start)
             return
         current.undo = None
-        yield first, first + count, seen
+        yield first, first + count, emissions
 
     def _call(self, function: Callable[..., Any], argument: Any) -> None:
         current = self._operator.current
-        seen, own, key = current.emissions, ProcessEmissions(), current.key
+        before, own, key = current.emissions, ProcessEmissions(), current.key
         current.emissions = own
         current.undo = undo = Undo(current.state)
-        undo.key(key)
+        undo.save_timers(key)
         try:
-            self._operator.called(function, argument)
+            self._operator.call_function(function, argument)
             self._require(own)
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:  # noqa: BLE001 - a user's function may raise anything
             undo.roll_back()
             self.failed.append(FailedCall(key, current.timestamp_ms, current.origin, error))
         else:
-            seen.add(own)
+            before.extend(own)
         finally:
-            current.emissions, current.undo = seen, None
+            current.emissions, current.undo = before, None

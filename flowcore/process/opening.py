@@ -1,4 +1,4 @@
-"""Opening: which states does a function have?"""
+"""Declaration of the states of a process function."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from flowcore.windows.functions import AggregateFunction
 __all__ = ["LivesFrom", "OpenContext"]
 
 LivesFrom = Literal["write", "read"]
-"""From when on an entry lives: from when it was written, or also from when it was read last."""
+"""When the time to live of an entry begins: at its last write, or at its last write or read."""
 
 
 class OpenContext:
-    """What a function is given in ``open``: it declares its states, and keeps what it gets back.
+    """Passed to ``open`` of a function, which declares its states and keeps the returned objects.
 
-    A state has a name, by which it is found again after a restart, and a type as Spark DDL. With ``ttl``
-    an entry is forgotten that much later by the clock; ``lives_from="read"`` counts reading too.
+    A state is identified by its name over restarts, and has a type as Spark DDL. An entry expires in
+    processing time when it is older than ``ttl``; with ``lives_from="read"`` reading renews it.
 
     Attributes:
-        declared: The states by name.
+        declared: The declarations by name.
     """
 
     def __init__(self, current: Current) -> None:
@@ -44,19 +44,19 @@ class OpenContext:
     def value_state(
         self, name: str, value_type: str, *, ttl: timedelta | None = None, lives_from: LivesFrom = "write"
     ) -> ValueState:
-        """One value a key.
+        """One value for each key.
 
         Raises:
-            StateError: It is too late to declare one, or the name is taken.
-            SchemaError: The type is none.
+            StateError: ``open`` has returned, the name is taken, or a setting is invalid.
+            SchemaError: The type is not valid for a state.
         """
-        return ValueState(self._declared("value", name, (value_type,), ttl, lives_from), self._current)
+        return ValueState(self._declare("value", name, (value_type,), ttl, lives_from), self._current)
 
     def list_state(
         self, name: str, value_type: str, *, ttl: timedelta | None = None, lives_from: LivesFrom = "write"
     ) -> ListState:
-        """Values in order; ``value_type`` is that of one of them."""
-        return ListState(self._declared("list", name, (value_type,), ttl, lives_from), self._current)
+        """A list of values of ``value_type``."""
+        return ListState(self._declare("list", name, (value_type,), ttl, lives_from), self._current)
 
     def map_state(
         self,
@@ -68,7 +68,7 @@ class OpenContext:
         lives_from: LivesFrom = "write",
     ) -> MapState:
         """Values by key."""
-        return MapState(self._declared("map", name, (key_type, value_type), ttl, lives_from), self._current)
+        return MapState(self._declare("map", name, (key_type, value_type), ttl, lives_from), self._current)
 
     def reducing_state(
         self,
@@ -79,8 +79,8 @@ class OpenContext:
         ttl: timedelta | None = None,
         lives_from: LivesFrom = "write",
     ) -> ReducingState:
-        """One value, into which ``function(kept, new)`` folds others."""
-        found = self._declared("reducing", name, (value_type,), ttl, lives_from)
+        """One value, to which ``function(current, new)`` adds others."""
+        found = self._declare("reducing", name, (value_type,), ttl, lives_from)
         return ReducingState(found, self._current, function)
 
     def aggregating_state(
@@ -91,31 +91,31 @@ class OpenContext:
         ttl: timedelta | None = None,
         lives_from: LivesFrom = "write",
     ) -> AggregatingState:
-        """The accumulator of an aggregate function; it is plain data."""
-        found = self._declared("aggregating", name, (), ttl, lives_from)
+        """The accumulator of an aggregate function; it must be plain data."""
+        found = self._declare("aggregating", name, (), ttl, lives_from)
         return AggregatingState(found, self._current, function)
 
     def close(self) -> None:
-        """No more states from now on."""
+        """Allow no more declarations."""
         self._open = False
 
-    def _declared(
+    def _declare(
         self, kind: str, name: str, types: tuple[str, ...], ttl: timedelta | None, lives_from: LivesFrom
     ) -> Declaration:
         what = f"{kind} state {name!r}"
         if not self._open:
             _refuse(
-                f"{what} is declared after open(): what a restart finds of it could not be given back; "
-                "declare all states in open(), and keep them in self"
+                f"{what} is declared after open(): it could not be restored after a restart; declare "
+                "all states in open(), and keep them in self"
             )
         if name in self.declared:
-            _refuse(f"{what} is declared twice: one would overwrite the other; give it another name")
+            _refuse(f"{what} is declared twice: one would overwrite the other; use another name")
         if lives_from not in ("write", "read"):
-            _refuse(f"{what}: lives_from={lives_from!r} is neither of two: pass 'write' or 'read'")
+            _refuse(f"{what}: lives_from={lives_from!r} is unknown; pass 'write' or 'read'")
         if ttl is not None and (not isinstance(ttl, timedelta) or ttl < MILLISECOND or ttl % MILLISECOND):
             _refuse(
-                f"{what}: ttl={ttl!r} is no length of whole milliseconds above zero: it would be gone at "
-                "once, or never; pass for instance timedelta(hours=1)"
+                f"{what}: ttl={ttl!r} is not a positive number of whole milliseconds: entries would expire "
+                "at once, or never; pass for instance timedelta(hours=1)"
             )
         reads_count = lives_from == "read" and ttl is not None
         ttl_ms = None if ttl is None else ttl // MILLISECOND

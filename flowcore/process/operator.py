@@ -1,7 +1,6 @@
-"""The operator: from records, watermarks and the clock to what a keyed process function puts out.
+"""The operator: calls a keyed process function with records and timers.
 
-Logic only: state is passed in and changed, what comes out is returned. It does not know where records
-come from, where state is kept or who merges watermarks.
+Logic only: state is passed in and changed, outputs are returned.
 """
 
 from __future__ import annotations
@@ -12,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from flowcore.elements import MAX_TIMESTAMP_MS
 from flowcore.process.context import ProcessContext
-from flowcore.process.current import Current
+from flowcore.process.current import Current, ProcessEmissions
 from flowcore.process.function import KeyedProcessFunction, Outputs
 from flowcore.process.opening import OpenContext
-from flowcore.process.results import ProcessEmissions
 from flowcore.process.state import ProcessState
 from flowcore.process.states import Declaration
 from flowcore.windows.rows import KeyedRecord
@@ -30,11 +28,11 @@ Call = Callable[[Callable[..., Outputs], Any], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessConfig:
-    """What is done.
+    """Configuration of a process function.
 
     Args:
-        function: The user's.
-        side_outputs: Names of what it puts out beside its results.
+        function: The user's function.
+        side_outputs: The names of its side outputs.
     """
 
     function: KeyedProcessFunction
@@ -42,15 +40,15 @@ class ProcessConfig:
 
 
 class ProcessOperator:
-    """What is done with records, watermarks and the clock; making one opens the function.
+    """Processes records, watermarks and processing time; the constructor opens the function.
 
     Args:
-        config: What to do.
+        config: The configuration.
 
     Attributes:
-        declared: The states of the function by name.
-        current: Which record or timer it is about, or was when the function raised.
-        call: How methods of the function are called; `called`, unless failures are taken back.
+        declared: The declared states by name.
+        current: The current call, or the last one if the function raised.
+        call: Calls a method of the function: `call_function`, unless failures are isolated.
 
     Raises:
         StateError: A state is declared twice.
@@ -59,7 +57,7 @@ class ProcessOperator:
     def __init__(self, config: ProcessConfig) -> None:
         self.config = config
         self.current = Current()
-        self.call: Call = self.called
+        self.call: Call = self.call_function
         self._context = ProcessContext(self.current, config.side_outputs)
         opening = OpenContext(self.current)
         config.function.open(opening)
@@ -70,19 +68,19 @@ class ProcessOperator:
         """Close the function."""
         self.config.function.close()
 
-    def called(self, function: Callable[..., Outputs], argument: Any) -> None:
-        """Call a method of the function with a record or a time, and take what it puts out."""
+    def call_function(self, function: Callable[..., Outputs], argument: Any) -> None:
+        """Call a method of the function with a record or a time, and collect its outputs."""
         outputs = function(argument, self._context)
         self.current.emissions.results.extend(map(self.current.result, outputs or ()))
 
     def process(self, state: ProcessState, records: Iterable[KeyedRecord]) -> ProcessEmissions:
-        """Give records to the function, one after the other."""
+        """Process records one by one."""
         current, call, function = self.current, self.call, self.config.function.process
-        seen = current.begin(state)
+        emissions = current.begin(state)
         for origin, (key, record, timestamp_ms) in enumerate(records):
             current.key, current.timestamp_ms, current.origin = key, timestamp_ms, origin
             call(function, record)
-        return seen
+        return emissions
 
     def process_batch(
         self,
@@ -91,40 +89,40 @@ class ProcessOperator:
         timestamps_ms: Sequence[int | None],
         batch: pa.RecordBatch,
     ) -> ProcessEmissions:
-        """Give many records to the function: at once if it takes batches, else one after the other."""
+        """Process many records: at once if the function takes batches, otherwise one by one."""
         function = self.config.function
         if not function.by_batch():
             return self.process(state, map(KeyedRecord, keys, batch.to_pylist(), timestamps_ms))
-        seen = self.current.begin(state, timestamps_ms)
-        seen.batches += function.process_batch(keys, batch, self._context) or ()
-        return seen
+        emissions = self.current.begin(state, timestamps_ms)
+        emissions.batches += function.process_batch(keys, batch, self._context) or ()
+        return emissions
 
     def advance_watermark(self, state: ProcessState, watermark_ms: int) -> ProcessEmissions:
-        """Let event time come this far; a watermark that is not above the current one is ignored."""
-        seen = self.current.begin(state)
+        """Advance the watermark; one that is not above the current watermark is ignored."""
+        emissions = self.current.begin(state)
         if watermark_ms > state.watermark_ms:
             state.watermark_ms = watermark_ms
             while (due := state.event_timers.next_due(watermark_ms)) is not None:
                 self._on_timer(*due)
-        return seen
+        return emissions
 
     def end_of_input(self, state: ProcessState) -> ProcessEmissions:
-        """No record will follow: the maximum watermark."""
+        """Advance to the maximum watermark, since no record follows."""
         return self.advance_watermark(state, MAX_TIMESTAMP_MS)
 
     def advance_clock(self, state: ProcessState, clock_ms: int) -> ProcessEmissions:
-        """Let the clock move to this time; one that was put back stands still until it catches up.
+        """Advance processing time, which never goes back.
 
-        What has expired by then is gone before any timer sees it.
+        Expired entries are removed before timers fire.
         """
-        seen = self.current.begin(state)
+        emissions = self.current.begin(state)
         state.clock_ms = max(state.clock_ms, clock_ms)
         while (expiring := state.expiries.next_due(state.clock_ms)) is not None:
             (key, name), _ = expiring
             self._expire(state, key, name)
         while (due := state.processing_timers.next_due(state.clock_ms)) is not None:
             self._on_timer(*due)
-        return seen
+        return emissions
 
     def _on_timer(self, key: Any, time_ms: int) -> None:
         self.current.key, self.current.timestamp_ms, self.current.origin = key, time_ms, None

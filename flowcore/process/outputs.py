@@ -1,44 +1,42 @@
-"""Process outputs: which rows become of what a keyed process function puts out?
+"""Rows of the outputs of a keyed process function.
 
-Every output has an *origin*, which is the same when a step is taken again: the record of which it was made
-(of a batch its first), by the columns that say where it was; or a timer, as text. `ORDINAL` tells apart the
-outputs of one origin. Where other functions follow in the same call, results go through these first, and
-`NTH` tells apart what became of one result.
+Every output has an *origin*, which is the same when a step is repeated: the place of its record (the first
+record, for a batch), or its timer as text. The ordinal numbers the outputs of one origin. If other functions
+run downstream in the same call, `NTH` numbers the outputs of one result.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
 
 from flowcore.errors import FunctionError
-from flowcore.keyed.dead_letters import DEAD_LETTERS, Failure
+from flowcore.keyed.dead_letters import DEAD_LETTERS, DeadLetters, Failure
 from flowcore.keyed.operator import StepOutputs
 from flowcore.keyed.output_columns import ORDINAL, RESULTS, TIMESTAMP
 from flowcore.keyed.user_code import build_columns
-from flowcore.process import ProcessEmissions, ProcessResult
+from flowcore.process.current import ProcessEmissions, ProcessResult
 
-if TYPE_CHECKING:
-    from flowcore.process.keyed import KeyedProcesses
-
-__all__ = ["NTH", "TIMER", "Downstream", "ProcessRows", "outputs_of", "side_output_name"]
+__all__ = ["NTH", "TIMER", "Downstream", "ProcessOutputs", "RowBuilder", "side_output_name"]
 
 TIMER = "@timer"
-"""Of which timer an output was made: key, clock and time; null for those of records."""
+"""The timer of an output: key, time domain and time; null for outputs of records."""
 NTH = "@nth"
-"""Which of those it is that were made of one result, from 0."""
+"""The number of an output among those of one result, from 0."""
+_KEY = "@key_"
 TimerText = Callable[[ProcessResult], str | None]
 
 
 class Downstream(Protocol):
-    """Functions that follow a process in the same call.
+    """Functions that process the results in the same call.
 
     Attributes:
-        outputs: The columns of what they put out, by output.
-        refused: Of the last call, why something failed, by the number of the record it was given.
+        outputs: The columns of their outputs, by output.
+        refused: The failures of the last call, by the number of the input record.
     """
 
     @property
@@ -48,9 +46,9 @@ class Downstream(Protocol):
     def refused(self) -> Mapping[int, FunctionError]: ...
 
     def run(
-        self, given: Sequence[Mapping[str, Any]] | pa.RecordBatch, where: Callable[[int], str | None], /
+        self, inputs: Sequence[Mapping[str, Any]] | pa.RecordBatch, locate: Callable[[int], str | None], /
     ) -> Sequence[tuple[str, pa.RecordBatch, Sequence[int] | None]]:
-        """What comes out, by output, with the numbers of the records that it was made of, if known."""
+        """Outputs, with the numbers of the input records of their rows, if these are known."""
         ...
 
     def close(self) -> None:
@@ -59,182 +57,234 @@ class Downstream(Protocol):
 
 
 def side_output_name(name: str) -> str:
-    """The output of a side output; a user may call one like `RESULTS`."""
+    """The output of a side output, which a user may give the name `RESULTS`."""
     return f"side {name}"
 
 
-def outputs_of(of: KeyedProcesses) -> dict[str, pa.Schema]:
-    """The columns of results, or of what becomes of them, and of side outputs."""
-    beside = [*(of.rows.field(name) for name in of.places), pa.field(TIMER, pa.string())]
-    beside += [pa.field(TIMESTAMP, pa.int64()), pa.field(ORDINAL, pa.int32())]
-    found = {
-        side_output_name(name): pa.schema([*schema, *beside]) for name, schema in of.side_outputs.items()
-    }
-    if of.downstream is None:
-        return {RESULTS: pa.schema([*of.results, *of.key_fields, *beside]), **found}
-    beside.append(pa.field(NTH, pa.int32()))
-    return {**{name: pa.schema([*own, *beside]) for name, own in of.downstream.outputs.items()}, **found}
+@dataclass(frozen=True, kw_only=True)
+class ProcessOutputs:
+    """The columns of a keyed process function.
 
-
-class ProcessRows:
-    """Makes rows.
-
-    Args:
-        of: The configuration.
+    Attributes:
+        name: The operator's name, for errors.
+        keys: The key's columns; none for one key for all.
+        rows: The columns of records.
+        results: The columns of results.
+        side_outputs: The columns of side outputs, by name.
+        places: Columns of records that say where a record was; outputs carry them.
+        topics: Topic names, by the number in the first of ``places``; partition and offset follow it.
+        keyed: Results carry their key, as `key_fields`. Not for functions of batches, which have no one key.
+        dead_letters: Which failures become dead letters; None if each fails the query.
+        downstream: Functions that process the results; rows are made of their outputs.
     """
 
-    def __init__(self, of: KeyedProcesses) -> None:
-        self._of = of
-        self._outputs = outputs_of(of)
+    name: str
+    keys: tuple[str, ...]
+    rows: pa.Schema
+    results: pa.Schema
+    side_outputs: Mapping[str, pa.Schema]
+    places: tuple[str, ...] = ()
+    topics: tuple[str, ...] = ()
+    keyed: bool = False
+    dead_letters: DeadLetters | None = None
+    downstream: Downstream | None = None
 
-    def require(self, seen: ProcessEmissions) -> None:
-        """StepOutputs that become rows, as far as that is known before other functions were given them.
+    @property
+    def outputs(self) -> Mapping[str, pa.Schema]:
+        """The columns of each output: results or downstream outputs, side outputs, and dead letters."""
+        origin = [*(self.rows.field(name) for name in self.places), pa.field(TIMER, pa.string())]
+        origin += [pa.field(TIMESTAMP, pa.int64()), pa.field(ORDINAL, pa.int32())]
+        if self.downstream is None:
+            found = {RESULTS: pa.schema([*self.results, *self.key_fields, *origin])}
+        else:
+            leaving = [*origin, pa.field(NTH, pa.int32())]
+            found = {name: pa.schema([*own, *leaving]) for name, own in self.downstream.outputs.items()}
+        for name, schema in self.side_outputs.items():
+            found[side_output_name(name)] = pa.schema([*schema, *origin])
+        if self.dead_letters is not None:
+            found[DEAD_LETTERS] = self.dead_letters.schema(self.rows)
+        return found
+
+    @property
+    def key_fields(self) -> Sequence[pa.Field[Any]]:
+        """The columns of a result's key, with names that no user's column has."""
+        names = self.keys if self.keyed else ()
+        return [self.rows.field(name).with_name(f"{_KEY}{name}") for name in names]
+
+    def place_of(self, rows: pa.RecordBatch, number: int) -> str | None:
+        """Topic, partition and offset of a record, None if they are unknown."""
+        if not self.topics:
+            return None
+        topic, partition, offset = (rows.column(name)[number].as_py() for name in self.places[:3])
+        return f"{self.topics[topic]}[{partition}]@{offset}"
+
+
+class RowBuilder:
+    """Builds rows of a function's outputs.
+
+    Args:
+        config: The columns.
+    """
+
+    def __init__(self, config: ProcessOutputs) -> None:
+        self._config = config
+        self._outputs = config.outputs
+
+    def require(self, emissions: ProcessEmissions) -> None:
+        """Require that outputs fit the declared columns, except results for downstream functions.
 
         Raises:
-            FunctionError: They are not of the declared columns.
+            FunctionError: They do not.
         """
-        if self._of.downstream is None:
-            build_columns([each.value for each in seen.results], self._of.results, self._of.name)
-        for name, results in seen.side_outputs.items():
-            build_columns([each.value for each in results], self._of.side_outputs[name], self._of.name)
-        for batch in seen.batches:
-            self._declared(batch)
+        if self._config.downstream is None:
+            self._columns(emissions.results, self._config.results)
+        for name, results in emissions.side_outputs.items():
+            self._columns(results, self._config.side_outputs[name])
+        for batch in emissions.batches:
+            self._cast(batch)
 
-    def put(
-        self, seen: ProcessEmissions, out: StepOutputs, timer: TimerText, rows: pa.RecordBatch | None = None
+    def emit(
+        self,
+        emissions: ProcessEmissions,
+        out: StepOutputs,
+        timer: TimerText = lambda _: None,
+        rows: pa.RecordBatch | None = None,
     ) -> None:
-        """Put rows out.
+        """Emit rows.
 
         Args:
-            seen: What was put out.
-            out: Where they go.
-            timer: Of which timer a result was made.
-            rows: The records that results were made of, None for those of timers.
+            emissions: The outputs of the function.
+            out: Takes the rows.
+            timer: The timer of a result, as text.
+            rows: The records of the results, None for results of timers.
 
         Raises:
-            FunctionError: Something is not of the declared columns, or a function that follows failed.
+            FunctionError: An output does not fit the declared columns, or a downstream function failed.
         """
-        if seen.results:
-            beside = self._beside(seen.results, timer, rows)
-            values = [each.value for each in seen.results]
-            if self._of.downstream is None:
-                columns = [*build_columns(values, self._of.results, self._of.name), *self._keys(seen.results)]
-                out.rows(RESULTS, pa.record_batch([*columns, *beside], schema=self._outputs[RESULTS]))
+        results = emissions.results
+        if results:
+            origin = self._origin_columns(results, timer, rows)
+            if self._config.downstream is None:
+                columns = [*self._columns(results, self._config.results), *self._key_columns(results)]
+                out.rows(RESULTS, pa.record_batch([*columns, *origin], schema=self._outputs[RESULTS]))
             else:
-                self._chained(values, beside, [each.origin for each in seen.results], rows, out)
-        for name, results in seen.side_outputs.items():
-            columns = build_columns(
-                [each.value for each in results], self._of.side_outputs[name], self._of.name
-            )
-            columns += self._beside(results, timer, rows)
-            out.rows(
-                side_output_name(name), pa.record_batch(columns, schema=self._outputs[side_output_name(name)])
-            )
+                values = [each.value for each in results]
+                self._run_downstream(values, origin, [each.origin for each in results], rows, out)
+        for name, others in emissions.side_outputs.items():
+            columns = self._columns(others, self._config.side_outputs[name])
+            columns += self._origin_columns(others, timer, rows)
+            output = side_output_name(name)
+            out.rows(output, pa.record_batch(columns, schema=self._outputs[output]))
         first = 0
-        for batch in seen.batches:
-            self._whole(self._declared(batch), first, rows, out)
+        for batch in emissions.batches:
+            self._emit_batch(self._cast(batch), first, rows, out)
             first += batch.num_rows
 
-    def _keys(self, results: Sequence[ProcessResult]) -> list[pa.Array[Any]]:
-        fields = self._of.key_fields
-        whole = [each.key if len(fields) > 1 else (each.key,) for each in results]
-        return [pa.array([key[n] for key in whole], field.type) for n, field in enumerate(fields)]
+    def _columns(self, results: Sequence[ProcessResult], schema: pa.Schema) -> list[pa.Array[Any]]:
+        return build_columns([each.value for each in results], schema, self._config.name)
 
-    def _beside(
+    def _key_columns(self, results: Sequence[ProcessResult]) -> list[pa.Array[Any]]:
+        fields = self._config.key_fields
+        keys = [each.key if len(fields) > 1 else (each.key,) for each in results]
+        return [pa.array([key[n] for key in keys], field.type) for n, field in enumerate(fields)]
+
+    def _origin_columns(
         self, results: Sequence[ProcessResult], timer: TimerText, rows: pa.RecordBatch | None
     ) -> list[pa.Array[Any]]:
         columns = self._places(rows, [result.origin or 0 for result in results])
         columns.append(pa.array([timer(result) for result in results], pa.string()))
         columns.append(pa.array([result.timestamp_ms for result in results], pa.int64()))
-        columns.append(pa.array(_ordinals(results), pa.int32()))
+        columns.append(pa.array(_number_by_origin(results), pa.int32()))
         return columns
 
-    def _declared(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """A batch that a function of batches returned, with the columns that were declared."""
+    def _cast(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """A batch that a function returned, with the declared columns."""
         try:
-            columns = [batch.column(field.name).cast(field.type) for field in self._of.results]
+            columns = [batch.column(field.name).cast(field.type) for field in self._config.results]
         except (pa.ArrowException, KeyError) as error:
             msg = (
-                f"operator {self._of.name!r}: its function returned a batch of {batch.schema.names}, none of "
-                f"{self._of.results.names}: {error!r}; return batches of the declared schema"
+                f"operator {self._config.name!r}: its function returned a batch of {batch.schema.names}, not "
+                f"of {self._config.results.names}: {error!r}; return batches of the declared schema"
             )
             raise FunctionError(" ".join(msg.split())) from error
-        return pa.record_batch(columns, schema=self._of.results)
+        return pa.record_batch(columns, schema=self._config.results)
 
-    def _whole(
+    def _emit_batch(
         self, batch: pa.RecordBatch, first: int, rows: pa.RecordBatch | None, out: StepOutputs
     ) -> None:
         count = batch.num_rows
-        beside = self._places(rows, [0] * count)
-        beside += [pa.nulls(count, pa.string()), pa.nulls(count, pa.int64())]
-        beside.append(pa.array(range(first, first + count), pa.int32()))
-        if self._of.downstream is None:
-            columns = [*batch.columns, *beside]
+        origin = self._places(rows, [0] * count)
+        origin += [pa.nulls(count, pa.string()), pa.nulls(count, pa.int64())]
+        origin.append(pa.array(range(first, first + count), pa.int32()))
+        if self._config.downstream is None:
+            columns = [*batch.columns, *origin]
             out.rows(RESULTS, pa.record_batch(columns, schema=self._outputs[RESULTS]))
         else:
-            self._chained(batch, beside, [None if rows is None else 0] * count, rows, out)
+            self._run_downstream(batch, origin, [None if rows is None else 0] * count, rows, out)
 
-    def _chained(
+    def _run_downstream(
         self,
-        given: Sequence[Mapping[str, Any]] | pa.RecordBatch,
-        beside: Sequence[pa.Array[Any]],
+        inputs: Sequence[Mapping[str, Any]] | pa.RecordBatch,
+        origin_columns: Sequence[pa.Array[Any]],
         origins: Sequence[int | None],
         rows: pa.RecordBatch | None,
         out: StepOutputs,
     ) -> None:
-        """What other functions make of results."""
-        downstream, letters = self._of.downstream, self._of.dead_letters
+        """Pass results to the downstream functions and emit their outputs and dead letters."""
+        downstream, dead_letters = self._config.downstream, self._config.dead_letters
         if downstream is None:
             return
 
-        def where(number: int) -> str | None:
+        def locate(number: int) -> str | None:
             origin = origins[number]
-            return None if rows is None or origin is None else self._of.place_of(rows, origin)
+            return None if rows is None or origin is None else self._config.place_of(rows, origin)
 
-        for output, batch, numbers in downstream.run(given, where):
+        for output, batch, numbers in downstream.run(inputs, locate):
             fields = list(self._outputs[output])[batch.num_columns :]
             if numbers is None:
                 others = [pa.nulls(batch.num_rows, field.type) for field in fields]
             else:
-                others = [*(each.take(pa.array(numbers)) for each in beside), _nth(numbers)]
+                others = [
+                    *(each.take(pa.array(numbers)) for each in origin_columns), _number_by_input(numbers),
+                ]  # fmt: skip
             out.rows(output, pa.record_batch([*batch.columns, *others], schema=self._outputs[output]))
         failures = [
-            Failure(error.operator or self._of.name, error, origins[number], _record(given, number))
+            Failure(error.operator or self._config.name, error, origins[number], _record(inputs, number))
             for number, error in sorted(downstream.refused.items())
         ]
-        if failures and letters is not None:
-            about = rows if rows is not None else pa.RecordBatch.from_pylist([], schema=self._of.rows)
-            out.rows(DEAD_LETTERS, letters.written(failures, about))
+        if failures and dead_letters is not None:
+            about = rows if rows is not None else pa.RecordBatch.from_pylist([], schema=self._config.rows)
+            out.rows(DEAD_LETTERS, dead_letters.build_rows(failures, about))
 
     def _places(self, rows: pa.RecordBatch | None, origins: Sequence[int]) -> list[pa.Array[Any]]:
+        names = self._config.places
         if rows is None:
-            return [pa.nulls(len(origins), self._of.rows.field(name).type) for name in self._of.places]
-        taken = np.array(origins, np.int64)
-        return [rows.column(name).take(taken) for name in self._of.places]
+            return [pa.nulls(len(origins), self._config.rows.field(name).type) for name in names]
+        return [rows.column(name).take(np.array(origins, np.int64)) for name in names]
 
 
-def _record(given: Sequence[Mapping[str, Any]] | pa.RecordBatch, number: int) -> Mapping[str, Any]:
-    if not isinstance(given, pa.RecordBatch):
-        return given[number]
-    (record,) = given.slice(number, 1).to_pylist()
+def _record(inputs: Sequence[Mapping[str, Any]] | pa.RecordBatch, number: int) -> Mapping[str, Any]:
+    if not isinstance(inputs, pa.RecordBatch):
+        return inputs[number]
+    (record,) = inputs.slice(number, 1).to_pylist()
     return record
 
 
-def _nth(numbers: Sequence[int]) -> pa.Array[Any]:
-    """The place of each among those with the same number, which are not falling."""
+def _number_by_input(numbers: Sequence[int]) -> pa.Array[Any]:
+    """The position of each row among those with the same number; numbers do not fall."""
     found = np.asarray(numbers, np.int64)
     first = np.flatnonzero(np.concatenate(([True], found[1:] != found[:-1])))
     counts = np.diff(np.append(first, len(found)))
     return pa.array(np.arange(len(found)) - np.repeat(first, counts), pa.int32())
 
 
-def _ordinals(results: Sequence[ProcessResult]) -> list[int]:
-    """The place of each among the outputs of its origin; those of batches have one origin together."""
-    found: dict[Any, int] = {}
-    places = []
+def _number_by_origin(results: Sequence[ProcessResult]) -> list[int]:
+    """The position of each result among those of its origin; the results of batches share one origin."""
+    counts: dict[Any, int] = {}
+    positions = []
     for result in results:
         of_timer = result.origin is None and result.timestamp_ms is not None
         origin = (result.key, result.timestamp_ms) if of_timer else result.origin
-        places.append(found.get(origin, 0))
-        found[origin] = places[-1] + 1
-    return places
+        positions.append(counts.get(origin, 0))
+        counts[origin] = positions[-1] + 1
+    return positions

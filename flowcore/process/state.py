@@ -1,8 +1,7 @@
-"""State: what keyed processes have to remember between two steps.
+"""State of keyed processes between two steps.
 
-Plain mutable data; `flowcore.process.codec` writes and reads it. All kinds of state are kept in the same
-way: a *cell* of entries, one for a value, many for lists and maps. With a time to live, entries stand in
-the order in which they expire.
+Plain mutable data; `flowcore.process.codec` writes and reads it. Every kind of state is a *cell* of entries:
+one entry for a value, many for lists and maps. With a time to live, entries are in order of expiry.
 """
 
 from __future__ import annotations
@@ -17,29 +16,29 @@ __all__ = ["Cell", "Entry", "ProcessState"]
 
 
 class Entry(NamedTuple):
-    """One value, and when it was written, or read where that counts too; 0 without a time to live."""
+    """A value, and when it was written, or read where reading counts; 0 without a time to live."""
 
     value: Any
     used_ms: int
 
 
 Cell = dict[Any, Entry]
-"""The entries of one state of one key; never empty. A value's only entry has the name None."""
+"""The entries of one state of one key; never empty. The only entry of a value is named None."""
 
 
 @dataclass(slots=True)
 class ProcessState:
-    """What is kept of all keys.
+    """The state of all keys.
 
     Attributes:
-        watermark_ms: How far event time has come; the smallest timestamp if that is not known yet.
-        clock_ms: Where the clock was last.
-        backlog: The records that come are history.
+        watermark_ms: The current watermark, at first the smallest timestamp.
+        clock_ms: The current processing time.
+        backlog: The records that arrive are backlog.
         cells: The cells of each key that has any, by the state's name.
-        event_timers: Timers by the watermark.
-        processing_timers: Timers by the clock.
-        expiries: When to look for expired entries, of ``(key, name of the state)``; follows from the rest.
-        touched: Keys whose cells or timers may have changed; whoever writes them down empties it.
+        event_timers: Event-time timers of keys.
+        processing_timers: Processing-time timers of keys.
+        expiries: When entries of ``(key, name of the state)`` expire; computed from the cells.
+        touched: Keys whose cells or timers may have changed since the last write.
     """
 
     watermark_ms: int = MIN_TIMESTAMP_MS

@@ -1,8 +1,7 @@
-"""States: how does a function read and write what it keeps of the key at hand?
+"""States: objects with which a function reads and writes the state of the current key.
 
-A state is declared once and serves all keys: it looks into the cell of the key at hand. With a
-time to live, an entry is gone once the clock reaches the time it was written plus that; entries of lists and
-maps each have their own.
+A state is declared once and serves all keys. With a time to live, each entry of a value, list or map expires
+on its own, in processing time.
 """
 
 from __future__ import annotations
@@ -28,14 +27,14 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """What a state was declared as.
+    """The declaration of a state.
 
     Attributes:
         kind: ``"value"``, ``"list"``, ``"map"``, ``"reducing"`` or ``"aggregating"``.
         name: Unique in its function.
-        types: Of what it keeps; a map has two.
-        ttl_ms: How long an entry lives, None for ever.
-        reads_count: An entry that is read lives anew.
+        types: The types of its values; a map has two.
+        ttl_ms: Time to live of an entry, None for ever.
+        reads_count: Reading an entry renews its time to live.
     """
 
     kind: str
@@ -46,23 +45,23 @@ class Declaration:
 
     @property
     def layout(self) -> str:
-        """What its entries are; entries of another form cannot be gone on from."""
+        """The layout of its entries; entries with another layout cannot be restored."""
         ttl = () if self.ttl_ms is None else ("with ttl",)
         return " ".join((self.kind, *(each.text for each in self.types), *ttl))
 
 
 class _State:
-    """What all kinds have in common: a cell, whose entries may expire."""
+    """A cell, whose entries may expire."""
 
     def __init__(self, declaration: Declaration, current: Current) -> None:
         self.declaration = declaration
         self._current = current
 
     def clear(self) -> None:
-        """Forget everything of this key."""
+        """Remove all values of this key."""
         state, key, name = self._current.state, self._current.key, self.declaration.name
         if self._current.undo is not None:
-            self._current.undo.cell(key, name)
+            self._current.undo.save_cell(key, name)
         cells = state.cells.get(key, {})
         if cells.pop(name, None) is None:
             return
@@ -72,15 +71,15 @@ class _State:
             state.expiries.discard((key, name), time_ms)
 
     def _cell(self) -> Cell:
-        """Its entries; not to be changed."""
+        """The entries, which must not be changed."""
         if self._current.undo is not None:
-            self._current.undo.cell(self._current.key, self.declaration.name)
+            self._current.undo.save_cell(self._current.key, self.declaration.name)
         return self._current.state.cells.get(self._current.key, {}).get(self.declaration.name, {})
 
     def _kept(self, entry: Any) -> Entry | None:
-        """An entry whose value goes out."""
+        """An entry whose value is handed out."""
         if self._current.undo is not None:
-            self._current.undo.value(self._current.key, self.declaration.name, entry)
+            self._current.undo.save_value(self._current.key, self.declaration.name, entry)
         return self._cell().get(entry)
 
     def _read(self, entry: Any) -> Any:
@@ -101,16 +100,16 @@ class _State:
     def _write(self, entry: Any, value: Any) -> None:
         state, key, ttl_ms = self._current.state, self._current.key, self.declaration.ttl_ms
         if self._current.undo is not None:
-            self._current.undo.cell(key, self.declaration.name)
+            self._current.undo.save_cell(key, self.declaration.name)
         cell = state.cells.setdefault(key, {}).setdefault(self.declaration.name, {})
         if ttl_ms is None:
             cell[entry] = Entry(value, 0)
             return
-        cell.pop(entry, None)  # so that it stands last
+        cell.pop(entry, None)  # entries are in order of expiry
         cell[entry] = Entry(value, state.clock_ms)
-        named = (key, self.declaration.name)
-        if not state.expiries.times_of(named):
-            state.expiries.add(named, state.clock_ms + ttl_ms)
+        owner = (key, self.declaration.name)
+        if not state.expiries.times_of(owner):
+            state.expiries.add(owner, state.clock_ms + ttl_ms)
 
     def _remove(self, entry: Any) -> None:
         cell = self._cell()
@@ -129,10 +128,10 @@ class ValueState(_State):
         return default if found is None else found
 
     def set(self, value: Any) -> None:
-        """Keep this one; None forgets it.
+        """Replace the value; None removes it.
 
         Raises:
-            StateError: It is not of the declared type.
+            StateError: It does not have the declared type.
         """
         if value is None:
             self.clear()
@@ -142,27 +141,27 @@ class ValueState(_State):
 
 
 class ListState(_State):
-    """Values in the order in which they were added."""
+    """Values, in the order in which they were added."""
 
     def add(self, value: Any) -> None:
-        """Append one.
+        """Append a value.
 
         Raises:
-            StateError: It is not of the declared type.
+            StateError: It does not have the declared type.
         """
         self.declaration.types[0].require(self.declaration.name, value)
         cell = self._cell()
         self._write(next(reversed(cell)) + 1 if cell else 0, value)
 
     def set(self, values: Iterable[Any]) -> None:
-        """Keep these, and no others."""
+        """Replace all values."""
         values = tuple(values)
         self.clear()
         for value in values:
             self.add(value)
 
     def get(self) -> list[Any]:
-        """All of them."""
+        """All values."""
         return [value for _, value in self._read_all()]
 
     def __iter__(self) -> Iterator[Any]:
@@ -173,7 +172,7 @@ class ListState(_State):
 
 
 class MapState(_State, MutableMapping[Any, Any]):
-    """Values by key; with a time to live it iterates from the one that expires first."""
+    """Values by key; with a time to live, the first key is the one that expires first."""
 
     def __getitem__(self, key: Any) -> Any:
         found = self._read(key)
@@ -199,12 +198,12 @@ class MapState(_State, MutableMapping[Any, Any]):
         return len(self._cell())
 
     def clear(self) -> None:
-        """Forget everything of this key."""
+        """Remove all values of this key."""
         _State.clear(self)
 
 
 class ReducingState(_State):
-    """One value, into which others are folded."""
+    """One value, to which others are added."""
 
     def __init__(
         self, declaration: Declaration, current: Current, function: Callable[[Any, Any], Any]
@@ -213,10 +212,10 @@ class ReducingState(_State):
         self._function = function
 
     def add(self, value: Any) -> None:
-        """Fold one in.
+        """Add a value.
 
         Raises:
-            StateError: It, or what comes out, is not of the declared type.
+            StateError: The result does not have the declared type.
         """
         kept = self._kept(None)
         value = self._function(kept.value, value) if kept else value
@@ -224,26 +223,26 @@ class ReducingState(_State):
         self._write(None, value)
 
     def get(self, default: Any = None) -> Any:
-        """What they were folded into, or the default if there is nothing."""
+        """The value, or the default if there is none."""
         found = self._read(None)
         return default if found is None else found
 
 
 class AggregatingState(_State):
-    """An accumulator, which is plain data: see `flowcore.windows.AggregateFunction`."""
+    """An accumulator of plain data: see `flowcore.windows.AggregateFunction`."""
 
     def __init__(self, declaration: Declaration, current: Current, function: AggregateFunction) -> None:
         super().__init__(declaration, current)
         self._function = function
 
     def add(self, value: Any) -> None:
-        """Fold one in."""
+        """Add a value."""
         found = self._kept(None)
         kept = found.value if found else self._function.create()
         self._write(None, self._function.add(kept, value))
 
     def get(self, default: Any = None) -> Any:
-        """The result, or the default if there is nothing."""
+        """The result, or the default if there is none."""
         if not self._cell():
             return default
         return self._function.result(self._read(None))

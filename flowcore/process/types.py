@@ -1,8 +1,8 @@
-"""Types of states: does a value fit what was declared?
+"""Types of states, and whether a value fits one.
 
-A type is Spark DDL text. Values are what Spark hands to Python: ``int`` for whole numbers, ``datetime``
-for TIMESTAMP, ``list`` for ARRAY, ``dict`` for MAP and STRUCT; what is inside of the last three is not looked
-at.
+A type is Spark DDL text. Values are those that Spark passes to Python: ``int`` for whole numbers,
+``datetime`` for TIMESTAMP, ``list`` for ARRAY, ``dict`` for MAP and STRUCT. The items of
+lists and dicts are not checked.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _KINDS: dict[str, tuple[type, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class StateType:
-    """A type: its DDL text, and what kind it is."""
+    """A type: its DDL text, and its kind without parameters."""
 
     text: str
     kind: str
@@ -41,7 +41,7 @@ class StateType:
         """Read Spark DDL text such as ``"INT"`` or ``"ARRAY<STRING>"``.
 
         Raises:
-            SchemaError: It is no type that a state can have.
+            SchemaError: A state cannot have this type.
         """
         try:
             found = exp.DataType.build(text, dialect="spark")
@@ -50,27 +50,27 @@ class StateType:
         kind = "" if found is None else str(found.this.name)
         if found is None or (kind not in _BITS and kind not in _KINDS):
             msg = (
-                f"{text!r} is no type that a state can have: its values could not be kept over a restart; "
-                "pass Spark DDL such as 'BIGINT' or 'ARRAY<STRING>'"
+                f"{text!r} is not a type of a state: its values could not be restored after a restart; pass "
+                "Spark DDL such as 'BIGINT' or 'ARRAY<STRING>'"
             )
             raise SchemaError(msg)
         return cls(found.sql("spark"), kind)
 
     def require(self, name: str, value: Any) -> None:
-        """Refuse a value of another type, and None.
+        """Require a value of this type.
 
         Raises:
-            StateError: It is one.
+            StateError: The value is None or has another type.
         """
         bits = _BITS.get(self.kind)
         if bits is not None:
             fits = type(value) is int and -(1 << bits - 1) <= value < 1 << bits - 1
         else:
-            # Exact types: a subclass would come back as something else.
+            # Exact types: a subclass would be restored as its base.
             fits = type(value) in _KINDS[self.kind]
         if not fits:
             msg = (
                 f"state {name!r} is {self.text}, and {value!r} ({type(value).__qualname__}) does not fit: it "
-                "would come back as something else after a restart; convert it, or declare another type"
+                "would be restored as something else after a restart; convert it, or declare another type"
             )
             raise StateError(msg)

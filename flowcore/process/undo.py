@@ -1,7 +1,7 @@
-"""Undo: what has a call of a function changed of states and timers, and how is that taken back?
+"""Rolls back what a call of a function has changed of states and timers.
 
-Noted only where a call may be taken back (`flowcore.process.isolation`): a copy of what it looks at, before
-it looks at it. A timer that was cancelled and is put back comes behind others of its time.
+Before a call of `flowcore.process.isolation` accesses something, a copy of it is saved. A timer that the call
+cancelled fires after the others of its time when it has been restored.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ __all__ = ["Undo"]
 
 
 class Undo:
-    """What a call may have changed.
+    """Copies of what a call may change.
 
     Args:
-        state: Of all keys.
+        state: The state of all keys.
     """
 
     def __init__(self, state: ProcessState) -> None:
@@ -29,27 +29,27 @@ class Undo:
         self._expiries: dict[tuple[Any, str], tuple[int, ...]] = {}
         self._copied: set[tuple[Any, str, Any]] = set()
 
-    def key(self, key: Any) -> None:
-        """A key is about to be at hand."""
+    def save_timers(self, key: Any) -> None:
+        """Save the timers of a key that becomes the current one."""
         if key not in self._timers:
-            self._timers[key] = tuple(tuple(each.times_of(key)) for each in self._clocks)
+            self._timers[key] = tuple(tuple(each.times_of(key)) for each in self._queues)
 
-    def cell(self, key: Any, name: str) -> None:
-        """A state of a key is about to be looked into."""
+    def save_cell(self, key: Any, name: str) -> None:
+        """Save a state of a key."""
         if (key, name) not in self._cells:
             self._cells[key, name] = dict(self._state.cells.get(key, {}).get(name, {}))
             self._expiries[key, name] = tuple(self._state.expiries.times_of((key, name)))
 
-    def value(self, key: Any, name: str, entry: Any) -> None:
-        """A value is about to be handed out, and may be changed in place."""
-        self.cell(key, name)
+    def save_value(self, key: Any, name: str, entry: Any) -> None:
+        """Save a value that is handed out, since the function may change it in place."""
+        self.save_cell(key, name)
         kept = self._cells[key, name].get(entry)
         if kept is not None and (key, name, entry) not in self._copied:
             self._copied.add((key, name, entry))
             self._cells[key, name][entry] = Entry(copy.deepcopy(kept.value), kept.used_ms)
 
     def roll_back(self) -> None:
-        """Let everything be as it was."""
+        """Restore everything that was saved."""
         for (key, name), cell in self._cells.items():
             cells = self._state.cells.setdefault(key, {})
             cells.pop(name, None)
@@ -57,18 +57,18 @@ class Undo:
                 cells[name] = cell
             if not cells:
                 del self._state.cells[key]
-            _let_be(self._state.expiries, (key, name), self._expiries[key, name])
+            _set_times(self._state.expiries, (key, name), self._expiries[key, name])
         for key, before in self._timers.items():
-            for timers, times in zip(self._clocks, before, strict=True):
-                _let_be(timers, key, times)
+            for timers, times in zip(self._queues, before, strict=True):
+                _set_times(timers, key, times)
 
     @property
-    def _clocks(self) -> tuple[TimerQueue[Any], TimerQueue[Any]]:
+    def _queues(self) -> tuple[TimerQueue[Any], TimerQueue[Any]]:
         return self._state.event_timers, self._state.processing_timers
 
 
-def _let_be(timers: TimerQueue[Any], key: Any, times: tuple[int, ...]) -> None:
-    for time_ms in set(timers.times_of(key)).difference(times):
-        timers.discard(key, time_ms)
+def _set_times(timers: TimerQueue[Any], owner: Any, times: tuple[int, ...]) -> None:
+    for time_ms in set(timers.times_of(owner)).difference(times):
+        timers.discard(owner, time_ms)
     for time_ms in times:
-        timers.add(key, time_ms)
+        timers.add(owner, time_ms)

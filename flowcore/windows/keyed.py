@@ -247,7 +247,7 @@ class _Group:
                 case FailedWindow(key, window):
                     said = to_function_error(name, each.error, _of_window(key, window))
                     failures.append(Failure(name, said, content=self._shown(each)))
-        out.rows(DEAD_LETTERS, letters.written(failures, rows))
+        out.rows(DEAD_LETTERS, letters.build_rows(failures, rows))
 
     def _shown(self, failed: FailedWindow) -> dict[str, Any]:
         return {

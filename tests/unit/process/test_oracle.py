@@ -28,7 +28,7 @@ from flowcore.process import (
     snapshot_state,
 )
 from flowcore.process.context import ProcessContext
-from flowcore.process.function import Outputs, Record
+from flowcore.process.function import Outputs, RecordMapping
 from flowcore.process.opening import OpenContext
 from flowcore.testing.window_functions import CountRecords
 
@@ -48,7 +48,7 @@ class Everything(KeyedProcessFunction):
         self.sum = context.reducing_state("sum", "BIGINT", lambda kept, new: kept + new)
         self.count = context.aggregating_state("count", CountRecords(), ttl=ttl)
 
-    def process(self, record: Record, context: ProcessContext) -> Outputs:
+    def process(self, record: RecordMapping, context: ProcessContext) -> Outputs:
         number = record["number"]
         match record["do"]:
             case "set":
@@ -85,7 +85,7 @@ class Everything(KeyedProcessFunction):
         self.value.set(self.value.get(0) + 1)
         return [{"time": time_ms, **self.seen(context)}]
 
-    def seen(self, context: ProcessContext) -> Record:
+    def seen(self, context: ProcessContext) -> RecordMapping:
         return {
             "value": self.value.get(),
             "brief": self.brief.get(),

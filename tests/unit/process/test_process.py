@@ -14,7 +14,7 @@ from flowcore.errors import ElementError, FunctionError, NoTimestampError, Schem
 from flowcore.process import KeyedProcessFunction, ProcessConfig, ProcessOperator, ProcessState
 from flowcore.process.codec import keys_of, require_layouts, restore_state
 from flowcore.process.context import ProcessContext
-from flowcore.process.function import Outputs, Record
+from flowcore.process.function import Outputs, RecordMapping
 from flowcore.process.opening import OpenContext
 from flowcore.testing.harness import ProcessHarness
 from flowcore.testing.window_functions import Sum
@@ -267,11 +267,11 @@ def test_timers_come_by_time_over_all_keys() -> None:
 class Ticking(KeyedProcessFunction):
     """A timer that asks for the next one, until the input has ended."""
 
-    def process(self, record: Record, context: ProcessContext) -> Outputs:
+    def process(self, record: RecordMapping, context: ProcessContext) -> Outputs:
         context.register_event_timer(context.timestamp_ms + record["every"])
         return ()
 
-    def on_timer(self, time_ms: int, context: ProcessContext) -> Iterator[Record]:
+    def on_timer(self, time_ms: int, context: ProcessContext) -> Iterator[RecordMapping]:
         yield {"tick": time_ms}
         if not context.input_ended:
             context.register_event_timer(time_ms + 10)
@@ -340,7 +340,7 @@ def test_timestamp_of_a_record_without_one_is_an_error_that_says_what_to_do() ->
 
 @pytest.mark.parametrize("time_ms", [2**63, -(2**63) - 1, 1.5, None], ids=str)
 def test_timer_at_no_time_is_refused(time_ms: Any) -> None:
-    with pytest.raises(ElementError, match="no time in 64-bit milliseconds"):
+    with pytest.raises(ElementError, match="not a time in 64-bit milliseconds"):
         _do(ProcessHarness(Scripted()), "a", lambda _, c: c.register_event_timer(time_ms))
 
 
@@ -361,11 +361,17 @@ def _opening(declare: Callable[[OpenContext], Any]) -> None:
     ("declare", "message"),
     [
         (lambda c: (c.value_state("x", "INT"), c.list_state("x", "INT")), "list state 'x' is declared twice"),
-        (lambda c: c.value_state("x", "INT", ttl=timedelta(0)), "no length of whole milliseconds above zero"),
-        (lambda c: c.value_state("x", "INT", ttl=5), "no length of whole milliseconds above zero"),
-        (lambda c: c.value_state("x", "INT", ttl=timedelta(microseconds=1500)), "no length of whole"),
-        (lambda c: c.value_state("x", "INT", lives_from="birth"), "lives_from='birth' is neither of two"),
-        (lambda c: c.value_state("x", "INT").get(), "there is no key: it would be nobody's"),
+        (
+            lambda c: c.value_state("x", "INT", ttl=timedelta(0)),
+            "is not a positive number of whole milliseconds",
+        ),
+        (lambda c: c.value_state("x", "INT", ttl=5), "is not a positive number of whole milliseconds"),
+        (
+            lambda c: c.value_state("x", "INT", ttl=timedelta(microseconds=1500)),
+            "is not a positive number of whole",
+        ),
+        (lambda c: c.value_state("x", "INT", lives_from="birth"), "lives_from='birth' is unknown"),
+        (lambda c: c.value_state("x", "INT").get(), "without a current key: it would belong to no key"),
     ],
     ids=["twice", "no length", "a number", "microseconds", "another beginning", "used in open"],
 )
@@ -376,7 +382,7 @@ def test_open_refuses(declare: Callable[[OpenContext], Any], message: str) -> No
 
 @pytest.mark.parametrize("text", ["THING", "", "INTERVAL DAY", "VOID"], ids=str)
 def test_open_refuses_a_type_that_is_none(text: str) -> None:
-    with pytest.raises(SchemaError, match="is no type that a state can have"):
+    with pytest.raises(SchemaError, match="is not a type of a state"):
         _opening(lambda context: context.value_state("x", text))
 
 
@@ -395,7 +401,7 @@ class Typed(KeyedProcessFunction):
     def open(self, context: OpenContext) -> None:
         self.kept = context.value_state("kept", self.text)
 
-    def process(self, record: Record, context: ProcessContext) -> Outputs:  # noqa: ARG002
+    def process(self, record: RecordMapping, context: ProcessContext) -> Outputs:  # noqa: ARG002
         if "value" in record:
             self.kept.set(record["value"])
         return [{"kept": self.kept.get()}]
@@ -480,7 +486,7 @@ class Batches(KeyedProcessFunction):
             context.register_event_timer(max(context.timestamps_ms))
         yield pa.RecordBatch.from_pylist([{"rows": batch.num_rows, "keys": len(set(keys))}])
 
-    def on_timer(self, time_ms: int, context: ProcessContext) -> Iterator[Record]:  # noqa: ARG002
+    def on_timer(self, time_ms: int, context: ProcessContext) -> Iterator[RecordMapping]:  # noqa: ARG002
         yield {"key": context.key, "seen": self.seen.get()}
 
 
