@@ -21,7 +21,7 @@ from flowcore.api.window_assigners import (
     whole_ms,
 )
 from flowcore.api.window_operator import Window
-from flowcore.api.windowed import WindowedStream
+from flowcore.api.windowed_stream import WindowedStream
 from flowcore.process import KeyedProcessFunction
 from flowcore.windows import Evictor, WindowAggregate, WindowConfig
 from flowcore.windows.built_in import BuiltIns

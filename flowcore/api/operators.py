@@ -10,11 +10,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
+from flowcore.api.co_groups import SideAggregate
 from flowcore.api.connectors import KafkaTopic, Sink, Source
 from flowcore.api.decisions import Decision, Obstacle
 from flowcore.api.expressions import Expression
 from flowcore.api.functions import name_of
-from flowcore.api.grouping import SideAggregate
 from flowcore.api.idempotent import not_idempotent
 from flowcore.api.lineage import Origins, trace, trace_each, trace_expressions, trace_pairs, trace_to_all
 from flowcore.api.node import KeptState, Operator

@@ -5,6 +5,7 @@ Only names and nullability are interpreted; a type is kept as text for Spark.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -51,8 +52,9 @@ class Schema:
                 _refuse("there is text after the columns")
             columns = tuple(_column(definition) for definition in statement.this.expressions)
         except (SqlglotError, AttributeError, ValueError) as error:
+            reason = re.sub(r"\x1b\[\d+m", "", str(error)).splitlines()[0]
             msg = (
-                f"schema {ddl!r} cannot be read as Spark DDL ({_reason(error)}): the source would "
+                f"schema {ddl!r} cannot be read as Spark DDL ({reason}): the source would "
                 "have no columns; pass text such as 'id BIGINT, price DOUBLE'"
             )
             raise SchemaError(msg) from error
@@ -90,10 +92,6 @@ def _column(definition: exp.Expression) -> Column:
         for constraint in definition.args.get("constraints") or ()
     )
     return Column(definition.name, definition.args["kind"].sql("spark"), nullable=not required)
-
-
-def _reason(error: Exception) -> str:
-    return str(error).splitlines()[0].replace("\x1b[4m", "").replace("\x1b[0m", "")
 
 
 def _refuse(why: str) -> NoReturn:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from flowcore.api import checks
 from flowcore.api.attributes import Attributes
-from flowcore.api.co_grouping import CoGroupStream
+from flowcore.api.co_group_stream import CoGroupStream
 from flowcore.api.connectors import KafkaTopic, Sink
 from flowcore.api.expressions import resolve
 from flowcore.api.keyed_stream import KeyedStream

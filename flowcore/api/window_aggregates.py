@@ -6,7 +6,7 @@ of the windows: a plain column is used as it is, every other expression gets a c
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 import sqlglot
@@ -60,22 +60,15 @@ def parse_window_aggregates(node: Operator, name: str, texts: Mapping[str, str])
         new = (f"_flowcore_argument_{len(computed) + 1}", argument)
         return computed.setdefault(argument.text, new)[0]
 
-    columns = []
-    for column, text in texts.items():
-        call = _call(node, name, column, text)
-        arguments = tuple(column_of(argument) for argument in call.arguments)
-        columns.append((column, BuiltIn(call.function, arguments, call.distinct, call.ignore_nulls)))
-    return WindowAggregates(tuple(columns), tuple(computed.values()), tuple(uses))
+    columns = tuple(
+        (column, _built_in(node, name, column, text, column_of)) for column, text in texts.items()
+    )
+    return WindowAggregates(columns, tuple(computed.values()), tuple(uses))
 
 
-class _Call(NamedTuple):
-    function: str
-    arguments: tuple[Expression, ...]
-    distinct: bool
-    ignore_nulls: bool
-
-
-def _call(node: Operator, name: str, column: str, text: str) -> _Call:
+def _built_in(
+    node: Operator, name: str, column: str, text: str, column_of: Callable[[Expression], str]
+) -> BuiltIn:
     """Parse one function call with its arguments and its treatment of nulls."""
     where = f"operator {name!r}: {column}={text!r}"
     Expression.parse(text, name)
@@ -119,8 +112,8 @@ def _call(node: Operator, name: str, column: str, text: str) -> _Call:
         )
     if suffix and not fold.chooses_nulls:
         refuse(f"{where}: {function} ignores nulls anyway; leave {suffix!r} out")
-    arguments = tuple(parse_row(node, name, piece) for piece in pieces)
-    return _Call(function, arguments, distinct and fold.distinct, ignores)
+    arguments = tuple(column_of(parse_row(node, name, piece)) for piece in pieces)
+    return BuiltIn(function, arguments, distinct and fold.distinct, ignores)
 
 
 def _closing(tokens: list[Token]) -> int:

@@ -10,8 +10,7 @@ from typing import Any, TypeVar, cast
 
 import click
 
-from flowcore.api.flow import Flow
-from flowcore.api.loading import load_flow
+from flowcore.api.flow import Flow, load_flow
 from flowcore.errors import ConfigurationError
 from flowcore.settings import FILE_VARIABLE, Settings
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dagster import Component, ComponentLoadContext, Definitions, Model, Resolvable
 from pydantic import Field
 
-from flowcore.api.loading import load_flow
+from flowcore.api.flow import load_flow
 from flowcore.dagster.attributes import AssetAttributes, Automation, Expectations, Objectives
 from flowcore.dagster.definitions import FlowAssets, definitions, flow_assets
 

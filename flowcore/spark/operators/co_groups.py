@@ -13,7 +13,7 @@ from itertools import count
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from flowcore.api.grouping import Side
+from flowcore.api.co_groups import Side
 from flowcore.api.operators import CoGroup
 from flowcore.spark.frame.sql import quote, struct
 from flowcore.spark.operators.distinct_keys import by_key_first

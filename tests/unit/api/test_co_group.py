@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 
 from flowcore import Flow, KafkaTopic, OperatorAttributesBuilder, Parquet, RichFunction, Stream
+from flowcore.api.co_groups import BatchGroupFunction, RecordGroupFunction
 from flowcore.api.functions import name_of
-from flowcore.api.grouping import BatchGroupFunction, RecordGroupFunction
 from flowcore.api.operators import CoGroup
 from flowcore.errors import PlanError
 from flowcore.planner import plan_flow

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from flowcore import Flow, KafkaTopic, KeyedProcessFunction, Parquet, Stream, Tumbling
-from flowcore.api.windowed import WindowedStream
+from flowcore.api.windowed_stream import WindowedStream
 from flowcore.planner import plan_flow
 from flowcore.planner.views.details import collect_details
 from flowcore.windows import CountEvictor

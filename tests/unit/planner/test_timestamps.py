@@ -20,7 +20,7 @@ from flowcore import (
     monotonous,
     no_watermarks,
 )
-from flowcore.api.windowed import WindowedStream
+from flowcore.api.windowed_stream import WindowedStream
 from flowcore.errors import PlanError
 from flowcore.planner import plan_flow
 from flowcore.planner.model import LiveStage

@@ -7,14 +7,14 @@ from typing import Any, Self
 
 from flowcore.api import checks
 from flowcore.api.attributes import Attributes
-from flowcore.api.functions import require_function
-from flowcore.api.grouping import (
+from flowcore.api.co_groups import (
     GROUPED,
     BatchGroupFunction,
     RecordGroupFunction,
     parse_side_aggregates,
     require_ends,
 )
+from flowcore.api.functions import require_function
 from flowcore.api.operators import CoGroup
 from flowcore.api.python_stream import PythonStream
 from flowcore.api.schema import Schema
