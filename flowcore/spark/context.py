@@ -25,11 +25,11 @@ class Context:
 
     @property
     def log(self) -> str:
-        """Where Spark's own log is."""
+        """The file of Spark's own log."""
         return str(self.settings.state_dir.absolute() / "spark.log")
 
     def path(self, given: str) -> str:
-        """Where a source's or sink's path is; an address such as ``s3a://`` stays as it is."""
+        """The path of a source or sink below data.dir; an address such as ``s3a://`` stays as it is."""
         return path_of(given, self.settings)
 
     def servers(self, topic: KafkaTopic) -> str:
@@ -42,16 +42,16 @@ class Context:
 
 
 def path_of(given: str, settings: Settings) -> str:
-    """Where a source's or sink's path is; an address such as ``s3a://`` stays as it is."""
+    """The path of a source or sink below data.dir; an address such as ``s3a://`` stays as it is."""
     return given if "://" in given else str(Path(settings.data_dir).absolute() / given)
 
 
 def broker_of(topic: KafkaTopic, settings: Settings) -> str:
-    """The address of a topic's broker; security is the settings', and only for the settings' broker.
+    """The address of a topic's broker; the security settings apply to the broker of the settings only.
 
     Raises:
         RunError: Neither the topic nor the settings name one.
-        SettingsError: The settings of security do not fit together.
+        SettingsError: The security settings contradict each other.
     """
     servers = topic.servers or settings.bootstrap_servers
     if not servers:

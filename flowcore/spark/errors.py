@@ -1,6 +1,6 @@
-"""The boundary: what Spark throws becomes an error that names the operator and what to do.
+"""Translate Spark's exceptions into errors that name the operator and what to do.
 
-A user never has to read a JVM stack trace; it stays in Spark's log.
+A user does not have to read a JVM stack trace; it stays in Spark's log.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from flowcore.errors import FlowcoreError, PlanError, RunError
 
 __all__ = ["ignore_lost_jvm", "reason", "translate_plan_errors", "translate_run_errors"]
 
-# What flowcore says with raise_error(...) inside of Spark.
-_SAID = re.compile(r"\[USER_RAISED_EXCEPTION\] (operator '.*?) SQLSTATE: \w+", re.DOTALL)
+# A message of flowcore's own raise_error(...).
+_OWN = re.compile(r"\[USER_RAISED_EXCEPTION\] (operator '.*?) SQLSTATE: \w+", re.DOTALL)
 # The last line of a Python worker's traceback.
 _RAISED = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n|\n)*([\w.]+): (.*)")
 
 
 @contextmanager
 def translate_plan_errors(operator: str) -> Iterator[None]:
-    """Around the building of one operator's DataFrame."""
+    """Translate the errors of building one operator's DataFrame."""
     try:
         yield
     except (AnalysisException, ParseException) as error:
@@ -34,11 +34,11 @@ def translate_plan_errors(operator: str) -> Iterator[None]:
 
 @contextmanager
 def translate_run_errors(what: str, log: str) -> Iterator[None]:
-    """Around an action of Spark.
+    """Translate the errors of an action of Spark.
 
     Args:
-        what: The stage or query, as the message shall name it.
-        log: Where Spark's own log is.
+        what: The stage or query, as the message names it.
+        log: The file of Spark's own log.
     """
     try:
         yield
@@ -51,8 +51,8 @@ def translate_run_errors(what: str, log: str) -> Iterator[None]:
         if not _is_gone(error):
             raise
         msg = (
-            f"{what} failed: Spark's JVM is gone, killed by somebody, or by the system for want of memory: "
-            "what it had not committed is read again by the next start; see the system's log, and set "
+            f"{what} failed: Spark's JVM is gone, killed by a user, or by the system for lack of memory: the "
+            "next start reads again what it had not committed; see the system's log, and set "
             f"spark.driver.memory to what the machine has left (details: {log})"
         )
         raise RunError(msg) from error
@@ -60,7 +60,7 @@ def translate_run_errors(what: str, log: str) -> Iterator[None]:
 
 @contextmanager
 def ignore_lost_jvm() -> Iterator[None]:
-    """Around what is asked of Spark; left early where its JVM is gone."""
+    """Leave the block early if Spark's JVM is gone."""
     try:
         yield
     except (Py4JError, ConnectionError) as error:
@@ -69,7 +69,7 @@ def ignore_lost_jvm() -> Iterator[None]:
 
 
 def _is_gone(error: Py4JError | ConnectionError) -> bool:
-    # Of an answer that broke off Py4J knows nothing but the question; of one that came it has a trace.
+    # An answer that breaks off gives Py4J no trace; an error in the JVM does.
     broke_off = type(error) is Py4JError and "Trace:" not in str(error)
     return broke_off or isinstance(error, Py4JNetworkError | ConnectionError)
 
@@ -85,12 +85,12 @@ def reason(error: BaseException) -> str:
         java = None if cause is None or cause.equals(java) else cause
     text = text or (error.getMessage() if isinstance(error, PySparkException) else None) or str(error)
     text = text.partition("=== Streaming Query ===")[0]
-    if said := _SAID.search(text):
-        return said[1]
+    if own := _OWN.search(text):
+        return own[1]
     raised = _RAISED.findall(text)
     if raised:
         kind, message = raised[-1]
-        # What flowcore says speaks for itself; of what a user's function says the kind is needed.
+        # An error of flowcore names its cause; an error of a user's function needs its type.
         return message if kind.startswith("flowcore.") else f"a Python function raised {kind}: {message}"
     lines = [line.strip() for line in text.strip().splitlines()]
     kept = [

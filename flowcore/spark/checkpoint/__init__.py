@@ -1,1 +1,1 @@
-"""What lies in and beside a checkpoint: its identity, its lease, its offsets and the types of its state."""
+"""Files in and beside a checkpoint: plan file, lease, offset log, backlog status; the types of its state."""

@@ -1,12 +1,13 @@
-"""Told backlog: how do key groups hear whether the records of a batch are history or news?
+"""Backlog status of a live query, as a streaming source that its key groups read.
 
-The driver knows it, and a batch's tasks are given nothing but what its sources hold. So what the driver says
-is a source beside the topics: a folder beside the checkpoint, in which each change is a file. Spark logs with
-a batch which files it reads. So a batch that is run again hears the same, what was told is not lost with
-the driver, and a change that nothing else comes with makes a batch of its own.
+The driver knows whether a query processes backlog, but the tasks of a batch read only sources. So the status
+is a
+source: a folder beside the checkpoint, with a file for each change. Spark logs which files a batch reads.
+Therefore a repeated batch reads the same status, the status survives the driver, and a change without other
+input makes a batch of its own.
 
-Files that a committed batch has read are deleted by Spark. One that is gone although its batch was not
-committed (an older copy of the checkpoint was brought back) is left out: each start tells anew.
+Spark deletes the files that a committed batch has read. If an older copy of a checkpoint is restored, a file
+may be missing although its batch was not committed. It is ignored: each start writes the status again.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ _SCHEMA = "at BIGINT, backlog BOOLEAN"
 
 
 class BacklogStatusWriter:
-    """Tells the key groups of one query.
+    """Writes the backlog status of one query.
 
     Args:
-        checkpoint: The folder of its checkpoint.
+        checkpoint: The folder of the query's checkpoint.
     """
 
     def __init__(self, checkpoint: Path) -> None:
@@ -35,18 +36,18 @@ class BacklogStatusWriter:
         self._at = 0
 
     def write(self, *, backlog: bool) -> None:
-        """From the next batch on, records are history or news; nothing happens if that was told already."""
+        """Set the status from the next batch on; does nothing if it has not changed."""
         if backlog == self._written:
             return
         self._written = backlog
         self._at = max(self._at + 1, time.time_ns())
-        part = self._folder / f".{self._at}"  # a source does not see names like this
+        part = self._folder / f".{self._at}"  # Spark ignores hidden files
         part.write_text(json.dumps({"at": self._at, "backlog": backlog}))
         part.replace(self._folder / f"{self._at}.json")
 
 
 def read_backlog_status(spark: SparkSession, checkpoint: Path) -> DataFrame:
-    """What a query is told, as a stream: ``at``, which gives the order, and ``backlog``."""
+    """The backlog status of a query as a stream: ``at``, which gives the order, and ``backlog``."""
     stream = spark.readStream.schema(_SCHEMA).option("cleanSource", "delete")
     return stream.json(str(_folder(checkpoint)))
 

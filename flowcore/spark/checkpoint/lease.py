@@ -1,9 +1,9 @@
-"""Leases: one live query on a checkpoint, from whatever machine sees its folder.
+"""Leases: at most one live query runs on a checkpoint, on any machine that can access its folder.
 
-Who holds a checkpoint is the highest of the numbered files ``.<query>.lease.<n>`` beside it. To take it is to
-create the next number, which a file system grants to one process alone; so the number is the holder's fencing
-token. A file's content never changes but for the word that it was given back. Its time of change is the
-heartbeat, and how old that is, is told by the clock of the file system, not by those of two machines.
+The highest of the numbered files ``.<query>.lease.<n>`` beside a checkpoint names its holder. To take the
+checkpoint, a process creates the next number, which a file system grants to one process only; so the number
+is the holder's fencing token. The content of a file changes only when the lease is released. Its modification
+time is the heartbeat; its age is measured by the clock of the file system, not by the clocks of two machines.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["HEARTBEAT_S", "STALE_S", "Holder", "Leases", "may_take"]
 
 HEARTBEAT_S = 5.0
 STALE_S = 6 * HEARTBEAT_S
-"""A lease that was not renewed for so long belongs to nobody."""
+"""A lease that was not renewed for longer is free."""
 
 _log = logging.getLogger(__name__)
 
@@ -37,11 +37,11 @@ class Holder:
 
     Attributes:
         host: Name of its machine.
-        space: The machine's start and the container, since a host name may be used again; empty where that
-            cannot be told.
-        pid: Its number.
-        began: Tells it from a later process of the same number; empty where that cannot be told.
-        released: It gave the lease back.
+        space: The boot id of the machine and the container, since a host name may be reused; empty if
+            unknown.
+        pid: The process id.
+        began: When the process started, since a process id may be reused; empty if unknown.
+        released: Whether the process has released the lease.
     """
 
     host: str
@@ -60,13 +60,13 @@ class Holder:
 
 
 def may_take(holder: Holder | None, age_s: float, mine: Holder, *, lives: bool) -> bool:
-    """Whether a lease may be taken from who holds it.
+    """Whether a lease may be taken from its holder.
 
     Args:
-        holder: Who does; None if that cannot be read, as while its file is being written.
-        age_s: Seconds since it was renewed.
-        mine: Who wants it.
-        lives: The holder's process exists, as far as that can be seen from here.
+        holder: The holder; None if its file cannot be read, as while it is being written.
+        age_s: Seconds since the lease was renewed.
+        mine: The process that takes the lease.
+        lives: Whether the holder's process exists, as far as this process can see.
     """
     if holder is not None:
         if holder.released:
@@ -77,7 +77,7 @@ def may_take(holder: Holder | None, age_s: float, mine: Holder, *, lives: bool) 
 
 
 class Leases:
-    """The checkpoints that this process holds; a context manager with one thread, which renews them.
+    """The leases of this process; a context manager with a thread that renews them.
 
     Args:
         heartbeat_s: Seconds between two renewals.
@@ -98,7 +98,7 @@ class Leases:
     ) -> None:
         self._renewing.__exit__(kind, error, trace)
         for path in self._held:
-            with suppress(OSError):  # it is free again when it is stale
+            with suppress(OSError):  # the lease becomes free when it is stale
                 if _is_last(path):
                     _write(path, replace(self._mine, released=True))
 
@@ -115,7 +115,7 @@ class Leases:
             holder = _read(found[-1])
             msg = (
                 f"query {query!r} already runs on the checkpoint {checkpoint}, held by "
-                f"{holder or 'a process that cannot be told'}: two would write everything twice and spoil "
+                f"{holder or 'an unknown process'}: two would write everything twice and damage "
                 f"it; stop the other run, or set another state.dir; if that process is gone, wait "
                 f"{STALE_S:g} s after its end (lease {found[-1]})"
             )
@@ -124,7 +124,7 @@ class Leases:
         if not _create(path):
             msg = (
                 f"query {query!r} is just being started on the checkpoint {checkpoint} by another process: "
-                f"two would write everything twice and spoil it; stop that one first (lease {path})"
+                f"two would write everything twice and damage it; stop that one first (lease {path})"
             )
             raise RunError(msg)
         _write(path, self._mine)
@@ -135,27 +135,27 @@ class Leases:
             old.unlink(missing_ok=True)
 
     def check(self) -> None:
-        """Check that all are still held, as far as the last renewal told.
+        """Check that all leases were still held at the last renewal.
 
         Raises:
-            RunError: Another process has taken one, as this one seemed to be gone.
+            RunError: Another process has taken a lease that this one had not renewed in time.
         """
         if self._lost is not None:
             msg = (
                 f"the lease {self._lost} was taken over by another process, since this one had not renewed "
-                f"it for {STALE_S:g} s: it must not write any more, and stops; the other one goes on"
+                f"it for {STALE_S:g} s: it must not write any more, and stops; the other process continues"
             )
             raise RunError(msg)
 
     def renew(self) -> None:
-        """Renew all, and see whether they are still this process's."""
+        """Renew all leases and check that this process still holds them."""
         for path in tuple(self._held):
             try:
                 os.utime(path)
                 lost = not _is_last(path)
             except FileNotFoundError:
                 lost = True
-            except OSError:  # the file system is away; it tells when it is back
+            except OSError:  # the file system is not available; the next renewal checks
                 _log.warning("the lease %s cannot be renewed", path, exc_info=True)
                 continue
             if lost:
@@ -168,7 +168,7 @@ class Leases:
 
 
 def _leases(folder: Path, query: str) -> list[Path]:
-    """The leases of a checkpoint, the one that counts last."""
+    """The leases of a checkpoint, the valid one last."""
     prefix = f".{query}.lease."
     found = (path for path in folder.iterdir() if path.name.startswith(prefix))
     return sorted((path for path in found if path.name.removeprefix(prefix).isdigit()), key=_number)
@@ -184,7 +184,7 @@ def _is_last(lease: Path) -> bool:
 
 
 def _create(lease: Path) -> bool:
-    """Create the file, unless another process has; or a later one, and then removed that of this number."""
+    """Create the file; False if another process has created this number, or a later one."""
     try:
         lease.touch(exist_ok=False)
     except FileExistsError:
@@ -211,12 +211,12 @@ def _read(lease: Path) -> Holder | None:
 
 
 def _age_s(lease: Path) -> float:
-    """Seconds since it was renewed, by the clock of the file system that keeps it."""
+    """Seconds since the lease was renewed, by the clock of its file system."""
     probe = lease.with_name(f"{lease.name}.probe-{os.getpid()}-{threading.get_ident()}")
     try:
         probe.touch()
         return probe.stat().st_mtime - lease.stat().st_mtime
-    except FileNotFoundError:  # it was taken by another in this moment
+    except FileNotFoundError:  # another process has just taken it
         return 0.0
     finally:
         probe.unlink(missing_ok=True)
@@ -235,16 +235,16 @@ def _lives(holder: Holder) -> bool:
         os.kill(holder.pid, 0)
     except ProcessLookupError:
         return False
-    except PermissionError:  # somebody else's
+    except PermissionError:  # another user's
         return True
     state, began = _stat(holder.pid)
     return state not in ("Z", "X") and (not (began and holder.began) or began == holder.began)
 
 
 def _stat(pid: int) -> tuple[str, str]:
-    """State of a process, and its start in ticks since the machine's; empty where that cannot be told."""
+    """State of a process, and its start in ticks since the machine's boot; empty if unknown."""
     try:
-        # The name before them, in parentheses, may hold anything.
+        # The name before the fields, in parentheses, may contain anything.
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return fields[0], fields[19]
     except (OSError, IndexError):

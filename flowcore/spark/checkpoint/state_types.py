@@ -1,7 +1,7 @@
-"""Kept state: of which types is what Spark keeps for a query?
+"""Types of the state that Spark keeps for a query.
 
-A plan names columns and expressions; their types are known when Spark has looked at them. What a
-DataFrame function keeps is known only then.
+A plan names columns and expressions; their types, and the state of a DataFrame function, are known only after
+Spark has analyzed them.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _NUMBER = re.compile(r"#\d+L?")
 
 
 def column_types(frame: DataFrame) -> tuple[str, ...]:
-    """The Spark types of the columns that an operator with state puts out."""
+    """The Spark types of the output columns of an operator with state."""
     return tuple(field.dataType.simpleString() for field in frame.schema.fields)
 
 
 def stateful_parts(frame: DataFrame) -> tuple[str, ...]:
-    """The parts of a streaming frame that keep state, as Spark describes them, without running numbers."""
+    """The parts of a streaming frame that keep state, as Spark describes them, without column numbers."""
     plan: Any = frame._jdf.queryExecution().analyzed()  # noqa: SLF001 - PySpark shows no plan
     return tuple(
         _NUMBER.sub("", node.simpleString(1000)).lstrip("~")

@@ -181,7 +181,7 @@ class _Compiler:
                 return branched, self._project(node, branched, branch)
             case Drop():
                 branched, branch = self._take(node.inputs[0])
-                columns = {name: branch.lower[name.lower()] for name in self._used(node)}
+                columns = {name: branch.physical_names[name.lower()] for name in self._used(node)}
                 return branched, replace(branch, columns=columns)
             case Where():
                 branched, branch = self._take(node.inputs[0])
@@ -193,7 +193,7 @@ class _Compiler:
                 if self._changes_nothing(node, result):
                     return branched, branch
                 right = branched.join(branch, result, node.on, node.how)
-                known = {**{name.lower(): c for name, c in right.items()}, **branch.lower}
+                known = {**{name.lower(): c for name, c in right.items()}, **branch.physical_names}
                 return branched, replace(
                     branch, columns={name: known[name.lower()] for name in self._used(node)}
                 )
@@ -229,7 +229,7 @@ class _Compiler:
         others += [(each, sink.columns) for owner, each, sink in self.ends if owner is branched]
         branches = chained(
             chain, branched, branch, used=self.used, numbers=self.numbers,
-            kept=[each.lower[name.lower()] for each, names in others for name in names],
+            kept=[each.physical_names[name.lower()] for each, names in others for name in names],
             check=self.context.settings.object_reuse_check, last=len(self.chains) == 1,
         )  # fmt: skip
         of = self._key_groups()
@@ -284,7 +284,7 @@ class _Compiler:
 
     def _project(self, node: Select | WithColumns, branched: BranchedFrame, branch: Branch) -> Branch:
         """Plain columns keep their physical name; only what is computed gets a new one."""
-        known = branch.lower
+        known = branch.physical_names
         plain, computed = {}, {}
         for name, expression in node.expressions:
             bare = expression.text.strip("`").lower()
@@ -292,7 +292,7 @@ class _Compiler:
                 plain[name.lower()] = known[bare]
             elif name.lower() in self.used[node] or expression.generates:
                 computed[name] = branch.expression(expression)
-        after = branched.compute(branch, computed, list(computed)).lower if computed else {}
+        after = branched.compute(branch, computed, list(computed)).physical_names if computed else {}
         names = {**known, **plain, **after}
         return replace(branch, columns={name: names[name.lower()] for name in self._used(node)})
 

@@ -1,1 +1,1 @@
-"""One DataFrame: SQL text, the branches that share a frame, and Spark's errors in the words of a flow."""
+"""One DataFrame for a query: kinds of rows, branches that share the frame, and SQL text."""

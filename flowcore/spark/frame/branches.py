@@ -11,7 +11,7 @@ logical names of its columns to physical names.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -28,10 +28,10 @@ class Branch:
     """One branch of a query.
 
     Attributes:
-        number: The value of the branch column in its rows.
-        columns: Logical name to physical name, in order.
-        identified: Its rows still carry the coordinates of the record they came from, if any of its frame do.
-        named: Its rows have an identity of their own, in the column `RECORD_ID`.
+        number: The value of the column `BRANCH` in its rows.
+        columns: The physical names by logical name, in order.
+        has_coordinates: Its rows carry the coordinates of their source record, if any rows of the frame do.
+        has_record_id: Its rows carry their record id, in the column `RECORD_ID`.
     """
 
     number: int
@@ -40,71 +40,66 @@ class Branch:
     has_record_id: bool = False
 
     def column(self, name: str) -> str:
-        """The column by its logical name, whatever its case."""
-        return quote(self.lower[name.lower()])
+        """The column with a logical name, in any case."""
+        return quote(self.physical_names[name.lower()])
 
     def expression(self, expression: Expression) -> str:
         """An expression over its columns."""
-        # The line ends before the bracket does, since a comment may be the last thing that a user wrote.
-        return f"({expression.rename(self.lower)}\n)"
+        # On a line of its own, since the user's text may end with a comment.
+        return f"({expression.rename(self.physical_names)}\n)"
 
     @property
-    def lower(self) -> dict[str, str]:
+    def physical_names(self) -> dict[str, str]:
         """Physical names by lower-case logical name, as expressions look them up."""
         return {name.lower(): physical for name, physical in self.columns.items()}
 
 
+@dataclass(slots=True, eq=False)
 class BranchedFrame:
-    """A frame and the branches that its rows are in.
+    """A frame whose rows belong to several branches.
 
-    Args:
-        frame: Rows; with the branch column if it is `shared`.
+    Attributes:
+        frame: The rows; with the column `BRANCH` if the frame is `shared`.
         names: Fresh physical column names, the same at every start of the query.
-        has_coordinates: Its rows still carry the coordinates of the record they came from.
-        has_bad: Bad records may be among them.
-        has_markers: Latency markers may be among them.
-        keeps_dropped: Windows follow: a dropped record stays as `RowKind.DROPPED`, for its timestamp.
+        has_coordinates: Its rows carry the coordinates of their source record.
+        has_bad: It may contain bad records.
+        has_markers: It may contain latency markers.
+        keeps_dropped: A dropped record stays as `RowKind.DROPPED`, for the watermarks of windows downstream.
+        shared: It contains rows of several branches or kinds.
     """
 
-    def __init__(
-        self,
-        frame: DataFrame,
-        names: Iterator[str],
-        *,
-        has_coordinates: bool,
-        has_bad: bool = False,
-        has_markers: bool = False,
-        keeps_dropped: bool = False,
-    ) -> None:
-        self.frame = frame
-        self.names = names
-        self.has_coordinates = has_coordinates
-        self.has_bad = has_bad
-        self.has_markers = has_markers
-        self.keeps_dropped = keeps_dropped
-        self.shared = has_bad or has_markers or keeps_dropped
+    frame: DataFrame
+    names: Iterator[str]
+    has_coordinates: bool = field(kw_only=True)
+    has_bad: bool = field(default=False, kw_only=True)
+    has_markers: bool = field(default=False, kw_only=True)
+    keeps_dropped: bool = field(default=False, kw_only=True)
+    shared: bool = field(default=False, kw_only=True)
+
+    def __post_init__(self) -> None:
+        self.shared = self.shared or self.has_bad or self.has_markers or self.keeps_dropped
 
     def is_in(self, branch: Branch) -> str:
         """True for the rows of a branch."""
         return f"{BRANCH} = {branch.number}" if self.shared else "true"
 
     def rows_of(self, branch: Branch) -> DataFrame:
-        """The rows of a branch, its columns under their logical names."""
+        """The rows of a branch, with the logical names of its columns."""
         frame = self.frame.where(self.is_in(branch)) if self.shared else self.frame
         return frame.selectExpr(*(f"{quote(now)} AS {quote(name)}" for name, now in branch.columns.items()))
 
     def compute(self, branch: Branch, new: Mapping[str, str], order: Sequence[str]) -> Branch:
-        """Add computed columns; ``order`` says which columns the branch has then."""
+        """Add computed columns; ``order`` names the columns of the resulting branch."""
         names = {column: next(self.names) for column in new}
         if self.shared:
-            # Rows of other branches, bad ones too, may hold what this branch's conditions drop: 1 / 0 fails.
+            # Rows of other branches and kinds may hold values that this branch filters out: 1 / 0 fails.
             new = {
                 column: f"CASE WHEN {self.is_in(branch)} THEN {value} END" for column, value in new.items()
             }
         self.frame = self.frame.selectExpr(
             "*", *(f"{new[column]} AS {name}" for column, name in names.items())
         )
-        known = {**branch.lower, **{column.lower(): name for column, name in names.items()}}
+        known = {**branch.physical_names, **{column.lower(): name for column, name in names.items()}}
         return replace(branch, columns={column: known[column.lower()] for column in order})
 
     def filter(self, branch: Branch, condition: str) -> None:
@@ -129,10 +124,10 @@ class BranchedFrame:
     def join(
         self, branch: Branch, right: DataFrame, on: Sequence[tuple[str, str]], how: str
     ) -> dict[str, str]:
-        """Join a branch with a small static frame; returns the right side's columns.
+        """Join a branch with a small static frame and return the columns of the right side.
 
-        Rows of other branches find no partner and stay. ``right`` may hold the column `RECORD_ORDINAL`, the
-        position of a row among those with the same key, from 0.
+        Rows of other branches match no row and stay. ``right`` may have the column `RECORD_ORDINAL`: the
+        position of a row among the rows with the same key, from 0.
         """
         if how in ("semi", "anti"):
             right = right.selectExpr(*(quote(theirs) for _, theirs in on)).distinct()
@@ -140,7 +135,8 @@ class BranchedFrame:
         hit = next(self.names)
         renamed = (f"{quote(column)} AS {name}" for column, name in names.items())
         small = F.broadcast(right.selectExpr(*renamed, f"true AS {hit}"))
-        equal = (f"{branch.column(mine)} = {_physical(names, theirs)}" for mine, theirs in on)
+        keys = {column.lower(): name for column, name in names.items()}
+        equal = (f"{branch.column(mine)} = {keys[theirs.lower()]}" for mine, theirs in on)
         condition = F.expr(" AND ".join([self.is_in(branch), *equal]))
         self.frame = self.frame.join(small, condition, "left")
         if how in ("inner", "semi"):
@@ -148,7 +144,7 @@ class BranchedFrame:
         elif how == "anti":
             self.filter(branch, f"{hit} IS NULL")
         if RECORD_ORDINAL in names and self.has_coordinates:
-            # The first partner leaves the number as it is, so an id does not depend on there being others.
+            # The first match keeps the ordinal, so that an id does not depend on further matches.
             step = names[RECORD_ORDINAL]
             suffix = f"CASE WHEN {step} > 0 THEN '.{step}-' || {step} ELSE '' END"
             self.set({RECORD_ORDINAL: f"{RECORD_ORDINAL} || {suffix}"})
@@ -162,40 +158,34 @@ class BranchedFrame:
 def unite(
     members: Sequence[tuple[BranchedFrame, Branch]], columns: Sequence[str], number: int
 ) -> tuple[BranchedFrame, Branch]:
-    """Bring branches of one or of several frames into one branch."""
+    """Unite branches of one or several frames in one branch."""
     frames: list[BranchedFrame] = list(dict.fromkeys(branched for branched, _ in members))
     first = frames[0]
     names = {column: next(first.names) for column in columns}
     shared = any(branched.shared for branched in frames)
     for branched in frames:
         branches = [branch for owner, branch in members if owner is branched]
-        branched.set(_merged(branched, branches, names, number))
+        branched.set(_merge(branched, branches, names, number))
         if shared and not branched.shared:
             branched.set({BRANCH: str(number)})
     united = first.frame
     for branched in frames[1:]:
         united = united.unionByName(branched.frame, allowMissingColumns=True)
-    has_coordinates = all(branched.has_coordinates for branched in frames)
-    has_bad, has_markers = (
-        any(branched.has_bad for branched in frames),
-        any(branched.has_markers for branched in frames),
-    )
-    keeps_dropped = any(branched.keeps_dropped for branched in frames)
     together = BranchedFrame(
         united,
         first.names,
-        has_coordinates=has_coordinates,
-        has_bad=has_bad,
-        has_markers=has_markers,
-        keeps_dropped=keeps_dropped,
+        has_coordinates=all(branched.has_coordinates for branched in frames),
+        has_bad=any(branched.has_bad for branched in frames),
+        has_markers=any(branched.has_markers for branched in frames),
+        keeps_dropped=any(branched.keeps_dropped for branched in frames),
+        shared=shared,
     )
-    together.shared = shared
     return together, Branch(
         number, names, has_coordinates=all(branch.has_coordinates for _, branch in members)
     )
 
 
-def _merged(
+def _merge(
     branched: BranchedFrame, branches: Sequence[Branch], names: Mapping[str, str], number: int
 ) -> dict[str, str]:
     *earlier, last = branches
@@ -206,7 +196,7 @@ def _merged(
 
     merged = {name: choose(column) for column, name in names.items()}
     if earlier and branched.has_coordinates:
-        # A record that came through several branches comes out as several records, each with its own id.
+        # A record that passed several branches becomes several records, each with its own id.
         others = enumerate(branches[1:], 1)
         cases = (f"WHEN {branched.is_in(branch)} THEN '.{number}-{place}'" for place, branch in others)
         merged[RECORD_ORDINAL] = f"{RECORD_ORDINAL} || CASE {' '.join(cases)} ELSE '' END"
@@ -214,7 +204,3 @@ def _merged(
         numbers = ", ".join(str(branch.number) for branch in branches)
         merged[BRANCH] = f"CASE WHEN {BRANCH} IN ({numbers}) THEN {number} ELSE {BRANCH} END"
     return merged
-
-
-def _physical(names: Mapping[str, str], column: str) -> str:
-    return next(name for known, name in names.items() if known.lower() == column.lower())

@@ -1,7 +1,7 @@
-"""SQL text: how are names and strings written in Spark SQL?
+"""Names, strings and structs as Spark SQL text.
 
-Live queries are built from text: one call into the JVM for a whole projection, where columns made of
-functions need several for each function.
+Live queries are built from text: a whole projection is one call into the JVM, while columns built from
+functions need several calls for each function.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from collections.abc import Mapping
 __all__ = ["displayable_timestamp", "literal", "quote", "struct"]
 
 _TIMES_SHOWN = (-62_135_596_800_000, 253_402_300_799_999)
-"""The years 1 to 9999, in which Spark shows times; the ends of 64-bit time are far out."""
+"""The years 1 to 9999, whose times Spark can show; 64-bit milliseconds go far beyond them."""
 
 
 def quote(name: str) -> str:
-    """A name, whatever characters it holds.
+    """Quote a name with any characters.
 
     >>> quote("odd`name")
     '`odd``name`'
@@ -39,6 +39,6 @@ def struct(fields: Mapping[str, str]) -> str:
 
 
 def displayable_timestamp(time_ms: str) -> str:
-    """A TIMESTAMP of milliseconds, null where Spark could not show it."""
+    """A TIMESTAMP of milliseconds, null if Spark cannot show it."""
     least, most = _TIMES_SHOWN
     return f"CASE WHEN {time_ms} BETWEEN {least} AND {most} THEN timestamp_millis({time_ms}) END"

@@ -80,7 +80,7 @@ def processed(  # noqa: PLR0917 - what it is about, then how
         check: Whether functions of the chain are watched.
     """
     places = coordinates(of)
-    read = {name: branch.lower[name.lower()] for name in (*node.by, *node.uses)}
+    read = {name: branch.physical_names[name.lower()] for name in (*node.by, *node.uses)}
     columns = {**read, **places}
     frame = given(node.by, branched, branch, columns, of)
     rows = records_of(frame, columns)

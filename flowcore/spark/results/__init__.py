@@ -1,1 +1,1 @@
-"""Bounded results: Parquet tables that a manifest makes visible, and the versions that live queries join."""
+"""Results of bounded stages: manifests and versions, swaps of sinks, and the tables that are joined."""

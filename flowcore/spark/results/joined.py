@@ -1,8 +1,8 @@
-"""Joined results: the committed tables that live queries join, in the versions that they join.
+"""Joined results: the committed tables that live queries join, by version.
 
-A version is checked once and loaded once, however many queries join it, and let go when none does. It is
-pinned for a query from before it is loaded until the query goes on with another. Where a join key repeats,
-rows get their position among their equals, so that each output has an id of its own.
+A version is checked and loaded once for all queries that join it, and released when no query joins it. It is
+pinned for a query before it is loaded, until the query joins another version. If a join key repeats, rows get
+their position among the rows of the same key, so that each output has its own record id.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """What one query joins.
+    """The results that one query joins.
 
     Attributes:
-        versions: By the name of its stage, the version of each result.
-        frames: By operator, each result.
+        versions: The version of each result, by the name of its stage.
+        frames: The results, by operator.
     """
 
     versions: Mapping[str, str]
@@ -47,14 +47,14 @@ class Joined:
 
     @property
     def version(self) -> str:
-        """The version as the output tells it, of several stages each with its name; empty of none."""
+        """The version for the header of outputs; of several stages each with its name, of none empty."""
         if len(self.versions) == 1:
             return next(iter(self.versions.values()))
         return ", ".join(f"{stage}={version}" for stage, version in self.versions.items())
 
 
 class JoinedResults:
-    """The results that the live queries of a plan join; a context manager that lets go of them.
+    """The results that the live queries of a plan join; a context manager that releases them.
 
     Args:
         plan: A plan with live queries.
@@ -82,7 +82,7 @@ class JoinedResults:
         self.release(())
 
     def newest(self, query: LiveQuery) -> Joined:
-        """What a query joins if it starts now, pinned as what comes next.
+        """The newest results for a query, pinned as its next ones.
 
         Raises:
             ResultError: A result is missing or damaged.
@@ -106,21 +106,21 @@ class JoinedResults:
         return Joined(versions, frames)
 
     def pin(self, query: LiveQuery, versions: Mapping[str, str]) -> None:
-        """Keep versions for a query that is sure to start with them, and no others for it."""
+        """Pin the versions that a query starts with, and no other versions for it."""
         for stage, version in versions.items():
             folder = self._store.folder(stage)
             folder.pin(query.name, version)
             folder.unpin(_next(query))
 
     def release(self, used: Collection[tuple[str, str]]) -> None:
-        """Let go of the versions of stages that are not used; their files go where nobody else needs them."""
+        """Release the versions that are not used; their files are removed unless another query needs them."""
         for stage, version in self._frames.keys() - set(used):
             for frame in self._frames.pop((stage, version)).values():
                 frame.unpersist()
             self._store.folder(stage).remove_unused()
 
     def fresher(self, query: LiveQuery, versions: Mapping[str, str]) -> Mapping[str, str]:
-        """By stage the versions that are committed now, where a query joins others; cheap to ask."""
+        """The versions that are committed now and differ from a query's, by stage; cheap to call."""
         found = {}
         for stage in self._joined_by(query):
             version = self._version_now(stage.name)
@@ -129,7 +129,7 @@ class JoinedResults:
         return found
 
     def refuse(self, query: LiveQuery, versions: Mapping[str, str]) -> None:
-        """Remember versions that a query cannot join, so that they are not tried again."""
+        """Remember the versions that a query cannot join, so that they are not tried again."""
         self._refused |= versions
         for stage in versions:
             self._store.folder(stage).unpin(_next(query))
@@ -165,23 +165,23 @@ def _load(
     if missing := [name for name in operator.columns if name.lower() not in known]:
         msg = (
             f"result {operator.name!r} of flow {context.flow!r}, version {manifest.version}, has no column "
-            f"{missing[0]!r}: another version of the flow left it, and it cannot be joined; run the stage "
-            "again with this one"
+            f"{missing[0]!r}: another version of the flow wrote it, and it cannot be joined; run the "
+            "stage again with this version"
         )
         raise ResultError(msg)
     files = [str(root / file.path) for file in table.files]
     schema = ", ".join(f"`{name}` {kind}" for name, kind in table.schema)
     reader = context.spark.read
-    if "struct<" not in schema:  # names of fields stand there without the backquotes they may need
+    if "struct<" not in schema:  # the names of fields have no backquotes in it, which they may need
         reader = reader.schema(schema)
     frame = reader.parquet(*files)
     repeating = [keys for keys in _join_keys(operator, plan) if _repeats(files, keys)]
     if repeating:
-        # With one repeating key the first partner is number 0; with several only a global number is unique.
+        # With one repeating key the first row is number 0; with several only a global number is unique.
         groups = repeating[0] if len(repeating) == 1 else ()
         order = Window.partitionBy(*map(quote, groups)).orderBy(*map(quote, _sortable(frame)))
         frame = frame.withColumn(RECORD_ORDINAL, F.row_number().over(order) - 1)
-    # A micro-batch query reads the table for every batch, the others once in minutes.
+    # A micro-batch query reads the table for every batch, other queries once in minutes.
     often = any(
         operator in query.results and query.mode.value == "micro-batch"
         for query in (plan.live.queries if plan.live else ())
@@ -200,11 +200,11 @@ def _join_keys(operator: Operator, plan: Plan) -> list[tuple[str, ...]]:
 
 
 def _repeats(files: Sequence[str], keys: Sequence[str]) -> bool:
-    # Arrow answers in the time that Spark takes to plan the question.
+    # Arrow takes as long as Spark needs to plan the query.
     table = dataset(list(files)).to_table(columns=list(keys))
     try:
         groups = table.group_by(list(keys)).aggregate([])
-    except pa.ArrowNotImplementedError:  # a key of a nested type: numbering it is never wrong
+    except pa.ArrowNotImplementedError:  # a key of a nested type: positions are never wrong
         return True
     return bool(groups.num_rows < table.num_rows)
 

@@ -1,7 +1,7 @@
-"""Manifests: what exactly did a bounded stage leave behind?
+"""Manifests: the exact result of a bounded stage.
 
-A stage's result is one folder of Parquet files for each table, and one manifest that names them. No
-manifest, no result: it is written last, in one rename. Times are milliseconds since the epoch, UTC.
+A result is a folder of Parquet files for each table, and a manifest that names the files. Without a manifest
+there is no result: it is written last, in one rename. Times are milliseconds since the epoch, UTC.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from flowcore.spark.results.swaps import Swap
 __all__ = ["DataFile", "Manifest", "Table"]
 
 _FORMAT = 2
-_FORMATS = (1, _FORMAT)  # the first knew no swaps
+_FORMATS = (1, _FORMAT)  # the first had no swaps
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class DataFile:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """One table of a result: its files, and name and Spark type of each column.
+    """A table of a result: its files, and the name and Spark type of each column.
 
     Attributes:
         digest: SHA-256 over the digests of its files.
@@ -53,7 +53,7 @@ class Table:
     def scan(cls, folder: Path, schema: tuple[tuple[str, str], ...], root: Path) -> Self:
         """Describe the Parquet files of a folder as they are now."""
         paths = sorted(folder.glob("*.parquet"))
-        with ThreadPoolExecutor(os.cpu_count()) as threads:  # the whole stage waits for the digests
+        with ThreadPoolExecutor(os.cpu_count()) as threads:  # the stage waits for the digests
             digests = tuple(threads.map(sha256_of, paths))
         files = []
         for path, sha256 in zip(paths, digests, strict=True):
@@ -65,19 +65,19 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a bounded stage left, and from what.
+    """The result of a bounded stage, and the versions of its sources.
 
     Attributes:
         flow: Name of the flow.
         stage: Name of the stage.
-        version: Names the folder of its files; sorts by time.
-        created_ms: When it was committed.
-        duration_ms: How long the stage took.
+        version: Name of the folder of its files; sorts by time.
+        created_ms: Time of the commit.
+        duration_ms: Duration of the stage.
         fingerprint: Digest of what the stage computes.
-        sources: Version of each source that was read (files, offsets); empty text if unknown.
+        sources: Version of each source (files, offsets); empty text if unknown.
         tables: The tables by name.
-        rejected: Number of bad records by source; they are in its dead-letter topic.
-        swaps: Folders of its sinks that the commit puts in the place of the old ones.
+        rejected: Number of bad records by source; they are in the source's dead-letter topic.
+        swaps: Folders of the stage's sinks that replace the old ones after the commit.
     """
 
     flow: str
@@ -92,7 +92,7 @@ class Manifest:
     swaps: tuple[Swap, ...] = ()
 
     def write(self, path: Path) -> None:
-        """Make the result visible: all of it at once, and durably."""
+        """Make the whole result visible at once, and durably."""
         part = path.with_name(f".{path.name}.{self.version}")
         with part.open("w") as file:
             json.dump({"format": _FORMAT, **asdict(self)}, file, indent=1)
@@ -105,7 +105,7 @@ class Manifest:
         """Read a manifest.
 
         Raises:
-            ResultError: The file is no manifest, or was written by a later flowcore.
+            ResultError: The file is not a manifest, or was written by a later flowcore.
         """
         try:
             found = json.loads(path.read_text())
@@ -127,7 +127,7 @@ class Manifest:
             raise ResultError(msg) from error
 
     def check(self, root: Path) -> None:
-        """Check that every file is still what it was when it was committed.
+        """Check that every file is still as it was committed.
 
         Raises:
             ResultError: A file is missing or has changed; the message names it.

@@ -1,1 +1,1 @@
-"""What a live query reads and writes: messages, values, dead letters, and elements beside records."""
+"""Sources and sinks: messages, values, dead letters, watermarks and the side channels of a live query."""
