@@ -1,7 +1,7 @@
-"""Snapshots: how is the state of windows written, so that it can be gone on from after a restart?
+"""Snapshots of the state of windows, as JSON-able data with a version.
 
-As JSON-able data with a version. Each key is written by itself (`encode_key`), so that a runtime can keep
-them apart and write only those that have changed. Timer queues are not written: they follow from the rest.
+Each key is written separately (`encode_key_state`), so that a runtime can write only the keys that changed.
+Timer queues are not written, since they follow from the rest.
 """
 
 from __future__ import annotations
@@ -13,48 +13,56 @@ from flowcore.errors import StateError
 from flowcore.keyed.plain import from_plain, to_plain
 from flowcore.windows.config import WindowConfig
 from flowcore.windows.contents import StoredRecord
-from flowcore.windows.panes import OpenPane
+from flowcore.windows.panes import replace_key
 from flowcore.windows.state import KeyState, Pane, WindowState
 from flowcore.windows.window import TimeWindow
 
-__all__ = ["VERSION", "decode_key", "encode_key", "layout_of", "restore", "snapshot"]
+__all__ = [
+    "WINDOW_STATE_VERSION",
+    "decode_key_state",
+    "encode_key_state",
+    "restore",
+    "snapshot",
+    "window_state_layout",
+]
 
-VERSION = 1
+WINDOW_STATE_VERSION = 1
 
 
 def snapshot(state: WindowState, config: WindowConfig) -> dict[str, Any]:
-    """Everything that has to be remembered.
+    """Write the state.
 
     Raises:
         StateError: A user's value is not plain data.
     """
     return {
-        "version": VERSION,
-        "form": layout_of(config),
+        "version": WINDOW_STATE_VERSION,
+        "form": window_state_layout(config),
         "watermark_ms": state.watermark_ms,
         "clock_ms": state.clock_ms,
         "dropped_records": state.dropped_records,
         "backlog": state.backlog,
-        "keys": [encode_key(key, key_state) for key, key_state in state.keys.items()],
+        "keys": [encode_key_state(key, key_state) for key, key_state in state.keys.items()],
     }
 
 
 def restore(written: Mapping[str, Any], config: WindowConfig) -> WindowState:
-    """The state that was written.
+    """Read a state that `snapshot` wrote.
 
     Raises:
-        StateError: It is of another version, or of windows that keep something else.
+        StateError: It has another version or another layout.
     """
-    if written.get("version") != VERSION:
+    if written.get("version") != WINDOW_STATE_VERSION:
         msg = (
-            f"state of version {written.get('version')!r}, this flowcore reads {VERSION}: reading it would "
-            "make something else of it; go on with the flowcore that wrote it, or start a new checkpoint"
+            f"state of version {written.get('version')!r}, this flowcore reads {WINDOW_STATE_VERSION}: it "
+            "would be read wrongly; use the flowcore that wrote it, or start a new checkpoint"
         )
         raise StateError(msg)
-    if written.get("form") != layout_of(config):
+    if written.get("form") != window_state_layout(config):
         msg = (
-            f"state of windows that keep {written.get('form')!r}, these keep {layout_of(config)!r}: it "
-            "cannot be restored; change windows and function back, or start a new checkpoint"
+            f"state of windows that keep {written.get('form')!r}, these keep "
+            f"{window_state_layout(config)!r}: it cannot be restored; "
+            "change windows and function back, or start a new checkpoint"
         )
         raise StateError(msg)
     state = WindowState(
@@ -64,73 +72,60 @@ def restore(written: Mapping[str, Any], config: WindowConfig) -> WindowState:
         written.get("backlog", False),
     )
     for entry in written["keys"]:
-        decode_key(entry, state, config)
+        decode_key_state(entry, state, config)
     return state
 
 
-def encode_key(key: Any, key_state: KeyState) -> dict[str, Any]:
-    """One key and all its windows.
+def window_state_layout(config: WindowConfig) -> str:
+    """The name of the state layout: state with another layout cannot be restored."""
+    merging = "sessions" if config.assigner.merging else "windows"
+    return f"{config.time}-time {merging} of {config.content_logic.layout}"
+
+
+def encode_key_state(key: Any, key_state: KeyState) -> dict[str, Any]:
+    """Write one key and all its windows.
 
     Raises:
         StateError: A user's value is not plain data.
     """
+    windows = []
+    for window, state_window in key_state.windows.items():
+        pane = key_state.panes[state_window]
+        windows.append(
+            {
+                "window": [window.start_ms, window.end_ms],
+                "state_window": [state_window.start_ms, state_window.end_ms],
+                "content": [[each.arrival, each.timestamp_ms, to_plain(each.value)] for each in pane.content],
+                "trigger": to_plain(pane.trigger),
+                "event_timers": sorted(pane.event_timers),
+                "processing_timers": sorted(pane.processing_timers),
+                "firings": pane.firings,
+                "own": to_plain(pane.own),
+            }
+        )
     return {
         "key": to_plain(key),
         "arrivals": key_state.arrivals,
         "own": to_plain(key_state.own),
-        "windows": [
-            {
-                "window": [window.start_ms, window.end_ms],
-                "state_window": [state_window.start_ms, state_window.end_ms],
-                **_encode_pane(key_state.panes[state_window]),
-            }
-            for window, state_window in key_state.windows.items()
-        ],
+        "windows": windows,
     }
 
 
-def decode_key(written: Mapping[str, Any], state: WindowState, config: WindowConfig) -> None:
-    """Put one key that was written into a state, its timers too."""
-    key = from_plain(written["key"])
+def decode_key_state(written: Mapping[str, Any], state: WindowState, config: WindowConfig) -> None:
+    """Read one key into a state, with its timers; it replaces the key that is there."""
     key_state = KeyState(written["arrivals"], own=from_plain(written["own"]))
-    state.keys[key] = key_state
     for entry in written["windows"]:
-        window, state_window = TimeWindow(*entry["window"]), TimeWindow(*entry["state_window"])
-        pane = _decode_pane(entry)
-        key_state.windows[window] = state_window
-        key_state.panes[state_window] = pane
-        opened = OpenPane(state, key, key_state, window, pane)
-        for time_ms in entry["event_timers"]:
-            opened.register_event_timer(time_ms)
-        for time_ms in entry["processing_timers"]:
-            opened.register_processing_timer(time_ms)
-        opened.await_end(config)
-
-
-def _encode_pane(pane: Pane) -> dict[str, Any]:
-    return {
-        "content": [[held.arrival, held.timestamp_ms, to_plain(held.value)] for held in pane.content],
-        "trigger": to_plain(pane.trigger),
-        "event_timers": sorted(pane.event_timers),
-        "processing_timers": sorted(pane.processing_timers),
-        "firings": pane.firings,
-        "own": to_plain(pane.own),
-    }
-
-
-def _decode_pane(written: Mapping[str, Any]) -> Pane:
-    return Pane(
-        content=[
-            StoredRecord(arrival, timestamp_ms, from_plain(value))
-            for arrival, timestamp_ms, value in written["content"]
-        ],
-        trigger=from_plain(written["trigger"]),
-        firings=written["firings"],
-        own=from_plain(written["own"]),
-    )
-
-
-def layout_of(config: WindowConfig) -> str:
-    """What is kept: state of another form cannot be gone on from."""
-    merging = "sessions" if config.assigner.merging else "windows"
-    return f"{config.time}-time {merging} of {config.content_logic.layout}"
+        state_window = TimeWindow(*entry["state_window"])
+        key_state.windows[TimeWindow(*entry["window"])] = state_window
+        key_state.panes[state_window] = Pane(
+            content=[
+                StoredRecord(arrival, timestamp_ms, from_plain(value))
+                for arrival, timestamp_ms, value in entry["content"]
+            ],
+            trigger=from_plain(entry["trigger"]),
+            event_timers=set(entry["event_timers"]),
+            processing_timers=set(entry["processing_timers"]),
+            firings=entry["firings"],
+            own=from_plain(entry["own"]),
+        )
+    replace_key(state, from_plain(written["key"]), key_state, config)

@@ -1,9 +1,8 @@
-"""Lenient: how do windows go on when a user's function in them fails?
+"""Failure isolation of windows: a failing call of a user function is rolled back, and processing continues.
 
-What fails while a record is put into its windows (a fold, a merge, a trigger that is shown it) is undone
-for all of them: the record was never there. A window that cannot emit keeps its records as they were, and
-counts no emission; a trigger that empties it behind that has it emptied. A trigger that fails at its time is
-not asked again for that time.
+- A record whose fold, merge or trigger fails is removed from all its windows.
+- A window that cannot emit keeps its records and its number of firings. If its trigger purges, it is purged.
+- A trigger that fails at a timer is not called again for that time.
 """
 
 from __future__ import annotations
@@ -14,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from flowcore.windows.config import WindowConfig
-from flowcore.windows.operator import Asked, WindowOperator
-from flowcore.windows.panes import OpenPane, copy_key, forget_if_empty, put_key
+from flowcore.windows.operator import TimerHandler, WindowOperator
+from flowcore.windows.panes import OpenPane, copy_key, delete_if_empty, replace_key
 from flowcore.windows.rows import Emissions, KeyedRecord, WindowResult
 from flowcore.windows.state import WindowState
 from flowcore.windows.triggers import TriggerResult
@@ -26,7 +25,7 @@ __all__ = ["FailedRecord", "FailedWindow", "IsolatingWindowOperator"]
 
 @dataclass(frozen=True, slots=True)
 class FailedRecord:
-    """A record that is in no window, and what was raised for it."""
+    """A record for which a function raised an error."""
 
     record: KeyedRecord
     error: Exception
@@ -34,14 +33,14 @@ class FailedRecord:
 
 @dataclass(frozen=True, slots=True)
 class FailedWindow:
-    """A window of which a function failed.
+    """A window for which a function raised an error.
 
     Attributes:
         key: Its key.
         window: The window.
-        firing: The how-many-th emission it would have been.
-        values: What it holds: its records, or what they were folded into.
-        error: What was raised.
+        firing: 1-based number of the firing that failed.
+        values: Its records, or the value that they were folded into.
+        error: The error.
     """
 
     key: Any
@@ -52,81 +51,80 @@ class FailedWindow:
 
 
 class IsolatingWindowOperator(WindowOperator):
-    """The window operator, where failures are taken back and noted; slower, and else the same.
+    """The window operator with failure isolation, which makes it slower.
 
     Args:
-        config: What to do.
-        require: Raises for results that nobody could take.
+        config: What the windows do.
+        require: Raises an error for results that cannot be emitted.
 
     Attributes:
-        failed: In order.
+        failed: The failures, in order.
     """
 
-    def __init__(self, config: WindowConfig, require: Callable[[Sequence[WindowResult]], None]) -> None:
+    def __init__(self, config: WindowConfig, require: Callable[[Sequence[WindowResult]], object]) -> None:
         super().__init__(config)
         self.failed: list[FailedRecord | FailedWindow] = []
         self._require = require
 
     def process(self, state: WindowState, records: Iterable[KeyedRecord]) -> Emissions:
-        """Put records into their windows, those that can be."""
+        """Add the records to their windows, except those that fail."""
         seen = Emissions()
         for record in records:
-            held = state.keys.get(record.key)
-            before = None if held is None else copy_key(held, self.config)
+            present = state.keys.get(record.key)
+            before = None if present is None else copy_key(present, self.config)
             own = Emissions()
             try:
-                self._add(state, record, self._windows_of(record, state.clock_ms), own)
+                self._add(state, record, self._assign(record, state.clock_ms), own)
             except Exception as error:  # noqa: BLE001 - a user's function may raise anything
-                put_key(state, record.key, before, self.config)
+                replace_key(state, record.key, before, self.config)
                 self.failed.append(FailedRecord(record, error))
             else:
                 seen.extend(own)
         state.dropped_records += seen.dropped_records
         return seen
 
-    def _ask(
-        self, trigger: Asked, time_ms: int, state: WindowState, opened: OpenPane, seen: Emissions
+    def _handle_timer(
+        self, handler: TimerHandler, time_ms: int, state: WindowState, opened: OpenPane, seen: Emissions
     ) -> None:
-        before = copy_key(opened.key_state, self.config)
-        values = _values(opened)
+        before, values = copy_key(opened.key_state, self.config), _values(opened)
         try:
-            verdict = trigger(time_ms, opened)
+            result = handler(time_ms, opened)
         except Exception as error:  # noqa: BLE001
-            put_key(state, opened.key, before, self.config)
-            self._note(opened, values, error)
+            replace_key(state, opened.key, before, self.config)
+            self._record_failure(opened, values, error)
         else:
-            self._obey(verdict, opened, seen, is_late=False)
+            self._apply(result, opened, seen, is_late=False)
 
-    def _obey(self, verdict: TriggerResult, opened: OpenPane, seen: Emissions, *, is_late: bool) -> None:
-        if not verdict.fires:
-            super()._obey(verdict, opened, seen, is_late=is_late)
+    def _apply(self, result: TriggerResult, opened: OpenPane, seen: Emissions, *, is_late: bool) -> None:
+        if not result.fires:
+            super()._apply(result, opened, seen, is_late=is_late)
             return
         pane, key_state = opened.pane, opened.key_state
-        kept = copy.deepcopy((pane.content, pane.own, key_state.own))
+        before = copy.deepcopy((pane.content, pane.own, key_state.own))
         firings, own = pane.firings, Emissions()
         try:
-            super()._obey(verdict, opened, own, is_late=is_late)
+            super()._apply(result, opened, own, is_late=is_late)
             self._require(own.results)
         except Exception as error:  # noqa: BLE001
-            pane.content, pane.own, key_state.own = kept
+            pane.content, pane.own, key_state.own = before
             pane.firings = firings
-            self._note(opened, _values(opened), error)
-            if verdict.purges:
+            self._record_failure(opened, _values(opened), error)
+            if result.purges:
                 pane.content = []
         else:
             seen.results += own.results
 
-    def _close(self, state: WindowState, opened: OpenPane) -> None:
+    def _delete(self, state: WindowState, opened: OpenPane) -> None:
         own, values = copy.deepcopy(opened.key_state.own), _values(opened)
         try:
-            super()._close(state, opened)
+            super()._delete(state, opened)
         except Exception as error:  # noqa: BLE001
             opened.key_state.own = own
-            self._note(opened, values, error)
-            opened.forget()
-            forget_if_empty(state, opened.key, opened.key_state)
+            self._record_failure(opened, values, error)
+            opened.delete()
+            delete_if_empty(state, opened.key, opened.key_state)
 
-    def _note(self, opened: OpenPane, values: tuple[Any, ...], error: Exception) -> None:
+    def _record_failure(self, opened: OpenPane, values: tuple[Any, ...], error: Exception) -> None:
         firing = opened.pane.firings + 1
         self.failed.append(FailedWindow(opened.key, opened.window, firing, values, error))
 

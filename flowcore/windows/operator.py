@@ -1,11 +1,10 @@
-"""The window operator: from records, watermarks and the clock to what windows emit.
+"""The window operator: from records, watermarks and processing time to the outputs of windows.
 
-Logic only: state is passed in and changed, what comes out is returned. It does not know where records
-come from, where state is kept or who merges watermarks.
+It is logic only: it gets the state, changes it, and returns the outputs.
 
-A record is refused before anything has changed. It counts in all its windows that are not late; if it
-counted in none and is late itself, it leaves through the side output or is counted as dropped. Sessions
-are merged first and judged late afterwards, so a late one leaves no trace.
+A record is refused before anything has changed. It is added to all its windows that are not late. If there is
+none and the record itself is late, it goes to the side output or is counted as dropped. Sessions are merged
+before lateness is decided, so a late session changes nothing.
 """
 
 from __future__ import annotations
@@ -15,26 +14,27 @@ from typing import Any
 
 from flowcore.elements import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
 from flowcore.errors import ElementError, NoTimestampError
+from flowcore.keyed.timers import TimerQueue
 from flowcore.windows.config import WindowConfig
 from flowcore.windows.contents import StoredRecord
 from flowcore.windows.merging import plan_merge
-from flowcore.windows.panes import OpenPane, forget_if_empty, merge_panes, open_pane
+from flowcore.windows.panes import OpenPane, delete_if_empty, merge_panes, open_pane
 from flowcore.windows.rows import Emissions, KeyedRecord
-from flowcore.windows.state import KeyState, WindowState, WindowTimer
+from flowcore.windows.state import KeyState, Pane, WindowState, WindowTimer
 from flowcore.windows.triggers import TriggerResult
 from flowcore.windows.window import TimeWindow
 
-__all__ = ["Asked", "WindowOperator"]
+__all__ = ["TimerHandler", "WindowOperator"]
 
-Asked = Callable[[int, OpenPane], TriggerResult]
-"""What a trigger is asked by, at a time."""
+TimerHandler = Callable[[int, OpenPane], TriggerResult]
+"""The method of a trigger that handles a timer."""
 
 
 class WindowOperator:
-    """What is done with records, watermarks and the clock.
+    """Assigns records to windows, calls triggers, and emits.
 
     Args:
-        config: What to do.
+        config: What the windows do.
     """
 
     def __init__(self, config: WindowConfig) -> None:
@@ -43,14 +43,14 @@ class WindowOperator:
         self._logic = config.content_logic
 
     def process(self, state: WindowState, records: Iterable[KeyedRecord]) -> Emissions:
-        """Put records into their windows.
+        """Add records to their windows.
 
         Raises:
-            NoTimestampError: One has none, and needs one; nothing has changed.
+            NoTimestampError: A record that needs a timestamp has none; nothing has changed.
             ElementError: A timestamp is outside of 64-bit time; nothing has changed.
             InvalidWindowError: The gap of a session is negative; nothing has changed.
         """
-        assigned = [(record, self._windows_of(record, state.clock_ms)) for record in records]
+        assigned = [(record, self._assign(record, state.clock_ms)) for record in records]
         seen = Emissions()
         for record, windows in assigned:
             self._add(state, record, windows, seen)
@@ -58,40 +58,43 @@ class WindowOperator:
         return seen
 
     def advance_watermark(self, state: WindowState, watermark_ms: int) -> Emissions:
-        """Let event time come this far; a watermark that is not above the current one is ignored."""
-        seen = Emissions()
+        """Advance event time; a watermark that is not above the current one is ignored."""
         if watermark_ms <= state.watermark_ms:
-            return seen
+            return Emissions()
         state.watermark_ms = watermark_ms
-        while (due := state.event_timers.next_due(watermark_ms)) is not None:
-            timer, time_ms = due
-            opened = self._due(state, timer)
-            if timer.ends_window:
-                self._close(state, opened)
-                continue
-            opened.pane.event_timers.discard(time_ms)
-            self._ask(self._trigger.on_event_time, time_ms, state, opened, seen)
-        return seen
+        handler = self._trigger.on_event_time
+        return self._run_timers(state, state.event_timers, watermark_ms, handler, lambda p: p.event_timers)
 
     def end_of_input(self, state: WindowState) -> Emissions:
-        """No record will follow: the maximum watermark."""
+        """Advance event time to the maximum watermark."""
         return self.advance_watermark(state, MAX_TIMESTAMP_MS)
 
     def advance_clock(self, state: WindowState, clock_ms: int) -> Emissions:
-        """Let the clock move to this time."""
-        seen = Emissions()
+        """Set processing time."""
         state.clock_ms = clock_ms
-        while (due := state.processing_timers.next_due(clock_ms)) is not None:
+        queue, handler = state.processing_timers, self._trigger.on_processing_time
+        return self._run_timers(state, queue, clock_ms, handler, lambda pane: pane.processing_timers)
+
+    def _run_timers(
+        self,
+        state: WindowState,
+        queue: TimerQueue[WindowTimer],
+        now_ms: int,
+        handler: TimerHandler,
+        timers_of: Callable[[Pane], set[int]],
+    ) -> Emissions:
+        seen = Emissions()
+        while (due := queue.next_due(now_ms)) is not None:
             timer, time_ms = due
-            opened = self._due(state, timer)
+            opened = open_pane(state, timer.key, state.keys[timer.key], timer.window)
             if timer.ends_window:
-                self._close(state, opened)
-                continue
-            opened.pane.processing_timers.discard(time_ms)
-            self._ask(self._trigger.on_processing_time, time_ms, state, opened, seen)
+                self._delete(state, opened)
+            else:
+                timers_of(opened.pane).discard(time_ms)
+                self._handle_timer(handler, time_ms, state, opened, seen)
         return seen
 
-    def _windows_of(self, record: KeyedRecord, clock_ms: int) -> Sequence[TimeWindow]:
+    def _assign(self, record: KeyedRecord, clock_ms: int) -> Sequence[TimeWindow]:
         time_ms = clock_ms if self.config.time == "processing" else record.timestamp_ms
         if time_ms is None:
             if self.config.assigner.bounded:
@@ -112,68 +115,57 @@ class WindowOperator:
         key_state = state.keys.get(record.key)
         if key_state is None:
             key_state = state.keys[record.key] = KeyState()
-        held = StoredRecord(key_state.arrivals, record.timestamp_ms, record.value)
-        counted = False
+        stored = StoredRecord(key_state.arrivals, record.timestamp_ms, record.value)
+        added = False
         for window in windows:
             opened = self._open(state, record.key, key_state, window)
             if opened is None:
                 continue
-            counted = True
-            self._logic.add(opened.pane.content, held)
-            opened.await_end(self.config)
-            verdict = self._trigger.on_element(record.value, record.timestamp_ms, opened)
-            self._obey(verdict, opened, seen, is_late=self._is_complete(state, opened.window))
-        if counted:
+            added = True
+            self._logic.add(opened.pane.content, stored)
+            opened.register_end(self.config)
+            result = self._trigger.on_element(record.value, record.timestamp_ms, opened)
+            complete = self.config.has_lateness and opened.window.last_ms <= state.watermark_ms
+            self._apply(result, opened, seen, is_late=complete)
+        if added:
             key_state.arrivals += 1
             return
-        forget_if_empty(state, record.key, key_state)
-        if self._is_late(state, record.timestamp_ms):
+        delete_if_empty(state, record.key, key_state)
+        if record.timestamp_ms is not None and self._is_late(state, record.timestamp_ms):
             if self.config.late == "side-output":
                 seen.late.append(record)
             else:
                 seen.dropped_records += 1
 
     def _open(self, state: WindowState, key: Any, key_state: KeyState, window: TimeWindow) -> OpenPane | None:
-        """The window as it is after merging, None if that is late."""
+        """Open the window that contains this one after merging, None if that is late."""
         if not self.config.assigner.merging:
-            return None if self._has_ended(state, window) else open_pane(state, key, key_state, window)
+            late = self._is_late(state, window.last_ms)
+            return None if late else open_pane(state, key, key_state, window)
         merge = plan_merge(key_state.windows, window)
-        if self._has_ended(state, merge.window):
+        if self._is_late(state, merge.window.last_ms):
             return None
         return merge_panes(state, key, key_state, merge, self.config)
 
-    def _ask(
+    def _handle_timer(
         self,
-        trigger: Asked,
+        handler: TimerHandler,
         time_ms: int,
         state: WindowState,
         opened: OpenPane,
         seen: Emissions,
     ) -> None:
-        self._obey(trigger(time_ms, opened), opened, seen, is_late=False)
+        self._apply(handler(time_ms, opened), opened, seen, is_late=False)
 
-    def _obey(self, verdict: TriggerResult, opened: OpenPane, seen: Emissions, *, is_late: bool) -> None:
-        if verdict.fires:
+    def _apply(self, result: TriggerResult, opened: OpenPane, seen: Emissions, *, is_late: bool) -> None:
+        if result.fires:
             seen.results += opened.fire(self.config, self._logic, is_late=is_late)
-        if verdict.purges:
+        if result.purges:
             opened.pane.content = []
 
-    def _due(self, state: WindowState, timer: WindowTimer) -> OpenPane:
-        return open_pane(state, timer.key, state.keys[timer.key], timer.window)
+    def _delete(self, state: WindowState, opened: OpenPane) -> None:
+        opened.clear(self.config)
+        delete_if_empty(state, opened.key, opened.key_state)
 
-    def _close(self, state: WindowState, opened: OpenPane) -> None:
-        opened.close(self.config)
-        forget_if_empty(state, opened.key, opened.key_state)
-
-    def _has_ended(self, state: WindowState, window: TimeWindow) -> bool:
-        if not self.config.has_lateness:
-            return False
-        return self.config.after_lateness_ms(window.last_ms) <= state.watermark_ms
-
-    def _is_complete(self, state: WindowState, window: TimeWindow) -> bool:
-        return self.config.has_lateness and window.last_ms <= state.watermark_ms
-
-    def _is_late(self, state: WindowState, timestamp_ms: int | None) -> bool:
-        if not self.config.has_lateness or timestamp_ms is None:
-            return False
-        return self.config.after_lateness_ms(timestamp_ms) <= state.watermark_ms
+    def _is_late(self, state: WindowState, time_ms: int) -> bool:
+        return self.config.has_lateness and self.config.after_lateness_ms(time_ms) <= state.watermark_ms

@@ -1,6 +1,6 @@
-"""Panes: one window in the hands of the operator, with its timers.
+"""Panes: the state of one window with its timers, and operations on it.
 
-Nothing here decides when a window emits or whether a record is late.
+The operator decides when a window emits and whether a record is late.
 """
 
 from __future__ import annotations
@@ -16,11 +16,19 @@ from flowcore.windows.rows import WindowResult
 from flowcore.windows.state import KeyState, Pane, WindowState, WindowTimer
 from flowcore.windows.window import TimeWindow
 
-__all__ = ["OpenPane", "copy_key", "forget_if_empty", "forget_key", "merge_panes", "open_pane", "put_key"]
+__all__ = [
+    "OpenPane",
+    "copy_key",
+    "delete_if_empty",
+    "delete_key",
+    "merge_panes",
+    "open_pane",
+    "replace_key",
+]
 
 
 class OpenPane:
-    """A window, its state and the timers of all: what its trigger sees (a `TriggerContext`)."""
+    """A window with its state and the timers of all windows; the `TriggerContext` of its trigger."""
 
     __slots__ = ("_all", "key", "key_state", "pane", "window")
 
@@ -35,52 +43,46 @@ class OpenPane:
 
     @property
     def state(self) -> Any:
-        """What the trigger keeps."""
+        """The state of the trigger."""
         return self.pane.trigger
 
     @state.setter
-    def state(self, kept: Any) -> None:
-        self.pane.trigger = kept
+    def state(self, state: Any) -> None:
+        self.pane.trigger = state
 
     @property
     def watermark_ms(self) -> int:
-        """How far event time has come."""
         return self._all.watermark_ms
 
     @property
     def clock_ms(self) -> int:
-        """The clock."""
         return self._all.clock_ms
 
     def register_event_timer(self, time_ms: int) -> None:
-        """Have the trigger asked once the watermark is there."""
         self.pane.event_timers.add(time_ms)
         self._all.event_timers.add(self._timer(), time_ms)
 
     def register_processing_timer(self, time_ms: int) -> None:
-        """Have the trigger asked once the clock is there."""
         self.pane.processing_timers.add(time_ms)
         self._all.processing_timers.add(self._timer(), time_ms)
 
     def delete_event_timer(self, time_ms: int) -> None:
-        """Forget a timer."""
         self.pane.event_timers.discard(time_ms)
         self._all.event_timers.discard(self._timer(), time_ms)
 
     def delete_processing_timer(self, time_ms: int) -> None:
-        """Forget a timer."""
         self.pane.processing_timers.discard(time_ms)
         self._all.processing_timers.discard(self._timer(), time_ms)
 
-    def await_end(self, config: WindowConfig) -> None:
-        """Have the window forgotten in time."""
+    def register_end(self, config: WindowConfig) -> None:
+        """Register the timer that deletes the window."""
         end_ms = config.end_ms(self.window)
         if end_ms is not None:
             queue = self._all.event_timers if config.time == "event" else self._all.processing_timers
             queue.add(self._timer(ends_window=True), end_ms, last=True)
 
-    def cancel_timers(self, config: WindowConfig) -> None:
-        """Forget all timers of the window, its end among them."""
+    def delete_timers(self, config: WindowConfig) -> None:
+        """Delete all timers of the window, also the one at its end."""
         for time_ms in tuple(self.pane.event_timers):
             self.delete_event_timer(time_ms)
         for time_ms in tuple(self.pane.processing_timers):
@@ -91,32 +93,31 @@ class OpenPane:
             queue.discard(self._timer(ends_window=True), end_ms)
 
     def fire(self, config: WindowConfig, logic: ContentLogic, *, is_late: bool) -> list[WindowResult]:
-        """Emit; a window without records emits nothing, also when an evictor has left none."""
+        """Emit; a window whose records are all evicted emits nothing."""
         pane, evictor = self.pane, config.evictor
         if pane.content and evictor is not None and not evictor.after:
             pane.content = evictor.keep(pane.content)
         if not pane.content:
             return []
         pane.firings += 1
-        context = self.function_context(config, is_late=is_late)
+        context = self._context(config, is_late=is_late)
         values = compute_outputs(config.function, logic.inputs(pane.content), context)
         if evictor is not None and evictor.after:
             pane.content = evictor.keep(pane.content)
         return [WindowResult(self.key, value, self.window, pane.firings, is_late) for value in values]
 
-    def close(self, config: WindowConfig) -> None:
-        """Forget the window, whether or not it has emitted."""
-        self.cancel_timers(config)
+    def clear(self, config: WindowConfig) -> None:
+        """Call the function's ``clear`` and delete the window with its timers."""
+        self.delete_timers(config)
         if config.function.then is not None:
-            config.function.then.clear(self.function_context(config, is_late=False))
-        self.forget()
+            config.function.then.clear(self._context(config, is_late=False))
+        self.delete()
 
-    def forget(self) -> None:
-        """Forget the window; nobody is asked."""
+    def delete(self) -> None:
+        """Delete the window."""
         del self.key_state.panes[self.key_state.windows.pop(self.window)]
 
-    def function_context(self, config: WindowConfig, *, is_late: bool) -> WindowContext:
-        """What a process function sees."""
+    def _context(self, config: WindowConfig, *, is_late: bool) -> WindowContext:
         return WindowContext(
             key=self.key,
             window=self.window,
@@ -134,7 +135,7 @@ class OpenPane:
 
 
 def open_pane(state: WindowState, key: Any, key_state: KeyState, window: TimeWindow) -> OpenPane:
-    """A window that does not merge now, with what is kept of it."""
+    """Open a window that does not merge."""
     state_window = key_state.windows.setdefault(window, window)
     pane = key_state.panes.get(state_window)
     if pane is None:
@@ -145,43 +146,43 @@ def open_pane(state: WindowState, key: Any, key_state: KeyState, window: TimeWin
 def merge_panes(
     state: WindowState, key: Any, key_state: KeyState, merge: Merge, config: WindowConfig
 ) -> OpenPane:
-    """A window that may have been made of others, with what was kept of them."""
+    """Open a window after merging the windows that it consists of."""
     if not merge.merged:
         return open_pane(state, key, key_state, merge.window)
     for window in merge.merged:
         part = key_state.panes[key_state.windows[window]]
-        OpenPane(state, key, key_state, window, part).cancel_timers(config)
+        OpenPane(state, key, key_state, window, part).delete_timers(config)
     panes = [key_state.panes[merge.state], *(key_state.panes.pop(other) for other in merge.merged_states)]
     apply_merge(key_state.windows, merge)
     merged = panes[0]
-    kept = [pane.trigger for pane in panes]
+    states = [pane.trigger for pane in panes]
     merged.content = config.content_logic.merge(pane.content for pane in panes)
     merged.firings = max(pane.firings for pane in panes)
     merged.trigger = None
     opened = OpenPane(state, key, key_state, merge.window, merged)
-    config.effective_trigger.on_merge(kept, opened)
+    config.effective_trigger.on_merge(states, opened)
     return opened
 
 
-def forget_if_empty(state: WindowState, key: Any, key_state: KeyState) -> None:
-    """Take a key out of a state of which nothing is kept."""
+def delete_if_empty(state: WindowState, key: Any, key_state: KeyState) -> None:
+    """Delete a key without windows and function state."""
     if key_state.empty:
         del state.keys[key]
 
 
-def forget_key(state: WindowState, key: Any, config: WindowConfig) -> None:
-    """Take a key out of a state, with its timers; nothing happens if it is not there."""
+def delete_key(state: WindowState, key: Any, config: WindowConfig) -> None:
+    """Delete a key and its timers, if it is there."""
     key_state = state.keys.pop(key, None)
     if key_state is not None:
         for window, state_window in key_state.windows.items():
             pane = key_state.panes[state_window]
-            OpenPane(state, key, key_state, window, pane).cancel_timers(config)
+            OpenPane(state, key, key_state, window, pane).delete_timers(config)
 
 
 def copy_key(key_state: KeyState, config: WindowConfig) -> KeyState:
-    """A copy of a key that no function which is given the key's next record can change.
+    """Copy the state of a key, so that functions called for its next record do not change the copy.
 
-    Records that are kept as they came are in both.
+    Both share stored records, which functions must not change.
     """
     folded = isinstance(config.content_logic, Accumulating)
     return KeyState(
@@ -202,9 +203,9 @@ def copy_key(key_state: KeyState, config: WindowConfig) -> KeyState:
     )
 
 
-def put_key(state: WindowState, key: Any, key_state: KeyState | None, config: WindowConfig) -> None:
-    """Let a key be this, or nothing; its timers too."""
-    forget_key(state, key, config)
+def replace_key(state: WindowState, key: Any, key_state: KeyState | None, config: WindowConfig) -> None:
+    """Replace or delete the state of a key and its timers."""
+    delete_key(state, key, config)
     if key_state is None:
         return
     state.keys[key] = key_state
@@ -215,4 +216,4 @@ def put_key(state: WindowState, key: Any, key_state: KeyState | None, config: Wi
             opened.register_event_timer(time_ms)
         for time_ms in tuple(pane.processing_timers):
             opened.register_processing_timer(time_ms)
-        opened.await_end(config)
+        opened.register_end(config)

@@ -1,7 +1,7 @@
-"""State: what windows have to remember between two steps.
+"""State of windows.
 
-Plain mutable data; `flowcore.windows.codec` writes and reads it, and only the operator changes it. The
-timer queues are made from the rest.
+It is plain mutable data that only the operator changes. `flowcore.windows.codec` writes and reads it, except
+the timer queues, which follow from the rest.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ class WindowTimer(NamedTuple):
 
 @dataclass(slots=True)
 class Pane:
-    """What is kept of one window.
+    """State of one window.
 
     Attributes:
-        content: Its records, or what they were folded into; empty when nothing would be emitted.
-        trigger: What its trigger keeps.
-        event_timers: Event times at which its trigger wants to be asked.
-        processing_timers: Times of the clock at which its trigger wants to be asked.
+        content: Its records, or the accumulator; empty if there is nothing to emit.
+        trigger: State of its trigger.
+        event_timers: Times of its trigger's event-time timers.
+        processing_timers: Times of its trigger's processing-time timers.
         firings: How many times it has emitted.
         own: The process function's state of this window.
     """
@@ -54,12 +54,12 @@ class Pane:
 
 @dataclass(slots=True)
 class KeyState:
-    """What is kept of one key.
+    """State of one key.
 
     Attributes:
-        arrivals: How many records it had.
+        arrivals: The number of its records so far.
         windows: The state window of each live window; the window itself where windows do not merge.
-        panes: What is kept, by state window.
+        panes: State of its windows, by state window.
         own: The process function's state of this key.
     """
 
@@ -70,22 +70,21 @@ class KeyState:
 
     @property
     def empty(self) -> bool:
-        """Nothing has to be remembered."""
         return not self.windows and not self.own
 
 
 @dataclass(slots=True)
 class WindowState:
-    """What is kept of all keys.
+    """State of all keys.
 
     Attributes:
-        watermark_ms: How far event time has come; the smallest timestamp if that is not known yet.
-        clock_ms: Where the clock was last.
-        dropped_records: How many records were dropped as late, ever.
-        backlog: The records that come are history.
-        keys: The state of each key that has any.
-        event_timers: All that is due by the watermark.
-        processing_timers: All that is due by the clock.
+        watermark_ms: The current watermark; the smallest timestamp before the first one.
+        clock_ms: The current processing time.
+        dropped_records: The total number of late records that were dropped.
+        backlog: The input is backlog.
+        keys: State by key.
+        event_timers: All event-time timers.
+        processing_timers: All processing-time timers.
     """
 
     watermark_ms: int = MIN_TIMESTAMP_MS
