@@ -1,4 +1,4 @@
-"""Co-groups of two bounded streams: what is declared, what is refused, and what a function is given."""
+"""Co-groups of two bounded streams: declarations, errors, and the arguments of functions."""
 
 import pickle
 from collections.abc import Callable
@@ -31,8 +31,8 @@ def _every(key: Any, left: Any, right: Any) -> list[Any]:
     return [key, *left, *right]
 
 
-def test_co_group_puts_out_at_the_end_by_itself() -> None:
-    """A key has all its records only then; nobody can take that back."""
+def test_co_group_emits_at_the_end_without_a_declaration() -> None:
+    """A key has all its records only then; attributes cannot change that."""
     given = OperatorAttributesBuilder().set_output_only_at_end(False)
 
     assert _grouped(n="count(left)").attributes().output_only_at_end
@@ -45,7 +45,7 @@ def test_co_group_puts_out_at_the_end_by_itself() -> None:
     ids=["aggregates", "function"],
 )
 def test_co_group_is_committed_before_a_stream_that_joins_it_starts(further: dict[str, Any]) -> None:
-    """Co-group, its function and both sources are one batch stage; the edge to the stream is blocking."""
+    """Co-group, function and both sources are one batch stage; the edge to the stream is blocking."""
     grouped = _grouped(name="grouped", **further)
     live = grouped.graph.read("live", KafkaTopic("live", schema="shop STRING, bid DOUBLE"))
     live.join(grouped, on="shop", name="joined").write("out", KafkaTopic("out"))
@@ -97,8 +97,8 @@ def test_co_group_refuses_what_it_cannot_compute(further: dict[str, Any], messag
 
 
 @pytest.mark.parametrize("swapped", [False, True], ids=["right", "left"])
-def test_co_group_refuses_a_side_without_end_and_names_both(swapped: bool) -> None:
-    """It would wait for ever, whichever side it is."""
+def test_co_group_refuses_an_unbounded_side_and_names_both(swapped: bool) -> None:
+    """It would wait for ever, for either side."""
     flow = Flow("f")
     shops, _ = _sides(flow)
     live = flow.read("live", KafkaTopic("live", schema="shop STRING"))
@@ -118,7 +118,7 @@ def test_co_group_of_a_topic_that_ends_is_bounded() -> None:
 
 
 def test_co_group_aggregates_are_keyed() -> None:
-    """A row is the only one of its key, so a topic is written with it."""
+    """Each row has a key of its own, so a topic is written with that key."""
     grouped = _grouped(n="count(left)")
     grouped.write("out", KafkaTopic("out"))
 
@@ -127,8 +127,8 @@ def test_co_group_aggregates_are_keyed() -> None:
 
 
 @pytest.mark.parametrize("kind", [RecordGroupFunction, BatchGroupFunction])
-def test_function_of_groups_is_the_users_for_all_who_ask(kind: Callable[..., Any]) -> None:
-    """Names, promises and fingerprints are those of the function that was given."""
+def test_function_of_groups_has_the_identity_of_the_users_function(kind: Callable[..., Any]) -> None:
+    """Name, attributes and fingerprint are those of the given function."""
     wrapped = kind(_every, on=("shop",))
     again = pickle.loads(pickle.dumps(wrapped))  # noqa: S301 - made here
 
@@ -138,8 +138,8 @@ def test_function_of_groups_is_the_users_for_all_who_ask(kind: Callable[..., Any
     assert again.keywords == {"on": ("shop",)}
 
 
-def test_co_group_of_a_rich_function_may_keep_what_it_puts_out() -> None:
-    """As for every other operator: it says otherwise, or is copied from."""
+def test_co_group_of_a_rich_function_may_keep_its_output() -> None:
+    """As for every other operator: its output is copied unless it declares otherwise."""
     plain = _grouped(_every, schema="n INT").attributes()
     rich = _grouped(RichFunction(), schema="n INT").attributes()
 
@@ -147,8 +147,8 @@ def test_co_group_of_a_rich_function_may_keep_what_it_puts_out() -> None:
     assert rich.output_value_stored
 
 
-def test_co_groups_of_other_functions_or_aggregates_have_other_fingerprints() -> None:
-    """A committed result is used again only where it would be the same."""
+def test_co_groups_of_different_functions_or_aggregates_have_different_fingerprints() -> None:
+    """A committed result is reused only if a new one would be the same."""
     made = [
         _grouped(_every, schema="n INT"), _grouped(lambda *_: [], schema="n INT"),
         _grouped(n="count(left)"), _grouped(n="count(right)"), _grouped(n="max(left.city)"),
@@ -161,14 +161,14 @@ def test_co_groups_of_other_functions_or_aggregates_have_other_fingerprints() ->
 
 @pytest.mark.parametrize(("on", "key"), [(("a",), 1), (("a", "b"), (1, "x"))], ids=["one", "several"])
 def test_function_of_records_gets_key_and_both_lists(on: tuple[str, ...], key: object) -> None:
-    """Of one column the value, of several a tuple."""
+    """The key is the value of one column, or a tuple of several."""
     group = {"a": 1, "b": "x", "_left": [{"v": 1}], "_right": []}
 
     assert RecordGroupFunction(_every, on=on)(group) == [key, {"v": 1}]
 
 
 def test_function_of_batches_gets_the_records_of_each_group_alone() -> None:
-    """Also behind a slice, and where a side has none."""
+    """Also in a sliced batch, and if a side has no record."""
     side = pa.list_(pa.struct({"v": pa.int64()}))
     batch = pa.RecordBatch.from_pydict(
         {
@@ -189,8 +189,8 @@ def test_function_of_batches_gets_the_records_of_each_group_alone() -> None:
     assert found.to_pylist() == [{"k": 1}, {"k": 2}]
 
 
-def test_function_of_batches_that_returns_no_batch_is_an_error() -> None:
-    """It says what came instead."""
+def test_function_of_batches_must_return_a_batch() -> None:
+    """The error names the type that it returned."""
     side = pa.list_(pa.struct({"v": pa.int64()}))
     batch = pa.RecordBatch.from_pydict(
         {"k": [1], "_left": pa.array([[]], side), "_right": pa.array([[]], side)}
@@ -200,8 +200,8 @@ def test_function_of_batches_that_returns_no_batch_is_an_error() -> None:
         BatchGroupFunction(_every, on=("k",))(batch)
 
 
-def test_co_group_node_lists_what_each_side_gives() -> None:
-    """The key under its left name, then the aggregates in their order."""
+def test_co_group_operator_lists_the_aggregates_of_each_side() -> None:
+    """Its columns are the key under its left name, then the aggregates in their order."""
     node = _grouped(total="sum(right.price)", n="count(left)").operator
 
     assert isinstance(node, CoGroup)

@@ -1,4 +1,4 @@
-"""A mistake in what a source says about time is an error when it is declared."""
+"""A mistake in the event time of a source is an error when it is declared."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _read(**topic: object) -> Read:
     ],
 )  # fmt: skip
 def test_event_time_is_milliseconds_or_a_timestamp(text: str) -> None:
-    """A column or an expression; what sqlglot cannot tell is left to the run."""
+    """A column or an expression; types that sqlglot cannot derive are checked at run time."""
     found = event_time_expression(_read(event_time=text))
 
     assert found is not None
@@ -60,15 +60,15 @@ def test_event_time_is_milliseconds_or_a_timestamp(text: str) -> None:
         ("id +", "is not a Spark SQL expression"),
     ],
 )
-def test_event_time_refuses_what_is_no_time(text: str, message: str) -> None:
-    """With the operator's name."""
+def test_event_time_refuses_other_types(text: str, message: str) -> None:
+    """The error has the operator's name."""
     with pytest.raises(PlanError, match=rf"operator 'bids'.*{message}"):
         _read(event_time=text)
 
 
 @pytest.mark.parametrize("text", ["id > 1", "text like 'end%'", "part.name = 'a' or at is null", "mine(id)"])
 def test_marker_is_a_condition(text: str) -> None:
-    """Over the source's columns."""
+    """It reads the source's columns."""
     found = marker_condition(_read(watermark=punctuated(text)))
 
     assert found is not None
@@ -83,14 +83,14 @@ def test_marker_is_a_condition(text: str) -> None:
         ("kind = 'end'", "names the column 'kind'"),
     ],
 )
-def test_marker_refuses_what_is_no_condition(text: str, message: str) -> None:
-    """Else no record, or any, would be a marker."""
+def test_marker_refuses_other_types(text: str, message: str) -> None:
+    """A marker must be true or false for each record."""
     with pytest.raises(PlanError, match=rf"operator 'bids'.*{message}"):
         _read(watermark=punctuated(text))
 
 
-def test_source_that_says_nothing_has_kafkas_own_time() -> None:
-    """And no markers."""
+def test_source_without_event_time_uses_the_timestamp_of_kafka() -> None:
+    """It has no markers either."""
     assert event_time_expression(_read()) is None
     assert marker_condition(_read()) is None
 
@@ -107,13 +107,13 @@ def test_source_that_says_nothing_has_kafkas_own_time() -> None:
         ({"headers": True, "elements": "value-only"}, "there is neither tag nor timestamp"),
     ],
 )
-def test_topic_refuses_elements_that_cannot_be_meant(settings: dict[str, object], message: str) -> None:
-    """When it is declared."""
+def test_topic_refuses_contradicting_elements(settings: dict[str, object], message: str) -> None:
+    """It raises when it is declared."""
     with pytest.raises(ConfigurationError, match=message):
         KafkaTopic("bids", **settings)  # type: ignore[arg-type]
 
 
-def test_source_has_to_say_in_what_form_its_elements_are() -> None:
+def test_source_must_declare_the_form_of_its_elements() -> None:
     """The flow that wrote them was planned elsewhere."""
     KafkaTopic("bids", elements="auto", headers=True)
     _read(elements="tagged", headers=True)
@@ -129,14 +129,14 @@ def _fingerprint(**topic: object) -> str:
     return fingerprint_operators(flow.operators)
 
 
-def test_fingerprint_of_a_topic_without_elements_is_what_it_always_was() -> None:
+def test_fingerprint_of_a_topic_without_elements_never_changes() -> None:
     """Results that were committed before topics had elements stay valid."""
     assert _fingerprint() == "de865a2b23f3383d0bc64f297839b76f77682454510c960f94760492a9af6683"
     assert _fingerprint(elements="plain", headers=False, watermark=None, event_time=None) == _fingerprint()
 
 
 def test_fingerprint_sees_event_time_and_elements() -> None:
-    """Each changes what is read."""
+    """Each changes the records that are read."""
     prints = {
         _fingerprint(),
         _fingerprint(elements="tagged"),
@@ -150,7 +150,7 @@ def test_fingerprint_sees_event_time_and_elements() -> None:
 
 
 def test_declaring_event_time_loads_neither_spark_nor_arrow() -> None:
-    """A flow is declared and planned in a moment."""
+    """Declaring and planning a flow takes little time."""
     code = (
         "import sys, json; from datetime import timedelta; from flowcore import *; flow = Flow('f');"
         "flow.read('a', KafkaTopic('a', 'id BIGINT', event_time='id', watermark=monotonous())).write("

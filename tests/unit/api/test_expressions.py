@@ -1,4 +1,4 @@
-"""Expressions know what they read and what they are called, and can be told over other columns."""
+"""Expressions have columns and a name, and can be rewritten with other columns."""
 
 import pytest
 import sqlglot
@@ -25,7 +25,7 @@ JOINS = [" + ", "+", " || ", "\n,\t".replace(",", "||"), " <=> ", " /* `price` *
 
 @st.composite
 def texts(draw: st.DrawFn) -> str:
-    """Expressions of several pieces that trip a search for names."""
+    """Expressions of several pieces that mislead a search for names."""
     pieces = draw(st.lists(st.sampled_from(PIECES), min_size=1, max_size=4))
     text = draw(st.sampled_from(["", " ", "\n"]))
     for number, piece in enumerate(pieces):
@@ -50,7 +50,7 @@ def test_expression_renamed_to_the_same_names_is_the_same(text: str) -> None:
 
 @given(texts())
 def test_expression_renamed_and_renamed_back_is_the_same(text: str) -> None:
-    """Every column is renamed, and nothing else: not a literal, a comment, a field or a lambda's variable."""
+    """Every column is renamed, but no literal, comment, field or lambda variable."""
     expression = Expression.parse(text, "op")
     there = {name.lower(): f"_c{number}" for number, name in enumerate(expression.columns)}
     back = {new: old for old, new in there.items()}
@@ -65,7 +65,7 @@ def test_expression_renamed_and_renamed_back_is_the_same(text: str) -> None:
     texts(), st.sampled_from([" as total", " AS `a total`", " total", "\nas\ntotal", "/*as*/as/* as */total"])
 )
 def test_expression_without_its_alias_is_the_expression(text: str, alias: str) -> None:
-    """However the alias is written, what is left is the text before it."""
+    """The text before the alias is kept, for every spelling of the alias."""
     expression = Expression.parse(text + alias, "op")
 
     assert expression.name == ("a total" if "`" in alias else "total")
@@ -88,14 +88,14 @@ def test_expression_without_its_alias_is_the_expression(text: str, alias: str) -
     ],
 )
 def test_expression_has_the_name_that_spark_gives(text: str, body: str, name: str | None) -> None:
-    """A column and a field are called like themselves, an alias is what it says, the rest has no name."""
+    """A column and a field have their own name, an alias has the alias, others have none."""
     expression = Expression.parse(text, "op")
 
     assert (expression.text, expression.name) == (body, name)
 
 
 def test_expression_positions_count_characters_not_bytes() -> None:
-    """What stands before a column does not move it."""
+    """Characters of several bytes before a column do not shift its position."""
     expression = Expression.parse("concat('é😀漢', `é`, price)", "op")
 
     assert expression.rename({"é": "_c1", "price": "_c2"}) == "concat('é😀漢', `_c1`, `_c2`)"
@@ -114,7 +114,7 @@ def test_expression_positions_count_characters_not_bytes() -> None:
         ("lag(price) ignore nulls over (order by ts)", False), ("my_function(price)", False),
     ],
 )  # fmt: skip
-def test_expression_knows_if_it_aggregates(text: str, aggregates: bool) -> None:
+def test_expression_finds_aggregates(text: str, aggregates: bool) -> None:
     """Aggregates make one row of many; window functions and array functions do not."""
     assert Expression.parse(text, "op").aggregates is aggregates
 
@@ -122,7 +122,7 @@ def test_expression_knows_if_it_aggregates(text: str, aggregates: bool) -> None:
 @pytest.mark.parametrize(
     "text", ["explode(xs)", "posexplode_outer(xs)", "inline_outer(xs)", "stack(2, a, b)"]
 )
-def test_expression_knows_if_it_generates(text: str) -> None:
+def test_expression_finds_generators(text: str) -> None:
     """Generators make several rows of one."""
     assert Expression.parse(text, "op").generates
 
@@ -137,7 +137,7 @@ def test_expression_knows_if_it_generates(text: str) -> None:
     ],
 )  # fmt: skip
 def test_expression_refuses_what_is_not_one_expression(text: str) -> None:
-    """The message names the operator, shows the text, and holds no terminal codes and no stack."""
+    """The message has the operator and the text, and no terminal codes or stack."""
     with pytest.raises(PlanError) as caught:
         Expression.parse(text, "enrich")
 
@@ -149,7 +149,7 @@ def test_expression_refuses_what_is_not_one_expression(text: str) -> None:
 @given(st.text(max_size=30))
 @example("a.?")
 def test_expression_is_parsed_or_refused_and_nothing_else(text: str) -> None:
-    """Whatever a user types, the error is one of ours."""
+    """For any text the only error is `PlanError`."""
     try:
         expression = Expression.parse(text, "op")
     except PlanError:

@@ -1,4 +1,4 @@
-"""A flow is checked while it is declared: each mistake names its operator and the column."""
+"""A flow is checked while it is declared: each error has the names of operator and column."""
 
 import re
 import subprocess
@@ -187,7 +187,7 @@ MISTAKES: dict[str, tuple[Callable[[_Given], object], str]] = {
 
 @pytest.mark.parametrize("case", MISTAKES)
 def test_flow_refuses(case: str) -> None:
-    """Each mistake is an error when it is declared, says where, and has one line."""
+    """Each mistake is an error when it is declared; the message names the operator and has one line."""
     declare, message = MISTAKES[case]
 
     with pytest.raises((PlanError, SchemaError)) as caught:
@@ -198,7 +198,7 @@ def test_flow_refuses(case: str) -> None:
 
 
 def test_flow_ignores_the_case_of_columns() -> None:
-    """As Spark does; what comes out is spelled as it was written last."""
+    """As Spark does; the output has the spelling that was written last."""
     given = _Given()
 
     stream = (
@@ -234,7 +234,7 @@ KEYS: dict[str, tuple[Callable[[_Given], Stream], tuple[str, ...] | None]] = {
 
 @pytest.mark.parametrize("case", KEYS)
 def test_flow_carries_the_key_to_the_sink(case: str) -> None:
-    """A sink takes the key of what it writes, under the name that it has there."""
+    """A sink has the key of its input, under the name that the columns have there."""
     declare, key = KEYS[case]
     given = _Given()
 
@@ -244,7 +244,7 @@ def test_flow_carries_the_key_to_the_sink(case: str) -> None:
 
 
 def test_flow_columns_follow_the_operators() -> None:
-    """Order counts: it is the order of the columns that are written."""
+    """The order is that of the written columns."""
     given = _Given()
 
     assert given.bids.select("*", "price * 2 as twice").columns == ("shop", "price", "tags", "twice")
@@ -263,7 +263,7 @@ def test_flow_columns_follow_the_operators() -> None:
     ids=["parquet", "csv", "json", "frame", "kafka-until"],
 )  # fmt: skip
 def test_flow_source_is_bounded(source: Parquet) -> None:
-    """Everything but a topic without end."""
+    """All sources but an unbounded topic."""
     assert Flow("f").read("x", source).bounded
 
 
@@ -280,12 +280,12 @@ def test_flow_source_is_bounded(source: Parquet) -> None:
     ],
 )  # fmt: skip
 def test_topic_refuses(settings: dict[str, object], message: str) -> None:
-    """A topic that cannot be read as it says is an error when it is declared."""
+    """Settings that contradict each other are an error when the topic is declared."""
     with pytest.raises(ConfigurationError, match=message):
         KafkaTopic(**{"name": "bids", **settings})  # type: ignore[arg-type]
 
 
-def test_topic_takes_every_place() -> None:
+def test_topic_accepts_every_kind_of_position() -> None:
     """Ends, times with a zone, offsets."""
     KafkaTopic("t", start={0: 5}, until=datetime(2026, 1, 1, tzinfo=UTC))
     KafkaTopic("t", start=datetime(2026, 1, 1, tzinfo=UTC), until={0: 9})

@@ -1,4 +1,4 @@
-"""A keyed process function is declared with a schema, side outputs and promises."""
+"""A keyed process function is declared with a schema, side outputs and attributes."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -58,7 +58,7 @@ def test_process_is_checked(declare: Callable[[Stream], Any], message: str) -> N
         declare(_bids())
 
 
-def test_process_promises_what_its_function_declares() -> None:
+def test_process_has_the_attributes_that_its_function_declares() -> None:
     class Careless(_Alarm):
         is_output_value_stored = False
 

@@ -1,4 +1,4 @@
-"""A schema is read from Spark DDL, keeps order, names and types, and refuses what it cannot read."""
+"""A schema is parsed from Spark DDL and keeps order, names and types; other text is an error."""
 
 import pytest
 from hypothesis import given
@@ -19,8 +19,8 @@ columns = st.builds(
 
 
 @given(st.lists(columns, min_size=1, max_size=6, unique_by=lambda column: column.name.lower()))
-def test_schema_survives_its_own_text(found: list[Column]) -> None:
-    """Names (backquoted), types and nullability come back as they were."""
+def test_schema_round_trips_through_its_ddl(found: list[Column]) -> None:
+    """Names (backquoted), types and nullability are unchanged."""
     schema = Schema(tuple(found))
 
     assert Schema.parse(schema.ddl) == schema
@@ -30,8 +30,8 @@ def test_schema_survives_its_own_text(found: list[Column]) -> None:
     "word",
     ["date", "timestamp", "order", "key", "value", "desc", "end", "user", "set", "topic", "offset"],
 )
-def test_schema_takes_words_of_sql_as_names(word: str) -> None:
-    """Data has columns named like SQL's words, and so has Kafka."""
+def test_schema_accepts_sql_keywords_as_names(word: str) -> None:
+    """Data and Kafka have columns named like SQL keywords."""
     assert Schema.parse(f"{word} STRING").names == (word,)
 
 
@@ -39,7 +39,7 @@ def test_schema_takes_words_of_sql_as_names(word: str) -> None:
     ("written", "read"),
     [("long", "BIGINT"), ("integer", "INT"), ("byte", "TINYINT"), ("struct<b int>", "STRUCT<b: INT>")],
 )
-def test_schema_takes_spark_s_other_spellings(written: str, read: str) -> None:
+def test_schema_accepts_other_spellings_of_spark(written: str, read: str) -> None:
     """Spark's aliases of a type, and a struct without colons, mean the same type."""
     assert Schema.parse(f"a {written}").columns == (Column("a", read),)
 
@@ -51,8 +51,8 @@ def test_schema_keeps_not_null() -> None:
     assert [column.nullable for column in schema.columns] == [False, True, True]
 
 
-def test_schema_is_taken_as_it_is() -> None:
-    """What is parsed once can be passed again."""
+def test_parsed_schema_is_accepted() -> None:
+    """Parsing a schema returns it."""
     schema = Schema.parse("a INT")
 
     assert Schema.parse(schema) is schema
@@ -72,8 +72,8 @@ def test_schema_is_taken_as_it_is() -> None:
         "a INT) USING csv --",
     ],
 )
-def test_schema_refuses_what_is_no_list_of_columns(ddl: str) -> None:
-    """The message shows the text that was given, without sqlglot's colours."""
+def test_schema_refuses_text_that_is_not_a_list_of_columns(ddl: str) -> None:
+    """The message has the given text, without the colours of sqlglot."""
     with pytest.raises(SchemaError) as caught:
         Schema.parse(ddl)
 

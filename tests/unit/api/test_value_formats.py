@@ -1,4 +1,4 @@
-"""What a topic says of its values is checked when it is declared, and what is written to it in the flow."""
+"""Value formats are checked when a topic is declared, its columns when a flow writes to it."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ GOOD: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("case", GOOD)
-def test_topic_takes_a_format_that_holds_its_columns(case: str) -> None:
+def test_topic_accepts_a_format_that_holds_its_columns(case: str) -> None:
     """Its name and its options are kept."""
     topic = KafkaTopic("t", **GOOD[case])
 
@@ -109,15 +109,15 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.parametrize("case", WRONG)
 def test_topic_refuses_what_its_format_cannot_hold(case: str) -> None:
-    """With the name of the topic, and what to do."""
+    """The error has the name of the topic, and what to do."""
     settings, message = WRONG[case]
 
     with pytest.raises(FormatError, match=f"topic 't': .*{message}"):
         KafkaTopic("t", **settings)
 
 
-def test_topic_takes_the_columns_of_its_options_where_it_declares_none() -> None:
-    """Spelled as in a declared schema."""
+def test_topic_has_the_columns_of_its_options_if_it_declares_none() -> None:
+    """They are spelled as in a declared schema."""
     point = {"type": "record", "name": "P", "fields": [{"name": "x", "type": ["int", "null"]}]}
     avro = _avro(
         ("id", "long"),
@@ -154,8 +154,8 @@ SINKS: dict[str, tuple[KafkaTopic, str | None, str | None]] = {
 
 
 @pytest.mark.parametrize("case", SINKS)
-def test_sink_takes_exactly_the_columns_of_its_schema(case: str) -> None:
-    """Beside those of the key; nothing is lost without a word."""
+def test_sink_accepts_exactly_the_columns_of_its_schema(case: str) -> None:
+    """The columns of the key may be missing in it; no other column is lost silently."""
     topic, key, message = SINKS[case]
 
     if message is None:
@@ -165,8 +165,8 @@ def test_sink_takes_exactly_the_columns_of_its_schema(case: str) -> None:
             _write(topic, key)
 
 
-def test_sink_of_raw_bytes_without_a_schema_takes_one_column() -> None:
-    """Whatever its name."""
+def test_sink_of_raw_bytes_without_a_schema_accepts_one_column() -> None:
+    """The column may have any name."""
     flow = Flow("f")
 
     flow.read("bids", Parquet("bids", "body BINARY")).write("out", KafkaTopic("t", format="raw"))
@@ -181,7 +181,7 @@ def _fingerprint(**settings: Any) -> str:
 
 
 def test_format_counts_in_a_fingerprint_unless_it_is_the_default() -> None:
-    """Results of older versions, which knew JSON alone, are still good."""
+    """Results of older versions, which had only JSON, stay valid."""
     confluent = [_fingerprint(format="avro-confluent", format_options={"schema_id": n}) for n in (1, 2)]
     flow = Flow("f")
 
@@ -191,7 +191,7 @@ def test_format_counts_in_a_fingerprint_unless_it_is_the_default() -> None:
 
 
 def test_fingerprint_changes_with_the_definition_of_a_message() -> None:
-    """A field with another number is another value, though the class has the same name."""
+    """A field with another number is another value, even if the class has the same name."""
 
     def message(number: int) -> Any:
         file = FileDescriptorProto(name="f.proto", package="p", syntax="proto2")
@@ -209,8 +209,8 @@ def test_fingerprint_changes_with_the_definition_of_a_message() -> None:
     assert first == same != other
 
 
-def test_formats_that_run_in_python_are_all_but_those_that_spark_has() -> None:
-    """Every format of this package is in the one or in the other half."""
+def test_formats_without_an_expression_of_spark_run_in_python() -> None:
+    """Every format of this package is either native or runs in Python."""
     native = {"json", "avro", "avro-confluent", "raw"}
     settings: Mapping[str, dict[str, Any]] = {
         "fixed": GOOD["fixed"],
@@ -223,8 +223,8 @@ def test_formats_that_run_in_python_are_all_but_those_that_spark_has() -> None:
     assert {name for name, topic in topics.items() if not runs_in_python(topic)} == native
 
 
-def test_registered_format_is_declared_as_the_others_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its builder sees columns and options, and says what it does not take."""
+def test_registered_format_is_declared_like_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its builder gets columns and options, and refuses unknown options."""
     monkeypatch.setattr(registry, "_FORMATS", dict(registry._FORMATS))
     registry.register("lines", JsonFormat.of)
 
@@ -238,7 +238,7 @@ def test_registered_format_is_declared_as_the_others_are(monkeypatch: pytest.Mon
 
 
 def test_declaring_json_loads_no_other_format() -> None:
-    """A flow is declared in a moment."""
+    """Declaring a flow takes little time."""
     code = (
         "import sys; from flowcore import *; flow = Flow('f');"
         "flow.read('a', KafkaTopic('a', 'id BIGINT')).write('b', KafkaTopic('b'));"

@@ -1,4 +1,4 @@
-"""What windows compute: aggregates read from text, and functions that are checked when they are declared."""
+"""Functions of windows: aggregates that are parsed from text, and checks of Python functions."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -67,7 +67,7 @@ def _one(text: str) -> BuiltIn:
     ],
     ids=lambda each: each if isinstance(each, str) else "",
 )
-def test_aggregate_is_read_from_its_text(text: str, expected: BuiltIn) -> None:
+def test_aggregate_is_parsed_from_its_text(text: str, expected: BuiltIn) -> None:
     assert _one(text) == expected
 
 
@@ -111,7 +111,7 @@ def test_arguments_are_computed_once_each_and_plain_columns_not_at_all() -> None
     ],
     ids=lambda each: each.split(" ")[0],
 )
-def test_aggregate_that_cannot_be_read_says_why(text: str, message: str) -> None:
+def test_aggregate_that_cannot_be_parsed_has_a_reason(text: str, message: str) -> None:
     with pytest.raises(PlanError, match=message):
         _one(text)
 
@@ -132,7 +132,7 @@ def test_aggregate_that_cannot_be_read_says_why(text: str, message: str) -> None
     ids=["plain", "count", "gap in sql", "delta", "inner delta", "trigger", "evictor", "gap", "assigner"],
 )
 def test_built_in_aggregates_need_no_whole_records(windows: Any, settings: Any, whole: bool) -> None:
-    """Unless something else is handed them."""
+    """Unless a trigger, an evictor or an assigner reads them."""
     uses = _window(_bids().window(windows, **settings).aggregate(n="count(*)", top="max(price)")).uses
 
     assert set(uses) == ({"category", "price", "gap_ms", "tags", "at"} if whole else {"price"})
@@ -154,7 +154,7 @@ def test_reduced_records_have_the_columns_of_the_input_once_each() -> None:
 
 
 def test_declared_windows_run_in_the_harness() -> None:
-    """What is declared is what the pure operator does, over records."""
+    """The pure operator computes what is declared, over records."""
     stream = _bids().window(Tumbling(1), by="category").aggregate(total="sum(price)", n="count(*)")
     harness = WindowHarness(_window(stream).config)
     harness.feed(("a", {"price": 2.0}, 100), ("a", {"price": None}, 200), ("a", {"price": 3.0}, 900))
@@ -206,7 +206,7 @@ def test_functions_are_checked(declare: Callable[[Any], Any], message: str) -> N
         declare(_bids().window(Tumbling(10), by="category"))
 
 
-def test_process_function_with_both_methods_is_taken_as_it_is() -> None:
+def test_process_function_with_both_methods_is_used_unchanged() -> None:
     function = CollectList()
 
     assert _window(_bids().window(Tumbling(10)).process(function, schema="n INT")).functions == (function,)

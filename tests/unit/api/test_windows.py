@@ -111,13 +111,13 @@ def test_lengths_are_seconds_or_timedeltas(windows: Any, assigner: Any) -> None:
         "none",
     ],
 )
-def test_lengths_that_are_none_are_refused(declare: Callable[[], Any]) -> None:
+def test_other_lengths_are_refused(declare: Callable[[], Any]) -> None:
     with pytest.raises(InvalidWindowError):
         declare()
 
 
 def test_gap_of_a_session_can_be_computed_natively() -> None:
-    """It is a column in front of the operator, of which records take their gap."""
+    """It is a column that is computed upstream of the operator."""
     window = _window(_bids().window(Session(gap="gap_ms * 2"), by="category").aggregate(n="count(*)"))
     ((name, expression),) = window.computed
 
@@ -133,7 +133,7 @@ def test_gap_of_a_session_can_be_a_function_of_key_and_record() -> None:
     assert windows.assigner().assign(5, "a", {"price": 2}) == (TimeWindow(5, 25),)
 
 
-def test_assigner_of_ones_own_can_be_given() -> None:
+def test_own_assigner_can_be_given() -> None:
     assert _window(
         _bids().window(TumblingWindows(7)).aggregate(n="count(*)")
     ).config.assigner == TumblingWindows(7)
@@ -149,7 +149,7 @@ def test_late_records_are_a_stream_with_the_columns_of_the_input() -> None:
     assert per_category.late.operator.name == "window_1.late"
 
 
-def test_late_records_that_are_dropped_are_no_stream() -> None:
+def test_dropped_late_records_are_not_a_stream() -> None:
     with pytest.raises(
         PlanError, match=r"operator 'window_1' has no side output 'late': .* it has none; a window has one"
     ):
