@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from dagster import Model, Resolvable
+import dagster as dg
 from pydantic import Field
 
 from flowcore.dagster.restarts import RestartPolicy
@@ -13,7 +13,7 @@ from flowcore.dagster.restarts import RestartPolicy
 __all__ = ["AssetAttributes", "Automation", "Expectations", "Objectives"]
 
 
-class AssetAttributes(Model, Resolvable):
+class AssetAttributes(dg.Model, dg.Resolvable):
     """Attributes of all assets of a flow."""
 
     owners: Sequence[str] = Field(default=(), description="E-mail addresses, or team:name.")
@@ -25,7 +25,7 @@ class AssetAttributes(Model, Resolvable):
     )
 
 
-class Automation(Model, Resolvable):
+class Automation(dg.Model, dg.Resolvable):
     """When a flow runs without a person. Everything that launches a run is off at first, except restarts."""
 
     refresh_cron: str = Field(default="0 3 * * *", description="When the bounded stages run again.")
@@ -71,7 +71,7 @@ class Automation(Model, Resolvable):
         )
 
 
-class Objectives(Model, Resolvable):
+class Objectives(dg.Model, dg.Resolvable):
     """Service level objectives of a flow's stream; asset checks evaluate them."""
 
     late_share: float = Field(
@@ -91,7 +91,7 @@ class Objectives(Model, Resolvable):
     )
 
 
-class Expectations(Model, Resolvable):
+class Expectations(dg.Model, dg.Resolvable):
     """Expectations of a table that a bounded stage writes; asset checks evaluate them."""
 
     unique: Sequence[str] | None = Field(

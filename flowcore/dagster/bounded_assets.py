@@ -4,17 +4,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 
-from dagster import (
-    AssetExecutionContext,
-    AssetKey,
-    AssetMaterialization,
-    AssetsDefinition,
-    AssetSpec,
-    Config,
-    DataVersion,
-    MaterializeResult,
-    multi_asset,
-)
+import dagster as dg
 from pydantic import Field
 
 from flowcore.dagster.attributes import AssetAttributes
@@ -33,7 +23,7 @@ from flowcore.spark.run.bounded_stages import StageProgress, run_concurrently
 __all__ = ["StageConfig", "build_bounded_assets"]
 
 
-class StageConfig(Config):
+class StageConfig(dg.Config):
     """Run configuration of bounded stages."""
 
     refresh: bool = Field(
@@ -42,7 +32,7 @@ class StageConfig(Config):
     )
 
 
-def build_bounded_assets(plan: Plan, attributes: AssetAttributes) -> AssetsDefinition:
+def build_bounded_assets(plan: Plan, attributes: AssetAttributes) -> dg.AssetsDefinition:
     """The assets of a plan's bounded stages.
 
     Any subset can be materialized; a stage always makes all its tables and sinks.
@@ -51,15 +41,18 @@ def build_bounded_assets(plan: Plan, attributes: AssetAttributes) -> AssetsDefin
     # The live stage is not part of this run, so Spark needs no task slots for it.
     bounded_only = replace(plan, live=None)
 
-    @multi_asset(
+    @dg.multi_asset(
         name=name,
         specs=[spec for stage in plan.bounded for spec in _asset_specs(stage, plan, attributes)],
         pool=name,
         can_subset=True,
     )
     def run_history(
-        context: AssetExecutionContext, config: StageConfig, flowcore: FlowcoreResource, spark: SparkResource
-    ) -> Iterator[MaterializeResult]:  # type: ignore[type-arg]
+        context: dg.AssetExecutionContext,
+        config: StageConfig,
+        flowcore: FlowcoreResource,
+        spark: SparkResource,
+    ) -> Iterator[dg.MaterializeResult]:  # type: ignore[type-arg]
         chosen = [s for s in plan.bounded if not context.selected_asset_keys.isdisjoint(stage_keys(s, plan))]
         with deferred_interrupts() as interrupted:
             run = spark.context(bounded_only, flowcore.settings())
@@ -78,18 +71,18 @@ def build_bounded_assets(plan: Plan, attributes: AssetAttributes) -> AssetsDefin
                         else:  # made along with the selected ones
                             assert result.asset_key is not None  # noqa: S101 - a fact for the type checker
                             context.log_event(
-                                AssetMaterialization(result.asset_key, metadata=result.metadata)
+                                dg.AssetMaterialization(result.asset_key, metadata=result.metadata)
                             )
 
     return run_history
 
 
-def _asset_specs(stage: BoundedStage, plan: Plan, attributes: AssetAttributes) -> list[AssetSpec]:
+def _asset_specs(stage: BoundedStage, plan: Plan, attributes: AssetAttributes) -> list[dg.AssetSpec]:
     deps = [asset_key(plan.flow, source) for source in stage.sources]
     code_version = fingerprint_operators(stage.operators)[:12]
 
-    def spec(key: AssetKey, name: str, kind: str) -> AssetSpec:
-        return AssetSpec(
+    def spec(key: dg.AssetKey, name: str, kind: str) -> dg.AssetSpec:
+        return dg.AssetSpec(
             key,
             deps=deps,
             description=attributes.descriptions.get(name, f"`{name}` of flow `{plan.flow}`"),
@@ -114,15 +107,17 @@ def _describe(progress: StageProgress) -> str:
     return f"{progress.state}: version {progress.manifest.version} {how}"
 
 
-def _results(progress: StageProgress, manifest: Manifest, folder: StageFolder) -> Iterator[MaterializeResult]:  # type: ignore[type-arg]
+def _results(
+    progress: StageProgress, manifest: Manifest, folder: StageFolder
+) -> Iterator[dg.MaterializeResult]:  # type: ignore[type-arg]
     common = stage_metadata(progress, manifest)
     for result in progress.stage.results:
         table = manifest.tables[result.name]
         path = folder.root / manifest.version / result.name
-        yield MaterializeResult(
+        yield dg.MaterializeResult(
             asset_key=table_key(manifest.flow, result.name),
             metadata=common | table_metadata(table, path, result.operator, manifest.flow),
-            data_version=DataVersion(table.digest),
+            data_version=dg.DataVersion(table.digest),
         )
     for sink in progress.stage.sinks:
-        yield MaterializeResult(asset_key=asset_key(manifest.flow, sink), metadata=common)
+        yield dg.MaterializeResult(asset_key=asset_key(manifest.flow, sink), metadata=common)

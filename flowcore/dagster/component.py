@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dagster import Component, ComponentLoadContext, Definitions, Model, Resolvable
+import dagster as dg
 from pydantic import Field
 
 from flowcore.api.flow import load_flow
@@ -40,21 +40,21 @@ class _FlowAttributes(AssetAttributes):
         )
 
 
-class FlowComponent(_FlowAttributes, Component):
+class FlowComponent(_FlowAttributes, dg.Component):
     """One flow: its assets, checks, jobs, schedules and sensors, and its external assets."""
 
-    def build_defs(self, context: ComponentLoadContext) -> Definitions:
+    def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         """Build the definitions of the flow."""
         del context
         return definitions(self.assets())
 
 
-class FlowsComponent(Component, Model, Resolvable):
+class FlowsComponent(dg.Component, dg.Model, dg.Resolvable):
     """Several flows; a topic or file that more than one of them uses is one asset."""
 
     flows: Sequence[_FlowAttributes] = Field(description="The attributes of a FlowComponent for each flow.")
 
-    def build_defs(self, context: ComponentLoadContext) -> Definitions:
+    def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         """Build the definitions of all flows."""
         del context
         return definitions(*(flow.assets() for flow in self.flows))

@@ -4,20 +4,7 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-from dagster import (
-    AssetCheckEvaluation,
-    AssetCheckResult,
-    AssetChecksDefinition,
-    AssetCheckSeverity,
-    DefaultSensorStatus,
-    MetadataValue,
-    SensorDefinition,
-    SensorEvaluationContext,
-    SensorResult,
-    SkipReason,
-    asset_check,
-    sensor,
-)
+import dagster as dg
 
 from flowcore.api.connectors import KafkaTopic
 from flowcore.dagster.external_assets import topics_with_dead_letters
@@ -37,7 +24,7 @@ _PERIOD_MS = 3_600_000
 _INTERVAL_S = 60
 
 
-def build_dead_letter_checks(topics: Iterable[KafkaTopic]) -> list[AssetChecksDefinition]:
+def build_dead_letter_checks(topics: Iterable[KafkaTopic]) -> list[dg.AssetChecksDefinition]:
     """A check for each dead-letter topic.
 
     Args:
@@ -46,36 +33,36 @@ def build_dead_letter_checks(topics: Iterable[KafkaTopic]) -> list[AssetChecksDe
     return [_build_check(topic) for topic in {topic.dead_letter: topic for topic in topics}.values()]
 
 
-def _build_check(topic: KafkaTopic) -> AssetChecksDefinition:
-    @asset_check(
+def _build_check(topic: KafkaTopic) -> dg.AssetChecksDefinition:
+    @dg.asset_check(
         asset=topic_key(topic.dead_letter),
         name=_CHECK,
         description=f"Topic `{topic.name}` had no dead letter in the last hour.",
     )
-    def quiet(flowcore: FlowcoreResource) -> AssetCheckResult:
-        return AssetCheckResult(**_check_fields(topic, flowcore.settings()))
+    def quiet(flowcore: FlowcoreResource) -> dg.AssetCheckResult:
+        return dg.AssetCheckResult(**_check_fields(topic, flowcore.settings()))
 
     return quiet
 
 
-def build_dead_letter_sensor(plan: Plan) -> SensorDefinition:
+def build_dead_letter_sensor(plan: Plan) -> dg.SensorDefinition:
     """A sensor that evaluates the checks of a flow's dead-letter topics; it is on at first."""
     topics = topics_with_dead_letters(plan)
 
-    @sensor(
+    @dg.sensor(
         name=identifier(plan.flow, "dead_letters"),
         asset_selection=[topic_key(topic.dead_letter) for topic in topics],
         minimum_interval_seconds=_INTERVAL_S,
-        default_status=DefaultSensorStatus.RUNNING,
+        default_status=dg.DefaultSensorStatus.RUNNING,
         description=f"Reports as asset checks when flow `{plan.flow}` starts or stops writing dead letters.",
     )
     def check_dead_letters(
-        context: SensorEvaluationContext, flowcore: FlowcoreResource
-    ) -> SensorResult | SkipReason:
+        context: dg.SensorEvaluationContext, flowcore: FlowcoreResource
+    ) -> dg.SensorResult | dg.SkipReason:
         settings = flowcore.settings()
         try:
             evaluations = {
-                topic.dead_letter: AssetCheckEvaluation(
+                topic.dead_letter: dg.AssetCheckEvaluation(
                     asset_key=topic_key(topic.dead_letter),
                     check_name=_CHECK,
                     **_check_fields(topic, settings),
@@ -83,7 +70,7 @@ def build_dead_letter_sensor(plan: Plan) -> SensorDefinition:
                 for topic in topics
             }
         except (RunError, BrokerError) as error:
-            return SkipReason(str(error))
+            return dg.SkipReason(str(error))
         return changed_evaluations(context.cursor, evaluations)
 
     return check_dead_letters
@@ -93,9 +80,9 @@ def _check_fields(topic: KafkaTopic, settings: Settings) -> dict[str, Any]:
     letters = _count_recent(topic, settings)
     return {
         "passed": not letters,
-        "severity": AssetCheckSeverity.WARN,
+        "severity": dg.AssetCheckSeverity.WARN,
         "description": f"{letters:,} messages of topic {topic.name!r} became dead letters in the last hour",
-        "metadata": {"letters": MetadataValue.int(letters)},
+        "metadata": {"letters": letters},
     }
 
 

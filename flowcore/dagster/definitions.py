@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from dagster import Definitions, SensorDefinition, in_process_executor
+import dagster as dg
 
 from flowcore.api.flow import Flow
 from flowcore.dagster.attributes import AssetAttributes, Automation, Expectations, Objectives
@@ -45,7 +45,7 @@ class FlowAssets:
     """
 
     plan: Plan
-    definitions: Definitions
+    definitions: dg.Definitions
 
 
 def flow_assets(
@@ -79,7 +79,7 @@ def flow_assets(
     plan = plan_flow(flow, settings=Settings.of())
     attributes = AssetAttributes(owners=owners, group=group, tags=tags or {}, descriptions=descriptions or {})
     automation, objectives = automation or Automation(), objectives or Objectives()
-    assets, sensors = [], list[SensorDefinition]()
+    assets, sensors = [], list[dg.SensorDefinition]()
     checks = [check for stage in plan.bounded for check in build_completeness_checks(stage, plan.flow)]
     checks += build_expectation_checks(plan, expectations or {})
     if plan.bounded:
@@ -93,8 +93,8 @@ def flow_assets(
         sensors.append(build_lag_sensor(plan, automation))
         if topics_with_dead_letters(plan):
             sensors.append(build_dead_letter_sensor(plan))
-    own = Definitions(assets=assets, asset_checks=checks, sensors=sensors)
-    return FlowAssets(plan, Definitions.merge(own, build_jobs(plan, automation)))
+    own = dg.Definitions(assets=assets, asset_checks=checks, sensors=sensors)
+    return FlowAssets(plan, dg.Definitions.merge(own, build_jobs(plan, automation)))
 
 
 def definitions(
@@ -103,7 +103,7 @@ def definitions(
     results: ResultsResource | None = None,
     flowcore: FlowcoreResource | None = None,
     spark: SparkResource | None = None,
-) -> Definitions:
+) -> dg.Definitions:
     """Combine flows and their resources into the definitions of a code location.
 
     Args:
@@ -119,7 +119,7 @@ def definitions(
     resources = {
         "kafka": flowcore.kafka, "results": flowcore.results, "flowcore": flowcore, "spark": spark or _SPARK
     }  # fmt: skip
-    shared = Definitions(
+    shared = dg.Definitions(
         assets=external_specs(
             (asset for flow in flows for asset in collect_external_assets(flow.plan)),
             (key for flow in flows for key in bounded_keys(flow.plan)),
@@ -129,6 +129,6 @@ def definitions(
         ),
         resources=resources,
         # Assets that run one after another in one process share one JVM.
-        executor=in_process_executor,
+        executor=dg.in_process_executor,
     )
-    return Definitions.merge(shared, *(flow.definitions for flow in flows))
+    return dg.Definitions.merge(shared, *(flow.definitions for flow in flows))

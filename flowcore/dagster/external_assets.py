@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from dagster import AssetDep, AssetKey, AssetSpec
+import dagster as dg
 
 from flowcore.api.connectors import Frame, KafkaTopic
 from flowcore.api.operators import Read, Write
@@ -26,10 +26,10 @@ class ExternalAsset:
         written_by: The asset that writes it, None for a source.
     """
 
-    key: AssetKey
+    key: dg.AssetKey
     kind: str
     description: str
-    written_by: AssetKey | None
+    written_by: dg.AssetKey | None
 
 
 def collect_external_assets(plan: Plan) -> tuple[ExternalAsset, ...]:
@@ -57,25 +57,27 @@ def topics_with_dead_letters(plan: Plan) -> tuple[KafkaTopic, ...]:
     return tuple(dict.fromkeys(topic for source in sources if (topic := source.topic)))
 
 
-def external_specs(external: Iterable[ExternalAsset], materialized: Iterable[AssetKey]) -> list[AssetSpec]:
+def external_specs(
+    external: Iterable[ExternalAsset], materialized: Iterable[dg.AssetKey]
+) -> list[dg.AssetSpec]:
     """One spec for each external asset, however many flows share it.
 
     Args:
         external: The external assets of all flows.
         materialized: Keys that Dagster materializes. If one flow makes an asset, it is external to none.
     """
-    shared: dict[AssetKey, list[ExternalAsset]] = {}
+    shared: dict[dg.AssetKey, list[ExternalAsset]] = {}
     for asset in external:
         shared.setdefault(asset.key, []).append(asset)
     for key in materialized:
         shared.pop(key, None)
     return [
-        AssetSpec(
+        dg.AssetSpec(
             key,
             description=assets[0].description,
             kinds={assets[0].kind},
             group_name="external",
-            deps=[AssetDep(writer) for writer in dict.fromkeys(a.written_by for a in assets) if writer],
+            deps=[dg.AssetDep(writer) for writer in dict.fromkeys(a.written_by for a in assets) if writer],
         )
         for key, assets in shared.items()
     ]

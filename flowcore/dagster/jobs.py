@@ -4,21 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from dagster import (
-    AssetSelection,
-    DagsterInstance,
-    DagsterRunStatus,
-    DefaultScheduleStatus,
-    Definitions,
-    RunConfig,
-    RunRequest,
-    RunsFilter,
-    ScheduleDefinition,
-    ScheduleEvaluationContext,
-    SkipReason,
-    define_asset_job,
-    schedule,
-)
+import dagster as dg
 
 from flowcore.dagster.attributes import Automation
 from flowcore.dagster.live_asset import LiveConfig
@@ -31,15 +17,15 @@ UNLIMITED = {"dagster/max_runtime": "0"}
 """Run tag: exempt from the limit that run monitoring may set for other jobs."""
 
 _UNFINISHED = [
-    DagsterRunStatus.QUEUED,
-    DagsterRunStatus.NOT_STARTED,
-    DagsterRunStatus.STARTING,
-    DagsterRunStatus.STARTED,
-    DagsterRunStatus.CANCELING,
+    dg.DagsterRunStatus.QUEUED,
+    dg.DagsterRunStatus.NOT_STARTED,
+    dg.DagsterRunStatus.STARTING,
+    dg.DagsterRunStatus.STARTED,
+    dg.DagsterRunStatus.CANCELING,
 ]
 
 
-def build_jobs(plan: Plan, automation: Automation) -> Definitions:
+def build_jobs(plan: Plan, automation: Automation) -> dg.Definitions:
     """The jobs of a flow, which need no configuration, and its schedules, which are off at first.
 
     ``<flow>_history`` runs the bounded stages. ``<flow>_slice`` lets the live queries catch up and end.
@@ -49,9 +35,9 @@ def build_jobs(plan: Plan, automation: Automation) -> Definitions:
     if plan.bounded:
         history = identifier(plan.flow, "history")
         jobs.append(
-            define_asset_job(
+            dg.define_asset_job(
                 history,
-                AssetSelection.assets(*bounded_keys(plan)),
+                dg.AssetSelection.assets(*bounded_keys(plan)),
                 description=f"Run and check the bounded stages of flow `{plan.flow}`.",
                 tags={**UNLIMITED, "dagster/max_retries": str(retries)},
             )
@@ -68,30 +54,32 @@ def build_jobs(plan: Plan, automation: Automation) -> Definitions:
         )
         for name, (mode, what, most) in zip(names, modes, strict=True):
             jobs.append(
-                define_asset_job(
+                dg.define_asset_job(
                     name,
-                    AssetSelection.assets(live_key(plan.flow)).without_checks(),
-                    config=RunConfig(ops={op_name(plan.flow, "live"): LiveConfig(mode=mode)}),
+                    dg.AssetSelection.assets(live_key(plan.flow)).without_checks(),
+                    config=dg.RunConfig(ops={op_name(plan.flow, "live"): LiveConfig(mode=mode)}),
                     description=f"Let the live queries of flow `{plan.flow}` {what}.",
                     tags={**UNLIMITED, "dagster/max_retries": str(most)},
                 )
             )
         # The pool would queue a slice behind a live run, and one more at each tick.
         schedules.append(_build_schedule(plan.flow, "slice_schedule", names[0], automation.slice_cron, names))
-    return Definitions(jobs=jobs, schedules=schedules)
+    return dg.Definitions(jobs=jobs, schedules=schedules)
 
 
-def _build_schedule(flow: str, name: str, job: str, cron: str, unless: tuple[str, ...]) -> ScheduleDefinition:
-    @schedule(
+def _build_schedule(
+    flow: str, name: str, job: str, cron: str, unless: tuple[str, ...]
+) -> dg.ScheduleDefinition:
+    @dg.schedule(
         name=identifier(flow, name),
         job_name=job,
         cron_schedule=cron,
-        default_status=DefaultScheduleStatus.STOPPED,
+        default_status=dg.DefaultScheduleStatus.STOPPED,
         description=f"Launch `{job}`, unless it runs or is queued.",
     )
-    def launch(context: ScheduleEvaluationContext) -> RunRequest | SkipReason:
+    def launch(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
         reason = unfinished_run(context.instance, *unless)
-        return SkipReason(reason) if reason else RunRequest()
+        return dg.SkipReason(reason) if reason else dg.RunRequest()
 
     return launch
 
@@ -101,10 +89,10 @@ def live_job_names(plan: Plan) -> tuple[str, str]:
     return identifier(plan.flow, "slice"), identifier(plan.flow, "live")
 
 
-def unfinished_run(instance: DagsterInstance, *jobs: str) -> str | None:
+def unfinished_run(instance: dg.DagsterInstance, *jobs: str) -> str | None:
     """A message that names an unfinished run of one of these jobs; None if there is none."""
     for job in jobs:
-        runs = instance.get_run_ids(RunsFilter(job_name=job, statuses=_UNFINISHED), limit=1)
+        runs = instance.get_run_ids(dg.RunsFilter(job_name=job, statuses=_UNFINISHED), limit=1)
         if runs:
             return f"run {runs[0]} of job {job} has not ended"
     return None

@@ -7,16 +7,7 @@ lasts.
 import time
 from typing import Literal
 
-from dagster import (
-    AssetCheckEvaluation,
-    AssetExecutionContext,
-    AssetMaterialization,
-    AssetsDefinition,
-    AssetSpec,
-    Config,
-    MaterializeResult,
-    multi_asset,
-)
+import dagster as dg
 from pydantic import Field
 
 from flowcore.api.flow import Flow
@@ -38,7 +29,7 @@ __all__ = ["LiveConfig", "build_live_asset"]
 _POLL_S = 0.5
 
 
-class LiveConfig(Config):
+class LiveConfig(dg.Config):
     """Run configuration of the live queries."""
 
     mode: Literal["auto", "slice", "realtime", "micro-batch"] = Field(
@@ -56,7 +47,7 @@ class LiveConfig(Config):
 
 def build_live_asset(
     flow: Flow, plan: Plan, attributes: AssetAttributes, objectives: Objectives
-) -> AssetsDefinition:
+) -> dg.AssetsDefinition:
     """The asset of a flow's live queries.
 
     The run evaluates its own checks: of a check the UI shows only what belongs to the run of the latest
@@ -76,7 +67,7 @@ def build_live_asset(
     tables = [table_key(plan.flow, result.name) for stage in plan.bounded for result in stage.results]
     sources = [asset_key(plan.flow, source) for source in plan.live.sources]
 
-    spec = AssetSpec(
+    spec = dg.AssetSpec(
         live_key(plan.flow),
         deps=[*tables, *sources],
         description=attributes.descriptions.get("live", f"Live queries of flow `{plan.flow}`"),
@@ -88,10 +79,13 @@ def build_live_asset(
         code_version=fingerprint_operators(operators)[:12],
     )
 
-    @multi_asset(name=name, specs=[spec], pool=name)
+    @dg.multi_asset(name=name, specs=[spec], pool=name)
     def live(
-        context: AssetExecutionContext, config: LiveConfig, flowcore: FlowcoreResource, spark: SparkResource
-    ) -> MaterializeResult:  # type: ignore[type-arg]
+        context: dg.AssetExecutionContext,
+        config: LiveConfig,
+        flowcore: FlowcoreResource,
+        spark: SparkResource,
+    ) -> dg.MaterializeResult:  # type: ignore[type-arg]
         settings = flowcore.settings()
         run_plan = plan_flow(flow, None if config.mode == "auto" else config.mode, settings)
         with deferred_interrupts() as interrupted:
@@ -111,7 +105,7 @@ def build_live_asset(
                     context.log.info("the live queries of flow %s are asked to stop", plan.flow)
                     heartbeat.beat()
                 metadata = heartbeat.metadata()
-        return MaterializeResult(metadata=metadata)
+        return dg.MaterializeResult(metadata=metadata)
 
     return live
 
@@ -119,7 +113,7 @@ def build_live_asset(
 class _Heartbeat:
     """Reports the progress of running queries to Dagster."""
 
-    def __init__(self, context: AssetExecutionContext, run: LiveRun, objectives: Objectives) -> None:
+    def __init__(self, context: dg.AssetExecutionContext, run: LiveRun, objectives: Objectives) -> None:
         self._context = context
         self._run = run
         self._objectives = objectives
@@ -138,7 +132,7 @@ class _Heartbeat:
     def beat(self) -> None:
         self._last = time.monotonic()
         flow, metadata = self._run.plan.flow, self.metadata()
-        self._context.log_event(AssetMaterialization(live_key(flow), metadata=metadata))
+        self._context.log_event(dg.AssetMaterialization(live_key(flow), metadata=metadata))
         self._report(running_evaluation(flow))
 
     def metadata(self) -> Metadata:
@@ -148,7 +142,7 @@ class _Heartbeat:
             self._report(evaluation(progress.flow, result))
         return progress_metadata(progress)
 
-    def _report(self, found: AssetCheckEvaluation) -> None:
+    def _report(self, found: dg.AssetCheckEvaluation) -> None:
         if self._reported.get(found.check_name) is not found.passed:
             self._reported[found.check_name] = found.passed
             self._context.log_event(found)

@@ -9,7 +9,7 @@ import base64
 from contextlib import suppress
 from pathlib import Path
 
-from dagster import MetadataValue, TableColumn, TableColumnDep, TableColumnLineage, TableSchema
+import dagster as dg
 
 from flowcore.api.operators import Operator
 from flowcore.dagster.names import asset_key
@@ -24,7 +24,7 @@ from flowcore.spark.run.bounded_stages import StageProgress
 
 __all__ = ["Metadata", "plan_metadata", "progress_metadata", "stage_metadata", "table_metadata"]
 
-Metadata = dict[str, MetadataValue]
+Metadata = dict[str, dg.MetadataValue]
 
 
 def plan_metadata(plan: Plan) -> Metadata:
@@ -34,7 +34,7 @@ def plan_metadata(plan: Plan) -> Metadata:
     """
     picture = base64.b64encode(plan.to_svg().encode()).decode()
     drawn = f"![plan of flow {plan.flow}](data:image/svg+xml;base64,{picture})"
-    return {"plan": MetadataValue.md(f"{drawn}\n\n```\n{plan.explain()}\n```")}
+    return {"plan": dg.MetadataValue.md(f"{drawn}\n\n```\n{plan.explain()}\n```")}
 
 
 def stage_metadata(progress: StageProgress, manifest: Manifest) -> Metadata:
@@ -45,13 +45,13 @@ def stage_metadata(progress: StageProgress, manifest: Manifest) -> Metadata:
         manifest: The committed result.
     """
     return {
-        "version": MetadataValue.text(manifest.version),
-        "state": MetadataValue.text(progress.state.value),
-        "fresh": MetadataValue.bool(progress.fresh),
-        "duration_s": MetadataValue.float(manifest.duration_ms / 1000),
-        **{f"{state.value}_s": MetadataValue.float(seconds) for state, seconds in progress.seconds},
-        "sources": MetadataValue.json(dict(manifest.sources)),
-        "rejected": MetadataValue.int(sum(manifest.rejected.values())),
+        "version": dg.MetadataValue.text(manifest.version),
+        "state": dg.MetadataValue.text(progress.state.value),
+        "fresh": dg.MetadataValue.bool(progress.fresh),
+        "duration_s": dg.MetadataValue.float(manifest.duration_ms / 1000),
+        **{f"{state.value}_s": dg.MetadataValue.float(seconds) for state, seconds in progress.seconds},
+        "sources": dg.MetadataValue.json(dict(manifest.sources)),
+        "rejected": dg.MetadataValue.int(sum(manifest.rejected.values())),
     }
 
 
@@ -64,21 +64,21 @@ def table_metadata(table: Table, folder: Path, operator: Operator, flow: str) ->
         operator: The operator whose output it is.
         flow: The flow's name.
     """
-    columns = [TableColumn(name, kind) for name, kind in table.schema]
-    lineage = TableColumnLineage(
+    columns = [dg.TableColumn(name, kind) for name, kind in table.schema]
+    lineage = dg.TableColumnLineage(
         {
-            column: [TableColumnDep(asset_key(flow, source), name) for source, name in origins]
+            column: [dg.TableColumnDep(asset_key(flow, source), name) for source, name in origins]
             for column, origins in trace_columns(operator).items()
         }
     )
     return {
-        "dagster/row_count": MetadataValue.int(table.rows),
-        "dagster/column_schema": MetadataValue.table_schema(TableSchema(columns)),
-        "dagster/column_lineage": MetadataValue.column_lineage(lineage),
-        "digest": MetadataValue.text(table.digest),
-        "files": MetadataValue.int(len(table.files)),
+        "dagster/row_count": dg.MetadataValue.int(table.rows),
+        "dagster/column_schema": dg.MetadataValue.table_schema(dg.TableSchema(columns)),
+        "dagster/column_lineage": dg.MetadataValue.column_lineage(lineage),
+        "digest": dg.MetadataValue.text(table.digest),
+        "files": dg.MetadataValue.int(len(table.files)),
         "bytes": _value(plotted(sum(file.bytes for file in table.files))),
-        "path": MetadataValue.path(folder),
+        "path": dg.MetadataValue.path(folder),
     }
 
 
@@ -89,15 +89,15 @@ def progress_metadata(progress: FlowProgress) -> Metadata:
         for stage, version in query.bounded.items():
             with suppress(ValueError):
                 age_s = progress.time_ms / 1000 - version_time_s(version)
-                found[f"bounded_age_s/{stage}"] = MetadataValue.float(max(age_s, 0.0))
-    return {"health": MetadataValue.md("\n\n".join(map(markdown, tables(progress)))), **found}
+                found[f"bounded_age_s/{stage}"] = dg.MetadataValue.float(max(age_s, 0.0))
+    return {"health": dg.MetadataValue.md("\n\n".join(map(markdown, tables(progress)))), **found}
 
 
-def _value(figure: Figure) -> MetadataValue:
+def _value(figure: Figure) -> dg.MetadataValue:
     match figure:
         case str():
-            return MetadataValue.text(figure)
+            return dg.MetadataValue.text(figure)
         case int():
-            return MetadataValue.int(figure)
+            return dg.MetadataValue.int(figure)
         case _:
-            return MetadataValue.float(figure)
+            return dg.MetadataValue.float(figure)

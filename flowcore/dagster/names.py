@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from dagster import AssetKey
+import dagster as dg
 
 from flowcore.api.connectors import Frame, KafkaTopic, Source
 from flowcore.api.operators import Read, Write
@@ -29,22 +29,22 @@ __all__ = [
 ]
 
 
-def asset_key(flow: str, operator: Read | Write) -> AssetKey:
+def asset_key(flow: str, operator: Read | Write) -> dg.AssetKey:
     """The key of a source or sink."""
     connector = operator.source if isinstance(operator, Read) else operator.sink
     match connector:
         case KafkaTopic(name=name):
             return topic_key(name)
         case Frame():
-            return AssetKey([flow, operator.name])
+            return dg.AssetKey([flow, operator.name])
         case files:
             parts = [part for part in re.split(r"[:/\\]+", files.path) if part]
-            return AssetKey(["files", *parts])
+            return dg.AssetKey(["files", *parts])
 
 
-def topic_key(name: str) -> AssetKey:
+def topic_key(name: str) -> dg.AssetKey:
     """The key of a topic, the same for all flows."""
-    return AssetKey(["kafka", name])
+    return dg.AssetKey(["kafka", name])
 
 
 def asset_kind(connector: Source) -> str:
@@ -62,23 +62,23 @@ def op_name(flow: str, stage: str) -> str:
     return f"{identifier(flow)}__{identifier(stage)}"
 
 
-def table_key(flow: str, result: str) -> AssetKey:
+def table_key(flow: str, result: str) -> dg.AssetKey:
     """The key of a table that a bounded stage writes."""
-    return AssetKey([flow, result])
+    return dg.AssetKey([flow, result])
 
 
-def live_key(flow: str) -> AssetKey:
+def live_key(flow: str) -> dg.AssetKey:
     """The key of a flow's live queries."""
-    return AssetKey([flow, "live"])
+    return dg.AssetKey([flow, "live"])
 
 
-def stage_keys(stage: BoundedStage, plan: Plan) -> list[AssetKey]:
+def stage_keys(stage: BoundedStage, plan: Plan) -> list[dg.AssetKey]:
     """The keys of all tables and sinks of a bounded stage."""
     tables = [table_key(plan.flow, result.name) for result in stage.results]
     return tables + [asset_key(plan.flow, sink) for sink in stage.sinks]
 
 
-def bounded_keys(plan: Plan) -> list[AssetKey]:
+def bounded_keys(plan: Plan) -> list[dg.AssetKey]:
     """The keys of all tables and sinks of a plan's bounded stages."""
     return [key for stage in plan.bounded for key in stage_keys(stage, plan)]
 

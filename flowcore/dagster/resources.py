@@ -9,7 +9,7 @@ import threading
 from dataclasses import replace
 from typing import Any
 
-from dagster import ConfigurableResource, InitResourceContext
+import dagster as dg
 from dagster_pyspark import LazyPySparkResource
 from dagster_pyspark.resources import spark_session_from_config
 from dagster_spark.utils import flatten_dict
@@ -28,7 +28,7 @@ from flowcore.spark.run.task_slots import slots_needed
 __all__ = ["FlowcoreResource", "KafkaResource", "ResultsResource", "SparkResource"]
 
 
-class KafkaResource(ConfigurableResource):  # type: ignore[type-arg]
+class KafkaResource(dg.ConfigurableResource):  # type: ignore[type-arg]
     """The broker and its security; unset fields come from the environment variables ``FLOWCORE_KAFKA_*``.
 
     Pass a password by the name of its variable, so that neither code nor run configuration contains it:
@@ -74,7 +74,7 @@ class KafkaResource(ConfigurableResource):  # type: ignore[type-arg]
         return {key: value for key, value in found.items() if value is not None}
 
 
-class ResultsResource(ConfigurableResource):  # type: ignore[type-arg]
+class ResultsResource(dg.ConfigurableResource):  # type: ignore[type-arg]
     """The folders of input data and of results, checkpoints and progress history."""
 
     data_dir: str | None = Field(
@@ -94,7 +94,7 @@ class ResultsResource(ConfigurableResource):  # type: ignore[type-arg]
         return {key: value for key, value in found.items() if value is not None}
 
 
-class FlowcoreResource(ConfigurableResource):  # type: ignore[type-arg]
+class FlowcoreResource(dg.ConfigurableResource):  # type: ignore[type-arg]
     """The settings of a run; unset ones come from the environment variables ``FLOWCORE_*``."""
 
     kafka: KafkaResource = Field(default=KafkaResource(), description="The broker.")
@@ -148,7 +148,7 @@ class SparkResource(LazyPySparkResource):
         """The run's session, for batch work; it is started if necessary."""
         return self._session(self._configured(settings), 0)
 
-    def teardown_after_execution(self, context: InitResourceContext) -> None:
+    def teardown_after_execution(self, context: dg.InitResourceContext) -> None:
         """Stop the session and its JVM."""
         del context
         self._stop()

@@ -9,26 +9,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from dagster import (
-    AssetCheckEvaluation,
-    AssetCheckExecutionContext,
-    AssetCheckResult,
-    AssetChecksDefinition,
-    AssetCheckSeverity,
-    AssetKey,
-    DagsterEventType,
-    DagsterInstance,
-    DagsterRunStatus,
-    DefaultSensorStatus,
-    RunRecord,
-    RunRequest,
-    RunsFilter,
-    SensorDefinition,
-    SensorEvaluationContext,
-    SensorResult,
-    asset_check,
-    sensor,
-)
+import dagster as dg
 
 from flowcore.dagster.names import identifier, live_key
 from flowcore.dagster.restarts import (
@@ -60,7 +41,7 @@ _RETRY = "dagster/retry_number"
 _NOT_COPIED = ("dagster/", ".dagster/", "flowcore/")
 
 
-def build_restart_sensor(plan: Plan, policy: RestartPolicy) -> SensorDefinition:
+def build_restart_sensor(plan: Plan, policy: RestartPolicy) -> dg.SensorDefinition:
     """The supervisor of a flow's live run; it is on at first.
 
     Args:
@@ -69,15 +50,15 @@ def build_restart_sensor(plan: Plan, policy: RestartPolicy) -> SensorDefinition:
     """
     job = identifier(plan.flow, "live")
 
-    @sensor(
+    @dg.sensor(
         name=identifier(plan.flow, "supervision"),
         job_name=job,
         minimum_interval_seconds=_INTERVAL_S,
-        default_status=DefaultSensorStatus.RUNNING,
+        default_status=dg.DefaultSensorStatus.RUNNING,
         description=f"Launches job `{job}` again after its run crashed: with growing delay, and at most "
         f"{policy.limit} times in a row. A run that was terminated is not launched again.",
     )
-    def supervise(context: SensorEvaluationContext) -> SensorResult:
+    def supervise(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         instance = context.instance
         decision, event, message = _decide(instance, plan.flow, policy)
         requests = []
@@ -86,7 +67,7 @@ def build_restart_sensor(plan: Plan, policy: RestartPolicy) -> SensorDefinition:
                 requests.append(_restart_request(instance, run, crashes))
             case Lost(run=run):
                 lost = instance.get_run_by_id(run)
-                if lost is not None and lost.status is DagsterRunStatus.STARTED:
+                if lost is not None and lost.status is dg.DagsterRunStatus.STARTED:
                     instance.report_run_failed(lost, f"flowcore's supervisor: {message}")
             case GiveUp(run=run, crashes=crashes):
                 instance.add_run_tags(run, {GAVE_UP: f"after {crashes} crashes in a row"})
@@ -94,7 +75,7 @@ def build_restart_sensor(plan: Plan, policy: RestartPolicy) -> SensorDefinition:
                 pass
         changed = event is not None and event != context.cursor
         failed = not isinstance(decision, Leave)  # that a run is active, its heartbeat reports
-        return SensorResult(
+        return dg.SensorResult(
             run_requests=requests,
             skip_reason=None if requests else message,
             asset_events=[_evaluation(plan.flow, message, passed=False)] if changed and failed else [],
@@ -104,43 +85,45 @@ def build_restart_sensor(plan: Plan, policy: RestartPolicy) -> SensorDefinition:
     return supervise
 
 
-def build_running_check(plan: Plan, policy: RestartPolicy) -> AssetChecksDefinition:
+def build_running_check(plan: Plan, policy: RestartPolicy) -> dg.AssetChecksDefinition:
     """The asset check `running`, for a person to execute; otherwise the supervisor evaluates it."""
     job = identifier(plan.flow, "live")
 
-    @asset_check(
+    @dg.asset_check(
         asset=live_key(plan.flow),
         name=_CHECK,
         description=f"The run of job `{job}` sends heartbeats, or was terminated, or was never launched.",
     )
-    def running(context: AssetCheckExecutionContext) -> AssetCheckResult:
+    def running(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
         decision, _, message = _decide(context.instance, plan.flow, policy)
-        return AssetCheckResult(passed=isinstance(decision, Leave), description=message)
+        return dg.AssetCheckResult(passed=isinstance(decision, Leave), description=message)
 
     return running
 
 
-def running_evaluation(flow: str) -> AssetCheckEvaluation:
+def running_evaluation(flow: str) -> dg.AssetCheckEvaluation:
     """The evaluation of `running` that a live run reports with its heartbeat."""
     return _evaluation(flow, "it runs", passed=True)
 
 
-def _evaluation(flow: str, message: str, *, passed: bool) -> AssetCheckEvaluation:
-    return AssetCheckEvaluation(
+def _evaluation(flow: str, message: str, *, passed: bool) -> dg.AssetCheckEvaluation:
+    return dg.AssetCheckEvaluation(
         asset_key=live_key(flow),
         check_name=_CHECK,
         passed=passed,
-        severity=AssetCheckSeverity.ERROR,
+        severity=dg.AssetCheckSeverity.ERROR,
         description=message,
     )
 
 
 def _decide(
-    instance: DagsterInstance, flow: str, policy: RestartPolicy
+    instance: dg.DagsterInstance, flow: str, policy: RestartPolicy
 ) -> tuple[RestartDecision, str | None, str]:
     """The decision, the event that it reports (unique to its cause; None for no event), and a message."""
     now_s, key = time.time(), live_key(flow)
-    records = instance.get_run_records(RunsFilter(job_name=identifier(flow, "live")), limit=policy.limit + 1)
+    records = instance.get_run_records(
+        dg.RunsFilter(job_name=identifier(flow, "live")), limit=policy.limit + 1
+    )
     attempts = [_attempt(instance, record, None if number else key) for number, record in enumerate(records)]
     decision = decide_restart(attempts, now_s, policy)
     match decision:
@@ -166,7 +149,7 @@ def _decide(
             return decision, f"gave up {run}", message
 
 
-def _attempt(instance: DagsterInstance, record: RunRecord, key: AssetKey | None) -> Attempt:
+def _attempt(instance: dg.DagsterInstance, record: dg.RunRecord, key: dg.AssetKey | None) -> Attempt:
     """A run as an attempt; with the key of the live asset also its last heartbeat."""
     run = record.dagster_run
     heartbeats = instance.fetch_materializations(key, limit=1).records if key else ()
@@ -180,34 +163,34 @@ def _attempt(instance: DagsterInstance, record: RunRecord, key: AssetKey | None)
     )
 
 
-def _fate(instance: DagsterInstance, record: RunRecord) -> Fate:
+def _fate(instance: dg.DagsterInstance, record: dg.RunRecord) -> Fate:
     run = record.dagster_run
     match run.status:
-        case DagsterRunStatus.STARTED:
+        case dg.DagsterRunStatus.STARTED:
             return Fate.RUNNING
-        case DagsterRunStatus.SUCCESS:
+        case dg.DagsterRunStatus.SUCCESS:
             return Fate.ENDED
-        case DagsterRunStatus.CANCELED:
+        case dg.DagsterRunStatus.CANCELED:
             return Fate.ENDED if _was_terminated(instance, run.run_id) else Fate.CRASHED
-        case DagsterRunStatus.FAILURE:
+        case dg.DagsterRunStatus.FAILURE:
             return Fate.PENDING if run.is_complete_and_waiting_to_retry else Fate.CRASHED
         case _:
             return Fate.PENDING
 
 
-def _was_terminated(instance: DagsterInstance, run: str) -> bool:
+def _was_terminated(instance: dg.DagsterInstance, run: str) -> bool:
     """Whether somebody terminated the run: only events of the run itself carry data on why it ended."""
-    kinds = {DagsterEventType.RUN_CANCELING, DagsterEventType.RUN_CANCELED}
+    kinds = {dg.DagsterEventType.RUN_CANCELING, dg.DagsterEventType.RUN_CANCELED}
     events = (entry.get_dagster_event() for entry in instance.all_logs(run, of_type=kinds))
     return any(event.event_specific_data is None for event in events)
 
 
-def _restart_request(instance: DagsterInstance, run: str, crashes: int) -> RunRequest:
+def _restart_request(instance: dg.DagsterInstance, run: str, crashes: int) -> dg.RunRequest:
     crashed = instance.get_run_by_id(run)
     config: Mapping[str, Any] = crashed.run_config if crashed else {}
     tags = crashed.tags.items() if crashed else ()
     copied = {tag: text for tag, text in tags if not tag.startswith(_NOT_COPIED)}
     # Dagster makes one run per run key, even if this tick is repeated.
-    return RunRequest(
+    return dg.RunRequest(
         run_key=run, run_config=config, tags={**copied, RESTART: str(crashes), "flowcore/restart-of": run}
     )

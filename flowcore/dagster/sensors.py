@@ -7,18 +7,7 @@ nothing.
 import hashlib
 import json
 
-from dagster import (
-    AssetSelection,
-    AutomationCondition,
-    AutomationConditionSensorDefinition,
-    DefaultSensorStatus,
-    RunRequest,
-    SensorDefinition,
-    SensorEvaluationContext,
-    SensorResult,
-    SkipReason,
-    sensor,
-)
+import dagster as dg
 
 from flowcore.dagster.attributes import Automation
 from flowcore.dagster.jobs import UNLIMITED, live_job_names, unfinished_run
@@ -39,90 +28,92 @@ __all__ = ["REFRESH_WHEN", "build_automation_sensor", "build_history_sensor", "b
 _INTERVAL_S = 60
 
 REFRESH_WHEN = (
-    (AutomationCondition.any_deps_updated() | AutomationCondition.code_version_changed())
+    (dg.AutomationCondition.any_deps_updated() | dg.AutomationCondition.code_version_changed())
     .since_last_handled()  # type: ignore[misc] # it is of assets, and takes assets or checks
     .with_label("new_input_or_new_code")
-    & ~AutomationCondition.any_deps_in_progress()
-    & ~AutomationCondition.in_progress()
+    & ~dg.AutomationCondition.any_deps_in_progress()
+    & ~dg.AutomationCondition.in_progress()
 )
 """Declarative automation of a bounded asset: materialize it when its inputs or its code are new."""
 
 
-def build_automation_sensor(plan: Plan) -> SensorDefinition:
+def build_automation_sensor(plan: Plan) -> dg.SensorDefinition:
     """The sensor that evaluates `REFRESH_WHEN` for a flow."""
-    return AutomationConditionSensorDefinition(
+    return dg.AutomationConditionSensorDefinition(
         identifier(plan.flow, "automation"),
-        target=AssetSelection.assets(*bounded_keys(plan)),
-        default_status=DefaultSensorStatus.STOPPED,
+        target=dg.AssetSelection.assets(*bounded_keys(plan)),
+        default_status=dg.DefaultSensorStatus.STOPPED,
         description=f"Materializes the bounded assets of flow `{plan.flow}` again when another flow has "
         "updated an asset that they read, or when their code has changed.",
         run_tags=UNLIMITED,
     )
 
 
-def build_history_sensor(plan: Plan) -> SensorDefinition:
+def build_history_sensor(plan: Plan) -> dg.SensorDefinition:
     """A sensor that runs the bounded stages when their files or topics have changed and are stable again."""
     job = identifier(plan.flow, "history")
 
-    @sensor(
+    @dg.sensor(
         name=identifier(plan.flow, "new_history"),
         job_name=job,
         minimum_interval_seconds=_INTERVAL_S,
-        default_status=DefaultSensorStatus.STOPPED,
+        default_status=dg.DefaultSensorStatus.STOPPED,
         description=f"Launches job `{job}` when sources of its stages have changed since they were read, and "
         "two ticks find the same versions, so that nobody writes them any more.",
     )
     def check_sources(
-        context: SensorEvaluationContext, flowcore: FlowcoreResource
-    ) -> SensorResult | SkipReason:
+        context: dg.SensorEvaluationContext, flowcore: FlowcoreResource
+    ) -> dg.SensorResult | dg.SkipReason:
         try:
             changed, committed = _changed_sources(plan, flowcore.settings())
         except (RunError, BrokerError) as error:
-            return SkipReason(str(error))
+            return dg.SkipReason(str(error))
         if not changed:
-            return SensorResult(skip_reason="no source has changed since it was read", cursor="")
+            return dg.SensorResult(skip_reason="no source has changed since it was read", cursor="")
         names, versions = ", ".join(changed), json.dumps({**changed, **committed}, sort_keys=True)
         digest = hashlib.sha256(versions.encode()).hexdigest()
         if digest != context.cursor:
-            return SensorResult(skip_reason=f"{names} changed, and may still be written", cursor=digest)
+            return dg.SensorResult(skip_reason=f"{names} changed, and may still be written", cursor=digest)
         if reason := unfinished_run(context.instance, job):
-            return SkipReason(reason)
+            return dg.SkipReason(reason)
         # The run key prevents that a failed run is repeated before something changes again.
-        request = RunRequest(
+        request = dg.RunRequest(
             run_key=digest,
             run_config={"ops": {op_name(plan.flow, "history"): {"config": {"refresh": False}}}},
             tags={"flowcore/because": f"{names} changed"[:255]},
         )
-        return SensorResult(run_requests=[request], cursor=digest)
+        return dg.SensorResult(run_requests=[request], cursor=digest)
 
     return check_sources
 
 
-def build_lag_sensor(plan: Plan, automation: Automation) -> SensorDefinition:
+def build_lag_sensor(plan: Plan, automation: Automation) -> dg.SensorDefinition:
     """A sensor that lets idle live queries catch up when their lag exceeds a limit."""
     job, limit = identifier(plan.flow, automation.lag_job), automation.lag_records
 
-    @sensor(
+    @dg.sensor(
         name=identifier(plan.flow, "lag"),
         job_name=job,
         minimum_interval_seconds=_INTERVAL_S,
-        default_status=DefaultSensorStatus.STOPPED,
+        default_status=dg.DefaultSensorStatus.STOPPED,
         description=f"Launches job `{job}` when {limit:,} records are unread and no live run is active.",
     )
-    def check_lag(context: SensorEvaluationContext, flowcore: FlowcoreResource) -> RunRequest | SkipReason:
+    def check_lag(
+        context: dg.SensorEvaluationContext, flowcore: FlowcoreResource
+    ) -> dg.RunRequest | dg.SkipReason:
         if reason := unfinished_run(context.instance, *live_job_names(plan)):
-            return SkipReason(reason)
+            return dg.SkipReason(reason)
         settings = flowcore.settings()
         progress = last_progress(history_folder(settings.state_dir, plan.flow))
         if progress is None:
-            return SkipReason("the flow never ran, so its offsets are not known; launch it once")
+            return dg.SkipReason("the flow never ran, so its offsets are not known; launch it once")
         try:
             lag = _lag(plan, progress, settings)
         except (RunError, BrokerError) as error:
-            return SkipReason(str(error))
+            return dg.SkipReason(str(error))
         if lag < limit:
-            return SkipReason(f"{lag:,} records are unread, fewer than {limit:,}")
-        return RunRequest(tags={"flowcore/because": f"{lag} records are unread"})
+            return dg.SkipReason(f"{lag:,} records are unread, fewer than {limit:,}")
+        return dg.RunRequest(tags={"flowcore/because": f"{lag} records are unread"})
 
     return check_lag
 

@@ -11,21 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dagster import (
-    AssetCheckEvaluation,
-    AssetCheckExecutionContext,
-    AssetCheckResult,
-    AssetChecksDefinition,
-    AssetCheckSeverity,
-    AssetCheckSpec,
-    DefaultSensorStatus,
-    MetadataValue,
-    SensorDefinition,
-    SensorEvaluationContext,
-    SensorResult,
-    multi_asset_check,
-    sensor,
-)
+import dagster as dg
 
 from flowcore.dagster.attributes import Objectives
 from flowcore.dagster.names import identifier, live_key, op_name
@@ -136,42 +122,44 @@ def _latency(progress: FlowProgress | None, limit_ms: float) -> ObjectiveResult:
     return ObjectiveResult("latency", p99_ms <= limit_ms, p99_ms, limit_ms, description)
 
 
-def build_stream_checks(plan: Plan, objectives: Objectives) -> AssetChecksDefinition:
+def build_stream_checks(plan: Plan, objectives: Objectives) -> dg.AssetChecksDefinition:
     """The asset checks of a flow's live queries."""
     key = live_key(plan.flow)
     specs = [
-        AssetCheckSpec(name, asset=key, description=what)
+        dg.AssetCheckSpec(name, asset=key, description=what)
         for name, what in check_descriptions(objectives).items()
     ]
 
-    @multi_asset_check(name=op_name(plan.flow, "health"), specs=specs, can_subset=True)
-    def health(context: AssetCheckExecutionContext, flowcore: FlowcoreResource) -> Iterator[AssetCheckResult]:
+    @dg.multi_asset_check(name=op_name(plan.flow, "health"), specs=specs, can_subset=True)
+    def health(
+        context: dg.AssetCheckExecutionContext, flowcore: FlowcoreResource
+    ) -> Iterator[dg.AssetCheckResult]:
         selected = {check.name for check in context.selected_asset_check_keys}
         progress = last_progress(history_folder(flowcore.settings().state_dir, plan.flow))
         for result in evaluate_objectives(progress, _now_ms(), objectives):
             if result.name in selected:
-                yield AssetCheckResult(**_check_fields(plan.flow, result))
+                yield dg.AssetCheckResult(**_check_fields(plan.flow, result))
 
     return health
 
 
-def build_health_sensor(plan: Plan, objectives: Objectives) -> SensorDefinition:
+def build_health_sensor(plan: Plan, objectives: Objectives) -> dg.SensorDefinition:
     """A sensor that evaluates the checks while no run does; it is on at first."""
 
-    @sensor(
+    @dg.sensor(
         name=identifier(plan.flow, "health"),
         asset_selection=[live_key(plan.flow)],
         minimum_interval_seconds=_INTERVAL_S,
-        default_status=DefaultSensorStatus.RUNNING,
+        default_status=dg.DefaultSensorStatus.RUNNING,
         description=f"Evaluates the objectives of flow `{plan.flow}` as asset checks while no live run does.",
     )
-    def watch(context: SensorEvaluationContext, flowcore: FlowcoreResource) -> SensorResult:
+    def watch(context: dg.SensorEvaluationContext, flowcore: FlowcoreResource) -> dg.SensorResult:
         progress = last_progress(history_folder(flowcore.settings().state_dir, plan.flow))
         now_ms = _now_ms()
         if progress is None:
-            return SensorResult(skip_reason="the flow has never run live, so there is nothing to evaluate")
+            return dg.SensorResult(skip_reason="the flow has never run live, so there is nothing to evaluate")
         if liveness_problem(progress, now_ms) is None:
-            return SensorResult(skip_reason="the run evaluates the checks itself", cursor="")
+            return dg.SensorResult(skip_reason="the run evaluates the checks itself", cursor="")
         results = evaluate_objectives(progress, now_ms, objectives)
         evaluations = {result.name: evaluation(plan.flow, result) for result in results}
         return changed_evaluations(context.cursor, evaluations)
@@ -179,12 +167,14 @@ def build_health_sensor(plan: Plan, objectives: Objectives) -> SensorDefinition:
     return watch
 
 
-def evaluation(flow: str, result: ObjectiveResult) -> AssetCheckEvaluation:
+def evaluation(flow: str, result: ObjectiveResult) -> dg.AssetCheckEvaluation:
     """The check evaluation of an objective of a flow's live queries."""
-    return AssetCheckEvaluation(**_check_fields(flow, result))
+    return dg.AssetCheckEvaluation(**_check_fields(flow, result))
 
 
-def changed_evaluations(cursor: str | None, evaluations: Mapping[str, AssetCheckEvaluation]) -> SensorResult:
+def changed_evaluations(
+    cursor: str | None, evaluations: Mapping[str, dg.AssetCheckEvaluation]
+) -> dg.SensorResult:
     """A sensor result with the evaluations whose outcome has changed; the cursor keeps the last outcomes.
 
     Args:
@@ -193,7 +183,7 @@ def changed_evaluations(cursor: str | None, evaluations: Mapping[str, AssetCheck
     """
     reported: dict[str, bool] = json.loads(cursor or "{}")
     changed = {name: each for name, each in evaluations.items() if reported.get(name) is not each.passed}
-    return SensorResult(
+    return dg.SensorResult(
         asset_events=list(changed.values()),
         cursor=json.dumps(reported | {name: each.passed for name, each in changed.items()}),
         skip_reason=f"{len(changed)} checks have changed" if changed else "nothing has changed",
@@ -201,14 +191,14 @@ def changed_evaluations(cursor: str | None, evaluations: Mapping[str, AssetCheck
 
 
 def _check_fields(flow: str, result: ObjectiveResult) -> dict[str, Any]:
-    metadata = {"limit": MetadataValue.float(float(result.limit))}
+    metadata = {"limit": float(result.limit)}
     if result.found is not None:
-        metadata["found"] = MetadataValue.float(float(result.found))
+        metadata["found"] = float(result.found)
     return {
         "asset_key": live_key(flow),
         "check_name": result.name,
         "passed": result.passed,
-        "severity": AssetCheckSeverity.WARN,
+        "severity": dg.AssetCheckSeverity.WARN,
         "description": result.description,
         "metadata": metadata,
     }

@@ -7,22 +7,12 @@ table.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import dagster as dg
 import pyarrow.parquet as pq
-from dagster import (
-    AssetCheckExecutionContext,
-    AssetCheckResult,
-    AssetChecksDefinition,
-    AssetCheckSeverity,
-    AssetCheckSpec,
-    MetadataValue,
-    asset_check,
-    multi_asset_check,
-)
 
 from flowcore.api.expressions import resolve
 from flowcore.api.operators import Join, Operator
 from flowcore.dagster.attributes import Expectations
-from flowcore.dagster.metadata import Metadata
 from flowcore.dagster.names import op_name, table_key
 from flowcore.dagster.resources import FlowcoreResource, SparkResource
 from flowcore.errors import ConfigurationError, ResultError
@@ -33,19 +23,19 @@ from flowcore.spark.results.store import ResultStore, StageFolder
 __all__ = ["build_completeness_checks", "build_expectation_checks"]
 
 
-def build_completeness_checks(stage: BoundedStage, flow: str) -> list[AssetChecksDefinition]:
+def build_completeness_checks(stage: BoundedStage, flow: str) -> list[dg.AssetChecksDefinition]:
     """A blocking check for each table: its files exist, are unchanged and hold all rows."""
     return [_completeness_check(stage, result.name, flow) for result in stage.results]
 
 
-def _completeness_check(stage: BoundedStage, table: str, flow: str) -> AssetChecksDefinition:
-    @asset_check(
+def _completeness_check(stage: BoundedStage, table: str, flow: str) -> dg.AssetChecksDefinition:
+    @dg.asset_check(
         asset=table_key(flow, table),
         name="complete",
         blocking=True,
         description="Every file of the committed result exists, is unchanged, and holds all its rows.",
     )
-    def complete(context: AssetCheckExecutionContext, flowcore: FlowcoreResource) -> AssetCheckResult:
+    def complete(context: dg.AssetCheckExecutionContext, flowcore: FlowcoreResource) -> dg.AssetCheckResult:
         del context
         store = ResultStore(flowcore.settings().state_dir, flow)
         return _check_files(store.folder(stage.name), table)
@@ -53,27 +43,24 @@ def _completeness_check(stage: BoundedStage, table: str, flow: str) -> AssetChec
     return complete
 
 
-def _check_files(folder: StageFolder, name: str) -> AssetCheckResult:
+def _check_files(folder: StageFolder, name: str) -> dg.AssetCheckResult:
     manifest = folder.manifest()
     if manifest is None:
-        return AssetCheckResult(passed=False, description=f"there is no committed result in {folder.root}")
+        return dg.AssetCheckResult(passed=False, description=f"there is no committed result in {folder.root}")
     table = manifest.tables[name]
     try:
         replace(manifest, tables={name: table}).check(folder.root)
     except ResultError as error:
-        return AssetCheckResult(passed=False, description=str(error))
+        return dg.AssetCheckResult(passed=False, description=str(error))
     rows = sum(pq.ParquetFile(folder.root / file.path).metadata.num_rows for file in table.files)
-    found: Metadata = {
-        "version": MetadataValue.text(manifest.version),
-        "rows": MetadataValue.int(rows),
-        "files": MetadataValue.int(len(table.files)),
-    }
+    description = f"{rows:,} rows" if rows else "the result has no rows"
     if rows != table.rows:
-        wrong = f"the files hold {rows} rows, the manifest says {table.rows}"
-        return AssetCheckResult(passed=False, description=wrong, metadata=found)
-    if rows == 0:
-        return AssetCheckResult(passed=False, description="the result has no rows", metadata=found)
-    return AssetCheckResult(passed=True, description=f"{rows:,} rows", metadata=found)
+        description = f"the files hold {rows} rows, the manifest says {table.rows}"
+    return dg.AssetCheckResult(
+        passed=rows == table.rows and rows > 0,
+        description=description,
+        metadata={"version": manifest.version, "rows": rows, "files": len(table.files)},
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,12 +77,12 @@ class _Expectation:
     name: str
     description: str
     violations: str
-    severity: AssetCheckSeverity = AssetCheckSeverity.ERROR
+    severity: dg.AssetCheckSeverity = dg.AssetCheckSeverity.ERROR
 
 
 def build_expectation_checks(
     plan: Plan, expectations: Mapping[str, Expectations]
-) -> list[AssetChecksDefinition]:
+) -> list[dg.AssetChecksDefinition]:
     """The checks of all tables of a flow that have expectations.
 
     Args:
@@ -127,9 +114,9 @@ def _expectations(table: Operator, plan: Plan, expected: Expectations) -> Iterat
     resolve(columns, table.columns, table.name, "an expectation of Dagster's")
     if expected.unique is None:
         for keys in _live_join_keys(table, plan):
-            yield _unique(keys, AssetCheckSeverity.WARN)
+            yield _unique(keys, dg.AssetCheckSeverity.WARN)
     elif expected.unique:
-        yield _unique(expected.unique, AssetCheckSeverity.ERROR)
+        yield _unique(expected.unique, dg.AssetCheckSeverity.ERROR)
     for column, (low, high) in expected.ranges.items():
         bounds = [f"`{column}` < {low}"] * (low is not None) + [f"`{column}` > {high}"] * (high is not None)
         limits = [f"at least {low}"] * (low is not None) + [f"at most {high}"] * (high is not None)
@@ -156,10 +143,10 @@ def _live_join_keys(table: Operator, plan: Plan) -> dict[tuple[str, ...], None]:
     }
 
 
-def _unique(columns: Sequence[str], severity: AssetCheckSeverity) -> _Expectation:
+def _unique(columns: Sequence[str], severity: dg.AssetCheckSeverity) -> _Expectation:
     keys = ", ".join(f"`{column}`" for column in columns)
     known = " AND ".join(f"`{column}` IS NOT NULL" for column in columns)
-    joined = severity is AssetCheckSeverity.WARN
+    joined = severity is dg.AssetCheckSeverity.WARN
     why = "; a live record that joins several rows would be emitted several times" if joined else ""
     return _Expectation(
         f"unique_{'_'.join(columns)}",
@@ -171,14 +158,14 @@ def _unique(columns: Sequence[str], severity: AssetCheckSeverity) -> _Expectatio
 
 def _expectation_checks(
     stage: BoundedStage, flow: str, table: str, expectations: Sequence[_Expectation]
-) -> AssetChecksDefinition:
+) -> dg.AssetChecksDefinition:
     key = table_key(flow, table)
-    specs = [AssetCheckSpec(each.name, asset=key, description=each.description) for each in expectations]
+    specs = [dg.AssetCheckSpec(each.name, asset=key, description=each.description) for each in expectations]
 
-    @multi_asset_check(name=op_name(flow, f"{table}_values"), specs=specs, can_subset=True)
+    @dg.multi_asset_check(name=op_name(flow, f"{table}_values"), specs=specs, can_subset=True)
     def values(
-        context: AssetCheckExecutionContext, flowcore: FlowcoreResource, spark: SparkResource
-    ) -> Iterator[AssetCheckResult]:
+        context: dg.AssetCheckExecutionContext, flowcore: FlowcoreResource, spark: SparkResource
+    ) -> Iterator[dg.AssetCheckResult]:
         settings = flowcore.settings()
         selected = {check.name for check in context.selected_asset_check_keys}
         chosen = [each for each in expectations if each.name in selected]
@@ -189,7 +176,7 @@ def _expectation_checks(
             rows = spark.session(settings).read.parquet(str(folder.root / manifest.version / table))
             counts = list(rows.selectExpr(*(each.violations for each in chosen)).head() or counts)
         for each, count in zip(chosen, counts, strict=True):
-            yield AssetCheckResult(
+            yield dg.AssetCheckResult(
                 asset_key=key,
                 check_name=each.name,
                 passed=count == 0,
@@ -197,7 +184,7 @@ def _expectation_checks(
                 description="there is no committed result"
                 if count is None
                 else f"{count:,} rows violate the expectation",
-                metadata={} if count is None else {"rows_otherwise": MetadataValue.int(count)},
+                metadata={} if count is None else {"rows_otherwise": count},
             )
 
     return values

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from dagster import AssetExecutionContext, DagsterRunStatus
+import dagster as dg
 from pyspark.sql import SparkSession
 
 from flowcore.errors import RunError
@@ -33,7 +33,7 @@ class TerminationRequests:
         context: Context of the run; create this object in the process that executes the run.
     """
 
-    def __init__(self, context: AssetExecutionContext) -> None:
+    def __init__(self, context: dg.AssetExecutionContext) -> None:
         self._context = context
         self._code_server: int | None = os.getppid()
         self._next_poll_s = 0.0
@@ -57,10 +57,10 @@ class TerminationRequests:
             self._code_server = None
         run_id = self._context.run.run_id
         run = self._context.instance.get_run_by_id(run_id)
-        if run is not None and run.status is DagsterRunStatus.FAILURE:
+        if run is not None and run.status is dg.DagsterRunStatus.FAILURE:
             msg = f"run {run_id} was declared failed while it still ran: it ends, another may have begun"
             raise RunError(msg)
-        return run is not None and run.status in (DagsterRunStatus.CANCELING, DagsterRunStatus.CANCELED)
+        return run is not None and run.status in (dg.DagsterRunStatus.CANCELING, dg.DagsterRunStatus.CANCELED)
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from flowcore.metrics.progress import FlowProgress
 __all__ = ["PrometheusListener", "metrics_of"]
 
 
-class PrometheusListener:
+class PrometheusListener(Collector):
     """Serves the last progress of a run at ``http://HOST:PORT/metrics``; a context manager.
 
     Args:
@@ -34,7 +34,7 @@ class PrometheusListener:
     def __init__(self, port: int, host: str = "127.0.0.1") -> None:
         self._port = port
         self._host = host
-        self._latest = _Latest()
+        self._latest: FlowProgress | None = None
 
     @property
     def url(self) -> str:
@@ -43,11 +43,16 @@ class PrometheusListener:
 
     def progressed(self, progress: FlowProgress) -> None:
         """Serve this progress from now on."""
-        self._latest.progress = progress
+        self._latest = progress
+
+    def collect(self) -> Iterator[Metric]:
+        """The metrics of the last progress, for a scrape."""
+        if self._latest is not None:
+            yield from metrics_of(self._latest)
 
     def __enter__(self) -> Self:
         registry = CollectorRegistry()
-        registry.register(self._latest)
+        registry.register(self)
         try:
             self._server, self._thread = start_http_server(self._port, self._host, registry)
         except (OSError, OverflowError) as error:
@@ -65,14 +70,6 @@ class PrometheusListener:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
-
-
-class _Latest(Collector):
-    progress: FlowProgress | None = None
-
-    def collect(self) -> Iterator[Metric]:
-        if self.progress is not None:
-            yield from metrics_of(self.progress)
 
 
 def metrics_of(progress: FlowProgress) -> list[Metric]:

@@ -86,7 +86,7 @@ def test_history_refuses_a_folder_that_is_not_its_own(tmp_path: Path) -> None:
     precious.parent.mkdir()
     precious.write_text("keep")
 
-    with pytest.raises(ConfigurationError, match=r"bids holds something .* would be deleted"):
+    with pytest.raises(ConfigurationError, match=r"bids holds files .* would be deleted"):
         write_history(CONFIG, 1_000, tmp_path)
 
     assert precious.read_text() == "keep"
