@@ -156,7 +156,7 @@ class RunMeter:
         )
 
     def _poll_topics(self) -> None:
-        for servers, away_s in self._topics.ask().items():
+        for servers, away_s in self._topics.poll().items():
             for name, meter in self._queries.items():
                 if meter.mode is not None:
                     self.note(name, f"broker {servers} answers again, after {show_seconds(away_s)} without")

@@ -108,7 +108,7 @@ class QueryMeter:
         self._take()
         batch = self._tally.last
         unreported = self._running_batch.records(self._last_batch) if self._running_batch else 0
-        rows_in, rows_out = self._tally.rows_in + unreported, topics.written(self._sinks)
+        rows_in, rows_out = self._tally.rows_in + unreported, topics.records_since_start(self._sinks)
         watermarks = self._partition_watermarks()
         partitions = partitions_of(self._sources, self._tally.offsets, topics.ends, watermarks)
         lags = [one.lag for one in partitions if one.lag is not None]
@@ -133,7 +133,7 @@ class QueryMeter:
             saved=self._tally.saved,
             held=self._tally.held,
             oldest_held_ms=None if since_ms is None else max(now_ms - since_ms, 0),
-            dead_letters=topics.written(self._dead_letters),
+            dead_letters=topics.records_since_start(self._dead_letters),
             state_rows=batch.state_rows if batch else None,
             state_bytes=self._tally.state_bytes,
             bounded=self.bounded,

@@ -1,7 +1,6 @@
-"""Elements in SQL: how are tagged elements and events read and written in the JVM?
+"""Tagged elements and events as SQL text: read and write their bytes in the JVM.
 
-The same bytes as `flowcore.serializers.tagged` and `flowcore.serializers.events`, told there; here as SQL
-text over a column that holds them.
+`flowcore.serializers.tagged` and `flowcore.serializers.events` specify the bytes.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ __all__ = [
 ]
 
 _EVENT_HEAD = f"X'{EVENT_VERSION:02x}{LATENCY_MARKER_EVENT:02x}'"
-_MARKED, _SUBTASK, _ID_SIZE, _ID = 3, 11, 15, 16  # places in an event, counted from 1 as SQL does
+_MARKED, _SUBTASK, _ID_SIZE, _ID = 3, 11, 15, 16  # positions in an event, from 1 as in SQL
 _TIMED = 1 + TIMESTAMP_BYTES
 
 
@@ -34,7 +33,7 @@ def is_record(element: str) -> str:
 
 
 def is_head(element: str) -> str:
-    """True if the bytes are a record's tag and, if it has one, its timestamp, and nothing else."""
+    """True if the bytes are a record's tag with or without timestamp, and nothing else."""
     timed = f"{_has(element, Tag.RECORD_WITH_TIMESTAMP)} AND length({element}) = {_TIMED}"
     return f"({timed} OR {element} = X'{Tag.RECORD:02x}')"
 
@@ -51,14 +50,14 @@ def is_control(element: str) -> str:
 
 
 def timestamp_ms(element: str) -> str:
-    """The timestamp of a record or watermark, null if it has none."""
+    """The timestamp of a record or watermark; null if it has none."""
     number = _signed(element, 2)
     timed = f"{_has(element, Tag.RECORD_WITH_TIMESTAMP)} OR {_has(element, Tag.WATERMARK)}"
     return f"CASE WHEN {timed} THEN {number} END"
 
 
 def payload(element: str) -> str:
-    """The value's bytes of a record whose tag stands in front of it; null for anything else."""
+    """The bytes of the value that follows a record's tag; null for other elements."""
     timed = f"WHEN {_has(element, Tag.RECORD_WITH_TIMESTAMP)} THEN substring({element}, {_TIMED + 1})"
     return f"CASE {timed} WHEN {_has(element, Tag.RECORD)} THEN substring({element}, 2) END"
 
@@ -67,9 +66,9 @@ def tagged_record(time: str | None, value: str, *, ansi: bool = False) -> str:
     """The bytes of a record: its tag, its timestamp if it has one, and its value.
 
     Args:
-        time: Milliseconds as BIGINT, or null; None if no record has one.
-        value: The value's bytes; ``X''`` where it stands elsewhere.
-        ansi: In Spark's ANSI mode, which refuses the cast to BINARY; seven times slower.
+        time: Milliseconds as BIGINT, or null; None if no record has a timestamp.
+        value: The bytes of the value; ``X''`` if the tag is a header.
+        ansi: For Spark's ANSI mode, which refuses the cast to BINARY; seven times slower.
     """
     untimed = f"concat(X'{Tag.RECORD:02x}', {value})"
     if time is None:
@@ -92,17 +91,17 @@ def is_event(event: str) -> str:
 
 
 def marked_ms(event: str) -> str:
-    """When an event's marker was made."""
+    """The time of an event's marker, in milliseconds."""
     return _signed(event, _MARKED)
 
 
 def sender(event: str) -> str:
-    """The part of an event's bytes that names subtask and operator."""
+    """The bytes of an event that name subtask and operator."""
     return f"substring({event}, {_SUBTASK})"
 
 
 def event(marked_ms: str, sender: str) -> str:
-    """The bytes of the event with these parts."""
+    """The bytes of an event."""
     return f"concat({_EVENT_HEAD}, CAST({marked_ms} AS BINARY), {sender})"
 
 

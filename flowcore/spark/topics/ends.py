@@ -1,4 +1,4 @@
-"""Topic ends: where do the topics of a plan's live queries end, now and before these were started?"""
+"""End offsets of the topics of a plan's live queries, now and before the queries started."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ __all__ = ["TopicEnds"]
 _FIRST_ANSWER_S, _ANSWER_S = 10.0, 2.0
 _AWAY_S = 5.0
 _OUTAGE_S = 10.0
-"""A broker that is silent for less is only slow."""
+"""A broker that is silent for less time is only slow."""
 
 
 class TopicEnds:
-    """Where the topics of a live stage end, dead letters' included.
+    """The end offsets of the topics of a live stage, dead letters included.
 
     Attributes:
-        ends: As the broker answered last.
+        ends: The last answers of the brokers.
 
     Raises:
         BrokerError: A broker cannot be reached.
@@ -42,20 +42,20 @@ class TopicEnds:
         self._answered_s: dict[str, float] = {}
         self._ask_again_s: dict[str, float] = {}
         for servers in self._brokers:
-            self._ask(servers, _FIRST_ANSWER_S)
+            self._fetch(servers, _FIRST_ANSWER_S)
         self._before = self.ends
 
     @property
     def silent_s(self) -> float:
-        """Seconds since the answer of the broker that has been silent longest; 0 while all answer."""
+        """Seconds since the last answer of the broker that has been silent longest; 0 while all answer."""
         now_s = time.monotonic()
         return max((now_s - self._answered_s[servers] for servers in self._ask_again_s), default=0.0)
 
-    def ask(self) -> Mapping[str, float]:
-        """Ask the brokers; the ends of one that does not answer stand still.
+    def poll(self) -> Mapping[str, float]:
+        """Ask the brokers; the ends of a broker that does not answer do not change.
 
         Returns:
-            By address, for how many seconds a broker was away that answers again.
+            By address, how many seconds a broker was silent that answers again.
         """
         back = {}
         for servers in self._brokers:
@@ -63,9 +63,9 @@ class TopicEnds:
                 continue
             before_s = self._answered_s[servers]
             try:
-                self._ask(servers, _ANSWER_S)
+                self._fetch(servers, _ANSWER_S)
             except BrokerError:
-                # A run that is stopped while its broker is away must not wait for it at each look.
+                # A run that stops while its broker is silent must not wait for it at each poll.
                 self._ask_again_s[servers] = time.monotonic() + _AWAY_S
             else:
                 away_s = self._answered_s[servers] - before_s
@@ -73,11 +73,11 @@ class TopicEnds:
                     back[servers] = away_s
         return back
 
-    def written(self, topics: Iterable[str]) -> int:
-        """Records that came into topics since the start."""
+    def records_since_start(self, topics: Iterable[str]) -> int:
+        """The number of records that topics have got since the start."""
         return sum(_sum(self.ends, name) - _sum(self._before, name) for name in topics)
 
-    def _ask(self, servers: str, timeout_s: float) -> None:
+    def _fetch(self, servers: str, timeout_s: float) -> None:
         found = ends_of(servers, sorted(self._brokers[servers]), timeout_s)
         self.ends = {**self.ends, **found}
         self._answered_s[servers] = time.monotonic()

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame
 
 from flowcore.api.connectors import KafkaTopic
-from flowcore.api.event_time import event_time_expression, marker_condition, watermark_expression
+from flowcore.api.event_time import event_time_expression
 from flowcore.api.operators import Read
 from flowcore.kafka.elements import CHANNEL_HEADER, ELEMENT_HEADER
 from flowcore.spark.frame.branches import Branch, BranchedFrame
@@ -41,7 +41,7 @@ from flowcore.spark.topics.values import (
     parse_value,
     register_format,
 )
-from flowcore.spark.topics.watermarks import observation_name, observe_watermarks
+from flowcore.spark.topics.watermarks import newest_timestamp, observation_name, observe_watermarks
 
 __all__ = ["Incoming"]
 
@@ -179,13 +179,10 @@ class Incoming:
         )
 
     def _newest(self, branch: Branch) -> str:
-        """The timestamp of a record that counts for watermarks, otherwise null."""
-        if self.topic.watermark is None or not self.topic.watermark.generates:
+        strategy = self.topic.watermark
+        if strategy is None or not strategy.generates:
             return "CAST(NULL AS BIGINT)"
-        marker, watermark = marker_condition(self.node), watermark_expression(self.node)
-        time = TIMESTAMP_MS if watermark is None else branch.expression(watermark)
-        counts = f" AND {branch.expression(marker)}" if marker else ""
-        return f"CASE WHEN {BRANCH} = {branch.number}{counts} THEN {time} END"
+        return newest_timestamp(self.node, branch, f"{BRANCH} = {branch.number}")
 
     def _message_columns(self) -> list[str]:
         """Bytes and time of messages, only for the rows that may be emitted with them."""

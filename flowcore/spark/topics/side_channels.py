@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from flowcore.api.connectors import KafkaTopic
 from flowcore.api.operators import Aggregate, Read, StatefulOperator, Write
 from flowcore.kafka.limits import TopicLimits, topic_limits
 from flowcore.kafka.topics import partition_counts
@@ -78,7 +77,9 @@ class SideChannels:
             if isinstance(edge.sender, Write) and edge.elements.value == "tagged"
         )
         partitions = {}
-        for topic in filter(None, _topics(query)):
+        for topic in [node.topic for node in (*query.sources, *query.sinks)]:
+            if topic is None:
+                continue
             counts = partition_counts(broker_of(topic, settings), [topic.name])
             partitions[topic.name] = counts[topic.name] or 1
         limits: dict[str, TopicLimits] = {}
@@ -119,8 +120,3 @@ def tracks_latency(query: LiveQuery, settings: Settings, checkpoint: Path) -> bo
 def keeps_key_groups(query: LiveQuery) -> bool:
     """Whether a query keeps state by key group."""
     return query.buffer is not None or any(isinstance(node, StatefulOperator) for node in query.operators)
-
-
-def _topics(query: LiveQuery) -> list[KafkaTopic | None]:
-    nodes: list[Read | Write] = [*query.sources, *query.sinks]
-    return [node.topic for node in nodes]

@@ -1,8 +1,8 @@
-"""Watermarks of live queries: how do they get from the sources to the sinks that write them?
+"""Watermarks of live queries: from the sources to the sinks that write them.
 
-Each batch observes what its records and control elements say of time. When it is committed, so that
-all its records are in the sinks' topics, the driver merges that and writes what has changed. A state
-file beside the checkpoint lets a restart go on where the last run stopped.
+Each batch observes the timestamps of its records, or its control elements. When the batch is committed, so
+that all its records are in the sinks' topics, the driver merges the observations and writes the watermarks
+that have changed. A state file beside the checkpoint lets a restart continue where the last run stopped.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ if TYPE_CHECKING:
 
     from pyspark.sql.streaming.query import StreamingQuery
 
-__all__ = ["WatermarkSender", "observation_name", "observe_watermarks", "watermarks_of"]
+__all__ = ["WatermarkSender", "newest_timestamp", "observation_name", "observe_watermarks", "watermarks_of"]
 
-_SHORTEST_LOOK_S = 0.02
+_SHORTEST_POLL_S = 0.02
 _log = logging.getLogger(__name__)
 
 
 def watermarks_of(query: LiveQuery, partitions: Mapping[str, int]) -> QueryWatermarks:
-    """The watermarks of a query's sources, of which each topic has so many partitions."""
+    """The watermarks of a query's sources; ``partitions`` is the number of partitions of each topic."""
     sources: dict[str, GeneratedWatermarks | ArrivingWatermarks] = {}
     for node in query.sources:
         topic = node.topic
@@ -63,36 +63,41 @@ def observation_name(node: Read) -> str:
     return f"flowcore-watermarks-{node.name}"
 
 
+def newest_timestamp(node: Read, branch: Branch, condition: str) -> str:
+    """The timestamp of a record that counts for watermarks if the condition holds, otherwise null."""
+    marker, watermark = marker_condition(node), watermark_expression(node)
+    time_ms = branch.expression(watermark) if watermark else TIMESTAMP_MS
+    counts = f" AND {branch.expression(marker)}" if marker else ""
+    return f"CASE WHEN {condition}{counts} THEN {time_ms} END"
+
+
 def observe_watermarks(node: Read, branch: Branch, partitions: int) -> list[Column]:
-    """What each batch observes of a source: its newest timestamps, or the control elements in it."""
+    """The observation of a source in each batch: its newest timestamps, or its control elements."""
     topic = node.topic
     if topic is None or topic.watermark is None:
         fields = f"struct(partition, offset, hex({ELEMENT}) AS element, coalesce({CHANNEL}, '') AS channel)"
         return [
             F.expr(f"collect_list(CASE WHEN {BRANCH} = {RowKind.CONTROL} THEN {fields} END)").alias("control")
         ]
-    marker, said = marker_condition(node), watermark_expression(node)
-    newest = branch.expression(said) if said else TIMESTAMP_MS
-    counts = f" AND {branch.expression(marker)}" if marker else ""
     found = []
     for number in range(partitions):
         mine = f"{BRANCH} = {branch.number} AND partition = {number}"
-        found.append(F.expr(f"max(CASE WHEN {mine}{counts} THEN {newest} END)").alias(f"newest_{number}"))
+        found.append(F.expr(f"max({newest_timestamp(node, branch, mine)})").alias(f"newest_{number}"))
         found.append(F.expr(f"count_if({mine})").alias(f"records_{number}"))
     return found
 
 
 class WatermarkSender:
-    """Sends a running query's watermarks; a context manager with one thread.
+    """Writes a running query's watermarks to its sinks; a context manager with one thread.
 
     Args:
         query: The query's plan.
         running: The query.
-        watermarks: Of its sources.
-        writer: Writes to its sinks.
-        interval_s: Time between two looks at batches and clock.
-        state: Where it keeps what must survive a restart.
-        pending: What waits for the query's buffers.
+        watermarks: The watermarks of its sources.
+        writer: Writes elements to its sinks.
+        interval_s: Time between two polls.
+        state: The file of the state that a restart needs.
+        pending: Watermarks that wait for the query's buffers.
     """
 
     def __init__(
@@ -113,33 +118,33 @@ class WatermarkSender:
         self._state = state
         self._pending = pending
         self._begun_ms = 0
-        self._backlog = True  # as far as is known; buffers may hold what came before
+        self._backlog = True  # until a batch reports: buffers may hold records of an earlier run
         self._serializer = TaggedSerializer(RawFormat())
         self._last_batch = -1
-        self._looking = Repeating(
-            f"watermarks-{query.name}", self._try_to_look, max(interval_s, _SHORTEST_LOOK_S)
+        self._polling = Repeating(
+            f"watermarks-{query.name}", self._try_to_poll, max(interval_s, _SHORTEST_POLL_S)
         )
 
     def __enter__(self) -> Self:
         if self._state.exists():
             self._watermarks.restore(json.loads(self._state.read_text()))
-        self._looking.__enter__()
+        self._polling.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._looking.__exit__(kind, error, trace)
-        self._look()  # at what was committed after the last look; a slice ends right after its last batch
+        self._polling.__exit__(kind, error, trace)
+        self._poll()  # a slice ends right after its last batch
 
-    def _try_to_look(self) -> None:
+    def _try_to_poll(self) -> None:
         try:
-            self._look()
-        except Exception:  # noqa: BLE001 - whatever it is, records go on, and the next look may succeed
-            _log.exception("watermarks of query %r were not sent: they are with the next", self._query.name)
+            self._poll()
+        except Exception:  # noqa: BLE001 - records continue, and the next poll may succeed
+            _log.exception("watermarks of query %r were not sent: the next poll sends them", self._query.name)
 
-    def _look(self) -> None:
-        # A trigger that found nothing to read tells of a batch to come, under its number.
+    def _poll(self) -> None:
+        # A trigger without input reports the number of the next batch.
         fresh = [
             batch
             for batch in self._running.recentProgress
@@ -159,9 +164,9 @@ class WatermarkSender:
             part.replace(self._state)
 
     def _take(self, metrics: Mapping[str, Any]) -> None:
-        for told in (row.asDict() for row in metrics.values()):
-            if "backlog" in told and told["watermark_ms"] is not None:  # key groups had a part in the batch
-                self._backlog = bool(told["backlog"])
+        for observed in (row.asDict() for row in metrics.values()):
+            if "backlog" in observed and observed["watermark_ms"] is not None:  # the batch ran key groups
+                self._backlog = bool(observed["backlog"])
         for node in self._query.sources:
             source = self._watermarks.sources.get(node.name)
             row = metrics.get(observation_name(node))
