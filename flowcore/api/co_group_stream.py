@@ -17,8 +17,8 @@ from flowcore.api.co_groups import (
 from flowcore.api.functions import require_function
 from flowcore.api.operators import CoGroup
 from flowcore.api.python_stream import PythonStream
+from flowcore.api.resolution import resolve_join
 from flowcore.api.schema import Schema
-from flowcore.errors import PlanError
 
 __all__ = ["CoGroupStream"]
 
@@ -63,14 +63,13 @@ class CoGroupStream(PythonStream):
         name = name or self.graph.free_name("co_group")
         self._require_same_flow(right, name)
         require_ends({each.operator.name: each.bounded for each in (self, right)}, name)
-        pairs = checks.resolve_join(self.operator, right.operator, name, on)
+        pairs = resolve_join(self.operator, right.operator, name, on)
         if (function is None) == (not aggregates) or (function is None) != (schema is None):
-            msg = (
+            checks.refuse(
                 f"operator {name!r} needs either aggregates or a function with its schema: otherwise its "
                 "output is unknown; pass for instance total='sum(left.price)', or a function and "
                 "schema='id BIGINT'"
             )
-            raise PlanError(msg)
         if function is None or schema is None:
             return self._grouped(right, name, pairs, aggregates, attributes)
         require_function(function, name)

@@ -14,9 +14,10 @@ from sqlglot.errors import SqlglotError
 from sqlglot.optimizer.annotate_types import annotate_types
 from sqlglot.optimizer.qualify import qualify
 
-from flowcore.api.checks import parse_row, refuse
+from flowcore.api.checks import refuse
 from flowcore.api.expressions import Expression
 from flowcore.api.operators import Read
+from flowcore.api.resolution import parse_row
 from flowcore.api.schema import Schema
 from flowcore.watermarks.strategies import Periodic, Punctuated
 

@@ -43,11 +43,10 @@ class Flow(Graph):
                 be computed from it, or the form of its elements is not known.
         """
         if source.schema is None:
-            msg = (
+            checks.refuse(
                 f"operator {name!r}: {source} has no schema: a flow is checked before any data is "
                 "seen; pass schema='id BIGINT, price DOUBLE'"
             )
-            raise PlanError(msg)
         schema = Schema.parse(source.schema)
         checks.require_readable(name, source)
         bounded = not isinstance(source, KafkaTopic) or source.until is not None

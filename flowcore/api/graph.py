@@ -5,7 +5,6 @@ from __future__ import annotations
 from flowcore.api import checks
 from flowcore.api.flushing import require_flushable
 from flowcore.api.operators import Operator, Write
-from flowcore.errors import PlanError
 
 __all__ = ["Graph"]
 
@@ -41,11 +40,10 @@ class Graph:
         """
         checks.require_name("operator", node.name)
         if node.name.lower() in self._operators:
-            msg = (
+            checks.refuse(
                 f"flow {self.name!r} has two operators named {node.name!r}: their results and "
                 "checkpoints could not be told apart; give one another name"
             )
-            raise PlanError(msg)
         checks.require_attributes(node)
         require_flushable(node)
         self._operators[node.name.lower()] = node

@@ -9,6 +9,7 @@ from typing import Any, Self
 from flowcore.api import checks, window_checks
 from flowcore.api.attributes import Attributes
 from flowcore.api.operators import SideOutput
+from flowcore.api.resolution import parse_row, resolve_key, resolve_uses
 from flowcore.api.schema import Schema
 from flowcore.api.stateful import LATE_OUTPUT, KeyedProcess, side_columns
 from flowcore.api.stream_core import StreamCore
@@ -80,10 +81,10 @@ class KeyedStream(StreamCore):
             assigner=build_assigner(windows, name), function=_NO_FUNCTION, time=time, trigger=trigger,
             evictor=evictor, allowed_lateness_ms=whole_ms("allowed_lateness", allowed_lateness), late=late,
         )  # fmt: skip
-        row_time = None if timestamp is None else checks.parse_row(self.operator, name, timestamp)
+        row_time = None if timestamp is None else parse_row(self.operator, name, timestamp)
         window_checks.require_windows(self.operator, name, config, row_time)
         gap = windows.gap if isinstance(windows, Session) and isinstance(windows.gap, str) else None
-        computed = () if gap is None else ((GAP_COLUMN, checks.parse_row(self.operator, name, gap)),)
+        computed = () if gap is None else ((GAP_COLUMN, parse_row(self.operator, name, gap)),)
         fields = self._keyed_fields(name, by, uses, flush, attributes)
         template = Window(**fields, config=config, computed=computed, timestamp=row_time)
         return WindowedStream(stream=self, given_name=given_name, template=template)
@@ -119,7 +120,7 @@ class KeyedStream(StreamCore):
         """
         name = name or self.graph.free_name("process")
         window_checks.require_keyed_process(function, name)
-        row_time = None if timestamp is None else checks.parse_row(self.operator, name, timestamp)
+        row_time = None if timestamp is None else parse_row(self.operator, name, timestamp)
         window_checks.require_timestamp(self.operator, name, row_time, needed=False)
         types = Schema.parse(schema)
         outputs = side_outputs or {}
@@ -166,8 +167,8 @@ class KeyedStream(StreamCore):
         **changed: Any,
     ) -> dict[str, Any]:
         node = self.operator
-        keys = checks.resolve_key(node, name, by)
-        used = checks.resolve_uses(node, name, uses)
+        keys = resolve_key(node, name, by)
+        used = resolve_uses(node, name, uses)
         return self._fields(
             name, attributes, flush=flush, updating=False,
             by=keys, uses=node.columns if used is None else used, **changed,

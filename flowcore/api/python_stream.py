@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Self
 
-from flowcore.api import checks
 from flowcore.api.attributes import Attributes
 from flowcore.api.flushing import declare_key
 from flowcore.api.functions import require_function
 from flowcore.api.operators import Apply, Filter, FlatMap, Map, MapBatches
+from flowcore.api.resolution import resolve_passes, resolve_uses
 from flowcore.api.schema import Schema
 from flowcore.api.stream_core import StreamCore
 
@@ -81,7 +81,7 @@ class PythonStream(StreamCore):
             PlanError: It is not a function, or a column of ``uses`` is unknown.
         """
         name = self._function_name("filter", name, function)
-        used = checks.resolve_uses(self.operator, name, uses)
+        used = resolve_uses(self.operator, name, uses)
         fields = self._fields(name, attributes, key=self.operator.key)
         return self.append(Filter(**fields, function=function, uses=used))
 
@@ -183,8 +183,8 @@ class PythonStream(StreamCore):
         """The fields of an operator whose function makes records of another schema."""
         name = self._function_name(kind, name, function)
         schema = Schema.parse(schema)
-        used = checks.resolve_uses(self.operator, name, uses)
-        passed = checks.resolve_passes(self.operator, name, passes, schema, used)
+        used = resolve_uses(self.operator, name, uses)
+        passed = resolve_passes(self.operator, name, passes, schema, used)
         return self._fields(
             name, attributes, flush=flush,
             columns=schema.names, function=function, schema=schema, uses=used, passes=passed,

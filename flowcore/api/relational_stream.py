@@ -10,8 +10,8 @@ from flowcore.api import checks
 from flowcore.api.attributes import Attributes
 from flowcore.api.expressions import resolve
 from flowcore.api.operators import Aggregate, Drop, Join, JoinType, Select, Union, Where, WithColumns
+from flowcore.api.resolution import parse_aggregates, parse_row, parse_selection, resolve_join, select_key
 from flowcore.api.stream_core import StreamCore
-from flowcore.errors import PlanError
 
 __all__ = ["RelationalStream"]
 
@@ -28,10 +28,10 @@ class RelationalStream(StreamCore):
             PlanError: A column is unknown or named twice, an expression has no name or aggregates.
         """
         name = name or self.graph.free_name("select")
-        parsed = checks.parse_selection(self.operator, name, expressions)
+        parsed = parse_selection(self.operator, name, expressions)
         columns = tuple(column for column, _ in parsed)
         checks.require_distinct(name, columns)
-        key = checks.select_key(self.operator, parsed)
+        key = select_key(self.operator, parsed)
         return self.append(
             Select(**self._fields(name, attributes, columns=columns, key=key), expressions=parsed)
         )
@@ -46,7 +46,7 @@ class RelationalStream(StreamCore):
         """
         node = self.operator
         name = name or self.graph.free_name("with_columns")
-        parsed = tuple((column, checks.parse_row(node, name, text)) for column, text in expressions.items())
+        parsed = tuple((column, parse_row(node, name, text)) for column, text in expressions.items())
         new = {column.lower() for column in expressions}
         kept = tuple(column for column in node.columns if column.lower() not in new)
         key = None if node.key is None or not new.isdisjoint(c.lower() for c in node.key) else node.key
@@ -65,8 +65,9 @@ class RelationalStream(StreamCore):
         kept = tuple(column for column in node.columns if column not in dropped)
         if not dropped or not kept:
             left = "leaves no column" if dropped else "drops nothing"
-            msg = f"operator {name!r} {left}: it has no use; name some of {', '.join(node.columns)}, not all"
-            raise PlanError(msg)
+            checks.refuse(
+                f"operator {name!r} {left}: it has no use; name some of {', '.join(node.columns)}, not all"
+            )
         key = None if node.key is None or not set(dropped).isdisjoint(node.key) else node.key
         return self.append(Drop(**self._fields(name, attributes, columns=kept, key=key), dropped=dropped))
 
@@ -77,7 +78,7 @@ class RelationalStream(StreamCore):
             PlanError: A column is unknown, or the condition aggregates.
         """
         name = name or self.graph.free_name("where")
-        parsed = checks.parse_row(self.operator, name, condition)
+        parsed = parse_row(self.operator, name, condition)
         return self.append(Where(**self._fields(name, attributes, key=self.operator.key), condition=parsed))
 
     def aggregate(
@@ -112,9 +113,10 @@ class RelationalStream(StreamCore):
         keys = (by,) if isinstance(by, str) else tuple(by)
         resolve(keys, node.columns, name, f"by={by!r}")
         if not keys and not aggregates:
-            msg = f"operator {name!r} groups and computes nothing; pass for instance total='sum(price)'"
-            raise PlanError(msg)
-        parsed = checks.parse_aggregates(node, name, keys, aggregates)
+            checks.refuse(
+                f"operator {name!r} groups and computes nothing; pass for instance total='sum(price)'"
+            )
+        parsed = parse_aggregates(node, name, keys, aggregates)
         columns = (*keys, *aggregates)
         checks.require_distinct(name, columns)
         fields = self._fields(
@@ -151,7 +153,7 @@ class RelationalStream(StreamCore):
         left, right = self.operator, other.operator
         name = name or self.graph.free_name("join")
         self._require_same_flow(other, name)
-        pairs = checks.resolve_join(left, right, name, on)
+        pairs = resolve_join(left, right, name, on)
         checks.require_join(left, right, name, how)
         columns = left.columns
         if how not in ("semi", "anti"):

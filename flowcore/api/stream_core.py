@@ -6,10 +6,10 @@ from datetime import timedelta
 from typing import Any, Self
 
 from flowcore.api.attributes import Attributes, OperatorAttributes, collect_declared
+from flowcore.api.checks import refuse
 from flowcore.api.flushing import flush_interval_ms
 from flowcore.api.graph import Graph
 from flowcore.api.operators import Operator
-from flowcore.errors import PlanError
 
 __all__ = ["StreamCore"]
 
@@ -69,8 +69,7 @@ class StreamCore:
 
     def _require_same_flow(self, other: StreamCore, name: str) -> None:
         if other.graph is not self.graph:
-            msg = (
+            refuse(
                 f"operator {name!r} takes {other.operator.name!r} of the flow {other.graph.name!r} into "
                 f"{self.graph.name!r}: they are planned and run apart; read the source in this flow too"
             )
-            raise PlanError(msg)

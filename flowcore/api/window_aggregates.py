@@ -12,9 +12,10 @@ from typing import NamedTuple
 import sqlglot
 from sqlglot.tokenizer_core import Token, TokenType
 
-from flowcore.api.checks import parse_row, refuse
+from flowcore.api.checks import refuse
 from flowcore.api.expressions import Expression
 from flowcore.api.operators import Operator
+from flowcore.api.resolution import parse_row
 from flowcore.windows.built_in import FOLDS, BuiltIn
 
 __all__ = ["WindowAggregates", "parse_window_aggregates"]

@@ -13,7 +13,6 @@ from flowcore.api.schema import Schema
 from flowcore.api.stream_core import StreamCore
 from flowcore.api.window_aggregates import parse_window_aggregates
 from flowcore.api.window_operator import WINDOW_COLUMNS, Window
-from flowcore.errors import PlanError
 from flowcore.windows import AggregateFunction, ProcessFunction, WindowAggregate, WindowProcess, WindowReduce
 from flowcore.windows.built_in import BuiltIns
 from flowcore.windows.functions import WindowFunction
@@ -65,8 +64,7 @@ class WindowedStream(Generic[_StreamT]):
                 one of ``then`` and ``schema`` is given.
         """
         if not aggregates:
-            msg = f"operator {self.name!r} computes nothing; pass for instance total='sum(price)'"
-            raise PlanError(msg)
+            checks.refuse(f"operator {self.name!r} computes nothing; pass for instance total='sum(price)'")
         found = parse_window_aggregates(self.stream.operator, self.name, aggregates)
         used = self.template.uses if window_checks.reads_records(self.template.config) else ()
         return self._append(
@@ -134,11 +132,10 @@ class WindowedStream(Generic[_StreamT]):
     def _then(self, then: Then | None, schema: Schema | str | None) -> ProcessFunction | None:
         if (then is None) != (schema is None):
             given, missing = ("then", "schema") if schema is None else ("schema", "then")
-            msg = (
+            checks.refuse(
                 f"operator {self.name!r}: {given}= without {missing}=: its output would be unknown; pass "
                 "both, for instance then=label, schema='label STRING', or neither"
             )
-            raise PlanError(msg)
         return None if then is None else window_checks.process_function(then, self.name)
 
     def _append(
