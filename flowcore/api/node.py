@@ -187,7 +187,7 @@ class Operator:
 
     def flush_obstacle(self) -> Obstacle | None:
         """Why its output is never buffered, whatever the settings are; None if it may be."""
-        return Obstacle("it puts out what it is given, so what it reads is held back, and not it")
+        return Obstacle("it emits what it reads, so its input is buffered instead")
 
     def replacement_obstacle(self) -> Obstacle | None:
         """Why a later output does not replace an earlier one, None if it does."""

@@ -150,7 +150,7 @@ class Window(StatefulOperator):
             yield Obstacle(
                 "its watermark is the smallest over all partitions, Spark's own the largest"
                 if config.time == "event"
-                else "Spark's own aggregate has no windows by the clock"
+                else "Spark's own aggregate has no windows by processing time"
             )
             return
         if not isinstance(config.assigner, (TumblingWindows, SlidingWindows, EndOfStreamWindows)):
@@ -172,7 +172,7 @@ class Window(StatefulOperator):
             return Decision("at the end of input", ("its windows are complete when their input has ended",))
         if self.config.trigger is not None:
             return Decision("when its trigger says so", ("it has a trigger",))
-        of_time = "the watermark reaches" if self.config.time == "event" else "the clock reaches"
+        of_time = "the watermark reaches" if self.config.time == "event" else "processing time reaches"
         return Decision("when a window is complete", (f"{of_time} the last millisecond of the window",))
 
     def late_records(self) -> Decision | None:

@@ -1,7 +1,7 @@
-"""Backlog: when does a live query take what it reads for history, and does it catch up in another mode?
+"""When a live query is in backlog, and whether it then runs in another mode.
 
-A blocking edge with records that are pending counts as a source in backlog. Any input in backlog makes the
-query's records backlog; they are news when all inputs have said so (`flowcore.backlog.inputs`).
+A blocking edge with pending records counts as a source in backlog. A query's records are backlog while any of
+its inputs is in backlog (`flowcore.backlog.channels`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def thresholds(settings: Settings) -> Thresholds:
 
 
 def backlog_interval(settings: Settings) -> CheckpointInterval:
-    """How far checkpoints are apart, in backlog and out of it.
+    """The time between checkpoints, in backlog and out of it.
 
     Raises:
         ConfigurationError: The interval in backlog is the shorter one.
@@ -40,21 +40,15 @@ def backlog_interval(settings: Settings) -> CheckpointInterval:
 
 def decide_backlog(query: LiveQuery, settings: Settings) -> Decision:
     """When a live query is in backlog."""
-    pending = ", ".join(node.name for node in query.results)
+    pending = [node.name for node in query.results]
     lagging = ", ".join(node.name for node in query.sources)
     limits = thresholds(settings)
-    lags = (
+    reasons = [f"the edge from {name} is blocking: what is pending there is backlog" for name in pending]
+    reasons.append(
         f"a partition of {lagging} has over {limits.enter:,} unread records (backlog.enter), until none has "
         f"over {limits.leave:,} (backlog.leave)"
     )
-    reasons = [
-        *(
-            f"the edge from {node.name} is blocking: what is pending there is backlog"
-            for node in query.results
-        ),
-        lags,
-    ]
-    until = f"until {pending} is committed, and " if pending else ""
+    until = f"until {', '.join(pending)} is committed, and " if pending else ""
     return Decision(f"{until}while {lagging} lags", tuple(reasons))
 
 
@@ -66,10 +60,8 @@ def decide_catch_up(query: LiveQuery, requested: Mode | None, settings: Settings
         return Decision("no", ("it runs in micro-batches anyway, each of all that is there",))
     interval_ms = backlog_interval(settings).interval_ms_in(backlog=True)
     least = f" or what it reads in {interval_ms / _MS:g} s, if that is less" if interval_ms else ""
+    limit = f"{settings.max_batch_records:,} records (execution.max-records-per-batch)"
     return Decision(
         "in micro-batches",
-        (
-            "they read history faster than real-time mode",
-            f"each has up to {settings.max_batch_records:,} records (execution.max-records-per-batch){least}",
-        ),
+        ("they read a backlog faster than real-time mode", f"each has up to {limit}{least}"),
     )

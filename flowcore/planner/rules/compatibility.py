@@ -1,8 +1,8 @@
-"""Compatibility: can a live query go on from the checkpoint that an earlier plan of it left?
+"""Whether a live query can continue from the checkpoint that an earlier plan of it left.
 
-A checkpoint holds how far each source was read, and what operators keep. Both are found again by
-their place alone, so a query must read the same topics in the same order, and keep the same. Filters,
-projections, functions without state, joined results and sinks may change.
+A checkpoint holds how far each source was read, and what operators keep; Spark finds both by position. So a
+query must read the same topics in the same order, and keep the same state. Filters, projections, functions
+without state, joined results and sinks may change.
 """
 
 from __future__ import annotations
@@ -19,13 +19,16 @@ from flowcore.planner.model import LiveQuery
 
 __all__ = ["CheckpointNeeds", "derive_needs", "differences"]
 
+_BACKLOG = "its own backlog"
+_BUFFERED = "the latest output until a flush"
+
 
 @dataclass(frozen=True, slots=True)
 class CheckpointNeeds:
-    """What a query needs its checkpoint to be of.
+    """What a query needs in its checkpoint.
 
     Attributes:
-        sources: The topics that it reads, in order; then `BACKLOG` where key groups hear of it.
+        sources: The topics that it reads, in order; then its backlog status where key groups get it.
         states: What its operators keep, in order.
     """
 
@@ -34,27 +37,23 @@ class CheckpointNeeds:
 
     @property
     def fingerprint(self) -> str:
-        """The same for all plans of a query that can go on from one checkpoint: hexadecimal text."""
+        """Hexadecimal text, the same for all plans of a query that can share a checkpoint."""
         states = [{**asdict(state), "operator": None} for state in self.states]
         return hashlib.sha256(json.dumps([self.sources, states]).encode()).hexdigest()
 
 
-BACKLOG = "its own backlog"
-_BUFFERED = "the latest output until a flush"
-
-
 def derive_needs(query: LiveQuery) -> CheckpointNeeds:
-    """What a query needs its checkpoint to be of."""
-    topics = (source.topic for source in query.sources)
+    """What a query needs in its checkpoint."""
+    topics = [topic.name for source in query.sources if (topic := source.topic) is not None]
     states = tuple(state for node in query.operators if (state := _state(node, query)) is not None)
-    told = [BACKLOG] if any(state.key_groups is not None for state in states) else []
-    return CheckpointNeeds((*(topic.name for topic in topics if topic is not None), *told), states)
+    backlog = [_BACKLOG] if any(state.key_groups is not None for state in states) else []
+    return CheckpointNeeds((*topics, *backlog), states)
 
 
 def differences(before: CheckpointNeeds, now: CheckpointNeeds) -> Iterator[str]:
-    """Why a query cannot go on from a checkpoint: each thing as it was, and as it is now."""
+    """Why a query cannot continue from a checkpoint: each thing as it was, and as it is now."""
     if before.sources != now.sources:
-        yield f"it was reading {_names(before.sources)}, and now {_names(now.sources)}"
+        yield f"it was reading {_show_sources(before.sources)}, and now {_show_sources(now.sources)}"
     for old, new in zip_longest(before.states, now.states):
         if new is None:
             yield f"operator {old.operator!r} kept {old}, and now nothing is kept"
@@ -62,14 +61,14 @@ def differences(before: CheckpointNeeds, now: CheckpointNeeds) -> Iterator[str]:
             yield f"operator {new.operator!r} keeps {new}, and nothing was kept before"
         elif old.kind != new.kind:
             yield f"{old.kind} {old.operator!r} kept {old}, and now {new.kind} {new.operator!r} keeps {new}"
-        elif (old.keys, old.values, old.key_groups) != (new.keys, new.values, new.key_groups):
+        elif replace(old, operator=new.operator) != new:
             yield f"operator {new.operator!r} kept {old}, and now {new}"
 
 
-def _names(sources: tuple[str, ...]) -> str:
-    topics = [name for name in sources if name != BACKLOG]
-    told = f" and {BACKLOG}" if BACKLOG in sources else ""
-    return f"topic{'s' * (len(topics) != 1)} {', '.join(topics) or 'none'}{told}"
+def _show_sources(sources: tuple[str, ...]) -> str:
+    topics = [name for name in sources if name != _BACKLOG]
+    backlog = f" and {_BACKLOG}" if _BACKLOG in sources else ""
+    return f"topic{'s' * (len(topics) != 1)} {', '.join(topics) or 'none'}{backlog}"
 
 
 def _state(node: Operator, query: LiveQuery) -> KeptState | None:

@@ -1,8 +1,8 @@
-"""Failures: what becomes of a record for which a user's function fails?
+"""What happens to a record for which a user's function raises.
 
-It goes where the unreadable messages of its source go, with its bytes, and the query goes on; unless the
-source asks to stop, or the record cannot leave the query as it came. From a key group, which has no messages,
-goes what the function was given.
+The record's message goes to the dead letters of its source and the query continues, unless the source
+declares ``on_error="fail"`` or the message cannot leave the query unchanged. A key group has no messages: its
+dead letters hold the function's input.
 """
 
 from __future__ import annotations
@@ -22,44 +22,35 @@ __all__ = ["decide_failure", "select_dead_letter_sources"]
 
 
 def decide_failure(node: Operator, runs: BoundedStage | LiveQuery) -> Decision | None:
-    """``"dead letter"``, or that it stops what runs it; None for what is no Python function."""
+    """``"dead letter"``, or what the failure stops; None for an operator without a user's function."""
     if not node.calls_user_functions:
         return None
     if isinstance(runs, BoundedStage):
         return Decision("stops the stage", ("a result is complete, or it is none",))
     if isinstance(node, StatefulOperator):
-        return _of_key_group(node, runs, "what the function was given")
+        return _decide_in_key_group(node, runs, "the function's input")
     batched = [each.name for each in upstream(node) if isinstance(each, MapBatches) and not each.bounded]
     if batched:
-        return Decision(
-            "stops the query",
-            (f"{batched[0]} is given batches, so nobody can tell for which record it failed",),
-            (f"use map or flat_map instead of {batched[0]}",),
-        )
+        why = f"{batched[0]} gets batches, so the failed record is not known"
+        return _stops_query(why, f"use map or flat_map instead of {batched[0]}")
     process = next((chain.process for chain in runs.chains if node in chain.operators), None)
     if process is not None:
-        return _of_key_group(node, runs, f"what {process.name} had put out for it")
+        return _decide_in_key_group(node, runs, f"what {process.name} had emitted for it")
     sources = [each for each in upstream(node) if isinstance(each, Read) and not each.bounded]
     strict = [each.name for each in sources if (topic := each.topic) and topic.on_error == "fail"]
     if len(strict) == len(sources):
-        return Decision(
-            "stops the query",
-            (f"{', '.join(strict)} says on_error='fail'",),
-            ("declare on_error='dead-letter' on the topic",),
-        )
+        return _stopped_by_topic(strict)
     if not runs.dead_letters:
-        return Decision(
-            "stops the query",
-            (f"no bad record can leave it, as {' and '.join(runs.split.reasons)}",),
-            (f"write what {node.name} puts out to a topic, and go on from that in another flow",),
+        return _stops_query(
+            f"no bad record can leave it, as {' and '.join(runs.split.reasons)}", _split_at(node)
         )
-    letters = [f"{each.name}.dead-letter" for each in sources if each in runs.dead_letters]
+    topics = ", ".join(f"{each.name}.dead-letter" for each in sources if each in runs.dead_letters)
     but = (f"records of {', '.join(strict)} stop it, as on_error='fail' says",) if strict else ()
-    return Decision("dead letter", (f"the message goes to {', '.join(letters)} as it came", *but))
+    return Decision("dead letter", (f"the message goes to {topics} unchanged", *but))
 
 
 def select_dead_letter_sources(query: LiveQuery) -> tuple[Read, ...]:
-    """The sources to whose dead letters goes what fails in the query's key groups; none if that stops it."""
+    """The sources whose dead letters take failures in the query's key groups; none if a failure stops it."""
     if not any(isinstance(node, StatefulOperator) for node in query.operators):
         return ()
     if not all(sink.topic for sink in query.sinks):
@@ -67,27 +58,30 @@ def select_dead_letter_sources(query: LiveQuery) -> tuple[Read, ...]:
     return tuple(each for each in query.sources if (topic := each.topic) and topic.on_error != "fail")
 
 
-def _of_key_group(node: Operator, query: LiveQuery, content: str) -> Decision:
-    letters = select_dead_letter_sources(query)
-    strict = [each.name for each in query.sources if each not in letters]
+def _decide_in_key_group(node: Operator, query: LiveQuery, content: str) -> Decision:
+    lenient = select_dead_letter_sources(query)
+    strict = [each.name for each in query.sources if each not in lenient]
     if len(strict) == len(query.sources):
         files = [sink.name for sink in query.sinks if sink.topic is None]
         if files:
-            return Decision(
-                "stops the query",
-                (f"{files[0]} writes files, so nothing but its records can leave the query",),
-                (f"write what {node.name} puts out to a topic, and go on from that in another flow",),
-            )
-        return Decision(
-            "stops the query",
-            (f"{', '.join(strict)} says on_error='fail'",),
-            ("declare on_error='dead-letter' on the topic",),
-        )
-    names = ", ".join(f"{each.name}.dead-letter" for each in letters)
-    but = (
-        (f"records of {', '.join(strict)}, timers and windows stop it, as on_error='fail' says",)
-        if strict
-        else ()
-    )
+            why = f"{files[0]} writes files, so nothing but its records can leave the query"
+            return _stops_query(why, _split_at(node))
+        return _stopped_by_topic(strict)
+    topics = ", ".join(f"{each.name}.dead-letter" for each in lenient)
+    which = f"records of {', '.join(strict)}, timers and windows stop it, as on_error='fail' says"
     undone = "" if isinstance(node, PythonOperator) else ", and what the call changed is undone"
-    return Decision("dead letter", (f"{content} goes to {names}{undone}", *but))
+    return Decision("dead letter", (f"{content} goes to {topics}{undone}", *([which] if strict else [])))
+
+
+def _stops_query(why: str, change: str) -> Decision:
+    return Decision("stops the query", (why,), (change,))
+
+
+def _stopped_by_topic(strict: list[str]) -> Decision:
+    return _stops_query(
+        f"{', '.join(strict)} says on_error='fail'", "declare on_error='dead-letter' on the topic"
+    )
+
+
+def _split_at(node: Operator) -> str:
+    return f"write the output of {node.name} to a topic, and read that in another flow"

@@ -1,7 +1,7 @@
-"""Modes: may a live query run in Spark's real-time mode?
+"""Whether a live query may run in Spark's real-time mode.
 
-Only where every operator compiles to native expressions and source and sink are Kafka. Everything
-that stands in the way is named, so that a user can see what to change.
+It may if every operator compiles to native expressions, and sources and sinks are Kafka topics. Every
+obstacle is named, so that a user sees what to change.
 """
 
 from __future__ import annotations
@@ -18,21 +18,20 @@ __all__ = ["choose_mode"]
 
 
 def choose_mode(
-    operators: tuple[Operator, ...], requested: Mode | None, held: Mapping[Operator, str] | None = None
+    operators: tuple[Operator, ...], requested: Mode | None, buffered: Mapping[Operator, str] | None = None
 ) -> Decision:
     """The mode of the query made of these live operators.
 
     Args:
         operators: The live operators of one query.
         requested: What the user asked for; None for the fastest that is possible.
-        held: Operators whose output is held back for an interval, and why; in real-time mode each change
-            leaves at once. Who asks for that mode gets it, unless an operator has an interval of its own.
+        buffered: Operators whose output has a flush interval, and why. Real-time mode emits each change at
+            once; a user who asks for it gets it, unless an operator has an interval of its own.
 
     Raises:
-        PlanError: ``realtime`` was asked for and cannot be.
+        PlanError: ``realtime`` was asked for and is not possible.
     """
-    holding = {node: why for node, why in (held or {}).items() if node in operators}
-    found = (*_obstacles(operators), *_flushes(holding, requested))
+    found = (*_find_obstacles(operators), *_find_flushes(operators, buffered or {}, requested))
     obstacles = tuple(each.why for each in found)
     if requested == "slice":
         return Decision("slice", ("asked for: catch up, then stop",))
@@ -49,25 +48,28 @@ def choose_mode(
     return Decision("micro-batch", obstacles, tuple(dict.fromkeys(each.change for each in found)))
 
 
-def _obstacles(operators: tuple[Operator, ...]) -> Iterator[Obstacle]:
-    """What stands in the way, and what to do about it."""
+def _find_obstacles(operators: tuple[Operator, ...]) -> Iterator[Obstacle]:
     watermarked = brings_watermarks(operators)
     for node in operators:
         own = tuple(node.realtime_obstacles())
         yield from own
-        match node:
-            case Write() if watermarked and not own and _takes_watermarks(node):
-                yield Obstacle(
-                    f"{node.name} writes watermarks, which leave between two batches",
-                    f"give the topic of {node.name} elements='plain', if nobody reads its watermarks",
-                )
-            case Union() if _shared_source(node):
-                yield Obstacle(
-                    f"{node.name} unites two reads of one topic, which real-time mode refuses; read it once",
-                    f"read the topic of {node.name} once",
-                )
-            case _:
-                continue
+        topic = node.topic
+        if (
+            isinstance(node, Write)
+            and watermarked
+            and not own
+            and topic
+            and topic.elements in ("tagged", "auto")
+        ):
+            yield Obstacle(
+                f"{node.name} writes watermarks, which leave between two batches",
+                f"give the topic of {node.name} elements='plain', if nobody reads its watermarks",
+            )
+        elif isinstance(node, Union) and _reads_topic_twice(node):
+            yield Obstacle(
+                f"{node.name} unites two reads of one topic, which real-time mode refuses; read it once",
+                f"read the topic of {node.name} once",
+            )
     python = [node.name for node in operators if isinstance(node, PythonOperator)]
     if python:
         names = ", ".join(python)
@@ -77,24 +79,21 @@ def _obstacles(operators: tuple[Operator, ...]) -> Iterator[Obstacle]:
         )
 
 
-def _flushes(held: Mapping[Operator, str], requested: Mode | None) -> Iterator[Obstacle]:
-    """Results that leave once in an interval, which real-time mode cannot do."""
-    for node, why in held.items():
-        # Anything else that is held back stands in the way anyway.
-        if node.emits_once_a_batch and (requested != "realtime" or node.flush_ms):
-            insist = "" if node.flush_ms else ", or ask for --mode realtime, which does without the interval"
+def _find_flushes(
+    operators: tuple[Operator, ...], buffered: Mapping[Operator, str], requested: Mode | None
+) -> Iterator[Obstacle]:
+    """Results that are emitted once in an interval, which real-time mode cannot do."""
+    for node, why in buffered.items():
+        # Other buffered operators are obstacles anyway.
+        if node in operators and node.emits_once_a_batch and (requested != "realtime" or node.flush_ms):
+            insist = "" if node.flush_ms else ", or ask for --mode realtime, which ignores the interval"
             yield Obstacle(
-                f"{node.name} is to leave once in an interval ({why}), and in real time each change leaves",
+                f"{node.name} has a flush interval ({why}), and real-time mode emits each change at once",
                 f"give {node.name} flush=timedelta(0){insist}",
             )
 
 
-def _shared_source(union: Union) -> bool:
-    reads = {node for node in upstream(union) if isinstance(node, Read) and not node.bounded}
+def _reads_topic_twice(union: Union) -> bool:
+    reads = (node for node in upstream(union) if isinstance(node, Read) and not node.bounded)
     topics = [(topic.servers, topic.name) for read in reads if (topic := read.topic)]
     return len(topics) != len(set(topics))
-
-
-def _takes_watermarks(sink: Write) -> bool:
-    topic = sink.topic
-    return topic is not None and topic.elements in ("tagged", "auto")

@@ -1,8 +1,7 @@
-"""Live queries: into how many Structured Streaming queries does the unbounded part split?
+"""The Structured Streaming queries that the unbounded part of a flow is split into.
 
-As few as Spark allows. Branches without state that share a source share a query. An operator with
-state, and a DataFrame function (through which nothing else can be carried), has a query of its own.
-Bad records of a source leave through exactly one query.
+As few as Spark allows. Branches without state that share a source share a query. An operator with state, and
+a DataFrame function, has a query of its own. The bad records of a source leave through exactly one query.
 """
 
 from __future__ import annotations
@@ -11,11 +10,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from flowcore.api.decisions import Decision
-from flowcore.api.operators import Operator, PythonOperator, Read, StatefulOperator, Write, upstream
+from flowcore.api.operators import (
+    Operator,
+    PythonOperator,
+    Read,
+    StatefulOperator,
+    Write,
+    upstream,
+)
 from flowcore.errors import PlanError
 from flowcore.planner.model import LiveQuery, LiveStage, Mode
-from flowcore.planner.rules.flush import own_buffer, select_buffered
-from flowcore.planner.rules.flush_reasons import why_held
+from flowcore.planner.rules.flush import find_own_buffer, select_buffered
+from flowcore.planner.rules.flush_reasons import explain_interval
 from flowcore.planner.rules.modes import choose_mode
 from flowcore.settings import Settings
 
@@ -25,26 +31,25 @@ __all__ = ["build_live_stage"]
 def build_live_stage(
     operators: tuple[Operator, ...], requested: Mode | None, settings: Settings
 ) -> LiveStage | None:
-    """The live queries behind the unbounded sinks, None if there are none.
+    """The live queries that write to the unbounded sinks, None if there are none.
 
     Raises:
-        PlanError: A sink is behind two operators with state, or cannot run in the requested mode.
+        PlanError: A sink is downstream of two operators with state, or cannot run in the requested mode.
     """
     sinks = [node for node in operators if isinstance(node, Write) and not node.bounded]
     if not sinks:
         return None
-    held = {
-        node: why_held(node, settings) for node in operators if node in select_buffered(operators, settings)
-    }
-    groups = [_query(group, requested, held) for group in _groups(sinks, held)]
-    return LiveStage(_with_dead_letters(groups, requested))
+    chosen = select_buffered(operators, settings)
+    buffered = {node: explain_interval(node, settings) for node in operators if node in chosen}
+    queries = [_build_query(group, requested, buffered) for group in _group(sinks, buffered)]
+    return LiveStage(_add_dead_letters(queries, requested))
 
 
-def _groups(sinks: Sequence[Write], held: Mapping[Operator, str]) -> list[list[Write]]:
+def _group(sinks: Sequence[Write], buffered: Mapping[Operator, str]) -> list[list[Write]]:
     exclusive: dict[tuple[Operator, ...], list[Write]] = {}
     shared: list[list[Write]] = []
     for sink in sinks:
-        alone = _exclusive(sink, held)
+        alone = _find_exclusive(sink, buffered)
         if alone:
             exclusive.setdefault(alone, []).append(sink)
             continue
@@ -55,17 +60,19 @@ def _groups(sinks: Sequence[Write], held: Mapping[Operator, str]) -> list[list[W
     return [*shared, *exclusive.values()]
 
 
-def _exclusive(sink: Write, held: Mapping[Operator, str]) -> tuple[Operator, ...]:
-    buffered = own_buffer(upstream(sink), held)
+def _find_exclusive(sink: Write, buffered: Mapping[Operator, str]) -> tuple[Operator, ...]:
+    """The operators with which a sink needs a query of its own."""
+    own = find_own_buffer(upstream(sink), buffered)
     alone = tuple(
-        n for n in upstream(sink)
-        if not n.bounded and (n.keeps_state or n.takes_whole_frame or n is buffered)
-    )  # fmt: skip
+        node
+        for node in upstream(sink)
+        if not node.bounded and (node.keeps_state or node.takes_whole_frame or node is own)
+    )
     states = [node.name for node in alone if node.keeps_state]
     if len(states) > 1:
         msg = (
-            f"sink {sink.name!r} is behind the operators {' and '.join(map(repr, states))}, each with state: "
-            "Spark keeps one such operator per live query reliably; write the first to a topic and "
+            f"sink {sink.name!r} is downstream of the operators {' and '.join(map(repr, states))}, each with "
+            "state: Spark keeps one such operator per live query reliably; write the first to a topic and "
             "read that in another flow"
         )
         raise PlanError(msg)
@@ -77,44 +84,47 @@ def _sources(sinks: Sequence[Write]) -> set[Operator]:
     return {node for node in upstream(*sinks) if isinstance(node, Read) and not node.bounded}
 
 
-def _query(sinks: Sequence[Write], requested: Mode | None, held: Mapping[Operator, str]) -> LiveQuery:
+def _build_query(
+    sinks: Sequence[Write], requested: Mode | None, buffered: Mapping[Operator, str]
+) -> LiveQuery:
     live = tuple(node for node in upstream(*sinks) if not node.bounded)
-    alone = _exclusive(sinks[0], held)
-    results = tuple(dict.fromkeys(parent for node in live for parent in node.inputs if parent.bounded))
+    alone = _find_exclusive(sinks[0], buffered)
     sources = [node for node in live if isinstance(node, Read)]
     if alone:
-        reason = f"{alone[-1].name} {_kind(alone[-1])}, which nothing else can share a query with"
+        reason = (
+            f"{alone[-1].name} {_what_is_exclusive(alone[-1])}, which nothing else can share a query with"
+        )
         split = Decision("its own query", (reason,))
     else:
         split = Decision("shared query", ("its branches keep no state, so one read serves them all",))
-    dead_letters = () if alone else tuple(filter(_routes_bad_records, sources))
     return LiveQuery(
         name=sinks[0].name if alone else sources[0].name,
         operators=live,
-        results=results,
+        results=tuple(dict.fromkeys(each for node in live for each in node.inputs if each.bounded)),
         sinks=tuple(sinks),
-        dead_letters=dead_letters,
-        mode=choose_mode(live, requested, held),
+        dead_letters=() if alone else tuple(filter(_has_dead_letters, sources)),
+        mode=choose_mode(live, requested, buffered),
         split=split,
     )
 
 
-def _kind(node: Operator) -> str:
+def _what_is_exclusive(node: Operator) -> str:
     if node.keeps_state:
         return "keeps state"
     if isinstance(node, Write):
         return "writes files"
-    return "is a DataFrame function" if node.takes_whole_frame else "has a buffer behind it"
+    return "is a DataFrame function" if node.takes_whole_frame else "has a buffer"
 
 
-def _with_dead_letters(queries: list[LiveQuery], requested: Mode | None) -> tuple[LiveQuery, ...]:
+def _add_dead_letters(queries: list[LiveQuery], requested: Mode | None) -> tuple[LiveQuery, ...]:
+    """Give the bad records of each source to one query, to one of their own if no other can carry them."""
     covered = {source for query in queries for source in query.dead_letters}
     for carries in (True, False):
         for number, query in enumerate(tuple(queries)):
-            fresh = [each for each in query.sources if each not in covered and _routes_bad_records(each)]
+            fresh = [each for each in query.sources if each not in covered and _has_dead_letters(each)]
             if not carries:
-                queries += [_dead_letter_query(source, requested) for source in fresh]
-            elif _lets_pass(query):
+                queries += [_build_dead_letter_query(source, requested) for source in fresh]
+            elif _carries_bad_records(query):
                 queries[number] = replace(query, dead_letters=(*query.dead_letters, *fresh))
             else:
                 continue
@@ -122,8 +132,8 @@ def _with_dead_letters(queries: list[LiveQuery], requested: Mode | None) -> tupl
     return tuple(queries)
 
 
-def _lets_pass(query: LiveQuery) -> bool:
-    """Bad records can pass by what keeps state; past Python functions their bytes would be lost."""
+def _carries_bad_records(query: LiveQuery) -> bool:
+    """Key groups let bad records pass; Python functions would lose their bytes."""
     states = [node for node in query.operators if node.keeps_state]
     if not states or not all(isinstance(node, StatefulOperator) for node in states):
         return False
@@ -132,8 +142,9 @@ def _lets_pass(query: LiveQuery) -> bool:
     return all(sink.topic is not None for sink in query.sinks)
 
 
-def _dead_letter_query(source: Read, requested: Mode | None) -> LiveQuery:
+def _build_dead_letter_query(source: Read, requested: Mode | None) -> LiveQuery:
     mode: Mode = "slice" if requested == "slice" else "micro-batch"
+    why = f"no other query of {source.name} can carry its bad records to the sink"
     return LiveQuery(
         name=source.name,
         operators=(source,),
@@ -141,12 +152,10 @@ def _dead_letter_query(source: Read, requested: Mode | None) -> LiveQuery:
         sinks=(),
         dead_letters=(source,),
         mode=Decision(mode, ("nobody waits for a dead letter",)),
-        split=Decision(
-            "its own query", (f"no other query of {source.name} can carry its bad records to the sink",)
-        ),
+        split=Decision("its own query", (why,)),
     )
 
 
-def _routes_bad_records(node: Operator) -> bool:
-    topic = node.topic
-    return isinstance(node, Read) and topic is not None and topic.on_error == "dead-letter"
+def _has_dead_letters(source: Read) -> bool:
+    topic = source.topic
+    return topic is not None and topic.on_error == "dead-letter"

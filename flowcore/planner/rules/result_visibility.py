@@ -1,10 +1,8 @@
-"""Hand-over: after which bounded stages does a live query start?
+"""After which bounded stages a live query starts.
 
-After all of them, unless ``execution.hand-over`` is ``pipelined`` (FLIP-331's future work): then it starts as
-soon as the results that it joins are committed, while other stages still run. The parts that are handed
-over are whole tables. A part of a table is never read: a record that is joined before its partner is
-there would leave without it, and nothing would correct that. Operators that could work on a part, row by
-row, are in one stage with what they read and get each row as it comes, so nothing is gained for them.
+After all of them, unless ``execution.hand-over`` is ``pipelined`` (FLIP-331's future work): then it starts
+when the results that it joins are committed, while other stages still run. A part of a table is never read: a
+record that is joined before its partner exists would be emitted without it, and nothing would correct that.
 """
 
 from __future__ import annotations
@@ -20,12 +18,12 @@ __all__ = ["set_start"]
 
 def set_start(query: LiveQuery, stages: tuple[BoundedStage, ...], settings: Settings) -> LiveQuery:
     """The query with the stages that it starts after."""
-    after, reasons, change = _after(query, stages, settings)
+    after, reasons, change = _select_stages(query, stages, settings)
     when = f"when {', '.join(after)} {'are' if len(after) > 1 else 'is'} committed" if after else "at once"
     return replace(query, after=after, start=Decision(when, reasons, change))
 
 
-def _after(
+def _select_stages(
     query: LiveQuery, stages: tuple[BoundedStage, ...], settings: Settings
 ) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
     every = tuple(stage.name for stage in stages)

@@ -1,10 +1,9 @@
-"""Stages: which parts of a flow end, and must end before the stream may start?
+"""The bounded stages of a flow: the parts that must end before the live queries that read them start.
 
-Rule (FLIP-331): a live query reads bounded data only as a committed result, so every edge from a
-bounded operator to an unbounded one is blocking. The bounded operators upstream of such an edge, or
-of a bounded sink, run as batch; those that are connected run as one stage, those that are not, apart and side
-by side. Stages may still meet outside of the flow, in a folder or topic that one writes and another
-reads or writes too: then they run one after another, as they were declared.
+Rule (FLIP-331): a live query reads bounded data only as a committed result, so each edge from a bounded
+operator to an unbounded one is blocking. The bounded operators upstream of such an edge, or of a bounded
+sink, run as batch. Connected operators are one stage; the others run side by side, unless one writes a folder
+or topic that another reads or writes too: those run one after another, as they were declared.
 """
 
 from __future__ import annotations
@@ -18,27 +17,33 @@ from flowcore.api.decisions import Decision
 from flowcore.api.operators import Operator, Read, Write, upstream
 from flowcore.planner.model import BoundedStage, Result
 
-__all__ = ["build_bounded_stages", "find_results"]
+__all__ = ["build_bounded_stages"]
 
 
 def build_bounded_stages(operators: tuple[Operator, ...]) -> tuple[BoundedStage, ...]:
     """The bounded stages of a flow, in the order in which their first operator was declared."""
-    results = find_results(operators)
+    results = _find_results(operators)
     sinks = [node for node in operators if isinstance(node, Write) and node.bounded]
     ends: list[Operator] = [*(result.operator for result in results), *sinks]
     stages = []
-    for part in _connected(ends):
+    for part in _connect(ends):
         members = set(part)
         mine = tuple(result for result in results if result.operator in members)
         written = tuple(sink for sink in sinks if sink in members)
         name = "+".join([*(result.name for result in mine), *(sink.name for sink in written)])
-        stages.append(BoundedStage(name, part, mine, written, _why(mine, written)))
+        reasons = [
+            f"the edge {result.name} -> {', '.join(result.consumers)} is blocking: a live query reads "
+            "bounded data only as a committed result"
+            for result in mine
+        ]
+        reasons += [f"{sink.name} is a sink of bounded data" for sink in written]
+        stages.append(BoundedStage(name, part, mine, written, Decision("batch", tuple(reasons))))
     position = {node: index for index, node in enumerate(operators)}
     stages.sort(key=lambda stage: position[stage.operators[0]])
-    return tuple(_started(stage, stages[:number]) for number, stage in enumerate(stages))
+    return tuple(_set_order(stage, stages[:number]) for number, stage in enumerate(stages))
 
 
-def find_results(operators: Iterable[Operator]) -> tuple[Result, ...]:
+def _find_results(operators: Iterable[Operator]) -> tuple[Result, ...]:
     """Every bounded operator that an unbounded one reads, with its readers."""
     readers: dict[Operator, list[str]] = {}
     for node in operators:
@@ -49,7 +54,7 @@ def find_results(operators: Iterable[Operator]) -> tuple[Result, ...]:
     return tuple(Result(operator, tuple(names)) for operator, names in readers.items())
 
 
-def _connected(ends: list[Operator]) -> list[tuple[Operator, ...]]:
+def _connect(ends: list[Operator]) -> list[tuple[Operator, ...]]:
     parts: list[list[Operator]] = []
     for end in ends:
         needed = set(upstream(end))
@@ -59,41 +64,29 @@ def _connected(ends: list[Operator]) -> list[tuple[Operator, ...]]:
     return [tuple(upstream(*part)) for part in parts]
 
 
-def _why(results: tuple[Result, ...], sinks: tuple[Write, ...]) -> Decision:
-    reasons = [
-        f"the edge {result.name} -> {', '.join(result.consumers)} is blocking: a live query reads bounded "
-        "data only as a committed result"
-        for result in results
-    ]
-    reasons += [f"{sink.name} is a sink of bounded data" for sink in sinks]
-    return Decision("batch", tuple(reasons))
-
-
-def _started(stage: BoundedStage, earlier: list[BoundedStage]) -> BoundedStage:
-    met = {other.name: reasons for other in earlier if (reasons := tuple(_meetings(stage, other)))}
+def _set_order(stage: BoundedStage, earlier: list[BoundedStage]) -> BoundedStage:
+    met = {other.name: reasons for other in earlier if (reasons := tuple(_find_conflicts(stage, other)))}
     if not met:
         return stage
     reasons = tuple(dict.fromkeys(reason for each in met.values() for reason in each))
     return replace(stage, after=tuple(met), start=Decision(f"after {', '.join(met)}", reasons))
 
 
-def _meetings(stage: BoundedStage, earlier: BoundedStage) -> Iterator[str]:
-    """What one stage writes and the other reads or writes."""
-    for mine in _ends(stage):
-        for theirs in _ends(earlier):
-            if (isinstance(mine, Write) or isinstance(theirs, Write)) and _meet(mine, theirs):
-                yield f"{mine.name} {_does(mine)} what {theirs.name} {_does(theirs)}"
+def _find_conflicts(stage: BoundedStage, earlier: BoundedStage) -> Iterator[str]:
+    """The places that one stage writes and the other reads or writes."""
+    here: tuple[Read | Write, ...] = (*stage.sources, *stage.sinks)
+    there: tuple[Read | Write, ...] = (*earlier.sources, *earlier.sinks)
+    for mine in here:
+        for theirs in there:
+            if (isinstance(mine, Write) or isinstance(theirs, Write)) and _overlap(mine, theirs):
+                yield f"{mine.name} {_verb(mine)} what {theirs.name} {_verb(theirs)}"
 
 
-def _ends(stage: BoundedStage) -> tuple[Read | Write, ...]:
-    return *stage.sources, *stage.sinks
-
-
-def _does(end: Read | Write) -> str:
+def _verb(end: Read | Write) -> str:
     return "reads" if isinstance(end, Read) else "writes"
 
 
-def _meet(one: Read | Write, other: Read | Write) -> bool:
+def _overlap(one: Read | Write, other: Read | Write) -> bool:
     mine, theirs = (end.source if isinstance(end, Read) else end.sink for end in (one, other))
     if isinstance(mine, KafkaTopic) and isinstance(theirs, KafkaTopic):
         return mine.name == theirs.name  # one broker may have several addresses

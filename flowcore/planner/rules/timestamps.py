@@ -1,11 +1,10 @@
-"""Timestamps: do stream elements carry them (FLIP-330), or only their values?
+"""Whether stream elements carry timestamps (FLIP-330), or only their values.
 
-Tagged elements cost 9 bytes a record. They are needed where something asks for timestamps: a source
-with a watermark strategy, a periodic look for watermarks, or the wish to keep them in any case.
-Latency markers need none: they travel as events and never through the element serializer.
+Tagged elements cost 9 bytes a record. They are needed where something asks for timestamps: a source with a
+watermark strategy, periodic watermarks, or the setting that keeps timestamps in any case. Latency markers
+need none: they travel as events and not through the element serializer.
 
-The answer is given per edge, from the sources upstream of it. A blocking edge has none: what crosses
-it is a table.
+The decision is made per edge, from the sources upstream of it. A blocking edge has none: a table crosses it.
 """
 
 from __future__ import annotations
@@ -25,20 +24,17 @@ from flowcore.watermarks.strategies import PeriodicFunction
 
 __all__ = [
     "brings_watermarks",
-    "dated_sources",
+    "choose_format",
     "decide_edges",
-    "element_format",
-    "undated_sources",
+    "find_timed_sources",
+    "find_untimed_sources",
     "uses_timestamps",
 ]
 
-_TABLE = Decision("value-only", ("rows of a table have no timestamps",))
 
-
-def element_format(
+def choose_format(
     force: bool,
     auto_watermark_interval: timedelta,
-    latency_interval: timedelta,  # noqa: ARG001 - given to be seen not to matter
     strategies: Mapping[str, WatermarkStrategy | None],
     tagged: Collection[str] = (),
 ) -> Decision:
@@ -47,10 +43,9 @@ def element_format(
     Args:
         force: ``pipeline.force-timestamp-support``.
         auto_watermark_interval: ``pipeline.auto-watermark-interval``.
-        latency_interval: ``metrics.latency.interval``; does not matter.
         strategies: The watermark strategy of each source upstream, by its name.
-        tagged: Those of them that read tagged elements: without a strategy of their own they pass the
-            watermarks on that arrive.
+        tagged: The sources that read tagged elements: without a strategy of their own they pass on the
+            watermarks that arrive.
 
     Source: FLIP-330, Support specifying stream records without timestamps.
     """
@@ -59,7 +54,7 @@ def element_format(
         settings.append("pipeline.force-timestamp-support is true")
     if auto_watermark_interval:
         settings.append(f"pipeline.auto-watermark-interval is {show_duration(auto_watermark_interval)}")
-    sources = _asking(strategies, tagged)
+    sources = _find_watermarks(strategies, tagged)
     if sources:
         return Decision("tagged", (*settings, *sources))
     if settings:
@@ -81,7 +76,7 @@ def element_format(
 def uses_timestamps(settings: Settings, strategies: Iterable[WatermarkStrategy | None]) -> bool:
     """Whether a job with these settings, and sources with these strategies, has tagged elements."""
     named = {f"source {number}": strategy for number, strategy in enumerate(strategies, 1)}
-    return _decided(settings, named).value == "tagged"
+    return _choose(settings, named).value == "tagged"
 
 
 def decide_edges(sinks: Iterable[Write], settings: Settings) -> tuple[Edge, ...]:
@@ -92,15 +87,16 @@ def decide_edges(sinks: Iterable[Write], settings: Settings) -> tuple[Edge, ...]
     """
     edges: list[Edge] = []
     for node in upstream(*sinks):
-        if isinstance(node, Read) and (topic := node.topic):
+        topic = node.topic
+        if isinstance(node, Read) and topic:
             edges.append(Edge(topic, node, _declared(topic)))
         edges += [
-            Edge(parent, node, _decided(settings, *_sources(parent)))
+            Edge(parent, node, _choose(settings, *_sources(parent)))
             for parent in node.inputs
             if parent.bounded == node.bounded
         ]
-        if isinstance(node, Write) and (topic := node.topic):
-            edges.append(Edge(node, topic, _written(node, topic, settings)))
+        if isinstance(node, Write) and topic:
+            edges.append(Edge(node, topic, _choose_written(node, topic, settings)))
     return tuple(edges)
 
 
@@ -113,39 +109,34 @@ def brings_watermarks(operators: Iterable[Operator]) -> bool:
     )
 
 
-def dated_sources(operators: Iterable[Operator]) -> frozenset[Read]:
-    """The live sources each of whose records needs a timestamp, or windows among these operators refuse it.
-
-    Windows by the clock and global ones do not, nor does a process function.
-    """
-    windows = [node for node in operators if node.needs_timestamps]
-    return frozenset(node for node in upstream(*windows) if isinstance(node, Read) and not node.bounded)
+def find_timed_sources(operators: Iterable[Operator]) -> frozenset[Read]:
+    """The live sources whose records need a timestamp, since windows by event time read them."""
+    timed = [node for node in operators if node.needs_timestamps]
+    return frozenset(node for node in upstream(*timed) if isinstance(node, Read) and not node.bounded)
 
 
-def undated_sources(query: LiveQuery, plan: PlanData) -> frozenset[Read]:
-    """The sources whose records windows of other queries alone need timestamps of, while bad ones leave here.
+def find_untimed_sources(query: LiveQuery, plan: PlanData) -> frozenset[Read]:
+    """The sources whose records need a timestamp in other queries only, and whose bad records leave here.
 
     Args:
         query: A query of the plan.
         plan: The plan, or a part of it that runs before the rest: edges are those of the whole.
     """
     readers = (edge.receiver for edge in plan.edges if not isinstance(edge.receiver, KafkaTopic))
-    return dated_sources(readers).intersection(query.dead_letters) - dated_sources(query.operators)
+    return find_timed_sources(readers).intersection(query.dead_letters) - find_timed_sources(query.operators)
 
 
-def _decided(
+def _choose(
     settings: Settings, strategies: Mapping[str, WatermarkStrategy | None], tagged: Collection[str] = ()
 ) -> Decision:
-    return element_format(
-        settings.force_timestamp_support,
-        settings.auto_watermark_interval,
-        settings.latency_interval,
-        strategies,
-        tagged,
+    return choose_format(
+        settings.force_timestamp_support, settings.auto_watermark_interval, strategies, tagged
     )
 
 
-def _asking(strategies: Mapping[str, WatermarkStrategy | None], tagged: Collection[str]) -> list[str]:
+def _find_watermarks(
+    strategies: Mapping[str, WatermarkStrategy | None], tagged: Collection[str]
+) -> list[str]:
     reasons = []
     for source, strategy in strategies.items():
         if strategy is not None and strategy.generates:
@@ -170,19 +161,21 @@ def _declared(topic: KafkaTopic) -> Decision:
     return Decision(topic.elements, (f"its topic declares elements={topic.elements!r}",))
 
 
-def _written(sink: Write, topic: KafkaTopic, settings: Settings) -> Decision:
+def _choose_written(sink: Write, topic: KafkaTopic, settings: Settings) -> Decision:
+    if topic.elements != "auto" and sink.bounded:
+        return _declared(topic)
     if sink.bounded:
-        return _TABLE if topic.elements == "auto" else _declared(topic)
+        return Decision("value-only", ("rows of a table have no timestamps",))
     strategies, tagged = _sources(sink)
-    asking = _asking(strategies, tagged)
-    if topic.elements == "value-only" and asking:
+    watermarks = _find_watermarks(strategies, tagged)
+    if topic.elements == "value-only" and watermarks:
         msg = (
-            f"sink {sink.name!r}: topic {topic.name!r} takes values only, and {', '.join(asking)}: a "
+            f"sink {sink.name!r}: topic {topic.name!r} takes values only, and {', '.join(watermarks)}: a "
             "watermark could not be written; pass elements='plain' to leave watermarks behind, 'tagged' to "
             "write them, or set no watermark strategy"
         )
         raise PlanError(msg)
-    decision = _decided(settings, strategies, tagged) if topic.elements == "auto" else _declared(topic)
+    decision = _choose(settings, strategies, tagged) if topic.elements == "auto" else _declared(topic)
     functions = [
         name
         for name, strategy in strategies.items()

@@ -171,7 +171,7 @@ def _alignment(node: Operator) -> Decision | None:
 
 def _flush(node: Operator, runs: BoundedStage | LiveQuery) -> Flush:
     if isinstance(runs, BoundedStage):
-        why = "it is a sink" if isinstance(node, Write) else "its stage puts out once"
+        why = "it is a sink" if isinstance(node, Write) else "its stage emits once"
         return Flush(node, "off", Decision("off", (why,)))
     return next(each for each in runs.flushes if each.operator is node)
 

@@ -129,13 +129,13 @@ def _chain(chain: Chain, runs: BoundedStage | LiveQuery) -> Iterator[str]:
         before = [each.name for each in node.inputs if each in chain.outputs]
         if isinstance(node, StatefulOperator) and before:
             yield (
-                f"  {before[0]} -> {node.name}: not in one call, because records are brought together by key "
-                f"in front of {node.name}"
+                f"  {before[0]} -> {node.name}: not in one call, because records are shuffled by key before "
+                f"{node.name}"
             )
     for sender in chain.operators:
         same = [r.name for r in chain.receivers(sender) if chain.copies[sender, r].value == "reuse"]
         if len(same) > 1:
-            yield f"  {', '.join(same)} are given the same objects, so none of them may change one"
+            yield f"  {', '.join(same)} get the same objects, so none of them may change one"
 
 
 def _details(part: PartDetail) -> Iterator[str]:

@@ -18,7 +18,7 @@ from flowcore.kafka.topics import partition_counts
 from flowcore.planner.model import LiveQuery
 from flowcore.planner.plan import Plan
 from flowcore.planner.rules.latency_markers import can_carry_markers
-from flowcore.planner.rules.timestamps import brings_watermarks, dated_sources, undated_sources
+from flowcore.planner.rules.timestamps import brings_watermarks, find_timed_sources, find_untimed_sources
 from flowcore.settings import Settings
 from flowcore.spark.checkpoint.offset_log import checkpointed_topics
 from flowcore.spark.context import broker_of
@@ -92,8 +92,8 @@ class SideChannels:
             partitions=partitions,
             limits=limits,
             has_key_groups=keeps_key_groups(query),
-            timed_sources=dated_sources(query.operators),
-            untimed_sources=undated_sources(query, plan),
+            timed_sources=find_timed_sources(query.operators),
+            untimed_sources=find_untimed_sources(query, plan),
         )
 
 

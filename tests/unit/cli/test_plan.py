@@ -42,7 +42,7 @@ def test_plan_is_text_unless_asked_otherwise() -> None:
 
     assert text == same
     assert text.startswith("flow shop: 1 stage\n")
-    assert "found -> kept: deep because found may use again what it has put out; to change it" in text
+    assert "found -> kept: deep because found may use its output records again; to change it" in text
     assert "every decision" not in text
 
 

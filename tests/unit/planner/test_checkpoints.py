@@ -42,5 +42,5 @@ def test_nothing_is_flushed_for_a_checkpoint_unless_somebody_asks(flushing: bool
     """Who asks is named."""
     reasons = " ".join(_checkpoint(None, flushing=flushing).reasons)
 
-    assert ("held puts out what it holds before it" in reasons) == flushing
+    assert ("held emits what it holds before it" in reasons) == flushing
     assert ("nothing is flushed before it" in reasons) != flushing

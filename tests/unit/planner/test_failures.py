@@ -39,7 +39,7 @@ def _mapped(stream: Stream) -> Stream:
 
 
 CASES: dict[str, tuple[Callable[[Flow], Stream], str, str]] = {
-    "live": (lambda f: _mapped(_live(f)), "dead letter", "the message goes to bids.dead-letter as it came"),
+    "live": (lambda f: _mapped(_live(f)), "dead letter", "the message goes to bids.dead-letter unchanged"),
     "source-that-stops": (
         lambda f: _mapped(_live(f, on_error="fail")), "stops the query", "bids says on_error",
     ),
@@ -48,14 +48,14 @@ CASES: dict[str, tuple[Callable[[Flow], Stream], str, str]] = {
     ),
     "behind-batches": (
         lambda f: _mapped(_live(f).map_batches(_same, schema=SALE, name="batched")),
-        "stops the query", "batched is given batches",
+        "stops the query", "batched gets batches",
     ),
     "before-state": (
         lambda f: _mapped(_live(f)).aggregate(by="shop", n="count(*)", name="counted"),
         "stops the query", "counted keeps state",
     ),
     "process": (
-        lambda f: _processed(_live(f)), "dead letter", "given goes to bids.dead-letter, and what the call",
+        lambda f: _processed(_live(f)), "dead letter", "input goes to bids.dead-letter, and what the call",
     ),
     "process-of-two": (
         lambda f: _processed(_live(f).union(_live(f, "asks", "fail"))),

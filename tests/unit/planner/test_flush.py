@@ -177,34 +177,34 @@ REFUSED: dict[str, tuple[Callable[[Stream], Stream], str]] = {
     "batches-without-key": (
         lambda sales: sales.map_batches(Latest(), schema=SALE, name="held"), "no key says which",
     ),
-    "select": (lambda sales: sales.select("shop", name="held"), "what it reads is held back"),
+    "select": (lambda sales: sales.select("shop", name="held"), "its input is buffered instead"),
     "declared-select": (
-        lambda sales: sales.select("shop", name="held", attributes=DECLARED), "what it reads is held back",
+        lambda sales: sales.select("shop", name="held", attributes=DECLARED), "its input is buffered instead",
     ),
-    "with-columns": (lambda sales: sales.with_columns(n="1", name="held"), "what it reads is held back"),
-    "where": (lambda sales: sales.where("price > 1", name="held"), "what it reads is held back"),
-    "union": (lambda sales: sales.union(sales, name="held"), "what it reads is held back"),
+    "with-columns": (lambda sales: sales.with_columns(n="1", name="held"), "its input is buffered instead"),
+    "where": (lambda sales: sales.where("price > 1", name="held"), "its input is buffered instead"),
+    "union": (lambda sales: sales.union(sales, name="held"), "its input is buffered instead"),
     "apply": (
-        lambda sales: sales.apply(same, name="held", attributes=DECLARED), "what it reads is held back",
+        lambda sales: sales.apply(same, name="held", attributes=DECLARED), "its input is buffered instead",
     ),
     "join": (
         lambda sales: sales.join(
             sales.graph.read("shops", Parquet("shops", schema="shop STRING")), on="shop", name="held"
         ),
-        "what it reads is held back",
+        "its input is buffered instead",
     ),
     "select-behind-an-aggregate": (
         lambda sales: sales.aggregate(by="shop", x="max(price)").select("shop", name="held"), "what it reads",
     ),
     "before-an-aggregate": (
         lambda sales: sales.map(Latest(), schema=SALE, key="shop", name="held").aggregate(x="max(price)"),
-        "a buffer would be state, and aggregate_1 behind it keeps some",
+        "a buffer would be state, and aggregate_1 downstream keeps some",
     ),
     "several-of-a-key": (
         lambda sales: sales.aggregate(by="shop", x="max(price)").flat_map(
             Latest(), schema="shop STRING", key="shop", name="held"
         ),
-        "a buffer would be state, and aggregate_1 in front of it keeps some",
+        "a buffer would be state, and aggregate_1 upstream keeps some",
     ),
     "another-key": (
         lambda sales: sales.aggregate(by="shop", x="max(price)").map(

@@ -44,7 +44,7 @@ from tests.unit.planner.planned_flush import (
             lambda sales: sales.map(Latest(), schema=SALE, key="shop", flush=MINUTE).aggregate(
                 x="max(price)"
             ),
-            "a buffer would be state, and aggregate_1 behind it keeps some",
+            "a buffer would be state, and aggregate_1 downstream keeps some",
         ),
     ],
     ids=["window", "process", "map", "flat-map", "before-state"],
@@ -155,7 +155,7 @@ def test_interval_takes_an_aggregate_out_of_real_time() -> None:
 
     assert query.mode.value == "micro-batch"
     (why,) = query.mode.reasons
-    assert why.startswith("held is to leave once in an interval (execution.flush.max-interval is 1 min)")
+    assert why.startswith("held has a flush interval (execution.flush.max-interval is 1 min)")
     assert "or ask for --mode realtime" in query.mode.change[0]
     assert query.batch_interval_ms == 60_000
 
@@ -165,8 +165,8 @@ def test_interval_gives_way_to_real_time_that_was_asked_for_unless_it_is_the_ope
     flush = flush_of(lambda sales: sales.aggregate(by="shop", x="max(price)", name="held"), mode="realtime")
 
     assert (flush.way, flush.config) == ("off", None)
-    assert flush.decision.reasons == ("real-time mode was asked for, and puts out each change at once",)
-    with pytest.raises(PlanError, match="'realtime' is not possible: held is to leave once in an interval"):
+    assert flush.decision.reasons == ("real-time mode was asked for, and emits each change at once",)
+    with pytest.raises(PlanError, match="'realtime' is not possible: held has a flush interval"):
         query_of(
             lambda sales: sales.aggregate(by="shop", x="max(price)", name="held", flush=MINUTE), "realtime"
         )
@@ -287,4 +287,4 @@ def test_bounded_stage_holds_nothing_back() -> None:
 
     (part,) = plan.to_dict()["parts"]
     assert {each["flush"]["value"] for each in part["operators"]} == {"off"}
-    assert part["operators"][1]["flush"]["because"] == ["its stage puts out once"]
+    assert part["operators"][1]["flush"]["because"] == ["its stage emits once"]

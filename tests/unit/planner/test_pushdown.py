@@ -83,11 +83,11 @@ def test_filter_goes_before_functions(case: str) -> None:
 STAYING: dict[str, tuple[Declare, str, str, str]] = {
     "not-passed": (
         lambda s: s.map(_same, schema=ROW, passes=["a"], name="f").where("a > b", name="w"),
-        "f w", "f does not say that it hands b on unchanged", r"passes=\['b'\] on f",
+        "f w", "f does not say that it passes b on unchanged", r"passes=\['b'\] on f",
     ),
     "between-two-functions": (
         lambda s: s.map(_same, schema=ROW, name="f").filter(_same, name="g").where("a > 1", name="w"),
-        "f g w", "f does not say that it hands a on", r"passes=\['a'\] on f",
+        "f g w", "f does not say that it passes a on", r"passes=\['a'\] on f",
     ),
     "state": (
         lambda s: s.filter(_Rich(), name="f").where("a > 1", name="w"),

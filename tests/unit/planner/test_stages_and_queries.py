@@ -138,7 +138,7 @@ def test_queries_refuse_two_states_in_a_row() -> None:
     best = _live(flow).aggregate(by=["shop", "price"], n="count(*)", name="first")
     best.aggregate(by="shop", n="sum(n)", name="second").write("out", KafkaTopic("out"))
 
-    with pytest.raises(PlanError, match="sink 'out' is behind the operators 'first' and 'second'"):
+    with pytest.raises(PlanError, match="sink 'out' is downstream of the operators 'first' and 'second'"):
         plan_flow(flow)
 
 

@@ -25,7 +25,12 @@ from flowcore.errors import PlanError
 from flowcore.planner import plan_flow
 from flowcore.planner.model import LiveStage
 from flowcore.planner.plan import Plan
-from flowcore.planner.rules.timestamps import dated_sources, element_format, undated_sources, uses_timestamps
+from flowcore.planner.rules.timestamps import (
+    choose_format,
+    find_timed_sources,
+    find_untimed_sources,
+    uses_timestamps,
+)
 from flowcore.planner.views.text import render_text
 from flowcore.settings import Settings
 from flowcore.watermarks import WatermarkStrategy
@@ -95,7 +100,7 @@ def test_gate_names_everything_that_asks_for_timestamps(
     *rest, strategy = given
     _, settings = _case(*given)
     for same in (strategy,) if strategy else (None, no_watermarks()):
-        decision = element_format(*rest, {"bids": same})  # type: ignore[arg-type]
+        decision = choose_format(*rest[:2], {"bids": same})  # type: ignore[arg-type]
         assert (decision.value, decision.reasons) == GATE[given]
         assert uses_timestamps(settings, [None, same]) == (decision.value == "tagged")
 
@@ -107,14 +112,14 @@ def test_gate_names_everything_that_asks_for_timestamps(
 
 def test_gate_names_the_interval_as_it_was_set() -> None:
     """So that it can be found."""
-    decision = element_format(False, timedelta(seconds=90), ZERO, {})
+    decision = choose_format(False, timedelta(seconds=90), {})
 
     assert decision.reasons[0] == "pipeline.auto-watermark-interval is 90 s"
 
 
 def test_gate_names_every_source_that_sets_watermarks() -> None:
     """Each would have to be changed."""
-    decision = element_format(False, ZERO, ZERO, {"a": monotonous(), "b": None, "c": FOUR_SECONDS})
+    decision = choose_format(False, ZERO, {"a": monotonous(), "b": None, "c": FOUR_SECONDS})
 
     assert decision.reasons == (
         "a sets watermarks (monotonous)",
@@ -278,7 +283,7 @@ def test_windows_that_end_by_event_time_need_that_of_every_live_source(
     plan = plan_flow(flow)
 
     assert plan.live is not None
-    assert {node.name for node in dated_sources(plan.live.queries[0].operators)} == dated
+    assert {node.name for node in find_timed_sources(plan.live.queries[0].operators)} == dated
 
 
 def test_a_part_of_a_plan_knows_which_records_windows_of_the_rest_need_timestamps_of() -> None:
@@ -291,7 +296,9 @@ def test_a_part_of_a_plan_knows_which_records_windows_of_the_rest_need_timestamp
     plan = plan_flow(flow)
     assert plan.live is not None
     found = {
-        query.name: {node.name for node in undated_sources(query, replace(plan, live=LiveStage((query,))))}
+        query.name: {
+            node.name for node in find_untimed_sources(query, replace(plan, live=LiveStage((query,))))
+        }
         for query in plan.live.queries
     }
 

@@ -231,7 +231,7 @@ def test_sinks_behind_one_window_share_a_query_and_two_windows_in_a_row_are_refu
 
     assert plan.live is not None
     assert [[sink.name for sink in query.sinks] for query in plan.live.queries] == [["results", "late"]]
-    with pytest.raises(PlanError, match="behind the operators 'first' and 'second', each with state"):
+    with pytest.raises(PlanError, match="downstream of the operators 'first' and 'second', each with state"):
         plan_flow(flow)
 
 

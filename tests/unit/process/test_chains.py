@@ -80,9 +80,7 @@ def test_what_follows_a_process_is_in_its_chain() -> None:
         "python chain process > {one > two, three}: one call of a worker, that of process's key groups"
         in text
     )
-    assert (
-        "before -> process: not in one call, because records are brought together by key in front of" in text
-    )
+    assert "before -> process: not in one call, because records are shuffled by key before" in text
 
 
 @pytest.mark.parametrize(
@@ -142,7 +140,7 @@ def test_what_fails_behind_a_process_is_a_dead_letter() -> None:
     assert {name: each.value for name, each in found.items()} == {
         "process": "dead letter", "one": "dead letter", "two": "stops the query", "three": "stops the query",
     }  # fmt: skip
-    assert found["one"].reasons == ("what process had put out for it goes to bids.dead-letter",)
+    assert found["one"].reasons == ("what process had emitted for it goes to bids.dead-letter",)
 
     native = _processed().select("a", "b", name="native").map(_same, schema=ROW, name="one")
     (query,) = (query for query in _live(_plan(native)) if query.chains)
