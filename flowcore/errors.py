@@ -1,4 +1,4 @@
-"""Every exception flowcore raises on purpose.
+"""Every exception that flowcore raises on purpose.
 
 FlowcoreError
 +-- ConfigurationError (also ValueError)   the program as written cannot work
@@ -8,22 +8,24 @@ FlowcoreError
 |   +-- ElementError                       a stream element whose values are out of range
 |   +-- FormatError                        a value format that is unknown, or does not fit its schema
 |   +-- InvalidWindowError                 windows, triggers or evictors that cannot work
-+-- InstallationError                      something this machine needs is missing
++-- InstallationError                      something that flowcore needs is missing on this machine
 +-- ResultError                            a bounded result is missing, half-written or changed
 +-- BrokerError                            Kafka cannot be started or reached
 +-- SerializationError                     bytes or a value that a serializer refuses
 |   +-- OnlyRecordsError                   anything but a record, handed to a value-only serializer
-+-- NoTimestampError                       a timestamp is asked of a record that cannot have one
-+-- StateError                             kept state that this operator cannot go on from
++-- NoTimestampError                       the timestamp of a record that has none was read
++-- StateError                             state that this operator cannot restore
 +-- RunError                               a stage or a live query failed while it ran
-    +-- FunctionError                      a user's function raised, or emitted what it may not
-    +-- ObjectReuseError                   a user's function broke what it promised of its records
+    +-- FunctionError                      a user's function raised, or emitted a wrong record
+    +-- ObjectReuseError                   a user's function broke its promise about records
 
 A message names the values as given, what is wrong with them, what would happen, and what to do
-instead. It is one string, so that it survives the way through Spark and through pickling.
+instead. It is one string, so that it survives Spark and pickling.
 """
 
 from __future__ import annotations
+
+from typing import Self
 
 __all__ = [
     "BrokerError",
@@ -72,7 +74,7 @@ class ElementError(ConfigurationError):
 
 
 class FormatError(ConfigurationError):
-    """A value format that is unknown, cannot hold its schema, or is not the one that was written with."""
+    """A value format that is unknown, cannot hold its schema, or differs from the one of the writer."""
 
 
 class InvalidWindowError(ConfigurationError):
@@ -80,11 +82,11 @@ class InvalidWindowError(ConfigurationError):
 
 
 class InstallationError(FlowcoreError):
-    """Something flowcore needs is not on this machine; the message holds the command that mends it."""
+    """Something that flowcore needs is missing on this machine; the message has the command to install it."""
 
 
 class ResultError(FlowcoreError):
-    """A bounded result that is missing, half-written, or no longer what its manifest says."""
+    """A bounded result that is missing, half-written, or different from its manifest."""
 
 
 class BrokerError(FlowcoreError):
@@ -92,7 +94,18 @@ class BrokerError(FlowcoreError):
 
 
 class SerializationError(FlowcoreError):
-    """Bytes or a value that a serializer refuses; the message names coordinates where they are known."""
+    """Bytes or a value that a serializer refuses; the message names coordinates if they are known."""
+
+    @classmethod
+    def at(cls, where: str, what: str, advice: str) -> Self:
+        """The error of bytes that cannot be read.
+
+        Args:
+            where: Coordinates such as ``clicks[3]@812``, or what the bytes are.
+            what: What is wrong with the bytes.
+            advice: What would have happened, or what to do.
+        """
+        return cls(f"{where} {what}: {advice}")
 
 
 class OnlyRecordsError(SerializationError):
@@ -100,11 +113,11 @@ class OnlyRecordsError(SerializationError):
 
 
 class NoTimestampError(FlowcoreError):
-    """The timestamp was asked of a record that was read without one."""
+    """The timestamp of a record that was read without one."""
 
 
 class StateError(FlowcoreError):
-    """Kept state of another version or of another operator; going on from it would be wrong."""
+    """State of another version or of another operator, which cannot be restored."""
 
 
 class RunError(FlowcoreError):
@@ -115,8 +128,8 @@ class FunctionError(RunError):
     """A user's function that raised, or emitted no record of its schema; the message names the operator.
 
     Attributes:
-        operator: The operator's name, where it is known.
-        number: Which record of the batch it was, in the worker that raised it; None where nobody can tell.
+        operator: The operator's name, if it is known.
+        number: Index of the record in its batch, in the worker that raised; None if it is not known.
     """
 
     operator: str | None = None

@@ -117,8 +117,8 @@ def check_written(topic: Formatted, columns: Sequence[str], sink: str, key: Sequ
 def _option_columns(topic: Formatted) -> dict[str, Column]:
     """The columns of the schema or message in a topic's options; empty if there is none."""
     from flowcore.serializers import formats  # noqa: PLC0415 - heavy; JSON does not need it
-    from flowcore.serializers.formats.avro_types import avro_columns  # noqa: PLC0415
-    from flowcore.serializers.formats.protobuf_rows import protobuf_types  # noqa: PLC0415
+    from flowcore.serializers.formats.avro_schemas import avro_columns  # noqa: PLC0415
+    from flowcore.serializers.formats.protobuf import protobuf_types  # noqa: PLC0415
 
     match format_of(topic):
         case formats.AvroFormat(schema=schema) | formats.ConfluentAvroFormat(schema=schema):

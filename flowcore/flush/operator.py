@@ -22,7 +22,7 @@ from flowcore.flush.config import BufferOutput
 from flowcore.flush.latest import LatestRecords
 from flowcore.keyed.operator import StepOutputs
 from flowcore.keyed.output_columns import RESULTS
-from flowcore.serializers.formats.raw import RawFormat
+from flowcore.serializers.formats import RawFormat
 from flowcore.serializers.tagged import TaggedSerializer
 
 __all__ = ["ELEMENTS", "BufferGroup", "FlushBuffers"]

@@ -14,7 +14,7 @@ from confluent_kafka import KafkaException, Producer
 
 from flowcore.api.connectors import KafkaTopic
 from flowcore.kafka.security import client_login
-from flowcore.serializers.formats.raw import RawFormat
+from flowcore.serializers.formats import RawFormat
 from flowcore.serializers.tagged import TaggedSerializer
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from flowcore.elements import LatencyMarker, RecordAttributes, StreamElement
 from flowcore.serializers.events import LatencyMarkerEventSerializer
-from flowcore.serializers.formats.raw import RawFormat
+from flowcore.serializers.formats import RawFormat
 from flowcore.serializers.tagged import TaggedSerializer
 
 __all__ = ["PACKED", "Channel", "Packed", "PackedKind", "sort_packed"]

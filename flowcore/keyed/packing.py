@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from flowcore.elements import RecordAttributes
 from flowcore.keyed.columns import concat_batches
 from flowcore.keyed.packed import PACKED, Channel, Packed
-from flowcore.serializers.formats.raw import RawFormat
+from flowcore.serializers.formats import RawFormat
 from flowcore.serializers.tagged import TaggedSerializer
 
 __all__ = ["InputColumns", "Packing"]

@@ -1,11 +1,11 @@
-"""Serializers: how does a stream element become bytes, and come back?
+"""Serializers of stream elements.
 
-- `tagged.TaggedSerializer`: any element; a tag in front of each, and a record's timestamp;
-- `value_only.ValueOnlySerializer`: records only, and only their values;
-- `events.LatencyMarkerEventSerializer`: latency markers, beside the records instead of among them;
-- `formats`: what a record's value looks like in bytes.
+- `tagged.TaggedSerializer`: any element: a tag, then the element, a record with its timestamp;
+- `value_only.ValueOnlySerializer`: records only, without timestamp;
+- `events.LatencyMarkerEventSerializer`: latency markers in a topic of their own;
+- `formats`: formats of a record's value.
 
-Nothing here knows Spark or Kafka, and nothing here unpickles.
+Independent of Spark and Kafka; nothing is unpickled.
 """
 
 from flowcore.serializers.events import LatencyMarkerEventSerializer

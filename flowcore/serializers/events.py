@@ -1,24 +1,35 @@
-"""Runtime events: how does a latency marker travel where records may carry nothing but their values?
+"""Latency markers as bytes: among tagged elements, and as runtime events in a companion topic.
 
-On Kafka an event is a message of the companion topic, never part of a record. Its bytes:
+The bytes of a marker, integers big-endian and signed: marked_ms (8), subtask (4), length of operator_id
+(1, unsigned), its UTF-8.
 
-version (1) = 1, kind (1) = 1 for a latency marker, then the marker as in `flowcore.serializers.marker`.
-
-An event has at most 270 bytes, whatever its own length field says.
+An event is a message of the companion topic, never part of a record, so that value-only streams can have
+latency markers too: version (1) = 1, kind (1) = 1 for a latency marker, then the marker; at most 270 bytes.
 """
 
 from __future__ import annotations
 
-from flowcore.elements import LatencyMarkerEvent
-from flowcore.serializers.marker import MAX_MARKER_BYTES, pack_marker, unpack_marker
-from flowcore.serializers.refusal import refusal
+from struct import Struct
 
-__all__ = ["EVENT_VERSION", "LATENCY_MARKER_EVENT", "MAX_EVENT_BYTES", "LatencyMarkerEventSerializer"]
+from flowcore.elements import MAX_OPERATOR_ID_BYTES, LatencyMarker, LatencyMarkerEvent
+from flowcore.errors import SerializationError
+
+__all__ = [
+    "EVENT_VERSION",
+    "LATENCY_MARKER_EVENT",
+    "MAX_EVENT_BYTES",
+    "LatencyMarkerEventSerializer",
+    "pack_marker",
+    "unpack_marker",
+]
 
 EVENT_VERSION = 1
 LATENCY_MARKER_EVENT = 1
 _HEAD = bytes((EVENT_VERSION, LATENCY_MARKER_EVENT))
-MAX_EVENT_BYTES = len(_HEAD) + MAX_MARKER_BYTES
+_MARKER_HEAD = Struct(">qiB")
+MAX_EVENT_BYTES = len(_HEAD) + _MARKER_HEAD.size + MAX_OPERATOR_ID_BYTES
+_CUT = "a latency marker was cut or changed, or this is not a marker; it is not counted"
+_NEWER = "it was written by a newer flowcore or by another program; update this one"
 
 
 class LatencyMarkerEventSerializer:
@@ -38,26 +49,55 @@ class LatencyMarkerEventSerializer:
         """One event from all of these bytes.
 
         Args:
-            data: What `encode` made.
+            data: The result of `encode`.
             where: Coordinates for the error message, such as ``bids.events[0]@12``.
 
         Raises:
-            SerializationError: An unknown version or kind of event, bytes missing or left over, or a
-                value out of range.
+            SerializationError: The version or kind is unknown, bytes are missing or left over, or a value is
+                out of range.
         """
         where = where or "an event"
         if not len(_HEAD) <= len(data) <= MAX_EVENT_BYTES:
             what = f"has {len(data)} bytes, an event has {len(_HEAD)} to {MAX_EVENT_BYTES}"
-            raise refusal(where, what, "it was cut, or written by another program; it is not counted")
+            advice = "it was cut, or written by another program; it is not counted"
+            raise SerializationError.at(where, what, advice)
         version, kind = data[:2]
         if version != EVENT_VERSION:
             what = f"has version {version}, this flowcore reads version {EVENT_VERSION}"
-            raise refusal(
-                where, what, "it was written by a newer flowcore or by another program; update this one"
-            )
+            raise SerializationError.at(where, what, _NEWER)
         if kind != LATENCY_MARKER_EVENT:
-            what = f"is an event of kind {kind}, this flowcore knows kind {LATENCY_MARKER_EVENT}"
-            raise refusal(
-                where, what, "it was written by a newer flowcore or by another program; update this one"
-            )
+            what = f"is an event of kind {kind}, this flowcore reads kind {LATENCY_MARKER_EVENT}"
+            raise SerializationError.at(where, what, _NEWER)
         return LatencyMarkerEvent(*unpack_marker(data[len(_HEAD) :], where))
+
+
+def pack_marker(marker: LatencyMarker | LatencyMarkerEvent) -> bytes:
+    """The bytes of a marker."""
+    operator_id = marker.operator_id.encode()
+    return _MARKER_HEAD.pack(marker.marked_ms, marker.subtask, len(operator_id)) + operator_id
+
+
+def unpack_marker(data: bytes, where: str) -> tuple[int, str, int]:
+    """Marked time, operator id and subtask from all of these bytes.
+
+    Raises:
+        SerializationError: Bytes are missing or left over, or a value is out of range.
+    """
+    if len(data) < _MARKER_HEAD.size:
+        raise SerializationError.at(
+            where, f"has {len(data)} bytes of a latency marker, which needs {_MARKER_HEAD.size + 1}", _CUT
+        )
+    marked_ms, subtask, size = _MARKER_HEAD.unpack_from(data)
+    if len(data) - _MARKER_HEAD.size != size or not size:
+        what = f"has {len(data) - _MARKER_HEAD.size} bytes of operator id where its length says {size}"
+        raise SerializationError.at(where, what if size else "has a latency marker without operator id", _CUT)
+    if subtask < 0:
+        raise SerializationError.at(
+            where, f"has subtask {subtask} in a latency marker, which counts from 0", _CUT
+        )
+    try:
+        return marked_ms, str(data[_MARKER_HEAD.size :], "utf-8"), subtask
+    except UnicodeDecodeError as error:
+        raise SerializationError.at(
+            where, f"has an operator id that is not UTF-8 ({error.reason})", _CUT
+        ) from error

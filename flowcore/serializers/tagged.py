@@ -1,7 +1,7 @@
-"""The tagged form: which element is it, when did it happen, and what is its value?
+"""The tagged form of a stream element: one tag byte, then the content of the table below.
 
-One tag byte, then what the table says; integers are big-endian and signed. There is no length in front
-of a value: an element is a whole message, and its value ends where it ends.
+Integers are big-endian and signed. A value has no length: an element is a whole message, and its value ends
+with the message.
 
 =====  ==================  ==========================================================================
 tag    element             what follows
@@ -15,7 +15,7 @@ tag    element             what follows
 6      end of input
 =====  ==================  ==========================================================================
 
-So a record costs one byte more than its value, or nine.
+A record takes one byte more than its value, or nine with a timestamp.
 """
 
 from __future__ import annotations
@@ -35,9 +35,8 @@ from flowcore.elements import (
     WatermarkStatus,
 )
 from flowcore.errors import SerializationError
+from flowcore.serializers.events import pack_marker, unpack_marker
 from flowcore.serializers.formats.value_format import ValueFormat
-from flowcore.serializers.marker import pack_marker, unpack_marker
-from flowcore.serializers.refusal import excerpt, refusal
 
 __all__ = ["TIMESTAMP_BYTES", "Tag", "TaggedSerializer"]
 
@@ -45,10 +44,11 @@ V = TypeVar("V")
 
 _TIME = Struct(">bq")
 TIMESTAMP_BYTES = 8
+_SHOWN_BYTES = 24
 
 
 class Tag(IntEnum):
-    """The first byte of a tagged element; the table above tells what follows."""
+    """The first byte of a tagged element."""
 
     RECORD_WITH_TIMESTAMP = 0
     RECORD = 1
@@ -64,10 +64,10 @@ class TaggedSerializer(Generic[V]):
     """Any stream element to bytes and back.
 
     Args:
-        value_format: How a record's value is written.
-        operator: Whose elements these are, for error messages.
+        value_format: The format of a record's value.
+        operator: Name of the operator, for error messages.
 
-    >>> from flowcore.serializers.formats.raw import RawFormat
+    >>> from flowcore.serializers.formats import RawFormat
     >>> TaggedSerializer(RawFormat(), "clicks").encode(Watermark(258)).hex(" ")
     '02 00 00 00 00 00 00 01 02'
     """
@@ -101,16 +101,17 @@ class TaggedSerializer(Generic[V]):
         """One element from all of these bytes.
 
         Args:
-            data: What `encode` made.
+            data: The result of `encode`.
             where: Coordinates for the error message, such as ``clicks[3]@812``.
 
         Raises:
-            SerializationError: An unknown tag, bytes missing or left over, or a value that its format
-                refuses.
+            SerializationError: The tag is unknown, bytes are missing or left over, or the value format
+            refuses
+                the value.
         """
         where = where or f"an element of operator {self.operator!r}"
         if not data:
-            raise refusal(where, "has 0 bytes, a tagged element needs at least 1", _OTHER_MODE)
+            raise SerializationError.at(where, "has 0 bytes, a tagged element needs at least 1", _HINT)
         match data[0]:
             case Tag.RECORD_WITH_TIMESTAMP:
                 timestamp_ms = _time(data, where, exact=False)
@@ -128,10 +129,11 @@ class TaggedSerializer(Generic[V]):
             case Tag.END_OF_INPUT if len(data) == 1:
                 return EndOfInput()
             case Tag.END_OF_INPUT:
-                raise refusal(where, f"has {len(data)} bytes, the end of input has 1", _OTHER_MODE)
+                raise SerializationError.at(where, f"has {len(data)} bytes, the end of input has 1", _HINT)
             case unknown:
-                what = f"begins with tag {unknown}, the tags are 0 to {max(Tag)} ({excerpt(data)})"
-                raise refusal(where, what, _OTHER_MODE)
+                shown = data[:_SHOWN_BYTES].hex(" ") + (" …" if len(data) > _SHOWN_BYTES else "")
+                what = f"begins with tag {unknown}, the tags are 0 to {max(Tag)} ({shown})"
+                raise SerializationError.at(where, what, _HINT)
 
     def _record(self, record: Record[V]) -> bytes:
         try:
@@ -151,7 +153,7 @@ class TaggedSerializer(Generic[V]):
             raise SerializationError(msg) from error
 
 
-_OTHER_MODE = (
+_HINT = (
     "it was cut, or written by a flow without timestamps or by another program; read a topic of "
     'plain values with elements="plain"'
 )
@@ -161,14 +163,16 @@ def _time(data: bytes, where: str, *, exact: bool) -> int:
     if len(data) < _TIME.size or (exact and len(data) > _TIME.size):
         name = Tag(data[0]).name.lower().replace("_", " ")
         least = "" if exact else "at least "
-        raise refusal(where, f"has {len(data)} bytes, a tagged {name} has {least}{_TIME.size}", _OTHER_MODE)
+        raise SerializationError.at(
+            where, f"has {len(data)} bytes, a tagged {name} has {least}{_TIME.size}", _HINT
+        )
     return int(_TIME.unpack_from(data)[1])
 
 
 def _flag(data: bytes, where: str) -> bool:
     name = Tag(data[0]).name.lower().replace("_", " ")
     if len(data) != 2:  # noqa: PLR2004 - tag and flag
-        raise refusal(where, f"has {len(data)} bytes, a tagged {name} has 2", _OTHER_MODE)
+        raise SerializationError.at(where, f"has {len(data)} bytes, a tagged {name} has 2", _HINT)
     if data[1] > 1:
-        raise refusal(where, f"holds {data[1]} where a {name} has 0 or 1", _OTHER_MODE)
+        raise SerializationError.at(where, f"holds {data[1]} where a {name} has 0 or 1", _HINT)
     return bool(data[1])

@@ -1,7 +1,7 @@
-"""The value-only form: a record is exactly its value's bytes.
+"""The value-only form of a record: exactly the bytes of its value.
 
-It serves flows in which nobody asks for event time. So there is no room for anything but records, and
-a record that was read has no timestamp: not a missing one, but one that nobody may ask for.
+It is for flows that do not use event time. Only records have this form, and reading the timestamp of a record
+that was read value-only is an error.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ V = TypeVar("V")
 
 
 class ValueOnlyRecord(Record[V]):
-    """A record that was read without its timestamp; asking for it is an error.
+    """A record that was read without its timestamp; reading the timestamp is an error.
 
-    It is a `Record` to ``match`` and to `isinstance`. A ``Record`` made by hand without a timestamp is
-    another thing: it answers None.
+    It is a `Record` to ``match`` and to `isinstance`. The timestamp of a `Record` that was created without
+    one is None instead.
     """
 
     __slots__ = ("operator",)
     operator: str
 
     def __init__(self, value: V, operator: str) -> None:
-        # The record is frozen, and has no timestamp that its own constructor could set.
+        # Record is frozen, and its constructor would set a timestamp.
         object.__setattr__(self, "value", value)
         object.__setattr__(self, "operator", operator)
 
@@ -38,7 +38,7 @@ class ValueOnlyRecord(Record[V]):
     def timestamp_ms(self) -> NoReturn:
         """Raises NoTimestampError."""
         msg = (
-            f"operator {self.operator!r} asks for the timestamp of a record that was read value-only: it was "
+            f"operator {self.operator!r} reads the timestamp of a record that was read value-only: it was "
             "not sent, because nothing in this flow needs timestamps; set a watermark strategy on the source"
         )
         raise NoTimestampError(msg)
@@ -61,10 +61,10 @@ class ValueOnlySerializer(Generic[V]):
     """Records to exactly their values' bytes and back.
 
     Args:
-        value_format: How a record's value is written.
-        operator: Whose records these are, for error messages.
+        value_format: The format of a record's value.
+        operator: Name of the operator, for error messages.
 
-    >>> from flowcore.serializers.formats.raw import RawFormat
+    >>> from flowcore.serializers.formats import RawFormat
     >>> ValueOnlySerializer(RawFormat(), "clicks").encode(Record(b"x", timestamp_ms=7))
     b'x'
     """
@@ -96,7 +96,7 @@ class ValueOnlySerializer(Generic[V]):
         """The record whose value these bytes are.
 
         Args:
-            data: What `encode` made.
+            data: The result of `encode`.
             where: Coordinates for the error message, such as ``clicks[3]@812``.
 
         Raises:

@@ -18,7 +18,7 @@ from typing import Any, Final
 from flowcore.api.schema import Schema
 from flowcore.errors import SerializationError
 from flowcore.serializers import LatencyMarkerEventSerializer, Tag, TaggedSerializer
-from flowcore.serializers.formats.raw import RawFormat
+from flowcore.serializers.formats import RawFormat
 from flowcore.serializers.tagged import TIMESTAMP_BYTES
 
 __all__ = ["FAULTS", "Fuzzer", "is_marker_event", "is_tagged", "is_value"]

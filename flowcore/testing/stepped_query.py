@@ -28,7 +28,7 @@ from flowcore.keyed.packing import InputColumns, Packing
 from flowcore.keyed.runtime import Runtime
 from flowcore.keyed.watermark_progress import WatermarkSource
 from flowcore.serializers.events import LatencyMarkerEventSerializer
-from flowcore.serializers.formats.raw import RawFormat
+from flowcore.serializers.formats import RawFormat
 from flowcore.serializers.tagged import TaggedSerializer
 from flowcore.spark.operators.key_groups import COUNTER_ROWS, MARKER_ROWS, by_key_group
 from flowcore.spark.operators.processor import COUNTERS, MARKERS

@@ -13,7 +13,7 @@ from flowcore.kafka import elements
 from flowcore.kafka.elements import ElementWriter
 from flowcore.kafka.topics import ensure_topics, grow_topic
 from flowcore.serializers import TaggedSerializer
-from flowcore.serializers.formats.raw import RawFormat
+from flowcore.serializers.formats import RawFormat
 
 pytestmark = pytest.mark.kafka
 

@@ -24,8 +24,8 @@ from flowcore.api.operators import Read
 from flowcore.api.value_formats import format_of, value_schema
 from flowcore.errors import PlanError, SerializationError
 from flowcore.serializers.formats import JsonFormat, ProtobufFormat, build_format, registry
-from flowcore.serializers.formats.avro import avro_schema
-from flowcore.serializers.formats.protobuf_rows import message_of, row_of_message
+from flowcore.serializers.formats.avro_schemas import avro_schema
+from flowcore.serializers.formats.protobuf import message_of, row_of_message
 from flowcore.settings import Settings
 from flowcore.spark.frame.sql import quote
 from flowcore.spark.run.session import live_session

@@ -1,14 +1,13 @@
-"""Avro: a value as one Avro datum, bare or behind a schema registry's header.
+"""Avro: a value as one Avro datum, bare or with a schema registry's header.
 
-The header is that of Confluent's registry: a zero byte, then the schema's number in 4 bytes, big-endian.
-Which number is whose is told by hand: nothing here calls a registry.
+The header is that of Confluent's registry: a zero byte, then the schema id in 4 bytes, big-endian. Schemas
+of ids are passed as options: nothing here calls a registry.
 """
 
 from __future__ import annotations
 
 import io
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -18,61 +17,22 @@ from fastavro.types import Schema as AvroSchema
 from fastavro.validation import validate
 
 from flowcore.errors import FormatError, SerializationError
-from flowcore.serializers.formats.avro_bounds import check_bounded
-from flowcore.serializers.formats.columns import Columns, columns_of, fingerprint_of
+from flowcore.serializers.formats.avro_schemas import avro_schema, check_bounded
+from flowcore.serializers.formats.columns import ColumnDefinitions, fingerprint_of
 
-__all__ = ["AvroFormat", "ConfluentAvroFormat", "avro_schema"]
+__all__ = ["AvroFormat", "ConfluentAvroFormat"]
 
-_TYPES: Mapping[str, Any] = {
-    "BOOLEAN": "boolean",
-    "TINYINT": "int",
-    "SMALLINT": "int",
-    "INT": "int",
-    "BIGINT": "long",
-    "FLOAT": "float",
-    "DOUBLE": "double",
-    "STRING": "string",
-    "BINARY": "bytes",
-    "DATE": {"type": "int", "logicalType": "date"},
-    "TIMESTAMP": {"type": "long", "logicalType": "timestamp-micros"},
-    "TIMESTAMP_NTZ": {"type": "long", "logicalType": "local-timestamp-micros"},
-}
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _MAGIC = 0
 _HEADER_BYTES = 5
 _WITHOUT_MEANING = ("doc", "aliases", "default")
 _MAX_ID = 2**31 - 1
 
 
-def avro_schema(columns: Columns) -> dict[str, Any]:
-    """The Avro schema that Spark derives from these columns, so that both write the same bytes.
-
-    Raises:
-        FormatError: A column has a type or a name that it cannot take; write the schema yourself.
-
-    >>> avro_schema([("id", "BIGINT")])["fields"]
-    [{'name': 'id', 'type': ['long', 'null']}]
-    """
-    found = columns_of("avro", columns, _TYPES)
-    for column in found:
-        if not _NAME.fullmatch(column.name):
-            msg = f"column {column.name!r} cannot be a field of Avro: use letters, digits and _ in its name"
-            raise FormatError(msg)
-    fields = [
-        {
-            "name": column.name,
-            "type": [_TYPES[column.type], "null"] if column.nullable else _TYPES[column.type],
-        }
-        for column in found
-    ]
-    return {"type": "record", "name": "topLevelRecord", "fields": fields}
-
-
 def _parsed(schema: AvroSchema | str) -> AvroSchema:
     try:
         parsed = fastavro.parse_schema(json.loads(schema) if isinstance(schema, str) else schema)
-    except Exception as error:  # fastavro raises what it happens to meet
-        msg = f"the Avro schema {str(schema)[:80]!r} cannot be used ({error}): no value has one; mend it"
+    except Exception as error:  # fastavro raises exceptions of many types
+        msg = f"the Avro schema {str(schema)[:80]!r} cannot be used ({error}): no value fits it; correct it"
         raise FormatError(msg) from error
     check_bounded(parsed)
     return parsed
@@ -80,10 +40,10 @@ def _parsed(schema: AvroSchema | str) -> AvroSchema:
 
 @dataclass(frozen=True, slots=True)
 class AvroFormat:
-    """Dictionaries (or what else the schema says) to bare Avro and back.
+    """Dictionaries (or other values of the schema) to bare Avro and back.
 
     Args:
-        schema: An Avro schema, as JSON text or as read from it; `avro_schema` derives one.
+        schema: An Avro schema, as JSON text or parsed JSON; `avro_schemas.avro_schema` derives one.
 
     >>> AvroFormat(avro_schema([("id", "BIGINT")])).encode({"id": 1}).hex(" ")
     '00 02'
@@ -98,22 +58,22 @@ class AvroFormat:
         object.__setattr__(self, "schema", _parsed(self.schema))
 
     @classmethod
-    def of(cls, columns: Columns) -> Self:
-        """A format of these columns, all of them scalar.
+    def of(cls, columns: ColumnDefinitions) -> Self:
+        """A format of these scalar columns.
 
         Raises:
-            FormatError: A column has a type or a name that it cannot take.
+            FormatError: Avro has no such type or name of a column.
         """
         return cls(avro_schema(columns))
 
     @property
     def schema_json(self) -> str:
-        """The schema as Spark's ``to_avro`` and ``from_avro`` take it."""
-        return _json_of(self.schema)
+        """The schema as the argument of Spark's ``to_avro`` and ``from_avro``."""
+        return json.dumps(_plain(self.schema, ()))
 
     @property
     def fingerprint(self) -> str:
-        """Of the schema, without documentation, aliases and defaults."""
+        """Fingerprint of the schema, without documentation, aliases and defaults."""
         return _fingerprint(self.schema)
 
     def encode(self, value: object, /) -> bytes:
@@ -125,22 +85,22 @@ class AvroFormat:
         return _write(self.schema, value)
 
     def decode(self, data: bytes, /) -> Any:
-        """The datum of which these are all the bytes.
+        """The datum from all of its bytes.
 
         Raises:
-            SerializationError: The bytes are no such datum, or go on behind it.
+            SerializationError: The bytes are not such a datum, or bytes are left over.
         """
         return _read(self.schema, None, data)
 
 
 @dataclass(frozen=True, slots=True)
 class ConfluentAvroFormat:
-    """As `AvroFormat`, behind a schema registry's header.
+    """As `AvroFormat`, after a schema registry's header.
 
     Args:
-        schema: What is written, and what all values are read as.
-        schema_id: Its number in the registry.
-        writers: Schemas of other writers by their numbers; their values are read as ``schema``.
+        schema: The schema of written values; all values are read as it.
+        schema_id: Id of the schema in the registry.
+        writers: Schemas of other writers by id; their values are read as ``schema``.
     """
 
     schema: AvroSchema | str
@@ -153,7 +113,7 @@ class ConfluentAvroFormat:
     def __post_init__(self) -> None:
         for number in (self.schema_id, *self.writers):
             if not 0 <= number <= _MAX_ID:
-                msg = f"schema_id={number} is no number of a schema registry; pass 0 to {_MAX_ID}"
+                msg = f"schema_id={number} is not an id of a schema registry; pass 0 to {_MAX_ID}"
                 raise FormatError(msg)
         object.__setattr__(self, "schema", _parsed(self.schema))
         writers = {number: _parsed(schema) for number, schema in self.writers.items()}
@@ -161,7 +121,7 @@ class ConfluentAvroFormat:
 
     @property
     def fingerprint(self) -> str:
-        """Of the schema it reads; the number it has in a registry is none of its business."""
+        """Fingerprint of the schema; the id in the registry is not part of it."""
         return _fingerprint(self.schema)
 
     def encode(self, value: object, /) -> bytes:
@@ -173,15 +133,15 @@ class ConfluentAvroFormat:
         return bytes((_MAGIC,)) + self.schema_id.to_bytes(4, "big") + _write(self.schema, value)
 
     def decode(self, data: bytes, /) -> Any:
-        """The datum behind the header.
+        """The datum after the header.
 
         Raises:
-            SerializationError: There is no such header, its schema is not known, or the bytes behind it
-                are no datum of that schema.
+            SerializationError: There is no such header, its schema is unknown, or the rest is not a datum of
+                that schema.
         """
         if len(data) < _HEADER_BYTES or data[0] != _MAGIC:
             msg = (
-                f"{len(data)} bytes do not begin with a zero byte and a schema's number: they were written "
+                f"{len(data)} bytes do not begin with a zero byte and a schema id: they were written "
                 "without a schema registry; read them with the format 'avro'"
             )
             raise SerializationError(msg)
@@ -201,7 +161,7 @@ def _write(schema: AvroSchema, value: object) -> bytes:
     if isinstance(value, Mapping):
         value = dict.fromkeys(_nullable(schema)) | dict(value)
     try:
-        validate(value, schema, strict=True)  # the writer alone makes 1 of 1.5
+        validate(value, schema, strict=True)  # the writer alone truncates 1.5 to 1
         fastavro.schemaless_writer(out, schema, value, strict=True)
     except Exception as error:
         msg = f"the value does not fit its Avro schema ({_short(error)}): convert it"
@@ -214,19 +174,17 @@ def _read(writer: AvroSchema, reader: AvroSchema | None, data: bytes) -> Any:
     try:
         value = fastavro.schemaless_reader(source, writer, reader)
     except Exception as error:
-        what = f"{len(data)} bytes are no Avro of this schema ({_short(error)})"
-        msg = f"{what}: they have another, or were cut"
+        what = f"{len(data)} bytes are not Avro of this schema ({_short(error)})"
+        msg = f"{what}: they have another schema, or were cut"
         raise SerializationError(msg) from error
     if source.tell() != len(data):
-        msg = (
-            f"{len(data) - source.tell()} bytes are left over behind an Avro value: they have another schema"
-        )
+        msg = f"{len(data) - source.tell()} bytes are left over after an Avro value: they have another schema"
         raise SerializationError(msg)
     return value
 
 
 def _nullable(schema: AvroSchema) -> list[str]:
-    """The fields of a record that may be left out."""
+    """The fields of a record that may be missing."""
     if not isinstance(schema, Mapping) or schema["type"] != "record":
         return []
     return [field["name"] for field in schema["fields"] if "null" in field["type"]]
@@ -236,12 +194,8 @@ def _short(error: Exception) -> str:
     return f"{type(error).__name__} {' '.join(str(error).split())}"[:160].strip()
 
 
-def _json_of(schema: AvroSchema) -> str:
-    return json.dumps(_plain(schema, ()))
-
-
 def _plain(schema: Any, without: tuple[str, ...]) -> Any:
-    """A parsed schema without what fastavro keeps in it."""
+    """A parsed schema without the entries that fastavro adds."""
     if isinstance(schema, Mapping):
         return {
             key: _plain(part, without)
@@ -252,5 +206,5 @@ def _plain(schema: Any, without: tuple[str, ...]) -> Any:
 
 
 def _fingerprint(schema: AvroSchema) -> str:
-    # Avro's own canonical form takes milliseconds for microseconds: it leaves logical types out.
+    # Avro's canonical form leaves logical types out, and so confuses milliseconds with microseconds.
     return fingerprint_of(_plain(schema, _WITHOUT_MEANING))

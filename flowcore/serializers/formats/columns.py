@@ -1,7 +1,7 @@
-"""Columns: the names and types that a format's values have, however they were given.
+"""Columns of a format's values: names and types.
 
-A type is Spark SQL text, as in `flowcore.api.schema`, which lies above and is not imported here:
-whatever has a name, a type and ``nullable`` serves as a column, and so does a pair of texts.
+A type is Spark SQL text. A column is any object with ``name``, ``type`` and ``nullable``, as those of
+`flowcore.api.schema`, or a pair of name and type.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from flowcore.errors import FormatError, SerializationError
 
-__all__ = ["ColumnLike", "Columns", "ValueColumn", "columns_of", "fingerprint_of", "row_of"]
+__all__ = ["ColumnDefinitions", "ColumnLike", "ValueColumn", "fingerprint_of", "parse_columns", "row_of"]
 
 _ALIASES = {
     "BYTE": "TINYINT", "SHORT": "SMALLINT", "INTEGER": "INT", "LONG": "BIGINT", "REAL": "FLOAT",
@@ -23,7 +23,7 @@ _ALIASES = {
 
 
 class ColumnLike(Protocol):
-    """What a column must tell."""
+    """The attributes of a column."""
 
     @property
     def name(self) -> str: ...
@@ -45,20 +45,22 @@ class ValueColumn:
         return f"{self.name} {self.type}{'' if self.nullable else ' NOT NULL'}"
 
 
-Columns = Iterable[ColumnLike | tuple[str, str]]
-"""Columns as they may be given; a pair of name and type may be null."""
+ColumnDefinitions = Iterable[ColumnLike | tuple[str, str]]
+"""Columns as arguments; a column given as a pair may be null."""
 
 
-def columns_of(format_name: str, columns: Columns, known: Iterable[str]) -> tuple[ValueColumn, ...]:
+def parse_columns(
+    format_name: str, columns: ColumnDefinitions, known: Iterable[str]
+) -> tuple[ValueColumn, ...]:
     """The columns, with one spelling for each type.
 
     Args:
-        format_name: The format that asks, for the error message.
-        columns: As given.
-        known: The types that it can hold.
+        format_name: Name of the format, for the error message.
+        columns: The columns.
+        known: The types that the format supports.
 
     Raises:
-        FormatError: There is no column, two have one name, or a type is not known to the format.
+        FormatError: There is no column, two have one name, or the format does not support a type.
     """
     found = []
     for column in columns:
@@ -78,24 +80,24 @@ def columns_of(format_name: str, columns: Columns, known: Iterable[str]) -> tupl
     for column in found:
         if column.type not in known:
             msg = (
-                f"column '{column}' is of a type that the {format_name} format does not hold: its value "
-                f"could not be written; it holds {', '.join(known)}"
+                f"column '{column}' has a type that the {format_name} format does not support: its value "
+                f"could not be written; supported are {', '.join(known)}"
             )
             raise FormatError(msg)
     return tuple(found)
 
 
 def fingerprint_of(schema: Any) -> str:
-    """A short text that stands for a schema, the same on every machine and in every version of Python."""
+    """A short digest of a schema, equal on every machine and in every version of Python."""
     text = json.dumps(schema, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def row_of(columns: tuple[ValueColumn, ...], value: object) -> list[Any]:
-    """A value's fields in the columns' order; a nullable one may be left out.
+    """The fields of a value in the order of the columns; a nullable field may be missing.
 
     Raises:
-        SerializationError: It is no mapping, lacks a field that must be there, or has one too many.
+        SerializationError: The value is not a mapping, lacks a NOT NULL field, or has an unknown field.
     """
     if not isinstance(value, Mapping):
         msg = f"the value is {type(value).__name__}, not a mapping of its columns: pass a dict"

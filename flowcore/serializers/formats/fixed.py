@@ -1,4 +1,4 @@
-"""Fixed layout: a value as its columns' fields one behind the other, each of fixed size, big-endian.
+"""Fixed layout: the fields of a value one after the other, each of fixed size, big-endian.
 
 =========  =====  =====================================================
 type       bytes  content
@@ -14,7 +14,7 @@ DATE       4      days since 1970-01-01, signed
 TIMESTAMP  8      microseconds since 1970-01-01 00:00 UTC, signed
 =========  =====  =====================================================
 
-There is no place for a null: every column is NOT NULL. A pair of name and type is taken as that.
+A null cannot be written: every column is NOT NULL. A column given as a pair is NOT NULL, too.
 """
 
 from __future__ import annotations
@@ -25,7 +25,13 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Any, Self
 
 from flowcore.errors import FormatError, SerializationError
-from flowcore.serializers.formats.columns import Columns, ValueColumn, columns_of, fingerprint_of, row_of
+from flowcore.serializers.formats.columns import (
+    ColumnDefinitions,
+    ValueColumn,
+    fingerprint_of,
+    parse_columns,
+    row_of,
+)
 
 __all__ = ["FixedFormat"]
 
@@ -42,8 +48,8 @@ _MICROSECOND = timedelta(microseconds=1)
 class FixedFormat:
     """Dictionaries of columns to bytes of one size and back.
 
-    DATE is `datetime.date`, TIMESTAMP a `datetime.datetime` with its zone (read: UTC); both within the years
-    1 to 9999, as in Spark.
+    DATE is `datetime.date`, TIMESTAMP a `datetime.datetime` with its zone (UTC when read); both are within
+    the years 1 to 9999, as in Spark.
 
     >>> FixedFormat.of([("id", "INT"), ("ok", "BOOLEAN")]).encode({"id": 258, "ok": True}).hex(" ")
     '00 00 01 02 01'
@@ -56,14 +62,14 @@ class FixedFormat:
     version = 1
 
     @classmethod
-    def of(cls, columns: Columns) -> Self:
+    def of(cls, columns: ColumnDefinitions) -> Self:
         """A format of these columns.
 
         Raises:
-            FormatError: A column may be null, or has a type of no fixed size.
+            FormatError: A column may be null, or its type has no fixed size.
         """
         given = [ValueColumn(*column, False) if isinstance(column, tuple) else column for column in columns]
-        found = columns_of(cls.name, given, _CODES)
+        found = parse_columns(cls.name, given, _CODES)
         for column in found:
             if column.nullable:
                 msg = (
@@ -75,16 +81,16 @@ class FixedFormat:
 
     @property
     def fingerprint(self) -> str:
-        """Stands for names and types, in order."""
+        """Fingerprint of names and types, in order."""
         return fingerprint_of([str(column) for column in self.columns])
 
     @property
     def size_bytes(self) -> int:
-        """What every value takes."""
+        """Size of every value."""
         return struct.calcsize(self.layout)
 
     def encode(self, value: object, /) -> bytes:
-        """One value in its layout.
+        """The bytes of one value.
 
         Raises:
             SerializationError: The value does not fit the columns.
@@ -101,7 +107,7 @@ class FixedFormat:
         """The columns of one value.
 
         Raises:
-            SerializationError: The bytes have another size, or hold what no column of that type can.
+            SerializationError: The bytes have another size, or a field is out of range.
         """
         if len(data) != self.size_bytes:
             msg = f"{len(data)} bytes where the fixed layout has {self.size_bytes}: they have other columns"

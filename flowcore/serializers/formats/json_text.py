@@ -1,8 +1,8 @@
-"""JSON: a value as one object of its columns, in the very bytes that Spark's ``to_json`` writes.
+"""JSON: a value as one object of its columns, with the bytes of Spark's ``to_json``.
 
-Fields stand in the columns' order, nulls are left out, nothing is escaped that need not be, and a number
-is written as Java writes it: ``1.0E10``, ``0.001``. Where Java before 19 writes more digits of a double than
-are needed to read it back, the bytes differ and the number does not.
+Fields are in the order of the columns, nulls are left out, only what must be escaped is escaped, and numbers
+are written as in Java: ``1.0E10``, ``0.001``. Java before 19 writes more digits of some doubles than are
+needed: there the bytes differ and the number does not.
 """
 
 from __future__ import annotations
@@ -18,7 +18,13 @@ from typing import Any, Self
 import numpy as np
 
 from flowcore.errors import SerializationError
-from flowcore.serializers.formats.columns import Columns, ValueColumn, columns_of, fingerprint_of, row_of
+from flowcore.serializers.formats.columns import (
+    ColumnDefinitions,
+    ValueColumn,
+    fingerprint_of,
+    parse_columns,
+    row_of,
+)
 
 __all__ = ["JsonFormat"]
 
@@ -32,8 +38,8 @@ _LOWER_ESCAPE = re.compile(r"(?<!\\)((?:\\\\)*)\\u00([01][0-9a-f])")
 class JsonFormat:
     """Dictionaries of columns to JSON objects and back.
 
-    Read: fields that are not columns are passed over, a nullable column may be missing. A field of another
-    type, text behind the object, and whatever is no JSON in UTF-8, is refused.
+    `decode` ignores fields that are not columns; a nullable column may be missing. It refuses a field of
+    another type, text after the object, and bytes that are not JSON in UTF-8.
 
     >>> JsonFormat.of([("id", "BIGINT"), ("name", "STRING")]).encode({"id": 1, "name": "ż"}).decode()
     '{"id":1,"name":"ż"}'
@@ -45,17 +51,17 @@ class JsonFormat:
     version = 1
 
     @classmethod
-    def of(cls, columns: Columns) -> Self:
+    def of(cls, columns: ColumnDefinitions) -> Self:
         """A format of these columns: whole numbers, FLOAT, DOUBLE, BOOLEAN, STRING.
 
         Raises:
             FormatError: A column has another type.
         """
-        return cls(columns_of(cls.name, columns, _TYPES))
+        return cls(parse_columns(cls.name, columns, _TYPES))
 
     @property
     def fingerprint(self) -> str:
-        """Stands for names, types and nullability, in order."""
+        """Fingerprint of names, types and nullability, in order."""
         return fingerprint_of([str(column) for column in self.columns])
 
     def encode(self, value: object, /) -> bytes:
@@ -76,15 +82,15 @@ class JsonFormat:
             raise SerializationError(msg) from error
 
     def decode(self, data: bytes, /) -> dict[str, Any]:
-        """The columns of one object, None for those that it does not have.
+        """The columns of one object, None for missing ones.
 
         Raises:
-            SerializationError: The bytes are no object of these columns.
+            SerializationError: The bytes are not an object of these columns.
         """
         try:
             found = json.loads(data.decode(), parse_constant=_no_constant)
         except (ValueError, RecursionError) as error:
-            msg = f"{len(data)} bytes are no JSON in UTF-8 ({error}): they hold no value; send one object"
+            msg = f"{len(data)} bytes are not JSON in UTF-8 ({error}): they hold no value; send one object"
             raise SerializationError(msg) from error
         if not isinstance(found, dict):
             msg = f"the JSON is {type(found).__name__}, not an object: it has no columns; send one object"
@@ -111,9 +117,7 @@ def _read(column: ValueColumn, field: Any) -> Any:
         case _, None if column.nullable:
             return None
         case _, None:
-            msg = (
-                f"the object has no {column.name!r}, which is NOT NULL: it is no whole value; send the field"
-            )
+            msg = f"the object has no {column.name!r}, which is NOT NULL: the value is incomplete; send it"
             raise SerializationError(msg)
         case ("BOOLEAN", bool()) | ("STRING", str()):
             return field
@@ -138,7 +142,7 @@ def _float(column: ValueColumn, field: float) -> float:
 
 
 def _no_constant(word: str) -> None:
-    msg = f"{word} is no number of JSON"
+    msg = f"{word} is not a number of JSON"
     raise ValueError(msg)
 
 
@@ -162,13 +166,13 @@ def _mismatch(column: ValueColumn, holds: str) -> SerializationError:
 
 
 def _quoted(text: str) -> str:
-    # Jackson writes the escapes of control characters with capital letters.
+    # Jackson escapes control characters with capital letters.
     quoted = json.dumps(text, ensure_ascii=False)
     return _LOWER_ESCAPE.sub(lambda match: f"{match[1]}\\u00{match[2].upper()}", quoted)
 
 
 def _java_number(column: ValueColumn, number: float) -> str:
-    """A number as Java's ``Double.toString`` (or ``Float.toString``) writes it, quoted if not finite."""
+    """A number as written by Java's ``Double.toString`` or ``Float.toString``, quoted if not finite."""
     if math.isnan(number):
         return '"NaN"'
     if math.isinf(number):
@@ -176,7 +180,7 @@ def _java_number(column: ValueColumn, number: float) -> str:
     sign, (digits, exponent) = "-" if math.copysign(1, number) < 0 else "", _digits(column, abs(number))
     if not digits:
         return f"{sign}0.0"
-    if not -3 <= exponent < 7:  # noqa: PLR2004 - where Java changes to scientific notation
+    if not -3 <= exponent < 7:  # noqa: PLR2004 - bounds of Java's scientific notation
         return f"{sign}{digits[0]}.{digits[1:] or '0'}E{exponent}"
     if exponent < 0:
         return f"{sign}0.{'0' * (-exponent - 1)}{digits}"
@@ -184,9 +188,9 @@ def _java_number(column: ValueColumn, number: float) -> str:
 
 
 def _digits(column: ValueColumn, number: float) -> tuple[str, int]:
-    """The shortest digits that read back as the number, and the power of ten of the first one.
+    """The shortest digits that are read as the number, and the power of ten of the first one.
 
-    Java asks for two digits at least, and takes the nearest of those: 4.9E-324, not 5E-324.
+    Java writes at least two digits, the nearest ones: 4.9E-324, not 5E-324.
     """
     read: Callable[[str], float] = float
     shortest = repr(number)

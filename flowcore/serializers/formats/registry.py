@@ -1,7 +1,7 @@
-"""The registry: which formats are there, and may these bytes be read by this one?
+"""Registry of value formats by name, and the check that a format can read what another wrote.
 
-A format is found by its name, in a flow's declaration and in the identity that was kept with what it wrote.
-Users add their own with `register`, in a module that their flow imports.
+A name is given in a flow's declaration and in the identity that is kept with written values. Users add
+formats with `register`, in a module that their flow imports.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from flowcore.errors import FormatError
-from flowcore.serializers.formats.avro import AvroFormat, ConfluentAvroFormat, avro_schema
-from flowcore.serializers.formats.columns import Columns
+from flowcore.serializers.formats.avro import AvroFormat, ConfluentAvroFormat
+from flowcore.serializers.formats.avro_schemas import avro_schema
+from flowcore.serializers.formats.columns import ColumnDefinitions
 from flowcore.serializers.formats.fixed import FixedFormat
 from flowcore.serializers.formats.json_text import JsonFormat
 from flowcore.serializers.formats.protobuf import ProtobufFormat
-from flowcore.serializers.formats.raw import RawFormat
-from flowcore.serializers.formats.value_format import ValueFormat, identity
+from flowcore.serializers.formats.value_format import RawFormat, ValueFormat, identity
 
 __all__ = ["build_format", "check_readable", "format_names", "register"]
 
 Build = Callable[..., ValueFormat[Any]]
-"""``build(columns, **options)``; ``columns`` is None where none are known."""
+"""``build(columns, **options)``; ``columns`` is None if they are not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,17 +36,15 @@ def register(name: str, build: Build, *, reads: frozenset[int] | set[int] = froz
     """Add a format.
 
     Args:
-        name: What flows call it.
-        build: Makes one from columns (or None) and the options of a flow's declaration.
-        reads: Versions of its bytes that it can read, the one it writes among them.
+        name: Its name in flows.
+        build: Builds the format from columns (or None) and the options of a flow's declaration.
+        reads: Versions of its bytes that it can read, including the one it writes.
 
     Raises:
-        FormatError: There is a format of this name.
+        FormatError: A format of this name exists.
     """
     if name in _FORMATS:
-        msg = (
-            f"there is a value format {name!r} already: bytes of one would be read by the other; rename yours"
-        )
+        msg = f"a value format {name!r} exists already: bytes of one would be read by the other; rename yours"
         raise FormatError(msg)
     _FORMATS[name] = _Entry(build, frozenset(reads))
 
@@ -56,13 +54,13 @@ def format_names() -> tuple[str, ...]:
     return tuple(_FORMATS)
 
 
-def build_format(name: str, columns: Columns | None = None, **options: Any) -> ValueFormat[Any]:
-    """A format by its name.
+def build_format(name: str, columns: ColumnDefinitions | None = None, **options: Any) -> ValueFormat[Any]:
+    """Build a format by its name.
 
     Args:
         name: One of `format_names`.
-        columns: Its values' columns, where it has any.
-        options: What else it takes: ``schema`` and ``schema_id`` for Avro, ``message`` for Protobuf.
+        columns: Columns of its values, if it has any.
+        options: Further options: ``schema`` and ``schema_id`` for Avro, ``message`` for Protobuf.
 
     Raises:
         FormatError: There is no such format, or it does not take these columns or options.
@@ -76,14 +74,14 @@ def build_format(name: str, columns: Columns | None = None, **options: Any) -> V
 
 
 def check_readable(value_format: ValueFormat[Any], written: Mapping[str, Any]) -> None:
-    """Make sure that a format reads what was written under an identity.
+    """Check that a format can read what was written under an identity.
 
     Args:
-        value_format: What shall read.
-        written: The identity of what wrote, as `flowcore.serializers.formats.value_format.identity` gave it.
+        value_format: The reading format.
+        written: Identity of the writing format, from `flowcore.serializers.formats.value_format.identity`.
 
     Raises:
-        FormatError: The other format is unknown or another one, or its version or schema differs.
+        FormatError: The writing format is unknown, or differs in name, version or schema.
     """
     own = identity(value_format)
     match written:
@@ -91,7 +89,7 @@ def check_readable(value_format: ValueFormat[Any], written: Mapping[str, Any]) -
             entry = _entry(name)
         case _:
             msg = (
-                f"{dict(written)!r} is no identity of a value format: it names no format, version and schema"
+                f"{dict(written)!r} is not an identity of a value format: it lacks format, version or schema"
             )
             raise FormatError(msg)
     if name != own["format"]:
@@ -100,14 +98,14 @@ def check_readable(value_format: ValueFormat[Any], written: Mapping[str, Any]) -
     if version not in entry.reads:
         reads = ", ".join(map(str, sorted(entry.reads)))
         msg = (
-            f"values were written as {name!r} version {version}, and version {reads} is what this flowcore "
-            "reads: it would misread them; update it"
+            f"values were written as {name!r} version {version}, and this flowcore reads version "
+            f"{reads}: it would misread them; update it"
         )
         raise FormatError(msg)
     if schema != own["schema"]:
         msg = (
             f"values were written as {name!r} with the schema {schema or 'none'} and would be read with "
-            f"{own['schema'] or 'none'}: fields would change places; declare the schema of what was written"
+            f"{own['schema'] or 'none'}: fields would change places; declare the schema of the writer"
         )
         raise FormatError(msg)
 
@@ -122,14 +120,14 @@ def _entry(name: str) -> _Entry:
     return entry
 
 
-def _needed(name: str, columns: Columns | None) -> Columns:
+def _needed(name: str, columns: ColumnDefinitions | None) -> ColumnDefinitions:
     if columns is None:
         msg = f"value format {name!r} needs columns: it would not know what to write; give it a schema"
         raise FormatError(msg)
     return columns
 
 
-def _schema(name: str, columns: Columns | None, schema: Any) -> Any:
+def _schema(name: str, columns: ColumnDefinitions | None, schema: Any) -> Any:
     return avro_schema(_needed(name, columns)) if schema is None else schema
 
 

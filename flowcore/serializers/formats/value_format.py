@@ -1,18 +1,21 @@
-"""What every value format can do, and how it identifies itself."""
+"""The protocol of value formats, their identity, and the format of raw bytes."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol, TypedDict, TypeVar
 
-__all__ = ["FormatIdentity", "ValueFormat", "identity"]
+from flowcore.errors import SerializationError
+
+__all__ = ["FormatIdentity", "RawFormat", "ValueFormat", "identity"]
 
 V = TypeVar("V")
 
 
 class FormatIdentity(TypedDict):
-    """What was written with: kept beside a checkpoint or a topic, as JSON.
+    """Identity of the format of written values, as JSON; kept with a checkpoint.
 
-    ``schema`` is a fingerprint: equal if and only if the bytes mean the same columns.
+    ``schema`` is a fingerprint, equal if and only if the bytes mean the same columns.
     """
 
     format: str
@@ -23,36 +26,58 @@ class FormatIdentity(TypedDict):
 class ValueFormat(Protocol[V]):
     """A value to bytes and back.
 
-    Both raise `flowcore.errors.SerializationError`, and nothing else, for what they cannot convert. A
-    format can be pickled, since tasks are sent to workers with it.
+    `encode` and `decode` raise `flowcore.errors.SerializationError`, and nothing else, if they cannot
+    convert. A format can be pickled, since it is sent to workers.
     """
 
     @property
     def name(self) -> str:
-        """What it is called in `flowcore.serializers.formats.registry`."""
+        """Its name in `flowcore.serializers.formats.registry`."""
         ...
 
     @property
     def version(self) -> int:
-        """Counts the layouts that this format has had; 1 is the first."""
+        """Number of the format's byte layout; 1 is the first."""
         ...
 
     @property
     def fingerprint(self) -> str:
-        """Stands for the schema; the empty text if there is none."""
+        """Fingerprint of the schema; empty if there is none."""
         ...
 
     def encode(self, value: V, /) -> bytes:
-        """A value's bytes; equal values have equal bytes."""
+        """The bytes of a value; equal values have equal bytes."""
         ...
 
     def decode(self, data: bytes, /) -> V:
-        """The value of which these are all the bytes."""
+        """The value from all of its bytes."""
         ...
 
 
 def identity(value_format: ValueFormat[V]) -> FormatIdentity:
-    """What a format says of itself, to be kept with what it wrote."""
+    """The identity of a format, to be kept with what it wrote."""
     return FormatIdentity(
         format=value_format.name, version=value_format.version, schema=value_format.fingerprint
     )
+
+
+@dataclass(frozen=True, slots=True)
+class RawFormat:
+    """The value is bytes already."""
+
+    name = "raw"
+    version = 1
+    fingerprint = ""
+
+    def encode(self, value: object, /) -> bytes:
+        """The value itself."""
+        if not isinstance(value, bytes):
+            msg = (
+                f"{value!r} is {type(value).__name__}, not bytes: the raw format converts nothing; pass bytes"
+            )
+            raise SerializationError(msg)
+        return value
+
+    def decode(self, data: bytes, /) -> bytes:
+        """The bytes themselves."""
+        return bytes(data)

@@ -25,7 +25,7 @@ from flowcore.background import Repeating
 from flowcore.flush.pending_watermarks import PendingWatermarks
 from flowcore.kafka.elements import ElementWriter
 from flowcore.planner.model import LiveQuery
-from flowcore.serializers.formats.raw import RawFormat
+from flowcore.serializers.formats import RawFormat
 from flowcore.serializers.tagged import TaggedSerializer
 from flowcore.spark.frame.branches import Branch
 from flowcore.spark.frame.rows import BRANCH, CHANNEL, ELEMENT, TIMESTAMP_MS, RowKind

@@ -18,7 +18,7 @@ import pyarrow as pa
 from flowcore.elements import MAX_TIMESTAMP_MS, LatencyMarker, StreamElement, Watermark, WatermarkStatus
 from flowcore.flush.operator import ELEMENTS, FlushBuffers
 from flowcore.keyed.operator import StepOutputs
-from flowcore.serializers.formats.raw import RawFormat
+from flowcore.serializers.formats import RawFormat
 from flowcore.serializers.tagged import TaggedSerializer
 from flowcore.testing.stepped_query import SteppedQuery
 from flowcore.testing.transcripts.elements import format_element, parse_element

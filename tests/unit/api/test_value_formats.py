@@ -72,10 +72,10 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "avro-without-schema": ({"format": "avro"}, "'avro' needs columns"),
     "avro-decimal": ({"format": "avro", "schema": "a DECIMAL(9, 2)"}, "type that the avro format does not"),
     "avro-broken": ({"format": "avro", "format_options": {"schema": "{"}}, "cannot be used"),
-    "avro-no-record": ({"format": "avro", "format_options": {"schema": '"long"'}}, "is no record"),
+    "avro-no-record": ({"format": "avro", "format_options": {"schema": '"long"'}}, "is not a record"),
     "avro-union": (
         {"format": "avro", "format_options": {"schema": _avro(("a", ["string", "long"]))}},
-        "is no column of Spark",
+        "has no column type in Spark",
     ),
     "avro-other-type": (
         {"format": "avro", "schema": "a STRING", "format_options": {"schema": _avro(("a", "long"))}},
@@ -89,12 +89,12 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "confluent-without-id": ({"format": "avro-confluent", "schema": "a INT"}, "schema_id"),
     "confluent-id": (
         {"format": "avro-confluent", "schema": "a INT", "format_options": {"schema_id": -1}},
-        "no number of a schema registry",
+        "not an id of a schema registry",
     ),
     "protobuf-without-message": ({"format": "protobuf", "schema": "a INT"}, "needs the generated message"),
     "protobuf-no-message": (
         {"format": "protobuf", "schema": "a INT", "format_options": {"message": dict}},
-        "no generated Protobuf message class",
+        "not a generated Protobuf message class",
     ),
     "protobuf-other-type": (
         {"format": "protobuf", "schema": "nanos BIGINT", "format_options": {"message": Timestamp}},
@@ -102,7 +102,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "protobuf-nested-in-itself": (
         {"format": "protobuf", "format_options": {"message": DescriptorProto}},
-        "holds itself",
+        "contains itself",
     ),
 }  # fmt: skip
 

@@ -34,7 +34,7 @@ from flowcore.keyed.runtime import Remembered, Runtime
 from flowcore.keyed.store import MemoryStore
 from flowcore.keyed.watermark_progress import WatermarkSource
 from flowcore.serializers.events import LatencyMarkerEventSerializer
-from flowcore.serializers.formats.raw import RawFormat
+from flowcore.serializers.formats import RawFormat
 from flowcore.serializers.tagged import TaggedSerializer
 from flowcore.testing.record_buffer import RecordBuffer
 from flowcore.windows import TumblingWindows, WindowAggregate, WindowConfig

@@ -132,7 +132,7 @@ def test_raw_is_the_bytes_themselves() -> None:
 @pytest.mark.parametrize("kind", [JsonFormat, AvroFormat, FixedFormat], ids=lambda kind: kind.name)
 def test_columns_are_checked(kind: Any) -> None:
     """Before anything is written."""
-    with pytest.raises(FormatError, match=r"column 'x ARRAY<INT>.*' is of a type that the .* does not hold"):
+    with pytest.raises(FormatError, match=r"column 'x ARRAY<INT>.*' has a type that the .* does not support"):
         kind.of([("x", "ARRAY<INT>")])
     with pytest.raises(FormatError, match="was given 'x' twice"):
         kind.of([("x", "INT"), ("x", "INT")])

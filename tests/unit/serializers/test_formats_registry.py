@@ -64,10 +64,10 @@ def test_identity_tells_milliseconds_from_microseconds() -> None:
     [
         ({"format": "jsn"}, "value format 'jsn' is unknown.*did you mean 'json'"),
         ({"format": "raw", "schema": ""}, "written as 'raw' and would be read as 'json'"),
-        ({"version": 2}, "written as 'json' version 2, and version 1 is what this flowcore reads"),
+        ({"version": 2}, "written as 'json' version 2, and this flowcore reads version 1"),
         ({"version": 0}, "written as 'json' version 0"),
-        ({"version": "1"}, "is no identity of a value format"),
-        ({"schema": None}, "is no identity of a value format"),
+        ({"version": "1"}, "is not an identity of a value format"),
+        ({"schema": None}, "is not an identity of a value format"),
     ],
     ids=["unknown", "other", "newer", "older", "no-number", "no-schema"],
 )
@@ -102,9 +102,9 @@ def test_registry_takes_formats_of_users(monkeypatch: pytest.MonkeyPatch) -> Non
     assert "reversed" in format_names()
     assert made.encode(b"ab") == b"ba"
     check_readable(made, {**identity(made), "version": 1})
-    with pytest.raises(FormatError, match="version 3, and version 1, 2 is what"):
+    with pytest.raises(FormatError, match="version 3, and this flowcore reads version 1, 2"):
         check_readable(made, {**identity(made), "version": 3})
-    with pytest.raises(FormatError, match="there is a value format 'reversed' already"):
+    with pytest.raises(FormatError, match="a value format 'reversed' exists already"):
         register("reversed", lambda _columns: _Reversed())
 
 
@@ -116,7 +116,7 @@ def test_registry_takes_formats_of_users(monkeypatch: pytest.MonkeyPatch) -> Non
         ("avro", None, {}, "value format 'avro' needs columns"),
         ("json", [("x", "INT")], {"pretty": True}, "'json' cannot be built from pretty"),
         ("avro-confluent", [("x", "INT")], {}, "cannot be built from no options.*schema_id"),
-        ("protobuf", None, {"message": dict}, "no generated Protobuf message class"),
+        ("protobuf", None, {"message": dict}, "is not a generated Protobuf message class"),
     ],
     ids=["unknown", "json-columns", "avro-columns", "option", "no-schema-id", "no-message"],
 )

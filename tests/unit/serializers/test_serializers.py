@@ -194,7 +194,7 @@ def test_errors_of_values_name_operator_or_coordinates(
         SerializationError, match="a record of operator 'clicks' cannot be written: column 'id'"
     ):
         json.encode(Record({"id": "x"}))
-    with pytest.raises(SerializationError, match=r"clicks\[3\]@812 cannot be read: 1 bytes are no JSON"):
+    with pytest.raises(SerializationError, match=r"clicks\[3\]@812 cannot be read: 1 bytes are not JSON"):
         json.decode(b"\x01{" if serializer is TaggedSerializer else b"{", "clicks[3]@812")
 
 
@@ -285,7 +285,7 @@ def test_events_truncated_at_every_byte_or_too_long() -> None:
         (bytes(271), r"bids\.events\[0\]@12 has 271 bytes, an event has 2 to 270"),
         (b"\x02\x01", r"bids\.events\[0\]@12 has version 2, this flowcore reads version 1"),
         (b"\x00\x01", r"bids\.events\[0\]@12 has version 0"),
-        (b"\x01\x02", r"bids\.events\[0\]@12 is an event of kind 2, this flowcore knows kind 1"),
+        (b"\x01\x02", r"bids\.events\[0\]@12 is an event of kind 2, this flowcore reads kind 1"),
         (b"\x01\x01" + bytes(12), r"bids\.events\[0\]@12 has 12 bytes of a latency marker, which needs 14"),
         (
             b"\x01\x01" + bytes(12) + b"\xff" + b"x" * 254,

@@ -20,7 +20,7 @@ from pyspark.sql.types import StructType
 from flowcore.api.connectors import KafkaTopic
 from flowcore.api.schema import Schema
 from flowcore.api.value_formats import format_of, value_schema
-from flowcore.serializers.formats.rows_bulk import bulk_format
+from flowcore.serializers.formats.arrow import arrow_format
 from flowcore.spark.frame.sql import literal, quote, struct
 
 __all__ = ["PythonSql"]
@@ -46,11 +46,11 @@ class PythonSql:
         value_format = format_of(self._topic)
 
         def read(payloads: pa.Array) -> pa.Array:  # type: ignore[type-arg]  # Spark reads the hint
-            found: pa.Array = bulk_format(value_format, rows).decode(payloads)  # type: ignore[type-arg]
+            found: pa.Array = arrow_format(value_format, rows).decode(payloads)  # type: ignore[type-arg]
             return found
 
         def write(values: pa.Array) -> pa.Array:  # type: ignore[type-arg]  # Spark reads the hint
-            found: pa.Array = bulk_format(value_format, rows).encode(values)  # type: ignore[type-arg]
+            found: pa.Array = arrow_format(value_format, rows).encode(values)  # type: ignore[type-arg]
             return found
 
         for function, returns in ((read, ddl), (write, "value BINARY, error STRING")):

@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 
 from flowcore.errors import FormatError, SerializationError
 from flowcore.serializers.formats import FixedFormat, JsonFormat, ProtobufFormat, ValueFormat
-from flowcore.serializers.formats.fixed_bulk import FixedInBulk
-from flowcore.serializers.formats.protobuf_rows import message_of, protobuf_types, row_of_message
-from flowcore.serializers.formats.rows_bulk import RowsInBulk, bulk_format
+from flowcore.serializers.formats.arrow import FixedArrowFormat, ValueArrowFormat, arrow_format
+from flowcore.serializers.formats.protobuf import message_of, protobuf_types, row_of_message
 
 ARROW = {
     "TINYINT": pa.int8(), "SMALLINT": pa.int16(), "INT": pa.int32(), "BIGINT": pa.int64(),
@@ -44,7 +43,7 @@ def _rows(columns: list[tuple[str, str]]) -> pa.StructType:
     return pa.struct([pa.field(name, ARROW[kind]) for name, kind in columns])
 
 
-BULK = FixedInBulk(FIXED, _rows(COLUMNS))
+BULK = FixedArrowFormat(FIXED, _rows(COLUMNS))
 
 
 def _one(value_format: ValueFormat[Any], data: bytes | None) -> Any:
@@ -59,7 +58,7 @@ row = st.fixed_dictionaries({kind.lower(): values for kind, values in VALUES.ite
 
 @settings(deadline=None)
 @given(st.lists(row, max_size=20))
-def test_fixed_bulk_writes_the_bytes_of_one_at_a_time(values: list[dict[str, Any]]) -> None:
+def test_fixed_arrow_format_writes_the_bytes_of_one_at_a_time(values: list[dict[str, Any]]) -> None:
     """And reads them back."""
     written = BULK.encode(pa.array(values, BULK.rows))
 
@@ -78,7 +77,7 @@ payload = st.one_of(
 
 @settings(deadline=None)
 @given(st.lists(payload, max_size=20), st.integers(0, 5), st.integers(0, 5))
-def test_fixed_bulk_reads_what_one_at_a_time_reads(values: list[Any], skip: int, drop: int) -> None:
+def test_fixed_arrow_format_reads_what_one_at_a_time_reads(values: list[Any], skip: int, drop: int) -> None:
     """A bad value is null and disturbs no other; the array may be a slice of another."""
     array = pa.array(values, pa.binary())[skip : len(values) - drop]
 
@@ -93,29 +92,31 @@ def _text(values: Any) -> str:
 
 
 @pytest.mark.parametrize("large", [pa.binary(), pa.large_binary()], ids=["binary", "large"])
-def test_fixed_bulk_refuses_what_no_column_can_hold(large: pa.DataType) -> None:
+def test_fixed_arrow_format_refuses_what_no_column_can_hold(large: pa.DataType) -> None:
     """A boolean of 2, a day or a moment outside of the years 1 to 9999; the limits themselves are good."""
     day, moment = date(1, 1, 1), datetime(9999, 12, 31, 23, 59, 59, 999999, tzinfo=UTC)
     layout = FixedFormat.of([("b", "BOOLEAN"), ("d", "DATE"), ("t", "TIMESTAMP")])
-    bulk = FixedInBulk(layout, _rows([("b", "BOOLEAN"), ("d", "DATE"), ("t", "TIMESTAMP")]))
+    form = FixedArrowFormat(layout, _rows([("b", "BOOLEAN"), ("d", "DATE"), ("t", "TIMESTAMP")]))
     good = layout.encode({"b": True, "d": day, "t": moment})
     before = (int.from_bytes(good[1:5], "big", signed=True) - 1).to_bytes(4, "big", signed=True)
     after = (int.from_bytes(good[5:], "big", signed=True) + 1).to_bytes(8, "big", signed=True)
     wrong = [b"\2" + good[1:], good[:1] + before + good[5:], good[:5] + after, good[:-1], good + b"\0", b""]
 
-    found = bulk.decode(pa.array([good, *wrong, None, good], large)).to_pylist()
+    found = form.decode(pa.array([good, *wrong, None, good], large)).to_pylist()
 
     row = {"b": True, "d": day, "t": moment}
     assert found == [row, *[None] * 7, row]
 
 
-def test_fixed_bulk_says_which_column_is_null_or_out_of_range() -> None:
+def test_fixed_arrow_format_says_which_column_is_null_or_out_of_range() -> None:
     """The rows around it are written."""
-    bulk = FixedInBulk(FixedFormat.of([("a", "INT"), ("d", "DATE")]), _rows([("a", "INT"), ("d", "DATE")]))
+    form = FixedArrowFormat(
+        FixedFormat.of([("a", "INT"), ("d", "DATE")]), _rows([("a", "INT"), ("d", "DATE")])
+    )
     days = pa.array([0, 0, 2**31 - 1], pa.int32()).cast(pa.date32())
-    rows = pa.StructArray.from_arrays([pa.array([1, None, 2], pa.int32()), days], fields=list(bulk.rows))
+    rows = pa.StructArray.from_arrays([pa.array([1, None, 2], pa.int32()), days], fields=list(form.rows))
 
-    found = bulk.encode(rows)
+    found = form.encode(rows)
 
     assert found.field("value").to_pylist() == [bytes.fromhex("0000000100000000"), None, None]
     assert found.field("error").to_pylist() == [
@@ -126,7 +127,7 @@ def test_fixed_bulk_says_which_column_is_null_or_out_of_range() -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1])
-def test_fixed_bulk_takes_small_arrays(size: int) -> None:
+def test_fixed_arrow_format_takes_small_arrays(size: int) -> None:
     """And arrays of bad values alone."""
     rows = pa.array([{kind.lower(): None for kind in VALUES}] * size, BULK.rows)
 
@@ -145,9 +146,9 @@ json_payload = st.one_of(
 
 @settings(deadline=None)
 @given(st.lists(json_payload, max_size=20))
-def test_rows_in_bulk_are_what_one_at_a_time_reads(values: list[Any]) -> None:
+def test_value_arrow_format_are_what_one_at_a_time_reads(values: list[Any]) -> None:
     """Bad ones are null."""
-    found = RowsInBulk(JSON, JSON_ROWS).decode(pa.array(values, pa.binary())).to_pylist()
+    found = ValueArrowFormat(JSON, JSON_ROWS).decode(pa.array(values, pa.binary())).to_pylist()
 
     assert found == [_one(JSON, data) for data in values]
 
@@ -173,13 +174,13 @@ class Careless:
         ][data[0]]()
 
 
-def test_rows_in_bulk_survive_whatever_a_format_does() -> None:
+def test_value_arrow_format_survive_whatever_a_format_does() -> None:
     """One record, whatever it holds, takes no other with it."""
-    bulk = RowsInBulk(Careless(), JSON_ROWS)
+    form = ValueArrowFormat(Careless(), JSON_ROWS)
     payloads = [bytes([n]) for n in range(6)] + [b"\0", b"", b"\x63", None]
 
-    rows = bulk.decode(pa.array(payloads, pa.binary())).to_pylist()
-    written = bulk.encode(pa.array([{"id": n, "name": "x"} for n in (0, 1, 2, 3, 0)], JSON_ROWS))
+    rows = form.decode(pa.array(payloads, pa.binary())).to_pylist()
+    written = form.encode(pa.array([{"id": n, "name": "x"} for n in (0, 1, 2, 3, 0)], JSON_ROWS))
 
     good = {"id": 1, "name": "good"}
     assert rows == [good, None, None, None, None, {"id": None, "name": "no id"}, good, None, None, None]
@@ -193,10 +194,10 @@ def test_rows_in_bulk_survive_whatever_a_format_does() -> None:
     ]
 
 
-def test_bulk_format_is_vectorised_where_it_can_be() -> None:
+def test_arrow_format_is_vectorised_where_it_can_be() -> None:
     """The fixed layout is; others are called once for each value."""
-    assert isinstance(bulk_format(FIXED, BULK.rows), FixedInBulk)
-    assert isinstance(bulk_format(JSON, JSON_ROWS), RowsInBulk)
+    assert isinstance(arrow_format(FIXED, BULK.rows), FixedArrowFormat)
+    assert isinstance(arrow_format(JSON, JSON_ROWS), ValueArrowFormat)
 
 
 def test_protobuf_types_are_those_of_the_fields() -> None:
@@ -210,7 +211,7 @@ def test_protobuf_types_are_those_of_the_fields() -> None:
         "ARRAY<STRUCT<name: STRING, request_type_url: STRING, request_streaming"
     )
     assert protobuf_types(Timestamp) == {"seconds": "BIGINT", "nanos": "INT"}
-    with pytest.raises(FormatError, match=r"google\.protobuf\.Value holds itself|holds itself"):
+    with pytest.raises(FormatError, match=r"contains itself"):
         protobuf_types(Struct)
 
 
@@ -248,11 +249,11 @@ def test_protobuf_refuses_a_row_that_its_message_does_not_hold(case: str) -> Non
 
 @settings(deadline=None)
 @given(st.lists(st.one_of(st.none(), st.binary(max_size=12)), max_size=10))
-def test_protobuf_in_bulk_reads_what_its_format_reads(values: list[bytes | None]) -> None:
+def test_protobuf_arrow_format_reads_what_its_format_reads(values: list[bytes | None]) -> None:
     """Whatever the bytes."""
-    bulk = RowsInBulk(ProtobufFormat(Timestamp), _rows([("seconds", "BIGINT"), ("nanos", "INT")]))
+    form = ValueArrowFormat(ProtobufFormat(Timestamp), _rows([("seconds", "BIGINT"), ("nanos", "INT")]))
 
-    found = bulk.decode(pa.array(values, pa.binary())).to_pylist()
+    found = form.decode(pa.array(values, pa.binary())).to_pylist()
 
     messages = [_one(ProtobufFormat(Timestamp), data) for data in values]
     assert found == [
@@ -262,21 +263,21 @@ def test_protobuf_in_bulk_reads_what_its_format_reads(values: list[bytes | None]
 
 def test_protobuf_timestamp_is_a_moment() -> None:
     """Microseconds are kept, and nothing finer; before 1970 too."""
-    from flowcore.serializers.formats import protobuf_rows  # noqa: PLC0415 - its private half
+    from flowcore.serializers.formats import protobuf  # noqa: PLC0415 - its private half
 
     moments = [datetime(1, 1, 1, tzinfo=UTC), datetime(1969, 12, 31, 23, 59, 59, 1, tzinfo=UTC)]
     epoch = datetime(1970, 1, 1, tzinfo=UTC)
 
     for moment in [*moments, epoch, datetime(9999, 12, 31, 23, 59, 59, 999999, tzinfo=UTC)]:
         part = Timestamp()
-        protobuf_rows._fill(part, moment)
+        protobuf._fill(part, moment)
         assert epoch + timedelta(seconds=part.seconds, microseconds=part.nanos // 1000) == moment
         assert 0 <= part.nanos < 1_000_000_000
 
 
-def test_fixed_bulk_finds_the_bytes_of_a_slice() -> None:
+def test_fixed_arrow_format_finds_the_bytes_of_a_slice() -> None:
     """Arrow may hand on a part of a larger buffer."""
-    bulk = FixedInBulk(FixedFormat.of([("a", "TINYINT")]), _rows([("a", "TINYINT")]))
+    form = FixedArrowFormat(FixedFormat.of([("a", "TINYINT")]), _rows([("a", "TINYINT")]))
     values = pa.array([b"\1", b"\2", b"\3", b"\4"], pa.large_binary())
 
-    assert bulk._table(values[1:3])["f0"].tolist() == [2, 3]
+    assert form._table(values[1:3])["f0"].tolist() == [2, 3]

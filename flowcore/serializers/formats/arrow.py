@@ -1,0 +1,198 @@
+"""Value formats over Arrow arrays: a fixed layout by column, any other format value by value.
+
+A value that cannot be read is null; one that cannot be written has an error instead. An exception of a format
+affects its own value only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from flowcore.errors import SerializationError
+from flowcore.serializers.formats.fixed import FixedFormat
+from flowcore.serializers.formats.protobuf import ProtobufFormat, message_of, row_of_message
+from flowcore.serializers.formats.value_format import ValueFormat
+
+__all__ = ["ArrowFormat", "FixedArrowFormat", "ValueArrowFormat", "arrow_format"]
+
+_NUMPY = {
+    "TINYINT": ">i1", "SMALLINT": ">i2", "INT": ">i4", "BIGINT": ">i8", "FLOAT": ">f4", "DOUBLE": ">f8",
+    "BOOLEAN": ">u1", "DATE": ">i4", "TIMESTAMP": ">i8",
+}  # fmt: skip
+_ARROW: dict[str, Any] = {"BOOLEAN": pa.uint8(), "DATE": pa.int32(), "TIMESTAMP": pa.int64()}
+_LIMITS = {
+    "BOOLEAN": (0, 1),
+    "DATE": (-719_162, 2_932_896),
+    "TIMESTAMP": (-62_135_596_800_000_000, 253_402_300_799_999_999),
+}
+"""First and last number of the types whose range is smaller than their size."""
+
+
+class ArrowFormat(Protocol):
+    """A format over Arrow arrays."""
+
+    def decode(self, payloads: Any) -> Any:
+        """The rows of an array of bytes; null where the bytes are not a value."""
+        ...
+
+    def encode(self, rows: Any) -> Any:
+        """Structs of ``value``, the bytes, and ``error``, which is null where there are bytes."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ValueArrowFormat:
+    """A format of mappings of columns or of Protobuf messages, value by value.
+
+    Args:
+        value_format: The format of one value.
+        rows: The Arrow type of a row: a struct of the columns.
+    """
+
+    value_format: ValueFormat[Any]
+    rows: pa.StructType
+
+    def decode(self, payloads: Any) -> Any:
+        """The rows of an array of bytes; null where the bytes are not a value."""
+        found = [None if data is None else self._row(data) for data in payloads.to_pylist()]
+        if not self._fit(found):
+            found = [row if self._fit([row]) else None for row in found]
+        return pa.array(found, self.rows)
+
+    def encode(self, rows: Any) -> Any:
+        """Structs of ``value``, the bytes, and ``error``, which is null where there are bytes."""
+        pairs = [self._bytes(row) for row in rows.to_pylist()]
+        values = pa.array([value for value, _ in pairs], pa.binary())
+        errors = pa.array([error for _, error in pairs], pa.string())
+        return pa.StructArray.from_arrays([values, errors], names=["value", "error"])
+
+    def _row(self, data: bytes) -> dict[str, Any] | None:
+        try:
+            value = self.value_format.decode(data)
+            if isinstance(self.value_format, ProtobufFormat):
+                value = row_of_message(value, self.rows.names)
+            return {name: value.get(name) for name in self.rows.names} if isinstance(value, Mapping) else None
+        except Exception:  # noqa: BLE001 - a user's format must not fail the other records
+            return None
+
+    def _fit(self, rows: list[dict[str, Any] | None]) -> bool:
+        try:
+            pa.array(rows, self.rows)
+        except (pa.ArrowException, ValueError, TypeError, OverflowError):
+            return False
+        return True
+
+    def _bytes(self, row: dict[str, Any]) -> tuple[bytes | None, str | None]:
+        try:
+            value = (
+                message_of(self.value_format.message, row)
+                if isinstance(self.value_format, ProtobufFormat)
+                else row
+            )
+            data: object = self.value_format.encode(value)
+            if not isinstance(data, bytes):
+                return (
+                    None,
+                    f"the format {self.value_format.name!r} gave {type(data).__name__} instead of bytes",
+                )
+        except SerializationError as error:
+            return None, str(error)
+        except Exception as error:  # noqa: BLE001 - as in `_row`
+            return None, f"{type(error).__name__}: {error}"
+        return data, None
+
+
+@dataclass(frozen=True, slots=True)
+class FixedArrowFormat:
+    """A fixed layout by column, with the same bytes and errors as `FixedFormat`.
+
+    Args:
+        layout: The layout of one value.
+        rows: The Arrow type of a row: a struct of the columns, in order.
+    """
+
+    layout: FixedFormat
+    rows: pa.StructType
+
+    def decode(self, payloads: Any) -> Any:
+        """The rows of an array of bytes; null where the bytes are not a value."""
+        payloads = payloads.cast(pa.large_binary())
+        size: Any = pc.binary_length(payloads)
+        fits = pc.equal(size, pa.scalar(self.layout.size_bytes, pa.int64())).fill_null(False)
+        table = self._table(payloads.filter(fits))
+        good, fields = np.ones(len(table), bool), []
+        for place, column in enumerate(self.layout.columns):
+            numbers = table[f"f{place}"].astype(table.dtype[place].newbyteorder("="))
+            allowed = _allowed(column.type, numbers)
+            good &= allowed
+            fields.append(
+                _field(numbers if allowed.all() else np.where(allowed, numbers, 0), self.rows[place])
+            )
+        found: Any = pa.StructArray.from_arrays(fields, fields=list(self.rows))
+        if good.all() and len(table) == len(payloads):
+            return found
+        row = np.full(len(payloads), -1, np.int64)
+        row[np.flatnonzero(fits.to_numpy(zero_copy_only=False))[good]] = np.flatnonzero(good)
+        return found.take(pa.array(row, mask=row < 0))
+
+    def encode(self, rows: Any) -> Any:
+        """Structs of ``value``, the bytes, and ``error``, which is null where there are bytes."""
+        table = np.zeros(len(rows), self._dtype)
+        errors = np.full(len(rows), None, object)
+        for place, column in enumerate(self.layout.columns):
+            field: Any = rows.field(place)
+            numbers = field.cast(_ARROW.get(column.type, field.type))
+            missing = numbers.is_null().to_numpy(zero_copy_only=False)
+            given = numbers.fill_null(0).to_numpy(zero_copy_only=False)
+            table[f"f{place}"] = given
+            errors[~_allowed(column.type, given)] = f"column {column.name!r} is outside the years 1 to 9999"
+            errors[missing] = f"column {column.name!r} is null, and the fixed format has no place for a null"
+        offsets = np.arange(len(rows) + 1, dtype=np.int64) * self.layout.size_bytes
+        buffers = [None, pa.py_buffer(offsets.tobytes()), pa.py_buffer(table.tobytes())]
+        values: Any = pa.Array.from_buffers(pa.large_binary(), len(rows), buffers)
+        texts: Any = pa.array(errors, pa.string())
+        values = pc.if_else(texts.is_valid(), pa.scalar(None, pa.large_binary()), values).cast(pa.binary())
+        return pa.StructArray.from_arrays([values, texts], names=["value", "error"])
+
+    def _table(self, payloads: Any) -> np.ndarray[Any, Any]:
+        """The records as numbers, without a copy, since their bytes are contiguous."""
+        _, offsets, data = payloads.buffers()
+        if len(payloads) == 0:
+            return np.empty(0, self._dtype)
+        first = int(np.frombuffer(offsets, np.int64)[payloads.offset])
+        return np.frombuffer(data, self._dtype, count=len(payloads), offset=first)
+
+    @property
+    def _dtype(self) -> np.dtype[Any]:
+        columns = enumerate(self.layout.columns)
+        return np.dtype([(f"f{place}", _NUMPY[column.type]) for place, column in columns])
+
+
+def arrow_format(value_format: ValueFormat[Any], rows: pa.StructType) -> ArrowFormat:
+    """The fastest form of a format over Arrow arrays.
+
+    Args:
+        value_format: The format of one value.
+        rows: The Arrow type of a row: a struct of the columns.
+    """
+    if isinstance(value_format, FixedFormat):
+        return FixedArrowFormat(value_format, rows)
+    return ValueArrowFormat(value_format, rows)
+
+
+def _allowed(kind: str, numbers: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    if kind not in _LIMITS:
+        return np.ones(len(numbers), bool)
+    first, last = _LIMITS[kind]
+    return (numbers >= first) & (numbers <= last)
+
+
+def _field(numbers: np.ndarray[Any, Any], field: Any) -> Any:
+    found: Any = pa.array(numbers)
+    return found if found.type == field.type else found.cast(field.type)

@@ -1,0 +1,171 @@
+"""Avro schemas: derived from columns, read as columns, and checked for bounds.
+
+Types are those of Spark's ``to_avro`` and ``from_avro``: an enum is text, a union of a type and null is
+that type.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from flowcore.errors import FormatError
+from flowcore.serializers.formats.columns import ColumnDefinitions, ValueColumn, parse_columns
+
+__all__ = ["avro_columns", "avro_schema", "check_bounded"]
+
+_TYPES: Mapping[str, Any] = {
+    "BOOLEAN": "boolean",
+    "TINYINT": "int",
+    "SMALLINT": "int",
+    "INT": "int",
+    "BIGINT": "long",
+    "FLOAT": "float",
+    "DOUBLE": "double",
+    "STRING": "string",
+    "BINARY": "bytes",
+    "DATE": {"type": "int", "logicalType": "date"},
+    "TIMESTAMP": {"type": "long", "logicalType": "timestamp-micros"},
+    "TIMESTAMP_NTZ": {"type": "long", "logicalType": "local-timestamp-micros"},
+}
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_PRIMITIVE = {
+    "boolean": "BOOLEAN", "int": "INT", "long": "BIGINT", "float": "FLOAT", "double": "DOUBLE",
+    "string": "STRING", "bytes": "BINARY", "enum": "STRING", "fixed": "BINARY",
+}  # fmt: skip
+_LOGICAL = {
+    "date": "DATE", "timestamp-millis": "TIMESTAMP", "timestamp-micros": "TIMESTAMP",
+    "local-timestamp-millis": "TIMESTAMP_NTZ", "local-timestamp-micros": "TIMESTAMP_NTZ",
+}  # fmt: skip
+
+
+def avro_schema(columns: ColumnDefinitions) -> dict[str, Any]:
+    """The Avro schema that Spark derives from these columns, so that both write the same bytes.
+
+    Raises:
+        FormatError: Avro has no such type or name of a column; write the schema yourself.
+
+    >>> avro_schema([("id", "BIGINT")])["fields"]
+    [{'name': 'id', 'type': ['long', 'null']}]
+    """
+    found = parse_columns("avro", columns, _TYPES)
+    for column in found:
+        if not _NAME.fullmatch(column.name):
+            msg = f"column {column.name!r} cannot be a field of Avro: use letters, digits and _ in its name"
+            raise FormatError(msg)
+    fields = [
+        {
+            "name": column.name,
+            "type": [_TYPES[column.type], "null"] if column.nullable else _TYPES[column.type],
+        }
+        for column in found
+    ]
+    return {"type": "record", "name": "topLevelRecord", "fields": fields}
+
+
+def avro_columns(schema: Any) -> dict[str, ValueColumn]:
+    """The fields of a parsed schema as columns, by name.
+
+    Raises:
+        FormatError: The schema is not a record, or Spark has no column type for a field.
+    """
+    match schema:
+        case {"type": "record", "fields": fields}:
+            known: dict[str, str] = {}
+            types = {field["name"]: _type(field["type"], known) for field in fields}
+            return {name: ValueColumn(name, kind, nullable) for name, (kind, nullable) in types.items()}
+        case _:
+            msg = f"the Avro schema {str(schema)[:80]!r} is not a record: it has no columns; pass a record"
+            raise FormatError(msg)
+
+
+def check_bounded(schema: Any) -> None:
+    """Refuse a schema by which a few bytes can be a value of any depth or length.
+
+    The reader follows nested values without counting, in native code: too deep a value ends the process.
+
+    Raises:
+        FormatError: The parsed schema contains itself, or an array whose items take no bytes.
+    """
+    _no_bytes(schema, frozenset(), set())
+
+
+def _type(schema: Any, known: dict[str, str]) -> tuple[str, bool]:
+    """The Spark SQL type, and whether the value may be null."""
+    if isinstance(schema, list):
+        kinds = [part for part in schema if part != "null"]
+        if len(kinds) == 1:
+            return _type(kinds[0], known)[0], len(kinds) < len(schema)
+        raise _refusal(schema)
+    return _not_null(schema, known), False
+
+
+def _not_null(schema: Any, known: dict[str, str]) -> str:
+    match schema:
+        case {"logicalType": "decimal", "precision": precision, **rest}:
+            return f"DECIMAL({precision}, {rest.get('scale', 0)})"
+        case {"logicalType": str(logical)} if logical in _LOGICAL:
+            return _LOGICAL[logical]
+        case {"type": "array", "items": items}:
+            return f"ARRAY<{_type(items, known)[0]}>"
+        case {"type": "map", "values": values}:
+            return f"MAP<STRING, {_type(values, known)[0]}>"
+        case {"type": "record", "name": name, "fields": fields}:
+            parts = ", ".join(f"{field['name']}: {_type(field['type'], known)[0]}" for field in fields)
+            known[name] = f"STRUCT<{parts}>"
+            return known[name]
+        case {"type": ("enum" | "fixed") as kind, "name": name}:
+            known[name] = _PRIMITIVE[kind]
+            return known[name]
+        case {"type": str(kind)} | str(kind) if kind in _PRIMITIVE or kind in known:
+            return _PRIMITIVE.get(kind) or known[kind]
+    raise _refusal(schema)
+
+
+def _refusal(schema: Any) -> FormatError:
+    return FormatError(
+        f"the Avro type {str(schema)[:80]} has no column type in Spark: its values could not be read; use "
+        "one type, or one type and null"
+    )
+
+
+def _no_bytes(schema: Any, around: frozenset[str], empty: set[str]) -> bool:
+    """Whether a value of this part of a schema has no bytes.
+
+    Args:
+        schema: A parsed schema, or a part of one.
+        around: Names of the enclosing records.
+        empty: Names of types without bytes; this function adds those it finds.
+    """
+    match schema:
+        case str() if schema in around:
+            msg = (
+                f"the Avro schema holds {schema!r} inside {schema!r}: a few bytes could be nested so deep "
+                "that the reader crashes; send it flat"
+            )
+            raise FormatError(msg)
+        case {"type": "array", "items": items} if _no_bytes(items, around, empty):
+            msg = (
+                "the Avro schema has an array of items that take no bytes: a few bytes could be an array of "
+                "any length; send their number instead"
+            )
+            raise FormatError(msg)
+        case {"type": "record", "name": name, "fields": fields}:
+            parts = [_no_bytes(field["type"], around | {name}, empty) for field in fields]
+            bare = all(parts)
+        case {"type": "fixed", "name": name, "size": size}:
+            bare = size == 0
+        case list() | {"type": "map"}:
+            for part in schema if isinstance(schema, list) else [schema["values"]]:
+                _no_bytes(part, around, empty)
+            return False
+        case {"type": dict() | list() as inner}:
+            return _no_bytes(inner, around, empty)
+        case {"type": str() as name} | str(name):
+            return name == "null" or name in empty
+        case _:
+            return False
+    if bare:
+        empty.add(name)
+    return bare
