@@ -30,7 +30,7 @@ from flowcore.keyed.watermark_progress import WatermarkSource
 from flowcore.serializers.events import LatencyMarkerEventSerializer
 from flowcore.serializers.formats import RawFormat
 from flowcore.serializers.tagged import TaggedSerializer
-from flowcore.spark.operators.key_groups import COUNTER_ROWS, MARKER_ROWS, by_key_group
+from flowcore.spark.operators.key_groups import COUNTER_ROWS, MARKER_ROWS, run_key_groups
 from flowcore.spark.operators.processor import COUNTERS, MARKERS
 
 __all__ = ["SteppedQuery"]
@@ -172,7 +172,7 @@ class SteppedQuery:
             rows=self.rows,
         )
         # Transcripts share workers, since starting Python takes longer than all their steps.
-        return by_key_group(frame, packing, runtime, workers="steps")
+        return run_key_groups(frame, packing, runtime, workers="steps")
 
     def _line(self, place: int, item: Mapping[str, Any] | StreamElement[Any]) -> dict[str, Any]:
         if isinstance(item, Mapping):

@@ -341,6 +341,6 @@ def test_a_key_that_would_not_be_found_again_is_refused(run: Run, key: str) -> N
     found.select("n").write("out", Parquet("out"))
 
     with pytest.raises(
-        PlanError, match=r"by='odd' is .*: an array, a map and what holds one have no equality"
+        PlanError, match=r"by='odd' is .*: arrays, maps and structs with them have no equality"
     ):
         run(flow)

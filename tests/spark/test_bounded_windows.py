@@ -85,7 +85,7 @@ def test_native_windows_start_where_the_assigners_say(spark: SparkSession, windo
     assert isinstance(node, Window)
     assert node.compiled().value == "native"
     frame = spark.createDataFrame(rows, ROWS).repartition(3)
-    result = batch.output(node, {node.inputs[0]: frame})
+    result = batch.apply_native(node, {node.inputs[0]: frame})
     assert result.columns == list(node.columns)
     found = [
         tuple(value.replace(tzinfo=UTC) if isinstance(value, datetime) else value for value in row)

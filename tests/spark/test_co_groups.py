@@ -114,7 +114,7 @@ def test_co_group_is_what_duckdb_finds(
     case: str, *, once: bool, run: Run, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A row for each key of either side, each side aggregated apart; however often records are grouped."""
-    monkeypatch.setattr(co_groups, "by_key_first", lambda *_: once)
+    monkeypatch.setattr(co_groups, "has_distinct_keys", lambda *_: once)
     given = _Given()
     declare, query = CASES[case]
     declare(given).write("out", Parquet("out"))

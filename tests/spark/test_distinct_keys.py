@@ -33,7 +33,7 @@ def _compiled(stream: Stream, spark: SparkSession, folder: Path) -> DataFrame:
     frames: dict[Operator, DataFrame] = {}
     for node in upstream(stream.operator):
         frames[node] = (
-            batch.output(node, frames) if node.inputs else spark.read.parquet(str(folder / node.name))
+            batch.apply_native(node, frames) if node.inputs else spark.read.parquet(str(folder / node.name))
         )
     return frames[stream.operator]
 

@@ -20,7 +20,7 @@ from flowcore.planner import plan_flow
 from flowcore.planner.rules.columns import find_used_columns
 from flowcore.settings import Settings
 from flowcore.spark.context import Context
-from flowcore.spark.operators.python_chain import outputs_of_bounded
+from flowcore.spark.operators.python_chain import apply_bounded_chain
 from flowcore.spark.run.flow import SilentListener, run_stages
 
 pytestmark = pytest.mark.spark
@@ -77,7 +77,7 @@ def _plan(context: Context, flow: Flow) -> str:
     (chain,) = stage.chains
     ends = [result.operator for result in stage.results]
     read = context.spark.read.schema(SALES).parquet(context.path("sales"))
-    frame, _ = outputs_of_bounded(chain, read, find_used_columns(stage.operators, ends), ends, "off")
+    frame, _ = apply_bounded_chain(chain, read, find_used_columns(stage.operators, ends), ends, "off")
     return str(frame._jdf.queryExecution().executedPlan().toString())
 
 

@@ -1,9 +1,9 @@
-"""Compile: from a live query's operators to one streaming DataFrame, ready for its sink.
+"""Compile a live query's operators to one streaming DataFrame for its sink.
 
-The frame of a query with Kafka sinks has the columns ``topic``, ``key``, ``value``, ``headers`` and, where
-latency markers pass through, ``partition``. Every record that comes from one source record carries the
-header ``flowcore-id``: ``topic:partition:offset:ordinal``, the same after a restart, so that readers can
-drop repeats. Every record of a query that joins bounded results carries their versions.
+The frame of a query with Kafka sinks has the columns ``topic``, ``key``, ``value``, ``headers`` and, if
+latency markers pass through, ``partition``. Every record that is made from one source record has the header
+``flowcore-id``: ``topic:partition:offset:ordinal``. It is the same after a restart, so that readers can drop
+duplicates. Every record of a query that joins bounded results has their versions.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ from flowcore.spark.errors import translate_plan_errors
 from flowcore.spark.frame.branches import Branch, BranchedFrame, unite
 from flowcore.spark.frame.rows import FIRST_BRANCH, RECORD_ORDINAL
 from flowcore.spark.operators import batch
-from flowcore.spark.operators.buffers import buffer_of, held_back
-from flowcore.spark.operators.by_key import ByKey
-from flowcore.spark.operators.live_aggregates import aggregated
-from flowcore.spark.operators.processes import processed
-from flowcore.spark.operators.python_chain import chained
-from flowcore.spark.operators.windows import windowed
+from flowcore.spark.operators.buffers import apply_buffer, find_buffer
+from flowcore.spark.operators.keyed_step import KeyGroupContext
+from flowcore.spark.operators.live_aggregates import apply_aggregate
+from flowcore.spark.operators.processes import apply_process
+from flowcore.spark.operators.python_chain import apply_chain
+from flowcore.spark.operators.windows import apply_window
 from flowcore.spark.results.joined import Joined
 from flowcore.spark.topics.incoming import Incoming
 from flowcore.spark.topics.outgoing import Outgoing
@@ -63,11 +63,11 @@ __all__ = ["CompiledQuery", "compile_query"]
 
 @dataclass(frozen=True, slots=True)
 class CompiledQuery:
-    """A live query, ready to be started.
+    """A live query that may be started.
 
     Attributes:
-        frame: For its sink.
-        types: Of each operator with state, the types of what Spark keeps.
+        frame: The rows for its sink.
+        types: The types of the state that Spark keeps, by operator with state.
     """
 
     frame: DataFrame
@@ -80,10 +80,10 @@ def compile_query(
     """Compile one live query.
 
     Args:
-        query: What to compile.
+        query: The query.
         context: Session and settings.
-        joined: The bounded results it joins; with a column `RECORD_ORDINAL` where keys repeat.
-        side_channels: What the query carries beside its records.
+        joined: The bounded results that it joins; with a column `RECORD_ORDINAL` if keys repeat.
+        side_channels: What the query carries besides its records.
 
     Raises:
         PlanError: Spark refuses an operator; the message names it.
@@ -105,14 +105,14 @@ class _Compiler:
         self.has_ordinals = any(RECORD_ORDINAL in frame.columns for frame in joined.frames.values()) or any(
             isinstance(node, (Union, FlatMap)) for node in query.operators
         )
-        others = (node for node in query.operators if not isinstance(node, SideOutput))  # no results
+        others = (node for node in query.operators if not isinstance(node, SideOutput))
         readers = Counter(parent for node in others for parent in node.inputs)
         self.readers = {node: readers[node] for node in query.operators}
         self.used = find_used_columns(query.operators)
         if query.buffer is not None:
-            # What is kept shall not change with what is read of it.
-            held = query.buffer.operator
-            self.used = {**self.used, held: frozenset(column.lower() for column in held.columns)}
+            # The buffer's state must not depend on which columns are read downstream.
+            node = query.buffer.operator
+            self.used = {**self.used, node: frozenset(column.lower() for column in node.columns)}
         self.chains: dict[Operator, Chain] = {chain.head: chain for chain in query.chains}
         self.waiting: dict[Operator, list[tuple[BranchedFrame, Branch]]] = {}
         self.ends: list[tuple[BranchedFrame, Branch, Write]] = []
@@ -127,11 +127,11 @@ class _Compiler:
                     self._process(node)
                 elif node in self.chains:
                     self._run_chain(self.chains[node])
-                elif not isinstance(node, (PythonOperator, SideOutput)):  # these came out with another one
+                elif not isinstance(node, (PythonOperator, SideOutput)):  # compiled with another operator
                     self._put(node, *self._output(node))
         frames = [branched for branched, _, _ in self.ends]
         for waiting in self.waiting.values():
-            for branched, branch in waiting:  # a source that is read for its bad records alone
+            for branched, branch in waiting:  # a source that is read only for its bad records
                 branched.filter(branch, "false")
                 frames.append(branched)
         if len(self.ends) == 1 and self.ends[0][2].topic is None:
@@ -199,16 +199,16 @@ class _Compiler:
                 )
             case Apply():
                 branched, branch = self._take(node.inputs[0])
-                frame = batch.applied(node, branched.rows_of(branch))
+                frame = batch.apply_function(node, branched.rows_of(branch))
                 if kept := stateful_parts(frame):
                     self.types[node.name] = kept
                 return self._plain(frame)
             case Aggregate():
                 branched, branch = self._take(node.inputs[0])
-                branched, branch = aggregated(
+                branched, branch = apply_aggregate(
                     node, branched, branch,
                     timed=self.side_channels.carries_timestamps,
-                    held=self.query.batch_interval_ms is not None,
+                    buffered=self.query.batch_interval_ms is not None,
                 )  # fmt: skip
                 self.types[node.name] = column_types(branched.frame)
                 return branched, branch
@@ -227,44 +227,44 @@ class _Compiler:
             if owner is branched
         ]
         others += [(each, sink.columns) for owner, each, sink in self.ends if owner is branched]
-        branches = chained(
+        branches = apply_chain(
             chain, branched, branch, used=self.used, numbers=self.numbers,
             kept=[each.physical_names[name.lower()] for each, names in others for name in names],
             check=self.context.settings.object_reuse_check, last=len(self.chains) == 1,
         )  # fmt: skip
-        of = self._key_groups()
         for node, each in branches.items():
-            flush = buffer_of(node, of)
-            self._put(node, *((branched, each) if flush is None else held_back(flush, branched, each, of)))
+            if flush := find_buffer(node, self.query):
+                self._put(node, *apply_buffer(flush, branched, each, self._key_groups()))
+            else:
+                self._put(node, branched, each)
 
     def _window(self, node: Window) -> tuple[BranchedFrame, Branch]:
-        """The results; late records wait for their readers already."""
+        """Compile windows, and store the branches of late records for their readers."""
         branched, branch = self._take(node.inputs[0])
         sides = [
             each for each in self.query.operators if isinstance(each, SideOutput) and node in each.inputs
         ]
         used = {column.lower() for each in sides for column in self.used[each]}
-        branched, branches = windowed(node, branched, branch, used, self._key_groups())
+        branched, branches = apply_window(node, branched, branch, used, self._key_groups())
         for each in sides:
             self._put(each, branched, branches[each.output])
         return branched, branches[RESULTS]
 
     def _process(self, node: KeyedProcess) -> None:
-        """What comes out of it, or of the chain that it begins, waits for its readers."""
+        """Compile a process, and store its branches, or those of its chain, for their readers."""
         branched, branch = self._take(node.inputs[0])
-        branched, branches = processed(
+        branched, branches = apply_process(
             node, branched, branch, self._key_groups(), self.chains.get(node), self.used,
             self.context.settings.object_reuse_check,
         )  # fmt: skip
         for each, made in branches.items():
             self._put(each, branched, made)
 
-    def _key_groups(self) -> ByKey:
-        return ByKey(
+    def _key_groups(self) -> KeyGroupContext:
+        return KeyGroupContext(
             query=self.query,
             checkpoint=str(checkpoint_folder(self.query, self.context.flow, self.context.settings)),
             side_channels=self.side_channels,
-            key_groups=self.query.key_groups,
             has_ordinals=self.has_ordinals,
             numbers=self.numbers,
         )
@@ -272,7 +272,7 @@ class _Compiler:
     def _unite(self, node: Union) -> tuple[BranchedFrame, Branch]:
         members = [self._take(parent) for parent in node.inputs]
         branched, branch = unite(members, self._used(node), next(self.numbers))
-        # Other branches of the same sources are in the united frame now.
+        # The united frame also has the other branches of the same sources.
         gone = {owner for owner, _ in members}
         for parent, waiting in self.waiting.items():
             self.waiting[parent] = [(branched if owner in gone else owner, each) for owner, each in waiting]
@@ -283,7 +283,7 @@ class _Compiler:
         return [column for column in node.columns if column.lower() in self.used[node]]
 
     def _project(self, node: Select | WithColumns, branched: BranchedFrame, branch: Branch) -> Branch:
-        """Plain columns keep their physical name; only what is computed gets a new one."""
+        """Plain columns keep their physical name; computed ones get a new one."""
         known = branch.physical_names
         plain, computed = {}, {}
         for name, expression in node.expressions:
@@ -297,12 +297,12 @@ class _Compiler:
         return replace(branch, columns={name: names[name.lower()] for name in self._used(node)})
 
     def _changes_nothing(self, node: Join, result: DataFrame) -> bool:
-        """A left join that gives each record at most one partner, of which nobody reads a column."""
+        """A left join with at most one partner for each record, of which no column is read."""
         left = {column.lower() for column in node.inputs[0].columns}
         return node.how == "left" and RECORD_ORDINAL not in result.columns and self.used[node] <= left
 
     def _plain(self, frame: DataFrame) -> tuple[BranchedFrame, Branch]:
-        """A frame whose rows come from no single record."""
+        """A frame whose rows are not made from single records."""
         branched = BranchedFrame(frame, self.names, has_coordinates=False)
         return branched, Branch(next(self.numbers), {column: column for column in frame.columns})
 
@@ -325,6 +325,6 @@ class _Compiler:
 def _topic(node: Read | Write) -> KafkaTopic:
     topic = node.topic
     if topic is None:
-        msg = f"operator {node.name!r} is no Kafka topic, and only those can be read or shared live"
+        msg = f"operator {node.name!r} is not a Kafka topic: a live query can read and share only topics"
         raise PlanError(msg)
     return topic

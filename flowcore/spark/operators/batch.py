@@ -1,8 +1,9 @@
-"""Batch: which DataFrame is the output of a bounded operator?"""
+"""Native operators over bounded input, as DataFrames."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import reduce
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -25,52 +26,53 @@ from flowcore.api.operators import (
 from flowcore.errors import PlanError
 from flowcore.spark.errors import translate_plan_errors
 from flowcore.spark.frame.sql import quote
-from flowcore.spark.operators.bounded_windows import windowed
-from flowcore.spark.operators.co_groups import co_grouped
-from flowcore.spark.operators.distinct_keys import by_key_first
+from flowcore.spark.operators.bounded_windows import aggregate_windows
+from flowcore.spark.operators.co_groups import apply_co_group
+from flowcore.spark.operators.distinct_keys import has_distinct_keys
 
-__all__ = ["applied", "output"]
+__all__ = ["apply_function", "apply_native", "group"]
 
 
-def output(  # noqa: C901, PLR0911 - a case for each kind
+def apply_native(  # noqa: C901, PLR0911 - a case for each kind
     node: Operator, inputs: Mapping[Operator, DataFrame]
 ) -> DataFrame:
-    """The output of an operator, from the outputs of those it reads.
+    """The output of an operator, from those of its inputs.
 
     Raises:
-        PlanError: Spark refuses it; the message names the operator.
+        PlanError: Spark refuses the operator; the message names it.
     """
     with translate_plan_errors(node.name):
         frames = [inputs[parent] for parent in node.inputs]
         match node:
             case Select() | WithColumns():
-                return _projected(node, frames[0])
+                new = {column: F.expr(e.text).alias(column) for column, e in node.expressions}
+                return frames[0].select([new.get(column, F.col(quote(column))) for column in node.columns])
             case Drop():
                 return frames[0].select([F.col(quote(column)) for column in node.columns])
             case Where(condition=condition):
                 return frames[0].where(condition.text)
             case Aggregate(by=by, aggregates=aggregates):
-                return grouped(_arranged(node, frames[0]), by, aggregates)
+                keys = [F.col(quote(column)) for column in by]
+                distinct = has_distinct_keys(node.name, [(node.inputs[0], frames[0], keys)])
+                return group(frames[0].repartition(*keys) if distinct else frames[0], by, aggregates)
             case Join():
-                return _joined(node, *frames)
+                return _join(node, *frames)
             case CoGroup():
-                return co_grouped(node, *frames)
+                return apply_co_group(node, *frames)
             case Window() if node.compiled().value == "native":
-                return windowed(node, frames[0])
-            case SideOutput(inputs=(Window() as windows,)):  # nothing is late
+                return aggregate_windows(node, frames[0])
+            case SideOutput(inputs=(Window() as windows,)):  # no record is late
                 return inputs[windows.inputs[0]].where("false")
             case Union():
-                return _united(frames)
+                return reduce(DataFrame.unionByName, frames)
             case Apply():
-                return applied(node, frames[0])
+                return apply_function(node, frames[0])
             case _:
-                msg = f"operator {node.name!r} is no transformation of one frame, or runs in a chain"
+                msg = f"operator {node.name!r} is not a native operator, or runs in a chain"
                 raise PlanError(msg)
 
 
-def grouped(
-    frame: DataFrame, by: tuple[str, ...], aggregates: tuple[tuple[str, Expression], ...]
-) -> DataFrame:
+def group(frame: DataFrame, by: tuple[str, ...], aggregates: tuple[tuple[str, Expression], ...]) -> DataFrame:
     """One row per group."""
     keys = [F.col(quote(column)) for column in by]
     if not aggregates:
@@ -79,37 +81,27 @@ def grouped(
     return groups
 
 
-def _arranged(node: Aggregate, frame: DataFrame) -> DataFrame:
-    keys = [F.col(quote(column)) for column in node.by]
-    return frame.repartition(*keys) if by_key_first(node.name, [(node.inputs[0], frame, keys)]) else frame
-
-
-def applied(node: Apply, frame: DataFrame) -> DataFrame:
-    """What a user's DataFrame function returns, checked against what was declared.
+def apply_function(node: Apply, frame: DataFrame) -> DataFrame:
+    """Call a user's DataFrame function, and check its result against the declared columns.
 
     Raises:
-        PlanError: It returned no DataFrame, or other columns.
+        PlanError: It did not return a DataFrame, or returned other columns.
     """
     result = node.function(frame)
-    got = result.columns if isinstance(result, DataFrame) else None
-    if got is None or {c.lower() for c in got} != {c.lower() for c in node.columns}:
-        what = f"the columns {', '.join(got)}" if got is not None else f"a {type(result).__name__}"
+    found = result.columns if isinstance(result, DataFrame) else None
+    if found is None or {c.lower() for c in found} != {c.lower() for c in node.columns}:
+        what = f"the columns {', '.join(found)}" if found is not None else f"a {type(result).__name__}"
         msg = (
             f"operator {node.name!r}: its function returned {what}, and {', '.join(node.columns)} were "
-            "declared: later operators would not find them; pass schema= with what it returns"
+            "declared: downstream operators would not find them; pass schema= with its actual columns"
         )
         raise PlanError(msg)
     checked: DataFrame = result.select([F.col(quote(column)) for column in node.columns])
     return checked
 
 
-def _projected(node: Select | WithColumns, frame: DataFrame) -> DataFrame:
-    new = {column: F.expr(e.text).alias(column) for column, e in node.expressions}
-    return frame.select([new.get(column, F.col(quote(column))) for column in node.columns])
-
-
-def _joined(node: Join, left: DataFrame, right: DataFrame) -> DataFrame:
-    # Aliases, because both sides may come from the same source.
+def _join(node: Join, left: DataFrame, right: DataFrame) -> DataFrame:
+    # Aliases, because both sides may read the same source.
     on = F.lit(True)
     for mine, theirs in node.on:
         on &= F.col(f"l.`{mine}`") == F.col(f"r.`{theirs}`")
@@ -126,10 +118,3 @@ def _joined(node: Join, left: DataFrame, right: DataFrame) -> DataFrame:
             value = F.coalesce(value, F.col(f"r.`{partner[column.lower()]}`"))
         columns.append(value.alias(column))
     return joined.select(columns)
-
-
-def _united(frames: list[DataFrame]) -> DataFrame:
-    first, *rest = frames
-    for frame in rest:
-        first = first.unionByName(frame)
-    return first

@@ -1,8 +1,8 @@
-"""Buffers in a live query: the latest output of each key, held back by key group until a flush.
+"""Buffers in a live query: they keep the latest output of each key, by key group, until a flush.
 
-Behind windows and process functions the buffer is part of their key groups, since Spark keeps one operator
-with state in a query reliably. Behind any other operator it is an operator on key groups of its own, which
-hands records on as they were, with the coordinates of the record that they were made of.
+Downstream of windows and process functions the buffer is part of their key groups, since Spark runs only one
+operator with state in a query reliably. Downstream of any other operator it is an operator on key groups
+itself; its outputs are the records with their coordinates.
 """
 
 from __future__ import annotations
@@ -10,107 +10,96 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+import pyarrow as pa
+
 from flowcore.api.operators import Operator
 from flowcore.flush.buffered import BufferedOperator
 from flowcore.flush.config import BufferOutput
 from flowcore.flush.operator import FlushBuffers
 from flowcore.keyed.operator import KeyGroupOperator
 from flowcore.keyed.output_columns import RESULTS, TIMESTAMP
-from flowcore.planner.model import Flush
+from flowcore.planner.model import Flush, LiveQuery
 from flowcore.spark.frame.branches import Branch, BranchedFrame
 from flowcore.spark.frame.rows import RECORD_ORDINAL, SOURCE, TIMESTAMP_MS
-from flowcore.spark.operators.by_key import (
-    OF,
-    STAMP,
-    ByKey,
-    coordinates,
-    given,
-    packed,
-    put_out,
-    records_of,
-    topic_case,
+from flowcore.spark.operators.keyed_step import (
+    COORDINATE_PREFIX,
+    RECORD_TIMESTAMP,
+    KeyGroupContext,
+    branch_after,
+    coordinate_columns,
+    run_step,
+    select_inputs,
+    topic_text,
 )
 
-__all__ = ["buffer_of", "buffered", "held_back"]
+__all__ = ["add_buffer", "apply_buffer", "find_buffer"]
 
 _QUIET_MS = 2_000
-"""A stream that pauses for less than this has something available."""
+"""A stream that pauses for less than this is not idle."""
 
 
-def buffer_of(node: Operator, of: ByKey) -> Flush | None:
-    """The buffer that a query keeps behind an operator, None if it keeps none there."""
-    found = of.query.buffer
-    return found if found is not None and found.operator is node else None
+def find_buffer(node: Operator, query: LiveQuery) -> Flush | None:
+    """The buffer downstream of an operator, None if there is none."""
+    return query.buffer if query.buffer is not None and query.buffer.operator is node else None
 
 
-def buffered(node: Operator, operator: KeyGroupOperator, keys: Sequence[str], of: ByKey) -> KeyGroupOperator:
-    """An operator on key groups, with a buffer behind its results if the plan wants one.
+def add_buffer(
+    node: Operator, operator: KeyGroupOperator, keys: Sequence[str], context: KeyGroupContext
+) -> KeyGroupOperator:
+    """An operator on key groups, with a buffer for its results if the plan has one.
 
     Args:
-        node: The operator, as declared.
-        operator: What is done.
-        keys: The columns of its results of which the latest is kept.
-        of: The query.
+        node: The operator as declared.
+        operator: The operator.
+        keys: The columns of its results for which the latest is kept.
+        context: The query.
     """
-    flush = buffer_of(node, of)
+    flush = find_buffer(node, context.query)
     if flush is None:
         return operator
-    rows = operator.outputs[RESULTS]
-    config, quiet_ms = _config(flush, of)
-    buffer = FlushBuffers(config=config, quiet_ms=quiet_ms, keys=tuple(keys), timestamp=TIMESTAMP, rows=rows)
+    buffer = _make_buffer(flush, keys, TIMESTAMP, operator.outputs[RESULTS], context)
     return BufferedOperator(operator=operator, buffer=buffer)
 
 
-def held_back(
-    flush: Flush, branched: BranchedFrame, branch: Branch, of: ByKey
+def apply_buffer(
+    flush: Flush, branched: BranchedFrame, branch: Branch, context: KeyGroupContext
 ) -> tuple[BranchedFrame, Branch]:
-    """A branch's records, of each key the latest, once in an interval.
+    """The latest record of each key, once in a flush interval.
 
     Args:
         flush: The buffer.
-        branched: Rows, the branch's among them.
+        branched: The frame of the branch.
         branch: The records.
-        of: The query.
+        context: The query.
     """
-    node, keys = flush.operator, flush.key or ()
-    columns = {**branch.columns, **coordinates(of)}
-    frame = given(keys, branched, branch, columns, of)
-    rows = records_of(frame, columns)
-    config, quiet_ms = _config(flush, of)
+    keys = flush.key or ()
+    columns = {**branch.columns, **coordinate_columns(context)}
+    inputs = select_inputs(flush.operator, keys, branched, branch, columns, context)
     names = {name.lower(): name for name in branch.columns}
-    operator = FlushBuffers(
-        config=config,
-        quiet_ms=quiet_ms,
-        keys=tuple(names[key.lower()] for key in keys),
-        timestamp=STAMP,
-        rows=rows,
-    )
-    results = Branch(next(of.numbers), {}, has_coordinates=branch.has_coordinates)
-    outputs = {RESULTS: (results.number, operator.outputs[RESULTS])}
-    stepped = put_out(node, packed(node, frame, operator, rows, of), outputs, branched)
-    found = stepped.physical[RESULTS]
-    beside = {
-        "topic": topic_case(found[OF + SOURCE], of),
-        "partition": f"coalesce({found[OF + 'partition']}, partition)",
-        "offset": found[OF + "offset"],
-        TIMESTAMP_MS: found[STAMP],
+    key_columns = [names[key.lower()] for key in keys]
+    operator = _make_buffer(flush, key_columns, RECORD_TIMESTAMP, inputs.records, context)
+    number = next(context.numbers)
+    step = run_step(inputs, operator, {RESULTS: number}, context)
+    found = step.columns[RESULTS]
+    texts = {
+        "topic": topic_text(found[COORDINATE_PREFIX + SOURCE], context),
+        "partition": f"coalesce({found[COORDINATE_PREFIX + 'partition']}, partition)",
+        "offset": found[COORDINATE_PREFIX + "offset"],
+        TIMESTAMP_MS: found[RECORD_TIMESTAMP],
     }
-    if of.has_ordinals:
-        beside[RECORD_ORDINAL] = found[OF + RECORD_ORDINAL]
-    texts = (f"{text} AS {name}" for name, text in beside.items())
-    frame = stepped.frame.selectExpr("* EXCEPT (partition)", *texts)
-    after = BranchedFrame(
-        frame, branched.names, has_coordinates=branched.has_coordinates, has_markers=branched.has_markers
-    )
-    after.shared = True
-    return after, replace(results, columns={name: found[name] for name in branch.columns})
+    if context.has_ordinals:
+        texts[RECORD_ORDINAL] = found[COORDINATE_PREFIX + RECORD_ORDINAL]
+    after = branch_after(step, inputs, texts, has_coordinates=branched.has_coordinates, has_bad=False)
+    results = {name: found[name] for name in branch.columns}
+    return after, Branch(number, results, has_coordinates=branch.has_coordinates)
 
 
-def _config(flush: Flush, of: ByKey) -> tuple[BufferOutput, int | None]:
-    """When the buffer of one key group is flushed, and how long nothing must have come for that."""
-    config = flush.config or BufferOutput(None)
+def _make_buffer(
+    flush: Flush, keys: Sequence[str], timestamp: str, rows: pa.Schema, context: KeyGroupContext
+) -> FlushBuffers:
+    config, quiet_ms = flush.config or BufferOutput(None), None
     if config.max_entries is not None:
-        config = replace(config, max_entries=max(1, config.max_entries // of.key_groups))
-    if of.query.mode.value == "slice":
-        return config, None
-    return config, min(config.interval_ms or 0, _QUIET_MS)
+        config = replace(config, max_entries=max(1, config.max_entries // context.query.key_groups))
+    if context.query.mode.value != "slice":
+        quiet_ms = min(config.interval_ms or 0, _QUIET_MS)
+    return FlushBuffers(config=config, quiet_ms=quiet_ms, keys=tuple(keys), timestamp=timestamp, rows=rows)

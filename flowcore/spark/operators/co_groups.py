@@ -1,7 +1,7 @@
-"""Co-groups: which frame has one row for each key of two frames?
+"""Co-groups of two frames: one row for each key.
 
-One aggregate over both, so that records cross one shuffle. Two aggregates and a full outer join took the
-same time, and give null instead of 0 for the number of records of a side that has none.
+They are one aggregate over both frames, so that records cross one shuffle. Two aggregates and a full outer
+join took the same time, and give null instead of 0 for the number of records of a side without records.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from pyspark.sql import functions as F
 from flowcore.api.co_groups import Side
 from flowcore.api.operators import CoGroup
 from flowcore.spark.frame.sql import quote, struct
-from flowcore.spark.operators.distinct_keys import by_key_first
+from flowcore.spark.operators.distinct_keys import has_distinct_keys
 
-__all__ = ["co_grouped"]
+__all__ = ["apply_co_group"]
 
 _IS_LEFT = "_is_left"
 _SKIPS_NULLS = re.compile(r"(sum|avg|min|max|count)\(\s*(left|right)\.\w+\s*\)", re.IGNORECASE)
-"""Aggregates of one column, to which the other side's rows are nothing."""
+"""Aggregates of one column, which ignore the nulls in the other side's rows."""
 
 
-def co_grouped(node: CoGroup, left: DataFrame, right: DataFrame) -> DataFrame:
+def apply_co_group(node: CoGroup, left: DataFrame, right: DataFrame) -> DataFrame:
     """One row for each key: the key under its left name, and the aggregates."""
     keys = [f"_k{number}" for number in range(len(node.on))]
     names = (f"_c{number}" for number in count())
@@ -40,7 +40,9 @@ def co_grouped(node: CoGroup, left: DataFrame, right: DataFrame) -> DataFrame:
         F.expr(found[name]).alias(now) for (name, _), now in zip(node.aggregates, values, strict=True)
     ]
     sides = zip(node.inputs, (left, right), zip(*node.on, strict=True), strict=True)
-    if by_key_first(node.name, [(each, side, [F.col(quote(key)) for key in on]) for each, side, on in sides]):
+    if has_distinct_keys(
+        node.name, [(each, side, [F.col(quote(key)) for key in on]) for each, side, on in sides]
+    ):
         both = both.repartition(*keys)
     grouped: DataFrame = both.groupBy(keys).agg(*aggregates)
     names_now = zip([*keys, *values], node.columns, strict=True)
@@ -49,7 +51,7 @@ def co_grouped(node: CoGroup, left: DataFrame, right: DataFrame) -> DataFrame:
 
 class _OneSide:
     def __init__(self, node: CoGroup, side: Side, frame: DataFrame, names: Iterator[str]) -> None:
-        self.given = frame
+        self.source = frame
         self.side = side
         self.mine = _IS_LEFT if side == "left" else f"NOT {_IS_LEFT}"
         own = [(name, aggregate) for name, aggregate in node.aggregates if aggregate.side == side]
@@ -60,12 +62,12 @@ class _OneSide:
         for name, aggregate in own:
             fields = {column: self.columns[column] for column in aggregate.columns}
             text = aggregate.rename(struct(fields) if fields else _IS_LEFT, lower)
-            # Of the other side's rows, first() and coalesce() would see nulls.
+            # Other aggregates, such as first(), would see nulls in the other side's rows.
             skips = _SKIPS_NULLS.fullmatch(aggregate.expression.text) is not None
             self.aggregates[name] = text if skips else f"{text} FILTER (WHERE {self.mine})"
 
     def frame(self, on: list[str], keys: list[str]) -> DataFrame:
         pairs = [*zip(on, keys, strict=True), *self.columns.items()]
-        return self.given.selectExpr(
+        return self.source.selectExpr(
             *(f"{quote(column)} AS {now}" for column, now in pairs), f"{self.side == 'left'} AS {_IS_LEFT}"
         )

@@ -1,51 +1,56 @@
-"""DeadLetters: how do dead letters leave a query's key groups?
+"""Dead letters from a query's key groups.
 
-In the branch of bad records, with the columns of those: from there they go to the dead-letter topic of their
-source. What was made of no single record goes to that of the first source, without partition and offset.
+They leave in the branch of bad records and go to the dead-letter topic of their source. A dead letter that no
+single record caused goes to that of the first source, without partition and offset.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from flowcore.keyed.dead_letters import CONTENT, OPERATOR, DeadLetters
-from flowcore.keyed.dead_letters import REASON as WHY
+from flowcore.keyed.dead_letters import CONTENT, OPERATOR, REASON, DeadLetters
 from flowcore.planner.rules.failures import select_dead_letter_sources
 from flowcore.spark.frame.rows import BAD_REASON, FAILED_OPERATOR, KAFKA_MS, SOURCE, VALUE
 from flowcore.spark.frame.sql import literal
-from flowcore.spark.operators.by_key import OF, ByKey, coordinates, topic_case
+from flowcore.spark.operators.keyed_step import (
+    COORDINATE_PREFIX,
+    KeyGroupContext,
+    coordinate_columns,
+    topic_text,
+)
 
-__all__ = ["letter_columns", "letters_for"]
+__all__ = ["dead_letter_columns", "route_dead_letters"]
 
 
-def letters_for(of: ByKey, shown: Sequence[str]) -> DeadLetters | None:
-    """Which failures leave the key groups of a query; None if each stops it.
+def route_dead_letters(context: KeyGroupContext, shown: Sequence[str]) -> DeadLetters | None:
+    """Which failures in a query's key groups become dead letters; None if each failure stops the query.
 
     Args:
-        of: The query.
-        shown: The columns of a record that functions see.
+        context: The query.
+        shown: The columns of a record that functions receive.
     """
-    routed = select_dead_letter_sources(of.query)
+    routed = select_dead_letter_sources(context.query)
     if not routed:
         return None
-    sources = tuple(source in routed for source in of.query.sources)
-    return DeadLetters(sources=sources, shown=tuple(shown), places=tuple(coordinates(of)))
+    sources = tuple(source in routed for source in context.query.sources)
+    return DeadLetters(sources=sources, shown=tuple(shown), places=tuple(coordinate_columns(context)))
 
 
-def letter_columns(
-    found: Mapping[str, str], of: ByKey, before: Mapping[str, str], there: Collection[str]
+def dead_letter_columns(
+    found: Mapping[str, str], context: KeyGroupContext, before: Mapping[str, str], existing: Collection[str]
 ) -> dict[str, str]:
-    """SQL text of the columns of bad records, for rows some of which are letters.
+    """SQL texts of the columns of bad records, for rows some of which are dead letters.
 
     Args:
-        found: What the columns of letters are called.
-        of: The query.
-        before: SQL text of columns that other rows have already.
-        there: The columns of the rows, among them those of bad messages if any have passed by.
+        found: The names of the dead letters' columns.
+        context: The query.
+        before: SQL texts of columns that other rows have.
+        existing: The columns of the rows, with those of bad messages if there are any.
     """
-    first = next(topic.name for source in select_dead_letter_sources(of.query) if (topic := source.topic))
-    name = f"coalesce({topic_case(found[OF + SOURCE], of)}, {literal(first)})"
-    mine = f"{found[WHY]} IS NOT NULL"
+    sources = select_dead_letter_sources(context.query)
+    first = next(topic.name for source in sources if (topic := source.topic))
+    name = f"coalesce({topic_text(found[COORDINATE_PREFIX + SOURCE], context)}, {literal(first)})"
+    is_dead_letter = f"{found[REASON]} IS NOT NULL"
     types = {
         "topic": "STRING",
         "partition": "INT",
@@ -53,16 +58,22 @@ def letter_columns(
         BAD_REASON: "STRING",
         KAFKA_MS: "BIGINT",
     }
-    known = {
-        column: before.get(column, column if column in there else f"CAST(NULL AS {kind})")
+    others = {
+        column: before.get(column, column if column in existing else f"CAST(NULL AS {kind})")
         for column, kind in types.items()
     }
+    own = {
+        "topic": name,
+        "partition": found[COORDINATE_PREFIX + "partition"],
+        "offset": found[COORDINATE_PREFIX + "offset"],
+    }
     return {
-        "topic": f"CASE WHEN {mine} THEN {name} ELSE {known['topic']} END",
-        "partition": f"CASE WHEN {mine} THEN {found[OF + 'partition']} ELSE {known['partition']} END",
-        "offset": f"CASE WHEN {mine} THEN {found[OF + 'offset']} ELSE {known['offset']} END",
-        VALUE: f"CASE WHEN {mine} THEN CAST({found[CONTENT]} AS BINARY) ELSE {VALUE} END",
-        BAD_REASON: f"coalesce({found[WHY]}, {known[BAD_REASON]})",
+        **{
+            column: f"CASE WHEN {is_dead_letter} THEN {text} ELSE {others[column]} END"
+            for column, text in own.items()
+        },
+        VALUE: f"CASE WHEN {is_dead_letter} THEN CAST({found[CONTENT]} AS BINARY) ELSE {VALUE} END",
+        BAD_REASON: f"coalesce({found[REASON]}, {others[BAD_REASON]})",
         FAILED_OPERATOR: found[OPERATOR],
-        KAFKA_MS: known[KAFKA_MS],
+        KAFKA_MS: others[KAFKA_MS],
     }

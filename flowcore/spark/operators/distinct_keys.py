@@ -1,9 +1,8 @@
-"""Distinct keys: where hardly two records share a key, records are grouped once, behind the shuffle.
+"""Detect inputs of an aggregate whose keys are mostly distinct.
 
-Spark aggregates on both sides of a shuffle: before it, so that less is sent. Where each record has a key of
-its own nothing gets less, and half of the work is for nothing. Spark 4.3 can leave the first half out, but
-cannot tell where that is right; a sample of the keys can. One query is told by a repartitioning by the key in
-front of the aggregate: Spark then makes one aggregate of both halves
+Spark aggregates on both sides of a shuffle, to send less. If each record has its own key, the first half only
+costs time. Spark 4.3 can leave it out, but cannot detect when that pays; a sample of the keys can. If the
+input is repartitioned by the key before the aggregate, Spark combines both halves
 (``spark.sql.execution.combineAdjacentAggregation``).
 """
 
@@ -19,26 +18,26 @@ from pyspark.sql import functions as F
 from flowcore.api.connectors import Csv, Json, Parquet
 from flowcore.api.operators import Operator, Read, Select, WithColumns, upstream
 
-__all__ = ["WORTH_BYTES", "by_key_first"]
+__all__ = ["WORTH_BYTES", "has_distinct_keys"]
 
 WORTH_BYTES = 64 << 20
-"""Of less than this the sample takes as long as it could save."""
+"""For less than this the sample takes as long as it can save."""
 
 _SAMPLE = 200_000
 _MOST_REPEATED = 0.02
-"""Of a sample: what two records of each key give, among 5,000,000 in any order."""
+"""The part of a sample that repeats a key if 5,000,000 records in any order have two of each key."""
 
 _log = logging.getLogger(__name__)
 
 
-def by_key_first(operator: str, inputs: Sequence[tuple[Operator, DataFrame, Sequence[Column]]]) -> bool:
-    """Whether records shall be sent to where their key is before any is aggregated.
+def has_distinct_keys(operator: str, inputs: Sequence[tuple[Operator, DataFrame, Sequence[Column]]]) -> bool:
+    """Whether hardly any two records share a key, so that records should be sent to their key first.
 
-    Only records that come straight from files are looked at: to make others twice would cost more.
+    It samples only records that native projections read from files; computing others twice costs more.
 
     Args:
-        operator: Who groups.
-        inputs: What it groups: each operator, its output, and the key there.
+        operator: The name of the grouping operator.
+        inputs: Its inputs: each operator, its output, and the key there.
     """
     if not all(_straight_from_files(node) for node, _, _ in inputs):
         return False
@@ -61,13 +60,13 @@ def _straight_from_files(node: Operator) -> bool:
 
 
 def _size_bytes(frame: DataFrame) -> int:
-    """As Spark guesses it, from the size of files."""
-    plan: Any = frame._jdf.queryExecution().optimizedPlan()  # noqa: SLF001 - PySpark does not show it
+    """Spark's estimate from the size of files."""
+    plan: Any = frame._jdf.queryExecution().optimizedPlan()  # noqa: SLF001 - not in PySpark
     return int(plan.stats().sizeInBytes())
 
 
 def _repeated(frame: DataFrame, key: Sequence[Column]) -> float:
-    """The part of a sample whose key was there already. Nothing of it comes to Python."""
+    """The part of a sample that repeats a key; the sample stays in the JVM."""
     java: Any = frame.sparkSession._jvm  # noqa: SLF001
     sample = frame.select(F.xxhash64(*key))._jdf.takeAsList(_SAMPLE)  # noqa: SLF001
     distinct: int = java.java.util.HashSet(sample).size()

@@ -1,7 +1,7 @@
-"""Key groups on Spark: packed rows go to a step of their key group, whose state is in Spark's state store.
+"""Run an operator on key groups in Spark, with state in Spark's state store.
 
-Spark's Python state operators take each row apart, so rows are packed in front of it and unpacked behind it,
-both with ``mapInArrow``. What is between is one call for each key group in a batch, whatever it holds.
+Spark's Python state operators handle single rows, so rows are packed before them and unpacked after them,
+both with ``mapInArrow``. Between is one call for each key group in a batch, whatever the number of its rows.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ from flowcore.keyed.packing import Packing
 from flowcore.keyed.runtime import Runtime
 from flowcore.spark.operators.processor import Processor
 
-__all__ = ["COUNTER_ROWS", "MARKER_ROWS", "Outlet", "Unpacking", "by_key_group"]
+__all__ = ["COUNTER_ROWS", "MARKER_ROWS", "Outlet", "Unpacking", "run_key_groups"]
 
 _MARKER: dict[str, pa.DataType] = {"event": pa.binary(), "partition": pa.int32()}
 MARKER_ROWS = pa.schema(_MARKER)
 COUNTER_ROWS = pa.schema([pa.field("counters", pa.string())])
-"""Of the outputs `flowcore.spark.operators.processor.MARKERS` and `COUNTERS`."""
+"""The columns of the outputs `MARKERS` and `COUNTERS` of `flowcore.spark.operators.processor`."""
 
 _PACKED = "key_group INT, kind TINYINT, channel STRING, at BIGINT, payload BINARY"
 _OUTPUT = StructType([StructField("output", StringType()), StructField("content", BinaryType())])
 _environments = Lock()
-"""Queries that start side by side share the context whose environment it is."""
+"""Queries that start concurrently share the Spark context whose environment is changed."""
 
 
-def by_key_group(
+def run_key_groups(
     frame: DataFrame, packing: Packing, runtime: Runtime, *, workers: str | None = None
 ) -> DataFrame:
-    """Run an operator over a frame with the columns that ``packing`` asks for; then `Unpacking` follows.
+    """Pack rows and run an operator on them; the result is packed, for `Unpacking`.
 
     Args:
-        frame: The frame.
-        packing: How its rows come to their key groups.
+        frame: The rows, with the columns of ``packing``.
+        packing: Packs rows by key group.
         runtime: The operator.
-        workers: The name of the pool of Python workers. By default each query has a pool of its own, so
-            that its few workers remember the state that others could not use.
+        workers: The name of the pool of Python workers. Default: a pool for the query, so that its few
+            workers keep decoded state that others could not use.
     """
     packed = frame.mapInArrow(packing.run, _PACKED)
     with _environment(frame, FLOWCORE_KEY_GROUPS=workers or runtime.query):
@@ -54,11 +54,11 @@ def by_key_group(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outlet:
-    """How the rows of an output go on.
+    """The rows of one output.
 
     Attributes:
-        schema: Of the rows as the operator puts them out.
-        columns: From column of the result to column of these rows.
+        schema: The columns of the output.
+        columns: The output's column for a column of the result.
         branch: The value of the branch column.
     """
 
@@ -69,12 +69,12 @@ class Outlet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unpacking:
-    """From what steps put out to rows.
+    """Converts packed outputs to rows.
 
     Attributes:
-        outlets: Of each output.
-        schema: Of the rows.
-        branch: Its branch column.
+        outlets: By output.
+        schema: The columns of the rows.
+        branch: The branch column.
     """
 
     outlets: Mapping[str, Outlet]
@@ -82,7 +82,7 @@ class Unpacking:
     branch: str
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Unpack what one task has put out."""
+        """Unpack the outputs of one task."""
         for batch in batches:
             for output, content in zip(*(column.to_pylist() for column in batch.columns), strict=True):
                 outlet = self.outlets.get(output)
@@ -90,7 +90,7 @@ class Unpacking:
                     yield self.rows(outlet, pa.ipc.read_record_batch(pa.py_buffer(content), outlet.schema))
 
     def rows(self, outlet: Outlet, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Rows of one output among the columns of all."""
+        """The rows of one output, with the columns of all outputs."""
         count = rows.num_rows
         arrays = [
             pa.array([outlet.branch] * count, field.type)
@@ -105,11 +105,11 @@ class Unpacking:
 
 @contextmanager
 def _environment(frame: DataFrame, **variables: str) -> Iterator[None]:
-    """Spark keeps Python workers apart by the environment that they were asked for with."""
+    """Spark separates pools of Python workers by the environment variables they are requested with."""
     context = frame.sparkSession.sparkContext
     with _environments:
         before = context.environment
-        context.environment = {**before, **variables}  # another, since somebody may be looking at that one
+        context.environment = {**before, **variables}  # a new dict, since another thread may read the old one
         try:
             yield
         finally:

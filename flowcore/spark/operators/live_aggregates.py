@@ -1,14 +1,15 @@
-"""Aggregates: how do grouped records, and what travels beside them, pass through Spark's native aggregate?
+"""Spark's native aggregate of a live query, with latency markers and timestamps.
 
-A latency marker has to wait where the records wait, so it goes through the shuffle and the state with
-them: in a group of its own for each source partition that sends markers, of which only the latest is kept.
-Its time is a number, because Spark sorts all records to aggregate what has no fixed size. Its group is a text
-that is empty for records: with bytes or nulls Spark would find every record's group in its slower table.
+A latency marker must wait where records wait, so it passes the shuffle and the state with them, in a group
+for each source partition that sends markers. The group keeps the latest marker. A marker's time is a number,
+because Spark sorts all records to aggregate values without a fixed size. A marker's group is a text, which is
+empty for
+records: with bytes or nulls Spark would use its slower hash table for every record.
 
-Where batches are as far apart as a flush interval, the earliest of a batch is kept instead: it has waited as
-long as the record that waited longest. State knows only what is higher, so the batch's second stands in front
-of how much earlier the marker was made, and a later batch counts for more. Such groups have a prefix: state
-of either kind may be met by the other.
+If batches are a flush interval apart, the group keeps the earliest marker of a batch instead, since it waited
+as long as the record that waited longest. The state keeps a maximum, so the number combines the batch's
+second, in its upper bits, with the time since the marker was made. Such groups have a prefix, because a
+restarted query may find state of the other kind.
 """
 
 from __future__ import annotations
@@ -23,28 +24,28 @@ from flowcore.spark.frame.sql import quote
 from flowcore.spark.operators import batch
 from flowcore.spark.topics import elements
 
-__all__ = ["aggregated"]
+__all__ = ["apply_aggregate"]
 
 _SENDER, _MARKED = "sender", "marked"
-_HELD = "X'FF'"  # no sender begins so: a subtask is a number from 0 up
+_BUFFERED = "X'FF'"  # no sender begins with it, since a subtask is not negative
 _MOST_MS = (1 << 31) - 1
 
 
-def aggregated(
-    node: Aggregate, branched: BranchedFrame, branch: Branch, *, timed: bool, held: bool = False
+def apply_aggregate(
+    node: Aggregate, branched: BranchedFrame, branch: Branch, *, timed: bool, buffered: bool = False
 ) -> tuple[BranchedFrame, Branch]:
-    """The groups of a branch's records, and the markers beside them.
+    """The groups of a branch's records, and latency markers.
 
     Args:
         node: The operator.
-        branched: Rows, the branch's among them.
+        branched: The frame of the branch.
         branch: The records to group.
-        timed: A group's timestamp is that of its newest record.
-        held: A batch takes all that has come in a flush interval.
+        timed: A group has the timestamp of its newest record.
+        buffered: A batch has all records of a flush interval.
     """
     if not (branched.has_markers or timed):
-        frame = batch.grouped(branched.rows_of(branch), node.by, node.aggregates)
-        return _renamed(node, frame, branched, branch, [])
+        frame = batch.group(branched.rows_of(branch), node.by, node.aggregates)
+        return _rename(node, frame, branched, branch, [])
     frame = (
         branched.frame.where(f"{BRANCH} IN ({RowKind.MARKER}, {branch.number})")
         if branched.shared
@@ -61,8 +62,8 @@ def aggregated(
     if branched.has_markers:
         is_event = f"CASE WHEN {BRANCH} = {RowKind.MARKER} THEN"
         sender, marked = elements.sender(VALUE), elements.marked_ms(VALUE)
-        if held:
-            sender, marked = f"concat({_HELD}, {sender})", _earlier(marked)
+        if buffered:
+            sender, marked = f"concat({_BUFFERED}, {sender})", _earliness(marked)
         columns.append(f"{is_event} hex({sender}) ELSE '' END AS {_inner(_SENDER)}")
         columns.append(f"{is_event} {marked} END AS {_inner(_MARKED)}")
         columns.append(f"partition AS {_inner('partition')}")
@@ -70,7 +71,7 @@ def aggregated(
         aggregates.append(F.max(_inner(_MARKED)).alias(_inner(_MARKED)))
         aggregates.append(F.max(_inner("partition")).alias(_inner("partition")))
         sender, marked = f"unhex({_inner(_SENDER)})", _inner(_MARKED)
-        if held:
+        if buffered:
             sender, marked = f"substring({sender}, 2)", _marked_ms(marked)
         rest.append(f"{elements.event(marked, sender)} AS {VALUE}")
         rest.append(f"{_inner('partition')} AS partition")
@@ -78,26 +79,26 @@ def aggregated(
             f"CASE WHEN {_inner(_SENDER)} = '' THEN {branch.number} ELSE {RowKind.MARKER} END AS {BRANCH}"
         )
     frame = frame.selectExpr(*columns).groupBy(keys).agg(*aggregates)
-    return _renamed(node, frame, branched, branch, rest)
+    return _rename(node, frame, branched, branch, rest)
 
 
-def _earlier(marked_ms: str) -> str:
-    """A number that is the higher the later the batch and, in a batch, the earlier the marker."""
+def _earliness(marked_ms: str) -> str:
+    """A number that is higher for later batches and, within a batch, for earlier markers."""
     second = "((unix_millis(current_timestamp()) + 999) DIV 1000)"
     return f"{second} * {_MOST_MS + 1} + greatest(least({second} * 1000 - {marked_ms}, {_MOST_MS}), 0)"
 
 
 def _marked_ms(number: str) -> str:
-    """The time of the marker that such a number was made of, up to 24 days before its batch."""
+    """The marker's time in a number from `_earliness`, up to 24 days before its batch."""
     return f"(shiftright({number}, 31) * 1000 - ({number} & {_MOST_MS}))"
 
 
 def _inner(column: str) -> str:
-    """A name that no user's column has, while theirs have their own names."""
+    """A column name that no user's column has."""
     return f"_flowcore_{column.lstrip('_')}"
 
 
-def _renamed(
+def _rename(
     node: Aggregate, frame: DataFrame, branched: BranchedFrame, branch: Branch, rest: list[str]
 ) -> tuple[BranchedFrame, Branch]:
     names = {column: next(branched.names) for column in node.columns}

@@ -1,15 +1,17 @@
-"""Keyed process functions in a live query: from a branch's records to branches of what they put out.
+"""Keyed process functions in a live query: from a branch's records to branches of their outputs.
 
-Functions that read their results run in the same call of a worker; then what these put out comes instead.
+Functions that read the results of a process run in the same call of a worker; then the outputs of these
+functions replace the results.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from flowcore.api.operators import KeyedProcess, Operator, SideOutput
-from flowcore.keyed.dead_letters import DEAD_LETTERS
+from flowcore.chains import DownstreamChain
+from flowcore.keyed.dead_letters import DEAD_LETTERS, DeadLetters
 from flowcore.keyed.output_columns import ORDINAL as OUTPUT
 from flowcore.keyed.output_columns import RESULTS, TIMESTAMP
 from flowcore.planner.model import Chain
@@ -19,168 +21,180 @@ from flowcore.settings import CheckMode
 from flowcore.spark.frame.branches import Branch, BranchedFrame
 from flowcore.spark.frame.rows import BRANCH, RECORD_ID, RECORD_ORDINAL, SOURCE, TIMESTAMP_MS, RowKind
 from flowcore.spark.frame.sql import literal
-from flowcore.spark.operators.buffers import buffer_of, buffered
-from flowcore.spark.operators.by_key import (
-    OF,
-    STAMP,
-    ByKey,
-    coordinates,
-    given,
-    packed,
-    put_out,
-    records_of,
-    topic_case,
-    with_columns,
+from flowcore.spark.operators.buffers import add_buffer, find_buffer
+from flowcore.spark.operators.dead_letters import dead_letter_columns, route_dead_letters
+from flowcore.spark.operators.keyed_step import (
+    COORDINATE_PREFIX,
+    RECORD_TIMESTAMP,
+    KeyGroupContext,
+    StepInputs,
+    StepRows,
+    branch_after,
+    coordinate_columns,
+    run_step,
+    select_inputs,
+    topic_text,
 )
-from flowcore.spark.operators.dead_letters import letter_columns, letters_for
-from flowcore.spark.operators.python_chain import arrow_schema, behind, types_of
+from flowcore.spark.operators.python_chain import arrow_schema, make_downstream_chain, spark_types
 
-__all__ = ["processed"]
+__all__ = ["apply_process"]
 
 
 @dataclass(frozen=True, slots=True)
-class _Out:
-    """One output that goes on.
+class _Output:
+    """An output that is read.
 
     Attributes:
-        node: Whose output it is to its readers.
-        output: What it is called in the key groups.
-        name: In front of the identities of its rows.
-        columns: Of its rows.
-        step: Tells apart what became of one result, None where that is one at most.
-        told: It is known of which record each was made.
+        node: The operator whose output it is for its readers.
+        output: Its name in the key groups.
+        name: The prefix of its record ids.
+        columns: Its columns.
+        number: Of its branch.
+        step: Distinguishes the outputs made from one result; None if there is at most one.
+        has_origin: The record or timer is known that each of its rows was made from.
     """
 
     node: Operator
     output: str
     name: str
     columns: tuple[str, ...]
+    number: int
     step: str | None = None
-    told: bool = True
+    has_origin: bool = True
 
 
-def processed(  # noqa: PLR0917 - what it is about, then how
+def apply_process(  # noqa: PLR0917 - the operator and its input, then its surroundings
     node: KeyedProcess,
     branched: BranchedFrame,
     branch: Branch,
-    of: ByKey,
+    context: KeyGroupContext,
     chain: Chain | None,
     used: Mapping[Operator, Collection[str]],
     check: CheckMode = "off",
 ) -> tuple[BranchedFrame, Mapping[Operator, Branch]]:
-    """What a keyed process function puts out, by operator: its results, and the side outputs that are read.
+    """The outputs of a keyed process function by operator: its results, and the side outputs that are read.
 
     Args:
         node: The operator.
-        branched: Rows, the branch's among them.
+        branched: The frame of the branch.
         branch: The records.
-        of: The query.
-        chain: The chain that it begins, whose outputs come instead of its results; None if it begins none.
+        context: The query.
+        chain: The chain that it begins, whose outputs replace its results; None if it begins none.
         used: The output columns of each operator that are used, in lower case.
-        check: Whether functions of the chain are watched.
+        check: Which records the reuse check watches in the chain.
     """
-    places = coordinates(of)
     read = {name: branch.physical_names[name.lower()] for name in (*node.by, *node.uses)}
-    columns = {**read, **places}
-    frame = given(node.by, branched, branch, columns, of)
-    rows = records_of(frame, columns)
-    letters = letters_for(of, (*node.by, *node.uses))
-    outs = [*_sides(node, of)]
-    following = None
+    columns = {**read, **coordinate_columns(context)}
+    inputs = select_inputs(node, node.by, branched, branch, columns, context)
+    dead_letters = route_dead_letters(context, (*node.by, *node.uses))
+    outputs = [*_side_outputs(node, context)]
+    downstream = None
     if chain is None:
-        outs.append(_Out(node, RESULTS, node.name, node.schema.names))
+        outputs.append(_Output(node, RESULTS, node.name, node.schema.names, next(context.numbers)))
     else:
-        following, outlets = behind(chain, used, check=check, lenient=letters is not None)
+        isolate = dead_letters is not None
+        downstream, outlets = make_downstream_chain(chain, used, check=check, isolate_failures=isolate)
         for number, outlet in enumerate(outlets):
-            step = next(branched.names) if outlet.multiplied else None
-            told = not outlet.batched
-            outs.append(_Out(outlet.node, f"chain {number}", node.name, (*outlet.types,), step, told))
-    function = KeyedProcesses(
+            outputs.append(
+                _Output(
+                    outlet.node,
+                    f"chain {number}",
+                    node.name,
+                    (*outlet.types,),
+                    next(context.numbers),
+                    step=next(branched.names) if outlet.multiplied else None,
+                    has_origin=not outlet.batched,
+                )
+            )
+    process = _make_operator(node, inputs, context, dead_letters, downstream)
+    operator = add_buffer(node, process, [field.name for field in process.key_fields], context)
+    branches = {each.output: each.number for each in outputs}
+    if dead_letters is not None:
+        branches[DEAD_LETTERS] = RowKind.BAD
+    step = run_step(inputs, operator, branches, context)
+    texts = _row_columns(outputs, step, context)
+    if dead_letters is not None:
+        texts |= dead_letter_columns(step.columns[DEAD_LETTERS], context, texts, step.frame.columns)
+    has_bad = branched.has_bad or dead_letters is not None
+    after = branch_after(step, inputs, texts, has_coordinates=False, has_bad=has_bad)
+    return after, {
+        each.node: Branch(
+            each.number,
+            {name: step.columns[each.output][name] for name in each.columns},
+            has_coordinates=False,
+            has_record_id=each.has_origin,
+        )
+        for each in outputs
+    }
+
+
+def _side_outputs(node: KeyedProcess, context: KeyGroupContext) -> Iterator[_Output]:
+    schemas = dict(node.side_outputs)
+    for each in context.query.operators:
+        if isinstance(each, SideOutput) and node in each.inputs:
+            name = each.output
+            names = schemas[name].names
+            yield _Output(each, side_output_name(name), f"{node.name}.{name}", names, next(context.numbers))
+
+
+def _make_operator(
+    node: KeyedProcess,
+    inputs: StepInputs,
+    context: KeyGroupContext,
+    dead_letters: DeadLetters | None,
+    downstream: DownstreamChain | None,
+) -> KeyedProcesses:
+    topics = ((source.topic, source.name) for source in context.query.sources)
+    return KeyedProcesses(
         name=node.name,
         function=node.function,
         keys=node.by,
         values=node.uses,
-        timestamp=STAMP,
-        rows=rows,
-        places=tuple(places),
-        topics=tuple(topic.name if (topic := each.topic) else each.name for each in of.query.sources),
-        results=arrow_schema(types_of(node.schema)),
-        side_outputs={name: arrow_schema(types_of(schema)) for name, schema in node.side_outputs},
-        keyed=buffer_of(node, of) is not None,
-        dead_letters=letters,
-        downstream=following,
+        timestamp=RECORD_TIMESTAMP,
+        rows=inputs.records,
+        places=tuple(coordinate_columns(context)),
+        topics=tuple(topic.name if topic else name for topic, name in topics),
+        results=arrow_schema(spark_types(node.schema)),
+        side_outputs={name: arrow_schema(spark_types(schema)) for name, schema in node.side_outputs},
+        keyed=find_buffer(node, context.query) is not None,
+        dead_letters=dead_letters,
+        downstream=downstream,
     )
-    operator = buffered(node, function, [field.name for field in function.key_fields], of)
-    branches = {
-        each.node: Branch(next(of.numbers), {}, has_coordinates=False, has_record_id=each.told)
-        for each in outs
+
+
+def _row_columns(outputs: Sequence[_Output], step: StepRows, context: KeyGroupContext) -> dict[str, str]:
+    """SQL texts of record id, timestamp and ordinal of the outputs' rows."""
+    found = {each.number: step.columns[each.output] for each in outputs}
+    ids = {
+        each.number: _record_id(each.name, found[each.number], context) for each in outputs if each.has_origin
     }
-    outputs = {each.output: (branches[each.node].number, operator.outputs[each.output]) for each in outs}
-    if letters is not None:
-        outputs[DEAD_LETTERS] = (RowKind.BAD, operator.outputs[DEAD_LETTERS])
-    stepped = put_out(node, packed(node, frame, operator, rows, of), outputs, branched)
-
-    found = stepped.physical
-    beside = {
-        RECORD_ID: _by_branch(
-            {
-                branches[each.node].number: _identity(each.name, found[each.output], of)
-                for each in outs
-                if each.told
-            }
-        ),
-        TIMESTAMP_MS: _by_branch(
-            {branches[each.node].number: found[each.output][TIMESTAMP] for each in outs}
-        ),
+    texts = {
+        RECORD_ID: _by_branch(ids),
+        TIMESTAMP_MS: _by_branch({number: columns[TIMESTAMP] for number, columns in found.items()}),
     }
-    if of.has_ordinals:
-        told_apart = {
-            branches[each.node].number: _nth(found[each.output][NTH], each.step)
-            for each in outs
-            if each.step is not None
-        }
-        beside[RECORD_ORDINAL] = f"coalesce({_by_branch(told_apart)}, '0')"
-    if letters is not None:
-        beside |= letter_columns(found[DEAD_LETTERS], of, beside, stepped.frame.columns)
-    after = BranchedFrame(
-        with_columns(stepped.frame, beside),
-        branched.names,
-        has_coordinates=False,
-        has_markers=branched.has_markers,
-        has_bad=branched.has_bad or letters is not None,
-    )
-    after.shared = True
-    return after, {
-        each.node: Branch(
-            branches[each.node].number,
-            {name: found[each.output][name] for name in each.columns},
-            has_coordinates=False,
-            has_record_id=each.told,
-        )
-        for each in outs
-    }
+    if context.has_ordinals:
+        ordinals = {}
+        for each in outputs:
+            if each.step is not None:
+                # The first output keeps its ordinal, so that it does not depend on the number of outputs.
+                nth = found[each.number][NTH]
+                suffix = f"CASE WHEN {nth} > 0 THEN '.{each.step}-' || {nth} ELSE '' END"
+                ordinals[each.number] = f"'0' || {suffix}"
+        texts[RECORD_ORDINAL] = f"coalesce({_by_branch(ordinals)}, '0')"
+    return texts
 
 
-def _sides(node: KeyedProcess, of: ByKey) -> Iterator[_Out]:
-    schemas = dict(node.side_outputs)
-    for each in of.query.operators:
-        if isinstance(each, SideOutput) and node in each.inputs:
-            name = each.output
-            yield _Out(each, side_output_name(name), f"{node.name}.{name}", schemas[name].names)
-
-
-def _identity(name: str, found: Mapping[str, str], of: ByKey) -> str:
-    """Of an output: its operator, the record or timer that it was made of, and which of its outputs it is."""
-    where = [topic_case(found[OF + SOURCE], of), found[OF + "partition"], found[OF + "offset"]]
-    if of.has_ordinals:
-        where.append(found[OF + RECORD_ORDINAL])
-    origin = f"coalesce({found[TIMER]}, concat_ws(':', {', '.join(where)}))"
+def _record_id(name: str, found: Mapping[str, str], context: KeyGroupContext) -> str:
+    """The operator, the record or timer that an output was made from, and its position among the outputs."""
+    coordinates = [
+        topic_text(found[COORDINATE_PREFIX + SOURCE], context),
+        found[COORDINATE_PREFIX + "partition"],
+        found[COORDINATE_PREFIX + "offset"],
+    ]
+    if context.has_ordinals:
+        coordinates.append(found[COORDINATE_PREFIX + RECORD_ORDINAL])
+    origin = f"coalesce({found[TIMER]}, concat_ws(':', {', '.join(coordinates)}))"
     return f"concat_ws(':', {literal(name)}, {origin}, {found[OUTPUT]})"
-
-
-def _nth(number: str, step: str | None) -> str:
-    """The first keeps its ordinal, so that it does not depend on there being others."""
-    return f"'0' || CASE WHEN {number} > 0 THEN '.{step}-' || {number} ELSE '' END"
 
 
 def _by_branch(texts: Mapping[int, str]) -> str:

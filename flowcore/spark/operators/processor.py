@@ -1,8 +1,8 @@
-"""The processor: what Spark calls in a worker for the key groups of a task.
+"""The stateful processor that Spark calls in a worker for the key groups of a task.
 
-It ships its runtime as bytes. Spark starts a Python process whenever such a query starts, only to ask which
-states there are: nothing that is slow to import is imported for that. And a worker unpickles a runtime once,
-not for each batch; one that was made of something else, of an edited function, is another runtime.
+It holds its runtime as bytes. At each start of such a query, Spark starts a Python process only to read the
+declared states, so this module imports nothing that is slow to import. A worker unpickles a runtime once, not
+for each batch; a runtime with other bytes, for instance of an edited function, replaces it.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ if TYPE_CHECKING:
 __all__ = ["BAD_MESSAGES", "COUNTERS", "MANIFEST", "MARKERS", "SEGMENTS", "Processor"]
 
 MARKERS, COUNTERS, BAD_MESSAGES = "_markers", "_counters", "_bad"
-"""StepOutputs beside an operator's own: columns ``event`` and ``partition``, ``counters``, bad messages."""
+"""Outputs besides an operator's own: columns ``event`` and ``partition``, ``counters``, bad messages."""
 MANIFEST, SEGMENTS = "manifest", "segments"
-"""The names of the states."""
+"""The names of the states in Spark's store."""
 
 _CONTENT = StructType([StructField("content", BinaryType())])
 _NUMBER = StructType([StructField("number", LongType())])
 _known: dict[str, tuple[str, Runtime, Remembered]] = {}
-"""Of this worker process: by query what it runs, the digest of that, and the states that it remembers."""
+"""In this worker process, by query: the digest of the runtime, the runtime, and the states that it keeps."""
 
 
 class Processor(StatefulProcessor):
-    """A runtime in a task; see `of`.
+    """A runtime in a task; made by `of`.
 
     Args:
-        query: Tells its runtime from those of other queries in a worker.
+        query: Distinguishes its runtime from those of other queries in a worker.
         pickled: The runtime.
     """
 
@@ -50,7 +50,7 @@ class Processor(StatefulProcessor):
 
     @classmethod
     def of(cls, runtime: Runtime) -> Processor:
-        """On the driver: what is shipped to the workers."""
+        """Make the processor on the driver, to be sent to the workers."""
         return cls(runtime.query, cloudpickle.dumps(runtime))  # type: ignore[no-untyped-call]
 
     def init(self, handle: StatefulProcessorHandle) -> None:
@@ -59,7 +59,7 @@ class Processor(StatefulProcessor):
         self._handle = handle
 
     def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[pd.DataFrame]:  # noqa: N802, N803 - Spark's names
-        """Take what came for a key group."""
+        """Process the rows of a key group."""
         from flowcore.keyed.packed import PACKED, Packed  # noqa: PLC0415
 
         names = PACKED.names[1:]
@@ -72,11 +72,11 @@ class Processor(StatefulProcessor):
         timerValues: Any,  # noqa: N803
         expiredTimerInfo: Any,  # noqa: N803, ARG002
     ) -> Iterator[pd.DataFrame]:
-        """Wake a key group to which nothing came."""
+        """Process a key group without rows, whose timer has expired."""
         return self._step(key, [], timerValues, expired=True)
 
     def close(self) -> None:
-        """The task ends: what users' functions have opened in it is closed."""
+        """Close users' functions at the end of the task."""
         if self._runtime is not None:
             self._runtime.close()
             self._runtime = None
@@ -90,11 +90,11 @@ class Processor(StatefulProcessor):
         try:
             stepped = runtime.step(int(group), items, clock_ms, self._store, remembered)
         except BaseException:
-            self.close()  # which Spark leaves out
+            self.close()  # Spark does not
             raise
         before_ms, wake_ms = stepped.wake_before_ms, stepped.manifest.wake_ms
         if wake_ms != before_ms:
-            if before_ms is not None and not expired:  # Spark itself takes out the one that has expired
+            if before_ms is not None and not expired:  # Spark itself deletes the expired one
                 self._handle.deleteTimer(before_ms)
             if wake_ms is not None:
                 self._handle.registerTimer(wake_ms)

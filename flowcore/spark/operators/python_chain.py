@@ -1,7 +1,4 @@
-"""Python chains: which frame comes out of the Python operators that run in one call of a worker?
-
-One ``mapInArrow`` for a chain, over its input columns and what must get past it.
-"""
+"""Run a chain of Python operators as one ``mapInArrow`` over its input columns and those that pass it."""
 
 from __future__ import annotations
 
@@ -54,7 +51,10 @@ from flowcore.spark.frame.rows import (
 )
 from flowcore.spark.frame.sql import quote
 
-__all__ = ["ChainOutlet", "arrow_schema", "behind", "chained", "outputs_of_bounded", "types_of"]
+__all__ = [
+    "ChainOutlet", "apply_bounded_chain", "apply_chain", "arrow_schema", "make_downstream_chain",
+    "spark_types",
+]  # fmt: skip
 
 _COORDINATES = ("topic", "partition", "offset")
 _OF_A_RECORD = (*_COORDINATES, RECORD_ORDINAL, TIMESTAMP_MS, RECORD_ID, SOURCE, NEWEST)
@@ -63,26 +63,43 @@ _ROW = "_row"
 _COPIES: Mapping[str, Copy] = {"reuse": "reuse", "shallow": "shallow", "deep": "deep"}
 
 
-def outputs_of_bounded(
+@dataclass(frozen=True, slots=True)
+class ChainOutlet:
+    """The records that leave a chain at an operator.
+
+    Attributes:
+        node: The operator.
+        types: The types of its columns that are used.
+        multiplied: An input record may become several.
+        batched: It is unknown which input record a record was made from.
+    """
+
+    node: ChainOperator
+    types: Mapping[str, DataType]
+    multiplied: bool
+    batched: bool
+
+
+def apply_bounded_chain(
     chain: Chain, frame: DataFrame, used: Mapping[Operator, Collection[str]], ends: Collection[Operator],
     check: CheckMode,
 ) -> tuple[DataFrame, Mapping[Operator, DataFrame]]:  # fmt: skip
-    """What comes out of a chain in a batch: one frame, and of each operator whose output leaves it, its part.
+    """Run a chain on bounded input: a frame with all outputs, and for each operator the part it emits.
 
     Args:
         chain: The operators.
         frame: The input of the first.
         used: The output columns of each operator that are used, in lower case.
         ends: Operators whose whole output leaves the stage.
-        check: Whether functions are watched.
+        check: Which records the reuse check watches.
     """
     branched = BranchedFrame(frame, (f"_c{number}" for number in count(1)), has_coordinates=False)
     branch = Branch(1, {column: column for column in frame.columns})
-    branches = chained(chain, branched, branch, used=used, ends=ends, numbers=count(2), check=check)
+    branches = apply_chain(chain, branched, branch, used=used, ends=ends, numbers=count(2), check=check)
     return branched.frame, {node: branched.rows_of(each) for node, each in branches.items()}
 
 
-def chained(
+def apply_chain(
     chain: Chain,
     branched: BranchedFrame,
     branch: Branch,
@@ -94,37 +111,72 @@ def chained(
     check: CheckMode = "off",
     last: bool = True,
 ) -> Mapping[ChainOperator, Branch]:
-    """Run a chain on the rows of a branch; the branch of each operator whose output leaves it.
+    """Run a chain on the rows of a branch; returns the branch of each operator whose output leaves it.
 
     Args:
         chain: The operators.
-        branched: Rows, the branch's among them.
+        branched: The frame of the branch.
         branch: The chain's input.
         used: The output columns of each operator that are used, in lower case.
-        numbers: Of new branches.
-        ends: Operators whose whole output leaves, wherever they are in the chain.
-        kept: The columns of other branches, which pass.
-        check: Whether functions are watched.
-        last: No other chain follows, for whose functions a record would have to keep its message's bytes.
+        numbers: The numbers of new branches.
+        ends: Operators whose whole output leaves the chain.
+        kept: The columns of other branches, which pass the chain.
+        check: Which records the reuse check watches.
+        last: No other chain follows whose failing records would need their message's bytes.
     """
     reads = chain.head.columns_read(used[chain.head])
     inputs = {name: now for name, now in branch.columns.items() if name.lower() in reads}
-    there = set(branched.frame.columns)
-    of_a_record = [name for name in _OF_A_RECORD if name in there]
-    of_messages = [name for name in _OF_MESSAGES if name in there] if branched.shared else []
-    passing = [*of_a_record, *of_messages, *dict.fromkeys(kept)] + ([BRANCH] if branched.shared else [])
-    may_fail = branched.has_bad and FAILED_OPERATOR in there and branch.has_coordinates
-    of_a_record += [VALUE, KAFKA_MS] if may_fail and not last else []
+    existing = set(branched.frame.columns)
+    carried = [name for name in _OF_A_RECORD if name in existing]
+    passing = [*carried, *(name for name in _OF_MESSAGES if branched.shared and name in existing)]
+    passing += [*dict.fromkeys(kept), *([BRANCH] if branched.shared else [])]
+    may_fail = branched.has_bad and FAILED_OPERATOR in existing and branch.has_coordinates
+    carried += [VALUE, KAFKA_MS] if may_fail and not last else []
     needed = list(map(quote, dict.fromkeys([*passing, *inputs.values()])))
-    # Without a column Spark would not tell how many rows there are.
+    # A frame needs a column, or Spark would lose the number of its rows.
     frame = branched.frame.selectExpr(*(needed or [f"true AS {_ROW}"]))
     types = {field.name: field.dataType for field in frame.schema.fields}
     writer = _SpecWriter(chain, used, ends)
     spec = writer.spec({name: types[now] for name, now in inputs.items()})
 
-    outlets = writer.outlets
-    parted = branched.shared or len(outlets) > 1
-    branches = {
+    branches = _branch_outlets(writer.outlets, branched, branch, numbers)
+    has_branches = branched.shared or len(branches) > 1
+    columns = {name: types[name] for name in passing}
+    if has_branches:
+        columns[BRANCH] = types.get(BRANCH, IntegerType())
+    for outlet in writer.outlets:
+        columns |= {branches[outlet.node].columns[name]: kind for name, kind in outlet.types.items()}
+    result = _struct(columns)
+    failed = FailedRows(branch=RowKind.BAD, value=VALUE, reason=BAD_REASON, operator=FAILED_OPERATOR)
+    run = PassingChain(
+        spec=spec,
+        check=check,
+        inputs=inputs,
+        branch=BRANCH if has_branches else None,
+        number=branch.number if branched.shared else None,
+        carried=carried,
+        ordinal=RECORD_ORDINAL if RECORD_ORDINAL in existing else None,
+        coordinates=_COORDINATES if existing.issuperset(_COORDINATES) else (),
+        outlets=[
+            OutletRows(
+                branch=branches[outlet.node].number if has_branches else None,
+                columns=branches[outlet.node].columns,
+                step=next(branched.names) if outlet.multiplied else None,
+            )
+            for outlet in writer.outlets
+        ],
+        failed=failed if may_fail else None,
+        schema=to_arrow_schema(result, timezone="UTC"),
+    )
+    branched.frame = frame.mapInArrow(run.run, result)
+    branched.shared = has_branches
+    return branches
+
+
+def _branch_outlets(
+    outlets: Sequence[ChainOutlet], branched: BranchedFrame, branch: Branch, numbers: Iterator[int]
+) -> dict[ChainOperator, Branch]:
+    return {
         outlet.node: Branch(
             branch.number if len(outlets) == 1 else next(numbers),
             {name: next(branched.names) for name in outlet.types},
@@ -133,76 +185,28 @@ def chained(
         )
         for outlet in outlets
     }
-    columns = {name: types[name] for name in passing}
-    if parted:
-        columns[BRANCH] = types.get(BRANCH, IntegerType())
-    for outlet in outlets:
-        columns |= {branches[outlet.node].columns[name]: kind for name, kind in outlet.types.items()}
-    result = _struct(columns)
-    run = PassingChain(
-        spec=spec,
-        check=check,
-        inputs=inputs,
-        branch=BRANCH if parted else None,
-        number=branch.number if branched.shared else None,
-        carried=of_a_record,
-        ordinal=RECORD_ORDINAL if RECORD_ORDINAL in there else None,
-        coordinates=_COORDINATES if there.issuperset(_COORDINATES) else (),
-        outlets=[
-            OutletRows(
-                branch=branches[outlet.node].number if parted else None,
-                columns=branches[outlet.node].columns,
-                step=next(branched.names) if outlet.multiplied else None,
-            )
-            for outlet in outlets
-        ],
-        failed=FailedRows(branch=RowKind.BAD, value=VALUE, reason=BAD_REASON, operator=FAILED_OPERATOR)
-        if may_fail
-        else None,
-        schema=to_arrow_schema(result, timezone="UTC"),
-    )
-    branched.frame = frame.mapInArrow(run.run, result)
-    branched.shared = parted
-    return branches
 
 
-@dataclass(frozen=True, slots=True)
-class ChainOutlet:
-    """What leaves a chain at an operator.
-
-    Attributes:
-        node: The operator.
-        types: Of its columns that are used.
-        multiplied: A record of the input may become several.
-        batched: It is not known of which record one was made.
-    """
-
-    node: ChainOperator
-    types: Mapping[str, DataType]
-    multiplied: bool
-    batched: bool
-
-
-def behind(
+def make_downstream_chain(
     chain: Chain, used: Mapping[Operator, Collection[str]], ends: Collection[Operator] = (),
-    check: CheckMode = "off", *, lenient: bool = False,
+    check: CheckMode = "off", *, isolate_failures: bool = False,
 ) -> tuple[DownstreamChain, Sequence[ChainOutlet]]:  # fmt: skip
-    """A chain that begins with a keyed process, to be run by its key groups, and where records leave it.
+    """A chain that begins with a keyed process and runs in its key groups, and the chain's outlets.
 
     Args:
         chain: The chain.
         used: The output columns of each operator that are used, in lower case.
-        ends: Operators whose whole output leaves.
-        check: Whether functions are watched.
-        lenient: Records for which a function fails are put aside.
+        ends: Operators whose whole output leaves the chain.
+        check: Which records the reuse check watches.
+        isolate_failures: Set records aside for which a function fails.
     """
     writer = _SpecWriter(chain, used, ends)
-    spec = writer.spec(types_of(chain.head.schema) if isinstance(chain.head, KeyedProcess) else {})
-    return DownstreamChain(spec=spec, check=check, isolate_failures=lenient), writer.outlets
+    spec = writer.spec(spark_types(chain.head.schema) if isinstance(chain.head, KeyedProcess) else {})
+    return DownstreamChain(spec=spec, check=check, isolate_failures=isolate_failures), writer.outlets
 
 
 class _SpecWriter:
-    """Writes down what a chain of the plan is to a worker.
+    """Describes a chain of the plan for a worker.
 
     Args:
         chain: The chain.
@@ -210,7 +214,7 @@ class _SpecWriter:
         ends: Operators whose whole output leaves.
 
     Attributes:
-        outlets: Where records leave, by number; known when `spec` has been called.
+        outlets: The chain's outlets by number, once `spec` has been called.
     """
 
     def __init__(
@@ -221,15 +225,15 @@ class _SpecWriter:
         self.ends = ends
         self.outlets: list[ChainOutlet] = []
 
-    def spec(self, given: Mapping[str, DataType]) -> ChainSpec:
-        """The chain over an input of columns with their types."""
-        head = self._step(self.chain.head, given, multiplied=False, batched=False)
-        return ChainSpec(arrow_schema(given), head)
+    def spec(self, inputs: Mapping[str, DataType]) -> ChainSpec:
+        """The chain, over an input with these types of columns."""
+        head = self._step(self.chain.head, inputs, multiplied=False, batched=False)
+        return ChainSpec(arrow_schema(inputs), head)
 
     def _step(
-        self, node: ChainOperator, given: Mapping[str, DataType], *, multiplied: bool, batched: bool
+        self, node: ChainOperator, inputs: Mapping[str, DataType], *, multiplied: bool, batched: bool
     ) -> Step:
-        types = types_of(node.schema) if isinstance(node, PythonTransform | KeyedProcess) else given
+        types = spark_types(node.schema) if isinstance(node, PythonTransform | KeyedProcess) else inputs
         multiplied = multiplied or isinstance(node, FlatMap)
         batched = batched or isinstance(node, MapBatches)
         attributes = node.attributes()
@@ -238,12 +242,12 @@ class _SpecWriter:
             outlet = len(self.outlets)
             if node not in self.ends:
                 leaving = {name: kind for name, kind in types.items() if name.lower() in self.used[node]}
-                leaving = leaving or dict(list(types.items())[:1])  # a row without columns would be none
+                leaving = leaving or dict(list(types.items())[:1])  # a row needs a column
             self.outlets.append(ChainOutlet(node, leaving, multiplied, batched))
-            decided = self.chain.outputs.get(node)
-            # Of records that others receive too, the output keeps its own.
+            planned = self.chain.outputs.get(node)
+            # The output has its own copy of records that other steps receive too.
             outlet_copy = (
-                decided.value if decided else "deep" if attributes.output_value_stored else "shallow"
+                planned.value if planned else "deep" if attributes.output_value_stored else "shallow"
             )
         receivers = tuple(
             Receiver(
@@ -255,7 +259,7 @@ class _SpecWriter:
         return Step(
             name=node.name,
             kind=node.kind,
-            function=_not_called if isinstance(node, KeyedProcess) else node.function,
+            function=_called_by_key_groups if isinstance(node, KeyedProcess) else node.function,
             schema=arrow_schema(types),
             receivers=receivers,
             outlet=outlet,
@@ -266,11 +270,11 @@ class _SpecWriter:
         )
 
 
-def _not_called(_: object) -> None:
-    """A keyed process is called by its key groups."""
+def _called_by_key_groups(_: object) -> None:
+    """Stands for the function of a keyed process, which the chain does not call."""
 
 
-def types_of(schema: Schema) -> dict[str, DataType]:
+def spark_types(schema: Schema) -> dict[str, DataType]:
     """Spark's types of a schema's columns."""
     ddl = ", ".join(f"{quote(column.name)} {column.type}" for column in schema.columns)
     parsed: Any = StructType.fromDDL(ddl)
@@ -282,6 +286,6 @@ def _struct(types: Mapping[str, DataType]) -> StructType:
 
 
 def arrow_schema(types: Mapping[str, DataType]) -> pa.Schema:
-    """Columns of these types as Arrow has them."""
+    """The Arrow schema of columns with these types."""
     schema: pa.Schema = to_arrow_schema(_struct(types), timezone="UTC")
     return schema

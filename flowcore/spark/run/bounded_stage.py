@@ -27,8 +27,8 @@ from flowcore.settings import Settings
 from flowcore.spark.context import Context
 from flowcore.spark.errors import translate_plan_errors, translate_run_errors
 from flowcore.spark.operators import batch
-from flowcore.spark.operators.bounded_keyed import by_key_group
-from flowcore.spark.operators.python_chain import behind, outputs_of_bounded
+from flowcore.spark.operators.bounded_keyed import apply_bounded
+from flowcore.spark.operators.python_chain import apply_bounded_chain, make_downstream_chain
 from flowcore.spark.results.manifest import Manifest, Table
 from flowcore.spark.results.store import results_of
 from flowcore.spark.results.swaps import Swap, finish_swaps, roll_back_swaps
@@ -153,7 +153,7 @@ def _compile(
                     chain = chains.get(node)
                     frames |= _apply_by_key_group(node, chain, stage, frames[node.inputs[0]], context, kept)
             case _:
-                frames[node] = batch.output(node, frames)
+                frames[node] = batch.apply_native(node, frames)
         if node in shared and node in frames:
             frames[node] = frames[node].persist()
             # Otherwise Spark would answer a later run in this session from the cache.
@@ -166,7 +166,7 @@ def _apply_chain(
 ) -> Mapping[Operator, DataFrame]:
     ends = [result.operator for result in stage.results]
     used = find_used_columns(stage.operators, ends)
-    whole, parts = outputs_of_bounded(chain, frame, used, ends, context.settings.object_reuse_check)
+    whole, parts = apply_bounded_chain(chain, frame, used, ends, context.settings.object_reuse_check)
     _persist_shared(whole, parts, kept)
     return parts
 
@@ -181,13 +181,13 @@ def _apply_by_key_group(  # noqa: PLR0917 - the node, then its surroundings
 ) -> Mapping[Operator, DataFrame]:
     """The results of an operator or of the chain that it begins, and the side outputs of a process."""
     now_ms = time.time_ns() // 1_000_000
-    following = None
+    downstream = None
     if chain is not None:
         ends = [result.operator for result in stage.results]
         used = find_used_columns(stage.operators, ends)
-        following = behind(chain, used, ends, context.settings.object_reuse_check)
-    found = by_key_group(
-        node, frame, key_groups=context.settings.key_groups, clock_ms=now_ms, following=following
+        downstream = make_downstream_chain(chain, used, ends, context.settings.object_reuse_check)
+    found = apply_bounded(
+        node, frame, key_groups=context.settings.key_groups, clock_ms=now_ms, downstream=downstream
     )
     parts: dict[Operator, DataFrame] = {**found.results}
     for side in stage.operators:

@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from flowcore.api.decisions import Decision
+from flowcore.api.operators import KeyedProcess, Window
 from flowcore.flush.pending_watermarks import PendingWatermarks
 from flowcore.kafka.elements import ElementWriter
 from flowcore.kafka.security import spark_login
@@ -22,7 +23,6 @@ from flowcore.spark.checkpoint.plan_file import StateTypes, checkpoint_folder, r
 from flowcore.spark.compile.query import compile_query
 from flowcore.spark.context import Context
 from flowcore.spark.errors import translate_run_errors
-from flowcore.spark.operators.by_key import goes_by_clock
 from flowcore.spark.results.joined import Joined
 from flowcore.spark.run.spark_query import end_after_batch, has_ended
 from flowcore.spark.topics.side_channels import SideChannels
@@ -30,7 +30,7 @@ from flowcore.spark.topics.sinks import output_servers, sink_options, start_file
 from flowcore.spark.topics.watermarks import WatermarkSender, watermarks_of
 from flowcore.watermarks.query import QueryWatermarks
 
-__all__ = ["PreparedQuery", "RunningQuery", "prepare_query"]
+__all__ = ["PreparedQuery", "RunningQuery", "prepare_query", "uses_processing_time"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +161,7 @@ class RunningQuery:
             conf = self._context.spark.conf
             conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(1 << 17))
             conf.set("spark.sql.execution.arrow.maxBytesPerBatch", str(64 << 20))  # of packed rows, too
-            by_processing_time = query.mode.value != "slice" and goes_by_clock(query)
+            by_processing_time = query.mode.value != "slice" and uses_processing_time(query)
             conf.set("spark.sql.streaming.noDataMicroBatches.enabled", str(by_processing_time).lower())
         writer = (
             prepared.frame.writeStream.queryName(query.name)
@@ -201,3 +201,18 @@ def _pending_watermarks(query: LiveQuery) -> PendingWatermarks:
     # Outside backlog each batch of a slice flushes.
     interval_ms = 0 if query.mode.value == "slice" else config.interval_ms or 0
     return PendingWatermarks(interval_ms, config.interval_ms_in(backlog=True))
+
+
+def uses_processing_time(query: LiveQuery) -> bool:
+    """Whether windows, timers or a buffer may emit without input, because processing time has passed."""
+    topics = [source.topic for source in query.sources]
+    idle = any(topic and topic.watermark and topic.watermark.idle_after_ms for topic in topics)
+    windows = [node.config for node in query.operators if isinstance(node, Window)]
+    # A process function may set timers of processing time in any call.
+    processes = any(isinstance(node, KeyedProcess) for node in query.operators)
+    return (
+        idle
+        or processes
+        or query.buffer is not None
+        or any(config.time == "processing" or config.trigger is not None for config in windows)
+    )

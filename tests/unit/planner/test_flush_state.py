@@ -13,7 +13,7 @@ from flowcore.errors import PlanError
 from flowcore.planner import plan_flow
 from flowcore.planner.model import LiveQuery
 from flowcore.planner.rules.compatibility import CheckpointNeeds, derive_needs, differences
-from flowcore.spark.operators.by_key import goes_by_clock
+from flowcore.spark.run.running_query import uses_processing_time
 from flowcore.spark.topics.side_channels import keeps_key_groups
 
 SALE = "shop STRING, price DOUBLE"
@@ -78,7 +78,7 @@ def test_a_query_with_a_buffer_goes_by_the_clock(kind: str) -> None:
     """It has to be flushed though nothing comes, and its key groups are told of time."""
     query = query_of(kind, FLUSH)
 
-    assert goes_by_clock(query)
+    assert uses_processing_time(query)
     assert keeps_key_groups(query)
     assert not keeps_key_groups(query_of("function", timedelta(0)))
 

@@ -1,0 +1,84 @@
+"""SQL texts of keys."""
+
+from __future__ import annotations
+
+from pyspark.sql.types import (
+    BinaryType,
+    BooleanType,
+    DataType,
+    DateType,
+    DoubleType,
+    FloatType,
+    NullType,
+    NumericType,
+    StringType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from flowcore.errors import PlanError
+from flowcore.spark.frame.sql import literal, quote
+
+__all__ = ["canonical_key", "key_group_text"]
+
+_KEYS = (
+    NumericType, StringType, BooleanType, BinaryType, DateType, TimestampType, TimestampNTZType, NullType,
+)  # fmt: skip
+
+
+def canonical_key(schema: StructType, column: str, name: str) -> str:
+    """SQL text that is identical for keys that Spark groups together: 0.0 for -0.0, and a single NaN.
+
+    So two keys are equal, or not, in Spark, in Python, and when read back from state.
+
+    Args:
+        schema: The columns of the frame.
+        column: The key's column there.
+        name: The user's name of it.
+
+    Raises:
+        PlanError: Values of its type cannot be compared everywhere.
+    """
+    kind = next(field.dataType for field in schema.fields if field.name.lower() == column.lower())
+    if not _is_key(kind):
+        msg = (
+            f"by={name!r} is {kind.simpleString().upper()}: arrays, maps and structs with them have no "
+            "equality for finding state, so a key would not be found again; use its parts as keys, or text: "
+            f"'to_json({name}) as key'"
+        )
+        raise PlanError(msg)
+    return _canonical(kind, quote(column))
+
+
+def key_group_text(keys: tuple[str, ...] | list[str], key_groups: int) -> str:
+    """SQL text of the key group of a row, from the texts of its canonical keys."""
+    return f"CAST(pmod(hash({', '.join(keys)}), {key_groups}) AS INT)" if keys else "0"
+
+
+def _is_key(kind: DataType) -> bool:
+    if isinstance(kind, StructType):
+        return bool(kind.fields) and all(_is_key(field.dataType) for field in kind.fields)
+    return isinstance(kind, _KEYS)
+
+
+def _canonical(kind: DataType, text: str) -> str:
+    match kind:
+        case DoubleType() | FloatType():
+            name = kind.simpleString()
+            nan, zero = f"CAST('NaN' AS {name})", f"CAST(0 AS {name})"
+            return f"CASE WHEN isnan({text}) THEN {nan} WHEN {text} = 0 THEN {zero} ELSE {text} END"
+        case StructType(fields=fields) if _has_floats(kind):
+            parts = (
+                f"{literal(field.name)}, {_canonical(field.dataType, f'{text}.{quote(field.name)}')}"
+                for field in fields
+            )
+            return f"CASE WHEN {text} IS NOT NULL THEN named_struct({', '.join(parts)}) END"
+        case _:
+            return text
+
+
+def _has_floats(kind: DataType) -> bool:
+    if isinstance(kind, StructType):
+        return any(_has_floats(field.dataType) for field in kind.fields)
+    return isinstance(kind, (DoubleType, FloatType))
