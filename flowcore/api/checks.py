@@ -1,4 +1,4 @@
-"""Checks of a declaration: names, joins, unions, attributes, sources and sinks.
+"""Checks of a declaration: names, joins, unions, attributes, flush intervals, sources and sinks.
 
 Each raises `PlanError` with the operator's name.
 """
@@ -8,17 +8,21 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import NoReturn
 
 from flowcore.api.connectors import KafkaTopic, Sink, Source
 from flowcore.api.operators import Operator, Read, upstream
+from flowcore.durations import MILLISECOND, show_duration
 from flowcore.errors import PlanError
 
 __all__ = [
+    "flush_interval_ms",
     "refuse",
     "require_alike",
     "require_attributes",
     "require_distinct",
+    "require_flushable",
     "require_join",
     "require_name",
     "require_readable",
@@ -153,3 +157,37 @@ def require_attributes(node: Operator) -> None:
             "operator %r does not declare %s: %s is assumed, which is always safe",
             node.name, name, getattr(attributes, name),
         )  # fmt: skip
+
+
+def flush_interval_ms(operator: str, flush: timedelta | None) -> int | None:
+    """Convert the interval that was declared with an operator to milliseconds.
+
+    Raises:
+        PlanError: It is not a length of time, is negative, or has a part of a millisecond.
+
+    Source: FLIP-365, Introduce flush interval to adjust the interval of emitting results.
+    """
+    if flush is None:
+        return None
+    if not isinstance(flush, timedelta) or flush < timedelta(0) or flush % MILLISECOND:
+        refuse(
+            f"operator {operator!r}: flush={flush!r} is not a whole number of milliseconds from 0 up: its "
+            "output could not be buffered that long; pass for instance timedelta(minutes=2), or "
+            "timedelta(0) to buffer nothing"
+        )
+    return flush // MILLISECOND
+
+
+def require_flushable(node: Operator) -> None:
+    """Check that an operator with an interval of its own can be buffered.
+
+    Raises:
+        PlanError: It cannot.
+    """
+    found = node.flush_obstacle() if node.flush_ms and not node.bounded else None
+    if found is not None:
+        flush = show_duration(timedelta(milliseconds=node.flush_ms or 0))
+        refuse(
+            f"operator {node.name!r}: flush={flush}, and {found.why}: results that nothing replaces would "
+            f"be lost; {found.change}, or leave flush out"
+        )

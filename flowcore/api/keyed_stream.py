@@ -8,11 +8,11 @@ from typing import Any, Self
 
 from flowcore.api import checks, window_checks
 from flowcore.api.attributes import Attributes
+from flowcore.api.graph import StreamCore
 from flowcore.api.operators import SideOutput
 from flowcore.api.resolution import parse_row, resolve_key, resolve_uses
 from flowcore.api.schema import Schema
 from flowcore.api.stateful import LATE_OUTPUT, KeyedProcess, side_columns
-from flowcore.api.stream_core import StreamCore
 from flowcore.api.window_assigners import (
     GAP_COLUMN,
     Length,

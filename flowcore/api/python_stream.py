@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Self
 
 from flowcore.api.attributes import Attributes
-from flowcore.api.flushing import declare_key
+from flowcore.api.checks import refuse
+from flowcore.api.expressions import resolve
 from flowcore.api.functions import require_function
+from flowcore.api.graph import StreamCore
 from flowcore.api.operators import Apply, Filter, FlatMap, Map, MapBatches
 from flowcore.api.resolution import resolve_passes, resolve_uses
 from flowcore.api.schema import Schema
-from flowcore.api.stream_core import StreamCore
 
 __all__ = ["PythonStream"]
 
@@ -59,7 +61,7 @@ class PythonStream(StreamCore):
         )
         passed = self.operator.key_passed_by(fields["passes"])
         node = Map(**fields, key=passed)
-        return self.append(declare_key(node, key))
+        return self.append(_declare_key(node, key))
 
     def filter(
         self,
@@ -115,7 +117,7 @@ class PythonStream(StreamCore):
         fields = self._converted(
             "flat_map", name, attributes, function, schema=schema, uses=uses, passes=passes, flush=flush
         )
-        return self.append(declare_key(FlatMap(**fields), key))
+        return self.append(_declare_key(FlatMap(**fields), key))
 
     def map_batches(
         self,
@@ -194,3 +196,22 @@ class PythonStream(StreamCore):
         name = name or self.graph.free_name(kind)
         require_function(function, name)
         return name
+
+
+def _declare_key(node: Map | FlatMap, key: str | Sequence[str] | None) -> Map | FlatMap:
+    """Give a Python function the key under which its later output replaces earlier output.
+
+    Raises:
+        PlanError: A column is unknown, or the function does not declare that its output replaces.
+    """
+    if key is None:
+        return node
+    columns = (key,) if isinstance(key, str) else tuple(key)
+    names = resolve(columns, node.columns, node.name, f"key={key!r} (of its schema)")
+    if not node.attributes().output_idempotent:
+        refuse(
+            f"operator {node.name!r}: key={key!r}, and its function does not declare that a later record of "
+            "a key replaces the earlier ones: readers would drop records that count; set "
+            "is_output_idempotent = True on the function if it is so, or leave key out"
+        )
+    return replace(node, key=names, updating=not node.bounded)

@@ -9,9 +9,9 @@ from typing import Self
 from flowcore.api import checks
 from flowcore.api.attributes import Attributes
 from flowcore.api.expressions import resolve
+from flowcore.api.graph import StreamCore
 from flowcore.api.operators import Aggregate, Drop, Join, JoinType, Select, Union, Where, WithColumns
 from flowcore.api.resolution import parse_aggregates, parse_row, parse_selection, resolve_join, select_key
-from flowcore.api.stream_core import StreamCore
 
 __all__ = ["RelationalStream"]
 

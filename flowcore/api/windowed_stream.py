@@ -9,8 +9,8 @@ from typing import Any, Generic, TypeVar
 from flowcore.api import checks, window_checks
 from flowcore.api.expressions import Expression
 from flowcore.api.functions import require_function
+from flowcore.api.graph import StreamCore
 from flowcore.api.schema import Schema
-from flowcore.api.stream_core import StreamCore
 from flowcore.api.window_aggregates import parse_window_aggregates
 from flowcore.api.window_operator import WINDOW_COLUMNS, Window
 from flowcore.windows import AggregateFunction, ProcessFunction, WindowAggregate, WindowProcess, WindowReduce
