@@ -9,12 +9,10 @@ and what is live then has the latency that a consumer of the output measures.
 from __future__ import annotations
 
 import itertools
-import shutil
 import tempfile
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -37,10 +35,8 @@ from pipelines.auctions import verify
 from pipelines.auctions.flow import flow
 from pipelines.auctions.readers import Collector, latencies_ms, read_messages, read_values
 from pipelines.nexmark import feed, generator, history
+from tests.benchmarks._auctions import BIDS, CONFIG, ENRICHED, HIGHEST, PARTITIONS, fresh_context
 
-PARTITIONS = 2
-BIDS, ENRICHED, HIGHEST = "bids", "enriched-bids", "highest-bids"
-CONFIG = generator.NexmarkConfig()
 RATE = 1_000.0
 LONGEST_S = 200.0
 SETTLE_S, LIVE_S = 15.0, 30.0
@@ -53,12 +49,11 @@ SETTLE_S, LIVE_S = 15.0, 30.0
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(bids: int, history_events: int, rounds: int, *, as_json: bool) -> None:
     """Time that a flow takes to catch up and go live by itself, against a plain slice."""
-    folder = Path(tempfile.mkdtemp(prefix="flowcore-bench-"))
-    try:
-        with EmbeddedBroker() as broker:
-            report = _measure(folder, broker.bootstrap_servers, bids, history_events, rounds)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    with (
+        tempfile.TemporaryDirectory(prefix="flowcore-bench-", ignore_cleanup_errors=True) as folder,
+        EmbeddedBroker() as broker,
+    ):
+        report = _measure(Path(folder), broker.bootstrap_servers, bids, history_events, rounds)
     report.show(as_json=as_json)
 
 
@@ -83,7 +78,7 @@ def _measure(folder: Path, servers: str, bids: int, events: int, rounds: int) ->
         expected = verify.expected_enriched(folder / "history", pa.concat_tables(backlog))
 
         def timed(mode: Mode | None) -> float:
-            fresh = _fresh(context, next(states))
+            fresh = fresh_context(context, next(states))
             before = end_offsets(servers, ENRICHED)
             began = time.monotonic()
             with LiveRun(plan_flow(flow, mode, fresh.settings), fresh) as run:
@@ -95,7 +90,7 @@ def _measure(folder: Path, servers: str, bids: int, events: int, rounds: int) ->
         contenders = (lambda _: timed(None)), (lambda _: timed("slice"))
         in_turn(1, *contenders)  # warm up: code generation and class loading
         by_itself, slices = in_turn(rounds, *contenders)
-        switch_s, latency_ms = _switch(_fresh(context, next(states)), folder, bids, events)
+        switch_s, latency_ms = _switch(fresh_context(context, next(states)), folder, bids, events)
     p50_ms, p99_ms = (float(value) for value in np.percentile(latency_ms, [50, 99]))
     figures = [Figures("by itself", "s", by_itself), Figures("slice", "s", slices)]
     return Report(
@@ -111,14 +106,6 @@ def _measure(folder: Path, servers: str, bids: int, events: int, rounds: int) ->
         },
         verified="every enriched bid of every round, warm-up included, against DuckDB: each once",
     )
-
-
-def _fresh(context: Context, state: Path) -> Context:
-    """A new checkpoint; the bounded result is shared."""
-    (state / flow.name).mkdir(parents=True)
-    results = Path("results")
-    (state / flow.name / results).symlink_to(context.settings.state_dir / flow.name / results)
-    return Context(context.spark, replace(context.settings, state_dir=state), flow.name)
 
 
 def _until_read(run: LiveRun, mode: Mode | None) -> None:

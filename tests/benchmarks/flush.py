@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import shutil
 import sqlite3
 import subprocess
 import sys
@@ -72,18 +71,17 @@ def command(  # noqa: PLR0917 - what was asked for
     case: str, records: int, keys: int | None, small: int, large: int, rounds: int, *, as_json: bool
 ) -> None:
     """Output, reader's processor time and throughput with flush intervals of 0, 1 and 10 seconds."""
-    folder = Path(tempfile.mkdtemp(prefix="flowcore-bench-"))
-    try:
-        with EmbeddedBroker() as broker:
-            servers = broker.bootstrap_servers
-            if case == "keys":
-                from tests.benchmarks._flush_keys import measure  # noqa: PLC0415 - the reader has no such path
+    with (
+        tempfile.TemporaryDirectory(prefix="flowcore-bench-", ignore_cleanup_errors=True) as folder,
+        EmbeddedBroker() as broker,
+    ):
+        servers = broker.bootstrap_servers
+        if case == "keys":
+            from tests.benchmarks._flush_keys import measure  # noqa: PLC0415 - the reader cannot import it
 
-                report = measure(folder, servers, keys or MANY_KEYS)
-            else:
-                report = _measure(folder, servers, records, keys or KEYS, (small, large), rounds)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+            report = measure(Path(folder), servers, keys or MANY_KEYS)
+        else:
+            report = _measure(Path(folder), servers, records, keys or KEYS, (small, large), rounds)
     report.show(as_json=as_json)
 
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
-import shutil
 import sys
 import tempfile
 import time
@@ -123,10 +122,13 @@ def command(good: int, bad: int, oversize: int, seed: int, *, as_json: bool) -> 
 
     Exit code 1 if not.
     """
-    folder = Path(tempfile.mkdtemp(prefix="flowcore-fuzz-"))
     load = Load(good, bad, oversize, seed)
     with ExitStack() as stack:
-        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        folder = Path(
+            stack.enter_context(
+                tempfile.TemporaryDirectory(prefix="flowcore-fuzz-", ignore_cleanup_errors=True)
+            )
+        )
         progress = stack.enter_context(Progress(console=Console(stderr=True), transient=True))
         steps: dict[str, TaskID] = {}
 

@@ -9,11 +9,9 @@ header out, so its readers cannot drop repeats. Neither finds bad records, which
 from __future__ import annotations
 
 import itertools
-import shutil
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -38,8 +36,8 @@ from pipelines.auctions import verify
 from pipelines.auctions.flow import LIVE_BID, flow
 from pipelines.auctions.readers import read_values
 from pipelines.nexmark import feed, generator, history
+from tests.benchmarks._auctions import BIDS, CONFIG, ENRICHED, HIGHEST, PARTITIONS, fresh_context
 
-PARTITIONS = 2
 COORDINATES = "topic", "partition", "offset"
 TUNED_READ = {"kafka.max.poll.records": "5000", "kafka.max.partition.fetch.bytes": str(8 << 20)}
 TUNED_WRITE = {
@@ -56,22 +54,20 @@ TUNED_WRITE = {
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(bids: int, history_events: int, rounds: int, *, as_json: bool) -> None:
     """Throughput of the reference flow over bids already in Kafka, against hand-written PySpark."""
-    folder = Path(tempfile.mkdtemp(prefix="flowcore-bench-"))
-    try:
-        with EmbeddedBroker() as broker:
-            report = _measure(folder, broker.bootstrap_servers, bids, history_events, rounds)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    with (
+        tempfile.TemporaryDirectory(prefix="flowcore-bench-", ignore_cleanup_errors=True) as folder,
+        EmbeddedBroker() as broker,
+    ):
+        report = _measure(Path(folder), broker.bootstrap_servers, bids, history_events, rounds)
     report.show(as_json=as_json)
 
 
 def _measure(folder: Path, servers: str, bids: int, history_events: int, rounds: int) -> Report:
-    config = generator.NexmarkConfig()
-    history.write_history(config, history_events, folder / "history")
-    outputs = ["enriched-bids", "highest-bids", "rival-enriched", "rival-highest"]
-    ensure_topics(servers, {"bids": PARTITIONS, **dict.fromkeys(outputs, PARTITIONS)})
-    batches = list(generator.live_batches(config, history_events, bids))
-    feed.feed(servers, "bids", batches)
+    history.write_history(CONFIG, history_events, folder / "history")
+    outputs = [ENRICHED, HIGHEST, "rival-enriched", "rival-highest"]
+    ensure_topics(servers, {BIDS: PARTITIONS, **dict.fromkeys(outputs, PARTITIONS)})
+    batches = list(generator.live_batches(CONFIG, history_events, bids))
+    feed.feed(servers, BIDS, batches)
     sent = pa.concat_tables(batches)
     expected = verify.expected_enriched(folder / "history", sent), verify.expected_highest(sent)
     settings = Settings.of(
@@ -84,11 +80,7 @@ def _measure(folder: Path, servers: str, bids: int, history_events: int, rounds:
         rival_session = live_session(context.spark, settings)
 
         def ours(_round: int) -> float:
-            state = next(states)
-            # The bounded result is shared, the checkpoint is new: every round reads all bids.
-            (state / flow.name).mkdir(parents=True)
-            (state / flow.name / "results").symlink_to(settings.state_dir / flow.name / "results")
-            fresh = Context(context.spark, replace(settings, state_dir=state), flow.name)
+            fresh = fresh_context(context, next(states))
             return bids / _checked(servers, outputs[:2], expected, lambda: _run_ours(plan, fresh))
 
         def rival(_round: int, *, ids: bool) -> float:
@@ -123,7 +115,7 @@ def _run_rival(spark: SparkSession, settings: Settings, checkpoints: Path, *, id
     manifest = results_of(Context(spark, settings, flow.name)).require("catalog")
     root = settings.state_dir / flow.name / "results" / "catalog" / manifest.version / "catalog"
     catalog = F.broadcast(spark.read.parquet(str(root)))
-    source = {"kafka.bootstrap.servers": settings.bootstrap_servers, "subscribe": "bids"}
+    source = {"kafka.bootstrap.servers": settings.bootstrap_servers, "subscribe": BIDS}
     records = (
         spark.readStream.format("kafka")
         .options(**source, **TUNED_READ, startingOffsets="earliest")

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import shutil
 import statistics
 import sys
 import tempfile
@@ -48,11 +47,9 @@ from pipelines.auctions import verify
 from pipelines.auctions.flow import flow
 from pipelines.auctions.readers import Collector, latencies_ms
 from pipelines.nexmark import feed, generator, history
+from tests.benchmarks._auctions import BIDS, CONFIG, ENRICHED, HIGHEST, PARTITIONS, fresh_context
 
 MODES: tuple[Mode, Mode] = ("realtime", "micro-batch")
-PARTITIONS = 2
-BIDS, ENRICHED, HIGHEST = "bids", "enriched-bids", "highest-bids"
-CONFIG = generator.NexmarkConfig()
 TRACKED = timedelta(seconds=1)
 WARM_WINDOW_S = 5.0
 WARM_SPREAD = 1.25
@@ -113,9 +110,12 @@ def command(
     as_json: bool,
 ) -> None:
     """Latency by markers against latency measured outside, and what tracking it costs."""
-    folder = Path(tempfile.mkdtemp(prefix="flowcore-bench-"))
     with ExitStack() as stack:
-        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        folder = Path(
+            stack.enter_context(
+                tempfile.TemporaryDirectory(prefix="flowcore-bench-", ignore_cleanup_errors=True)
+            )
+        )
         progress = stack.enter_context(Progress(console=Console(stderr=True), transient=True))
         history.write_history(CONFIG, history_events, folder / "history")
         found = {}
@@ -257,12 +257,9 @@ def _slices(progress: Progress, settings: Settings, bids: int, events: int, roun
         run_stages(plan, context, refresh=False, listener=SilentListener())
 
         def run(_round: int, given: Settings) -> float:
-            state = next(states)
-            # The bounded result is shared, the checkpoint is new: every round reads all bids.
-            (state / flow.name).mkdir(parents=True)
-            (state / flow.name / "results").symlink_to(settings.state_dir / flow.name / "results")
+            fresh = fresh_context(Context(context.spark, given, flow.name), next(states))
             before = sum(end_offsets(servers, ENRICHED).values())
-            seconds = _run(plan_flow(flow, "slice", given), context, replace(given, state_dir=state))
+            seconds = _run(plan_flow(flow, "slice", given), fresh)
             written = sum(end_offsets(servers, ENRICHED).values()) - before
             if written != bids:
                 msg = f"topic {ENRICHED!r}: {written} of {bids} bids: a slice of others has another speed"
@@ -275,9 +272,9 @@ def _slices(progress: Progress, settings: Settings, bids: int, events: int, roun
         return in_turn(rounds, *contenders)
 
 
-def _run(plan: Plan, context: Context, settings: Settings) -> float:
+def _run(plan: Plan, context: Context) -> float:
     """Seconds from the begin of the first batch to the end of the last."""
-    with LiveRun(plan, Context(context.spark, settings, flow.name)) as run:
+    with LiveRun(plan, context) as run:
         run.wait()
         batches = [batch for query in run.running.values() for batch in query.recentProgress]
     began = [datetime.fromisoformat(batch.timestamp) for batch in batches]

@@ -13,7 +13,6 @@ For values of several sizes, random bytes, each form in the same run and in turn
 from __future__ import annotations
 
 import itertools
-import shutil
 import statistics
 import tempfile
 import time
@@ -91,10 +90,13 @@ class Measured:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(sizes: str, records: int, kafka_records: int, rounds: int, *, as_json: bool) -> None:
     """Tagged elements against value-only ones: bytes on the wire and in the shuffle, and records/s."""
-    folder = Path(tempfile.mkdtemp(prefix="flowcore-bench-"))
     found: list[Measured] = []
     with ExitStack() as stack:
-        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        folder = Path(
+            stack.enter_context(
+                tempfile.TemporaryDirectory(prefix="flowcore-bench-", ignore_cleanup_errors=True)
+            )
+        )
         progress = stack.enter_context(Progress(console=Console(stderr=True), transient=True))
         step = progress.add_task("", total=None)
         broker = stack.enter_context(EmbeddedBroker())

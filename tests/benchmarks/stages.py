@@ -78,9 +78,9 @@ def command(
     """A co-group as a blocking stage, against Structured Streaming and against batch by hand."""
     # Workers cannot import a benchmark.
     cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]
-    folder = Path(tempfile.mkdtemp(prefix="flowcore-bench-"))
-    settings = Settings.of({"data.dir": folder, "state.dir": folder / "state"})
-    try:
+    with tempfile.TemporaryDirectory(prefix="flowcore-bench-", ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        settings = Settings.of({"data.dir": folder, "state.dir": folder / "state"})
         with session(settings, "bench") as spark:
             bench = _Bench(spark, settings, folder)
             whole = bench.given("whole", records)
@@ -105,8 +105,6 @@ def command(
                 },
             )
             stateful = bench.stream(function_rival_records, batch_records, _stateful)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
     streams = {"stream, half": half, "stream": full, "function, stream": stateful}
     ours, *by_hand = (figure.median for figure in sums)
     ours_cpu, *by_hand_cpu = (figure.median for figure in cpu)

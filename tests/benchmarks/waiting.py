@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -50,12 +49,11 @@ def command(records: int, pending: int, look: tuple[str, str, str] | None, *, as
     if look is not None:
         click.echo(json.dumps(_look(look[0], Path(look[1]), look[2])))
         return
-    folder = Path(tempfile.mkdtemp(prefix="flowcore-bench-"))
-    try:
-        with EmbeddedBroker() as broker:
-            report = _measure(folder, broker.bootstrap_servers, records, pending)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    with (
+        tempfile.TemporaryDirectory(prefix="flowcore-bench-", ignore_cleanup_errors=True) as folder,
+        EmbeddedBroker() as broker,
+    ):
+        report = _measure(Path(folder), broker.bootstrap_servers, records, pending)
     if as_json:
         click.echo(json.dumps(report))
         return

@@ -9,7 +9,6 @@ Records come two seconds out of order; where a case has late ones, they come up 
 from __future__ import annotations
 
 import itertools
-import shutil
 import tempfile
 import time
 from collections.abc import Callable
@@ -67,15 +66,14 @@ def command(
 ) -> None:
     """Throughput of windows over records already in Kafka, against Spark's own."""
     cases = [case for case in CASES if not names or case.name in names]
-    folder = Path(tempfile.mkdtemp(prefix="flowcore-bench-"))
-    try:
-        with EmbeddedBroker() as broker:
-            held = not names or "held" in names
-            report = _measure(
-                folder, broker.bootstrap_servers, cases, records, per_key_records, rounds, held=held
-            )
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    held = not names or "held" in names
+    with (
+        tempfile.TemporaryDirectory(prefix="flowcore-bench-", ignore_cleanup_errors=True) as folder,
+        EmbeddedBroker() as broker,
+    ):
+        report = _measure(
+            Path(folder), broker.bootstrap_servers, cases, records, per_key_records, rounds, held=held
+        )
     report.show(as_json=as_json)
 
 

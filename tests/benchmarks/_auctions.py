@@ -1,0 +1,23 @@
+"""Topics, event generator and fresh checkpoints for benchmarks of the reference flow."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from flowcore.spark.context import Context
+from pipelines.auctions.flow import flow
+from pipelines.nexmark import generator
+
+__all__ = ["BIDS", "CONFIG", "ENRICHED", "HIGHEST", "PARTITIONS", "fresh_context"]
+
+PARTITIONS = 2
+BIDS, ENRICHED, HIGHEST = "bids", "enriched-bids", "highest-bids"
+CONFIG = generator.NexmarkConfig()
+
+
+def fresh_context(context: Context, state: Path) -> Context:
+    """A context with new checkpoints, so that a run reads all bids, and with the same bounded results."""
+    (state / flow.name).mkdir(parents=True)
+    (state / flow.name / "results").symlink_to(context.settings.state_dir / flow.name / "results")
+    return Context(context.spark, replace(context.settings, state_dir=state), flow.name)
