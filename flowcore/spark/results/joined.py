@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Self
 
 import pyarrow as pa
@@ -73,9 +72,7 @@ class JoinedResults:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for query in self._plan.live.queries if self._plan.live else ():
             for stage in self._joined_by(query):
                 self._store.folder(stage.name).unpin(_next(query))

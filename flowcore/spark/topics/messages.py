@@ -1,13 +1,16 @@
-"""Parts of a Kafka message in SQL text: its key, its headers, and the headers of a dead letter."""
+"""Parts of a Kafka message in SQL text: its key, its headers, its tag, and the headers of a dead letter."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from flowcore.api.connectors import KafkaTopic
 from flowcore.api.operators import Read
+from flowcore.kafka.elements import ELEMENT_HEADER
 from flowcore.spark.frame.sql import literal, struct
+from flowcore.spark.topics import elements
 
-__all__ = ["NULL_TEXT", "bad_record_headers", "headers", "kafka_key"]
+__all__ = ["NULL_TEXT", "bad_record_headers", "headers", "kafka_key", "tag"]
 
 NULL_TEXT = "CAST(NULL AS STRING)"
 
@@ -19,6 +22,13 @@ def kafka_key(names: Sequence[str] | None, columns: Mapping[str, str]) -> str:
     if len(names) == 1:
         return f"CAST({columns[names[0]]} AS STRING)"
     return f"to_json({struct({name: columns[name] for name in names})})" if names else "'{}'"
+
+
+def tag(topic: KafkaTopic, time: str | None, value: str) -> tuple[str, dict[str, str]]:
+    """Value and headers of a record as a tagged element, whose tag precedes the value or is a header."""
+    if topic.headers:
+        return value, {ELEMENT_HEADER: elements.tagged_record(time, "X''")}
+    return elements.tagged_record(time, value), {}
 
 
 def headers(values: Mapping[str, str]) -> str:

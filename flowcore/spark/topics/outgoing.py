@@ -14,7 +14,6 @@ from pyspark.sql import DataFrame
 
 from flowcore.api.connectors import KafkaTopic
 from flowcore.api.operators import Read, Write
-from flowcore.kafka.elements import ELEMENT_HEADER
 from flowcore.kafka.limits import TopicLimits
 from flowcore.spark.frame.branches import Branch, BranchedFrame
 from flowcore.spark.frame.rows import (
@@ -29,8 +28,7 @@ from flowcore.spark.frame.rows import (
     RowKind,
 )
 from flowcore.spark.frame.sql import literal
-from flowcore.spark.topics import elements
-from flowcore.spark.topics.messages import NULL_TEXT, bad_record_headers, headers, kafka_key
+from flowcore.spark.topics.messages import NULL_TEXT, bad_record_headers, headers, kafka_key, tag
 from flowcore.spark.topics.side_channels import SideChannels
 from flowcore.spark.topics.values import write_value
 
@@ -75,13 +73,8 @@ class Outgoing:
             for node, topic in self.dead_letters:
                 mine = f"topic IN ({literal(topic.name)}, {literal(topic.events)})"
                 failed = FAILED_OPERATOR if FAILED_OPERATOR in frame.columns else NULL_TEXT
-                message = {
-                    "topic": literal(topic.dead_letter),
-                    "key": NULL_TEXT,
-                    "value": VALUE,
-                    "headers": bad_record_headers(node, BAD_REASON, KAFKA_MS, failed),
-                    "partition": "CAST(NULL AS INT)",
-                }
+                found = bad_record_headers(node, BAD_REASON, KAFKA_MS, failed)
+                message = _message(literal(topic.dead_letter), VALUE, found)
                 cases.append((f"{BRANCH} = {RowKind.BAD} AND {mine}", message))
         if branched.has_markers:
             companions = sorted({topic.events for _, topic in self.sinks})
@@ -98,9 +91,9 @@ class Outgoing:
         columns = ["topic", "key", "value", "headers", *(["partition"] if branched.has_markers else [])]
         frame = frame.selectExpr(*(f"{_case(cases, column)} AS {column}" for column in columns))
         written = [(sink, topic) for _, sink, topic in ends]
-        return (
-            _divert_oversized(frame, written, self.sources, self.side_channels.limits) if written else frame
-        )
+        if not written:
+            return frame
+        return _divert_oversized(frame, written, self.sources, self.side_channels.limits)
 
     def _record(self, branched: BranchedFrame, branch: Branch, sink: Write, topic: KafkaTopic) -> _Message:
         columns = {name: branch.column(name) for name in sink.columns}
@@ -117,28 +110,21 @@ class Outgoing:
         if self.joined_version:
             found[BOUNDED_VERSION_HEADER] = literal(self.joined_version)
         if sink in self.side_channels.tagged_sinks:
-            if topic.headers:
-                found[ELEMENT_HEADER] = elements.tagged_record(TIMESTAMP_MS, "X''")
-            else:
-                value = elements.tagged_record(TIMESTAMP_MS, value)
-        return {
-            "topic": literal(topic.name),
-            "key": kafka_key(sink.key, columns),
-            "value": value,
-            "headers": headers(found),
-            "partition": "CAST(NULL AS INT)",
-        }
+            value, element = tag(topic, TIMESTAMP_MS, value)
+            found |= element
+        return _message(literal(topic.name), value, headers(found), key=kafka_key(sink.key, columns))
 
     def _marker(self, target: str) -> _Message:
         counts = {topic.events: self.side_channels.partitions[topic.name] for _, topic in self.sinks}
         cases = " ".join(f"WHEN {literal(name)} THEN {count}" for name, count in counts.items())
-        return {
-            "topic": target,
-            "key": NULL_TEXT,
-            "value": VALUE,
-            "headers": headers({}),
-            "partition": f"CAST(partition % CASE {target} {cases} END AS INT)",
-        }
+        partition = f"CAST(partition % CASE {target} {cases} END AS INT)"
+        return _message(target, VALUE, headers({}), partition=partition)
+
+
+def _message(
+    topic: str, value: str, headers: str, *, key: str = NULL_TEXT, partition: str = "CAST(NULL AS INT)"
+) -> _Message:
+    return {"topic": topic, "key": key, "value": value, "headers": headers, "partition": partition}
 
 
 def _case(cases: list[tuple[str, _Message]], column: str) -> str:

@@ -11,7 +11,6 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from flowcore.api.connectors import Csv, Json, KafkaTopic, Parquet, Sink
 from flowcore.api.operators import Read, Write
 from flowcore.errors import PlanError
-from flowcore.kafka.elements import ELEMENT_HEADER
 from flowcore.kafka.limits import TopicLimits, topic_limits
 from flowcore.kafka.security import spark_login
 from flowcore.kafka.topics import ensure_topics
@@ -20,8 +19,7 @@ from flowcore.settings import Settings
 from flowcore.spark.context import Context, broker_of
 from flowcore.spark.frame.rows import BAD_REASON
 from flowcore.spark.frame.sql import quote
-from flowcore.spark.topics import elements
-from flowcore.spark.topics.messages import bad_record_headers, headers, kafka_key
+from flowcore.spark.topics.messages import bad_record_headers, headers, kafka_key, tag
 from flowcore.spark.topics.values import write_value
 
 __all__ = [
@@ -87,11 +85,10 @@ def write_topic(sink: Write, topic: KafkaTopic, frame: DataFrame, context: Conte
     Rows of a table have no timestamp, so tagged elements are records without one.
     """
     columns = {column: quote(column) for column in sink.columns}
-    value, found = write_value(topic, columns, frame), {}
-    if topic.elements == "tagged" and topic.headers:
-        found[ELEMENT_HEADER] = elements.tagged_record(None, "X''")
-    elif topic.elements == "tagged":
-        value = elements.tagged_record(None, value)
+    value = write_value(topic, columns, frame)
+    found: dict[str, str] = {}
+    if topic.elements == "tagged":
+        value, found = tag(topic, None, value)
     records = frame.selectExpr(
         f"{kafka_key(sink.key, columns)} AS key", f"{value} AS value", f"{headers(found)} AS headers"
     )
@@ -113,32 +110,27 @@ def write_bad_records(node: Read, topic: KafkaTopic, bad: DataFrame, context: Co
 
 def write_files(sink: Parquet | Csv | Json, frame: DataFrame, folder: str) -> None:
     """Write a bounded frame to the files of a folder."""
-    writer = frame.write.mode("overwrite")
-    match sink:
-        case Parquet():
-            writer.parquet(folder)
-        case Csv():
-            writer.options(**_csv_options(sink)).csv(folder)
-        case Json():
-            writer.options(**sink.options).json(folder)
+    kind, options = _file_format(sink)
+    frame.write.mode("overwrite").format(kind).options(**options).save(folder)
 
 
 def start_files(sink: Sink, writer: DataStreamWriter, context: Context) -> StreamingQuery:
     """Start a query that appends files to a folder. Spark's own log in the folder makes each batch atomic."""
+    if isinstance(sink, KafkaTopic):
+        msg = f"topic {sink.name!r} is not a folder of files"
+        raise PlanError(msg)
+    kind, options = _file_format(sink)
+    return writer.format(kind).options(**options).start(context.path(sink.path))
+
+
+def _file_format(sink: Parquet | Csv | Json) -> tuple[str, Mapping[str, str]]:
     match sink:
-        case Csv():
-            return writer.format("csv").options(**_csv_options(sink)).start(context.path(sink.path))
-        case Json():
-            return writer.format("json").options(**sink.options).start(context.path(sink.path))
         case Parquet():
-            return writer.format("parquet").start(context.path(sink.path))
-        case KafkaTopic():
-            msg = f"topic {sink.name!r} is not a folder of files"
-            raise PlanError(msg)
-
-
-def _csv_options(sink: Csv) -> dict[str, str]:
-    return {"header": str(sink.header).lower(), "sep": sink.delimiter, **sink.options}
+            return "parquet", {}
+        case Csv():
+            return "csv", {"header": str(sink.header).lower(), "sep": sink.delimiter, **sink.options}
+        case Json():
+            return "json", sink.options
 
 
 def _send(

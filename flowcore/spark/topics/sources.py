@@ -6,7 +6,7 @@ import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from flowcore.api.connectors import Csv, Frame, Json, KafkaTopic, Parquet
@@ -74,20 +74,17 @@ def read_bounded(node: Read, context: Context) -> BatchInput:
         case Frame(function=function):
             frame = function(context.spark)
             _require_columns(node, frame.columns, "its function returned")
-            return BatchInput(_typed(node, frame))
         case Parquet(path=path):
             frame = context.spark.read.parquet(context.path(path))
             _require_columns(node, frame.columns, f"{path} has")
-            return BatchInput(_typed(node, frame))
         case Csv(path=path) as csv:
             options = {"header": str(csv.header).lower(), "sep": csv.delimiter, "enforceSchema": "false"}
-            options |= {"mode": "FAILFAST", **csv.options}
-            frame = context.spark.read.options(**options).schema(_ddl(node)).csv(context.path(path))
-            return BatchInput(_typed(node, frame))
+            reader = context.spark.read.options(**options, mode="FAILFAST").options(**csv.options)
+            frame = reader.schema(_ddl(node)).csv(context.path(path))
         case Json(path=path) as json:
-            options = {"mode": "FAILFAST", **json.options}
-            frame = context.spark.read.options(**options).schema(_ddl(node)).json(context.path(path))
-            return BatchInput(_typed(node, frame))
+            reader = context.spark.read.options(mode="FAILFAST").options(**json.options)
+            frame = reader.schema(_ddl(node)).json(context.path(path))
+    return BatchInput(_cast_columns(node, frame))
 
 
 def read_stream(topic: KafkaTopic, query: LiveQuery, context: Context, *, events: bool) -> DataFrame:
@@ -128,18 +125,16 @@ def _read_topic(node: Read, topic: KafkaTopic, context: Context) -> BatchInput:
     return BatchInput(*Incoming.bounded(node, topic).rows(messages))
 
 
-def _typed(node: Read, frame: DataFrame) -> DataFrame:
-    return frame.select(
-        [_cast(node, column.name, column.type, column.nullable) for column in node.schema.columns]
-    )
-
-
-def _cast(node: Read, name: str, kind: str, nullable: bool) -> Column:
-    value = F.col(f"`{name}`").cast(kind)
-    if not nullable:
-        msg = f"source '{node.name}': column '{name}' is declared NOT NULL and holds a null"
-        value = F.coalesce(value, F.raise_error(F.lit(msg)).cast(kind))
-    return value.alias(name)
+def _cast_columns(node: Read, frame: DataFrame) -> DataFrame:
+    """The declared columns in their declared types; a null in a NOT NULL column fails the stage."""
+    found = []
+    for column in node.schema.columns:
+        value = F.col(f"`{column.name}`").cast(column.type)
+        if not column.nullable:
+            msg = f"source '{node.name}': column '{column.name}' is declared NOT NULL and holds a null"
+            value = F.coalesce(value, F.raise_error(F.lit(msg)).cast(column.type))
+        found.append(value.alias(column.name))
+    return frame.select(found)
 
 
 def _require_columns(node: Read, found: list[str], what: str) -> None:

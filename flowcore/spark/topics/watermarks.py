@@ -11,7 +11,7 @@ import datetime as dt
 import json
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -173,20 +173,10 @@ class WatermarkSender:
             if row is None:
                 continue
             if isinstance(source, GeneratedWatermarks):
-                source.take(_newest(row.asDict()))
+                counts = {name.removeprefix("records_"): count for name, count in row.asDict().items()}
+                read = [number for number in counts if number.isdigit() and counts[number]]
+                source.take({int(number): row[f"newest_{number}"] for number in read})
             elif isinstance(source, ArrivingWatermarks):
-                self._arrive(source, row["control"] or ())
-
-    def _arrive(self, source: ArrivingWatermarks, control: Sequence[Mapping[str, Any]]) -> None:
-        for found in sorted(control, key=itemgetter("offset")):
-            element = self._serializer.decode(bytes.fromhex(found["element"]))
-            source.take(found["partition"], found["channel"], element)
-
-
-def _newest(row: Mapping[str, Any]) -> dict[int, int | None]:
-    numbers = [
-        int(name.removeprefix("records_"))
-        for name, value in row.items()
-        if name.startswith("records_") and value
-    ]
-    return {number: row[f"newest_{number}"] for number in numbers}
+                for control in sorted(row["control"] or (), key=itemgetter("offset")):
+                    element = self._serializer.decode(bytes.fromhex(control["element"]))
+                    source.take(control["partition"], control["channel"], element)
