@@ -148,8 +148,16 @@ class Operator:
         """What becomes of late records, None where none are late."""
         return None
 
+    def alignment(self) -> Decision | None:
+        """How the partitions of a source are aligned, None if they are not."""
+        return None
+
     def kept_state(self, key_groups: int) -> KeptState | None:  # noqa: ARG002 - for operators that use them
         """What it keeps from batch to batch of a stream with so many key groups."""
+        return None
+
+    def placed_state(self, key_groups: int) -> Decision | None:  # noqa: ARG002 - for operators that use them
+        """In how many key groups a live query keeps its state, None where it keeps none by key group."""
         return None
 
     def realtime_obstacles(self) -> Iterator[Obstacle]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from flowcore.api.co_groups import SideAggregate
-from flowcore.api.connectors import KafkaTopic, Sink, Source
+from flowcore.api.connector_operators import Read, Write
 from flowcore.api.decisions import Decision, Obstacle
 from flowcore.api.expressions import Expression
 from flowcore.api.functions import name_of
@@ -19,9 +19,7 @@ from flowcore.api.idempotent import not_idempotent
 from flowcore.api.lineage import Origins, trace, trace_each, trace_expressions, trace_pairs, trace_to_all
 from flowcore.api.node import KeptState, Operator
 from flowcore.api.python_operators import Filter, FlatMap, Map, MapBatches, PythonOperator, PythonTransform
-from flowcore.api.schema import Schema
 from flowcore.api.stateful import KeyedProcess, SideOutput, StatefulOperator
-from flowcore.api.value_formats import runs_in_python
 from flowcore.api.window_operator import Window
 
 __all__ = [
@@ -56,68 +54,6 @@ JoinType = Literal["inner", "left", "right", "full", "semi", "anti"]
 
 ChainOperator = PythonOperator | KeyedProcess
 """What can be in a chain: a keyed process as its head, since records come to it by key."""
-
-
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Read(Operator):
-    """A source."""
-
-    source: Source
-    schema: Schema
-
-    @property
-    def topic(self) -> KafkaTopic | None:
-        return self.source if isinstance(self.source, KafkaTopic) else None
-
-    def describe(self) -> str:
-        text = f"read {_connector_text(self.source)}"
-        topic = self.topic
-        if topic is None or (topic.event_time is None and topic.watermark is None):
-            return text
-        watermarks = f", {topic.watermark}" if topic.watermark else ""
-        return f"{text}, event time {topic.event_time or 'as Kafka keeps it'}{watermarks}"
-
-    def lineage(self, known: Mapping[Operator, Origins]) -> Origins:  # noqa: ARG002 - it has no inputs
-        return {column.lower(): frozenset({(self.name, column)}) for column in self.columns}
-
-    def compiled(self) -> Decision:
-        return _format_compiled(self.topic) or Operator.compiled(self)
-
-    def realtime_obstacles(self) -> Iterator[Obstacle]:
-        return _connector_obstacles(self)
-
-    def flush_obstacle(self) -> Obstacle:
-        return Obstacle("it is a source")
-
-
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Write(Operator):
-    """A sink."""
-
-    sink: Sink
-
-    @property
-    def topic(self) -> KafkaTopic | None:
-        return self.sink if isinstance(self.sink, KafkaTopic) else None
-
-    def describe(self) -> str:
-        key = f", key {', '.join(self.key) or 'constant'}" if self.key is not None else ""
-        return f"write {_connector_text(self.sink)}{key}"
-
-    def reads(self, used: Collection[str]) -> Collection[str]:  # noqa: ARG002 - it writes all
-        return self.inputs[0].columns
-
-    def compiled(self) -> Decision:
-        return _format_compiled(self.topic) or Operator.compiled(self)
-
-    def emission(self) -> Decision:
-        return Decision("none", ("it is a sink",))
-
-    def realtime_obstacles(self) -> Iterator[Obstacle]:
-        return _connector_obstacles(self)
-
-    def flush_obstacle(self) -> Obstacle:
-        return Obstacle("it is a sink")
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -354,35 +290,6 @@ def upstream(*ends: Operator) -> Iterator[Operator]:
                 yield node
 
     return visit(ends)
-
-
-def _connector_text(connector: Source | Sink) -> str:
-    name = next(
-        (found for each in ("name", "path", "function") if (found := getattr(connector, each, None))),
-        connector,
-    )
-    return f"{type(connector).__name__} {getattr(name, '__qualname__', name)}"
-
-
-def _connector_obstacles(node: Read | Write) -> Iterator[Obstacle]:
-    topic = node.topic
-    if topic is None:
-        yield Obstacle(f"{node.name} is not a Kafka topic", f"let {node.name} be a KafkaTopic")
-    elif runs_in_python(topic):
-        yield Obstacle(
-            f"format {topic.format!r} of {node.name} runs in Python",
-            f"give {node.name} a format that Spark has itself, such as json, avro or raw",
-        )
-
-
-def _format_compiled(topic: KafkaTopic | None) -> Decision | None:
-    if topic is None or not runs_in_python(topic):
-        return None
-    return Decision(
-        "python",
-        (f"Spark has no expression for the format {topic.format!r}",),
-        ("use a format that Spark has itself, such as json, avro or raw",),
-    )
 
 
 def _named(expressions: Iterable[tuple[str, Expression]]) -> str:

@@ -27,7 +27,6 @@ __all__ = [
 Mode = Literal["realtime", "micro-batch", "slice"]
 FlushWay = Literal["off", "trigger", "key-groups", "with"]
 
-
 _EACH_BATCH = Decision("after each batch", ())
 _WHILE_LAGGING = Decision("while a source lags", ())
 _NO = Decision("no", ())
@@ -38,13 +37,13 @@ _NO_CHECKPOINT = Decision("none", ("it is batch: what it leaves is committed as 
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """Python operators that run in one call of a Python worker: a tree, with one input.
+    """Python operators that run in one call of a Python worker: a tree with one input.
 
     Attributes:
-        operators: Inputs before readers; the first is the only one that reads from outside. That may be a
-            keyed process; the others then run in the call of its key groups.
-        copies: Between two of them, ``(sender, receiver)``: ``"reuse"``, ``"shallow"`` or ``"deep"``.
-        outputs: Those whose records leave the chain, each with the copy that is made for the way out.
+        operators: Inputs before readers; only the first reads from outside. If that is a keyed process, the
+            others run in the call of its key groups.
+        copies: By ``(sender, receiver)``: ``"reuse"``, ``"shallow"`` or ``"deep"``.
+        outputs: The operators whose records leave the chain, with the copy that is made for that.
     """
 
     operators: tuple[ChainOperator, ...]
@@ -58,27 +57,27 @@ class Chain:
 
     @property
     def process(self) -> KeyedProcess | None:
-        """The keyed process that it begins with, if it does."""
+        """The keyed process at its head, None for another head."""
         return self.head if isinstance(self.head, KeyedProcess) else None
 
     @property
     def name(self) -> str:
-        """The names of its operators: ``a > b``, and ``a > {b, c}`` where it parts."""
+        """The names of its operators: ``a > b``, and ``a > {b, c}`` where it branches."""
         return self._name(self.head)
 
     def receivers(self, sender: ChainOperator) -> tuple[ChainOperator, ...]:
-        """The operators of the chain that read what one of them puts out, in the order of the flow."""
+        """The operators of the chain that read the output of one of them, in the order of the flow."""
         return tuple(receiver for one, receiver in self.copies if one is sender)
 
     def _name(self, node: ChainOperator) -> str:
         names = [self._name(receiver) for receiver in self.receivers(node)]
-        behind = f"{{{', '.join(names)}}}" if len(names) > 1 else "".join(names)
-        return f"{node.name} > {behind}" if behind else node.name
+        downstream = f"{{{', '.join(names)}}}" if len(names) > 1 else "".join(names)
+        return f"{node.name} > {downstream}" if downstream else node.name
 
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """What stream elements cross: from operator to operator, or between an operator and its topic.
+    """A connection of two operators, or of an operator and its topic, that stream elements cross.
 
     Attributes:
         sender: The operator, or the topic that is read.
@@ -102,18 +101,17 @@ class Edge:
 
 @dataclass(frozen=True, slots=True)
 class Flush:
-    """Whether an operator of a live query holds its output back, so that only the latest of each key leaves.
+    """Whether an operator of a live query buffers its output, to emit only the latest of each key.
 
     Attributes:
-        operator: Whose output it is.
-        way: ``"off"``. ``"trigger"``: the query's batches are as far apart as the interval, and each puts out
-            once for each key. ``"key-groups"``: a buffer behind the operator keeps the latest of each key
-            over batches. ``"with"``: what it reads comes once in an interval, so it holds nothing itself.
+        operator: The operator.
+        way: ``"off"``. ``"trigger"``: the query's batches are as far apart as the interval, and each emits
+            once for each key. ``"key-groups"``: a buffer keeps the latest output of each key over batches.
+            ``"with"``: its input arrives once in an interval, so it needs no buffer.
         decision: The outcome in words, and why.
-        key: The columns of which the latest output is kept: of its output, of a process function of its
-            input. None where it is off.
-        config: When a buffer lets go, None where it is off.
-        after: The operator in front of it, in the same query, with whose flush it leaves.
+        key: The columns of which the latest output is kept (`Operator.buffer_key`). None where it is off.
+        config: When the buffer is flushed, None where it is off.
+        after: The upstream operator with whose flush it emits.
     """
 
     operator: Operator
@@ -147,14 +145,14 @@ class BoundedStage:
     """A part of the flow whose input ends; it runs as one batch job.
 
     Attributes:
-        name: The names of what it leaves, joined by ``+``.
+        name: The names of its results and sinks, joined by ``+``.
         operators: Inputs before readers.
-        results: Tables for live queries; the edges behind them are blocking.
+        results: Tables for live queries; their edges are blocking.
         sinks: Bounded sinks.
         decision: Why it is a stage of its own.
         chains: Its Python operators, by call of a worker.
         checkpoint: None is ever taken.
-        after: Names of the stages that have to be committed before it may start.
+        after: Names of the stages that must be committed before it may start.
         start: When it starts, and why.
     """
 
@@ -170,7 +168,7 @@ class BoundedStage:
 
     @property
     def sources(self) -> tuple[Read, ...]:
-        """What it reads."""
+        """The sources that it reads."""
         return tuple(node for node in self.operators if isinstance(node, Read))
 
 
@@ -188,13 +186,13 @@ class LiveQuery:
         split: Why it is a query of its own.
         chains: Its Python operators, by call of a worker.
         checkpoint: When one is taken, and whether anything is flushed for it.
-        backlog: When what it reads counts as history.
-        catch_up: Whether it runs in micro-batches until then; ``"no"`` if it never changes its mode.
-        after: Names of the bounded stages that have to be committed before it may start.
+        backlog: When it is in backlog.
+        catch_up: Whether it then runs in micro-batches; ``"no"`` if it never changes its mode.
+        after: Names of the bounded stages that must be committed before it may start.
         start: When it starts, and why.
         key_groups: In how many parts windows and process functions keep their state.
         latency: How often latency markers are sent through it.
-        flushes: Of each operator, whether it holds its output back.
+        flushes: Of each operator, whether its output is buffered.
     """
 
     name: str
@@ -216,23 +214,23 @@ class LiveQuery:
 
     @property
     def sources(self) -> tuple[Read, ...]:
-        """What it reads."""
+        """The sources that it reads."""
         return tuple(node for node in self.operators if isinstance(node, Read))
 
     @property
     def buffer(self) -> Flush | None:
-        """The one buffer that it keeps by key group, if it has one."""
+        """The one buffer that it keeps by key group, None without one."""
         return next((each for each in self.flushes if each.way == "key-groups"), None)
 
     @property
     def batch_interval_ms(self) -> int | None:
-        """How far apart its batches are so that results leave no more often, None if that does not matter."""
+        """The flush interval that its batches keep, None if batches may be closer."""
         by_trigger = (each.config for each in self.flushes if each.way == "trigger")
         return next((config.interval_ms for config in by_trigger if config is not None), None)
 
     @property
     def updating(self) -> bool:
-        """What it writes replaces what it wrote before."""
+        """Its later output replaces earlier output."""
         return any(node.updating for node in self.operators)
 
 
@@ -244,7 +242,7 @@ class LiveStage:
 
     @property
     def sources(self) -> tuple[Read, ...]:
-        """What its queries read, each once."""
+        """The sources of its queries, each once."""
         return tuple(dict.fromkeys(source for query in self.queries for source in query.sources))
 
 
@@ -254,10 +252,10 @@ class PlanData:
 
     Attributes:
         flow: The flow's name.
-        bounded: What runs as batch, first ones first.
-        live: What runs without end, if anything does.
-        edges: What stream elements cross, and in what form; blocking edges are not among them.
-        filters: Of each `where` behind a Python function: is it done before it?
+        bounded: The bounded stages, in order.
+        live: The live queries, None without any.
+        edges: The edges that stream elements cross; blocking edges are not among them.
+        filters: By the name of each `where` downstream of a Python function: whether it runs upstream of it.
     """
 
     flow: str

@@ -1,7 +1,7 @@
-"""Details: what did each rule decide for each operator and each edge, why, and what would change it?
+"""Everything that was decided for each operator and each edge, why, and what would change it.
 
-The short text of a plan (`flowcore.planner.views.text`) says what a reader needs; this says everything,
-what is off and at its default included.
+The short text of a plan (`flowcore.planner.views.text`) has what a reader needs; the details also cover what
+is off or at its default.
 """
 
 from __future__ import annotations
@@ -12,30 +12,16 @@ from dataclasses import dataclass
 from flowcore.api.attributes import OperatorAttributes
 from flowcore.api.connectors import KafkaTopic
 from flowcore.api.decisions import Decision
-from flowcore.api.operators import (
-    Operator,
-    PythonOperator,
-    Read,
-    SideOutput,
-    StatefulOperator,
-    Write,
-)
+from flowcore.api.operators import Operator, PythonOperator, Read, SideOutput, StatefulOperator, Write
 from flowcore.planner.model import BoundedStage, Chain, Flush, LiveQuery, PlanData
 from flowcore.planner.rules.columns import find_used_columns
 from flowcore.planner.rules.failures import decide_failure
 
-__all__ = [
-    "EdgeDetail",
-    "OperatorDetail",
-    "PartDetail",
-    "collect_details",
-    "describe",
-    "end_name",
-    "find_placed_state",
-]
+__all__ = ["EdgeDetail", "OperatorDetail", "PartDetail", "collect_details", "describe", "end_name"]
 
 _BATCH = Decision("none", ("rows of a table are no stream elements",))
 _PIPELINED = Decision("pipelined", ("both ends run in the same job",))
+_BLOCKING = Decision("blocking", ("a live query reads bounded data only as a committed result",))
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,15 +31,15 @@ class OperatorDetail:
     Attributes:
         node: The operator.
         compiled: In which form it runs.
-        output: When it puts out.
-        flush: Whether its output is held back, and by what.
-        failure: What becomes of a record for which its function fails; None without a function.
-        place: Of a filter behind Python functions: whether it is done before them.
-        state: Of windows and process functions in a live query: what is kept by key group.
-        late: Of windows in a live query: what becomes of late records.
-        alignment: Of a source with partitions that are to be aligned: whether they are.
-        attributes: What it promises, or what is taken for it.
-        unknown: Those attributes that nobody declared.
+        output: When it emits.
+        flush: Whether its output is buffered, and by what.
+        failure: What happens to a record for which its function raises; None without a function.
+        place: Of a filter downstream of Python functions: whether it runs upstream of them.
+        state: Of windows and process functions in a live query: where state is kept.
+        late: Of windows in a live query: what happens to late records.
+        alignment: Of a source whose partitions are aligned: how.
+        attributes: Its attributes, declared or default.
+        unknown: The attributes that nobody declared.
     """
 
     node: Operator
@@ -74,11 +60,11 @@ class EdgeDetail:
     """What was decided for one edge.
 
     Attributes:
-        sender: The operator or topic that it comes from.
-        receiver: The operator or topic that it goes to.
+        sender: The operator or topic that sends.
+        receiver: The operator or topic that receives.
         kind: ``"pipelined"`` or ``"blocking"``.
         elements: What travels beside the values.
-        copy: What becomes of a record on its way.
+        copy: How records are copied.
         columns: The columns that need to cross, None to and from a topic.
     """
 
@@ -120,7 +106,6 @@ def collect_details(plan: PlanData) -> tuple[PartDetail, ...]:
 
 
 def _operator(node: Operator, runs: BoundedStage | LiveQuery, place: Decision | None) -> OperatorDetail:
-    attributes = node.attributes()
     return OperatorDetail(
         node=node,
         compiled=_compiled(node, runs.chains),
@@ -128,19 +113,12 @@ def _operator(node: Operator, runs: BoundedStage | LiveQuery, place: Decision | 
         flush=_flush(node, runs),
         failure=decide_failure(node, runs),
         place=place,
-        state=find_placed_state(node, runs),
+        state=node.placed_state(runs.key_groups) if isinstance(runs, LiveQuery) else None,
         late=node.late_records(),
-        alignment=_alignment(node),
-        attributes=attributes,
+        alignment=node.alignment(),
+        attributes=node.attributes(),
         unknown=node.undeclared_attributes(),
     )
-
-
-def find_placed_state(node: Operator, runs: BoundedStage | LiveQuery) -> Decision | None:
-    """In how many key groups an operator keeps its state, None where it keeps none by key group."""
-    if isinstance(node, StatefulOperator) and isinstance(runs, LiveQuery):
-        return node.placed_state(runs.key_groups)
-    return None
 
 
 def _compiled(node: Operator, chains: tuple[Chain, ...]) -> Decision:
@@ -151,21 +129,6 @@ def _compiled(node: Operator, chains: tuple[Chain, ...]) -> Decision:
         "python chain",
         (f"a Python function runs in a worker, in one call for {chain.name}",),
         ("say it in Spark SQL: select, with_columns, where",),
-    )
-
-
-def _alignment(node: Operator) -> Decision | None:
-    topic = node.topic
-    strategy = topic.watermark if topic is not None else None
-    if not isinstance(node, Read) or strategy is None or strategy.max_drift_ms is None:
-        return None
-    return Decision(
-        "in proportion",
-        (
-            "Spark's Kafka source cannot hold single partitions back",
-            "a batch takes of each as much as its share of all that is unread",
-        ),
-        ("set execution.max-records-per-batch, so that a backlog is read in small steps",),
     )
 
 
@@ -188,10 +151,8 @@ def _edges(plan: PlanData, runs: BoundedStage | LiveQuery) -> Iterator[EdgeDetai
             read = node.columns_read(used[node])
             crossing = node.columns if isinstance(node, SideOutput) else parent.columns
             columns = tuple(column for column in crossing if column.lower() in read)
-            blocking = parent.bounded and not node.bounded
-            kind, form = _PIPELINED, _BATCH if parent.bounded else elements[parent, node]
-            if blocking:
-                kind = Decision("blocking", ("a live query reads bounded data only as a committed result",))
+            kind = _BLOCKING if parent.bounded and not node.bounded else _PIPELINED
+            form = _BATCH if parent.bounded else elements[parent, node]
             yield EdgeDetail(parent, node, kind, form, _copy(parent, node, runs), columns)
         if isinstance(node, Write) and topic is not None:
             yield _outside(node, topic, elements[node, topic])
@@ -204,8 +165,8 @@ def _outside(sender: Operator | KafkaTopic, receiver: Operator | KafkaTopic, for
 
 def _copy(sender: Operator, receiver: Operator, runs: BoundedStage | LiveQuery) -> Decision:
     for chain in runs.chains:
-        for (one, other), decision in chain.copies.items():
-            if one is sender and other is receiver:
+        for pair, decision in chain.copies.items():
+            if pair == (sender, receiver):
                 return decision
         for node, decision in chain.outputs.items():
             if node is sender:
@@ -224,5 +185,5 @@ def describe(node: Operator) -> str:
 
 
 def end_name(end: Operator | KafkaTopic) -> str:
-    """What an end of an edge is called."""
+    """The name of an end of an edge."""
     return f"topic {end.name}" if isinstance(end, KafkaTopic) else end.name

@@ -1,4 +1,4 @@
-"""Document: a plan as what JSON can hold, for tools and dashboards."""
+"""A plan as JSON values, for tools and dashboards."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from flowcore.api.decisions import Decision
-from flowcore.planner.model import BoundedStage, Chain, Flush, LiveQuery, PlanData
+from flowcore.planner.model import BoundedStage, Flush, LiveQuery, PlanData
 from flowcore.planner.rules.compatibility import derive_needs
 from flowcore.planner.views.details import (
     EdgeDetail,
@@ -21,29 +21,18 @@ __all__ = ["render_json"]
 
 
 def render_json(plan: PlanData) -> dict[str, Any]:
-    """A plan as mappings, lists, text, numbers and truth values, the same whenever it is made."""
+    """A plan as mappings, lists, text, numbers and booleans, the same whenever it is made."""
     return {"flow": plan.flow, "parts": [_part(part) for part in collect_details(plan)]}
 
 
 def _part(part: PartDetail) -> dict[str, Any]:
     runs = part.runs
-    kind: dict[str, Any] = (
-        {
-            "kind": "bounded stage",
-            "results": [result.name for result in runs.results],
-        }
+    kind = (
+        {"kind": "bounded stage", "results": [result.name for result in runs.results]}
         if isinstance(runs, BoundedStage)
-        else {
-            "kind": "live query",
-            "joins": [node.name for node in runs.results],
-            "split": _decision(runs.split),
-            "backlog": _decision(runs.backlog),
-            "catch_up": _decision(runs.catch_up),
-            "checkpoint_needs": _needs(runs),
-            "latency": _decision(runs.latency),
-            "dead_letters": [f"{source.name}.dead-letter" for source in runs.dead_letters],
-        }
+        else _query(runs)
     )
+    columns = {edge.receiver: list(edge.columns or ()) for edge in reversed(part.edges)}
     return {
         "stage": part.number,
         "name": runs.name,
@@ -51,28 +40,39 @@ def _part(part: PartDetail) -> dict[str, Any]:
         "mode": _decision(part.mode),
         "start": _decision(runs.start),
         "checkpoint": _decision(runs.checkpoint),
-        "operators": [_operator_document(each) for each in part.operators],
-        "edges": [_edge_document(each) for each in part.edges],
+        "operators": [_operator(each) for each in part.operators],
+        "edges": [_edge(each) for each in part.edges],
         "chains": [
-            {"operators": [node.name for node in chain.operators], "columns": list(_entering(part, chain))}
+            {"operators": [node.name for node in chain.operators], "columns": columns[chain.head]}
             for chain in runs.chains
         ],
     }
 
 
-def _needs(query: LiveQuery) -> dict[str, Any]:
+def _query(query: LiveQuery) -> dict[str, Any]:
     needs = derive_needs(query)
     states = [
         {**asdict(state), "keys": list(state.keys), "values": list(state.values)} for state in needs.states
     ]
-    return {"fingerprint": needs.fingerprint, "sources": list(needs.sources), "states": states}
+    return {
+        "kind": "live query",
+        "joins": [node.name for node in query.results],
+        "split": _decision(query.split),
+        "backlog": _decision(query.backlog),
+        "catch_up": _decision(query.catch_up),
+        "checkpoint_needs": {
+            "fingerprint": needs.fingerprint, "sources": list(needs.sources), "states": states,
+        },
+        "latency": _decision(query.latency),
+        "dead_letters": [f"{source.name}.dead-letter" for source in query.dead_letters],
+    }  # fmt: skip
 
 
-def _entering(part: PartDetail, chain: Chain) -> tuple[str, ...]:
-    return next(edge.columns or () for edge in part.edges if edge.receiver is chain.head)
-
-
-def _operator_document(detail: OperatorDetail) -> dict[str, Any]:
+def _operator(detail: OperatorDetail) -> dict[str, Any]:
+    some_have = {
+        "failure": detail.failure, "filter": detail.place, "state": detail.state, "late": detail.late,
+        "alignment": detail.alignment,
+    }  # fmt: skip
     return {
         "name": detail.node.name,
         "what": describe(detail.node),
@@ -80,7 +80,7 @@ def _operator_document(detail: OperatorDetail) -> dict[str, Any]:
         "compiled": _decision(detail.compiled),
         "output": _decision(detail.output),
         "flush": _flush(detail.flush),
-        **{name: _decision(each) for name, each in _some_have(detail).items() if each},
+        **{name: _decision(each) for name, each in some_have.items() if each},
         "attributes": asdict(detail.attributes),
         "unknown_attributes": list(detail.unknown),
     }
@@ -98,14 +98,7 @@ def _flush(flush: Flush) -> dict[str, Any]:
     }
 
 
-def _some_have(detail: OperatorDetail) -> dict[str, Decision | None]:
-    return {
-        "failure": detail.failure, "filter": detail.place, "state": detail.state, "late": detail.late,
-        "alignment": detail.alignment,
-    }  # fmt: skip
-
-
-def _edge_document(edge: EdgeDetail) -> dict[str, Any]:
+def _edge(edge: EdgeDetail) -> dict[str, Any]:
     return {
         "from": end_name(edge.sender),
         "to": end_name(edge.receiver),

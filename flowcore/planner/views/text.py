@@ -1,4 +1,4 @@
-"""Explain: a plan as text that a person reads to learn what runs, and why so."""
+"""A plan as text: what runs, and why."""
 
 from __future__ import annotations
 
@@ -9,14 +9,7 @@ from flowcore.api.decisions import Decision
 from flowcore.api.operators import StatefulOperator
 from flowcore.planner.model import BoundedStage, Chain, Edge, LiveQuery, PlanData
 from flowcore.planner.rules.compatibility import derive_needs
-from flowcore.planner.views.details import (
-    EdgeDetail,
-    OperatorDetail,
-    PartDetail,
-    collect_details,
-    describe,
-    find_placed_state,
-)
+from flowcore.planner.views.details import PartDetail, collect_details, describe
 
 __all__ = ["render_text"]
 
@@ -25,78 +18,62 @@ def render_text(plan: PlanData, *, verbose: bool = False) -> str:
     """Stages, edges and modes of a plan, each with its reasons.
 
     Args:
-        plan: What was planned.
+        plan: The plan.
         verbose: Add what every rule decided for every operator and edge, on or off.
     """
     lines = [f"flow {plan.flow}: {len(plan.stages)} stage{'s' * (len(plan.stages) != 1)}"]
     for number, stage in enumerate(plan.stages, 1):
         if isinstance(stage, BoundedStage):
             lines += ["", f"stage {number}: {stage.name} (batch, starts {stage.start.value})"]
-            lines += _bounded(stage, plan)
-            lines += _topics(plan.edges_of(stage.operators))
+            lines += _render_stage(stage, plan)
         else:
             starts = dict.fromkeys(query.start.value for query in stage.queries)
             after = f", starts {', '.join(starts)}" if len(starts) == 1 else ""
             lines += ["", f"stage {number}: live{after}"]
             for query in stage.queries:
                 start = f", starts {query.start.value}" if len(starts) > 1 else ""
-                lines += [
-                    f"  query {query.name} ({query.mode.value}{start})",
-                    *_query(query, plan),
-                ]
+                lines += [f"  query {query.name} ({query.mode.value}{start})", *_render_query(query, plan)]
     if verbose:
         for part in collect_details(plan):
-            lines += ["", *_details(part)]
+            lines += ["", *_render_part(part)]
     return "\n".join(lines)
 
 
-def _bounded(stage: BoundedStage, plan: PlanData) -> Iterator[str]:
+def _render_stage(stage: BoundedStage, plan: PlanData) -> Iterator[str]:
     yield from (f"  because {reason}" for reason in stage.decision.reasons)
     if stage.after:
         yield from (f"  starts {stage.start.value} because {reason}" for reason in stage.start.reasons)
     yield from (f"    {describe(node)}" for node in stage.operators)
-    yield from (f"    {line}" for line in _python(stage, plan))
+    yield from (f"    {line}" for line in _render_python(stage, plan))
+    yield from _render_topics(plan.edges_of(stage.operators))
 
 
-def _query(query: LiveQuery, plan: PlanData) -> Iterator[str]:
+def _render_query(query: LiveQuery, plan: PlanData) -> Iterator[str]:
     edges = plan.edges_of(query.operators)
     yield from (f"    {query.mode.value} because {reason}" for reason in query.mode.reasons)
     yield from (f"    {query.split.value} because {reason}" for reason in query.split.reasons)
     if query.results:
         yield f"    backlog {query.backlog.value}"
-    yield from _elements(edges)
-    yield from _latency(query)
-    yield from _flushes(query)
-    yield from (f"      {describe(node)}" for node in query.operators)
-    yield from (f"      {line}" for line in _python(query, plan))
-    yield from _topics(edges)
-    yield from (
-        f"      bad records of {source.name} -> {source.name}.dead-letter" for source in query.dead_letters
-    )
-
-
-def _elements(edges: tuple[Edge, ...]) -> Iterator[str]:
-    decisions: dict[Decision, list[str]] = {}
+    elements: dict[Decision, list[str]] = {}
     for edge in edges:
         if edge.topic is None:
-            decisions.setdefault(edge.elements, []).append(str(edge))
-    for decision, names in decisions.items():
-        where = f" on {', '.join(names)}" if len(decisions) > 1 else ""
+            elements.setdefault(edge.elements, []).append(str(edge))
+    for decision, names in elements.items():
+        where = f" on {', '.join(names)}" if len(elements) > 1 else ""
         yield f"    {decision.value} elements{where} because {', '.join(decision.reasons)}"
-
-
-def _latency(query: LiveQuery) -> Iterator[str]:
     if query.latency.value != "off" and query.sinks:
         yield f"    latency markers {_because(query.latency)}"
-
-
-def _flushes(query: LiveQuery) -> Iterator[str]:
     for each in query.flushes:
         if each.way != "off":
             yield f"    {each.operator.name} is flushed {_because(each.decision)}"
+    yield from (f"      {describe(node)}" for node in query.operators)
+    yield from (f"      {line}" for line in _render_python(query, plan))
+    yield from _render_topics(edges)
+    names = [source.name for source in query.dead_letters]
+    yield from (f"      bad records of {name} -> {name}.dead-letter" for name in names)
 
 
-def _topics(edges: tuple[Edge, ...]) -> Iterator[str]:
+def _render_topics(edges: tuple[Edge, ...]) -> Iterator[str]:
     for edge in edges:
         topic, (form, reasons) = edge.topic, (edge.elements.value, edge.elements.reasons)
         if topic is not None and form != "plain":
@@ -105,19 +82,19 @@ def _topics(edges: tuple[Edge, ...]) -> Iterator[str]:
             yield f"      {edge}: {form} elements{how} {why}"
 
 
-def _python(runs: BoundedStage | LiveQuery, plan: PlanData) -> Iterator[str]:
-    """What differs because there are Python functions."""
+def _render_python(runs: BoundedStage | LiveQuery, plan: PlanData) -> Iterator[str]:
     for chain in runs.chains:
-        yield from _chain(chain, runs)
+        yield from _render_chain(chain, runs)
     for node in runs.operators:
         if isinstance(node, StatefulOperator):
-            form, state = node.compiled(), find_placed_state(node, runs)
+            form = node.compiled()
+            state = node.placed_state(runs.key_groups) if isinstance(runs, LiveQuery) else None
             yield f"{node.name} is {form.value}{f' in {state.value}' if state else ''} {_why(form)}"
     places = dict(plan.filters)
     yield from (f"{n.name} is done {_because(places[n.name])}" for n in runs.operators if n.name in places)
 
 
-def _chain(chain: Chain, runs: BoundedStage | LiveQuery) -> Iterator[str]:
+def _render_chain(chain: Chain, runs: BoundedStage | LiveQuery) -> Iterator[str]:
     where = f", that of {chain.head.name}'s key groups" if chain.process else ""
     yield f"python chain {chain.name}: one call of a worker{where}"
     for (sender, receiver), decision in chain.copies.items():
@@ -126,10 +103,10 @@ def _chain(chain: Chain, runs: BoundedStage | LiveQuery) -> Iterator[str]:
         if decision.change:
             yield f"  {sender.name} -> out of the chain: {_because(decision)}"
     for node in runs.operators:
-        before = [each.name for each in node.inputs if each in chain.outputs]
-        if isinstance(node, StatefulOperator) and before:
+        senders = [each.name for each in node.inputs if each in chain.outputs]
+        if isinstance(node, StatefulOperator) and senders:
             yield (
-                f"  {before[0]} -> {node.name}: not in one call, because records are shuffled by key before "
+                f"  {senders[0]} -> {node.name}: not in one call, because records are shuffled by key before "
                 f"{node.name}"
             )
     for sender in chain.operators:
@@ -138,43 +115,32 @@ def _chain(chain: Chain, runs: BoundedStage | LiveQuery) -> Iterator[str]:
             yield f"  {', '.join(same)} get the same objects, so none of them may change one"
 
 
-def _details(part: PartDetail) -> Iterator[str]:
+def _render_part(part: PartDetail) -> Iterator[str]:
     yield f"every decision for {part.runs.name}"
     runs = part.runs
     outcomes = {"mode": part.mode, "checkpoint": runs.checkpoint, "start": runs.start}
     if isinstance(runs, LiveQuery):
-        outcomes["backlog"] = runs.backlog
-        outcomes["catch up"] = runs.catch_up
-        outcomes["latency"] = runs.latency
-    for name, decision in outcomes.items():
-        yield f"  {name}: {_because(decision)}"
+        outcomes |= {"backlog": runs.backlog, "catch up": runs.catch_up, "latency": runs.latency}
+    yield from (f"  {name}: {_because(decision)}" for name, decision in outcomes.items())
     if isinstance(runs, LiveQuery):
-        yield f"  goes on from checkpoints with the fingerprint {derive_needs(runs).fingerprint[:12]}"
-    for operator in part.operators:
-        yield from _operator(operator)
+        yield f"  continues from checkpoints with the fingerprint {derive_needs(runs).fingerprint[:12]}"
+    for each in part.operators:
+        yield f"  {describe(each.node)}"
+        found = {
+            "compiled": each.compiled, "filter": each.place, "state": each.state, "late": each.late,
+            "alignment": each.alignment, "output": each.output, "flush": each.flush.decision,
+            "failure": each.failure,
+        }  # fmt: skip
+        yield from (f"    {name}: {_because(decision)}" for name, decision in found.items() if decision)
+        promises = (f"{name}={str(value).lower()}" for name, value in asdict(each.attributes).items())
+        unknown = f"; safe defaults, as not declared: {', '.join(each.unknown)}" if each.unknown else ""
+        yield f"    attributes: {', '.join(promises)}{unknown}"
     for edge in part.edges:
-        yield from _edge(edge)
-
-
-def _operator(detail: OperatorDetail) -> Iterator[str]:
-    yield f"  {describe(detail.node)}"
-    outcomes = {
-        "compiled": detail.compiled, "filter": detail.place, "state": detail.state, "late": detail.late,
-        "alignment": detail.alignment, "output": detail.output, "flush": detail.flush.decision,
-        "failure": detail.failure,
-    }  # fmt: skip
-    yield from (f"    {name}: {_because(each)}" for name, each in outcomes.items() if each)
-    promises = ", ".join(f"{name}={str(value).lower()}" for name, value in asdict(detail.attributes).items())
-    unknown = f"; safe defaults, as not declared: {', '.join(detail.unknown)}" if detail.unknown else ""
-    yield f"    attributes: {promises}{unknown}"
-
-
-def _edge(edge: EdgeDetail) -> Iterator[str]:
-    yield f"  {edge}"
-    for name, decision in (("edge", edge.kind), ("elements", edge.elements), ("copy", edge.copy)):
-        yield f"    {name}: {_because(decision)}"
-    if edge.columns is not None:
-        yield f"    columns: {', '.join(edge.columns) or 'none'}"
+        yield f"  {edge}"
+        for name, decision in (("edge", edge.kind), ("elements", edge.elements), ("copy", edge.copy)):
+            yield f"    {name}: {_because(decision)}"
+        if edge.columns is not None:
+            yield f"    columns: {', '.join(edge.columns) or 'none'}"
 
 
 def _because(decision: Decision) -> str:
