@@ -1,4 +1,4 @@
-"""Columns: rows of Arrow columns take_rows out and put together."""
+"""Selecting and concatenating rows of Arrow columns."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ KeyColumns = list["pa.Array[Any]"]
 
 
 def take_rows(columns: Sequence[pa.Array[Any]], rows: Ints) -> KeyColumns:
-    """Some rows of columns."""
+    """Select rows of columns."""
     return [column.take(rows) for column in columns]
 
 
 def concat_batches(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    """Batches, one behind the other; at least one."""
+    """Concatenate at least one batch."""
     if len(batches) == 1:
         return batches[0]
-    # One chunk, since that is what a batch is; a table of no rows would have none.
+    # A batch has one chunk; a table without rows has none.
     chunks = pa.Table.from_batches(batches).combine_chunks().to_batches()
     return chunks[0] if chunks else batches[0]

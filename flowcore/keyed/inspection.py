@@ -1,7 +1,7 @@
-"""Inspection: what is in the state of a key group, as its store has it, without the operator that wrote it?
+"""Reads the stored state of a key group without the operator that wrote it.
 
-Nothing of a user's is imported or called. What an operator keeps is told by the form in the manifest; of a
-form that is not known here, only sizes are shown. Times are integer milliseconds since the epoch, UTC.
+No user's code is imported or called. The state layout in the manifest says what an operator stores; for an
+unknown layout only sizes are shown. Times are integer milliseconds since the epoch, UTC.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ __all__ = ["InspectedGroup", "InspectedKey", "inspect_state"]
 _PANES = re.compile(r"panes of (\d+) ms at (\d+) by (.*): ", re.DOTALL)
 _SESSIONS = re.compile(r"sessions by (.*): ", re.DOTALL)
 _RECORDS = re.compile(r"records by (.*): ", re.DOTALL)
-_OF_WINDOWS = ("firings", "event_timers", "processing_timers", "trigger", "own")
+_WINDOW_FIELDS = ("firings", "event_timers", "processing_timers", "trigger", "own")
 _PROCESS = re.compile(r"process by (.*)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InspectedKey:
-    """What is kept of one key.
+    """The state of one key.
 
     Attributes:
-        key: By column.
-        windows: Each with ``start_ms`` and ``end_ms``; with ``records`` (how many are buffered, or
-            accumulators in their place) or ``fields`` (what they were folded into), ``firings`` and timers.
-        panes: The same for the parts that overlapping windows are made of.
-        states: What a process function keeps: its values by the state's name.
-        event_timers: Times at which the watermark makes something happen.
-        processing_timers: Times at which the clock does.
+        key: Values by column.
+        windows: Each with ``start_ms`` and ``end_ms``; with ``records`` (the number of buffered records or
+            accumulators) or ``fields`` (the aggregates), ``firings`` and timers.
+        panes: The same for the panes of overlapping windows.
+        states: The values of a process function's states, by name.
+        event_timers: Times of event-time timers.
+        processing_timers: Times of processing-time timers.
     """
 
     key: Mapping[str, Any]
@@ -49,7 +49,7 @@ class InspectedKey:
     processing_timers: list[int] = field(default_factory=list)
 
     def shown(self) -> dict[str, Any]:
-        """As JSON-able data, without what is empty."""
+        """As JSON-able data, without empty parts."""
         found = {name: value for name, value in asdict(self).items() if value or name == "key"}
         shown: dict[str, Any] = json.loads(json.dumps(found, default=str))
         return shown
@@ -57,15 +57,15 @@ class InspectedKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InspectedGroup:
-    """What is kept of one key group.
+    """The state of one key group.
 
     Attributes:
-        layout: What it is, as the operator calls it.
-        watermark_ms: How far event time has come.
-        wake_ms: When the clock will wake it; None if it will not.
-        bytes: How much is in the store.
-        counters: How often things happened, ever.
-        keys: What is kept of each key; None where the form is not known here.
+        layout: The state layout.
+        watermark_ms: The current watermark.
+        wake_ms: The processing time of its next step without input; None if there is none.
+        bytes: The size of the state in the store.
+        counters: Numbers of events since the beginning.
+        keys: The state of each key; None for an unknown layout.
     """
 
     layout: str
@@ -77,10 +77,10 @@ class InspectedGroup:
 
 
 def inspect_state(manifest: bytes, content: Mapping[int, bytes]) -> InspectedGroup:
-    """What a manifest and its segments hold.
+    """The state in a manifest and its segments.
 
     Raises:
-        StateError: They were written by another version.
+        StateError: Another version wrote them.
     """
     found = StateManifest.read(manifest)
     pieces = [content[written.segment] for written in (*found.snapshot, *found.deltas)]
@@ -117,7 +117,7 @@ def _panes(
     for row in _rows(pieces, "panes"):
         pane = row.pop("pane")
         if pane >= first:
-            key, fields = _taken(names, row)
+            key, fields = _split_key(names, row)
             start_ms = offset_ms + pane * pane_ms
             kept = found.setdefault(repr(key), (key, {}))[1]
             kept[pane] = {"start_ms": start_ms, "end_ms": start_ms + pane_ms, "fields": fields}
@@ -131,7 +131,7 @@ def _sessions(names: list[str], header: Mapping[str, Any], pieces: Iterable[byte
         fresh: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {}
         for row in _rows([piece], "sessions"):
             start_ms, last_ms, firings = (row.pop(name) for name in ("start", "last", "firings"))
-            key, fields = _taken(names, row)
+            key, fields = _split_key(names, row)
             window = {"start_ms": start_ms, "end_ms": last_ms + 1, "fields": fields, "firings": firings}
             fresh.setdefault(repr(key), (key, []))[1].append(window)
         found |= fresh
@@ -157,8 +157,7 @@ def _records(names: list[str], pieces: Iterable[bytes]) -> Iterator[InspectedKey
         for each in entry["windows"]:
             start_ms, end_ms = each["window"]
             shown = {"start_ms": start_ms, "end_ms": end_ms, "records": len(each["content"])}
-            names_kept = ("firings", "event_timers", "processing_timers", "trigger", "own")
-            kept = {name: from_plain(each[name]) for name in names_kept}
+            kept = {name: from_plain(each[name]) for name in _WINDOW_FIELDS}
             windows.append(
                 shown | {name: value for name, value in kept.items() if value not in (None, [], {})}
             )
@@ -180,7 +179,7 @@ def _processes(names: list[str], pieces: Iterable[bytes]) -> Iterator[InspectedK
 
 
 def _cell(written: list[list[Any]]) -> Any:
-    """A value stands alone; entries of a map and of a list by their names."""
+    """The value of a value state; the entries of a map or a list, by name."""
     cell = {from_plain(name): from_plain(value) for name, value, _ in written}
     return cell[None] if cell.keys() == {None} else {str(name): value for name, value in cell.items()}
 
@@ -192,7 +191,7 @@ def _rows(pieces: Iterable[bytes], name: str) -> Iterator[dict[str, Any]]:
                 yield from table.to_pylist()
 
 
-def _taken(names: list[str], row: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def _split_key(names: list[str], row: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     key = {name: row.pop(f"key{number}") for number, name in enumerate(names)}
     return key, row
 

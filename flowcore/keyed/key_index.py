@@ -1,6 +1,6 @@
-"""Slots: where in the columns of a table is each key, and which of a batch's rows have equal keys?
+"""Keys of Arrow rows: equal keys of a batch, keys as Python values, and an index of keys.
 
-Keys are looked up once for each that occurs in a batch, not once for each record.
+A key is looked up once in a batch, not once for each record.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class KeyCodes:
-    """The keys of some rows.
+    """The keys of some rows, as numbers.
 
     Attributes:
-        codes: For each row the number of its key.
-        first: For each key the first row that has it.
+        codes: For each row, the number of its key.
+        first: For each key, its first row.
     """
 
     codes: Ints
@@ -52,7 +52,7 @@ def factorize_keys(columns: Sequence[pa.Array[Any]], rows: int) -> KeyCodes:
 
     Args:
         columns: The key's columns; none for one key for all.
-        rows: How many rows there are.
+        rows: The number of rows.
     """
     if not columns:
         return KeyCodes(np.zeros(rows, np.int64), np.zeros(min(rows, 1), np.int64))
@@ -66,7 +66,7 @@ def factorize_keys(columns: Sequence[pa.Array[Any]], rows: int) -> KeyCodes:
 
 
 def first_rows(codes: Ints, count: int) -> Ints:
-    """For each code the first row that has it."""
+    """For each code, its first row."""
     first = np.empty(count, np.int64)
     first[codes[::-1]] = np.arange(len(codes) - 1, -1, -1)
     return first
@@ -90,28 +90,28 @@ def key_by_name(names: Sequence[str], key: Any) -> dict[str, Any]:
 
 
 class KeyIndex:
-    """From keys to slots, which are given out one after the other."""
+    """Numbers keys in the order in which they are added."""
 
-    __slots__ = ("_slots",)
+    __numbers__ = ("_numbers",)
 
     def __init__(self) -> None:
-        self._slots: dict[Any, int] = {}
+        self._numbers: dict[Any, int] = {}
 
     def __len__(self) -> int:
-        return len(self._slots)
+        return len(self._numbers)
 
     def find(self, keys: Sequence[Any]) -> Ints:
-        """The slot of each key, -1 where it has none."""
-        return np.fromiter(map(self._slots.get, keys, repeat(-1)), np.int64, len(keys))
+        """The number of each key, -1 for unknown keys."""
+        return np.fromiter(map(self._numbers.get, keys, repeat(-1)), np.int64, len(keys))
 
     def add(self, keys: Sequence[Any]) -> None:
-        """Give the next slots to keys that have none."""
-        start = len(self._slots)
-        self._slots.update(zip(keys, range(start, start + len(keys)), strict=True))
+        """Add unknown keys."""
+        start = len(self._numbers)
+        self._numbers.update(zip(keys, range(start, start + len(keys)), strict=True))
 
 
 def python_values(column: pa.Array[Any]) -> list[Any]:
-    """A column as Python values; times are in `datetime.timezone.utc`, which plain data may hold."""
+    """A column as Python values; times are in `datetime.timezone.utc`, as plain data requires."""
     values: list[Any] = column.to_pylist()
     if pa.types.is_timestamp(column.type) and column.type.tz is not None:
         return [None if value is None else value.replace(tzinfo=dt.UTC) for value in values]
@@ -119,7 +119,7 @@ def python_values(column: pa.Array[Any]) -> list[Any]:
 
 
 def key_values(column: pa.Array[Any]) -> list[Any]:
-    """A column of a key as Python values, equal where Spark holds them to be, a struct as a tuple.
+    """A column of a key as Python values, with Spark's equality; a struct is a tuple.
 
     Not-a-number equals itself, since it is always the same object.
     """
@@ -134,7 +134,7 @@ def key_values(column: pa.Array[Any]) -> list[Any]:
 
 
 def _leaves(column: pa.Array[Any]) -> Iterator[pa.Array[Any]]:
-    """Columns that say together what one says."""
+    """The columns that a nested column consists of."""
     if isinstance(column, pa.StructArray):
         yield column.is_valid()
         for field in column.flatten():

@@ -1,7 +1,7 @@
-"""Manifests: which segments lead to the state of a key group, and which state is it?
+"""The manifest of a key group: the position of its state, and the segments that contain it.
 
-A step leaves a new *state*: a number one higher, and a random mark that no other attempt at the same step
-leaves. A worker that remembers a state by number and mark goes on from it if it is still in the log.
+A step advances the position: its number grows by one, and its random mark differs from that of every other
+attempt at the step. A worker can reuse a cached state if its position is still in the manifest.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _REMEMBERED = 32
 
 @dataclass(frozen=True, slots=True)
 class StatePosition:
-    """Which state it is.
+    """Identifies a state.
 
     Attributes:
-        number: How many steps led to it.
-        mark: Tells it from the same step tried again.
+        number: The number of steps before it.
+        mark: Differs between attempts at the same step.
     """
 
     number: int = 0
@@ -40,7 +40,7 @@ class SegmentRef:
     Attributes:
         segment: Its number.
         size_bytes: Its size.
-        leads_to: The number of the state that it leads to.
+        leads_to: The number of the state after it is applied.
     """
 
     segment: int
@@ -50,21 +50,21 @@ class SegmentRef:
 
 @dataclass(slots=True, kw_only=True)
 class StateManifest:
-    """What is known of a key group without its segments.
+    """Everything about a key group except its segments.
 
     Attributes:
-        layout: What is kept, as the operator calls it.
-        key_groups: How many groups there are.
-        positions: The state, and those that led to it, as far as they are remembered; the oldest first.
-        snapshot: The pieces of the last snapshot; none where nothing was kept.
-        snapshot_leads_to: The number of the state that it leads to.
-        deltas: What followed it, oldest first.
+        layout: The state layout of its operator.
+        key_groups: The number of key groups.
+        positions: The current position and the last ones before it, oldest first.
+        snapshot: The pieces of the last snapshot, if any.
+        snapshot_leads_to: The number of the state in the snapshot.
+        deltas: The deltas after it, oldest first.
         next_segment: A number that was never used.
-        event_time: How far event time has come, and by which inputs.
-        header: The operator's.
-        backlog: What its operator was told of its records last: they are history; None if it was not told.
-        wake_ms: The time of the clock at which it will be woken; None if it will not.
-        counters: How often things happened, ever.
+        event_time: The watermark progress.
+        header: The operator's header.
+        backlog: The last backlog status that was passed to the operator; None if there was none.
+        wake_ms: The processing time of its next step without input; None if there is none.
+        counters: Numbers of events since the beginning.
     """
 
     layout: str
@@ -82,11 +82,11 @@ class StateManifest:
 
     @property
     def position(self) -> StatePosition:
-        """The state."""
+        """The current position."""
         return self.positions[-1] if self.positions else StatePosition()
 
     def advance(self, mark: str) -> None:
-        """There is a new state."""
+        """Add a new position."""
         self.positions = [*self.positions[1 - _REMEMBERED :], StatePosition(self.position.number + 1, mark)]
 
     @property
@@ -96,11 +96,11 @@ class StateManifest:
 
     @property
     def delta_bytes(self) -> int:
-        """Size of what followed it."""
+        """Size of the deltas after it."""
         return sum(delta.size_bytes for delta in self.deltas)
 
     def sizes(self) -> dict[str, int]:
-        """What can be watched of it: bytes in the store, how far event time has come, backlog (0 or 1)."""
+        """Metrics: bytes in the store, the watermark, and the backlog status as 0 or 1."""
         watermark_ms = self.event_time.get("merged", {}).get("watermark_ms", MIN_TIMESTAMP_MS)
         known = {} if self.backlog is None else {"backlog": int(self.backlog)}
         return {"state_bytes": self.snapshot_bytes + self.delta_bytes, "watermark_ms": watermark_ms, **known}
@@ -114,10 +114,10 @@ class StateManifest:
 
     @classmethod
     def decode(cls, written: bytes, *, layout: str, key_groups: int) -> StateManifest:
-        """From JSON, to go on from it.
+        """Parse the manifest of this operator.
 
         Raises:
-            StateError: It is of another version, another operator, or another number of key groups.
+            StateError: It has another version, layout or number of key groups.
         """
         found = cls.read(written)
         for name, before, now in (
@@ -126,18 +126,18 @@ class StateManifest:
         ):
             if before != now:
                 msg = (
-                    f"the checkpoint's state has {name}={before!r}, the flow asks for {now!r}: "
-                    "its keys would not be found again; change it back, or start a new checkpoint "
+                    f"the checkpoint's state has {name}={before!r}, the flow requires {now!r}: its keys "
+                    "would not be found; change it back, or start a new checkpoint"
                 )
                 raise StateError(msg)
         return found
 
     @classmethod
     def read(cls, written: bytes) -> StateManifest:
-        """From JSON, whatever operator it is of.
+        """Parse the manifest of any operator.
 
         Raises:
-            StateError: It is of another version.
+            StateError: It has another version.
         """
         fields = json.loads(written)
         version = fields.pop("version", None)

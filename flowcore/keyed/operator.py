@@ -1,12 +1,12 @@
-"""The contract of operators that keep their state by key group.
+"""The contract of operators with state by key group.
 
-An operator is configuration, shipped to the workers; `open` makes a `KeyGroup`, the state of one group
-in memory together with what is done to it. The runtime (`flowcore.keyed.runtime`) calls it and keeps its
-state: what has changed as a *delta* behind each step, all of it as a *snapshot* now and then, and a small
-*header* each time. Applying a delta again, or one that is older than what is there but followed by all newer
-ones, must change nothing: a delta holds what is now, not what was added.
+An operator is configuration that is sent to the workers. `open` creates a `KeyGroup`: the state of one group
+in memory, with the methods that process it. The runtime (`flowcore.keyed.runtime`) calls these and stores the
+state: changes as a *delta* after each step, all of it as a *snapshot* when deltas have grown, and a small
+*header* each time. A delta contains new values, not differences: applying it again, or applying an older one
+and all that followed it, must change nothing.
 
-Nothing here knows Spark. Times are integer milliseconds since the epoch, UTC.
+Times are integer milliseconds since the epoch, UTC.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ __all__ = ["Closing", "KeyGroup", "KeyGroupOperator", "StepOutputs", "SupportsFa
 
 @dataclass(slots=True)
 class StepOutputs:
-    """What one step of one key group puts out.
+    """The outputs of one step of one key group.
 
     Attributes:
         batches: ``(output, rows)`` in order.
-        markers: Latency markers, which follow all rows: its operator, marked time and partition.
-        bad: Bad messages that passed by, packed as they came.
-        counters: How often something happened, for instance ``dropped_records``.
-        gauges: How something stands after the step, for instance ``held_records``.
+        markers: Latency markers, which follow all rows.
+        bad: Bad messages, packed as they arrived.
+        counters: Numbers of events in the step, for instance ``dropped_records``.
+        gauges: Values after the step, for instance ``held_records``.
     """
 
     batches: list[tuple[str, pa.RecordBatch]] = field(default_factory=list)
@@ -41,14 +41,14 @@ class StepOutputs:
     gauges: dict[str, int] = field(default_factory=dict)
 
     def rows(self, output: str, batch: pa.RecordBatch) -> None:
-        """Put out rows."""
+        """Emit rows."""
         if batch.num_rows:
             self.batches.append((output, batch))
 
-    def count(self, what: str, times: int) -> None:
-        """Something happened."""
+    def count(self, name: str, times: int) -> None:
+        """Increase a counter."""
         if times:
-            self.counters[what] = self.counters.get(what, 0) + times
+            self.counters[name] = self.counters.get(name, 0) + times
 
 
 class KeyGroup(Protocol):
@@ -56,60 +56,60 @@ class KeyGroup(Protocol):
 
     In each step the runtime calls `advance_clock` once, then `attributes` where they change, then `rows`,
     `advance_watermark`, `status` and `marker` in the order of the stream, then `finish`, then `delta` and
-    `header`. An exception in between makes it forget the group and read it again from the store.
+    `header`. After an exception it discards the group and reads it from the store again.
 
     Attributes:
-        wake_ms: It wants a step at this time of the clock, though nothing may come; None if it does not.
+        wake_ms: The processing time at which a step is necessary even without input; None if there is none.
     """
 
     @property
     def wake_ms(self) -> int | None: ...
 
     def advance_clock(self, clock_ms: int, out: StepOutputs, /) -> None:
-        """The clock has come this far."""
+        """Processing time advances."""
         ...
 
     def attributes(self, attributes: RecordAttributes, out: StepOutputs, /) -> None:
-        """What is true of the records that follow; told once for each change, also over restarts."""
+        """The attributes of later records change; called once for each change, also over restarts."""
         ...
 
     def rows(self, rows: pa.RecordBatch, out: StepOutputs, /) -> None:
-        """Records have come, in order of arrival."""
+        """Process records, in order of arrival."""
         ...
 
     def advance_watermark(self, watermark_ms: int, out: StepOutputs, /) -> None:
-        """Event time has come this far; always higher than before, also over restarts."""
+        """The watermark advances; it is always higher than before, also over restarts."""
         ...
 
     def status(self, status: WatermarkStatus, out: StepOutputs, /) -> None:
-        """Watermarks are to be waited for, or not."""
+        """The input becomes idle or active."""
         ...
 
     def marker(self, marker: LatencyMarker, out: StepOutputs, /) -> None:
-        """A latency marker has come: put it out when what came before it is out."""
+        """Emit a latency marker after the outputs of all input before it."""
         ...
 
     def finish(self, out: StepOutputs, /, *, idle: bool) -> None:
-        """The step ends; ``idle`` says that the sources had nothing at all."""
+        """The step ends; ``idle`` if the sources had no input at all."""
         ...
 
     def header(self) -> Mapping[str, Any]:
-        """What is small and changes all the time, as JSON-able data."""
+        """The small part of the state that is written in each step, as JSON-able data."""
         ...
 
     def delta(self) -> bytes | None:
-        """What has changed since the last `delta`, `snapshot` or `restore`; None if nothing has."""
+        """The changes since the last `delta`, `snapshot` or `restore`; None if there are none."""
         ...
 
     def snapshot(self) -> Iterator[bytes]:
-        """All there is, in pieces of some MiB."""
+        """The whole state, in pieces of some MiB."""
         ...
 
     def restore(self, header: Mapping[str, Any], pieces: Iterator[bytes], /) -> None:
-        """Take a header with the pieces and deltas that lead to it, oldest first.
+        """Apply a header with its snapshot and deltas, oldest first.
 
         Raises:
-            StateError: They are of a version that this one does not read.
+            StateError: This version cannot read them.
         """
         ...
 
@@ -118,8 +118,8 @@ class KeyGroupOperator(Protocol):
     """Configuration of an operator.
 
     Attributes:
-        layout: A name for what is kept; state of another form is refused.
-        outputs: The columns of each of its outputs.
+        layout: Describes the state; state with a different layout cannot be restored.
+        outputs: The columns of each output.
     """
 
     @property
@@ -135,16 +135,16 @@ class KeyGroupOperator(Protocol):
 
 @runtime_checkable
 class SupportsFailureIsolation(Protocol):
-    """A key group that can take back single calls of users' functions."""
+    """A key group that can roll back single calls of users' functions."""
 
     def isolate_failures(self) -> bool:
-        """Take the next step so that calls that fail are undone and leave as letters; False if it may not."""
+        """In the next step, roll failing calls back and emit dead letters; False if that is not allowed."""
         ...
 
 
 @runtime_checkable
 class Closing(Protocol):
-    """An operator that opens something in a task, on its own, for all groups."""
+    """An operator that opens resources of a task, for all groups."""
 
     def close(self) -> None:
         """The task ends."""

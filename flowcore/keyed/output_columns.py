@@ -1,6 +1,6 @@
 """Names of the outputs of operators with state, and of the columns that flowcore adds to them.
 
-No column of a user can have these names, since they begin with ``@``.
+A user's column cannot have such a name, since they begin with ``@``.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Packed rows: how do records and what travels among them get from the tasks that read to the key groups?
+"""Packed rows, which carry records and control elements from reading tasks to key groups.
 
-Spark's Python state operators take rows apart one by one, so a row is made to carry many records: those of
-one key group in a part of a task's input, as an Arrow record batch. Between them go control rows, to every
-key group. Columns: ``key_group``, ``kind``, ``channel`` (as JSON: source, partition, and sender of arriving
-elements), ``at`` (the order within a partition) and ``payload``.
+Spark's Python state operators process rows one by one, so one packed row carries many records: those of one
+key group in a part of a task's input, as an Arrow record batch. Control rows go to every key group. Columns:
+``key_group``, ``kind``, ``channel`` (as JSON: source, partition, and sender of arriving elements), ``at``
+(the order within a partition) and ``payload``.
 """
 
 from __future__ import annotations
@@ -39,23 +39,23 @@ _ELEMENTS: TaggedSerializer[bytes] = TaggedSerializer(RawFormat())
 
 
 class PackedKind(IntEnum):
-    """What the payload is. Records and the elements among them keep the order they came in."""
+    """The kind of payload. Records and the elements between them keep their order."""
 
     ROWS = 0
     """A record batch."""
     ELEMENT = 1
-    """A control element that stood among the records."""
+    """A control element between records."""
     SEEN = 2
-    """That a partition had records, and the newest timestamp that counts; after all rows of the step."""
+    """A partition had records, and their newest timestamp that counts; after all rows of the step."""
     MARKER = 3
-    """A latency marker; after all else."""
+    """A latency marker; after all records and elements."""
     ATTRIBUTES = 4
-    """What is true of the step's records and of those after it; before all else."""
+    """Attributes of the step's records and all later ones; before everything else."""
     BAD = 5
-    """Bad messages, as a record batch that nobody looks into here."""
+    """Bad messages, as a record batch that is not opened here."""
 
 
-_PLACES = {
+_ORDER = {
     PackedKind.ATTRIBUTES: 0, PackedKind.ROWS: 1, PackedKind.ELEMENT: 1,
     PackedKind.SEEN: 2, PackedKind.MARKER: 3, PackedKind.BAD: 4,
 }  # fmt: skip
@@ -63,12 +63,12 @@ _PLACES = {
 
 @dataclass(frozen=True, slots=True)
 class Channel:
-    """Where something came from.
+    """An input channel.
 
     Attributes:
         source: The source's name.
         partition: The input partition.
-        sender: Whose watermarks these are, where several send into one partition.
+        sender: The sender of watermarks, where several write to one partition.
     """
 
     source: str
@@ -86,7 +86,7 @@ class Channel:
 
 
 class Packed(NamedTuple):
-    """One packed row, without its key group."""
+    """A packed row without its key group."""
 
     kind: int
     channel: str
@@ -95,59 +95,59 @@ class Packed(NamedTuple):
 
     @property
     def newest_ms(self) -> int | None:
-        """Of `PackedKind.SEEN`: the newest timestamp that counts."""
+        """The newest timestamp that counts, of `PackedKind.SEEN`."""
         return _TIME.unpack(self.payload)[0] if self.payload else None
 
     @property
     def element(self) -> StreamElement[Any]:
-        """Of `PackedKind.ELEMENT`: the element."""
+        """The element, of `PackedKind.ELEMENT`."""
         return _ELEMENTS.decode(self.payload)
 
     @property
     def marker(self) -> LatencyMarker:
-        """Of `PackedKind.MARKER`: the marker."""
+        """The marker, of `PackedKind.MARKER`."""
         return _EVENTS.decode(self.payload).to_marker()
 
     @property
     def attributes(self) -> RecordAttributes:
-        """Of `PackedKind.ATTRIBUTES`: what they are."""
+        """The attributes, of `PackedKind.ATTRIBUTES`."""
         return RecordAttributes(self.payload == _BACKLOG)
 
     def rows(self, schema: pa.Schema) -> pa.RecordBatch:
-        """Of `PackedKind.ROWS`: the records."""
+        """The records, of `PackedKind.ROWS`."""
         return pa.ipc.read_record_batch(pa.py_buffer(self.payload), schema)
 
     @classmethod
     def of_rows(cls, channel: Channel, at: int, rows: pa.RecordBatch) -> Packed:
-        """Records; their schema is known at both ends."""
+        """Pack records; both sides have their schema."""
         return cls(PackedKind.ROWS, channel.encode(), at, rows.serialize().to_pybytes())
 
     @classmethod
     def of_bad(cls, channel: Channel, rows: pa.RecordBatch) -> Packed:
-        """Bad messages; their schema is known where they leave."""
+        """Pack bad messages; the writer has their schema."""
         return cls(PackedKind.BAD, channel.encode(), 0, rows.serialize().to_pybytes())
 
     @classmethod
     def of_seen(cls, channel: Channel, newest_ms: int | None) -> Packed:
-        """A partition had records."""
+        """Pack that a partition had records."""
         return cls(PackedKind.SEEN, channel.encode(), 0, b"" if newest_ms is None else _TIME.pack(newest_ms))
 
     @classmethod
     def of_element(cls, channel: Channel, at: int, element: StreamElement[Any]) -> Packed:
-        """A control element."""
+        """Pack a control element."""
         return cls(PackedKind.ELEMENT, channel.encode(), at, _ELEMENTS.encode(element))
 
     @classmethod
     def of_attributes(cls, at: int, attributes: RecordAttributes) -> Packed:
-        """What the query knows of its records; ``at`` tells the order of several in a step."""
+        """Pack attributes; ``at`` is their order in a step."""
         return cls(PackedKind.ATTRIBUTES, "", at, _BACKLOG if attributes.backlog else b"")
 
     @classmethod
     def of_event(cls, channel: Channel, event: bytes) -> Packed:
-        """A latency marker, as the event that carried it."""
+        """Pack a latency marker, as the event that carried it."""
         return cls(PackedKind.MARKER, channel.encode(), 0, event)
 
 
-def sort_packed(items: Iterable[Packed]) -> list[Packed]:
-    """The rows of one step in the order in which a key group takes them."""
-    return sorted(items, key=lambda item: (_PLACES[PackedKind(item.kind)], item.channel, item.at, item.kind))
+def sort_packed(rows: Iterable[Packed]) -> list[Packed]:
+    """Sort the rows of one step in the order of processing."""
+    return sorted(rows, key=lambda row: (_ORDER[PackedKind(row.kind)], row.channel, row.at, row.kind))

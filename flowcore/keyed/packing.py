@@ -1,8 +1,7 @@
-"""Packing: a task's part of the input, from records with their key groups to packed rows.
+"""Packs the input of a task: records with their key groups become packed rows.
 
-A task reads one part of one input partition, in order. Its records are gathered until they are worth it,
-sorted by key group, and sent to each group as one packed row; when the task has read all, each group is told
-what was seen of time.
+A task reads a part of an input partition, in order. Its records are collected, sorted by key group, and sent
+to each group as one packed row. At the end, each group gets the newest timestamp of the partition.
 """
 
 from __future__ import annotations
@@ -30,21 +29,20 @@ _ELEMENTS: TaggedSerializer[bytes] = TaggedSerializer(RawFormat())
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputColumns:
-    """What the columns of the input are called, beside those of records.
+    """The names of the input's columns other than those of records.
 
     Attributes:
         key_group: The key group.
         source: The number of the source.
         partition: The input partition.
         offset: The order within it.
-        newest: The timestamp that counts for watermarks, null where the record's does not.
-        record: True for a record that windows take; null or false for one that only tells of time.
-        element: A control element, null in rows that are records; None where there are none.
-        sender: Whose control element it is.
-        marker: A latency marker's event, null in rows that are none; None where there are none.
-        backlog: Whether the records that follow are history, null in rows that do not say so; None where
-            nobody does.
-        bad: A bad message, as a struct, null in rows that are none; None where there are none.
+        newest: The timestamp that counts for watermarks, or null.
+        record: True for a record of the operator; null or false for a row that only carries event time.
+        element: A control element, or null; None if there are no control elements.
+        sender: The sender of the control element.
+        marker: The event of a latency marker, or null; None if there are no markers.
+        backlog: The backlog status of the records that follow, or null; None if there is no such status.
+        bad: A bad message as a struct, or null; None if there are no bad messages.
     """
 
     key_group: str
@@ -62,14 +60,14 @@ class InputColumns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packing:
-    """How the input is packed.
+    """Packs input.
 
     Attributes:
-        inputs: Its columns.
+        inputs: The columns of the input.
         sources: The names of the sources, by number.
-        key_groups: How many there are.
+        key_groups: The number of key groups.
         rows: The columns of records.
-        functions: Of sources whose watermarks a user's function makes: from the timestamps of a batch.
+        functions: By source, a user's function from the timestamps of a batch to event time.
     """
 
     inputs: InputColumns
@@ -79,38 +77,38 @@ class Packing:
     functions: Mapping[str, Callable[[pa.Array[Any]], int | None]] = field(default_factory=dict)
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Pack what one task reads."""
+        """Pack the input of one task."""
         seen: dict[Channel, int | None] = {}
-        waiting: list[pa.RecordBatch] = []
+        pending: list[pa.RecordBatch] = []
         for batch in batches:
-            waiting.append(batch)
-            if sum(each.num_rows for each in waiting) >= _ROWS_AT_ONCE:
-                yield from self._packed(concat_batches(waiting), seen)
-                waiting = []
-        if waiting:
-            yield from self._packed(concat_batches(waiting), seen)
-        yield from _written(
+            pending.append(batch)
+            if sum(each.num_rows for each in pending) >= _ROWS_AT_ONCE:
+                yield from self._pack(concat_batches(pending), seen)
+                pending = []
+        if pending:
+            yield from self._pack(concat_batches(pending), seen)
+        yield from _to_batches(
             (group, Packed.of_seen(channel, newest_ms))
             for channel, newest_ms in seen.items()
             for group in range(self.key_groups)
         )
 
-    def _packed(self, batch: pa.RecordBatch, seen: dict[Channel, int | None]) -> Iterator[pa.RecordBatch]:
+    def _pack(self, batch: pa.RecordBatch, seen: dict[Channel, int | None]) -> Iterator[pa.RecordBatch]:
         if self.inputs.marker is not None:
             event = batch.column(self.inputs.marker)
-            yield from _written(self._markers(batch.filter(event.is_valid()), self.inputs.marker))
+            yield from _to_batches(self._markers(batch.filter(event.is_valid()), self.inputs.marker))
             batch = batch.filter(event.is_null())
         if self.inputs.backlog is not None:
-            told = batch.column(self.inputs.backlog)
-            if told.null_count < len(told):
-                yield from _written(self._attributes(batch.filter(told.is_valid()), self.inputs.backlog))
-                batch = batch.filter(told.is_null())
+            status = batch.column(self.inputs.backlog)
+            if status.null_count < len(status):
+                yield from _to_batches(self._attributes(batch.filter(status.is_valid()), self.inputs.backlog))
+                batch = batch.filter(status.is_null())
         if self.inputs.bad is not None and batch.column(self.inputs.bad).null_count < batch.num_rows:
             bad = batch.column(self.inputs.bad)
-            yield from _written(self._bad(batch.filter(bad.is_valid()), self.inputs.bad))
+            yield from _to_batches(self._bad(batch.filter(bad.is_valid()), self.inputs.bad))
             batch = batch.filter(bad.is_null())
         for channel, part in self._by_partition(batch):
-            yield from _written(self._of_partition(channel, part, seen))
+            yield from _to_batches(self._pack_partition(channel, part, seen))
 
     def _by_partition(self, batch: pa.RecordBatch) -> Iterator[tuple[Channel, pa.RecordBatch]]:
         names = [self.inputs.source, self.inputs.partition]
@@ -124,10 +122,10 @@ class Packing:
                 mine = batch.filter(pc.and_(*equal))
             yield Channel(self.sources[number], str(partition)), mine
 
-    def _of_partition(
+    def _pack_partition(
         self, channel: Channel, batch: pa.RecordBatch, seen: dict[Channel, int | None]
     ) -> Iterator[tuple[int, Packed]]:
-        """Records, and the control elements among them, each to every group."""
+        """Records, and the control elements between them for every group."""
         name, start = self.inputs.element, 0
         if name is not None:
             offsets = batch.column(self.inputs.offset).to_numpy()
@@ -166,18 +164,18 @@ class Packing:
                 yield group, Packed.of_rows(channel, at, rows.slice(start, end - start))
 
     def _markers(self, batch: pa.RecordBatch, marker: str) -> Iterator[tuple[int, Packed]]:
-        """Each to one group only, and out of it again when the group's records are out."""
+        """Each marker goes to one group, which emits it after its records."""
         for row in batch.select([self.inputs.source, self.inputs.partition, marker]).to_pylist():
             number, partition, event = row.values()
             channel = Channel(self.sources[number], str(partition))
             yield partition % self.key_groups, Packed.of_event(channel, event)
 
     def _attributes(self, batch: pa.RecordBatch, backlog: str) -> Iterator[tuple[int, Packed]]:
-        """Each to every group."""
-        for at, told in zip(
+        """Attributes for every group."""
+        for at, backlogged in zip(
             *(batch.column(name).to_pylist() for name in (self.inputs.offset, backlog)), strict=True
         ):
-            packed = Packed.of_attributes(at, RecordAttributes(told))
+            packed = Packed.of_attributes(at, RecordAttributes(backlogged))
             yield from ((group, packed) for group in range(self.key_groups))
 
     def _bad(self, batch: pa.RecordBatch, bad: str) -> Iterator[tuple[int, Packed]]:
@@ -188,7 +186,7 @@ class Packing:
             yield int(channel.partition) % self.key_groups, Packed.of_bad(channel, rows)
 
 
-def _written(rows: Iterable[tuple[int, Packed]]) -> Iterator[pa.RecordBatch]:
+def _to_batches(rows: Iterable[tuple[int, Packed]]) -> Iterator[pa.RecordBatch]:
     found: list[Any] = list(rows)
     if found:
         columns = zip(*((group, *packed) for group, packed in found), strict=True)

@@ -1,7 +1,7 @@
-"""Plain data: how are a user's keys, values and accumulators written as JSON, and read back the same?
+"""Users' keys, values and accumulators as JSON, which is read back as the same values.
 
-None, booleans, numbers and text stand for themselves and lists for lists; everything else that is plain
-is an object with one field, which names its kind. What is not plain is refused: nothing is pickled.
+None, booleans, finite numbers, text and lists are themselves. Other plain data is an object with one field,
+the name of its type. Anything else is refused: nothing is pickled.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from flowcore.errors import StateError
 __all__ = ["NAN", "from_plain", "to_plain"]
 
 NAN = math.nan
-"""The one not-a-number that is read back, so that keys with it are found again."""
+"""The only not-a-number that is read back, since it equals itself as a key only by identity."""
 
 
 def to_plain(value: Any) -> Any:
-    """What JSON can hold and `from_plain` reads back.
+    """Convert a value to JSON-able data for `from_plain`.
 
     Raises:
-        StateError: The value, or one inside it, is not plain.
+        StateError: The value, or a value in it, is not plain data.
 
     >>> to_plain((1, {"a": b"x"}))
     {'tuple': [1, {'dict': [['a', {'bytes': 'eA=='}]]}]}
     """
-    # Exact types: a subclass would come back as something else.
+    # Exact types: a subclass would be read back as its base.
     kind = type(value)
     if value is None or kind in (bool, int, str) or (kind is float and math.isfinite(value)):
         return value
@@ -40,17 +40,17 @@ def to_plain(value: Any) -> Any:
     if write is None:
         msg = (
             f"{value!r} is {kind.__module__}.{kind.__qualname__}, which is not plain data: it could not be "
-            "kept over a restart; keep numbers, text, bytes, dates and lists, tuples and dicts of them"
+            "restored after a restart; use numbers, text, bytes, dates, and lists, tuples and dicts of them"
         )
         raise StateError(msg)
     return {kind.__name__: write(value)}
 
 
 def from_plain(written: Any) -> Any:
-    """What `to_plain` was given.
+    """The value that `to_plain` converted.
 
     Raises:
-        StateError: It was not written by `to_plain`.
+        StateError: `to_plain` did not write it.
     """
     if isinstance(written, list):
         return [from_plain(item) for item in written]
@@ -60,15 +60,18 @@ def from_plain(written: Any) -> Any:
         case [(str() as kind, content)] if kind in _READERS:
             return _READERS[kind](content)
         case _:
-            msg = f"{written!r} is not how plain data is written: it cannot be read back; was it changed?"
+            msg = (
+                f"{written!r} is not plain data as flowcore writes it: it cannot be read; restore a copy of "
+                "the checkpoint"
+            )
             raise StateError(msg)
 
 
 def _written_time(value: dt.datetime) -> list[Any]:
     if value.tzinfo is not None and type(value.tzinfo) is not dt.timezone:
         msg = (
-            f"{value!r} is in a time zone that is a set of rules: it would come back with a fixed offset; "
-            "keep it in UTC"
+            f"{value!r} is in a time zone with rules: it would be read back with a fixed offset; convert it "
+            "to UTC"
         )
         raise StateError(msg)
     return [value.isoformat(), value.fold]

@@ -1,16 +1,15 @@
-"""The runtime: one step of one key group, from what came to what goes out, with its state kept.
+"""Runs one step of one key group and stores its state.
 
-The state of a group is decoded once and then remembered in the worker process, which Spark uses again for
-later batches. What is remembered counts only if the store says so: a group moves between workers, a task is
-tried again, a batch is run again after a failure. So a step takes the remembered state out before it begins
-and puts it back when all is written; it is used again if its position is one that led to the store's, and
-what it has missed is read from the deltas.
+The decoded state of a group is cached in the worker process, which Spark reuses for later batches. The cache
+may be outdated: a group moves between workers, and tasks and batches are repeated after failures. So a step
+removes the state from the cache before it begins, and puts it back when everything is written. A cached state
+is reused if its position is in the store's manifest; missing changes are read from the deltas.
 
-While no user's function fails, nothing is noted that could be taken back. If one does, and its record may
-leave as a dead letter, the step begins again with the state as the store has it, and each call is minded.
+As long as no user's function fails, nothing is recorded for a rollback. If one fails and its record may
+become a dead letter, the step is repeated from the stored state, and each call is isolated.
 
-Deltas pile up until they are as large as the last snapshot; then a new one replaces them. So what steps write
-goes with what they change and not with what is held.
+When the deltas are as large as the last snapshot, a new snapshot replaces them. So the amount that is written
+depends on what changes and not on the size of the state.
 """
 
 from __future__ import annotations
@@ -31,24 +30,24 @@ from flowcore.keyed.operator import Closing, KeyGroup, KeyGroupOperator, StepOut
 from flowcore.keyed.packed import Channel, Packed, PackedKind, sort_packed
 from flowcore.keyed.store import Store
 from flowcore.keyed.watermark_progress import WatermarkProgress, WatermarkSource
-from flowcore.watermarks.tracking import Told
+from flowcore.watermarks.tracking import Emitted
 
-__all__ = ["Remembered", "Runtime", "StepResult"]
+__all__ = ["Runtime", "StateCache", "StepResult"]
 
 _MOST_DELTAS = 200
 
-Remembered = dict[tuple[str, int], tuple[StatePosition, KeyGroup]]
-"""What a worker remembers: by query and key group, a state and which one it is."""
+StateCache = dict[tuple[str, int], tuple[StatePosition, KeyGroup]]
+"""The cache of a worker: by query and key group, the position of a state, and the state."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """What a step came to.
+    """The result of a step.
 
     Attributes:
-        outputs: What is put out.
-        manifest: What is known of the group now.
-        wake_before_ms: When it would have been woken before the step; None if it would not.
+        outputs: The outputs.
+        manifest: The manifest after the step.
+        wake_before_ms: ``wake_ms`` of the manifest before the step.
     """
 
     outputs: StepOutputs
@@ -58,15 +57,15 @@ class StepResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runtime:
-    """An operator of a query, as it is shipped to the workers.
+    """Runs an operator of a query; sent to the workers.
 
     Attributes:
-        operator: What is done.
-        query: Tells its state from that of all other queries' operators in a worker's memory.
-        key_groups: How many groups there are, as long as the checkpoint lives.
-        sources: The inputs that say how far event time has come.
+        operator: The operator.
+        query: Identifies the operator's states in the cache of a worker.
+        key_groups: The number of key groups, which is fixed for a checkpoint.
+        sources: The inputs that have event time.
         rows: The columns of packed records.
-        smallest_log_bytes: Deltas of less than this are not worth a snapshot.
+        smallest_log_bytes: Deltas smaller than this are not replaced by a snapshot.
     """
 
     operator: KeyGroupOperator
@@ -77,46 +76,46 @@ class Runtime:
     smallest_log_bytes: int = 256 << 10
 
     def step(
-        self, group: int, items: Iterable[Packed], clock_ms: int, store: Store, remembered: Remembered
+        self, group: int, items: Iterable[Packed], clock_ms: int, store: Store, cache: StateCache
     ) -> StepResult:
-        """Take what came for a key group.
+        """Process the input of a key group.
 
         Args:
-            group: Its number.
-            items: What came; nothing if the clock alone made it due.
-            clock_ms: The clock, the same for all groups in a batch, and when the batch is run again.
-            store: The group's state.
-            remembered: What this worker remembers.
+            group: The number of the key group.
+            items: Its input; empty if only processing time made the step necessary.
+            clock_ms: Processing time, the same for all groups of a batch, also when the batch is repeated.
+            store: The group's store.
+            cache: The cache of this worker.
 
         Raises:
-            StateError: The state was left by another version or by another operator.
+            StateError: Another version or another operator wrote the state.
         """
         manifest = self._manifest(store)
         wake_before_ms = manifest.wake_ms
-        state = self._state(manifest, store, remembered.pop((self.query, group), None))
+        state = self._state(manifest, store, cache.pop((self.query, group), None))
         ordered = sort_packed(items)
         with _without_collection():
             try:
-                event_time, backlog, out = self._taken(state, manifest, ordered, clock_ms)
+                event_time, backlog, out = self._process(state, manifest, ordered, clock_ms)
             except FlowcoreError:
                 state = self._state(manifest, store, None)
                 if not (isinstance(state, SupportsFailureIsolation) and state.isolate_failures()):
                     raise
-                event_time, backlog, out = self._taken(state, manifest, ordered, clock_ms)
+                event_time, backlog, out = self._process(state, manifest, ordered, clock_ms)
             manifest.backlog = backlog
             self._write(manifest, state, store)
         manifest.header = state.header()
         manifest.event_time = event_time.snapshot()
         times = [time for time in (state.wake_ms, event_time.wake_ms(clock_ms)) if time is not None]
         manifest.wake_ms = max(min(times), clock_ms + 1) if times else None
-        for what, often in out.counters.items():
-            manifest.counters[what] = manifest.counters.get(what, 0) + often
+        for name, times_counted in out.counters.items():
+            manifest.counters[name] = manifest.counters.get(name, 0) + times_counted
         store.put_manifest(manifest.encode())
-        remembered[self.query, group] = manifest.position, state
+        cache[self.query, group] = manifest.position, state
         return StepResult(out, manifest, wake_before_ms)
 
     def read(self, store: Store) -> tuple[StateManifest, KeyGroup]:
-        """The state of a key group, to look into.
+        """Read the state of a key group.
 
         Raises:
             StateError: It was left by another version or by another operator.
@@ -125,7 +124,7 @@ class Runtime:
         return manifest, self._state(manifest, store, None)
 
     def close(self) -> None:
-        """A task ends: what its steps have opened is closed; a next one may open it again."""
+        """Close the resources of a task, which a later task may open again."""
         if isinstance(self.operator, Closing):
             self.operator.close()
 
@@ -143,25 +142,25 @@ class Runtime:
             if manifest.snapshot_leads_to <= position.number:
                 newer = [delta for delta in manifest.deltas if delta.leads_to > position.number]
                 if position != manifest.position:
-                    state.restore(manifest.header, _read(store, newer))
+                    state.restore(manifest.header, _read_segments(store, newer))
                 return state
         state = self.operator.open()
         if manifest.positions:
-            state.restore(manifest.header, _read(store, [*manifest.snapshot, *manifest.deltas]))
+            state.restore(manifest.header, _read_segments(store, [*manifest.snapshot, *manifest.deltas]))
         return state
 
-    def _taken(
+    def _process(
         self, state: KeyGroup, manifest: StateManifest, items: list[Packed], clock_ms: int
     ) -> tuple[WatermarkProgress, bool | None, StepOutputs]:
         event_time = WatermarkProgress(self.sources)
         out = StepOutputs(bad=[item.payload for item in items if item.kind == PackedKind.BAD])
         event_time.restore(manifest.event_time)
         state.advance_clock(clock_ms, out)
-        backlog = _tell_attributes(state, manifest.backlog, items, out)
-        self._take(state, event_time, items, clock_ms, out)
+        backlog = _change_attributes(state, manifest.backlog, items, out)
+        self._process_items(state, event_time, items, clock_ms, out)
         return event_time, backlog, out
 
-    def _take(
+    def _process_items(
         self,
         state: KeyGroup,
         event_time: WatermarkProgress,
@@ -169,31 +168,33 @@ class Runtime:
         clock_ms: int,
         out: StepOutputs,
     ) -> None:
-        waiting: list[pa.RecordBatch] = []
+        pending: list[pa.RecordBatch] = []
         markers: list[LatencyMarker] = []
 
         def release() -> None:
-            if waiting:
-                state.rows(concat_batches(waiting), out)
-                waiting.clear()
+            if pending:
+                state.rows(concat_batches(pending), out)
+                pending.clear()
 
         for item in items:
             match item.kind:
                 case PackedKind.ROWS:
-                    waiting.append(item.rows(self.rows))
+                    pending.append(item.rows(self.rows))
                 case PackedKind.ELEMENT:
                     channel = Channel.decode(item.channel)
-                    told = event_time.arrive(channel.source, channel.partition, channel.sender, item.element)
-                    if told:
+                    changes = event_time.arrive(
+                        channel.source, channel.partition, channel.sender, item.element
+                    )
+                    if changes:
                         release()
-                        _tell(state, told, out)
+                        _advance(state, changes, out)
                 case PackedKind.SEEN:
                     channel = Channel.decode(item.channel)
                     event_time.seen(channel.source, channel.partition, item.newest_ms)
                 case PackedKind.MARKER:
                     markers.append(item.marker)
         release()
-        _tell(state, event_time.poll(clock_ms), out)
+        _advance(state, event_time.poll(clock_ms), out)
         for marker in markers:
             state.marker(marker, out)
         state.finish(out, idle=all(item.kind == PackedKind.ATTRIBUTES for item in items))
@@ -218,7 +219,7 @@ class Runtime:
 
 @contextmanager
 def _without_collection() -> Iterator[None]:
-    """A step makes many objects that stay; looking among them for garbage takes as long as the step."""
+    """Disable garbage collection: scanning the many new objects of a step takes as long as the step."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -235,22 +236,22 @@ def _put(manifest: StateManifest, store: Store, content: bytes, number: int) -> 
     return SegmentRef(segment, len(content), number)
 
 
-def _read(store: Store, written: Iterable[SegmentRef]) -> Iterator[bytes]:
+def _read_segments(store: Store, written: Iterable[SegmentRef]) -> Iterator[bytes]:
     for each in written:
         content = store.segment(each.segment)
         if content is None:
             msg = (
-                f"state segment {each.segment} is named in the manifest and not in the store: the state is "
-                "damaged; go back to a copy of the checkpoint, or start a new one"
+                f"state segment {each.segment} is in the manifest but not in the store: the state is "
+                "damaged; restore a copy of the checkpoint, or start a new one"
             )
             raise StateError(msg)
         yield content
 
 
-def _tell_attributes(
+def _change_attributes(
     state: KeyGroup, backlog: bool | None, items: Iterable[Packed], out: StepOutputs
 ) -> bool | None:
-    """Changes alone: what is told again, after a restart for instance, is known."""
+    """Pass attributes on that differ from the last ones; they are repeated after a restart, for instance."""
     for item in items:
         if item.kind == PackedKind.ATTRIBUTES and item.attributes.backlog != backlog:
             backlog = item.attributes.backlog
@@ -258,8 +259,8 @@ def _tell_attributes(
     return backlog
 
 
-def _tell(state: KeyGroup, told: Told, out: StepOutputs) -> None:
-    for element in told:
+def _advance(state: KeyGroup, changes: Emitted, out: StepOutputs) -> None:
+    for element in changes:
         match element:
             case WatermarkStatus():
                 state.status(element, out)

@@ -1,4 +1,4 @@
-"""Segments: how are deltas and snapshots of columnar state written?
+"""Encoding of deltas and snapshots of columnar state.
 
 A segment is a version byte and then tables by name: for each the length of its name (1 byte), the name, the
 length of its content (8 bytes, big-endian), and the content as an Arrow IPC stream with its schema.
@@ -41,7 +41,7 @@ def decode(segment: bytes) -> Iterator[tuple[str, pa.RecordBatch]]:
     """The tables of a segment.
 
     Raises:
-        StateError: It is of another version, or cut off.
+        StateError: It has another version, or is truncated.
     """
     if segment[:1] != bytes([SEGMENT_VERSION]):
         found = segment[0] if segment else "none"
@@ -58,7 +58,10 @@ def decode(segment: bytes) -> Iterator[tuple[str, pa.RecordBatch]]:
         start = end + _LENGTH.size
         position = start + length
         if position > len(segment):
-            msg = f"state segment of {len(segment)} bytes is cut off in {name!r}: start a new checkpoint"
+            msg = (
+                f"state segment of {len(segment)} bytes is truncated in {name!r}: restore a copy of the "
+                "checkpoint, or start a new one"
+            )
             raise StateError(msg)
         with pa.ipc.open_stream(pa.py_buffer(segment)[start:position]) as reader:
             for batch in reader:

@@ -1,7 +1,7 @@
-"""Stores: where is the state of a key group kept between two steps?
+"""The store of a key group's state between two steps.
 
-As one manifest, small and rewritten in each step, and numbered segments that are written once. On Spark both
-are in the checkpointed state store, so they change together or not at all.
+It contains one manifest, which is small and rewritten in each step, and numbered segments that are written
+once. On Spark both are in the checkpointed state store, so they change together.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ __all__ = ["MemoryStore", "Store"]
 
 
 class Store(Protocol):
-    """The state of one key group, as a step finds and leaves it."""
+    """The stored state of one key group."""
 
     def manifest(self) -> bytes | None:
-        """What was put last; None if nothing was."""
+        """The manifest, if any."""
         ...
 
     def put_manifest(self, manifest: bytes, /) -> None:
-        """Replace it."""
+        """Replace the manifest."""
         ...
 
     def segment(self, number: int, /) -> bytes | None:
@@ -31,7 +31,7 @@ class Store(Protocol):
         ...
 
     def remove_segment(self, number: int, /) -> None:
-        """Forget a segment."""
+        """Remove a segment."""
         ...
 
 
@@ -40,7 +40,7 @@ class MemoryStore:
 
     Attributes:
         kept: The manifest, if any.
-        segments: By number.
+        segments: Segments by number.
     """
 
     def __init__(self, kept: bytes | None = None, segments: dict[int, bytes] | None = None) -> None:
@@ -48,15 +48,15 @@ class MemoryStore:
         self.segments = {} if segments is None else segments
 
     def copy(self) -> MemoryStore:
-        """The same content; what happens to one does not happen to the other."""
+        """An independent copy."""
         return MemoryStore(self.kept, dict(self.segments))
 
     def manifest(self) -> bytes | None:
-        """What was put last."""
+        """The manifest, if any."""
         return self.kept
 
     def put_manifest(self, manifest: bytes, /) -> None:
-        """Replace it."""
+        """Replace the manifest."""
         self.kept = manifest
 
     def segment(self, number: int, /) -> bytes | None:
@@ -68,5 +68,5 @@ class MemoryStore:
         self.segments[number] = content
 
     def remove_segment(self, number: int, /) -> None:
-        """Forget a segment."""
+        """Remove a segment."""
         self.segments.pop(number, None)

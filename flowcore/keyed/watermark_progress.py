@@ -1,9 +1,9 @@
-"""Event time of a key group: how far has it come, by all the inputs that the group hears of?
+"""Watermarks of a key group, from all inputs of its operator.
 
-Every task that reads an input partition tells every key group what it saw of time, so that all groups of a
-query come to the same answer without asking each other. A source with a strategy tells the newest timestamps
-of its partitions, and the watermark follows from them and from the clock here; one that reads tagged elements
-passes on those that arrived, for each of its *channels*.
+Every task that reads an input partition sends every key group what it saw of event time, so that all groups
+of a query compute the same watermark. For a source with a strategy, it sends the newest timestamps of
+partitions, and the watermark follows from them and from processing time. For a source of tagged elements, it
+sends the watermarks that arrived, for each *channel*.
 """
 
 from __future__ import annotations
@@ -12,26 +12,25 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from flowcore.elements import MAX_TIMESTAMP_MS, EndOfInput, StreamElement, Watermark, WatermarkStatus
+from flowcore.elements import StreamElement, Watermark, WatermarkStatus
 from flowcore.watermarks import tracking
-from flowcore.watermarks.generators import Seen
-from flowcore.watermarks.idleness import IdleTimer, Silence
-from flowcore.watermarks.merge import MergedWatermark, PartitionId, PartitionWatermark, merge
+from flowcore.watermarks.generators import GeneratorState
+from flowcore.watermarks.idleness import IdlePeriod, IdleTimer
+from flowcore.watermarks.merge import MergedWatermark, PartitionId, PartitionWatermark, merge, merge_arrived
 from flowcore.watermarks.strategies import Punctuated, WatermarkStrategy
-from flowcore.watermarks.tracking import Told, Tracking, difference
+from flowcore.watermarks.tracking import Emitted, Tracking, difference
 
 __all__ = ["WatermarkProgress", "WatermarkSource"]
 
 
 @dataclass(frozen=True, slots=True)
 class WatermarkSource:
-    """An input whose partitions say something of time.
+    """An input with event time.
 
     Attributes:
-        strategy: What its records say; None if it reads watermarks that others made.
-        partitions: Those that are known when the query starts; more may turn up.
-        relays: It is the only input, of one partition and one sender: there is nothing to merge, and what
-            arrived is passed on as it is.
+        strategy: Generates watermarks from records; None for a source of tagged elements.
+        partitions: The partitions that are known when the query starts.
+        relays: The only input, with one partition and one sender: its elements are passed on as they arrive.
     """
 
     strategy: WatermarkStrategy | None
@@ -40,7 +39,7 @@ class WatermarkSource:
 
 
 class WatermarkProgress:
-    """How far event time has come in one key group.
+    """The watermarks of one key group.
 
     Args:
         sources: The query's inputs by name.
@@ -60,141 +59,122 @@ class WatermarkProgress:
 
     @property
     def watermark_ms(self) -> int:
-        """How far it has come."""
+        """The current watermark."""
         return self._merged.watermark_ms
 
     def seen(self, source: str, partition: str, newest_ms: int | None) -> None:
-        """A partition had records: the newest timestamp that counts, if one does."""
+        """Take the newest timestamp that counts of the records of a partition; None if there is none."""
         strategy = self._sources[source].strategy
         if strategy is None:
             return
         before = self._tracking[source]
         if partition not in before.seen:
-            known = replace(
-                before.merged, partitions={**before.merged.partitions, partition: PartitionWatermark()}
-            )
+            partitions = {**before.merged.partitions, partition: PartitionWatermark()}
             before = replace(
                 before,
-                seen={**before.seen, partition: Seen()},
+                seen={**before.seen, partition: GeneratorState()},
                 timers={**before.timers, partition: IdleTimer()},
-                merged=known,
+                merged=replace(before.merged, partitions=partitions),
             )
         marker = isinstance(strategy.generator, Punctuated) and newest_ms is not None
-        self._tracking[source], _ = tracking.record(
-            strategy, before, partition, newest_ms, marker=marker, said_ms=newest_ms
+        self._tracking[source], _ = tracking.add_record(
+            strategy, before, partition, newest_ms, marker=marker, expression_ms=newest_ms
         )
 
-    def arrive(self, source: str, partition: str, channel: str, element: StreamElement[Any]) -> Told:
-        """A control element came among the records of a partition; what changes at once."""
+    def arrive(self, source: str, partition: str, channel: str, element: StreamElement[Any]) -> Emitted:
+        """Take a control element of a partition; returns what changes at once."""
         if self._sources[source].relays and isinstance(element, Watermark | WatermarkStatus):
             return (element,)
-        merged = self._arrived[source]
-        name = f"{partition}/{channel}"
-        before = merged.partitions.get(name, PartitionWatermark())
-        match element:
-            case Watermark(timestamp_ms):
-                now = PartitionWatermark(timestamp_ms, before.idle)
-            case WatermarkStatus(idle):
-                now = PartitionWatermark(before.watermark_ms, idle)
-            case EndOfInput():
-                now = PartitionWatermark(MAX_TIMESTAMP_MS, idle=False)
-            case _:
-                return ()
-        # A partition is no longer waited for under its own name when its first channel is known.
-        known = {key: value for key, value in merged.partitions.items() if key != partition}
-        self._arrived[source] = merge(MergedWatermark(known, merged.watermark_ms), {name: now})
-        news: dict[PartitionId, PartitionWatermark] = {source: _standing(self._arrived[source])}
-        return self._tell(news)
+        merged = merge_arrived(self._arrived[source], partition, channel, element)
+        if merged is None:
+            return ()
+        self._arrived[source] = merged
+        return self._merge({source: PartitionWatermark(merged.watermark_ms, merged.idle)})
 
-    def poll(self, now_ms: int) -> Told:
-        """Look at the clock; what has changed."""
-        news: dict[PartitionId, PartitionWatermark] = {}
+    def poll(self, now_ms: int) -> Emitted:
+        """Advance processing time; returns what has changed."""
+        sources: dict[PartitionId, PartitionWatermark] = {}
         for name, before in self._tracking.items():
             strategy = self._sources[name].strategy
             if strategy is not None:
                 self._tracking[name], _ = tracking.poll(strategy, before, now_ms)
             now = self._tracking[name]
-            news[name] = PartitionWatermark(now.merged.watermark_ms, now.idle)
-        return self._tell(news)
+            sources[name] = PartitionWatermark(now.merged.watermark_ms, now.idle)
+        return self._merge(sources)
 
     def wake_ms(self, now_ms: int) -> int | None:
-        """When the clock alone may change something."""
+        """When processing time alone may change the watermark or the status."""
         times = []
         for name, known in self._tracking.items():
             strategy = self._sources[name].strategy
             if strategy is None or strategy.idle_after_ms is None:
                 continue
-            if known.silence is not None:  # event time goes on as the clock does
+            if known.idle_period is not None:  # the watermark advances with processing time
                 times.append(now_ms + 1)
             for partition, timer in known.timers.items():
-                standing = known.merged.partitions[partition]
-                if not standing.idle:
+                if not known.merged.partitions[partition].idle:
                     quiet_ms = timer.quiet_since_ms
                     times.append(now_ms + 1 if quiet_ms is None else quiet_ms + strategy.idle_after_ms + 1)
         return min(times, default=None)
 
     def snapshot(self) -> dict[str, Any]:
-        """What must survive, as JSON-able data."""
+        """The state as JSON-able data."""
         return {
-            "merged": _written(self._merged),
-            "arrived": {name: _written(merged) for name, merged in self._arrived.items()},
+            "merged": _encode(self._merged),
+            "arrived": {name: _encode(merged) for name, merged in self._arrived.items()},
             "tracking": {
                 name: {
                     "seen": {partition: seen.newest_ms for partition, seen in each.seen.items()},
                     "timers": {partition: asdict(timer) for partition, timer in each.timers.items()},
-                    "merged": _written(each.merged),
-                    "silence": None if each.silence is None else asdict(each.silence),
+                    "merged": _encode(each.merged),
+                    "silence": None if each.idle_period is None else asdict(each.idle_period),
                 }
                 for name, each in self._tracking.items()
             },
         }
 
     def restore(self, kept: Mapping[str, Any]) -> None:
-        """Go on from a `snapshot`; sources that are gone since are forgotten, new ones waited for."""
+        """Apply a `snapshot`; removed sources are ignored, new sources hold the watermark."""
         if not kept:
             return
-        before = _read(kept["merged"])
-        standing: dict[PartitionId, PartitionWatermark] = {
+        before = _decode(kept["merged"])
+        partitions: dict[PartitionId, PartitionWatermark] = {
             name: before.partitions.get(name, PartitionWatermark()) for name in self._sources
         }
-        self._merged = replace(before, partitions=standing)
+        self._merged = replace(before, partitions=partitions)
         for name, merged in self._arrived.items():
             if name in kept["arrived"]:
-                self._arrived[name] = _with_new(_read(kept["arrived"][name]), merged)
+                self._arrived[name] = _with_new(_decode(kept["arrived"][name]), merged)
         for name, fresh in self._tracking.items():
             if name not in kept["tracking"]:
                 continue
             each = kept["tracking"][name]
-            seen = {partition: Seen(newest_ms) for partition, newest_ms in each["seen"].items()}
+            seen = {partition: GeneratorState(newest_ms) for partition, newest_ms in each["seen"].items()}
             timers = {partition: IdleTimer(**timer) for partition, timer in each["timers"].items()}
             self._tracking[name] = Tracking(
                 {**fresh.seen, **seen},
                 {**fresh.timers, **timers},
-                _with_new(_read(each["merged"]), fresh.merged),
-                None if each["silence"] is None else Silence(**each["silence"]),
+                _with_new(_decode(each["merged"]), fresh.merged),
+                None if each["silence"] is None else IdlePeriod(**each["silence"]),
             )
 
-    def _tell(self, news: Mapping[PartitionId, PartitionWatermark]) -> Told:
-        before, self._merged = self._merged, merge(self._merged, news)
+    def _merge(self, sources: Mapping[PartitionId, PartitionWatermark]) -> Emitted:
+        before, self._merged = self._merged, merge(self._merged, sources)
         return difference(before, self._merged)
 
 
-def _standing(merged: MergedWatermark) -> PartitionWatermark:
-    return PartitionWatermark(merged.watermark_ms, merged.idle)
-
-
 def _with_new(kept: MergedWatermark, fresh: MergedWatermark) -> MergedWatermark:
-    """What was kept, and partitions that nobody has heard of yet."""
+    """The restored partitions, and the new ones."""
     known = {str(name).split("/", 1)[0] for name in kept.partitions}
-    new = {name: standing for name, standing in fresh.partitions.items() if name not in known}
+    new = {name: each for name, each in fresh.partitions.items() if name not in known}
     return replace(kept, partitions={**kept.partitions, **new})
 
 
-def _written(merged: MergedWatermark) -> dict[str, Any]:
+def _encode(merged: MergedWatermark) -> dict[str, Any]:
     partitions = {name: [each.watermark_ms, each.idle] for name, each in merged.partitions.items()}
     return {"watermark_ms": merged.watermark_ms, "partitions": partitions}
 
 
-def _read(written: Mapping[str, Any]) -> MergedWatermark:
+def _decode(written: Mapping[str, Any]) -> MergedWatermark:
     partitions = {name: PartitionWatermark(*each) for name, each in written["partitions"].items()}
     return MergedWatermark(partitions, written["watermark_ms"])

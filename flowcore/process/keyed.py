@@ -22,14 +22,6 @@ from flowcore.keyed.key_index import key_by_name, python_keys, python_values
 from flowcore.keyed.operator import StepOutputs
 from flowcore.keyed.plain import from_plain, to_plain
 from flowcore.keyed.user_code import to_function_error, wrap_errors
-from flowcore.process import (
-    KeyedProcessFunction,
-    KeyedRecord,
-    ProcessConfig,
-    ProcessOperator,
-    ProcessResult,
-    ProcessState,
-)
 from flowcore.process.codec import (
     STATE_VERSION,
     decode_key_state,
@@ -38,8 +30,13 @@ from flowcore.process.codec import (
     remove_key,
     require_layouts,
 )
+from flowcore.process.current import ProcessResult
+from flowcore.process.function import KeyedProcessFunction
 from flowcore.process.isolation import IsolatedCalls
+from flowcore.process.operator import ProcessConfig, ProcessOperator
 from flowcore.process.outputs import ProcessOutputs, RowBuilder
+from flowcore.process.state import ProcessState
+from flowcore.windows.rows import KeyedRecord
 
 __all__ = ["KeyedProcesses"]
 

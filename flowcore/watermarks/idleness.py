@@ -1,8 +1,7 @@
-"""Idleness: does a partition still say anything, and what does event time do when none does?
+"""Idle partitions, and the watermark while all partitions are idle.
 
-A timer looks at a clock that is passed in; nothing happens between two looks. The first look after
-a record notices it, the next one starts the countdown, and a look strictly more than the time-out
-after that finds the partition idle.
+A timer changes only when it is polled. The first poll after a record notices the record, the next one starts
+the time-out, and a poll more than the time-out later finds the partition idle.
 """
 
 from __future__ import annotations
@@ -11,16 +10,16 @@ from dataclasses import dataclass
 
 from flowcore.elements import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
 
-__all__ = ["IdleTimer", "Silence", "advanced_ms", "poll_timer", "record_seen"]
+__all__ = ["IdlePeriod", "IdleTimer", "advance_idle", "poll_timer", "record_seen"]
 
 
 @dataclass(frozen=True, slots=True)
 class IdleTimer:
-    """The state of one partition's timer.
+    """The timer of one partition.
 
     Attributes:
-        active: A record has come since the last look.
-        quiet_since_ms: The first look that found no new record, None if there was none.
+        active: A record has arrived since the last poll.
+        quiet_since_ms: The first poll without a new record, None if there was none.
     """
 
     active: bool = False
@@ -33,11 +32,11 @@ def record_seen() -> IdleTimer:
 
 
 def poll_timer(timer: IdleTimer, now_ms: int, idle_after_ms: int | None) -> tuple[IdleTimer, bool]:
-    """Look at the clock: the timer after it, and whether the partition is idle.
+    """The timer after a poll, and whether the partition is idle.
 
     Args:
-        timer: As it was.
-        now_ms: The clock.
+        timer: The timer before.
+        now_ms: Processing time.
         idle_after_ms: The time-out, > 0; None for a partition that is never idle.
     """
     if idle_after_ms is None or timer.active:
@@ -48,21 +47,21 @@ def poll_timer(timer: IdleTimer, now_ms: int, idle_after_ms: int | None) -> tupl
 
 
 @dataclass(frozen=True, slots=True)
-class Silence:
-    """All partitions are idle, and event time goes on as the clock does.
+class IdlePeriod:
+    """A period in which all partitions are idle and the watermark advances with processing time.
 
     Attributes:
-        since_ms: The clock when they were found so.
-        watermark_ms: Where event time was then.
+        since_ms: Processing time at its begin.
+        watermark_ms: The watermark at its begin.
     """
 
     since_ms: int
     watermark_ms: int
 
 
-def advanced_ms(silence: Silence, now_ms: int) -> int:
-    """Where event time is by now; one that had never begun stands still."""
-    if silence.watermark_ms == MIN_TIMESTAMP_MS:
+def advance_idle(period: IdlePeriod, now_ms: int) -> int:
+    """The watermark now; the smallest timestamp does not advance."""
+    if period.watermark_ms == MIN_TIMESTAMP_MS:
         return MIN_TIMESTAMP_MS
-    # One below the end of time, which says that the input has ended.
-    return min(silence.watermark_ms + max(now_ms - silence.since_ms, 0), MAX_TIMESTAMP_MS - 1)
+    # The maximum watermark means the end of input.
+    return min(period.watermark_ms + max(now_ms - period.since_ms, 0), MAX_TIMESTAMP_MS - 1)

@@ -19,7 +19,8 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructType, VariantT
 from flowcore.api.operators import KeyedProcess, Operator, Window
 from flowcore.api.window_operator import WINDOW_COLUMNS
 from flowcore.chains import DownstreamChain
-from flowcore.keyed.bounded import BoundedOperator, BoundedRun
+from flowcore.keyed.bounded import BoundedRun
+from flowcore.keyed.operator import KeyGroupOperator
 from flowcore.keyed.output_columns import RESULTS
 from flowcore.process.keyed import KeyedProcesses
 from flowcore.process.outputs import side_output_name
@@ -137,7 +138,7 @@ def _sort(node: Window | KeyedProcess, frame: DataFrame, key_groups: int) -> Dat
 
 def _make_operator(
     node: Window | KeyedProcess, rows: pa.Schema, chain: DownstreamChain | None
-) -> tuple[BoundedOperator, Mapping[str, pa.Schema]]:
+) -> tuple[KeyGroupOperator, Mapping[str, pa.Schema]]:
     """The operator, and the columns of each output; no record is late."""
     if isinstance(node, Window):
         windows = make_window_operator(node, rows, late=())

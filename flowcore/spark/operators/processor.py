@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from flowcore.keyed.packed import Packed
-    from flowcore.keyed.runtime import Remembered, Runtime, StepResult
+    from flowcore.keyed.runtime import Runtime, StateCache, StepResult
 
 __all__ = ["BAD_MESSAGES", "COUNTERS", "MANIFEST", "MARKERS", "SEGMENTS", "Processor"]
 
@@ -31,7 +31,7 @@ MANIFEST, SEGMENTS = "manifest", "segments"
 
 _CONTENT = StructType([StructField("content", BinaryType())])
 _NUMBER = StructType([StructField("number", LongType())])
-_known: dict[str, tuple[str, Runtime, Remembered]] = {}
+_known: dict[str, tuple[str, Runtime, StateCache]] = {}
 """In this worker process, by query: the digest of the runtime, the runtime, and the states that it keeps."""
 
 
@@ -101,7 +101,7 @@ class Processor(StatefulProcessor):
         rows = list(_contents(stepped))
         yield pd.DataFrame({"output": [name for name, _ in rows], "content": [each for _, each in rows]})
 
-    def _opened(self) -> tuple[Runtime, Remembered]:
+    def _opened(self) -> tuple[Runtime, StateCache]:
         digest = hashlib.sha256(self._pickled).hexdigest()
         known = _known.get(self._query)
         if known is None or known[0] != digest:

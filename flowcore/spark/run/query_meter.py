@@ -164,7 +164,9 @@ class QueryMeter:
     def _partition_watermarks(self) -> dict[str, Mapping[int, PartitionWatermark]]:
         known = self._watermarks.sources if self._watermarks else {}
         return {
-            topic: known[node.name].standings() for topic, node in self._sources.items() if node.name in known
+            topic: known[node.name].partitions()
+            for topic, node in self._sources.items()
+            if node.name in known
         }
 
     def _backlog(self, partitions: Iterable[PartitionProgress], lag: int | None, now_ms: int) -> bool | None:

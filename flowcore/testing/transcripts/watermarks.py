@@ -9,7 +9,7 @@ from flowcore.errors import ConfigurationError
 from flowcore.testing.transcripts.elements import format_element
 from flowcore.testing.transcripts.runner import fail_unknown, refusing
 from flowcore.watermarks.strategies import BoundedOutOfOrderness, Punctuated, WatermarkStrategy
-from flowcore.watermarks.tracking import Told, end_of_input, poll, record, start
+from flowcore.watermarks.tracking import Emitted, add_record, end_of_input, poll, start
 
 __all__ = ["WatermarkRunner"]
 
@@ -23,7 +23,7 @@ class WatermarkRunner:
         self._state = start(range(operator.get("partitions", 1)))
 
     def act(self, action: str, argument: Any, /) -> Mapping[str, Any]:
-        emitted: Told = ()
+        emitted: Emitted = ()
         match action:
             case "in":
                 for row in argument:
@@ -41,11 +41,11 @@ class WatermarkRunner:
             "current_ms": self._state.merged.watermark_ms,
         }
 
-    def _record(self, _key: Any, value: Any, timestamp_ms: int | None, partition: int = 0) -> Told:
+    def _record(self, _key: Any, value: Any, timestamp_ms: int | None, partition: int = 0) -> Emitted:
         marker = "marker_value" in self._operator["strategy"] and (
             value == self._operator["strategy"]["marker_value"]
         )
-        self._state, emitted = record(self._strategy, self._state, partition, timestamp_ms, marker=marker)
+        self._state, emitted = add_record(self._strategy, self._state, partition, timestamp_ms, marker=marker)
         return emitted
 
 

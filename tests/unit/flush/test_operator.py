@@ -30,7 +30,7 @@ from flowcore.flush.operator import ELEMENTS, FlushBuffers
 from flowcore.keyed.operator import KeyGroup, StepOutputs
 from flowcore.keyed.output_columns import RESULTS, TIMESTAMP
 from flowcore.keyed.packed import Channel, Packed
-from flowcore.keyed.runtime import Remembered, Runtime
+from flowcore.keyed.runtime import Runtime, StateCache
 from flowcore.keyed.store import MemoryStore
 from flowcore.keyed.watermark_progress import WatermarkSource
 from flowcore.serializers.events import LatencyMarkerEventSerializer
@@ -126,7 +126,7 @@ class _Worker:
             smallest_log_bytes=smallest_log_bytes,
         )
         self.store = MemoryStore()
-        self.remembered: list[Remembered] = [{} for _ in range(workers)]
+        self.remembered: list[StateCache] = [{} for _ in range(workers)]
 
     def step(self, items: Sequence[Item], now_ms: int, worker: int = 0) -> list[StreamElement[Any]]:
         stepped = self.runtime.step(0, packed(items), now_ms, self.store, self.remembered[worker])

@@ -93,6 +93,6 @@ def test_function_that_fails_is_named() -> None:
 
 def test_record_of_other_columns_is_refused_by_name() -> None:
     with pytest.raises(
-        FunctionError, match=r"operator 'noted': its function put out \{'m': 1\}, no record of"
+        FunctionError, match=r"operator 'noted': its function emitted \{'m': 1\}, which is not a record of"
     ):
         _run([], [{"user": "a", "at": 1, "n": 99}])

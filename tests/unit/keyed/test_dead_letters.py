@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from flowcore.errors import FunctionError
 from flowcore.keyed.dead_letters import DEAD_LETTERS, DeadLetters
 from flowcore.keyed.packed import Channel, Packed
-from flowcore.keyed.runtime import Remembered, Runtime, StepResult
+from flowcore.keyed.runtime import Runtime, StateCache, StepResult
 from flowcore.keyed.store import MemoryStore
 from flowcore.keyed.watermark_progress import WatermarkSource
 from flowcore.process import KeyedProcessFunction
@@ -158,7 +158,7 @@ def test_a_call_that_fails_was_never_made(history: Any) -> None:
     """Others go on as if those records had not come and those timers had not been; letters count them."""
     harness = ProcessHarness(Shown(), ["odd"])
     store, clock, newest = MemoryStore(), 0, -1
-    workers: list[Remembered] = [{}, {}]
+    workers: list[StateCache] = [{}, {}]
     tasks = [runtime(processes(Failing())), runtime(processes(Failing()))]
     for rows, passed, other in history:
         clock += passed
@@ -205,7 +205,7 @@ class Sums(KeyedProcessFunction):
 @given(st.lists(st.lists(st.tuples(st.sampled_from("ab"), st.integers(-2, 5)), min_size=1), max_size=4))
 def test_of_a_batch_that_fails_only_some_records_do(steps: list[list[tuple[str, int]]]) -> None:
     """Those that fail by themselves; no two outputs have one origin and ordinal."""
-    store, remembered, sums = MemoryStore(), Remembered(), Counter[str]()
+    store, remembered, sums = MemoryStore(), StateCache(), Counter[str]()
     for clock, given_rows in enumerate(steps):
         rows = [row(user, 0, "", number, place) for place, (user, number) in enumerate(given_rows)]
         expected = []
@@ -290,7 +290,7 @@ def test_values_that_are_changed_in_place_are_undone_too() -> None:
 def test_a_letter_says_what_was_given_and_where_it_was() -> None:
     """A record's row and coordinates, a timer's key, clock and time; and whose function said what."""
     rows = [row("a", 1, "!look", 2, 812), row("a", 100, "event timer", 3), row("a", 101, "clock timer", 8)]
-    store, remembered = MemoryStore(), Remembered()
+    store, remembered = MemoryStore(), StateCache()
 
     task = runtime(processes(Failing()))
     of_record, of_timer = left(task.step(0, packed(rows), 0, store, remembered))
@@ -328,7 +328,7 @@ def test_failures_are_minded_until_a_step_has_none() -> None:
             if record["number"] < 0:
                 raise ValueError
 
-    store, remembered, task = MemoryStore(), Remembered(), runtime(processes(Noted()))
+    store, remembered, task = MemoryStore(), StateCache(), runtime(processes(Noted()))
     for number in (1, -2, -3, 4, -5):
         task.step(0, packed([row("a", 0, "", number)]), 0, store, remembered)
     assert calls == [1, -2, -2, -3, 4, -5, -5]
@@ -394,7 +394,7 @@ CONFIGS = {
 )
 def test_a_record_for_which_a_window_fails_was_never_there(config: str, steps: Any) -> None:
     """Folds, merges and triggers that fail for it; which records did is what the letters say."""
-    store, remembered, good_store, good_remembered = MemoryStore(), Remembered(), MemoryStore(), Remembered()
+    store, remembered, good_store, good_remembered = MemoryStore(), StateCache(), MemoryStore(), StateCache()
     task, good_task = (runtime(windows(CONFIGS[config]())) for _ in range(2))
     for clock, given_rows in enumerate(steps):
         rows = [row(u, t, "", n, place) for place, (u, t, n) in enumerate(given_rows)]
@@ -440,7 +440,7 @@ def test_a_window_that_cannot_emit_leaves_with_its_records_and_keeps_them() -> N
     config = WindowConfig(
         assigner=TumblingWindows(10), function=WindowProcess(PlainProcess(picky)), allowed_lateness_ms=50
     )
-    store, remembered, task = MemoryStore(), Remembered(), runtime(windows(config))
+    store, remembered, task = MemoryStore(), StateCache(), runtime(windows(config))
     first = task.step(
         0, packed([row("a", 1, "x", 1), row("a", 2, "x", 2), row("b", 20, "x", 0)]), 0, store, remembered
     )
@@ -510,7 +510,7 @@ def test_a_trigger_that_fails_at_its_time_is_not_asked_again() -> None:
         trigger=Late(),
         allowed_lateness_ms=90,
     )
-    store, remembered, task = MemoryStore(), Remembered(), runtime(windows(config))
+    store, remembered, task = MemoryStore(), StateCache(), runtime(windows(config))
     stepped = task.step(0, packed([row("a", 1, "", 5), row("b", 30, "", 6)]), 0, store, remembered)
     later = task.step(0, packed([row("b", 31, "", 6)]), 0, store, remembered)
     assert [len(left(each)) for each in (stepped, later)] == [1, 0]

@@ -8,7 +8,7 @@ import pytest
 
 from flowcore.errors import StateError
 from flowcore.keyed.inspection import InspectedGroup, inspect_state
-from flowcore.keyed.runtime import Remembered, Runtime
+from flowcore.keyed.runtime import Runtime, StateCache
 from flowcore.keyed.store import MemoryStore
 from flowcore.windows import SessionWindows, TumblingWindows
 from tests.unit.keyed.test_runtime import by_column, by_record, rows, runtime_of, windows
@@ -18,7 +18,7 @@ RECORDS = [("a", 1, 1), ("a", 2, 2), ("b", 12, 4), ("b", 30, 8)]
 
 def left_by(operator: Any, *batches: list[tuple[str, int, int]]) -> InspectedGroup:
     runtime: Runtime = runtime_of(operator)
-    store, remembered = MemoryStore(), Remembered()
+    store, remembered = MemoryStore(), StateCache()
     for clock, batch in enumerate(batches):
         runtime.step(0, rows(*batch), clock, store, remembered)
     assert store.kept is not None

@@ -16,7 +16,7 @@ from flowcore.elements import EndOfInput, LatencyMarker, LatencyMarkerEvent, Rec
 from flowcore.errors import StateError
 from flowcore.keyed.packed import Channel, Packed, PackedKind, sort_packed
 from flowcore.keyed.packing import InputColumns, Packing
-from flowcore.keyed.runtime import Remembered, Runtime
+from flowcore.keyed.runtime import Runtime, StateCache
 from flowcore.keyed.store import MemoryStore
 from flowcore.keyed.watermark_progress import WatermarkSource
 from flowcore.serializers.events import LatencyMarkerEventSerializer
@@ -101,8 +101,8 @@ def test_state_is_right_whichever_workers_take_the_batches(
     config = windows(assigner=assigner, allowed_lateness_ms=lateness, late="side-output")
     runtime = replace(runtime_of(operator(config)), smallest_log_bytes=smallest_log)
     plain, store = MemoryStore(), MemoryStore()
-    alone: Remembered = {}
-    workers: list[Remembered] = [{}, {}, {}]
+    alone: StateCache = {}
+    workers: list[StateCache] = [{}, {}, {}]
 
     for clock, (given_rows, worker, fate) in enumerate(history):
         items = rows(*given_rows)
@@ -121,7 +121,7 @@ def test_state_is_right_whichever_workers_take_the_batches(
 def test_what_is_written_goes_with_what_is_touched_and_not_with_what_is_held() -> None:
     """A hundred steps that touch one key each, beside 20,000 keys that are held."""
     runtime = runtime_of(by_column(windows(assigner=TumblingWindows(1_000_000))))
-    store, remembered = MemoryStore(), Remembered()
+    store, remembered = MemoryStore(), StateCache()
     runtime.step(0, rows(*((f"user-{n}", 1, 1) for n in range(20_000))), 0, store, remembered)
     held = sum(map(len, store.segments.values()))
 
@@ -138,7 +138,7 @@ def test_what_is_written_goes_with_what_is_touched_and_not_with_what_is_held() -
 def test_deltas_are_folded_into_a_snapshot_when_they_outgrow_it() -> None:
     """Keys that are touched again and again do not make the log grow for ever."""
     runtime = runtime_of(by_column(windows(assigner=TumblingWindows(1_000_000))))
-    store, remembered = MemoryStore(), Remembered()
+    store, remembered = MemoryStore(), StateCache()
     keys = [f"user-{n}" for n in range(2_000)]
     for clock in range(100):
         runtime.step(0, rows(*((key, 1, 1) for key in keys)), clock, store, remembered)
@@ -147,7 +147,7 @@ def test_deltas_are_folded_into_a_snapshot_when_they_outgrow_it() -> None:
     manifest, group = runtime.read(store)
     assert manifest.snapshot
     assert len(store.segments) == len(manifest.snapshot) + len(manifest.deltas)
-    stepped = runtime.step(0, rows(("z", 2_000_000, 1)), 101, store, Remembered())
+    stepped = runtime.step(0, rows(("z", 2_000_000, 1)), 101, store, StateCache())
     assert {(n, total) for _, n, total, *_ in results(stepped)} == {(100, 100)}
     assert group.header()["watermark_ms"] == 0
 
@@ -155,7 +155,7 @@ def test_deltas_are_folded_into_a_snapshot_when_they_outgrow_it() -> None:
 def test_a_partition_without_records_holds_event_time() -> None:
     """Windows wait for the partition that is furthest behind, also for one that nothing is known of."""
     runtime = runtime_of(by_column(windows()), partitions=2)
-    store, remembered = MemoryStore(), Remembered()
+    store, remembered = MemoryStore(), StateCache()
 
     assert results(runtime.step(0, rows(("a", 5, 1), ("a", 100, 1)), 0, store, remembered)) == []
     assert results(runtime.step(0, rows(("a", 7, 1), partition=1), 1, store, remembered)) == []
@@ -168,12 +168,12 @@ def test_an_idle_partition_is_not_waited_for_and_the_group_asks_to_be_woken() ->
     """Nothing comes; the clock makes the silent partition idle and the window emit."""
     strategy = WatermarkStrategy(BoundedOutOfOrderness(0), idle_after_ms=1000)
     runtime = runtime_of(by_column(windows()), partitions=2, strategy=strategy)
-    store, remembered = MemoryStore(), Remembered()
+    store, remembered = MemoryStore(), StateCache()
     clock_ms, seen = 0, []
     stepped = runtime.step(0, rows(("a", 5, 1), ("a", 100, 1)), clock_ms, store, remembered)
     while stepped.manifest.wake_ms is not None and clock_ms < 10_000:
         clock_ms = stepped.manifest.wake_ms
-        stepped = runtime.step(0, [], clock_ms, store, Remembered())
+        stepped = runtime.step(0, [], clock_ms, store, StateCache())
         seen += [(clock_ms, result) for result in results(stepped)]
 
     assert seen == [(1001, ("a", 1, 1, 0, 1, False))]
@@ -191,7 +191,7 @@ def test_control_elements_count_where_they_stand_among_records() -> None:
         Packed.of_element(channel, 13, EndOfInput()),
     ]
 
-    stepped = runtime.step(0, items, 0, MemoryStore(), Remembered())
+    stepped = runtime.step(0, items, 0, MemoryStore(), StateCache())
 
     assert results(stepped) == [("a", 1, 1, 0, 1, False)]
     assert [output for output, _ in stepped.outputs.batches] == ["results", "late"]
@@ -204,7 +204,7 @@ def test_markers_come_out_behind_the_records_in_front_of_them() -> None:
     items = [Packed.of_event(Channel("in", "0"), event), *rows(("a", 5, 1))]
 
     assert [item.kind for item in sort_packed(items)] == [PackedKind.ROWS, PackedKind.SEEN, PackedKind.MARKER]
-    stepped = runtime_of(by_column(windows())).step(0, items, 0, MemoryStore(), Remembered())
+    stepped = runtime_of(by_column(windows())).step(0, items, 0, MemoryStore(), StateCache())
 
     assert stepped.outputs.markers == [marker]
 
@@ -212,7 +212,7 @@ def test_markers_come_out_behind_the_records_in_front_of_them() -> None:
 def test_state_of_another_operator_or_number_of_key_groups_is_refused() -> None:
     """Its keys would not be found again, or would mean something else."""
     store = MemoryStore()
-    runtime_of(by_column(windows())).step(0, rows(("a", 5, 1)), 0, store, Remembered())
+    runtime_of(by_column(windows())).step(0, rows(("a", 5, 1)), 0, store, StateCache())
 
     with pytest.raises(StateError, match="panes of 10 ms"):
         runtime_of(by_column(windows(assigner=TumblingWindows(7)))).read(store)
@@ -331,7 +331,7 @@ class _Hearing:
 def test_a_change_of_backlog_is_told_once_in_front_of_the_records_after_it() -> None:
     """Told again it is no change, after a restart neither; that it is told makes no step busy."""
     group = _Hearing()
-    runtime, store, remembered = runtime_of(group), MemoryStore(), Remembered()
+    runtime, store, remembered = runtime_of(group), MemoryStore(), StateCache()
 
     def step(*told: bool, records: int = 0) -> list[Any]:
         group.heard.clear()
@@ -356,11 +356,11 @@ def test_a_change_of_backlog_is_told_once_in_front_of_the_records_after_it() -> 
 def test_a_partition_that_was_added_since_is_waited_for() -> None:
     """A restart with one more partition holds event time until it has records too."""
     store = MemoryStore()
-    runtime_of(by_column(windows())).step(0, rows(("a", 5, 1)), 0, store, Remembered())
+    runtime_of(by_column(windows())).step(0, rows(("a", 5, 1)), 0, store, StateCache())
     runtime = runtime_of(by_column(windows()), partitions=2)
 
-    assert results(runtime.step(0, rows(("a", 50, 1)), 1, store, Remembered())) == []
-    stepped = runtime.step(0, rows(("a", 20, 1), partition=1), 2, store, Remembered())
+    assert results(runtime.step(0, rows(("a", 50, 1)), 1, store, StateCache())) == []
+    stepped = runtime.step(0, rows(("a", 20, 1), partition=1), 2, store, StateCache())
 
     assert results(stepped) == [("a", 1, 1, 0, 1, False)]
 
@@ -369,11 +369,11 @@ def test_a_segment_that_is_gone_is_an_error() -> None:
     """Not a state with something missing."""
     store = MemoryStore()
     runtime = runtime_of(by_column(windows()))
-    runtime.step(0, rows(("a", 5, 1)), 0, store, Remembered())
+    runtime.step(0, rows(("a", 5, 1)), 0, store, StateCache())
     store.segments.clear()
 
     with pytest.raises(StateError, match="segment 0"):
-        runtime.step(0, rows(("a", 6, 1)), 1, store, Remembered())
+        runtime.step(0, rows(("a", 6, 1)), 1, store, StateCache())
 
 
 @pytest.mark.parametrize("operator", [by_column, by_record], ids=["by column", "by record"])
@@ -381,7 +381,7 @@ def test_segments_of_another_version_are_refused(operator: Any) -> None:
     """The first byte tells."""
     store = MemoryStore()
     runtime = runtime_of(operator(windows()))
-    runtime.step(0, rows(("a", 5, 1)), 0, store, Remembered())
+    runtime.step(0, rows(("a", 5, 1)), 0, store, StateCache())
     store.segments[0] = b"\x63" + store.segments[0][1:]
 
     with pytest.raises(StateError, match="version 99"):
@@ -401,8 +401,8 @@ def test_times_as_keys_and_values_survive_a_restart() -> None:
     batch = pa.record_batch([[now], [5], [now]], schema=schema)
     channel, store = Channel("in", "0"), MemoryStore()
 
-    runtime.step(0, [Packed.of_rows(channel, 0, batch)], 0, store, Remembered())
-    stepped = runtime.step(0, [Packed.of_seen(channel, 100)], 1, store, Remembered())
+    runtime.step(0, [Packed.of_rows(channel, 0, batch)], 0, store, StateCache())
+    stepped = runtime.step(0, [Packed.of_seen(channel, 100)], 1, store, StateCache())
 
     ((_, found),) = stepped.outputs.batches
     assert [(row["user"], row["latest"]) for row in found.to_pylist()] == [(now, now)]
@@ -413,11 +413,11 @@ def test_event_time_goes_on_with_the_clock_while_all_are_idle() -> None:
     strategy = WatermarkStrategy(BoundedOutOfOrderness(0), idle_after_ms=100, all_idle="advance")
     runtime = runtime_of(by_column(windows()), strategy=strategy)
     store = MemoryStore()
-    stepped = runtime.step(0, rows(("a", 5, 1)), 0, store, Remembered())
+    stepped = runtime.step(0, rows(("a", 5, 1)), 0, store, StateCache())
     clocks = []
     while stepped.manifest.wake_ms is not None and stepped.manifest.wake_ms < 300:
         clocks.append(stepped.manifest.wake_ms)
-        stepped = runtime.step(0, [], clocks[-1], store, Remembered())
+        stepped = runtime.step(0, [], clocks[-1], store, StateCache())
         if results(stepped):
             break
 

@@ -16,7 +16,7 @@ from flowcore.elements import RecordAttributes
 from flowcore.errors import FunctionError, StateError
 from flowcore.keyed.operator import StepOutputs
 from flowcore.keyed.packed import Channel, Packed
-from flowcore.keyed.runtime import Remembered, Runtime, StepResult
+from flowcore.keyed.runtime import Runtime, StateCache, StepResult
 from flowcore.keyed.store import MemoryStore
 from flowcore.keyed.watermark_progress import WatermarkSource
 from flowcore.process import KeyedProcessFunction
@@ -148,7 +148,7 @@ def test_key_groups_put_out_what_the_harness_does(history: Any) -> None:
     """Two groups, three workers, tasks that fail and batches run again; and no two outputs have one id."""
     harness = ProcessHarness(Shown(), ["odd"])
     stores = [MemoryStore(), MemoryStore()]
-    workers: list[Remembered] = [{}, {}, {}]
+    workers: list[StateCache] = [{}, {}, {}]
     tasks = [runtime(Shown()) for _ in workers]
     clock, newest, ids = 0, None, Counter[Any]()
 
@@ -255,7 +255,7 @@ def test_a_function_may_keep_more_than_before_and_not_less() -> None:
 
 def test_an_output_of_other_columns_is_shown() -> None:
     """The record that does not fit, and not the first one."""
-    with pytest.raises(FunctionError, match=r"operator 'watch': its function put out \{'unseen': 3\}"):
+    with pytest.raises(FunctionError, match=r"operator 'watch': its function emitted \{'unseen': 3\}"):
         processes(Kept(("n", "BIGINT"))).open().rows(batch(("a", 1, "x", 50, 0)), StepOutputs())
 
 
@@ -305,7 +305,7 @@ class Recorded(KeyedProcessFunction):
 def test_a_function_is_opened_once_for_each_task_and_closed_behind_it() -> None:
     """What a worker remembers goes on with the function as it was opened again."""
     function = Recorded()
-    run, store, remembered = runtime(function), MemoryStore(), Remembered()
+    run, store, remembered = runtime(function), MemoryStore(), StateCache()
 
     run.step(0, packed([("a", 1, "", 1, 0)], 0), 0, store, remembered)
     run.step(0, packed([("a", 2, "", 2, 1)], 0), 1, store, remembered)

@@ -74,8 +74,8 @@ def test_partition_stands_where_its_channels_do() -> None:
     own.take({1: 70})
     query.poll(0)
 
-    assert arriving.standings() == {0: PartitionWatermark(50), 1: PartitionWatermark()}
-    assert own.standings() == {0: PartitionWatermark(), 1: PartitionWatermark(69)}
+    assert arriving.partitions() == {0: PartitionWatermark(50), 1: PartitionWatermark()}
+    assert own.partitions() == {0: PartitionWatermark(), 1: PartitionWatermark(69)}
     assert query.watermark_ms == MIN_TIMESTAMP_MS
 
 

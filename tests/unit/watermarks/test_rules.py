@@ -3,21 +3,17 @@
 from datetime import timedelta
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from flowcore import Flow, KafkaTopic, bounded_out_of_orderness, monotonous, no_watermarks, periodic
 from flowcore.elements import MAX_TIMESTAMP_MS, Watermark, WatermarkStatus
 from flowcore.errors import ConfigurationError, FunctionError, PlanError
 from flowcore.planner import plan_flow
 from flowcore.watermarks import WatermarkStrategy
-from flowcore.watermarks.generators import Seen, advance, advance_batch, watermark_ms
+from flowcore.watermarks.generators import GeneratorState, advance, watermark_ms
 from flowcore.watermarks.query import GeneratedWatermarks, QueryWatermarks
-from flowcore.watermarks.tracking import end_of_input, poll, record, start
+from flowcore.watermarks.tracking import add_record, end_of_input, poll, start
 
 TEN = timedelta(milliseconds=10)
 IDLE, ACTIVE = WatermarkStatus(idle=True), WatermarkStatus(idle=False)
@@ -25,50 +21,18 @@ IDLE, ACTIVE = WatermarkStatus(idle=True), WatermarkStatus(idle=False)
 
 def test_periodic_watermark_is_the_highest_that_a_record_has_said() -> None:
     generator = periodic("at - 4").generator
-    seen = Seen()
+    seen = GeneratorState()
     for said_ms in (None, 5, 3, None):
-        seen = advance(generator, seen, 99, said_ms=said_ms)
+        seen = advance(generator, seen, 99, expression_ms=said_ms)
 
     assert watermark_ms(generator, seen) == 5
-    assert watermark_ms(generator, advance(generator, Seen(), 99)) is None
-
-
-@settings(deadline=None)
-@given(st.lists(st.none() | st.integers(-9, 9)))
-def test_periodic_watermark_is_the_same_for_a_column_as_for_its_records(said: list[int | None]) -> None:
-    generator = periodic("at - 4").generator
-    one_by_one = Seen()
-    for said_ms in said:
-        one_by_one = advance(generator, one_by_one, 99, said_ms=said_ms)
-    column = pa.array(said, pa.int64())
-
-    assert advance_batch(generator, Seen(), np.full(len(said), 99), said_ms=column) == one_by_one
-    assert advance_batch(generator, Seen(), column) == Seen()
-
-
-def test_function_says_what_a_batch_shows_and_the_highest_counts() -> None:
-    """One that goes by the middle of what has come: a record from the far future moves nothing."""
-    generator = periodic(
-        lambda timestamps: int(pc.quantile(timestamps, 0.5, interpolation="lower")[0].as_py())
-    ).generator
-    seen = advance_batch(generator, Seen(), np.array([10, 20, 10**15]))
-    after = advance_batch(generator, seen, pa.array([1, None, 2], pa.int64()))
-
-    assert [watermark_ms(generator, each) for each in (seen, after)] == [20, 20]
-    assert watermark_ms(generator, advance(generator, after, 30)) == 30
-
-
-def test_function_is_not_asked_about_nothing() -> None:
-    def never(timestamps: Any) -> int:
-        raise AssertionError(timestamps)
-
-    assert advance_batch(periodic(never).generator, Seen(7), pa.array([], pa.int64())) == Seen(7)
+    assert watermark_ms(generator, advance(generator, GeneratorState(), 99)) is None
 
 
 @pytest.mark.parametrize("said", [1.5, "x", 2**63], ids=str)
 def test_function_that_says_no_time_is_an_error(said: Any) -> None:
-    with pytest.raises(FunctionError, match="which is no time"):
-        advance(periodic(lambda _: said).generator, Seen(), 5)
+    with pytest.raises(FunctionError, match="which is not a time"):
+        advance(periodic(lambda _: said).generator, GeneratorState(), 5)
 
 
 @pytest.mark.parametrize(
@@ -133,7 +97,7 @@ def _looks(strategy: WatermarkStrategy, *script: Any) -> list[Any]:
             tracking, told = end_of_input(tracking)
             shown.append(told)
         else:
-            tracking, _ = record(strategy, tracking, *step)
+            tracking, _ = add_record(strategy, tracking, *step)
     return shown
 
 
@@ -164,7 +128,7 @@ def test_end_of_time_is_reached_by_the_end_of_the_input_alone() -> None:
     assert told == [(Watermark(MAX_TIMESTAMP_MS - 1),), (), (), (), (Watermark(MAX_TIMESTAMP_MS),)]
 
 
-def test_silence_begins_anew_after_each_record() -> None:
+def test_idle_period_begins_anew_after_each_record() -> None:
     strategy = monotonous().with_idleness(TEN, all_idle="advance")
     told = _looks(strategy, (0, 101), (1, 101), 0, 1, 12, 15, (0, 200), 16, 17, 28, 30)
 

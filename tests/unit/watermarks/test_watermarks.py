@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,11 +19,11 @@ from flowcore.watermarks import (
     no_watermarks,
     punctuated,
 )
-from flowcore.watermarks.generators import Seen, advance, advance_batch, watermark_ms
+from flowcore.watermarks.generators import GeneratorState, advance, watermark_ms
 from flowcore.watermarks.idleness import IdleTimer, poll_timer, record_seen
 from flowcore.watermarks.merge import MergedWatermark, PartitionId, PartitionWatermark, merge
 from flowcore.watermarks.strategies import BoundedOutOfOrderness, Generator, NoWatermarks, Punctuated
-from flowcore.watermarks.tracking import Told, Tracking, end_of_input, poll, record, start
+from flowcore.watermarks.tracking import Emitted, Tracking, add_record, end_of_input, poll, start
 
 BOUNDED = BoundedOutOfOrderness(10)
 MARKED = Punctuated("is_marker")
@@ -83,10 +81,10 @@ def test_strategy_refuses(build: Callable[[], object], message: str) -> None:
 
 def test_watermark_stops_at_the_first_millisecond_there_is() -> None:
     """It saturates where it would underflow."""
-    assert watermark_ms(BOUNDED, Seen(MIN_TIMESTAMP_MS + 11)) == MIN_TIMESTAMP_MS
-    assert watermark_ms(BOUNDED, Seen(MIN_TIMESTAMP_MS + 10)) == MIN_TIMESTAMP_MS
-    assert watermark_ms(BOUNDED, Seen(MIN_TIMESTAMP_MS + 12)) == MIN_TIMESTAMP_MS + 1
-    assert watermark_ms(BOUNDED, Seen()) is None
+    assert watermark_ms(BOUNDED, GeneratorState(MIN_TIMESTAMP_MS + 11)) == MIN_TIMESTAMP_MS
+    assert watermark_ms(BOUNDED, GeneratorState(MIN_TIMESTAMP_MS + 10)) == MIN_TIMESTAMP_MS
+    assert watermark_ms(BOUNDED, GeneratorState(MIN_TIMESTAMP_MS + 12)) == MIN_TIMESTAMP_MS + 1
+    assert watermark_ms(BOUNDED, GeneratorState()) is None
 
 
 @given(generators, records)
@@ -94,7 +92,7 @@ def test_generator_follows_the_newest_record_that_counts(
     generator: Generator, rows: list[tuple[int | None, bool | None]]
 ) -> None:
     """The definition, in one line over all records."""
-    seen = _advance(generator, Seen(), rows)
+    seen = _advance(generator, GeneratorState(), rows)
 
     counting = {NoWatermarks: [], Punctuated: [t for t, marker in rows if marker and t is not None]}
     times: list[int] = counting.get(type(generator), [t for t, _ in rows if t is not None])
@@ -102,47 +100,12 @@ def test_generator_follows_the_newest_record_that_counts(
     assert watermark_ms(generator, seen) == (max(max(times) - behind, MIN_TIMESTAMP_MS) if times else None)
 
 
-def _advance(generator: Generator, seen: Seen, rows: list[tuple[int | None, bool | None]]) -> Seen:
+def _advance(
+    generator: Generator, seen: GeneratorState, rows: list[tuple[int | None, bool | None]]
+) -> GeneratorState:
     for timestamp_ms, marker in rows:
         seen = advance(generator, seen, timestamp_ms, marker=bool(marker))
     return seen
-
-
-@laws
-@given(generators, records, st.integers(0, 10), timestamps)
-def test_generator_over_columns_is_the_same_as_over_records(
-    generator: Generator, rows: list[tuple[int | None, bool | None]], split: int, before: int | None
-) -> None:
-    """Wherever a batch is cut, in arrays, chunks and, where nothing is null, NumPy columns."""
-    expected = _advance(generator, Seen(before), rows)
-
-    assert _advance_columns(generator, Seen(before), rows, pa.array) == expected
-    halves = rows[:split], rows[split:]
-    assert _advance_columns(generator, Seen(before), rows, lambda values, kind: pa.chunked_array(
-        [pa.array(values[:split], kind), pa.array(values[split:], kind)])) == expected  # fmt: skip
-    seen = Seen(before)
-    for half in halves:
-        seen = _advance_columns(generator, seen, half, pa.array)
-    assert seen == expected
-    whole = [(t, bool(marker)) for t, marker in rows if t is not None]
-    numpy = advance_batch(
-        generator,
-        Seen(before),
-        np.array([t for t, _ in whole], dtype=np.int64),
-        np.array([marker for _, marker in whole], dtype=np.bool_),
-    )
-    assert numpy == expected
-
-
-def _advance_columns(generator: Generator, seen: Seen, rows: list[Any], column: Callable[..., Any]) -> Seen:
-    times, markers = (list(values) for values in zip(*rows, strict=True)) if rows else ([], [])
-    return advance_batch(generator, seen, column(times, pa.int64()), column(markers, pa.bool_()))
-
-
-def test_column_without_markers_does_not_move_a_punctuated_watermark() -> None:
-    """As a record that is none."""
-    assert advance_batch(MARKED, Seen(3), np.array([5])) == Seen(3)
-    assert advance_batch(BOUNDED, Seen(3), np.array([5])) == Seen(5)
 
 
 def test_idleness_is_noticed_counted_and_found() -> None:
@@ -213,7 +176,7 @@ def test_merge_is_the_highest_minimum_there_ever_was(news: list[tuple[str, int, 
         assert merged.watermark_ms == max(minima)
 
 
-def _run(strategy: WatermarkStrategy, *steps: Any, partitions: int = 1) -> list[Told]:
+def _run(strategy: WatermarkStrategy, *steps: Any, partitions: int = 1) -> list[Emitted]:
     """What each step tells: an int is a look, ``"end"`` the end, a tuple a record."""
     state: Tracking = start(range(partitions))
     shown = []
@@ -224,7 +187,7 @@ def _run(strategy: WatermarkStrategy, *steps: Any, partitions: int = 1) -> list[
             case "end":
                 state, told = end_of_input(state)
             case (partition, timestamp_ms, *marker):
-                state, told = record(strategy, state, partition, timestamp_ms, marker=bool(marker))
+                state, told = add_record(strategy, state, partition, timestamp_ms, marker=bool(marker))
         shown.append(told)
     return shown
 

@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,7 +20,7 @@ from hypothesis import strategies as st
 from flowcore.elements import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
 from flowcore.testing.window_functions import CollectList
 from flowcore.watermarks import bounded_out_of_orderness
-from flowcore.watermarks.generators import Seen, advance_batch, watermark_ms
+from flowcore.watermarks.generators import GeneratorState, watermark_ms
 from flowcore.watermarks.merge import MergedWatermark, PartitionWatermark, merge
 from flowcore.windows import (
     KeyedRecord,
@@ -71,7 +70,7 @@ class KeyGroup:
 def _said(rows: Sequence[Row]) -> PartitionWatermark:
     """A function of the batch alone: whoever reads the partition next needs to know nothing of it."""
     generator = bounded_out_of_orderness(timedelta(milliseconds=DELAY_MS)).generator
-    found_ms = watermark_ms(generator, advance_batch(generator, Seen(), np.array([row[2] for row in rows])))
+    found_ms = watermark_ms(generator, GeneratorState(max((row[2] for row in rows), default=None)))
     return PartitionWatermark(MIN_TIMESTAMP_MS if found_ms is None else found_ms)
 
 
