@@ -73,7 +73,7 @@ DYING = """
 import os, signal, sys
 from flowcore.planner import plan_flow
 from flowcore.settings import Settings
-from flowcore.spark.run.flow import supervised
+from flowcore.spark.run import supervised
 from flowcore.spark.run.live_stage import LiveRun
 from flowcore.spark.run.flow import open_context
 from tests.kafka.test_supervision import passing
