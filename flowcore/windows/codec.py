@@ -1,6 +1,6 @@
 """Snapshots of the state of windows, as JSON-able data with a version.
 
-Each key is written separately (`encode_key_state`), so that a runtime can write only the keys that changed.
+Each key is written separately (`encode_window_key`), so that a runtime can write only the keys that changed.
 Timer queues are not written, since they follow from the rest.
 """
 
@@ -19,8 +19,8 @@ from flowcore.windows.window import TimeWindow
 
 __all__ = [
     "WINDOW_STATE_VERSION",
-    "decode_key_state",
-    "encode_key_state",
+    "decode_window_key",
+    "encode_window_key",
     "restore",
     "snapshot",
     "window_state_layout",
@@ -42,7 +42,7 @@ def snapshot(state: WindowState, config: WindowConfig) -> dict[str, Any]:
         "clock_ms": state.clock_ms,
         "dropped_records": state.dropped_records,
         "backlog": state.backlog,
-        "keys": [encode_key_state(key, key_state) for key, key_state in state.keys.items()],
+        "keys": [encode_window_key(key, key_state) for key, key_state in state.keys.items()],
     }
 
 
@@ -72,7 +72,7 @@ def restore(written: Mapping[str, Any], config: WindowConfig) -> WindowState:
         written.get("backlog", False),
     )
     for entry in written["keys"]:
-        decode_key_state(entry, state, config)
+        decode_window_key(entry, state, config)
     return state
 
 
@@ -82,7 +82,7 @@ def window_state_layout(config: WindowConfig) -> str:
     return f"{config.time}-time {merging} of {config.content_logic.layout}"
 
 
-def encode_key_state(key: Any, key_state: KeyState) -> dict[str, Any]:
+def encode_window_key(key: Any, key_state: KeyState) -> dict[str, Any]:
     """Write one key and all its windows.
 
     Raises:
@@ -111,7 +111,7 @@ def encode_key_state(key: Any, key_state: KeyState) -> dict[str, Any]:
     }
 
 
-def decode_key_state(written: Mapping[str, Any], state: WindowState, config: WindowConfig) -> None:
+def decode_window_key(written: Mapping[str, Any], state: WindowState, config: WindowConfig) -> None:
     """Read one key into a state, with its timers; it replaces the key that is there."""
     key_state = KeyState(written["arrivals"], own=from_plain(written["own"]))
     for entry in written["windows"]:

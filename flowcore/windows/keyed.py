@@ -27,8 +27,8 @@ from flowcore.keyed.user_code import build_columns, to_function_error, wrap_erro
 from flowcore.windows import Emissions, KeyedRecord, WindowConfig, WindowOperator, WindowResult, WindowState
 from flowcore.windows.codec import (
     WINDOW_STATE_VERSION,
-    decode_key_state,
-    encode_key_state,
+    decode_window_key,
+    encode_window_key,
     window_state_layout,
 )
 from flowcore.windows.isolation import FailedRecord, FailedWindow, IsolatingWindowOperator
@@ -179,7 +179,7 @@ class _Group:
         for piece in pieces:
             written = _decode(piece)
             for entry in written["keys"]:
-                decode_key_state(entry, self._state, self._context.config)
+                decode_window_key(entry, self._state, self._context.config)
             for key in written["gone"]:
                 delete_key(self._state, from_plain(key), self._context.config)
         self._changed.clear()
@@ -189,7 +189,7 @@ class _Group:
         entries, gone = [], []
         for key in keys:
             if key in states:
-                entries.append(encode_key_state(key, states[key]))
+                entries.append(encode_window_key(key, states[key]))
             else:
                 gone.append(to_plain(key))
         return bytes([WINDOW_STATE_VERSION]) + json.dumps({"keys": entries, "gone": gone}).encode()

@@ -1,1 +1,1 @@
-"""Windows whose built-in aggregates are folded by column, with NumPy."""
+"""Vectorised windows: built-in aggregates over whole columns, with NumPy."""

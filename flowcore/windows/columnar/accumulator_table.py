@@ -1,4 +1,4 @@
-"""Tables: what is kept for each key that has occurred, in columns that grow."""
+"""A growing table with the accumulators of each key."""
 
 from __future__ import annotations
 
@@ -14,84 +14,85 @@ from flowcore.windows.columnar.accumulators import Accumulator, AccumulatorColum
 
 __all__ = ["AccumulatorTable"]
 
-_SMALLEST = 64
+_MIN_CAPACITY = 64
 
 
 class AccumulatorTable:
-    """Fields by key.
+    """Accumulators by key.
 
     Args:
-        fields: What is kept.
+        accumulators: The columns.
     """
 
-    __slots__ = ("_columns", "_index", "_keys", "_touched")
+    __slots__ = ("_changed", "_columns", "_index", "_keys")
 
-    def __init__(self, fields: Sequence[Accumulator]) -> None:
-        self._columns: AccumulatorColumns = {field: np.empty(0, field.dtype) for field in fields}
+    def __init__(self, accumulators: Sequence[Accumulator]) -> None:
+        self._columns: AccumulatorColumns = {each: np.empty(0, each.dtype) for each in accumulators}
         self._index = KeyIndex()
         self._keys: list[KeyColumns] = []
-        self._touched: list[Ints] = []
+        self._changed: list[Ints] = []
 
     def __len__(self) -> int:
         return len(self._index)
 
     def find(self, keys: Sequence[Any]) -> Ints:
-        """The slot of each key, -1 where it has none."""
+        """Return the position of each key, -1 if it has none."""
         return self._index.find(keys)
 
-    def slots(self, keys: Sequence[Any], columns: KeyColumns) -> Ints:
-        """The slot of each of some keys, no two of them equal; those that are new get one."""
+    def positions(self, keys: Sequence[Any], columns: KeyColumns) -> Ints:
+        """Return the position of each of some distinct keys, adding the new ones.
+
+        Args:
+            keys: The keys as Python values.
+            columns: The keys as columns.
+        """
         found = self._index.find(keys)
         (new,) = np.nonzero(found < 0)
         if len(new):
             start = len(self._index)
             found[new] = np.arange(start, start + len(new))
-            self._index.add(keys if len(new) == len(keys) else [keys[position] for position in new.tolist()])
+            self._index.add(keys if len(new) == len(keys) else [keys[place] for place in new.tolist()])
             self._keys.append(columns if len(new) == len(keys) else take_rows(columns, new))
             self._grow()
-        self._touched.append(found)
+        self._changed.append(found)
         return found
 
-    def combine(self, field: Accumulator, slots: Ints, values: Any) -> None:
-        """Combine values into slots, of which some may be the same."""
-        field.combine.at(self._columns[field], slots, values)
+    def combine(self, accumulator: Accumulator, positions: Ints, values: Any) -> None:
+        """Combine values with those at positions, some of which may be equal."""
+        accumulator.combine.at(self._columns[accumulator], positions, values)
 
-    def put(self, slots: Ints, values: Mapping[Accumulator, Any]) -> None:
-        """Replace what is in slots."""
-        for field, column in self._columns.items():
-            column[slots] = values[field]
-
-    def values(self, slots: Ints | None = None) -> AccumulatorColumns:
-        """What is in some slots, or in all."""
+    def values(self, positions: Ints | None = None) -> AccumulatorColumns:
+        """Return the values at some positions, or all."""
         count = len(self._index)
         return {
-            field: column[:count] if slots is None else column[slots]
-            for field, column in self._columns.items()
+            each: column[:count] if positions is None else column[positions]
+            for each, column in self._columns.items()
         }
 
-    def keys(self, slots: Ints | None = None) -> KeyColumns:
-        """The keys of some slots, or of all."""
+    def keys(self, positions: Ints | None = None) -> KeyColumns:
+        """Return the keys at some positions, or all."""
         if len(self._keys) > 1:
             self._keys = [[pa.concat_arrays(parts) for parts in zip(*self._keys, strict=True)]]
         whole = self._keys[0] if self._keys else []
-        return whole if slots is None else take_rows(whole, slots)
+        return whole if positions is None else take_rows(whole, positions)
 
-    def touched(self) -> Ints:
-        """The slots that were asked for since it was last called."""
-        found = np.unique(np.concatenate(self._touched)) if self._touched else np.empty(0, np.int64)
-        self._touched = []
-        return found
+    def take_changed(self) -> Ints:
+        """Return the positions that `positions` has returned since the last call."""
+        changed = np.unique(np.concatenate(self._changed)) if self._changed else np.empty(0, np.int64)
+        self._changed = []
+        return changed
 
     def restore(self, columns: KeyColumns, values: Mapping[Accumulator, Any], count: int) -> None:
-        """Take what was written of some slots."""
-        slots = self.slots(python_keys(columns, count), columns)
-        self.put(slots, values)
-        self._touched = []
+        """Set the values of some keys."""
+        positions = self.positions(python_keys(columns, count), columns)
+        for each, column in self._columns.items():
+            column[positions] = values[each]
+        self._changed = []
 
     def _grow(self) -> None:
         wanted = len(self._index)
-        for field, column in self._columns.items():
+        for each, column in self._columns.items():
             if len(column) < wanted:
-                grown = np.full(max(_SMALLEST, 2 * len(column), wanted), field.nothing, field.dtype)
+                grown = np.full(max(_MIN_CAPACITY, 2 * len(column), wanted), each.identity, each.dtype)
                 grown[: len(column)] = column
-                self._columns[field] = grown
+                self._columns[each] = grown

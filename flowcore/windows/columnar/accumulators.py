@@ -1,7 +1,7 @@
-"""Aggregates by column: which built-in aggregates are folded with NumPy, and what is kept for each?
+"""Accumulators of built-in aggregates that NumPy updates column by column.
 
-What is kept is a list of *fields*, numbers that are combined by a NumPy function; aggregates share them. The
-meaning is that of `flowcore.windows.built_in`, which folds record by record.
+An aggregate is computed from one or two accumulators, each a number per key and window. Aggregates share
+them. The results are those of `flowcore.windows.built_in`, which works record by record.
 """
 
 from __future__ import annotations
@@ -18,58 +18,57 @@ import pyarrow as pa
 
 from flowcore.keyed.key_index import Ints
 from flowcore.windows.built_in import BuiltIn
-from flowcore.windows.columnar.result_types import result_type
 
-__all__ = ["Accumulator", "AccumulatorColumns", "ColumnarAggregates"]
+__all__ = ["Accumulator", "AccumulatorColumns", "ColumnarAggregates", "result_type"]
 
-Numbers = npt.NDArray[Any]
-AccumulatorColumns = dict["Accumulator", Numbers]
-"""Of each field the values of some slots."""
+_Numbers = npt.NDArray[Any]
+AccumulatorColumns = dict["Accumulator", _Numbers]
+"""The values of each accumulator, in the same order of keys."""
 
-_What = Literal["count", "sum", "min", "max"]
+_COLUMNAR = frozenset({"count", "count_if", "sum", "avg", "min", "max", "bool_and", "bool_or"})
 _INT64 = np.iinfo(np.int64)
 _SIGN, _BITS = 1 << 63, (1 << 64) - 1
+_MAX_DIGITS = 38
 
 
 @dataclass(frozen=True, slots=True)
 class Accumulator:
-    """One number that is kept.
+    """One number per key and window.
 
     Attributes:
-        what: How it is combined.
-        column: Of which column; None counts records.
-        floating: It is a 64-bit float, else a 64-bit integer.
+        kind: How values are combined.
+        column: The column of the values; None counts records.
+        floating: It is a 64-bit float instead of a 64-bit integer.
     """
 
-    what: _What
+    kind: Literal["count", "sum", "min", "max"]
     column: str | None
     floating: bool = False
 
     @property
     def name(self) -> str:
-        """As a column of a segment."""
-        return f"{self.what}:{self.column or ''}"
+        """Its column in a segment."""
+        return f"{self.kind}:{self.column or ''}"
 
     @property
     def dtype(self) -> type[np.float64 | np.int64]:
-        """What the number is."""
         return np.float64 if self.floating else np.int64
 
     @property
-    def nothing(self) -> Any:
-        """What combines with any value to that value."""
-        match self.what:
+    def identity(self) -> Any:
+        """The value that changes no other value when it is combined with it."""
+        match self.kind:
             case "count" | "sum":
                 return self.dtype(0)
-            case "min":  # fmin passes over not-a-number, which Spark puts above all numbers
+            case "min":  # fmin ignores not-a-number, which Spark orders above all numbers
                 return np.float64("nan") if self.floating else np.int64(_INT64.max)
             case "max":
                 return np.float64("-inf") if self.floating else np.int64(_INT64.min)
 
     @property
     def combine(self) -> np.ufunc:
-        """How two are combined."""
-        match self.what:
+        """Combines two columns."""
+        match self.kind:
             case "count" | "sum":
                 return np.add
             case "min":
@@ -78,9 +77,9 @@ class Accumulator:
                 return np.maximum
 
     @property
-    def combine_two(self) -> Callable[[Any, Any], Any]:
-        """How two Python numbers are combined; sums may leave 64 bits until `array` wraps them."""
-        match self.what:
+    def combine_numbers(self) -> Callable[[Any, Any], Any]:
+        """Combines two Python numbers; a sum may exceed 64 bits until `to_array` wraps it."""
+        match self.kind:
             case "count" | "sum":
                 return operator.add
             case "min":
@@ -88,32 +87,30 @@ class Accumulator:
             case "max":
                 return _maximum if self.floating else max
 
-    def array(self, values: Sequence[Any]) -> Numbers:
-        """Python numbers as a column; integers wrap around as they do in NumPy."""
-        if not self.floating and self.what == "sum":
+    def to_array(self, values: Sequence[Any]) -> _Numbers:
+        """Convert Python numbers to a column; integers wrap around as in NumPy."""
+        if not self.floating and self.kind == "sum":
             values = [(value + _SIGN & _BITS) - _SIGN for value in values]
         return np.array(values, self.dtype)
 
-    def of(self, rows: pa.RecordBatch) -> Numbers:
-        """Its value for each record."""
+    def values_of(self, rows: pa.RecordBatch) -> _Numbers:
+        """Return the value of each record."""
         if self.column is None:
             return np.ones(rows.num_rows, np.int64)
         column = rows.column(self.column)
-        if self.what == "count":
+        if self.kind == "count":
             return column.is_valid().to_numpy(zero_copy_only=False).astype(np.int64)
-        values = _numbers(column)
+        values = _to_numbers(column)
         if column.null_count:
-            known = column.is_valid().to_numpy(zero_copy_only=False)
-            return np.where(known, values, self.nothing)
+            return np.where(column.is_valid().to_numpy(zero_copy_only=False), values, self.identity)
         return values
 
-    def running(self, values: Numbers, groups: Ints) -> Numbers:
-        """Its value after each record, over the earlier ones of the same group."""
-        series = pd.Series(values)
+    def running(self, values: _Numbers, groups: Ints) -> _Numbers:
+        """Return the value after each record, over the records of the same group so far."""
         if self.floating and not np.isfinite(values).all():
-            return _running_slowly(self, values, groups)
-        grouped = series.groupby(groups, sort=False)
-        match self.what:
+            return self._running_one_by_one(values, groups)
+        grouped = pd.Series(values).groupby(groups, sort=False)
+        match self.kind:
             case "count" | "sum":
                 return grouped.cumsum().to_numpy()
             case "min":
@@ -121,14 +118,23 @@ class Accumulator:
             case "max":
                 return grouped.cummax().to_numpy()
 
+    def _running_one_by_one(self, values: _Numbers, groups: Ints) -> _Numbers:
+        """For infinities and not-a-number, which pandas skips."""
+        last: dict[int, Any] = {}
+        running = np.empty_like(values)
+        for position, (value, group) in enumerate(zip(values, groups.tolist(), strict=True)):
+            last[group] = self.combine(last[group], value) if group in last else value
+            running[position] = last[group]
+        return running
+
 
 @dataclass(frozen=True, slots=True)
 class ColumnarAggregates:
-    """Some built-in aggregates over columns of known types.
+    """Built-in aggregates over columns of known types.
 
     Args:
         aggregates: ``(output column, aggregate)``.
-        types: Of the columns that they read.
+        types: The types of the input columns.
     """
 
     aggregates: tuple[tuple[str, BuiltIn], ...]
@@ -136,69 +142,94 @@ class ColumnarAggregates:
 
     @staticmethod
     def refusal(aggregates: Iterable[tuple[str, BuiltIn]], types: Mapping[str, pa.DataType]) -> str | None:
-        """Why these cannot be folded by column, None if they can."""
+        """Return why these cannot be computed by column, None if they can."""
         for name, each in aggregates:
-            if each.function not in _RESULTS:
-                return f"{name} is {each.function}, which is not folded by column"
+            if each.function not in _COLUMNAR:
+                return f"{name} is {each.function}, which is not computed by column"
             if each.distinct:
                 return f"{name} is over distinct values"
             if len(each.columns) > 1:
                 return f"{name} has several arguments"
             for column in each.columns:
                 if each.function != "count" and not _is_number(types[column], each.function):
-                    return f"{name} is {each.function} of {types[column]}, which is no number of 64 bits"
+                    return f"{name} is {each.function} of {types[column]}, which is not a number of 64 bits"
         return None
 
     @property
-    def fields(self) -> tuple[Accumulator, ...]:
-        """All that is kept; the first counts records."""
-        found = [Accumulator("count", None)]
+    def accumulators(self) -> tuple[Accumulator, ...]:
+        """All accumulators; the first counts records."""
+        needed = [Accumulator("count", None)]
         for _, each in self.aggregates:
-            found += self._fields(each)
-        return tuple(dict.fromkeys(found))
+            needed += self._accumulators(each)
+        return tuple(dict.fromkeys(needed))
 
     def result_types(self) -> dict[str, pa.DataType]:
-        """Of each output column its type."""
+        """Return the type of each output column."""
         return {name: result_type(each, self.types) for name, each in self.aggregates}
 
-    def results(self, kept: AccumulatorColumns) -> dict[str, pa.Array[Any]]:
-        """What comes out, for each slot."""
-        return {name: self._result(each, kept) for name, each in self.aggregates}
+    def results(self, columns: AccumulatorColumns) -> dict[str, pa.Array[Any]]:
+        """Compute the output columns."""
+        return {name: self._result(each, columns) for name, each in self.aggregates}
 
-    def _fields(self, each: BuiltIn) -> Sequence[Accumulator]:
+    def _accumulators(self, each: BuiltIn) -> Sequence[Accumulator]:
         if not each.columns:
             return (Accumulator("count", None),)
         (column,) = each.columns
         floating = pa.types.is_floating(self.types[column])
-        known = Accumulator("count", column)
+        count = Accumulator("count", column)
         match each.function:
             case "count":
-                return (known,)
+                return (count,)
             case "count_if":
                 return (Accumulator("sum", column),)
             case "sum" | "avg":
-                return (known, Accumulator("sum", column, floating))
+                return (count, Accumulator("sum", column, floating))
             case "bool_and" | "min":
-                return (known, Accumulator("min", column, floating))
+                return (count, Accumulator("min", column, floating))
             case _:
-                return (known, Accumulator("max", column, floating))
+                return (count, Accumulator("max", column, floating))
 
-    def _result(self, each: BuiltIn, kept: AccumulatorColumns) -> pa.Array[Any]:
-        *_, field = self._fields(each)
-        values = kept[field]
-        if field.what == "count" or each.function == "count_if":
+    def _result(self, each: BuiltIn, columns: AccumulatorColumns) -> pa.Array[Any]:
+        *_, accumulator = self._accumulators(each)
+        values = columns[accumulator]
+        if accumulator.kind == "count" or each.function == "count_if":
             return pa.array(values)
-        records = kept[Accumulator("count", field.column)]
-        nothing = records == 0
+        records = columns[Accumulator("count", accumulator.column)]
+        is_null = records == 0
         if each.function == "avg":
             with np.errstate(divide="ignore", invalid="ignore"):
-                return pa.array(values / records, mask=nothing)
-        found: pa.Array[Any] = pa.array(values, mask=nothing)
+                return pa.array(values / records, mask=is_null)
+        result: pa.Array[Any] = pa.array(values, mask=is_null)
         kind = result_type(each, self.types)
-        return (found.cast(pa.int32()) if pa.types.is_date32(kind) else found).cast(kind)
+        return (result.cast(pa.int32()) if pa.types.is_date32(kind) else result).cast(kind)
 
 
-_RESULTS = frozenset({"count", "count_if", "sum", "avg", "min", "max", "bool_and", "bool_or"})
+def result_type(aggregate: BuiltIn, types: Mapping[str, pa.DataType]) -> pa.DataType:
+    """Return the type of a built-in aggregate, as in Spark.
+
+    Args:
+        aggregate: The aggregate, also one that is not computed by column.
+        types: The types of columns, by name.
+    """
+    match aggregate.function:
+        case "count" | "count_if":
+            return pa.int64()
+        case "stddev_samp" | "stddev_pop" | "var_samp" | "var_pop":
+            return pa.float64()
+    kind = types[aggregate.columns[0]]
+    match aggregate.function:
+        case "sum" if pa.types.is_decimal(kind):
+            return pa.decimal128(min(kind.precision + 10, _MAX_DIGITS), kind.scale)
+        case "sum":
+            return pa.float64() if pa.types.is_floating(kind) else pa.int64()
+        case "avg" if pa.types.is_decimal(kind):
+            return pa.decimal128(min(kind.precision + 4, _MAX_DIGITS), min(kind.scale + 4, _MAX_DIGITS))
+        case "avg":
+            return pa.float64()
+        case "collect_list":
+            return pa.list_(kind)
+        case _:
+            return kind
 
 
 def _fmin(one: float, other: float) -> float:
@@ -217,20 +248,10 @@ def _is_number(kind: pa.DataType, function: str) -> bool:
     return function in ("min", "max") and (pa.types.is_timestamp(kind) or pa.types.is_date32(kind))
 
 
-def _numbers(column: pa.Array[Any]) -> Numbers:
+def _to_numbers(column: pa.Array[Any]) -> _Numbers:
     kind = column.type
     if pa.types.is_date32(kind):
         column = column.cast(pa.int32())
-    found: pa.Array[Any] = column.cast(pa.float64() if pa.types.is_floating(kind) else pa.int64())
-    numbers: Numbers = found.fill_null(0).to_numpy(zero_copy_only=False)
+    cast: pa.Array[Any] = column.cast(pa.float64() if pa.types.is_floating(kind) else pa.int64())
+    numbers: _Numbers = cast.fill_null(0).to_numpy(zero_copy_only=False)
     return numbers
-
-
-def _running_slowly(field: Accumulator, values: Numbers, groups: Ints) -> Numbers:
-    """With infinities and not-a-number, which pandas passes over."""
-    last: dict[int, Any] = {}
-    found = np.empty_like(values)
-    for position, (value, group) in enumerate(zip(values, groups.tolist(), strict=True)):
-        last[group] = field.combine(last[group], value) if group in last else value
-        found[position] = last[group]
-    return found

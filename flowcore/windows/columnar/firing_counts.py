@@ -1,6 +1,6 @@
-"""FiringCounts: how many times has a complete window emitted for a key to which late records came?
+"""Numbers of firings by window and key, of keys with records that arrived after the window was complete.
 
-All others have emitted once if they have records. Kept as long as the window is.
+All other keys with records in a complete window have fired once. A count is kept as long as its window.
 """
 
 from __future__ import annotations
@@ -16,78 +16,78 @@ from flowcore.keyed.key_index import Ints, python_keys
 
 __all__ = ["FiringCounts"]
 
-_NAME = "refirings"
+_TABLE = "refirings"
 
 
 class FiringCounts:
-    """Counts by window and key, with what has changed since it was last written."""
+    """Counts by window and key, and which of them have changed since they were last written."""
 
-    __slots__ = ("_changed", "_columns", "_counts")
+    __slots__ = ("_changed", "_counts", "_keys")
 
     def __init__(self) -> None:
         self._counts: dict[int, dict[Any, int]] = {}
-        self._columns: dict[int, list[KeyColumns]] = {}
+        self._keys: dict[int, list[KeyColumns]] = {}
         self._changed: dict[int, list[KeyColumns]] = {}
 
-    def after(
-        self, window: int, keys: Sequence[Any], columns: KeyColumns, emitted: Ints, times: Ints
+    def advance(
+        self, window: int, keys: Sequence[Any], columns: KeyColumns, fired: Ints, times: Ints
     ) -> Ints:
-        """How often a window has emitted for each of some keys, before it emits so many times more.
+        """Add firings of some distinct keys of a window, and return their counts before that.
 
         Args:
             window: Its number.
-            keys: As Python values, no two of them equal.
-            columns: As columns.
-            emitted: How often for those that are not known here.
-            times: How many times more.
+            keys: The keys as Python values.
+            columns: The keys as columns.
+            fired: The counts of the keys that are not known here.
+            times: The number of firings to add.
         """
         counts = self._counts.setdefault(window, {})
-        known = zip(keys, emitted.tolist(), strict=True)
-        before = np.fromiter((counts.get(key, once) for key, once in known), np.int64, len(keys))
+        pairs = zip(keys, fired.tolist(), strict=True)
+        before = np.fromiter((counts.get(key, once) for key, once in pairs), np.int64, len(keys))
         new = [position for position, key in enumerate(keys) if key not in counts]
         if new:
-            self._columns.setdefault(window, []).append(take_rows(columns, np.array(new)))
+            self._keys.setdefault(window, []).append(take_rows(columns, np.array(new)))
         counts.update(zip(keys, (before + times).tolist(), strict=True))
         self._changed.setdefault(window, []).append(columns)
         return before
 
-    def forget(self, through: int) -> None:
-        """Forget the windows up to this one."""
+    def delete(self, through: int) -> None:
+        """Delete the counts of all windows up to this one."""
         for window in [window for window in self._counts if window <= through]:
             del self._counts[window]
-            self._columns.pop(window, None)
+            self._keys.pop(window, None)
             self._changed.pop(window, None)
 
-    def changed(self) -> dict[str, pa.RecordBatch]:
-        """What has changed, as a table of a segment."""
-        found, self._changed = self._tables(self._changed), {}
-        return found
+    def take_changed(self) -> dict[str, pa.RecordBatch]:
+        """Return the counts that have changed since the last call, as a table of a segment."""
+        changed, self._changed = self._tables(self._changed), {}
+        return changed
 
-    def everything(self) -> dict[str, pa.RecordBatch]:
-        """All counts, as a table of a segment."""
-        return self._tables(self._columns)
+    def all_tables(self) -> dict[str, pa.RecordBatch]:
+        """Return all counts, as a table of a segment."""
+        return self._tables(self._keys)
 
-    def take(self, name: str, table: pa.RecordBatch, ended: int) -> None:
-        """Take what was written, but for windows that have ended."""
-        if name != _NAME:
+    def restore(self, name: str, table: pa.RecordBatch, ended: int) -> None:
+        """Read a table of a segment, except windows up to ``ended``."""
+        if name != _TABLE:
             return
         columns = [table.column(number) for number in range(2, table.num_columns)]
         keys = python_keys(columns, table.num_rows)
-        counts = table.column("firings").to_numpy().tolist()
+        firings = table.column("firings").to_numpy().tolist()
         fresh: dict[int, list[int]] = {}
         for row, window in enumerate(table.column("window").to_numpy().tolist()):
             if window <= ended:
                 continue
-            known = self._counts.setdefault(window, {})
-            if keys[row] not in known:
+            counts = self._counts.setdefault(window, {})
+            if keys[row] not in counts:
                 fresh.setdefault(window, []).append(row)
-            known[keys[row]] = counts[row]
+            counts[keys[row]] = firings[row]
         for window, rows in fresh.items():
-            self._columns.setdefault(window, []).append(take_rows(columns, np.array(rows)))
+            self._keys.setdefault(window, []).append(take_rows(columns, np.array(rows)))
 
-    def _tables(self, of: dict[int, list[KeyColumns]]) -> dict[str, pa.RecordBatch]:
-        batches = [batch for window, parts in of.items() for batch in self._batches(window, parts)]
-        return {_NAME: concat_batches(batches)} if batches else {}
+    def _tables(self, keys: dict[int, list[KeyColumns]]) -> dict[str, pa.RecordBatch]:
+        batches = [batch for window, parts in keys.items() for batch in self._batches(window, parts)]
+        return {_TABLE: concat_batches(batches)} if batches else {}
 
     def _batches(self, window: int, parts: Iterable[KeyColumns]) -> Iterable[pa.RecordBatch]:
         counts = self._counts[window]

@@ -1,16 +1,14 @@
-"""The grid of aligned windows: which panes is time cut into, and which windows are made of them?
+"""Panes of tumbling and sliding windows.
 
-Tumbling and sliding windows are unions of *panes*, whose length is the greatest that divides both size and
-slide. Panes and windows are numbered; numbers fit 64 bits, while the bounds of windows at the ends of 64-bit
-time do not, and are cut off there (`flowcore.windows.window`).
+Such a window is a union of *panes*, whose length is the greatest that divides both size and slide. Panes and
+windows have numbers, which fit 64 bits. The bounds of windows at the ends of 64-bit time do not fit; they are
+cut off (`flowcore.windows.window`).
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-
-import numpy as np
 
 from flowcore.elements import MAX_TIMESTAMP_MS
 from flowcore.keyed.key_index import Ints
@@ -29,8 +27,8 @@ class PaneGrid:
 
     Args:
         size_ms: Length of a window.
-        slide_ms: Distance between two.
-        offset_ms: Where one begins, 0 or more and less than the slide.
+        slide_ms: Distance between two window starts.
+        offset_ms: The start of a window, at least 0 and less than the slide.
     """
 
     size_ms: int
@@ -38,8 +36,8 @@ class PaneGrid:
     offset_ms: int
 
     @classmethod
-    def of(cls, assigner: TumblingWindows | SlidingWindows) -> PaneGrid:
-        """The grid of some windows."""
+    def from_assigner(cls, assigner: TumblingWindows | SlidingWindows) -> PaneGrid:
+        """Build the grid of an assigner."""
         slide_ms = assigner.slide_ms if isinstance(assigner, SlidingWindows) else assigner.size_ms
         return cls(assigner.size_ms, slide_ms, assigner.offset_ms % slide_ms)
 
@@ -48,45 +46,40 @@ class PaneGrid:
         """Length of a pane."""
         return math.gcd(self.size_ms, self.slide_ms)
 
-    def panes(self, times_ms: Ints) -> Ints:
-        """The pane of each time."""
-        # Without a subtraction that leaves 64 bits.
+    def panes_at(self, times_ms: Ints) -> Ints:
+        """Return the pane of each time."""
+        # No subtraction that could overflow 64 bits.
         pane_ms = self.pane_ms
         return times_ms // pane_ms - (times_ms % pane_ms < self.offset_ms % pane_ms)
 
     def windows_of(self, pane: int) -> tuple[int, int]:
-        """The first and the last window that a pane is in."""
+        """Return the first and the last window that contain a pane."""
         rest = pane - self._first_pane
         return (rest - self._panes_in_window) // self._panes_in_slide + 1, rest // self._panes_in_slide
 
     def panes_of(self, window: int) -> range:
-        """The panes of a window."""
+        """Return the panes of a window."""
         first = self._first_pane + self._panes_in_slide * window
         return range(first, first + self._panes_in_window)
 
-    def complete_by(self, time_ms: int) -> int:
-        """The last window whose last millisecond has come."""
+    def last_complete(self, time_ms: int) -> int:
+        """Return the last window whose last millisecond is not after a time."""
         if time_ms == MAX_TIMESTAMP_MS:
             return EVERY_WINDOW
         return (time_ms - self.size_ms + 1 - self.offset_ms) // self.slide_ms
 
-    def panes_within(self, window: int) -> int:
-        """The pane below which all are in no window after this one."""
+    def first_pane_after(self, window: int) -> int:
+        """Return the first pane of the next window; the panes before it are in no later window."""
         return self._first_pane + self._panes_in_slide * (window + 1)
 
-    def panes_reaching(self, window: int) -> int:
-        """The pane below which all are in this window or in an earlier one."""
+    def end_pane(self, window: int) -> int:
+        """Return the pane after a window; the panes before it are in this window or an earlier one."""
         return self._first_pane + self._panes_in_slide * window + self._panes_in_window
 
     def window(self, number: int) -> TimeWindow:
-        """A window by its number."""
+        """Return a window by its number."""
         start_ms = self.offset_ms + self.slide_ms * number
         return TimeWindow.within_time(start_ms, start_ms + self.size_ms)
-
-    def below(self, panes: Ints, bound: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-        """Which panes have a number below one that may be beyond 64 bits."""
-        found: np.ndarray[tuple[int], np.dtype[np.bool_]] = panes < bound
-        return found
 
     @property
     def _first_pane(self) -> int:

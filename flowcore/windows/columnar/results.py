@@ -1,4 +1,4 @@
-"""Emissions: the rows that windows put out, gathered until they are worth a batch."""
+"""Output rows of columnar windows, collected into batches."""
 
 from __future__ import annotations
 
@@ -24,63 +24,61 @@ _ROWS_PER_BATCH = 1 << 16
 
 @dataclass(slots=True)
 class ResultWriter:
-    """Rows on their way out.
+    """Computes and emits rows.
 
     Attributes:
-        schema: Of the rows: the key's columns, the aggregates', `WINDOW_FIELDS`.
-        folding: Makes the aggregates.
-        out: Where they go.
+        schema: The schema of the rows: the key's columns, the aggregates', `WINDOW_FIELDS`.
+        aggregates: Compute the results.
+        out: The outputs of the step.
     """
 
     schema: pa.Schema
-    folding: ColumnarAggregates
+    aggregates: ColumnarAggregates
     out: StepOutputs
     _keys: list[KeyColumns] = field(default_factory=list)
-    _kept: list[AccumulatorColumns] = field(default_factory=list)
+    _values: list[AccumulatorColumns] = field(default_factory=list)
     _windows: list[tuple[TimeWindow, int]] = field(default_factory=list)
     _rows: int = 0
 
-    def first(self, window: TimeWindow, keys: KeyColumns, kept: AccumulatorColumns, rows: int) -> None:
-        """A window is complete: it emits for each of its keys for the first time."""
+    def add_first(self, window: TimeWindow, keys: KeyColumns, values: AccumulatorColumns, rows: int) -> None:
+        """Add the first firing of a window for each of its keys."""
         self._keys.append(keys)
-        self._kept.append(kept)
+        self._values.append(values)
         self._windows.append((window, rows))
         self._rows += rows
         if self._rows >= _ROWS_PER_BATCH:
-            self.close()
+            self.flush()
 
-    def close(self) -> None:
-        """Put out what is left."""
+    def flush(self) -> None:
+        """Emit the first firings that were added."""
         if not self._rows:
             return
         keys = [pa.concat_arrays(parts) for parts in zip(*self._keys, strict=True)]
-        kept = {field: np.concatenate([each[field] for each in self._kept]) for field in self._kept[0]}
+        values = {each: np.concatenate([part[each] for part in self._values]) for each in self._values[0]}
         counts = [rows for _, rows in self._windows]
-        windows = np.repeat(np.arange(len(counts)), counts)
-        self.put(
-            [window for window, _ in self._windows], windows, keys, kept,
+        self.emit_windows(
+            [window for window, _ in self._windows], np.repeat(np.arange(len(counts)), counts), keys, values,
             firings=np.ones(self._rows, np.int32), is_late=False,
         )  # fmt: skip
-        self._keys, self._kept, self._windows, self._rows = [], [], [], 0
+        self._keys, self._values, self._windows, self._rows = [], [], [], 0
 
-    def put(
-        self, windows: Sequence[TimeWindow], which: Ints, keys: KeyColumns, kept: AccumulatorColumns, *,
+    def emit_windows(
+        self, windows: Sequence[TimeWindow], which: Ints, keys: KeyColumns, values: AccumulatorColumns, *,
         firings: np.ndarray[Any, np.dtype[np.int32]], is_late: bool,
     ) -> None:  # fmt: skip
-        """Put out rows, each of one of the windows."""
+        """Emit rows; ``which`` is the position of each row's window."""
         bounds = np.array([(each.start_ms, each.last_ms) for each in windows], np.int64).reshape(-1, 2)[which]
-        self.rows(keys, kept, starts=bounds[:, 0], lasts=bounds[:, 1], firings=firings, is_late=is_late)
+        self.emit(keys, values, starts=bounds[:, 0], lasts=bounds[:, 1], firings=firings, is_late=is_late)
 
-    def rows(
-        self, keys: KeyColumns, kept: AccumulatorColumns, *, starts: Ints, lasts: Ints,
+    def emit(
+        self, keys: KeyColumns, values: AccumulatorColumns, *, starts: Ints, lasts: Ints,
         firings: np.ndarray[Any, np.dtype[np.int32]], is_late: bool,
     ) -> None:  # fmt: skip
-        """Put out rows of windows with these first and last milliseconds."""
-        results = self.folding.results(kept)
+        """Emit rows of windows with these first and last milliseconds."""
         ends = np.where(lasts == MAX_TIMESTAMP_MS, lasts, lasts + 1)
         columns = [
             *keys,
-            *results.values(),
+            *self.aggregates.results(values).values(),
             *map(pa.array, (starts, ends, lasts, firings, np.full(len(starts), is_late))),
         ]
         self.out.rows(RESULTS, pa.record_batch(columns, schema=self.schema))

@@ -1,8 +1,7 @@
-"""Sessions by column: session windows of one gap whose aggregates are folded with NumPy.
+"""A key group of session windows of one gap.
 
-Records of a batch are first merged among themselves into *stretches*, by column, and these with the sessions
-that are held. Only a record that could already be late stays alone and in its place, since it matters then
-what came before it.
+The records of a batch are first merged with each other into *runs*, and these with the sessions of the group.
+Only an old record, which could already be late, stays alone and in order of arrival.
 """
 
 from __future__ import annotations
@@ -18,12 +17,9 @@ from flowcore.keyed import segments
 from flowcore.keyed.columns import take_rows
 from flowcore.keyed.key_index import Ints, factorize_keys, python_keys
 from flowcore.keyed.operator import StepOutputs
-from flowcore.keyed.output_columns import RESULTS
-from flowcore.windows.columnar.group import ColumnarGroup, Folded
-from flowcore.windows.columnar.late_records import one_by_one
-from flowcore.windows.columnar.results import ResultWriter
+from flowcore.windows.columnar.group import ColumnarConfig, ColumnarGroup
 from flowcore.windows.columnar.session_store import SessionStore
-from flowcore.windows.columnar.sessions import Bools, Sessions, last_of, stretches
+from flowcore.windows.columnar.sessions import Bools, Sessions, find_runs, last_of, merge_in_order
 
 __all__ = ["SessionGroup"]
 
@@ -34,107 +30,97 @@ class SessionGroup(ColumnarGroup):
     """A key group of sessions.
 
     Args:
-        of: What the windows do.
-        gap_ms: How long a pause ends a session.
+        context: What the windows do.
+        gap_ms: The gap of the sessions.
     """
 
-    def __init__(self, of: Folded, gap_ms: int) -> None:
-        super().__init__(of)
+    def __init__(self, context: ColumnarConfig, gap_ms: int) -> None:
+        super().__init__(context)
         self._gap_ms = gap_ms
-        self._folding = of.folding
-        self._fields = self._folding.fields
-        self._results = of.outputs[RESULTS]
-        self._watermark_ms = MIN_TIMESTAMP_MS
-        self._held = SessionStore(self._fields)
-        self._touched: set[Any] = set()
+        self._store = SessionStore(self._accumulators)
+        self._changed: set[Any] = set()
 
-    @np.errstate(invalid="ignore", over="ignore")  # not-a-number and wrapped sums are results like others
+    @np.errstate(invalid="ignore", over="ignore")  # not-a-number and wrapped sums are valid results
     def rows(self, rows: pa.RecordBatch, out: StepOutputs) -> None:
         """Merge records into their sessions."""
-        times_ms = self._times(rows)
-        columns = [rows.column(name) for name in self._of.keys]
+        times_ms = self._times_of(rows)
+        columns = [rows.column(name) for name in self._context.keys]
         coding = factorize_keys(columns, rows.num_rows)
         keys = python_keys(take_rows(columns, coding.first), len(coding.first))
         old = times_ms <= self._old_ms
-        order, begins = stretches(coding.codes, times_ms, old, self._gap_ms)
-        came = self._folded(rows, times_ms, coding.codes, order, begins)
-        self._touched.update(keys)
+        order, begins = find_runs(coding.codes, times_ms, old, self._gap_ms)
+        runs = self._fold(rows, times_ms, coding.codes, order, begins)
+        self._changed.update(keys)
         if not old.any():
-            self._merge(keys, came)
+            self._merge(keys, runs)
             return
         with_old = np.zeros(len(keys), np.bool_)
         with_old[coding.codes[old]] = True
-        in_order = with_old[came.owner]
-        self._merge(*_of_some(keys, ~with_old, came.taken(~in_order)))
+        in_order = with_old[runs.owner]
+        self._merge(*_select_keys(keys, ~with_old, runs.take(~in_order)))
         places = order[begins[in_order]]
-        keys, came = _of_some(keys, with_old, came.taken(in_order))
-        arrived = one_by_one(
-            self._held.take(keys), came, old[places],
-            watermark_ms=self._watermark_ms, lateness_ms=self._of.config.allowed_lateness_ms,
+        keys, runs = _select_keys(keys, with_old, runs.take(in_order))
+        merged = merge_in_order(
+            self._store.pop(keys), runs, old[places],
+            watermark_ms=self._watermark_ms, lateness_ms=self._context.config.allowed_lateness_ms,
         )  # fmt: skip
-        self._held.put(keys, arrived.held)
-        self._emit(keys, arrived.fired, out, is_late=True)
-        if arrived.late:
-            places = places[arrived.late]
-            self._too_late(rows.take(places), times_ms[places] <= self._ended_ms, out)
+        self._store.put(keys, merged.sessions)
+        self._emit(keys, merged.fired, out, is_late=True)
+        if merged.late:
+            places = places[merged.late]
+            self._reject(rows.take(places), times_ms[places] <= self._late_ms, out)
 
     @np.errstate(invalid="ignore", over="ignore")
     def advance_watermark(self, watermark_ms: int, out: StepOutputs) -> None:
-        """Sessions that are complete emit; those that have ended are forgotten."""
+        """Emit the sessions that are complete, and delete those that have ended."""
         before_ms, self._watermark_ms = self._watermark_ms, watermark_ms
-        keys = self._held.due(before_ms, watermark_ms, self._ended_ms)
-        sessions = self._held.take(keys)
+        keys = self._store.due(before_ms, watermark_ms, self._late_ms)
+        sessions = self._store.pop(keys)
         fires = (sessions.last > before_ms) & (sessions.last <= watermark_ms)
         sessions.firings[fires] += 1
-        self._emit(keys, sessions.taken(fires), out, is_late=False)
-        self._held.put(keys, sessions.taken(sessions.last > self._ended_ms))
-        self._touched.update(keys)
+        self._emit(keys, sessions.take(fires), out, is_late=False)
+        self._store.put(keys, sessions.take(sessions.last > self._late_ms))
+        self._changed.update(keys)
 
     def header(self) -> Mapping[str, Any]:
-        """How far event time has come, and, for who reads it alone, how late records may be."""
-        return {"watermark_ms": self._watermark_ms, "lateness_ms": self._of.config.allowed_lateness_ms}
+        """The watermark and, for readers of the state, the allowed lateness."""
+        return {
+            "watermark_ms": self._watermark_ms,
+            "lateness_ms": self._context.config.allowed_lateness_ms,
+        }
 
     def delta(self) -> bytes | None:
-        """All sessions of the keys that were touched and still have any."""
-        touched = [key for key in self._touched if key in self._held]
-        self._touched.clear()
-        return self._written(touched) if touched else None
+        """Write all sessions of the keys that changed and still have any."""
+        changed = [key for key in self._changed if key in self._store]
+        self._changed.clear()
+        return self._encode(changed) if changed else None
 
     def snapshot(self) -> Iterator[bytes]:
-        """All sessions."""
-        self._touched.clear()
-        keys = self._held.keys()
+        """Write all sessions."""
+        self._changed.clear()
+        keys = self._store.keys()
         for start in range(0, len(keys), _KEYS_PER_PIECE):
-            yield self._written(keys[start : start + _KEYS_PER_PIECE])
+            yield self._encode(keys[start : start + _KEYS_PER_PIECE])
 
     def restore(self, header: Mapping[str, Any], pieces: Iterator[bytes]) -> None:
-        """Take what was written: of each key all sessions, in place of those it had."""
+        """Read pieces; the sessions of a key in a piece replace the earlier ones."""
         self._watermark_ms = header.get("watermark_ms", MIN_TIMESTAMP_MS)
         for piece in pieces:
             for _, table in segments.decode(piece):
-                self._read(table)
-        keys = self._held.due(MAX_TIMESTAMP_MS, MAX_TIMESTAMP_MS, self._ended_ms)
-        sessions = self._held.take(keys)
-        self._held.put(keys, sessions.taken(sessions.last > self._ended_ms))
+                self._decode(table)
+        keys = self._store.due(MAX_TIMESTAMP_MS, MAX_TIMESTAMP_MS, self._late_ms)
+        sessions = self._store.pop(keys)
+        self._store.put(keys, sessions.take(sessions.last > self._late_ms))
 
     @property
     def _old_ms(self) -> int:
-        """Up to this time a record alone makes a session that is complete already."""
+        """A record up to this time alone makes a session that is already complete."""
         if self._watermark_ms == MAX_TIMESTAMP_MS:
             return MAX_TIMESTAMP_MS
         return self._watermark_ms - self._gap_ms + 1
 
-    @property
-    def _ended_ms(self) -> int:
-        """Sessions with no millisecond after this have ended; may be below all times."""
-        if self._watermark_ms == MAX_TIMESTAMP_MS:
-            return MAX_TIMESTAMP_MS
-        return self._watermark_ms - self._of.config.allowed_lateness_ms
-
-    def _folded(
-        self, rows: pa.RecordBatch, times_ms: Ints, codes: Ints, order: Ints, begins: Ints
-    ) -> Sessions:
-        """A session of each stretch."""
+    def _fold(self, rows: pa.RecordBatch, times_ms: Ints, codes: Ints, order: Ints, begins: Ints) -> Sessions:
+        """Build a session of each run."""
         newest = order[np.append(begins[1:], len(order)) - 1]
         oldest = order[begins]
         return Sessions(
@@ -142,56 +128,58 @@ class SessionGroup(ColumnarGroup):
             start=times_ms[oldest],
             last=last_of(times_ms[newest], self._gap_ms),
             firings=np.zeros(len(begins), np.int64),
-            kept={field: field.combine.reduceat(field.of(rows)[order], begins) for field in self._fields},
+            accumulated={
+                each: each.combine.reduceat(each.values_of(rows)[order], begins)
+                for each in self._accumulators
+            },
         )
 
-    def _merge(self, keys: Sequence[Any], came: Sessions) -> None:
-        self._held.put(keys, self._held.take(keys).followed_by(came).merged())
+    def _merge(self, keys: Sequence[Any], runs: Sessions) -> None:
+        self._store.put(keys, self._store.pop(keys).append(runs).merge())
 
     def _emit(self, keys: Sequence[Any], sessions: Sessions, out: StepOutputs, *, is_late: bool) -> None:
         if len(sessions):
-            ResultWriter(self._results, self._folding, out).rows(
-                self._key_columns([keys[number] for number in sessions.owner.tolist()]), sessions.kept,
+            self._writer(out).emit(
+                self._key_columns([keys[number] for number in sessions.owner.tolist()]), sessions.accumulated,
                 starts=sessions.start, lasts=sessions.last,
                 firings=sessions.firings.astype(np.int32), is_late=is_late,
             )  # fmt: skip
 
     def _key_columns(self, keys: list[Any]) -> list[pa.Array[Any]]:
-        kinds = [self._of.rows.field(name).type for name in self._of.keys]
+        kinds = [self._context.rows.field(name).type for name in self._context.keys]
         if len(kinds) == 1:
             return [pa.array(keys, kinds[0])]
         return [pa.array([key[place] for key in keys], kind) for place, kind in enumerate(kinds)]
 
-    def _written(self, keys: list[Any]) -> bytes:
-        sessions = self._held.of(keys)
+    def _encode(self, keys: list[Any]) -> bytes:
+        sessions = self._store.get(keys)
         columns: dict[str, pa.Array[Any]] = {
             "start": pa.array(sessions.start),
             "last": pa.array(sessions.last),
             "firings": pa.array(sessions.firings),
         }
-        found = self._key_columns([keys[number] for number in sessions.owner.tolist()])
-        columns |= {f"key{number}": column for number, column in enumerate(found)}
-        columns |= {field.name: pa.array(values) for field, values in sessions.kept.items()}
+        key_columns = self._key_columns([keys[number] for number in sessions.owner.tolist()])
+        columns |= {f"key{number}": column for number, column in enumerate(key_columns)}
+        columns |= {each.name: pa.array(values) for each, values in sessions.accumulated.items()}
         return segments.encode({"sessions": pa.record_batch(columns)})
 
-    def _read(self, table: pa.RecordBatch) -> None:
-        columns = [table.column(f"key{number}") for number in range(len(self._of.keys))]
-        of_rows = python_keys(columns, table.num_rows)
-        numbers = {key: number for number, key in enumerate(dict.fromkeys(of_rows))}
+    def _decode(self, table: pa.RecordBatch) -> None:
+        columns = [table.column(f"key{number}") for number in range(len(self._context.keys))]
+        keys_of_rows = python_keys(columns, table.num_rows)
+        numbers = {key: number for number, key in enumerate(dict.fromkeys(keys_of_rows))}
         start, last, firings = (table.column(name).to_numpy() for name in ("start", "last", "firings"))
         sessions = Sessions(
-            np.fromiter(map(numbers.__getitem__, of_rows), np.int64, len(of_rows)), start, last, firings,
-            {field: table.column(field.name).to_numpy() for field in self._fields},
+            np.fromiter(map(numbers.__getitem__, keys_of_rows), np.int64, len(keys_of_rows)),
+            start, last, firings,
+            {each: table.column(each.name).to_numpy() for each in self._accumulators},
         )  # fmt: skip
         keys = list(numbers)
-        self._held.take(keys)
-        self._held.put(keys, sessions.taken(np.argsort(sessions.owner, kind="stable")))
+        self._store.pop(keys)
+        self._store.put(keys, sessions.take(np.argsort(sessions.owner, kind="stable")))
 
 
-def _of_some(keys: list[Any], which: Bools, sessions: Sessions) -> tuple[list[Any], Sessions]:
-    """Some of the keys, and their sessions with the owners' numbers among them."""
-    some = [keys[number] for number in np.flatnonzero(which).tolist()]
-    numbers = np.cumsum(which) - 1
-    return some, Sessions(
-        numbers[sessions.owner], sessions.start, sessions.last, sessions.firings, sessions.kept
-    )
+def _select_keys(keys: list[Any], which: Bools, sessions: Sessions) -> tuple[list[Any], Sessions]:
+    """Return some of the keys, and their sessions with owners renumbered."""
+    selected = [keys[number] for number in np.flatnonzero(which).tolist()]
+    owner = (np.cumsum(which) - 1)[sessions.owner]
+    return selected, Sessions(owner, sessions.start, sessions.last, sessions.firings, sessions.accumulated)

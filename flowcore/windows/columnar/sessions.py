@@ -1,4 +1,4 @@
-"""Sessions in columns: some sessions of some keys, and what becomes of those that overlap or touch."""
+"""Sessions in columns: merging of those that overlap or touch, by column or in order of arrival."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from flowcore.elements import MAX_TIMESTAMP_MS
 from flowcore.keyed.key_index import Ints
 from flowcore.windows.columnar.accumulators import Accumulator, AccumulatorColumns
 
-__all__ = ["Bools", "Sessions", "last_of", "stretches"]
+__all__ = ["Bools", "InOrderMerge", "Sessions", "find_runs", "last_of", "merge_in_order"]
 
 Bools = npt.NDArray[np.bool_]
+_OWNER, _START, _LAST, _FIRINGS, _ACCUMULATORS = range(5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,29 +25,29 @@ class Sessions:
     """Sessions in columns.
 
     Attributes:
-        owner: Of each the number of its key.
+        owner: The number of the key.
         start: The first millisecond.
         last: The last millisecond.
-        firings: How often it has emitted.
-        kept: What its records were folded into.
+        firings: The number of firings so far.
+        accumulated: The accumulators.
     """
 
     owner: Ints
     start: Ints
     last: Ints
     firings: Ints
-    kept: AccumulatorColumns
+    accumulated: AccumulatorColumns
 
     def __len__(self) -> int:
         return len(self.owner)
 
-    def taken(self, which: Ints | Bools) -> Sessions:
-        """Some of them."""
-        kept = {field: values[which] for field, values in self.kept.items()}
-        return Sessions(self.owner[which], self.start[which], self.last[which], self.firings[which], kept)
+    def take(self, which: Ints | Bools) -> Sessions:
+        """Return some of them."""
+        values = {each: column[which] for each, column in self.accumulated.items()}
+        return Sessions(self.owner[which], self.start[which], self.last[which], self.firings[which], values)
 
-    def followed_by(self, more: Sessions) -> Sessions:
-        """These and more."""
+    def append(self, more: Sessions) -> Sessions:
+        """Return these followed by more."""
         if not len(self):
             return more
         return Sessions(
@@ -54,45 +55,108 @@ class Sessions:
             np.concatenate([self.start, more.start]),
             np.concatenate([self.last, more.last]),
             np.concatenate([self.firings, more.firings]),
-            {field: np.concatenate([values, more.kept[field]]) for field, values in self.kept.items()},
+            {
+                each: np.concatenate([column, more.accumulated[each]])
+                for each, column in self.accumulated.items()
+            },
         )
 
-    def merged(self) -> Sessions:
-        """Those of a key that overlap or touch become one; in the order of keys and time."""
+    def merge(self) -> Sessions:
+        """Merge the sessions of a key that overlap or touch; return them in order of keys and time."""
         if not len(self):
             return self
-        of = self.taken(np.lexsort((self.start, self.owner)))
-        reach = pd.Series(of.last).groupby(of.owner, sort=False).cummax().to_numpy()[:-1]
-        later = of.start[1:]
-        apart = (of.owner[1:] != of.owner[:-1]) | ((later > reach) & (later - 1 > reach))
+        ordered = self.take(np.lexsort((self.start, self.owner)))
+        reach = pd.Series(ordered.last).groupby(ordered.owner, sort=False).cummax().to_numpy()[:-1]
+        later = ordered.start[1:]
+        apart = (ordered.owner[1:] != ordered.owner[:-1]) | ((later > reach) & (later - 1 > reach))
         begins = np.flatnonzero(np.concatenate([[True], apart]))
-        kept = {field: field.combine.reduceat(values, begins) for field, values in of.kept.items()}
-        last, firings = (np.maximum.reduceat(column, begins) for column in (of.last, of.firings))
-        return Sessions(of.owner[begins], of.start[begins], last, firings, kept)
+        values = {each: each.combine.reduceat(column, begins) for each, column in ordered.accumulated.items()}
+        last, firings = (np.maximum.reduceat(column, begins) for column in (ordered.last, ordered.firings))
+        return Sessions(ordered.owner[begins], ordered.start[begins], last, firings, values)
 
-    def rows(self) -> Iterator[list[Any]]:
-        """Owner, start, last, firings, then what is kept, as Python numbers."""
-        columns = (self.owner, self.start, self.last, self.firings, *self.kept.values())
+    def to_rows(self) -> Iterator[list[Any]]:
+        """Yield owner, start, last, firings and accumulators of each, as Python numbers."""
+        columns = (self.owner, self.start, self.last, self.firings, *self.accumulated.values())
         return map(list, zip(*(column.tolist() for column in columns), strict=True))
 
     @classmethod
-    def of_rows(cls, rows: Iterable[Sequence[Any]], fields: Iterable[Accumulator]) -> Sessions:
-        """From what `rows` gives; sums wrap around."""
-        fields = tuple(fields)
-        found = list(zip(*rows, strict=True)) or [()] * (4 + len(fields))
-        owner, start, last, firings = (np.array(column, np.int64) for column in found[:4])
-        kept = {field: field.array(values) for field, values in zip(fields, found[4:], strict=True)}
-        return cls(owner, start, last, firings, kept)
+    def from_rows(cls, rows: Iterable[Sequence[Any]], accumulators: Sequence[Accumulator]) -> Sessions:
+        """Build sessions from the rows of `to_rows`; sums wrap around."""
+        columns = list(zip(*rows, strict=True)) or [()] * (_ACCUMULATORS + len(accumulators))
+        owner, start, last, firings = (np.array(column, np.int64) for column in columns[:_ACCUMULATORS])
+        parts = zip(accumulators, columns[_ACCUMULATORS:], strict=True)
+        return cls(owner, start, last, firings, {each: each.to_array(column) for each, column in parts})
 
 
-def stretches(codes: Ints, times_ms: Ints, old: Bools, gap_ms: int) -> tuple[Ints, Ints]:
-    """An order of records in which those that make one session are together, and where each begins.
+@dataclass(frozen=True, slots=True)
+class InOrderMerge:
+    """The outcome of `merge_in_order`.
+
+    Attributes:
+        sessions: All sessions, key by key.
+        fired: The sessions that emitted, in order, with their values at that time.
+        late: The positions of runs that were added to no session.
+    """
+
+    sessions: Sessions
+    fired: Sessions
+    late: list[int]
+
+
+def merge_in_order(
+    present: Sessions, runs: Sessions, old: Bools, *, watermark_ms: int, lateness_ms: int
+) -> InOrderMerge:
+    """Merge runs of records into sessions, one after the other in order of arrival.
+
+    An *old* record alone makes a session that is already complete. It counts only if it joins a session that
+    has not ended, which depends on the records before it; so its key cannot be merged by column.
 
     Args:
-        codes: Of each the number of its key.
-        times_ms: Its timestamp.
-        old: It stays alone, and parts what comes before it from what comes after it for its key.
-        gap_ms: How long a pause ends a session.
+        present: The sessions of the keys.
+        runs: The runs, in order.
+        old: Which runs are a single old record.
+        watermark_ms: The current watermark.
+        lateness_ms: How long complete sessions are kept.
+    """
+    accumulators = tuple(present.accumulated)
+    combines = [each.combine_numbers for each in accumulators]
+    by_owner: dict[int, list[list[Any]]] = {}
+    for session in present.to_rows():
+        by_owner.setdefault(session[_OWNER], []).append(session)
+    fired: list[list[Any]] = []
+    late: list[int] = []
+    for place, (new, is_old) in enumerate(zip(runs.to_rows(), old.tolist(), strict=True)):
+        near: list[list[Any]] = []
+        apart: list[list[Any]] = []
+        for session in by_owner.get(new[_OWNER], ()):
+            touches = session[_START] <= new[_LAST] + 1 and new[_START] <= session[_LAST] + 1
+            (near if touches else apart).append(session)
+        last_ms = max([new[_LAST], *(session[_LAST] for session in near)])
+        if is_old and min(last_ms + lateness_ms, MAX_TIMESTAMP_MS) <= watermark_ms:
+            late.append(place)
+            continue
+        for session in near:
+            new[_START] = min(new[_START], session[_START])
+            new[_FIRINGS] = max(new[_FIRINGS], session[_FIRINGS])
+            for position, combine in enumerate(combines, _ACCUMULATORS):
+                new[position] = combine(session[position], new[position])
+        new[_LAST] = last_ms
+        by_owner[new[_OWNER]] = [*apart, new]
+        if is_old and last_ms <= watermark_ms:
+            new[_FIRINGS] += 1
+            fired.append(list(new))
+    rows = [session for owner in sorted(by_owner) for session in by_owner[owner]]
+    return InOrderMerge(Sessions.from_rows(rows, accumulators), Sessions.from_rows(fired, accumulators), late)
+
+
+def find_runs(codes: Ints, times_ms: Ints, old: Bools, gap_ms: int) -> tuple[Ints, Ints]:
+    """Return an order in which the records of one session follow each other, and where each run begins.
+
+    Args:
+        codes: The number of each record's key.
+        times_ms: The timestamps.
+        old: Records that stay alone, and separate earlier from later records of their key.
+        gap_ms: The gap of the sessions.
     """
     if old.any():
         arrival = np.argsort(codes, kind="stable")
@@ -110,6 +174,6 @@ def stretches(codes: Ints, times_ms: Ints, old: Bools, gap_ms: int) -> tuple[Int
 
 
 def last_of(times_ms: Ints, gap_ms: int) -> Ints:
-    """The last millisecond of sessions whose newest record is of these times."""
+    """Return the last millisecond of sessions whose newest records have these times."""
     end = MAX_TIMESTAMP_MS - (gap_ms - 1)
     return np.where(times_ms >= end, MAX_TIMESTAMP_MS, times_ms + (gap_ms - 1))

@@ -1,7 +1,7 @@
-"""Aligned windows by column: tumbling and sliding windows whose aggregates are folded with NumPy.
+"""A key group of tumbling and sliding windows.
 
-Records that count are folded into panes, a window that becomes complete is made of its panes, and records
-that come later make it emit again, each one, with running values.
+Records are folded into panes. A complete window is computed from its panes. Each record that arrives later
+makes the window emit again, with running values.
 """
 
 from __future__ import annotations
@@ -19,13 +19,11 @@ from flowcore.keyed import segments
 from flowcore.keyed.columns import KeyColumns, concat_batches, take_rows
 from flowcore.keyed.key_index import Ints, factorize_keys, first_rows, python_keys
 from flowcore.keyed.operator import StepOutputs
-from flowcore.keyed.output_columns import RESULTS
 from flowcore.windows.columnar.accumulator_table import AccumulatorTable
-from flowcore.windows.columnar.accumulators import Accumulator, AccumulatorColumns
+from flowcore.windows.columnar.accumulators import AccumulatorColumns
 from flowcore.windows.columnar.firing_counts import FiringCounts
-from flowcore.windows.columnar.group import ColumnarGroup, Folded
+from flowcore.windows.columnar.group import ColumnarConfig, ColumnarGroup
 from flowcore.windows.columnar.pane_grid import EVERY_WINDOW, PaneGrid
-from flowcore.windows.columnar.results import ResultWriter
 
 __all__ = ["SlidingGroup"]
 
@@ -33,130 +31,118 @@ _ROWS_PER_PIECE = 1 << 16
 
 
 class SlidingGroup(ColumnarGroup):
-    """A key group of aligned windows.
+    """A key group of tumbling or sliding windows; a tumbling window slides by its size.
 
     Args:
-        of: What the windows do.
+        context: What the windows do.
         grid: Their panes.
     """
 
-    def __init__(self, of: Folded, grid: PaneGrid) -> None:
-        super().__init__(of)
+    def __init__(self, context: ColumnarConfig, grid: PaneGrid) -> None:
+        super().__init__(context)
         self._grid = grid
-        self._folding = of.folding
-        self._fields: tuple[Accumulator, ...] = self._folding.fields
-        self._results = of.outputs[RESULTS]
-        self._watermark_ms = MIN_TIMESTAMP_MS
-        self._complete, self._ended = self._grid.complete_by(MIN_TIMESTAMP_MS), self._end(MIN_TIMESTAMP_MS)
+        self._complete, self._ended = grid.last_complete(MIN_TIMESTAMP_MS), self._last_ended()
         self._panes: dict[int, AccumulatorTable] = {}
-        self._refirings = FiringCounts()
+        self._firings = FiringCounts()
 
-    @np.errstate(invalid="ignore", over="ignore")  # not-a-number and wrapped sums are results like others
+    @np.errstate(invalid="ignore", over="ignore")  # not-a-number and wrapped sums are valid results
     def rows(self, rows: pa.RecordBatch, out: StepOutputs) -> None:
         """Fold records into their panes."""
-        times_ms = self._times(rows)
-        panes = self._grid.panes(times_ms)
-        ended = self._grid.below(panes, self._grid.panes_within(self._ended))
+        times_ms = self._times_of(rows)
+        panes = self._grid.panes_at(times_ms)
+        ended = panes < self._grid.first_pane_after(self._ended)
         if ended.any():
-            self._too_late(rows.filter(pa.array(ended)), times_ms[ended] <= self._late_ms, out)
+            self._reject(rows.filter(pa.array(ended)), times_ms[ended] <= self._late_ms, out)
             rows, panes = rows.filter(pa.array(~ended)), panes[~ended]
         if not rows.num_rows:
             return
-        again = self._grid.below(panes, self._grid.panes_reaching(self._complete))
-        if again.any():
-            self._emit_again(rows.filter(pa.array(again)), panes[again], out)
+        complete = panes < self._grid.end_pane(self._complete)
+        if complete.any():
+            self._emit_again(rows.filter(pa.array(complete)), panes[complete], out)
         self._fold(rows, panes)
 
     @np.errstate(invalid="ignore", over="ignore")
     def advance_watermark(self, watermark_ms: int, out: StepOutputs) -> None:
-        """Complete windows emit, and forget what is not needed any more."""
-        complete, self._complete = self._complete, self._grid.complete_by(watermark_ms)
-        emission = ResultWriter(self._results, self._folding, out)
-        for window in self._windows_with_records(complete, self._complete):
-            parts = [self._panes[pane] for pane in self._existing(window)]
-            keys, kept, count = self._together(parts)
-            emission.first(self._grid.window(window), keys, kept, count)
-        emission.close()
-        self._forget(watermark_ms)
+        """Emit the windows that are complete, and delete what has ended."""
+        before, self._complete = self._complete, self._grid.last_complete(watermark_ms)
+        writer = self._writer(out)
+        for window in self._windows_with_records(before, self._complete):
+            keys, values, count = self._combine([self._panes[pane] for pane in self._panes_of(window)])
+            writer.add_first(self._grid.window(window), keys, values, count)
+        writer.flush()
+        self._delete_ended(watermark_ms)
 
     def header(self) -> Mapping[str, Any]:
-        """How far event time has come, and, for who reads it alone, the first pane that is not forgotten."""
-        return {"watermark_ms": self._watermark_ms, "first_pane": self._grid.panes_within(self._ended)}
+        """The watermark and, for readers of the state, the first pane that is kept."""
+        return {"watermark_ms": self._watermark_ms, "first_pane": self._grid.first_pane_after(self._ended)}
 
     def delta(self) -> bytes | None:
-        """The slots that have changed, of panes that are still there."""
+        """Write the keys that changed, of panes that are still kept."""
         changed = []
         for pane, table in self._panes.items():
-            slots = table.touched()
-            if len(slots):
-                changed.append(self._written(pane, table, slots))
+            positions = table.take_changed()
+            if len(positions):
+                changed.append(self._encode(pane, table, positions))
         tables = {"panes": concat_batches(changed)} if changed else {}
-        tables |= self._refirings.changed()
+        tables |= self._firings.take_changed()
         return segments.encode(tables) if tables else None
 
     def snapshot(self) -> Iterator[bytes]:
-        """All panes."""
+        """Write all panes."""
         for pane, table in self._panes.items():
-            table.touched()
+            table.take_changed()
             for start in range(0, len(table), _ROWS_PER_PIECE):
-                slots = np.arange(start, min(start + _ROWS_PER_PIECE, len(table)))
-                yield segments.encode({"panes": self._written(pane, table, slots)})
-        self._refirings.changed()
-        tables = self._refirings.everything()
+                positions = np.arange(start, min(start + _ROWS_PER_PIECE, len(table)))
+                yield segments.encode({"panes": self._encode(pane, table, positions)})
+        self._firings.take_changed()
+        tables = self._firings.all_tables()
         if tables:
             yield segments.encode(tables)
 
     def restore(self, header: Mapping[str, Any], pieces: Iterator[bytes]) -> None:
-        """Take what was written."""
-        self._forget(header.get("watermark_ms", MIN_TIMESTAMP_MS))
-        self._complete = self._grid.complete_by(self._watermark_ms)
+        self._delete_ended(header.get("watermark_ms", MIN_TIMESTAMP_MS))
+        self._complete = self._grid.last_complete(self._watermark_ms)
         for piece in pieces:
             for name, table in segments.decode(piece):
                 if name == "panes":
-                    self._take(table)
+                    self._decode(table)
                 else:
-                    self._refirings.take(name, table, self._ended)
+                    self._firings.restore(name, table, self._ended)
 
-    @property
-    def _late_ms(self) -> int:
-        """Up to this time records are late."""
-        if self._watermark_ms == MAX_TIMESTAMP_MS:
-            return MAX_TIMESTAMP_MS
-        return self._watermark_ms - self._of.config.allowed_lateness_ms
-
-    def _end(self, watermark_ms: int) -> int:
-        """The last window that has ended."""
-        if watermark_ms == MAX_TIMESTAMP_MS:
-            return EVERY_WINDOW
-        return self._grid.complete_by(watermark_ms - self._of.config.allowed_lateness_ms)
+    def _last_ended(self) -> int:
+        """Return the last window that has ended."""
+        return (
+            EVERY_WINDOW
+            if self._watermark_ms == MAX_TIMESTAMP_MS
+            else self._grid.last_complete(self._late_ms)
+        )
 
     def _fold(self, rows: pa.RecordBatch, panes: Ints) -> None:
-        columns = [rows.column(name) for name in self._of.keys]
+        columns = [rows.column(name) for name in self._context.keys]
         keys = factorize_keys(columns, rows.num_rows)
-        numbers, found = pd.factorize(panes)
+        numbers, distinct = pd.factorize(panes)
         codes, first = keys.codes, keys.first
-        if len(found) > 1:
-            codes, pairs = pd.factorize(codes * len(found) + numbers)
-            first = first_rows(codes, len(pairs))
-        of_pane = numbers[first]
-        slots = np.empty(len(first), np.int64)
-        for number, pane in enumerate(found.tolist()):
-            which = np.flatnonzero(of_pane == number) if len(found) > 1 else np.arange(len(first))
-            mine = take_rows(columns, first[which])
-            table = self._panes.setdefault(pane, AccumulatorTable(self._fields))
-            slots[which] = table.slots(python_keys(mine, len(which)), mine)
-        where = slots[codes]
-        values = {field: field.of(rows) for field in self._fields}
-        record_panes = numbers if len(found) > 1 else None
-        for number, pane in enumerate(found.tolist()):
-            mine_only = slice(None) if record_panes is None else record_panes == number
-            for field, each in values.items():
-                self._panes[pane].combine(field, where[mine_only], each[mine_only])
+        if len(distinct) > 1:
+            codes, unique = pd.factorize(codes * len(distinct) + numbers)
+            first = first_rows(codes, len(unique))
+        pane_of_pair = numbers[first]
+        positions = np.empty(len(first), np.int64)
+        for number, pane in enumerate(distinct.tolist()):
+            pairs = np.flatnonzero(pane_of_pair == number) if len(distinct) > 1 else np.arange(len(first))
+            key_columns = take_rows(columns, first[pairs])
+            table = self._panes.setdefault(pane, AccumulatorTable(self._accumulators))
+            positions[pairs] = table.positions(python_keys(key_columns, len(pairs)), key_columns)
+        row_positions = positions[codes]
+        values = {each: each.values_of(rows) for each in self._accumulators}
+        for number, pane in enumerate(distinct.tolist()):
+            in_pane = slice(None) if len(distinct) == 1 else numbers == number
+            for each, column in values.items():
+                self._panes[pane].combine(each, row_positions[in_pane], column[in_pane])
 
     def _emit_again(self, rows: pa.RecordBatch, panes: Ints, out: StepOutputs) -> None:
-        """Each record makes every complete window that it is in emit, the earliest first."""
-        numbers, found = pd.factorize(panes)
-        spans = [self._grid.windows_of(pane) for pane in found.tolist()]
+        """Emit every complete window of each record once more, the earliest first."""
+        numbers, distinct = pd.factorize(panes)
+        spans = [self._grid.windows_of(pane) for pane in distinct.tolist()]
         lows = np.array([max(first, self._ended + 1) for first, _ in spans], np.int64)
         highs = np.array([min(last, self._complete) for _, last in spans], np.int64)
         counts = (highs - lows + 1)[numbers]
@@ -165,89 +151,96 @@ class SlidingGroup(ColumnarGroup):
             return
         step = np.arange(len(record)) - np.repeat(np.cumsum(counts) - counts, counts)
         window = lows[numbers][record] + step
-        columns = [rows.column(name) for name in self._of.keys]
+        columns = [rows.column(name) for name in self._context.keys]
         keys = factorize_keys(columns, rows.num_rows)
         which, windows = pd.factorize(window)
         groups, pairs = pd.factorize(keys.codes[record] * len(windows) + which)
         first = first_rows(groups, len(pairs))
-        of_window = which[first]
-        before: AccumulatorColumns = {
-            field: np.full(len(pairs), field.nothing, field.dtype) for field in self._fields
-        }
+        window_of_pair = which[first]
+        before = {each: np.full(len(pairs), each.identity, each.dtype) for each in self._accumulators}
         firings = np.zeros(len(pairs), np.int64)
         times = pd.Series(groups).groupby(groups, sort=False).cumcount().to_numpy() + 1
-        last = np.bincount(groups)
-        for number, each in enumerate(windows.tolist()):
-            mine = np.flatnonzero(of_window == number)
+        records_of_pair = np.bincount(groups)
+        for number, each_window in enumerate(windows.tolist()):
+            mine = np.flatnonzero(window_of_pair == number)
             key_columns = take_rows(columns, record[first[mine]])
             key_values = python_keys(key_columns, len(mine))
-            for pane in self._existing(each):
-                slots = self._panes[pane].find(key_values)
-                known = slots >= 0
-                kept = self._panes[pane].values(slots[known])
-                for field in self._fields:
-                    before[field][mine[known]] = field.combine(before[field][mine[known]], kept[field])
-            emitted = (before[self._fields[0]][mine] > 0).astype(np.int64)
-            firings[mine] = self._refirings.after(each, key_values, key_columns, emitted, last[mine])
-        kept = {}
-        for field in self._fields:
-            running = field.running(field.of(rows)[record], groups)
-            kept[field] = field.combine(before[field][groups], running)
-        ResultWriter(self._results, self._folding, out).put(
+            self._read_window(each_window, key_values, mine, before)
+            fired = (before[self._accumulators[0]][mine] > 0).astype(np.int64)
+            firings[mine] = self._firings.advance(
+                each_window, key_values, key_columns, fired, records_of_pair[mine]
+            )
+        values = {}
+        for each in self._accumulators:
+            running = each.running(each.values_of(rows)[record], groups)
+            values[each] = each.combine(before[each][groups], running)
+        self._writer(out).emit_windows(
             [self._grid.window(each) for each in windows.tolist()], which,
-            take_rows(columns, record), kept,
+            take_rows(columns, record), values,
             firings=(firings[groups] + times).astype(np.int32), is_late=True,
         )  # fmt: skip
 
+    def _read_window(self, window: int, keys: list[Any], positions: Ints, values: AccumulatorColumns) -> None:
+        """Combine the accumulators of some keys in a window into the values at positions."""
+        for pane in self._panes_of(window):
+            found = self._panes[pane].find(keys)
+            known = found >= 0
+            kept = self._panes[pane].values(found[known])
+            for each in self._accumulators:
+                values[each][positions[known]] = each.combine(values[each][positions[known]], kept[each])
+
     def _windows_with_records(self, after: int, through: int) -> list[int]:
-        """The windows with records, after one and through another."""
-        found: set[int] = set()
+        """Return the windows with records, after one and up to another."""
+        windows: set[int] = set()
         for pane in self._panes:
             first, last = self._grid.windows_of(pane)
-            found.update(range(max(first, after + 1), min(last, through) + 1))
-        return sorted(found)
+            windows.update(range(max(first, after + 1), min(last, through) + 1))
+        return sorted(windows)
 
-    def _existing(self, window: int) -> list[int]:
+    def _panes_of(self, window: int) -> list[int]:
+        """Return the panes of a window that have records."""
         panes = self._grid.panes_of(window)
         if len(panes) <= len(self._panes):
             return [pane for pane in panes if pane in self._panes]
         return [pane for pane in self._panes if pane in panes]
 
-    def _together(self, parts: list[AccumulatorTable]) -> tuple[KeyColumns, AccumulatorColumns, int]:
-        """What some panes keep, as one."""
-        if len(parts) == 1:
-            return parts[0].keys(), parts[0].values(), len(parts[0])
-        columns = [pa.concat_arrays(each) for each in zip(*(part.keys() for part in parts), strict=True)]
-        keys = factorize_keys(columns, sum(map(len, parts)))
-        values = [part.values() for part in parts]
-        kept: AccumulatorColumns = {}
-        for field in self._fields:
-            kept[field] = np.full(len(keys.first), field.nothing, field.dtype)
-            field.combine.at(kept[field], keys.codes, np.concatenate([each[field] for each in values]))
-        return take_rows(columns, keys.first), kept, len(keys.first)
+    def _combine(self, tables: list[AccumulatorTable]) -> tuple[KeyColumns, AccumulatorColumns, int]:
+        """Combine panes to keys, values and the number of keys."""
+        if len(tables) == 1:
+            return tables[0].keys(), tables[0].values(), len(tables[0])
+        columns = [pa.concat_arrays(each) for each in zip(*(table.keys() for table in tables), strict=True)]
+        keys = factorize_keys(columns, sum(map(len, tables)))
+        parts = [table.values() for table in tables]
+        values: AccumulatorColumns = {}
+        for each in self._accumulators:
+            values[each] = np.full(len(keys.first), each.identity, each.dtype)
+            each.combine.at(values[each], keys.codes, np.concatenate([part[each] for part in parts]))
+        return take_rows(columns, keys.first), values, len(keys.first)
 
-    def _forget(self, watermark_ms: int) -> None:
-        self._watermark_ms, self._ended = watermark_ms, self._end(watermark_ms)
-        bound = self._grid.panes_within(self._ended)
+    def _delete_ended(self, watermark_ms: int) -> None:
+        self._watermark_ms = watermark_ms
+        self._ended = self._last_ended()
+        bound = self._grid.first_pane_after(self._ended)
         for pane in [pane for pane in self._panes if pane < bound]:
             del self._panes[pane]
-        self._refirings.forget(self._ended)
+        self._firings.delete(self._ended)
 
-    def _written(self, pane: int, table: AccumulatorTable, slots: Ints) -> pa.RecordBatch:
-        columns = {"pane": pa.array(np.full(len(slots), pane))}
-        columns |= {f"key{number}": each for number, each in enumerate(table.keys(slots))}
-        columns |= {field.name: pa.array(values) for field, values in table.values(slots).items()}
+    def _encode(self, pane: int, table: AccumulatorTable, positions: Ints) -> pa.RecordBatch:
+        columns = {"pane": pa.array(np.full(len(positions), pane))}
+        columns |= {f"key{number}": each for number, each in enumerate(table.keys(positions))}
+        columns |= {each.name: pa.array(values) for each, values in table.values(positions).items()}
         return pa.record_batch(columns)
 
-    def _take(self, written: pa.RecordBatch) -> None:
+    def _decode(self, written: pa.RecordBatch) -> None:
         panes = written.column("pane").to_numpy()
         bounds = [0, *(np.flatnonzero(np.diff(panes)) + 1).tolist(), len(panes)]
-        bound = self._grid.panes_within(self._ended)
+        bound = self._grid.first_pane_after(self._ended)
         for start, end in pairwise(bounds):
             pane = int(panes[start])
             if pane < bound:
                 continue
             part = written.slice(start, end - start)
-            keys = [part.column(f"key{number}") for number in range(len(self._of.keys))]
-            values = {field: part.column(field.name).to_numpy() for field in self._fields}
-            self._panes.setdefault(pane, AccumulatorTable(self._fields)).restore(keys, values, end - start)
+            keys = [part.column(f"key{number}") for number in range(len(self._context.keys))]
+            values = {each: part.column(each.name).to_numpy() for each in self._accumulators}
+            table = self._panes.setdefault(pane, AccumulatorTable(self._accumulators))
+            table.restore(keys, values, end - start)

@@ -33,7 +33,7 @@ from flowcore.windows import (
 )
 from flowcore.windows.built_in import BuiltIn, BuiltIns
 from flowcore.windows.columnar.keyed import ColumnarWindows
-from flowcore.windows.columnar.sessions import stretches
+from flowcore.windows.columnar.sessions import find_runs
 from flowcore.windows.keyed import RecordWindows
 from flowcore.windows.triggers import (
     ContinuousEventTime,
@@ -255,7 +255,7 @@ def test_windows_by_column_are_windows_by_record(config: WindowConfig, taken: li
 
 def test_records_of_both_ends_of_time_make_no_session_together() -> None:
     """What may be late stays alone, also where the way from one end to the other looks short in 64 bits."""
-    order, begins = stretches(
+    order, begins = find_runs(
         np.array([0, 0]),
         np.array([MAX_TIMESTAMP_MS - 1, MIN_TIMESTAMP_MS]),
         np.array([False, True]),

@@ -11,8 +11,7 @@ import pytest
 
 from flowcore.windows.built_in import BuiltIn
 from flowcore.windows.columnar.accumulator_table import AccumulatorTable
-from flowcore.windows.columnar.accumulators import ColumnarAggregates
-from flowcore.windows.columnar.result_types import result_type
+from flowcore.windows.columnar.accumulators import ColumnarAggregates, result_type
 
 UTC = dt.UTC
 NOON = dt.datetime(2024, 1, 1, 12, tzinfo=UTC)
@@ -41,17 +40,17 @@ def test_a_fold_by_column_is_the_fold_by_record(function: str, column: str) -> N
     """Also over nulls alone; the type is Spark's."""
     values = COLUMNS[column]
     aggregate = BuiltIn(function, (column,))
-    folding = ColumnarAggregates((("found", aggregate),), {column: values.type})
-    table = AccumulatorTable(folding.fields)
+    aggregates = ColumnarAggregates((("found", aggregate),), {column: values.type})
+    table = AccumulatorTable(aggregates.accumulators)
     rows = pa.record_batch([values], names=[column])
-    slots = table.slots(["key"], [pa.array(["key"])])[np.zeros(3, np.int64)]
-    for field in folding.fields:
-        table.combine(field, slots, field.of(rows))
+    positions = table.positions(["key"], [pa.array(["key"])])[np.zeros(3, np.int64)]
+    for each in aggregates.accumulators:
+        table.combine(each, positions, each.values_of(rows))
     kept = aggregate.create()
     for value in values.to_pylist():
         kept = aggregate.add(kept, {column: value})
 
-    found = folding.results(table.values())["found"]
+    found = aggregates.results(table.values())["found"]
 
     assert found.to_pylist() == [aggregate.result(kept)]
     assert found.type == result_type(aggregate, {column: values.type})
@@ -62,9 +61,9 @@ def test_a_fold_by_column_is_the_fold_by_record(function: str, column: str) -> N
     [
         (BuiltIn("collect_list", ("c",)), pa.int64(), "collect_list"),
         (BuiltIn("count", ("c",), distinct=True), pa.int64(), "distinct"),
-        (BuiltIn("sum", ("c",)), pa.decimal128(10, 2), "no number of 64 bits"),
-        (BuiltIn("max", ("c",)), pa.string(), "no number of 64 bits"),
-        (BuiltIn("sum", ("c",)), pa.date32(), "no number of 64 bits"),
+        (BuiltIn("sum", ("c",)), pa.decimal128(10, 2), "not a number of 64 bits"),
+        (BuiltIn("max", ("c",)), pa.string(), "not a number of 64 bits"),
+        (BuiltIn("sum", ("c",)), pa.date32(), "not a number of 64 bits"),
     ],
     ids=["list", "distinct", "decimal", "text", "sum of dates"],
 )
