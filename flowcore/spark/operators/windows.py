@@ -29,8 +29,8 @@ from flowcore.spark.operators.keyed_step import (
     topic_text,
 )
 from flowcore.spark.operators.python_chain import arrow_schema, spark_types
-from flowcore.windows.columnar.keyed import ColumnarWindows
 from flowcore.windows.columnar.accumulators import result_type
+from flowcore.windows.columnar.keyed import ColumnarWindows
 from flowcore.windows.keyed import RecordWindows
 
 __all__ = ["apply_window", "make_window_operator", "window_texts"]
