@@ -1,6 +1,5 @@
-"""What does flowcore need from this machine, is it there, and how is it put there?
+"""Requirements of flowcore on this machine besides Python packages.
 
-Python packages are pip's business. What is left is a Java (`java`), the jars that PySpark lacks
-(`jars`) and a class archive that makes Spark start sooner (`archive`). `checks` tells what is there.
-Nothing here starts Spark or talks to Kafka.
+A Java (`java`), the jars that PySpark lacks (`jars`), a class archive that shortens Spark's start
+(`archive`), and the checks of `flowcore doctor` (`checks`). Independent of Spark and Kafka.
 """

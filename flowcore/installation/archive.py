@@ -1,12 +1,11 @@
-"""How does Spark's JVM start in two thirds of the time?
+"""Class archive, with which Spark's JVM starts in two thirds of the time.
 
-Most of a cold start is loading some 20,000 classes. A *class archive* (Java's class-data sharing)
-holds them ready for use. It fits one JVM build and one class path exactly, so its file is named
-after both; where none fits, Spark starts as it always did. It is made by a Spark job that does
-typical work once and writes the archive when its JVM ends.
+A cold start loads some 20,000 classes. A class archive (Java's class-data sharing) holds them in loaded
+form. It fits one JVM build and one class path, so its file is named after both; without one that fits,
+Spark starts as usual. A Spark job that does typical work writes the archive when its JVM ends.
 
-The connector's jars are on the JVM's own class path (`spark.driver.extraClassPath`): classes that
-`spark.jars` brings cannot be archived.
+The connector's jars are on the JVM's class path (`spark.driver.extraClassPath`), since classes of
+`spark.jars` cannot be archived.
 """
 
 from __future__ import annotations
@@ -28,45 +27,44 @@ from flowcore.installation.java import find_java
 __all__ = ["archive_file", "compiler_options", "driver_class_path", "driver_options", "make_archive"]
 
 _KEEP = 3
-"""Archives of other environments to leave in the cache; each has about 200 MB."""
+"""Archives of other environments that stay in the cache; each has about 200 MB."""
 
 
 def driver_class_path() -> str:
-    """Return what `spark.driver.extraClassPath` has to be: the connector's jars."""
+    """The value of `spark.driver.extraClassPath`: the connector's jars."""
     return os.pathsep.join(map(str, jars("connector")))
 
 
 def driver_options(*, short_lived: bool = False, record_to: Path | None = None) -> list[str]:
-    """Return the JVM flags that make Spark's driver start sooner.
+    """JVM flags that shorten the start of Spark's driver.
 
     Join them with spaces into `spark.driver.extraJavaOptions`.
 
     Args:
-        short_lived: Compile quickly instead of well. A test of a few seconds is done sooner; a stream
-            would be slower all its life.
-        record_to: Write an archive there when the JVM ends, instead of using one.
+        short_lived: Compile quickly instead of well, for a test of a few seconds; a stream would be slower.
+        record_to: Write an archive to this file when the JVM ends, instead of using one.
     """
     if record_to is not None:
         return [_quoted(f"-XX:ArchiveClassesAtExit={record_to}"), "-Xlog:cds*=off"]
     options = []
     archive = archive_file()
     if archive.is_file():
-        # An archive that does not fit after all is to be ignored without a word.
+        # An archive that does not fit after all is ignored silently.
         options += [_quoted(f"-XX:SharedArchiveFile={archive}"), "-Xshare:auto", "-Xlog:cds*=off"]
     return options + compiler_options(short_lived)
 
 
 def compiler_options(short_lived: bool) -> list[str]:
-    """Return the JVM flags of one that compiles quickly instead of well, if it is short-lived."""
-    # With one compiler Java reserves 48 MiB for code, which the JVM of a whole test run fills.
+    """JVM flags to compile quickly instead of well, if the JVM is short-lived."""
+    # With one compiler Java reserves 48 MiB for code; the JVM of a whole test run needs more.
     return ["-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=240m"] if short_lived else []
 
 
 def archive_file() -> Path:
-    """Return the file that holds, or will hold, the archive for this Java and this class path."""
+    """The file of the archive for this Java and this class path; it need not exist."""
     java = find_java()
     digest = hashlib.sha256(f"{java.home} {java.build}".encode())
-    # `iterdir` gives PySpark's jars in the order in which the JVM expands their wildcard.
+    # `iterdir` lists PySpark's jars in the order in which the JVM expands their wildcard.
     for jar in (*jars("connector"), *pyspark_jars().iterdir()):
         entry = jar.stat()
         digest.update(f"\n{jar} {entry.st_size} {entry.st_mtime_ns}".encode())
@@ -74,7 +72,7 @@ def archive_file() -> Path:
 
 
 def make_archive(work: Sequence[str]) -> Path:
-    """Make the archive if it is not there.
+    """Make the archive if it does not exist.
 
     Args:
         work: The command that starts Spark with `driver_options(record_to=FILE)` and does typical
@@ -93,13 +91,15 @@ def make_archive(work: Sequence[str]) -> Path:
                 made = Path(partial) / archive.name
                 _run([*work, str(made)], made, lock)
                 made.rename(archive)
-            _prune(archive)
+            others = sorted(archive.parent.glob("spark-*.jsa"), key=lambda file: file.stat().st_mtime)
+            for file in others[:-_KEEP]:
+                file.unlink(missing_ok=True)
     return archive
 
 
 def _run(command: Sequence[str], made: Path, lock: int) -> None:
-    # The JVM outlives the command while it writes the archive. It holds the output's pipe, so that
-    # `run`, which reads to the pipe's end, returns when the archive is there.
+    # The JVM outlives the command while it writes the archive. It holds the pipe of the output, so `run`
+    # returns when the archive is written.
     done = subprocess.run(  # noqa: S603 -- the command is this package's own
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
         text=True, check=False, pass_fds=(lock,),
@@ -116,12 +116,6 @@ def _run(command: Sequence[str], made: Path, lock: int) -> None:
         raise InstallationError(message)
 
 
-def _prune(newest: Path) -> None:
-    others = sorted(newest.parent.glob("spark-*.jsa"), key=lambda file: file.stat().st_mtime, reverse=True)
-    for file in others[_KEEP:]:
-        file.unlink(missing_ok=True)
-
-
 def _quoted(option: str) -> str:
-    """Quote a flag for Spark's launcher, which splits them at spaces."""
+    """Quote a flag for Spark's launcher, which splits flags at spaces."""
     return f'"{option}"' if " " in option else option

@@ -1,4 +1,4 @@
-"""Where does flowcore keep what it downloads or makes once, and who may write there now?"""
+"""The cache folder of downloads and class archives, and its lock."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ __all__ = ["cache_folder", "locked", "remove_partial"]
 
 
 def cache_folder() -> Path:
-    """Return the cache folder: FLOWCORE_CACHE, else `flowcore` in the user's cache folder.
+    """The cache folder: FLOWCORE_CACHE, else `flowcore` in the user's cache folder.
 
-    It need not exist yet. Deleting it costs a download, nothing else.
+    It need not exist. It can be deleted at the cost of a download.
     """
     if chosen := os.environ.get("FLOWCORE_CACHE"):
         return Path(chosen).expanduser().absolute()
@@ -26,11 +26,11 @@ def cache_folder() -> Path:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[int]:
-    """Make the folder and hold its lock: a second process waits here until the first is done.
+    """Create the folder and hold its lock; a second process waits until the first releases it.
 
     Yields:
-        The lock's file descriptor. Hand it to a child (`pass_fds`) that writes in the folder: should
-        this process be killed, the lock then lasts until the child has ended too.
+        The lock's file descriptor. Pass it to a child that writes in the folder (`pass_fds`): if this process
+        is killed, the child still holds the lock.
 
     Raises:
         InstallationError: The folder cannot be written.
@@ -41,7 +41,7 @@ def locked(folder: Path) -> Iterator[int]:
     except OSError as error:
         message = (
             f"the cache folder {folder} cannot be written ({error.strerror}): nothing can be kept there; "
-            "set FLOWCORE_CACHE to a folder that can"
+            "set FLOWCORE_CACHE to a folder that can be written"
         )
         raise InstallationError(message) from error
     try:
@@ -52,6 +52,6 @@ def locked(folder: Path) -> Iterator[int]:
 
 
 def remove_partial(folder: Path) -> None:
-    """Remove what killed processes left; call it while holding the folder's lock."""
+    """Remove the files of killed processes; the caller holds the folder's lock."""
     for leftover in folder.glob(".partial-*"):
         shutil.rmtree(leftover, ignore_errors=True)

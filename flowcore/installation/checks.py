@@ -1,6 +1,6 @@
-"""Is everything on this machine that flowcore needs?
+"""Checks of `flowcore doctor`: whether this machine has what flowcore needs.
 
-Each check looks, changes nothing and never raises: it returns one row of `flowcore doctor`.
+Each check returns one row; it changes nothing and never raises.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ _SET_UP = "flowcore setup"
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """What one look at the machine found.
+    """Result of one check.
 
     Args:
-        name: What was looked for.
-        status: `missing` stops flowcore from working, `warn` makes it slower or does without.
-        found: What is there, in a few words.
-        purpose: What it is for.
-        mend: The command, or the act, that makes it `ok`; empty if it is.
+        name: Name of the requirement.
+        status: `missing`: flowcore does not work; `warn`: it is slower, or works without.
+        found: What was found, in a few words.
+        purpose: What the requirement is for.
+        mend: The command or act that makes the status `ok`; empty if it is.
     """
 
     name: str
@@ -55,7 +55,7 @@ class Check:
 
 
 def run_checks() -> list[Check]:
-    """Look at everything once, in the order in which it has to be mended."""
+    """Run all checks, in the order in which requirements have to be met."""
     return [check() for check in CHECKS]
 
 
@@ -101,7 +101,7 @@ def _broker() -> Check:
 
 
 def _archive() -> Check:
-    purpose = "makes Spark start a third sooner"
+    purpose = "shortens Spark's start by a third"
     try:
         find_java()
         archive = archive_file() if jars_folder().is_dir() else None
@@ -113,11 +113,11 @@ def _archive() -> Check:
 
 
 def _docker() -> Check:
-    purpose = "boots brokers for the tests; flows do without"
+    purpose = "starts brokers for the tests; flows do not need it"
     mend = "start the Docker engine (deploy/check does, as root on Debian)"
     try:
         answer = subprocess.run(
-            ["docker", "version", "--format", "{{.Server.Version}}"],  # noqa: S607 -- whichever docker the user has
+            ["docker", "version", "--format", "{{.Server.Version}}"],  # noqa: S607 -- the user's docker
             capture_output=True, text=True, timeout=10, check=False,
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired):
@@ -129,7 +129,8 @@ def _docker() -> Check:
 
 def _disk() -> Check:
     purpose = "jars, checkpoints, bounded results and Spark's spill"
-    places = {str(_existing(cache_folder())), tempfile.gettempdir(), str(Path.cwd())}
+    cache = next(place for place in (cache_folder(), *cache_folder().parents) if place.exists())
+    places = {str(cache), tempfile.gettempdir(), str(Path.cwd())}
     place = min(places, key=lambda place: shutil.disk_usage(place).free)
     free = shutil.disk_usage(place).free
     found = f"{free / _GIB:.1f} GiB free at {place}"
@@ -153,14 +154,9 @@ def _machine() -> Check:
 CHECKS: tuple[Callable[[], Check], ...] = (
     _python, _java, _pyspark, _connector, _broker, _archive, _docker, _disk, _machine,
 )  # fmt: skip
-"""Every check that needs nothing but this machine."""
 
 
 def _artifact(jar: Path) -> tuple[str, str]:
-    """Split `kafka_2.13-4.2.0.jar` into `kafka` and `4.2.0`."""
+    """`kafka` and `4.2.0` of `kafka_2.13-4.2.0.jar`."""
     match = re.fullmatch(r"(.+?)(?:_2\.13)?-(\d+(?:\.\d+)+.*)\.jar", jar.name)
     return (match[1], match[2]) if match else (jar.stem, "?")
-
-
-def _existing(folder: Path) -> Path:
-    return next(place for place in (folder, *folder.parents) if place.exists())

@@ -1,7 +1,7 @@
-"""Where are the jars that PySpark lacks: its Kafka connector, its Avro functions, and the embedded broker?
+"""The jars that PySpark lacks: its Kafka connector, its Avro functions, and the embedded broker.
 
-The Ivy that ships inside PySpark resolves them once, from `ivy.xml` beside this file, into a folder
-named after that file's digest. A folder that exists is whole: it appears by one rename.
+The Ivy inside PySpark resolves them once, from `ivy.xml` beside this file, into a folder named after that
+file's digest. A folder that exists is complete: it is created by one rename.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import hashlib
 import shutil
 import subprocess
 import tempfile
-from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
@@ -26,38 +25,34 @@ __all__ = ["Configuration", "jars", "jars_folder", "pyspark_jars"]
 Configuration = Literal["connector", "broker"]
 
 _IVY_XML = Path(__file__).with_name("ivy.xml")
+_DIGEST = hashlib.sha256(_IVY_XML.read_bytes()).hexdigest()[:16]
 
 
 def jars(configuration: Configuration) -> tuple[Path, ...]:
-    """Return the jars of one configuration, downloading all of them first if they are not there.
+    """The jars of one configuration; all are downloaded first if they are missing.
 
     Args:
         configuration: `connector` for Spark's Kafka source and sink and its Avro functions, `broker` for
-            a Kafka broker. Their versions of the Kafka client differ: never put both on one class path.
+            a Kafka broker. They contain different Kafka clients: never put both on one class path.
 
     Raises:
-        InstallationError: They are not there and cannot be downloaded, or there is no Java to do it.
+        InstallationError: The jars are missing and cannot be downloaded, or there is no Java to do it.
     """
     folder = jars_folder()
     if not folder.is_dir():
         with locked(folder.parent) as lock:
-            if not folder.is_dir():  # another process may have brought them while this one waited
+            if not folder.is_dir():  # another process may have downloaded them meanwhile
                 _download(folder, lock)
     return tuple(sorted((folder / configuration).glob("*.jar")))
 
 
-@cache
-def _digest() -> str:
-    return hashlib.sha256(_IVY_XML.read_bytes()).hexdigest()[:16]
-
-
 def jars_folder() -> Path:
-    """Return the folder that holds, or will hold, one sub-folder of jars per configuration."""
-    return cache_folder() / "jars" / _digest()
+    """The folder with one sub-folder of jars per configuration; it need not exist."""
+    return cache_folder() / "jars" / _DIGEST
 
 
 def pyspark_jars() -> Path:
-    """Return PySpark's own jars folder, without importing PySpark.
+    """PySpark's own jars folder, without importing PySpark.
 
     Raises:
         InstallationError: PySpark is not installed in this Python.
@@ -75,7 +70,7 @@ def _download(folder: Path, lock: int) -> None:
     remove_partial(folder.parent)
     java = find_java().executable
     ivy = next(pyspark_jars().glob("ivy-*.jar"))
-    # Ivy's own cache survives a killed download, so that the next one goes on where it ended.
+    # Ivy's own cache survives a killed download, which the next one then resumes.
     ivy_cache = folder.parent / "ivy-cache"
     console = Console(stderr=True)
     with (
@@ -83,21 +78,18 @@ def _download(folder: Path, lock: int) -> None:
         console.status(f"downloading the Kafka jars (53 MB, once) into {folder}"),
     ):
         pattern = f"{partial}/whole/[conf]/[artifact]-[revision].[ext]"
-        done = subprocess.run(  # noqa: S603 -- both programs were found by this package, not given
+        done = subprocess.run(  # noqa: S603 -- this package found both programs
             [java, "-jar", ivy, "-warn", "-ivy", _IVY_XML, "-confs", "connector", "broker",
              "-cache", ivy_cache, "-retrieve", pattern],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, pass_fds=(lock,),
         )  # fmt: skip
         if done.returncode != 0:
-            raise InstallationError(_failure(folder, done.stdout))
+            lines = [line.strip(" :\t") for line in done.stdout.splitlines() if line.strip(" :\t")]
+            message = (
+                f"the Kafka jars are not in {folder} and could not be downloaded (Ivy says: "
+                f"{' | '.join(lines[:3])}): Spark cannot reach Kafka without them; connect this machine to "
+                "the network and run: flowcore setup, or copy the folder from a machine that has it"
+            )
+            raise InstallationError(message)
         (Path(partial) / "whole").rename(folder)
     shutil.rmtree(ivy_cache, ignore_errors=True)
-
-
-def _failure(folder: Path, output: str) -> str:
-    lines = [line.strip(" :\t") for line in output.splitlines() if line.strip(" :\t")]
-    return (
-        f"the Kafka jars are not in {folder} and could not be downloaded (Ivy says: "
-        f"{' | '.join(lines[:3])}): Spark cannot reach Kafka without them; connect this machine to the "
-        "network and run: flowcore setup, or copy the folder from a machine that has it"
-    )

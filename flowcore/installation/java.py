@@ -1,7 +1,7 @@
-"""Which Java on this machine can run Spark and the embedded broker?
+"""The Java on this machine that can run Spark and the embedded broker.
 
-Looks at JAVA_HOME, then PATH, then the folder where Linux distributions put their Javas; the first
-that fits is taken. A Java is judged by the `release` file in its home, so looking starts no JVM.
+The first that fits of JAVA_HOME, PATH and the folder of Linux distributions. The `release` file in a Java's
+home says whether it fits, so no JVM is started.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from flowcore.errors import InstallationError
 __all__ = ["NEWEST", "OLDEST", "Java", "find_java", "install_command"]
 
 OLDEST, NEWEST = 17, 21
-"""The versions PySpark 4.3 is tested with; those between work too."""
+"""The versions that PySpark 4.3 is tested with; those between work too."""
 
 _SYSTEM_JAVAS = Path("/usr/lib/jvm")
 _SPARK_MODULE = "jdk.incubator.vector"
@@ -33,7 +33,7 @@ class Java:
 
     Args:
         executable: Its `java` program.
-        home: What JAVA_HOME has to be for PySpark to start this one.
+        home: The JAVA_HOME with which PySpark starts this Java.
         version: The feature release, for example 17.
         build: The full version, for example `17.0.15+6 (Debian)`; a class archive fits one build.
     """
@@ -45,13 +45,13 @@ class Java:
 
 
 def find_java() -> Java:
-    """Find the Java to run Spark and the broker on.
+    """Find the Java for Spark and the broker.
 
     Returns:
-        The first that fits of JAVA_HOME, PATH and the system's own folder.
+        The first that fits of JAVA_HOME, PATH and the system's folder.
 
     Raises:
-        InstallationError: None fits; the message lists those found and says what to run.
+        InstallationError: None fits; the message lists those found and the command to install one.
     """
     unfit: list[str] = []
     for origin, home in _homes():
@@ -68,7 +68,7 @@ def find_java() -> Java:
 
 
 def install_command() -> str:
-    """Return the command that installs a fitting Java on this kind of machine."""
+    """The command that installs a fitting Java on this kind of machine."""
     if platform.system() == "Darwin":
         return "brew install openjdk@17"
     if shutil.which("apt-get"):
@@ -93,7 +93,7 @@ def _homes() -> Iterator[tuple[str, Path]]:
 
 
 def _judge(home: Path) -> Java | str:
-    """Return the Java in this home, or what is wrong with it."""
+    """The Java in this home, or what is wrong with it."""
     executable = home / "bin/java"
     if not os.access(executable, os.X_OK):
         return f"{home} has no bin/java"
@@ -101,7 +101,7 @@ def _judge(home: Path) -> Java | str:
     number = release.get("JAVA_VERSION", "")
     match = re.match(r"(?:1\.)?(\d+)", number)
     if match is None:
-        return f"{home} does not tell its version"
+        return f"{home} does not name its version"
     version = int(match[1])
     if not OLDEST <= version <= NEWEST:
         return f"{home} is Java {number}"
@@ -115,12 +115,12 @@ def _release(home: Path, executable: Path) -> dict[str, str]:
     try:
         text = (home / "release").read_text(encoding="utf-8")
     except OSError:
-        return _asked(executable)
+        return _run_version(executable)
     return {key: value.strip('"') for key, _, value in (line.partition("=") for line in text.splitlines())}
 
 
-def _asked(executable: Path) -> dict[str, str]:
-    """Ask the program itself, for a home that carries no `release` file."""
+def _run_version(executable: Path) -> dict[str, str]:
+    """The same from the program itself, for a home without a `release` file."""
     try:
         answer = subprocess.run(  # noqa: S603 -- the path was just found on this machine
             [executable, "-version"], capture_output=True, text=True, timeout=30, check=False
