@@ -1,4 +1,4 @@
-"""What a query is told of backlog is a source: in order, once, and again with a batch run again."""
+"""The backlog status is a source: changes are read in order, once, and again by a repeated batch."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from flowcore.spark.checkpoint.backlog_status import BacklogStatusWriter, read_b
 pytestmark = pytest.mark.spark
 
 
-class _Heard:
-    """A stream of what is told; each run is one batch, if there is anything."""
+class _StatusStream:
+    """A stream of the backlog status; each run is one batch, if there are changes."""
 
     def __init__(self, spark: SparkSession, folder: Path) -> None:
         self.checkpoint = folder / "query"
         self.frame = read_backlog_status(spark, self.checkpoint)
-        self.heard: list[list[bool]] = []
+        self.read: list[list[bool]] = []
 
     def run(self, *, fails: bool = False) -> None:
         def take(batch: DataFrame, _: int) -> None:
-            self.heard.append([row.backlog for row in sorted(batch.collect())])
+            self.read.append([row.backlog for row in sorted(batch.collect())])
             if fails:
                 raise RuntimeError
 
@@ -36,9 +36,9 @@ class _Heard:
                 raise
 
 
-def test_each_change_is_heard_once_and_in_order(spark: SparkSession, tmp_path: Path) -> None:
-    """What is told again is no change; nothing told, no batch; what was read is deleted."""
-    stream = _Heard(spark, tmp_path)
+def test_each_change_is_read_once_and_in_order(spark: SparkSession, tmp_path: Path) -> None:
+    """An equal status is not a change; without changes there is no batch; files are deleted once read."""
+    stream = _StatusStream(spark, tmp_path)
     status = BacklogStatusWriter(stream.checkpoint)
     for backlog in (True, True, False, True):
         status.write(backlog=backlog)
@@ -51,25 +51,25 @@ def test_each_change_is_heard_once_and_in_order(spark: SparkSession, tmp_path: P
     stream.run()
     stream.run()
 
-    assert stream.heard == [[True, False, True], [False]]
+    assert stream.read == [[True, False, True], [False]]
     assert len(list((tmp_path / "query.backlog").glob("*.json"))) <= 1
 
 
-def test_batch_that_is_run_again_hears_the_same(spark: SparkSession, tmp_path: Path) -> None:
-    """And not what was told since, by a driver that knows nothing of the one before."""
-    stream = _Heard(spark, tmp_path)
+def test_repeated_batch_reads_the_same_status(spark: SparkSession, tmp_path: Path) -> None:
+    """And not what a new driver has written since."""
+    stream = _StatusStream(spark, tmp_path)
     BacklogStatusWriter(stream.checkpoint).write(backlog=True)
     stream.run(fails=True)
     BacklogStatusWriter(stream.checkpoint).write(backlog=False)
 
     stream.run()
 
-    assert stream.heard == [[True], [True], [False]]
+    assert stream.read == [[True], [True], [False]]
 
 
-def test_batch_whose_file_is_gone_hears_nothing(spark: SparkSession, tmp_path: Path) -> None:
-    """An older copy of a checkpoint goes on; the start tells anew."""
-    stream = _Heard(spark, tmp_path)
+def test_batch_without_its_file_reads_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    """An older copy of a checkpoint continues; the start writes the status again."""
+    stream = _StatusStream(spark, tmp_path)
     BacklogStatusWriter(stream.checkpoint).write(backlog=True)
     stream.run(fails=True)
     for file in (tmp_path / "query.backlog").glob("*.json"):
@@ -78,4 +78,4 @@ def test_batch_whose_file_is_gone_hears_nothing(spark: SparkSession, tmp_path: P
 
     stream.run()
 
-    assert stream.heard == [[True], [], [False]]
+    assert stream.read == [[True], [], [False]]

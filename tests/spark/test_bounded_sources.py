@@ -1,4 +1,4 @@
-"""A source gives what its schema says, or an error that names the file or the column."""
+"""A source returns the columns of its schema, or an error that names the file or the column."""
 
 import json
 from collections.abc import Callable
@@ -58,7 +58,7 @@ def _write(folder: Path, name: str, text: str) -> None:
 def test_text_source_gives_its_rows(
     source: Source, files: dict[str, str], tmp_path: Path, run: Run, rows: Rows
 ) -> None:
-    """All files of the folder; what is empty or left out is null."""
+    """All files of the folder; an empty or missing field is null."""
     for name, text in files.items():
         _write(tmp_path, name, text)
 
@@ -70,7 +70,7 @@ def test_text_source_gives_its_rows(
 
 
 def test_parquet_source_gives_the_declared_columns(tmp_path: Path, run: Run, rows: Rows) -> None:
-    """In the declared order and of the declared types; other columns are not read."""
+    """In the declared order and types; other columns are not read."""
     (tmp_path / "in").mkdir()
     pq.write_table(pa.table({"x": [1], "b": [2], "a": [3]}), tmp_path / "in" / "p.parquet")
 
@@ -84,7 +84,7 @@ def test_parquet_source_gives_the_declared_columns(tmp_path: Path, run: Run, row
 
 
 def test_source_without_rows_gives_an_empty_result(tmp_path: Path, run: Run, rows: Rows) -> None:
-    """History may be empty; its result is then empty too and not missing."""
+    """An empty source has an empty result, not a missing one."""
     (tmp_path / "in").mkdir()
     pq.write_table(pa.table({"a": pa.array([], pa.int64())}), tmp_path / "in" / "p.parquet")
 
@@ -164,7 +164,7 @@ MISTAKES: dict[str, tuple[Source, dict[str, str], type[FlowcoreError], str]] = {
 def test_source_that_does_not_fit_is_an_error(
     case: str, tmp_path: Path, run: Run, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """It says where and what, in few words, without a JVM trace; and nothing is written."""
+    """A short message says where and what, without a JVM trace; nothing is written."""
     source, files, kind, message = MISTAKES[case]
     for name, text in files.items():
         _write(tmp_path, name, text)
@@ -190,7 +190,7 @@ def test_parquet_source_names_a_column_that_is_not_there(tmp_path: Path, run: Ru
 
 
 def test_parquet_source_refuses_a_value_that_its_type_cannot_hold(tmp_path: Path, run: Run) -> None:
-    """A cast that loses something fails instead of writing a null."""
+    """A cast that loses digits fails instead of writing a null."""
     (tmp_path / "in").mkdir()
     pq.write_table(pa.table({"id": ["1", "many"]}), tmp_path / "in" / "p.parquet")
 
@@ -199,7 +199,7 @@ def test_parquet_source_refuses_a_value_that_its_type_cannot_hold(tmp_path: Path
 
 
 def test_json_written_and_read_again_is_the_same(tmp_path: Path, run: Run, rows: Rows) -> None:
-    """Nested values, unicode, and nulls survive a JSON sink and source."""
+    """Nested values, unicode and nulls survive a JSON sink and source."""
     schema = "id BIGINT, `na me` STRING, tags ARRAY<STRING>, at STRUCT<x: INT, `y z`: DOUBLE>, seen TIMESTAMP"
     at = {"x": 1, "y z": 0.5}
     values = [

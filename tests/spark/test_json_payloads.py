@@ -1,4 +1,4 @@
-"""Spark reads the JSON objects that the Python format reads, although its own reader takes more."""
+"""Spark reads the JSON objects that the Python format reads, although its own reader accepts more."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ BAD = [
 
 
 def test_json_is_read_by_spark_as_by_python(spark: SparkSession) -> None:
-    """What is good is the same row, what is bad is bad in both."""
+    """Good payloads become the same row, bad payloads are bad in both."""
     columns = Schema.parse(SCHEMA).columns
     python = JsonFormat.of(columns)
     read = Flow("f").read("r", KafkaTopic("t", SCHEMA)).operator

@@ -37,12 +37,12 @@ VALUES = [b"", b"\x00\xff", "zażółć".encode(), bytes(1 << 20)]
 
 @pytest.fixture(scope="module")
 def live(spark: SparkSession) -> SparkSession:
-    """A session as live queries have it."""
+    """A session as live queries use it."""
     return live_session(spark, Settings.of({}, environment={}))
 
 
 def _hostile(good: Sequence[bytes]) -> list[bytes]:
-    """Good ones, cut at every byte, with bytes left over and changed; every tag with bodies of each size."""
+    """Good elements, also cut anywhere, with extra and changed bytes; every tag with bodies of each size."""
     chance = random.Random(5)  # noqa: S311 - bytes for a test
     cut = [data[:end] for data in good for end in range(min(len(data), 30))]
     longer = [data + tail for data in good for tail in (b"\0", b"\x01", b"x" * 300)]
@@ -70,7 +70,7 @@ def _decoded(data: bytes) -> StreamElement[bytes] | None:
 
 @pytest.mark.parametrize("ansi", [False, True], ids=["stream", "ansi"])
 def test_tagged_records_are_written_as_python_does(live: SparkSession, ansi: bool) -> None:
-    """With every timestamp and none, whatever the value; exactly one or nine bytes more."""
+    """With every timestamp and without, for any value; one or nine bytes are added."""
     pairs = [(time, value) for time in TIMES for value in VALUES]
     frame = live.createDataFrame(pairs, "time BIGINT, value BINARY")
 
@@ -84,7 +84,7 @@ def test_tagged_records_are_written_as_python_does(live: SparkSession, ansi: boo
 
 
 def test_tagged_elements_are_read_as_python_does(live: SparkSession) -> None:
-    """Every golden one, every tag; a latency marker is none here, since those travel as events."""
+    """Every golden element and tag, but not latency markers, since those travel as events."""
     golden = [bytes.fromhex(case["tagged"]) for case in read_yaml(GOLDEN / "elements.yaml")]
     given = list(dict.fromkeys(_hostile([*golden, *(TAGGED.encode(Record(b"x", time)) for time in TIMES)])))
     frame = live.createDataFrame([(data,) for data in given], "data BINARY")
@@ -110,7 +110,7 @@ def test_tagged_elements_are_read_as_python_does(live: SparkSession) -> None:
 
 
 def test_events_are_read_as_python_does(live: SparkSession) -> None:
-    """Whole, of this version and kind, with an operator's name in UTF-8; and written again byte for byte."""
+    """Whole events of this version and kind, with a name in UTF-8; written again they are the same bytes."""
     golden = [bytes.fromhex(case["event"]) for case in read_yaml(GOLDEN / "events.yaml")]
     more = [EVENTS.encode(LatencyMarkerEvent(time or 0, "x" * 255, 0)) for time in TIMES]
     given = list(dict.fromkeys(_hostile([*golden, *more])))

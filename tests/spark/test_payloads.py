@@ -1,4 +1,4 @@
-"""What Spark writes in each format are the bytes of the Python format, and what it reads are its rows.
+"""Spark writes the bytes of the Python format and reads its rows, in each format.
 
 The Python formats are anchored by golden files; see `tests/contract`.
 """
@@ -55,7 +55,7 @@ _LAST = datetime(9999, 12, 31, 23, 59, 59, 999999)  # noqa: DTZ001 - a column wi
 
 @pytest.fixture(scope="module")
 def live(spark: SparkSession) -> SparkSession:
-    """A session as live queries have it."""
+    """A session as live queries use it."""
     return live_session(spark, Settings.of({}, environment={}))
 
 
@@ -83,7 +83,7 @@ def _random_row(chance: random.Random, extreme: int | None) -> dict[str, Any]:
 
 
 def _table(schema: str, *, nulls: bool) -> list[Row]:
-    """Rows with every extreme, and 200 by chance."""
+    """Rows with every extreme, and 200 random rows."""
     chance = random.Random(4)  # noqa: S311 - rows for a test
     names = [part.split()[0] for part in schema.split(", ")]
     rows = [_random_row(chance, extreme) for extreme in (0, 1, *[None] * 200)]
@@ -159,7 +159,7 @@ def _encode(topic: KafkaTopic, row: Row) -> bytes:
 
 
 def _decode(topic: KafkaTopic, data: bytes | None) -> Row | None:
-    """As the Python format has it, and by the declared columns."""
+    """The row of the Python format, with the declared columns."""
     schema = value_schema(topic)
     assert schema
     one = format_of(topic)
@@ -210,7 +210,7 @@ def _with_schema(topic: KafkaTopic, ddl: str) -> KafkaTopic:
 
 
 def _same(row: Row | None) -> str:
-    """Text that is equal for equal rows: several objects stand for UTC, and NaN is not equal to itself."""
+    """Text that is equal for equal rows: UTC has several objects, and NaN is not equal to itself."""
     if row is None:
         return "bad"
     return str({
@@ -221,7 +221,7 @@ def _same(row: Row | None) -> str:
 
 @pytest.mark.parametrize("case", TABLES)
 def test_format_is_written_and_read_by_spark_as_by_python(case: str, live: SparkSession) -> None:
-    """Every extreme, nulls, and rows by chance."""
+    """Every extreme, nulls, and random rows."""
     topic, rows = TABLES[case]
 
     payloads = _written(topic, _frame(live, topic, rows))
@@ -251,12 +251,12 @@ def _fuzzed(good: Sequence[bytes]) -> list[bytes | None]:
 
 
 STRICTER = {"avro-not-null": 30, "avro": 30, "avro-confluent": 30}
-"""Payloads that Spark may refuse and Python takes: numbers too large for TINYINT, booleans of 2."""
+"""Payloads that Spark may refuse and Python accepts: numbers too large for TINYINT, booleans of 2."""
 
 
 @pytest.mark.parametrize("case", TABLES)
 def test_format_finds_the_same_payloads_bad_as_python(case: str, live: SparkSession) -> None:
-    """None stops the others; what is good is the same row."""
+    """No bad payload affects the others; a good payload becomes the same row."""
     topic, rows = TABLES[case]
     payloads = _fuzzed([_encode(topic, row) for row in rows])
 
@@ -295,7 +295,7 @@ def _golden_row(case: dict[str, Any]) -> Row:
 
 @pytest.mark.parametrize("case", GOLDEN, ids=lambda case: case["name"])
 def test_golden_bytes_are_those_that_spark_writes_and_reads(case: dict[str, Any], live: SparkSession) -> None:
-    """JSON too, in the numbers of the golden file."""
+    """JSON too, for the numbers of the golden file."""
     golden = case["text"].encode() if "text" in case else bytes.fromhex(case["bytes"])
     topic, row = _golden_topic(case), _golden_row(case)
 
@@ -304,7 +304,7 @@ def test_golden_bytes_are_those_that_spark_writes_and_reads(case: dict[str, Any]
 
 
 def test_json_of_spark_differs_from_python_in_the_digits_of_numbers_alone(live: SparkSession) -> None:
-    """Java before 19 writes more digits of some numbers than are needed; they read back as the same."""
+    """Java before 19 writes more digits of some numbers than necessary; they are read as the same numbers."""
     topic = KafkaTopic("t", "f FLOAT, d DOUBLE, s STRING, l BIGINT")
     rows = [{name: row[name] for name in "fdsl"} for row in _table(MORE, nulls=True)]
     rows.append({"f": 1.0e23, "d": 2.0e-3, "s": "", "l": 0})
@@ -325,7 +325,7 @@ def test_json_of_spark_differs_from_python_in_the_digits_of_numbers_alone(live: 
 
 
 def test_confluent_avro_is_read_by_the_schema_that_its_header_names(live: SparkSession) -> None:
-    """Older writers' values get defaults; an unknown number, and what is no value of its writer, is bad."""
+    """Older writers' values get defaults; an unknown schema number, or a misfit of its schema, is bad."""
     older = avro_schema([("price", "DOUBLE"), ("extra", "STRING")])
     older["name"] = "Bid"
     older["fields"][0]["type"] = "double"
@@ -346,7 +346,7 @@ def test_confluent_avro_is_read_by_the_schema_that_its_header_names(live: SparkS
 def test_users_format_is_written_and_read_in_python(
     live: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Under the name it was registered with; its errors are of one record."""
+    """Under its registered name; an error concerns one record."""
     monkeypatch.setattr(registry, "_FORMATS", dict(registry._FORMATS))
     registry.register("test-lines", lambda columns, sep: Lines([column.name for column in columns], sep))
     topic = KafkaTopic(
@@ -361,7 +361,7 @@ def test_users_format_is_written_and_read_in_python(
 
 
 class Lines:
-    """Texts with something in between."""
+    """Texts with a separator."""
 
     name, version, fingerprint = "test-lines", 1, ""
 
@@ -390,7 +390,7 @@ class Lines:
 def test_sink_takes_columns_that_fit_its_types(
     kind: str, given: str, wanted: str, ok: bool, live: SparkSession
 ) -> None:
-    """What could be cut is refused before a record is written, with the column and the cast to write."""
+    """A column whose values could be cut is refused before a record is written, with the cast to write."""
     topic = KafkaTopic("out", f"c {wanted} NOT NULL", format=kind)
     frame = live.sql(f"SELECT {given} AS c")
 
@@ -405,7 +405,7 @@ def test_sink_takes_columns_that_fit_its_types(
 
 @pytest.mark.parametrize("kind", ["avro", "fixed", "avro-confluent"])
 def test_sink_names_the_column_that_is_null(kind: str, live: SparkSession) -> None:
-    """Rather than write something else in its place."""
+    """Instead of writing another value."""
     options = {"schema_id": 1} if kind == "avro-confluent" else {}
     topic = KafkaTopic("out", "id INT NOT NULL, price INT NOT NULL", format=kind, format_options=options)
     frame = live.sql("SELECT 1 AS id, CAST(NULL AS INT) AS price")
@@ -415,7 +415,7 @@ def test_sink_names_the_column_that_is_null(kind: str, live: SparkSession) -> No
 
 
 def test_raw_sink_refuses_a_number(live: SparkSession) -> None:
-    """Its bytes are nobody's business."""
+    """Any bytes are accepted."""
     with pytest.raises(PlanError, match="column 'c' is INT and would be written as BINARY"):
         _written(KafkaTopic("out", format="raw"), live.sql("SELECT 1 AS c"))
 
@@ -433,7 +433,7 @@ def test_raw_sink_refuses_a_number(live: SparkSession) -> None:
     ids=["lines", "binary", "empty", "null", "long-text", "long-binary"],
 )
 def test_failure_shows_the_value_on_one_line(value: bytes | None, said: str, live: SparkSession) -> None:
-    """As text if it is text."""
+    """As text if it is UTF-8."""
     names = "value BINARY, topic STRING, partition INT, offset BIGINT"
     frame = live.createDataFrame([(value, "bids", 3, 12)], names)
 
@@ -445,7 +445,7 @@ def test_failure_shows_the_value_on_one_line(value: bytes | None, said: str, liv
 
 @pytest.mark.parametrize("case", ["fixed", "protobuf"])
 def test_python_is_called_once_for_each_record(case: str, live: SparkSession) -> None:
-    """However many columns and conditions look at what it gives, on the way in and on the way out."""
+    """However many columns and conditions use the result, for reading and for writing."""
     topic, rows = TABLES[case]
     read = Flow("f").read("r", topic).operator
     assert isinstance(read, Read)

@@ -1,4 +1,4 @@
-"""Sinks of one stage change places together: what a kill interrupts, the next run finishes or undoes."""
+"""Sinks of one stage are replaced together: the next run finishes or rolls back what a kill interrupted."""
 
 import os
 import signal
@@ -60,7 +60,7 @@ base.write("x", Parquet("x"))
 base.write("y", Csv("y"))
 base.write("z", Parquet("z"))
 """
-# The moves: 1 the manifest; then of each sink the old folder away and the new one to its place.
+# The moves: first the manifest; then for each sink the old folder away and the new one in its place.
 BEFORE, IN_FIRST, BETWEEN, LAST = 1, 3, 4, 7
 
 
@@ -70,7 +70,7 @@ BEFORE, IN_FIRST, BETWEEN, LAST = 1, 3, 4, 7
 def test_sinks_are_swapped_together_whenever_a_run_is_killed(
     move: int, tmp_path: Path, run: Run, rows: Rows
 ) -> None:
-    """After kill -9 at this move the next start shows all of the old output or all of the new."""
+    """After kill -9 at this move, the next start has all of the old output or all of the new."""
     _source(tmp_path, 1)
     run(_flow())
     _source(tmp_path, 1, 2)
@@ -83,7 +83,7 @@ def test_sinks_are_swapped_together_whenever_a_run_is_killed(
 
     ((manifest, fresh),) = run(_flow())
 
-    # Before the commit the run has to be done again; after it there is nothing to do but to move folders.
+    # Before the commit the stage has to run again; after it only folders have to be moved.
     assert fresh == (move == BEFORE)
     assert len(manifest.swaps) == 3
     for files in ("x/*.parquet", "y/*.csv", "z/*.parquet"):
@@ -108,7 +108,7 @@ def _source(folder: Path, *values: int) -> None:
 def test_sinks_stay_as_they_were_when_one_of_them_fails(
     tmp_path: Path, run: Run, context: Context, rows: Rows
 ) -> None:
-    """The third cannot be computed, so the first two, which can, are not replaced either."""
+    """The third sink cannot be computed, so the first two are not replaced either."""
     _source(tmp_path, 1)
     run(_flow())
     _source(tmp_path, 1, 2)
@@ -128,7 +128,7 @@ def test_sinks_stay_as_they_were_when_one_of_them_fails(
 
 
 def test_interrupted_commit_is_left_to_the_run_that_is_at_it(tmp_path: Path) -> None:
-    """While another process holds the stage, its folders are not moved under its hands."""
+    """While another process runs the stage, its folders are not moved."""
     folder = StageFolder(tmp_path / "results", "x")
     with folder.fresh_version() as (version, _):
         swap = Swap.of(str(tmp_path / "x"), version)
@@ -148,7 +148,7 @@ def test_interrupted_commit_is_left_to_the_run_that_is_at_it(tmp_path: Path) -> 
 
 
 def test_swap_done_twice_is_done_once(tmp_path: Path) -> None:
-    """Whoever comes second finds nothing to do."""
+    """The second call has nothing to do."""
     (tmp_path / "x").mkdir()
     (tmp_path / "x" / "old").touch()
     swap = Swap.of(str(tmp_path / "x"), "20250101T000000-0123abcd")

@@ -1,4 +1,4 @@
-"""One process holds a checkpoint; it is free again when that one gives it back, is gone, or is silent."""
+"""One process holds a checkpoint until it releases the lease, has ended, or no longer renews it."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ with Leases() as leases:
 
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Path:
-    """Of a query `bids`."""
+    """The checkpoint of a query `bids`."""
     return tmp_path / "checkpoints" / "bids"
 
 
 @pytest.fixture
 def holding(checkpoint: Path) -> Iterator[subprocess.Popen[str]]:
-    """Another process that holds it."""
+    """Another process that holds the checkpoint."""
     command = [sys.executable, "-c", HOLDING, str(checkpoint)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout
@@ -67,17 +67,17 @@ def holding(checkpoint: Path) -> Iterator[subprocess.Popen[str]]:
         "other-container", "before-a-restart-of-the-machine", "being-written", "half-written",
     ],
 )  # fmt: skip
-def test_lease_is_free_where_its_holder_is_gone_or_silent(
+def test_lease_is_free_if_its_holder_has_ended_or_is_silent(
     holder: Holder | None, *, age_s: float, lives: bool, free: bool
 ) -> None:
-    """A process elsewhere cannot be seen; only its silence can."""
+    """A process on another machine cannot be seen; only its missing heartbeat can."""
     assert may_take(holder, age_s, replace(MINE, pid=11), lives=lives) is free
 
 
-def test_second_start_is_refused_and_leaves_the_first_alone(
+def test_second_start_is_refused_and_does_not_affect_the_first(
     checkpoint: Path, holding: subprocess.Popen[str]
 ) -> None:
-    """From another process and from this one, with the holder's name; given back, it is free at once."""
+    """From another process and from this one, with the holder's name; a released lease is free at once."""
     with Leases() as leases:
         with pytest.raises(RunError, match=rf"'bids' already runs on .*held by process {holding.pid} on "):
             leases.take(checkpoint)
@@ -91,10 +91,10 @@ def test_second_start_is_refused_and_leaves_the_first_alone(
 
 
 @pytest.mark.parametrize("reaped", [True, False], ids=["reaped", "not-reaped"])
-def test_killed_holder_is_gone_at_once(
+def test_lease_of_a_killed_holder_is_free_at_once(
     checkpoint: Path, holding: subprocess.Popen[str], *, reaped: bool
 ) -> None:
-    """Even while its parent has not asked for its end."""
+    """Even before its parent has waited for it."""
     holding.send_signal(signal.SIGKILL)
     if reaped:
         holding.wait(20)
@@ -105,16 +105,16 @@ def test_killed_holder_is_gone_at_once(
         leases.take(checkpoint)
 
 
-def test_number_of_a_process_that_another_has_now_is_no_sign_of_life(checkpoint: Path) -> None:
-    """It was started at another time."""
+def test_reused_process_id_does_not_keep_a_lease(checkpoint: Path) -> None:
+    """The two processes started at different times."""
     _lease(checkpoint, replace(Holder.here(), began="1"))
 
     with Leases() as leases:
         leases.take(checkpoint)
 
 
-def test_holder_on_another_machine_loses_it_when_it_is_silent_and_stops(checkpoint: Path) -> None:
-    """It must not write any more; what it held is held by the other."""
+def test_silent_holder_on_another_machine_loses_the_lease_and_stops(checkpoint: Path) -> None:
+    """It must not write any more; the other process holds the checkpoint."""
     with Leases(heartbeat_s=3600) as slow:
         slow.take(checkpoint)
         _lease(checkpoint, replace(Holder.here(), host="elsewhere"))
@@ -132,8 +132,8 @@ def test_holder_on_another_machine_loses_it_when_it_is_silent_and_stops(checkpoi
             leases.check()
 
 
-def test_higher_number_is_who_holds_it(checkpoint: Path) -> None:
-    """Also where whoever took it was killed before it removed the lower one."""
+def test_highest_number_holds_the_checkpoint(checkpoint: Path) -> None:
+    """Even if its process was killed before it removed the lower number."""
     with Leases(heartbeat_s=3600) as slow:
         slow.take(checkpoint)
         _lease(checkpoint, replace(Holder.here(), host="elsewhere"), number=2)
@@ -146,7 +146,7 @@ def test_higher_number_is_who_holds_it(checkpoint: Path) -> None:
 
 
 def test_renewed_lease_does_not_get_stale(checkpoint: Path) -> None:
-    """Its time of change is the heartbeat."""
+    """The modification time is the heartbeat."""
     with Leases(heartbeat_s=0.02) as leases:
         leases.take(checkpoint)
         held = checkpoint.parent / ".bids.lease.1"
@@ -158,8 +158,8 @@ def test_renewed_lease_does_not_get_stale(checkpoint: Path) -> None:
         leases.check()
 
 
-def test_of_many_that_find_a_stale_lease_one_takes_it(checkpoint: Path) -> None:
-    """Whoever comes first, again and again."""
+def test_one_of_many_contenders_takes_a_stale_lease(checkpoint: Path) -> None:
+    """The first one, in every round."""
     for number in range(20):
         _lease(checkpoint, replace(Holder.here(), host="elsewhere"), 10 * number + 1, age_s=STALE_S + 5)
         contenders = [Leases() for _ in range(8)]
@@ -180,10 +180,10 @@ def test_of_many_that_find_a_stale_lease_one_takes_it(checkpoint: Path) -> None:
         assert len(won) == 1
 
 
-def test_contender_that_was_held_up_takes_nothing(checkpoint: Path) -> None:
-    """While it was about to take a stale lease, another took it, gave it back, and a third took that."""
+def test_delayed_contender_takes_nothing(checkpoint: Path) -> None:
+    """While it was about to take a stale lease, a second took and released it, and a third took that."""
 
-    class HeldUp(Leases):
+    class Delayed(Leases):
         def _free(self, lease: Path) -> bool:
             found = super()._free(lease)
             with Leases() as second:
@@ -193,7 +193,7 @@ def test_contender_that_was_held_up_takes_nothing(checkpoint: Path) -> None:
 
     _lease(checkpoint, replace(Holder.here(), host="elsewhere"), age_s=STALE_S + 5)
     with Leases() as third:
-        with HeldUp() as late, pytest.raises(RunError, match="is just being started"):
+        with Delayed() as late, pytest.raises(RunError, match="is just being started"):
             late.take(checkpoint)
         third.renew()
         third.check()

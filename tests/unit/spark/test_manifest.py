@@ -1,4 +1,4 @@
-"""A manifest makes a result visible at once, and finds every file that is not what was committed."""
+"""A manifest makes a result visible at once, and detects every file that has changed since the commit."""
 
 import json
 from dataclasses import replace
@@ -26,7 +26,7 @@ def _manifest(root: Path, version: str = "v1") -> Manifest:
 
 
 def test_manifest_describes_the_files(tmp_path: Path) -> None:
-    """Rows, sizes and digests are those of the files; names are relative to its folder."""
+    """Rows, sizes and digests are those of the files; paths are relative to the manifest's folder."""
     table = _manifest(tmp_path).tables["sales"]
 
     assert [(file.path, file.rows) for file in table.files] == [
@@ -47,7 +47,7 @@ def test_manifest_survives_its_file(tmp_path: Path) -> None:
 
 
 def test_manifest_that_is_not_finished_is_invisible(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever stops the writing, readers have the old one, whole."""
+    """If writing fails, readers still have the whole old manifest."""
     path = tmp_path / "manifest.json"
     old = _manifest(tmp_path)
     old.write(path)
@@ -63,7 +63,7 @@ def test_manifest_that_is_not_finished_is_invisible(tmp_path: Path, monkeypatch:
 
 
 def test_manifest_digest_is_of_the_content(tmp_path: Path) -> None:
-    """The same rows in another version have the same digest, other rows another one."""
+    """Equal rows in two versions have equal digests, other rows have another digest."""
     first, second = _manifest(tmp_path, "v1"), _manifest(tmp_path, "v2")
     assert first.tables["sales"].digest == second.tables["sales"].digest
 
@@ -73,7 +73,7 @@ def test_manifest_digest_is_of_the_content(tmp_path: Path) -> None:
 
 
 def test_manifest_check_passes_what_was_committed(tmp_path: Path) -> None:
-    """Nothing is reported where nothing is wrong; a file that does not belong to it is no matter."""
+    """Unchanged files pass; a file that the manifest does not name is ignored."""
     manifest = _manifest(tmp_path)
     (tmp_path / "v1" / "sales" / "_SUCCESS").touch()
 
@@ -82,7 +82,7 @@ def test_manifest_check_passes_what_was_committed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("damage", ["missing", "longer", "other"])
 def test_manifest_check_names_the_file_that_changed(tmp_path: Path, damage: str) -> None:
-    """A file that is gone, has another size, or only another byte."""
+    """A file that is missing, has another size, or only another byte."""
     manifest = _manifest(tmp_path)
     path = tmp_path / "v1" / "sales" / "part-1.parquet"
     content = path.read_bytes()
@@ -111,8 +111,8 @@ def test_manifest_of_a_later_format_is_refused(tmp_path: Path) -> None:
     ["", "{", "[]", "3", "null", "{}", '{"format": 1}', '{"format": 1, "tables": {}}',
      '{"format": 1, "tables": {"a": {"files": 3}}}', '{"format": 1, "tables": []}'],
 )  # fmt: skip
-def test_manifest_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
-    """Whatever is in the file, the message names it and says what to do."""
+def test_file_that_is_not_a_manifest_is_refused(tmp_path: Path, text: str) -> None:
+    """Whatever the file contains, the message names it and says what to do."""
     path = tmp_path / "manifest.json"
     path.write_text(text)
 
@@ -121,7 +121,7 @@ def test_manifest_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
 
 
 def test_manifest_cut_anywhere_is_refused(tmp_path: Path) -> None:
-    """No part of a manifest passes for one."""
+    """No part of a manifest is accepted as a manifest."""
     path = tmp_path / "manifest.json"
     replace(_manifest(tmp_path), flow="é").write(path)
     content = path.read_bytes()
@@ -133,7 +133,7 @@ def test_manifest_cut_anywhere_is_refused(tmp_path: Path) -> None:
 
 
 def test_manifest_of_the_first_format_is_read(tmp_path: Path) -> None:
-    """It knew nothing of folders that change places, so there are none."""
+    """It had no swaps, so there are none."""
     path = tmp_path / "manifest.json"
     manifest = _manifest(tmp_path)
     manifest.write(path)

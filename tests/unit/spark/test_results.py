@@ -1,4 +1,4 @@
-"""A result is visible when its manifest says so; one run at a time; nothing unused is kept."""
+"""A result is visible when its manifest names it; a stage has one run at a time; unused versions go."""
 
 from pathlib import Path
 
@@ -40,7 +40,7 @@ def test_result_that_was_never_committed_is_missing(store: ResultStore) -> None:
 
 
 def test_result_is_found_and_checked(store: ResultStore) -> None:
-    """What was committed is what is read; damage is an error and no wrong answer."""
+    """The committed result is read; damage is an error, not a wrong answer."""
     version = _commit(store.folder("sales"))
 
     manifest = store.require("sales")
@@ -51,7 +51,7 @@ def test_result_is_found_and_checked(store: ResultStore) -> None:
         store.require("sales")
 
 
-def test_result_of_a_body_that_fails_is_invisible(store: ResultStore) -> None:
+def test_result_of_a_failed_run_is_invisible(store: ResultStore) -> None:
     """Its files are removed, the earlier result stays."""
     folder = store.folder("sales")
     version = _commit(folder)
@@ -70,7 +70,7 @@ def test_result_of_a_body_that_fails_is_invisible(store: ResultStore) -> None:
 
 
 def test_result_that_a_killed_run_left_is_removed_by_the_next(store: ResultStore) -> None:
-    """A folder that no manifest names is nobody's."""
+    """No manifest names its folder."""
     folder = store.folder("sales")
     (folder.root / "20200101T000000-killed" / "sales").mkdir(parents=True)
     (folder.root / ".manifest.json.20200101T000000-killed").write_text("{")
@@ -82,7 +82,7 @@ def test_result_that_a_killed_run_left_is_removed_by_the_next(store: ResultStore
 
 
 def test_result_has_one_run_at_a_time(store: ResultStore) -> None:
-    """The second is refused at once and changes nothing; when the first is done there may be another."""
+    """A second run is refused at once and changes nothing; after the first has ended, another may run."""
     folder = store.folder("sales")
 
     with folder.fresh_version() as (_, path):
@@ -99,8 +99,8 @@ def test_result_has_one_run_at_a_time(store: ResultStore) -> None:
     assert _commit(folder)
 
 
-def test_result_versions_that_nobody_needs_are_removed(store: ResultStore) -> None:
-    """The newest stays, and those that a live query stands on, for as long as it does."""
+def test_unused_result_versions_are_removed(store: ResultStore) -> None:
+    """The newest version stays, and versions that a live query has pinned."""
     folder = store.folder("sales")
     first = _commit(folder)
     folder.pin("query", first)
@@ -120,7 +120,7 @@ def test_result_versions_differ(store: ResultStore) -> None:
 
 
 def test_results_of_a_damaged_manifest_can_be_made_again(store: ResultStore) -> None:
-    """A run does what the error about the manifest says: the stage runs again."""
+    """As the error about the manifest advises: delete it and run the stage again."""
     folder = store.folder("sales")
     _commit(folder)
     folder.manifest_path.write_text("{")
@@ -132,8 +132,8 @@ def test_results_of_a_damaged_manifest_can_be_made_again(store: ResultStore) -> 
     assert store.require("sales").version == version
 
 
-def test_result_versions_are_removed_when_the_last_reader_lets_go(store: ResultStore) -> None:
-    """At once, and not while the stage runs, whose new version no manifest names yet."""
+def test_result_versions_are_removed_when_the_last_reader_unpins_them(store: ResultStore) -> None:
+    """At once, but not while the stage runs, since no manifest names its new version yet."""
     folder = store.folder("sales")
     first = _commit(folder)
     folder.pin("query", first)
