@@ -1,9 +1,8 @@
-"""How does one get a real Kafka broker with nothing installed but Java?
+"""Embedded broker: a real Kafka broker that needs nothing but Java.
 
-`EmbeddedBroker` starts Apache Kafka 4.2 (KRaft, one node: broker and controller in one process)
-from the jars that `flowcore.installation` resolved, on loopback ports. The Java process belongs to
-a small supervisor (`flowcore.kafka.supervisor`), so it ends and a temporary folder goes however
-this program ends. Nothing here knows of flows, topics or Spark.
+`EmbeddedBroker` starts Apache Kafka 4.2 (KRaft, broker and controller in one process) on loopback ports,
+from the jars of `flowcore.installation`. The Java process is the child of a supervisor
+(`flowcore.kafka.supervisor`), so it ends and a temporary folder is removed however this program ends.
 
 Folder: ``server.properties``, ``broker.log`` (since the last start), ``broker.lock``, ``kafka/``.
 """
@@ -49,11 +48,11 @@ controller.listener.names=CONTROLLER
 listeners=PLAINTEXT://{host}:{port},CONTROLLER://{host}:{controller_port}
 advertised.listeners=PLAINTEXT://{host}:{port}
 listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
-# Relative to the data folder, whose name may hold what a properties file cannot.
+# Relative to the data folder, whose name may not be valid in a properties file.
 log.dirs=kafka
-# Records are kept however old their timestamps are: tests and demos replay history.
+# Old records are kept: tests and demos replay history.
 log.retention.ms=-1
-# One node can hold one copy; one partition of each internal topic starts fastest.
+# One node has one replica; one partition of each internal topic starts fastest.
 offsets.topic.num.partitions=1
 offsets.topic.replication.factor=1
 transaction.state.log.num.partitions=1
@@ -62,13 +61,13 @@ transaction.state.log.min.isr=1
 share.coordinator.state.topic.num.partitions=1
 share.coordinator.state.topic.replication.factor=1
 share.coordinator.state.topic.min.isr=1
-# On, as in stock Kafka, so that a producer or a notebook can just begin. flowcore does not rely on
-# it: it makes its topics itself, with the number of partitions that the flow asks for.
+# On, as by default, for producers and notebooks. flowcore creates its topics itself, with the number of
+# partitions of the flow.
 auto.create.topics.enable=true
 num.partitions=1
-# A consumer group of one process need not wait for others to join.
+# A consumer group of one process does not wait for others to join.
 group.initial.rebalance.delay.ms=0
-# Threads for a small machine that the stream shares; Kafka's defaults are for a server.
+# Few threads for a small machine that the stream shares.
 num.network.threads=2
 num.io.threads=4
 # Large reads and writes in few system calls.
@@ -76,7 +75,7 @@ socket.send.buffer.bytes=1048576
 socket.receive.buffer.bytes=1048576
 """
 
-# Kafka's own choice of collector and pause; a fixed heap, because growing it costs pauses.
+# Kafka's own choice of collector and pause; a fixed heap, because growth costs pauses.
 _JAVA_OPTIONS = (
     "-server",
     "-XX:+UseG1GC",
@@ -86,7 +85,7 @@ _JAVA_OPTIONS = (
     "-Dorg.slf4j.simpleLogger.showDateTime=true",
     "-Dorg.slf4j.simpleLogger.dateTimeFormat=yyyy-MM-dd'T'HH:mm:ss.SSS",
 )
-# Formatting is over in a second: compiling it well would take longer than running it.
+# Formatting takes a second, less than compiling it well.
 _SHORT_JAVA_OPTIONS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 _FORMAT = ("kafka.tools.StorageTool", "format", "--config", "server.properties", "--cluster-id")
 _SERVE = ("kafka.Kafka", "server.properties")
@@ -94,16 +93,16 @@ _LOG = "broker.log"
 
 
 class EmbeddedBroker:
-    """A Kafka broker that lives as long as this object is started, and never longer.
+    """A Kafka broker that runs while this object is started.
 
     >>> with EmbeddedBroker() as broker:  # doctest: +SKIP
     ...     print(broker.bootstrap_servers)
     127.0.0.1:23456
 
     Args:
-        data: Folder that keeps topics and records between starts; made if missing. Without one
-            the broker uses a temporary folder that is removed at the end.
-        port: Loopback port that clients use. Without one a free port is chosen, once per object.
+        data: Folder that keeps topics and records between starts; created if missing. Default: a temporary
+            folder, removed at the end.
+        port: Loopback port for clients. Default: a free port, chosen once per object.
         heap_mib: Heap of the broker's Java process, in MiB.
     """
 
@@ -117,7 +116,7 @@ class EmbeddedBroker:
 
     @property
     def bootstrap_servers(self) -> str:
-        """What Kafka clients take as ``bootstrap.servers``."""
+        """The ``bootstrap.servers`` of Kafka clients."""
         return f"{_HOST}:{self._port}"
 
     @property
@@ -157,19 +156,19 @@ class EmbeddedBroker:
         """Stop the broker; a temporary folder is gone when this returns."""
         if self._process is not None:
             process, self._process = self._process, None
-            # The end of its stdin would do, did not each child that this program forked hold it open.
+            # The end of its stdin is not enough: children that this program forked hold it open.
             process.terminate()
             process.communicate()
         if self._folder is not None and self._data is None:
-            # The supervisor has done this, unless somebody killed it.
+            # Already done by the supervisor, unless it was killed.
             shutil.rmtree(self._folder, ignore_errors=True)
         self._folder = None
 
     def wait(self, timeout_s: float | None = None) -> None:
-        """Return after ``timeout_s`` with the broker running; raise as soon as it is not.
+        """Return after ``timeout_s`` if the broker runs; raise as soon as it does not.
 
         Args:
-            timeout_s: Seconds to watch the broker, 0 to look once, none for ever.
+            timeout_s: Seconds to watch the broker, 0 to check once, None without end.
 
         Raises:
             BrokerError: The broker is not started or has ended; the message has its last lines.
@@ -216,14 +215,15 @@ class EmbeddedBroker:
         heap = (f"-Xms{self._heap_mib}m", f"-Xmx{self._heap_mib}m")
         commands = [[java, *heap, *_JAVA_OPTIONS, "-cp", class_path, *_SERVE]]
         if not (folder / "kafka" / "meta.properties").exists():
-            form = [java, *_SHORT_JAVA_OPTIONS, "-cp", class_path, *_FORMAT, _new_cluster_id()]
-            commands.insert(0, form)
+            # Kafka makes 22 characters of 16 bytes; the id must not begin with "-", like an option.
+            cluster_id = uuid.uuid4().hex[:22]
+            commands.insert(0, [java, *_SHORT_JAVA_OPTIONS, "-cp", class_path, *_FORMAT, cluster_id])
         task = {
             "commands": commands,
             "folder": str(folder),
             "log": _LOG,
             "remove": is_temporary,
-            # Data that nobody will read again needs no orderly shutdown.
+            # Temporary data needs no orderly shutdown.
             "grace_s": 0 if is_temporary else _STOP_GRACE_S,
             "keep_open": [lock],
             "owner_pid": os.getpid(),
@@ -239,10 +239,9 @@ class EmbeddedBroker:
 
 
 def free_port(besides: int | None = None) -> int:
-    """Return a loopback port that nobody listens on.
+    """A free loopback port.
 
-    It lies below the ports that the system hands out by itself, so nobody is given it while a
-    broker that had it restarts.
+    It is below the ports that the system assigns by itself, so it stays free while a broker restarts.
     """
     while True:
         port = 20_000 + secrets.randbelow(10_000)
@@ -252,7 +251,7 @@ def free_port(besides: int | None = None) -> int:
 
 def _is_free(port: int) -> bool:
     with socket.socket() as probe:
-        # As Java does: connections that are closing do not count.
+        # As in Java: closing connections do not count.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((_HOST, port))
@@ -263,7 +262,7 @@ def _is_free(port: int) -> bool:
 
 @contextlib.contextmanager
 def _locked(path: Path, owner: str) -> Iterator[IO[str]]:
-    """Hold the folder for as long as any process has the file open: at last the broker's Java."""
+    """Hold the folder while any process has the file open: the broker's Java is the last."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         lock = path.open("a+")
@@ -284,8 +283,3 @@ def _locked(path: Path, owner: str) -> Iterator[IO[str]]:
         lock.write(f"{owner}\n")
         lock.flush()
         yield lock
-
-
-def _new_cluster_id() -> str:
-    # 22 characters are what Kafka makes of 16 bytes; without a leading "-", which is an option.
-    return uuid.uuid4().hex[:22]

@@ -1,7 +1,7 @@
-"""Elements beside records: how does a watermark reach the readers of a topic?
+"""Control elements in a topic: watermarks and others as messages of their own.
 
-As a message of its own in every partition, since a reader may read only one. A header names its channel,
-so that a topic that several queries write to has a watermark from each.
+A control element is written to every partition, since a reader may read only one. A header names its channel:
+each query that writes to a topic is a channel with a watermark of its own.
 """
 
 from __future__ import annotations
@@ -28,29 +28,29 @@ if TYPE_CHECKING:
 __all__ = ["CHANNEL_HEADER", "ELEMENT_HEADER", "ElementWriter"]
 
 ELEMENT_HEADER = "flowcore-element"
-"""Of tagged elements with ``headers=True``: everything but the value."""
+"""Header of tagged elements with ``headers=True``: the element without its value."""
 CHANNEL_HEADER = "flowcore-channel"
 
 _FLUSH_S = 10.0
 _REFRESH_S = 10.0
-"""How often a partition that is missing is looked for."""
+"""Interval of the search for missing partitions."""
 _log = logging.getLogger(__name__)
 
 
 class ElementWriter:
-    """Writes control elements to topics; a context manager that waits for what is on its way.
+    """Writes control elements to topics; a context manager that flushes at its end.
 
     Args:
         servers: Address of the broker, ``host:port[,host:port...]``.
-        topics: Topics of tagged elements, and how many partitions each has.
-        channel: Who writes, for instance ``auctions/bids``.
+        topics: Number of partitions by topic of tagged elements.
+        channel: Name of the writing query, for instance ``auctions/bids``.
     """
 
     def __init__(self, servers: str, topics: Mapping[KafkaTopic, int], channel: str) -> None:
         self._topics = topics
         self._channel = channel.encode()
         self._serializer = TaggedSerializer(RawFormat(), channel)
-        # In order, and twice does no harm; an idempotent producer may fail for good.
+        # In order; a duplicate does no harm, and an idempotent producer may fail permanently.
         refresh = {"topic.metadata.refresh.interval.ms": round(_REFRESH_S * 1000)}
         settings = {**client_login(servers), "max.in.flight": 1, "log_level": 0, **refresh}
         self._producer = Producer(settings)
@@ -66,10 +66,10 @@ class ElementWriter:
         self._producer.flush(_FLUSH_S)
 
     def write(self, elements: Iterable[StreamElement[Any]]) -> None:
-        """Write elements in order to every partition of every topic; records are not written here.
+        """Write control elements in order to every partition of every topic.
 
-        What did not arrive is made good: the latest of each kind is written again in front of these, since
-        readers would wait for it for as long as nothing else comes.
+        If an element was lost, the latest of each kind is written again before these: readers would wait for
+        it.
         """
         again, self._lost = list(self._latest.values()) if self._lost else [], False
         for element in (*again, *elements):
@@ -92,7 +92,7 @@ class ElementWriter:
             self._producer.produce(
                 topic, value, partition=partition, headers=headers, on_delivery=self._delivered
             )
-        except (KafkaException, BufferError) as error:  # no such partition; too many wait for the broker
+        except (KafkaException, BufferError) as error:  # no such partition, or a full queue
             self._lost = True
             _log.debug("a watermark for %s[%s] cannot be sent now: %s", topic, partition, error)
 
@@ -100,6 +100,6 @@ class ElementWriter:
         if error is not None:
             self._lost = True
             _log.warning(
-                "a watermark for %s[%s] was not delivered (%s): it is sent again",
+                "a watermark for %s[%s] was not delivered (%s): it will be sent again",
                 message.topic(), message.partition(), error,
             )  # fmt: skip

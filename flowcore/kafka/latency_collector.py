@@ -1,9 +1,8 @@
-"""How long do markers take to the sinks of a flow, wherever it runs?
+"""Latency of markers from the sources to the sinks of a flow, wherever it runs.
 
-`LatencyCollector` reads the companion topics of the sinks' topics, from their end on, in a thread. The moment
-at which a marker is received here is the moment at which any reader of the sink could have had a record, so
-the latency is that of the whole way: two hops through Kafka and the flow between them. What the figures
-mean is told in `flowcore.latency`.
+`LatencyCollector` reads the companion topics of the sinks' topics in a thread, from their ends. A marker is
+received when any reader of the sink could receive a record, so its latency includes two hops through Kafka
+and the flow between them. `flowcore.latency` explains the percentiles.
 """
 
 from __future__ import annotations
@@ -31,25 +30,25 @@ if TYPE_CHECKING:
 __all__ = ["LatencyCollector"]
 
 _SETTINGS: Final = {
-    "group.id": "flowcore-latency",  # the client insists; no group is joined, nothing is committed
+    "group.id": "flowcore-latency",  # required by the client; no group is joined, nothing is committed
     "enable.auto.commit": False,
     "fetch.min.bytes": 1,
     "fetch.wait.max.ms": 100,
-    "reconnect.backoff.max.ms": 250,  # markers that wait for us look slow
-    "auto.offset.reset": "latest",  # of a topic that was made anew, or read too late
-    "log_level": 0,  # a broker that is away is waited for
+    "reconnect.backoff.max.ms": 250,  # a waiting marker would look slow
+    "auto.offset.reset": "latest",  # of a topic that was created again, or read too late
+    "log_level": 0,  # an outage of the broker is waited for
 }
 _POLL_S: Final = 0.1
 _ANSWER_S: Final = 1.0
-_LOOK_S: Final = 1.0
-_LOOK_AGAIN_S: Final = 30.0
+_DISCOVERY_S: Final = 1.0
+_REDISCOVERY_S: Final = 30.0
 
 
 class LatencyCollector:
     """Latency of the markers that reach the sinks' topics, from entering the context to leaving it.
 
-    Topics that do not exist yet are waited for, and so is a broker that is away. Nothing that is in a topic
-    stops it.
+    It waits for topics that do not exist yet and for a broker that cannot be reached. A bad message does
+    not stop it.
 
     >>> with LatencyCollector("127.0.0.1:9092", {"enriched-bids": "enriched"}) as found:  # doctest: +SKIP
     ...     time.sleep(60)
@@ -57,7 +56,7 @@ class LatencyCollector:
 
     Args:
         servers: Address of the broker, ``host:port[,host:port...]``.
-        sinks: By topic the name of the sink that writes to it. Their companion topics are read.
+        sinks: Name of the sink by its topic. The companion topics of these are read.
     """
 
     def __init__(self, servers: str, sinks: Mapping[str, str]) -> None:
@@ -74,29 +73,29 @@ class LatencyCollector:
 
     @property
     def bad(self) -> int:
-        """Messages that are no events."""
+        """Number of messages that are not events."""
         return self._bad
 
     @property
     def last_bad(self) -> str | None:
-        """What was wrong with the last of them, with its coordinates."""
+        """Error of the last bad message, with its coordinates."""
         return self._last_bad
 
     def read(self) -> tuple[LatencySummary, ...]:
-        """What was counted since the start, by sink and source."""
+        """Summaries since the start, by sink and source."""
         with self._counting:
             return self._tracker.total()
 
     def recent(self) -> tuple[LatencySummary, ...]:
-        """What was counted in the last minute, by sink and source."""
+        """Summaries of the last minute, by sink and source."""
         with self._counting:
             return self._tracker.recent(_now_us())
 
     def wait_ready(self, timeout_s: float) -> bool:
-        """Wait until the broker has answered once; True if it has.
+        """Wait until the broker has answered once; return whether it has.
 
-        From then on no marker in a topic that existed then is missed. Topics that come later are found
-        within a second or two, and read from where they end then.
+        From then on no marker in an existing topic is missed. Later topics are found within a second or two,
+        and read from their ends at that moment.
         """
         return self._ready.wait(timeout_s)
 
@@ -115,7 +114,7 @@ class LatencyCollector:
         self.close()
 
     def close(self) -> None:
-        """Stop reading; what was counted can still be read. Closing again does nothing."""
+        """Stop reading; summaries can still be read. A second call does nothing."""
         if self._running is None:
             return
         (consumer, thread), self._running = self._running, None
@@ -125,24 +124,24 @@ class LatencyCollector:
 
     def _run(self, consumer: Consumer) -> None:
         partitions: dict[str, int] = {}
-        look_s = time.monotonic()
+        discovery_s = time.monotonic()
         while not self._stop.is_set():
-            if time.monotonic() >= look_s:
-                self._look(consumer, partitions)
+            if time.monotonic() >= discovery_s:
+                self._discover(consumer, partitions)
                 is_complete = all(partitions.get(topic) for topic in self._sinks)
-                look_s = time.monotonic() + (_LOOK_AGAIN_S if is_complete else _LOOK_S)
+                discovery_s = time.monotonic() + (_REDISCOVERY_S if is_complete else _DISCOVERY_S)
             message = consumer.poll(_POLL_S)
             if message is not None and message.error() is None:
                 self._record(message, _now_us())
 
-    def _look(self, consumer: Consumer, known: dict[str, int]) -> None:
-        """Begin to read the partitions that are not read yet."""
+    def _discover(self, consumer: Consumer, known: dict[str, int]) -> None:
+        """Start reading the partitions that are not read yet."""
         try:
             for topic in self._sinks:
                 found = len(consumer.list_topics(topic, timeout=_ANSWER_S).topics[topic].partitions)
                 new = [
-                    # Asked for at once: "the end" would be wherever it is when the first fetch is sent. What
-                    # was written before we looked has waited for us, and not for the flow.
+                    # The special offset "end" is resolved at the first fetch, which may be later. Earlier
+                    # markers have waited for this reader and not for the flow.
                     TopicPartition(topic, number, _end(consumer, topic, number))
                     for number in range(known.get(topic, 0), found)
                 ]
@@ -150,12 +149,12 @@ class LatencyCollector:
                     consumer.incremental_assign(new)
                 known[topic] = max(found, known.get(topic, 0))
         except KafkaException:
-            return  # the broker is away; look again
+            return  # the broker cannot be reached; tried again
         self._ready.set()
 
     def _record(self, message: Message, received_us: int) -> None:
         if AT_SOURCE_HEADER in dict(message.headers() or ()):
-            return  # it starts here, at the source of another flow
+            return  # the marker starts here, at the source of another flow
         topic = message.topic() or ""
         try:
             value = message.value()

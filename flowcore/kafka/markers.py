@@ -1,12 +1,12 @@
-"""How does one mark the time in a topic, without touching what is in it?
+"""Latency markers beside a topic, in its companion topic ``<topic>.events``.
 
-`MarkerSource` writes a `LatencyMarkerEvent` to every partition of ``<topic>.events`` each interval, from
-one thread. What becomes of the markers it does not know; `flowcore.kafka.latency_collector` does.
+`MarkerSource` writes a `LatencyMarkerEvent` to every partition of the companion topic each interval, from one
+thread. `flowcore.kafka.latency_collector` reads them at the sinks.
 
-A mark is a whole millisecond, and a fast flow takes less than one. So a marker is sent at the turn of a
-millisecond, and its mark is exact. A marker that the broker does not take within a second is dropped and
-counted, never sent late or twice: it would measure how patient this producer is, not how long the flow
-takes. While a broker is away the latency of that time is told by the markers that it had taken before.
+A marked time is in whole milliseconds, and a fast flow takes less than one. So a marker is sent at the turn
+of a millisecond, and its time is exact. A marker that the broker does not accept within a second is dropped
+and counted, never sent late or twice: it would measure this producer and not the flow. The latency of an
+outage shows in the markers that were accepted before it.
 """
 
 from __future__ import annotations
@@ -37,42 +37,44 @@ __all__ = ["AT_SOURCE_HEADER", "COMPANION_CONFIGS", "MarkerSource", "ensure_comp
 
 COMPANION_CONFIGS: Final = {
     "retention.ms": "3600000",
-    # A file is only removed whole, and not before it is closed: markers would fill one in a month.
+    # Kafka deletes closed segment files only; markers would fill one in a month.
     "segment.ms": "900000",
 }
 
 AT_SOURCE_HEADER: Final = "flowcore-at-source"
-"""On a marker until a query has passed it on: where one flow writes what another reads, markers of the
-second start in the topic in which markers of the first end."""
+"""Header of a marker that no query has forwarded yet.
+
+If one flow writes a topic that another reads, the markers of the second start where those of the first end.
+"""
 
 _GIVE_UP_MS: Final = 1_000
 _FLUSH_S: Final = 1.0
 _SETTINGS: Final = {
     "linger.ms": 0,
-    # Readers wait for the other copies anyway; a marker that is lost with a leader is one of many.
+    # Readers wait for the replicas anyway; one lost marker does not matter.
     "acks": 1,
     "retries": 0,
     "message.timeout.ms": _GIVE_UP_MS,
     "reconnect.backoff.max.ms": 1_000,
-    "log_level": 0,  # what goes wrong is counted
+    "log_level": 0,  # failures are counted
 }
-_SHORTEST_BEAT_MS: Final = 5  # markers that are sent together wait for each other
-_LOOK_S: Final = 1.0
+_SHORTEST_BEAT_MS: Final = 5  # markers sent together delay each other
+_POLL_S: Final = 1.0
 _MS_NS: Final = 1_000_000
-_SPIN_NS: Final = 150_000  # a short sleep may last this much longer than asked
+_SPIN_NS: Final = 150_000  # a short sleep may last this much longer
 _LATE_NS: Final = 100_000
 _ATTEMPTS: Final = 5
 _AT_SOURCE: Final[list[tuple[str, str | bytes | None]]] = [(AT_SOURCE_HEADER, b"true")]
 
 
 def ensure_companion(servers: str, topic: str) -> int:
-    """Make the companion topic of a topic where it is missing, with at least as many partitions.
+    """Create the companion topic of a topic if it is missing, with at least as many partitions.
 
-    It keeps an event for an hour. A companion that exists keeps its settings.
+    It keeps an event for an hour. An existing companion keeps its settings.
 
     Args:
         servers: Address of the broker, ``host:port[,host:port...]``.
-        topic: The topic with the data, which exists.
+        topic: The topic of records, which exists.
 
     Returns:
         The number of the companion's partitions.
@@ -83,8 +85,8 @@ def ensure_companion(servers: str, topic: str) -> int:
     partitions = partition_counts(servers, [topic])[topic]
     if partitions is None:
         msg = (
-            f"topic {topic!r} does not exist at {servers} or has no leader: how many partitions its "
-            "companion needs cannot be told; create it first"
+            f"topic {topic!r} does not exist at {servers} or has no leader: the number of "
+            "partitions of its companion is unknown; create it first"
         )
         raise BrokerError(msg)
     companion = KafkaTopic(topic).events
@@ -101,16 +103,16 @@ class MarkerSource:
 
     Args:
         servers: Address of the broker, ``host:port[,host:port...]``.
-        topic: The topic with the data; its companion is made where it is missing.
-        operator_id: Names the source in the markers, such as ``auctions/bids``.
+        topic: The topic of records; its companion is created if it is missing.
+        operator_id: Name of the source in the markers, such as ``auctions/bids``.
         interval: Time between two markers of a partition, at least a millisecond. The partitions take
-            turns within it, so that what they cost is spread.
+            turns within it, so that their cost is spread.
 
     Raises:
         ConfigurationError: The interval is too short.
-        ElementError: No marker can carry this operator id.
-        BrokerError: On entering: the broker cannot be reached, or the topic does not exist. Later a
-            broker that is away only counts in `failed`.
+        ElementError: The operator id does not fit in a marker.
+        BrokerError: On entering: the broker cannot be reached, or the topic does not exist. A later outage
+            only counts in `failed`.
     """
 
     def __init__(self, servers: str, topic: str, operator_id: str, interval: timedelta) -> None:
@@ -135,17 +137,17 @@ class MarkerSource:
 
     @property
     def delivered(self) -> int:
-        """Markers that the broker has taken."""
+        """Number of markers that the broker has accepted."""
         return self._delivered
 
     @property
     def failed(self) -> int:
-        """Markers that were dropped, because the broker did not take them in time or at all."""
+        """Number of dropped markers, which the broker did not accept in time."""
         return self._failed
 
     @property
     def last_error(self) -> str | None:
-        """Why the last of them was dropped."""
+        """Reason of the last drop."""
         return self._last_error
 
     def __enter__(self) -> Self:
@@ -165,7 +167,7 @@ class MarkerSource:
         self.close()
 
     def close(self) -> None:
-        """Stop; what is still on its way has a second to arrive. Closing again does nothing."""
+        """Stop; sent markers have a second to arrive. A second call does nothing."""
         if self._running is None:
             return
         (producer, thread), self._running = self._running, None
@@ -176,16 +178,16 @@ class MarkerSource:
             producer.poll(0)
 
     def _run(self, producer: Producer, partitions: int) -> None:
-        # Partitions that could have no moment of their own share one.
+        # Partitions share a beat if each of its own would be too short.
         beats = min(partitions, max(int(self._interval_s * 1_000) // _SHORTEST_BEAT_MS, 1))
         beat_s = self._interval_s / beats
-        # Turns follow the clock that nobody sets, marks the one that the sinks read.
+        # Turns follow the monotonic clock, marked times the wall clock, which the sinks read.
         began_s = time.monotonic()
         turn = 0
         while self._wait_until(began_s + turn * beat_s, producer):
             self._mark(producer, range(turn % beats, partitions, beats))
             producer.poll(0)
-            # Turns that a suspended process has missed are not made up for.
+            # Turns that a suspended process has missed are skipped.
             turn = max(turn + 1, int((time.monotonic() - began_s) / beat_s))
 
     def _wait_until(self, due_s: float, producer: Producer) -> bool:
@@ -193,7 +195,7 @@ class MarkerSource:
             left_s = due_s - time.monotonic()
             if left_s <= 0:
                 return True
-            self._stop.wait(min(left_s, _LOOK_S))
+            self._stop.wait(min(left_s, _POLL_S))
             producer.poll(0)
         return False
 
@@ -231,7 +233,7 @@ class MarkerSource:
 
 
 def _at_turn(prepare: Callable[[int], dict[int, bytes]]) -> tuple[int, dict[int, bytes]]:
-    """Wait for the wall clock to turn to a whole millisecond, with what is prepared for that millisecond."""
+    """Wait until the wall clock turns to a whole millisecond; return it and what was prepared for it."""
     for _ in range(_ATTEMPTS):
         turn_ms = time.time_ns() // _MS_NS + 1
         turn_ns = turn_ms * _MS_NS
@@ -239,7 +241,7 @@ def _at_turn(prepare: Callable[[int], dict[int, bytes]]) -> tuple[int, dict[int,
         ahead_ns = turn_ns - time.time_ns()
         if ahead_ns > _SPIN_NS:
             time.sleep((ahead_ns - _SPIN_NS) / 1e9)
-        # A clock that is set back while we look at it would have us look for hours.
+        # The upper bound ends the loop if the clock is set back meanwhile.
         while 0 < turn_ns - (now_ns := time.time_ns()) <= _MS_NS:
             pass
         if 0 <= now_ns - turn_ns <= _LATE_NS:

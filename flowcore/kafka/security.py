@@ -1,7 +1,7 @@
-"""Security: who does a client say that it is, and whom does it believe, in the words of each Kafka client?
+"""Security of a broker connection: login and encryption as settings of each Kafka client.
 
-Only what is named here can be set. What a user gives is a value, and never a part of Kafka's own language: no
-login module, no callback, no configuration provider.
+Only these settings can be set. A user's text is always a value: it cannot add a login module, a callback or a
+configuration provider.
 """
 
 from __future__ import annotations
@@ -28,20 +28,19 @@ _LOGIN_MODULES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Security:
-    """How clients speak to a broker.
+    """Login and encryption of connections to a broker.
 
     Attributes:
-        protocol: Encrypted if it says SSL, with a name and a password if it says SASL.
-        mechanism: How the password is proven.
-        username: The name.
-        password: The password.
-        ca: PEM file of the authorities that may have signed the broker's certificate; default: the
-            system's.
-        certificate: PEM file of the client's own certificate, where the broker asks for one.
-        key: PEM file of its private key (PKCS 8, not encrypted).
+        protocol: SSL: encrypted; SASL: with login name and password.
+        mechanism: SASL mechanism.
+        username: Login name.
+        password: Its password.
+        ca: PEM file of the authorities trusted to sign the broker's certificate; default: the system's.
+        certificate: PEM file of the client's certificate, if the broker requires one.
+        key: PEM file of the client's private key (PKCS 8, not encrypted).
 
     Raises:
-        SettingsError: Something is missing, or would have no effect.
+        SettingsError: A setting is missing, or would have no effect.
     """
 
     protocol: str = "PLAINTEXT"
@@ -54,7 +53,7 @@ class Security:
 
     @classmethod
     def of(cls, settings: Settings) -> Self:
-        """As a run's settings say."""
+        """The security in the settings of a run."""
         return cls(
             protocol=settings.kafka_protocol,
             mechanism=settings.kafka_mechanism,
@@ -67,7 +66,9 @@ class Security:
 
     def __post_init__(self) -> None:
         if self.protocol not in get_args(Protocol):
-            _refuse(f"kafka.security.protocol={self.protocol!r} is none of {', '.join(get_args(Protocol))}")
+            _refuse(
+                f"kafka.security.protocol={self.protocol!r} is not one of {', '.join(get_args(Protocol))}"
+            )
         self._check_login()
         self._check_files()
 
@@ -75,36 +76,39 @@ class Security:
         login = (self.mechanism, self.username, self.password)
         if "SASL" not in self.protocol:
             if any(login):
-                _refuse("kafka.sasl.* has no effect: nobody would be asked who he is", self.protocol)
+                _refuse("kafka.sasl.* has no effect: the broker would not ask for a login", self.protocol)
             return
         if self.mechanism not in get_args(Mechanism):
-            _refuse(f"kafka.sasl.mechanism={self.mechanism!r} is none of {', '.join(get_args(Mechanism))}")
+            _refuse(f"kafka.sasl.mechanism={self.mechanism!r} is not one of {', '.join(get_args(Mechanism))}")
         if not (self.username and self.password):
-            _refuse("kafka.sasl.username or kafka.sasl.password is missing: nobody is let in", self.protocol)
+            _refuse(
+                "kafka.sasl.username or kafka.sasl.password is missing: the broker would refuse the login",
+                self.protocol,
+            )
         if not f"{self.username}{self.password}".isprintable():
-            _refuse("kafka.sasl.username or kafka.sasl.password holds a character that cannot be printed")
+            _refuse("kafka.sasl.username or kafka.sasl.password has a character that cannot be printed")
 
     def _check_files(self) -> None:
         files = {"ca": self.ca, "certificate": self.certificate, "key": self.key}
         if "SSL" not in self.protocol and any(files.values()):
             _refuse("kafka.ssl.* has no effect: nothing would be encrypted", self.protocol)
         if (self.certificate is None) != (self.key is None):
-            _refuse("kafka.ssl.certificate and kafka.ssl.key are of use only together")
+            _refuse("kafka.ssl.certificate and kafka.ssl.key must be set together")
         for name, path in files.items():
             if path is not None and not path.is_file():
-                _refuse(f"kafka.ssl.{name}={str(path)!r} is no file")
+                _refuse(f"kafka.ssl.{name}={str(path)!r} is not a file")
 
 
 class BrokerAddress(str):
-    """An address of a broker, ``host:port[,host:port]``, that knows how one speaks to it.
+    """An address of a broker, ``host:port[,host:port]``, with the security of connections to it.
 
-    It is text like any other address, and shows no password.
+    It is a `str` like any other address, and does not show the password.
     """
 
     __slots__ = ("security",)
 
     def __new__(cls, address: str, security: Security) -> Self:
-        """An address with the way to speak to what is behind it."""
+        """An address with its security."""
         made = super().__new__(cls, address)
         made.security = security
         return made
@@ -113,7 +117,7 @@ class BrokerAddress(str):
 
 
 def admin_login(address: str) -> dict[str, str | None]:
-    """The security settings of kafka-python for a broker."""
+    """Security settings of kafka-python for a broker."""
     security = _security(address)
     return {
         "security_protocol": security.protocol,
@@ -145,7 +149,7 @@ def client_login(address: str) -> dict[str, str]:
 def spark_login(address: str) -> dict[str, str]:
     """Address and security settings of Spark's Kafka source and sink for a broker.
 
-    Certificates travel as text, so that no machine of a cluster needs the files.
+    Certificates are passed as text, so that the machines of a cluster do not need the files.
     """
     security = _security(address)
     found = {"kafka.bootstrap.servers": str(address)}

@@ -1,16 +1,15 @@
-"""How does a child process end when its owner is gone, however the owner went?
+"""Supervisor program that ends a child process when its owner ends, however the owner ends.
 
-This file is run as a program, by path, between an owner (any Python program) and a long-running
-child (the broker's Java). It knows nothing of Kafka and imports only the standard library, so it
-is up in milliseconds. Its one argument is JSON:
+This file is run by path, between an owner (any Python program) and a long-running child (the broker's
+Java). It imports only the standard library, so it starts in milliseconds. Its one argument is JSON:
 
     {"commands": [[...], ...], "folder": where they run, "log": a file in there, "remove": true,
      "grace_s": seconds, "keep_open": [file descriptors for the child], "owner_pid": pid}
 
-The commands run one after another; the last one is the child. The owner holds a pipe to stdin: its
-end, which the kernel brings about even after kill -9 of the owner, stops the child and removes the
-folder, and so does SIGTERM. Its own session keeps a terminal's Ctrl-C away, so the child outlives
-its owner's clean-up. If the supervisor itself is killed, Linux kills the child.
+The commands run one after another; the last one is the child. The owner holds a pipe to stdin. Its end,
+which the kernel causes even after kill -9 of the owner, stops the child and removes the folder, and so does
+SIGTERM. A session of its own keeps a terminal's Ctrl-C away, so the child outlives its owner's clean-up. If
+the supervisor is killed, Linux kills the child.
 
 If a command fails or the child ends by itself, the last lines of the log go to stdout.
 """
@@ -36,10 +35,10 @@ _terminated: list[bool] = []
 
 
 def main() -> int:
-    """Run the commands of the argument until stdin ends; 0 if the owner ended it."""
+    """Run the commands of the argument until stdin ends; 0 if the owner ended them."""
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    # Noted, not raised: raised between the fork and the first `try` it would leave the child alone.
+    # Noted, not raised: an exception between the fork and the first `try` would leave the child alone.
     signal.signal(signal.SIGTERM, lambda *_: _terminated.append(True))
     task = json.loads(sys.argv[1])
     log = Path(task["folder"], task["log"])
@@ -51,7 +50,8 @@ def main() -> int:
                     return 0
                 if code:
                     break
-        sys.stdout.write(_tail(log))
+        lines = log.read_text(errors="replace").splitlines()
+        sys.stdout.write("\n".join(lines[-_LOG_LINES:]))
         return 1
     finally:
         if task["remove"]:
@@ -59,7 +59,7 @@ def main() -> int:
 
 
 def _run(command: list[str], output: IO[bytes], task: dict[str, Any]) -> int | None:
-    """Run one command and return its exit code; none if the owner went first: it is stopped."""
+    """Run one command and return its exit code; None if the owner ended first and the command was stopped."""
     libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 
     def die_with_the_supervisor() -> None:
@@ -83,21 +83,12 @@ def _run(command: list[str], output: IO[bytes], task: dict[str, Any]) -> int | N
                 return None
         return child.returncode
     finally:
-        _stop(child, task["grace_s"])
-
-
-def _stop(child: subprocess.Popen[bytes], grace_s: float) -> None:
-    if grace_s:
-        child.terminate()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            child.wait(grace_s)
-    child.kill()
-    child.wait()
-
-
-def _tail(log: Path) -> str:
-    lines = log.read_text(errors="replace").splitlines()
-    return "\n".join(lines[-_LOG_LINES:])
+        if task["grace_s"]:
+            child.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(task["grace_s"])
+        child.kill()
+        child.wait()
 
 
 if __name__ == "__main__":

@@ -1,17 +1,18 @@
-"""What topics does a broker have, and which records are in them?
+"""Topics of a broker: creation, numbers of partitions, offsets, and limits of messages.
 
-Small questions and orders for a running broker, each answered over its own short connection. The
-answers are numbers; nothing here reads or writes a record.
+Each function opens a short connection of its own. None reads or writes a record.
 """
 
 from __future__ import annotations
 
 import contextlib
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from flowcore.errors import BrokerError
 from flowcore.kafka.admin import (
+    ConfigResource,
     KafkaAdminClient,
     KafkaError,
     OffsetSpec,
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
 __all__ = [
+    "TopicLimits",
     "begin_offsets",
     "end_offsets",
     "ends_of",
@@ -32,32 +34,46 @@ __all__ = [
     "grow_topic",
     "offsets_at",
     "partition_counts",
+    "topic_limits",
     "wait_until_ready",
 ]
 
 _TIMEOUT_S = 5.0
 _ATTEMPT_S = 0.5
+_LARGEST, _CLEANUP = "max.message.bytes", "cleanup.policy"
+
+
+@dataclass(frozen=True, slots=True)
+class TopicLimits:
+    """Limits of a topic's messages. One refused message fails the query, again after each restart.
+
+    Attributes:
+        max_message_bytes: Largest batch with its header; a message may have some tens of bytes less.
+        needs_key: The topic is compacted and refuses messages without a key.
+    """
+
+    max_message_bytes: int
+    needs_key: bool
 
 
 def ensure_topics(
     bootstrap_servers: str, topics: Mapping[str, int], configs: Mapping[str, str] | None = None
 ) -> None:
-    """Create the topics that do not exist; return when all of them can be used.
+    """Create the topics that do not exist; return when all of them have a leader.
 
     Args:
         bootstrap_servers: Address of the broker, ``host:port[,host:port...]``.
-        topics: Number of partitions by topic name. A topic that exists keeps the number it has.
-        configs: Kafka's settings of topics that are created, such as ``retention.ms``. Default: the
-            broker's.
+        topics: Number of partitions by topic name. An existing topic keeps its number.
+        configs: Kafka's settings of created topics, such as ``retention.ms``. Default: the broker's.
 
     Raises:
         BrokerError: The broker cannot be reached, or refuses a topic.
     """
-    with _asking(bootstrap_servers) as client:
+    with _connected(bootstrap_servers) as client:
         missing = [name for name, count in _partition_counts(client, topics).items() if count is None]
         if not missing:
             return
-        # The number of copies is the broker's own default, which fits one node as well as many.
+        # Without a replication factor the broker uses its default, which fits its number of nodes.
         wanted = {name: {"num_partitions": topics[name], "configs": configs or {}} for name in missing}
         for answer in client.create_topics(wanted, raise_errors=False)["topics"]:
             if answer["error_code"] in {0, TopicAlreadyExistsError.errno}:
@@ -68,7 +84,7 @@ def ensure_topics(
                 f"{answer['error_message'] or for_code(answer['error_code']).__name__}"
             )
             raise BrokerError(msg)
-        # The order is accepted before every partition has a leader.
+        # The request is answered before every partition has a leader.
         deadline = time.monotonic() + _TIMEOUT_S
         while None in _partition_counts(client, missing).values():
             if time.monotonic() > deadline:
@@ -81,17 +97,17 @@ def ensure_topics(
 
 
 def grow_topic(bootstrap_servers: str, topic: str, partitions: int) -> None:
-    """Give a topic that exists at least this many partitions; return when all of them can be used.
+    """Give an existing topic at least this many partitions; return when all of them have a leader.
 
     Raises:
         BrokerError: The broker cannot be reached, or refuses.
     """
-    with _asking(bootstrap_servers) as client:
+    with _connected(bootstrap_servers) as client:
         if (_partition_counts(client, [topic])[topic] or 0) >= partitions:
             return
         answer = client.create_partitions({topic: partitions}, raise_errors=False).results[0]
         deadline = time.monotonic() + _TIMEOUT_S
-        # Asked first: a refusal may only say that somebody else was faster.
+        # An error may mean that another client was faster, so the number is read first.
         while (_partition_counts(client, [topic])[topic] or 0) < partitions:
             if answer.error_code or time.monotonic() > deadline:
                 reason = answer.error_message or for_code(answer.error_code).__name__
@@ -101,44 +117,44 @@ def grow_topic(bootstrap_servers: str, topic: str, partitions: int) -> None:
 
 
 def partition_counts(bootstrap_servers: str, topics: Iterable[str]) -> dict[str, int | None]:
-    """Return the number of partitions of each topic, or none for a topic that does not exist.
+    """The number of partitions of each topic, None if it does not exist or has no leader.
 
     Raises:
         BrokerError: The broker cannot be reached.
     """
-    with _asking(bootstrap_servers) as client:
+    with _connected(bootstrap_servers) as client:
         return _partition_counts(client, topics)
 
 
 def begin_offsets(bootstrap_servers: str, topic: str) -> dict[int, int]:
-    """Return by partition the offset of the oldest record that is still there.
+    """By partition the offset of the oldest record.
 
     Raises:
         BrokerError: The broker cannot be reached, or has no such topic.
     """
-    with _asking(bootstrap_servers) as client:
+    with _connected(bootstrap_servers) as client:
         return _offsets(client, bootstrap_servers, topic, OffsetSpec.EARLIEST)
 
 
 def end_offsets(bootstrap_servers: str, topic: str) -> dict[int, int]:
-    """Return by partition the offset that the next record will get.
+    """By partition the offset of the next record.
 
     Raises:
         BrokerError: The broker cannot be reached, or has no such topic.
     """
-    with _asking(bootstrap_servers) as client:
+    with _connected(bootstrap_servers) as client:
         return _offsets(client, bootstrap_servers, topic, OffsetSpec.LATEST)
 
 
 def ends_of(
     bootstrap_servers: str, topics: Iterable[str], timeout_s: float = _TIMEOUT_S
 ) -> dict[str, dict[int, int]]:
-    """Return the end offsets of several topics, asked for at once; one that does not exist has none.
+    """The end offsets of several topics, in one request; empty for a topic that does not exist.
 
     Raises:
         BrokerError: The broker has not answered within the time.
     """
-    with _asking(bootstrap_servers, timeout_s) as client:
+    with _connected(bootstrap_servers, timeout_s) as client:
         counts = _partition_counts(client, topics)
         asked = [
             TopicPartition(topic, number) for topic, count in counts.items() for number in range(count or 0)
@@ -151,7 +167,7 @@ def ends_of(
 
 
 def offsets_at(bootstrap_servers: str, topic: str, time_ms: int) -> dict[int, int]:
-    """Return by partition the offset of the first record of this time or later, else the end.
+    """By partition the offset of the first record of this time or later, else the end.
 
     Args:
         bootstrap_servers: Address of the broker.
@@ -161,26 +177,53 @@ def offsets_at(bootstrap_servers: str, topic: str, time_ms: int) -> dict[int, in
     Raises:
         BrokerError: The broker cannot be reached, or has no such topic.
     """
-    with _asking(bootstrap_servers) as client:
+    with _connected(bootstrap_servers) as client:
         ends = _offsets(client, bootstrap_servers, topic, OffsetSpec.LATEST)
-        # A time below 0 would be taken for one of the protocol's special places.
+        # The protocol gives times below 0 another meaning.
         found = _offsets(client, bootstrap_servers, topic, max(time_ms, 0))
     return {partition: ends[partition] if offset < 0 else offset for partition, offset in found.items()}
 
 
-def wait_until_ready(bootstrap_servers: str, timeout_s: float, still_running: Callable[[], object]) -> None:
-    """Wait until a broker that is starting answers a client.
+def topic_limits(bootstrap_servers: str, topics: Iterable[str]) -> dict[str, TopicLimits]:
+    """Limits of topics, by name.
 
-    An open port is not enough (a container's proxy opens it at once), nor is a line in a log (it
-    survives a restart).
+    Raises:
+        BrokerError: The broker cannot be reached, or a topic does not exist.
+    """
+    asked = [ConfigResource("topic", name, {_LARGEST: None, _CLEANUP: None}) for name in set(topics)]
+    if not asked:
+        return {}
+    try:
+        with connected(bootstrap_servers, _TIMEOUT_S) as client:
+            found = client.describe_configs(asked, config_filter="all")["topic"]
+    except KafkaError as error:
+        msg = (
+            f"broker {bootstrap_servers} does not report the limits of {', '.join(c.name for c in asked)} "
+            f"({error}): an oversized message would fail the query again and again; check the broker"
+        )
+        raise BrokerError(msg) from error
+    return {
+        name: TopicLimits(
+            max_message_bytes=int(configs[_LARGEST]["value"]),
+            needs_key="compact" in configs[_CLEANUP]["value"],
+        )
+        for name, configs in found.items()
+    }
+
+
+def wait_until_ready(bootstrap_servers: str, timeout_s: float, still_running: Callable[[], object]) -> None:
+    """Wait until a starting broker answers a client.
+
+    Neither an open port shows that (a container's proxy opens it at once) nor a line in a log (it survives a
+    restart).
 
     Args:
         bootstrap_servers: Address of the broker.
         timeout_s: Seconds to wait at most.
-        still_running: Called before each attempt; raises if waiting is in vain.
+        still_running: Called before each attempt; raises if the broker has ended.
 
     Raises:
-        BrokerError: The time is over, or what ``still_running`` raises.
+        BrokerError: The timeout is over.
     """
     deadline = time.monotonic() + timeout_s
     while True:
@@ -195,7 +238,7 @@ def wait_until_ready(bootstrap_servers: str, timeout_s: float, still_running: Ca
 
 
 @contextlib.contextmanager
-def _asking(bootstrap_servers: str, timeout_s: float = _TIMEOUT_S) -> Iterator[KafkaAdminClient]:
+def _connected(bootstrap_servers: str, timeout_s: float = _TIMEOUT_S) -> Iterator[KafkaAdminClient]:
     try:
         with connected(bootstrap_servers, timeout_s) as client:
             yield client
@@ -212,15 +255,13 @@ def _unreachable(bootstrap_servers: str, timeout_s: float, error: KafkaError) ->
 
 
 def _partition_counts(client: KafkaAdminClient, topics: Iterable[str]) -> dict[str, int | None]:
-    # Asking creates nothing: the client forbids it with each question.
+    # The client forbids the broker to create topics for this request.
     known = {topic["name"]: topic["partitions"] for topic in client.describe_topics(list(topics))}
-    return {name: _count(known[name]) for name in topics}
-
-
-def _count(partitions: list[dict[str, int]]) -> int | None:
-    # A topic that does not exist has none.
-    all_are_led = partitions and all(partition["leader_id"] >= 0 for partition in partitions)
-    return len(partitions) if all_are_led else None
+    return {
+        # A topic that does not exist has no partitions.
+        name: len(known[name]) or None if all(part["leader_id"] >= 0 for part in known[name]) else None
+        for name in topics
+    }
 
 
 def _offsets(

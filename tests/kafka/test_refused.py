@@ -9,8 +9,7 @@ import pytest
 
 from flowcore import Flow, KafkaTopic
 from flowcore.errors import RunError
-from flowcore.kafka.limits import TopicLimits, topic_limits
-from flowcore.kafka.topics import ensure_topics
+from flowcore.kafka.topics import TopicLimits, ensure_topics, topic_limits
 
 pytestmark = pytest.mark.kafka
 

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame
 
 from flowcore.api.connectors import KafkaTopic
 from flowcore.api.operators import Read, Write
-from flowcore.kafka.limits import TopicLimits
+from flowcore.kafka.topics import TopicLimits
 from flowcore.spark.frame.branches import Branch, BranchedFrame
 from flowcore.spark.frame.rows import (
     BAD_REASON,

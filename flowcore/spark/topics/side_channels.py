@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flowcore.api.operators import Aggregate, Read, StatefulOperator, Write
-from flowcore.kafka.limits import TopicLimits, topic_limits
-from flowcore.kafka.topics import partition_counts
+from flowcore.kafka.topics import TopicLimits, partition_counts, topic_limits
 from flowcore.planner.model import LiveQuery
 from flowcore.planner.plan import Plan
 from flowcore.planner.rules.latency_markers import can_carry_markers

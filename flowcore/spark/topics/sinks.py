@@ -11,9 +11,8 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from flowcore.api.connectors import Csv, Json, KafkaTopic, Parquet, Sink
 from flowcore.api.operators import Read, Write
 from flowcore.errors import PlanError
-from flowcore.kafka.limits import TopicLimits, topic_limits
 from flowcore.kafka.security import spark_login
-from flowcore.kafka.topics import ensure_topics
+from flowcore.kafka.topics import TopicLimits, ensure_topics, topic_limits
 from flowcore.planner.model import LiveQuery
 from flowcore.settings import Settings
 from flowcore.spark.context import Context, broker_of

@@ -29,15 +29,15 @@ def pem(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"protocol": "TLS"}, "'TLS' is none of PLAINTEXT, SSL"),
+        ({"protocol": "TLS"}, "'TLS' is not one of PLAINTEXT, SSL"),
         ({"username": "ann"}, "no effect.*is PLAINTEXT"),
-        ({**LOGIN, "mechanism": "GSSAPI"}, "'GSSAPI' is none of PLAIN"),
-        ({**LOGIN, "mechanism": None}, "None is none of"),
+        ({**LOGIN, "mechanism": "GSSAPI"}, "'GSSAPI' is not one of PLAIN"),
+        ({**LOGIN, "mechanism": None}, "None is not one of"),
         ({**LOGIN, "password": ""}, "is missing"),
         ({**LOGIN, "password": "s3cret\n"}, "cannot be printed"),
         ({"ca": Path("a.pem")}, "nothing would be encrypted"),
-        ({"protocol": "SSL", "ca": Path("nowhere.pem")}, "'nowhere.pem' is no file"),
-        ({"protocol": "SSL", "key": Path("a.pem")}, "only together"),
+        ({"protocol": "SSL", "ca": Path("nowhere.pem")}, "'nowhere.pem' is not a file"),
+        ({"protocol": "SSL", "key": Path("a.pem")}, "must be set together"),
     ],
     ids=["protocol", "name", "mechanism", "none", "password", "newline", "plain-ca", "no-file", "half"],
 )
