@@ -1,6 +1,6 @@
 """State of keyed processes as JSON-able data with a version.
 
-Each key is written on its own (`encode_key_state`), so that a runtime can write only the keys that changed.
+Each key is written on its own (`encode_key`), so that a runtime can write only the keys that changed.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from flowcore.process.states import Declaration
 
 __all__ = [
     "STATE_VERSION",
-    "decode_key_state",
-    "encode_key_state",
+    "decode_key",
+    "encode_key",
     "keys_of",
     "remove_key",
     "require_layouts",
@@ -39,7 +39,7 @@ def snapshot_state(state: ProcessState, declared: Mapping[str, Declaration]) -> 
         "watermark_ms": state.watermark_ms,
         "clock_ms": state.clock_ms,
         "backlog": state.backlog,
-        "keys": [encode_key_state(key, state) for key in keys_of(state)],
+        "keys": [encode_key(key, state) for key in keys_of(state)],
     }
 
 
@@ -58,7 +58,7 @@ def restore_state(written: Mapping[str, Any], declared: Mapping[str, Declaration
     require_layouts(written["states"], declared)
     state = ProcessState(written["watermark_ms"], written["clock_ms"], written.get("backlog", False))
     for entry in written["keys"]:
-        decode_key_state(entry, state, declared)
+        decode_key(entry, state, declared)
     return state
 
 
@@ -83,7 +83,7 @@ def keys_of(state: ProcessState) -> Iterator[Any]:
     return iter({**state.cells, **state.event_timers.owners, **state.processing_timers.owners})
 
 
-def encode_key_state(key: Any, state: ProcessState) -> dict[str, Any]:
+def encode_key(key: Any, state: ProcessState) -> dict[str, Any]:
     """The states and timers of one key; both are empty for a key that has none.
 
     Raises:
@@ -100,9 +100,7 @@ def encode_key_state(key: Any, state: ProcessState) -> dict[str, Any]:
     }
 
 
-def decode_key_state(
-    written: Mapping[str, Any], state: ProcessState, declared: Mapping[str, Declaration]
-) -> None:
+def decode_key(written: Mapping[str, Any], state: ProcessState, declared: Mapping[str, Declaration]) -> None:
     """Add the state of one key."""
     key = from_plain(written["key"])
     for name, entries in written["states"].items():

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flowcore.errors import StateError
-from flowcore.process.state import ProcessState
-from flowcore.process.undo import Undo
+from flowcore.process.state import ProcessState, Undo
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from flowcore.process.current import ProcessEmissions
 from flowcore.process.operator import ProcessOperator
-from flowcore.process.state import ProcessState
-from flowcore.process.undo import Undo
+from flowcore.process.state import ProcessState, Undo
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -24,8 +24,8 @@ from flowcore.keyed.plain import from_plain, to_plain
 from flowcore.keyed.user_code import to_function_error, wrap_errors
 from flowcore.process.codec import (
     STATE_VERSION,
-    decode_key_state,
-    encode_key_state,
+    decode_key,
+    encode_key,
     keys_of,
     remove_key,
     require_layouts,
@@ -245,11 +245,11 @@ class _Group:
                 raise StateError(msg)
             for entry in json.loads(piece[1:]):
                 remove_key(from_plain(entry["key"]), self._state)
-                decode_key_state(entry, self._state, declared)
+                decode_key(entry, self._state, declared)
         self._state.touched.clear()
 
     def _encode(self, keys: Iterable[Any]) -> bytes:
-        written = [encode_key_state(key, self._state) for key in keys]
+        written = [encode_key(key, self._state) for key in keys]
         return bytes([STATE_VERSION]) + json.dumps(written).encode()
 
     def _records(self, rows: pa.RecordBatch) -> Iterable[dict[str, Any]]:

@@ -1,10 +1,9 @@
-"""Watermarks: how far has event time come, and which inputs are waited for?
+"""Watermarks: strategies, and their evaluation for partitions, sources and queries.
 
-A strategy is declared with a source; what it means is pure logic over plain state. Three questions,
-one module each: what a partition's records say (`generators`), whether a partition still says
-anything (`idleness`), and what all partitions say together (`merge`); `tracking` puts them together.
+A strategy is declared with a source. `generators` evaluates it for the records of a partition, `idleness`
+finds idle partitions, `merge` combines partitions, and `tracking` does all of it for a source.
 
-Times are integer milliseconds since the epoch, UTC. The clock is passed in.
+Times are integer milliseconds since the epoch, UTC. Processing time is passed in.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Strategies: what does a user declare about the order of a source's records?"""
+"""Watermark strategies, which users declare with sources."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class NoWatermarks:
-    """Records never move event time; only the end of the input does."""
+    """Records never advance event time; only the end of input does."""
 
     def __str__(self) -> str:
         return "no watermarks"
@@ -40,7 +40,7 @@ class BoundedOutOfOrderness:
     """The watermark is the newest timestamp less the delay less one millisecond.
 
     Args:
-        delay_ms: How much later than a newer record one may come; 0 where they come in order.
+        delay_ms: How much later than newer records a record may arrive; 0 if records are in order.
 
     Raises:
         ConfigurationError: It is negative.
@@ -51,8 +51,8 @@ class BoundedOutOfOrderness:
     def __post_init__(self) -> None:
         if self.delay_ms < 0:
             msg = (
-                f"delay_ms={self.delay_ms} is negative: the watermark would be ahead of the records that "
-                "have come, and all would be late; pass a delay of zero or more"
+                f"delay_ms={self.delay_ms} is negative: the watermark would be ahead of all records, which "
+                "would be late; pass a delay of zero or more"
             )
             raise ConfigurationError(msg)
 
@@ -78,8 +78,8 @@ class Punctuated:
     def __post_init__(self) -> None:
         if not isinstance(self.expression, str) or not self.expression.strip():
             msg = (
-                f"punctuated({self.expression!r}) says of no record that it is a marker: event time would "
-                "stand still; pass Spark SQL text, for instance punctuated(\"kind = 'end-of-hour'\")"
+                f"punctuated({self.expression!r}) has no expression: no record would be a marker, and event "
+                "time would not advance; pass Spark SQL text such as punctuated(\"kind = 'end-of-hour'\")"
             )
             raise ConfigurationError(msg)
 
@@ -89,11 +89,10 @@ class Punctuated:
 
 @dataclass(frozen=True, slots=True)
 class Periodic:
-    """What each record says of event time is computed; at each look the highest so far is the watermark.
+    """An expression computes event time from each record; the watermark is the highest value at a poll.
 
     Args:
-        expression: Spark SQL text over the source's columns, BIGINT milliseconds since 1970; null for a
-            record that says nothing.
+        expression: Spark SQL text over the source's columns, BIGINT milliseconds since 1970 or null.
 
     Raises:
         ConfigurationError: There is no expression.
@@ -104,8 +103,8 @@ class Periodic:
     def __post_init__(self) -> None:
         if not isinstance(self.expression, str) or not self.expression.strip():
             msg = (
-                f"periodic({self.expression!r}) says nothing of event time: it would stand still; pass Spark "
-                "SQL text, for instance periodic('unix_millis(at) - 4000'), or a function"
+                f"periodic({self.expression!r}) has no expression: event time would not advance; pass Spark "
+                "SQL text such as periodic('unix_millis(at) - 4000'), or a function"
             )
             raise ConfigurationError(msg)
 
@@ -115,14 +114,14 @@ class Periodic:
 
 @dataclass(frozen=True, slots=True)
 class PeriodicFunction:
-    """A function says how far event time has come, from the timestamps of a batch of one partition.
+    """A function computes event time from the timestamps of a batch of one partition.
 
     Args:
-        function: ``timestamps -> milliseconds or None``; gets a ``pyarrow.Array`` of int64, in which null is
-            a record without timestamp. It has to be pure: batches may come in parts, and again.
+        function: ``timestamps -> milliseconds or None``; gets a ``pyarrow.Array`` of int64, with nulls for
+            records without timestamp. It must be pure: batches may be split or repeated.
 
     Raises:
-        ConfigurationError: It cannot be called.
+        ConfigurationError: It is not callable.
     """
 
     function: Callable[[Any], int | None]
@@ -132,7 +131,7 @@ class PeriodicFunction:
         if not callable(given):
             msg = (
                 f"periodic({self.function!r}) is neither Spark SQL text nor a function: event time would "
-                "stand still; pass for instance periodic('unix_millis(at) - 4000')"
+                "not advance; pass for instance periodic('unix_millis(at) - 4000')"
             )
             raise ConfigurationError(msg)
 
@@ -143,21 +142,21 @@ class PeriodicFunction:
 Generator = NoWatermarks | BoundedOutOfOrderness | Punctuated | Periodic | PeriodicFunction
 
 AllIdle = Literal["hold", "advance"]
-"""What event time does while no partition has records: stand still, or go on as the clock does."""
+"""What the watermark does while all partitions are idle: stay, or advance with processing time."""
 
 
 @dataclass(frozen=True, slots=True)
 class WatermarkStrategy:
-    """A generator of watermarks, and what becomes of partitions that fall silent or run ahead.
+    """A generator of watermarks, and the treatment of partitions that are idle or ahead.
 
     Args:
-        generator: What the records of a partition say about event time.
-        idle_after_ms: A partition without records for longer than this is not waited for; None: for ever.
-        all_idle: What event time does while all partitions are idle.
-        max_drift_ms: A partition further than this ahead of the slowest is held back; None: never.
+        generator: Computes event time from the records of a partition.
+        idle_after_ms: A partition without records for longer than this is idle; None: it is never idle.
+        all_idle: What the watermark does while all partitions are idle.
+        max_drift_ms: A partition further than this ahead of the slowest should pause; None: it never does.
 
     Raises:
-        ConfigurationError: A time is not positive, or a part would have no effect.
+        ConfigurationError: A time is not positive, or a setting would have no effect.
     """
 
     generator: Generator
@@ -170,7 +169,7 @@ class WatermarkStrategy:
         if not known:
             msg = (
                 f"all_idle={self.all_idle!r} with idle_after_ms={self.idle_after_ms}: it would have no "
-                "effect; pass 'hold', or 'advance' with a time after which partitions are idle"
+                "effect; pass 'hold', or 'advance' with idle_after_ms"
             )
             raise ConfigurationError(msg)
         if self.max_drift_ms is not None and (self.max_drift_ms <= 0 or not self.generates):
@@ -184,31 +183,31 @@ class WatermarkStrategy:
         if self.idle_after_ms <= 0:
             msg = (
                 f"idle_after_ms={self.idle_after_ms} is not positive: every partition would be idle between "
-                "any two records; pass more than the longest pause of a partition that is not idle"
+                "two records; pass more than the longest pause of an active partition"
             )
             raise ConfigurationError(msg)
         if not self.generates:
             msg = (
-                f"no_watermarks() with idle_after_ms={self.idle_after_ms}: nothing waits for a partition "
-                "where there are no watermarks, so it would have no effect; leave one of them"
+                f"no_watermarks() with idle_after_ms={self.idle_after_ms}: it would have no effect, since "
+                "there are no watermarks that idle partitions could hold; remove one of them"
             )
             raise ConfigurationError(msg)
 
     @property
     def generates(self) -> bool:
-        """Records move event time."""
+        """Records advance event time."""
         return not isinstance(self.generator, NoWatermarks)
 
     def with_idleness(self, idle_after: timedelta, *, all_idle: AllIdle = "hold") -> WatermarkStrategy:
-        """The same strategy that does not wait for partitions without records.
+        """The same strategy, in which partitions without records become idle.
 
         Args:
-            idle_after: A partition is idle once it had no record for longer than this.
-            all_idle: While all partitions are idle event time stands still (``"hold"``), or goes on as the
-                clock does (``"advance"``): windows close, and records that come later may be late.
+            idle_after: A partition without records for longer than this is idle.
+            all_idle: While all partitions are idle the watermark stays (``"hold"``), or advances with
+                processing time (``"advance"``): windows close, and later records may be late.
 
         Raises:
-            ConfigurationError: It is zero or less, or there are no watermarks that could wait.
+            ConfigurationError: It is zero or less, or there are no watermarks.
 
         >>> str(monotonous().with_idleness(timedelta(minutes=1)))
         'monotonous, idle after 1 min'
@@ -216,11 +215,10 @@ class WatermarkStrategy:
         return replace(self, idle_after_ms=_whole_ms("idle_after", idle_after), all_idle=all_idle)
 
     def with_alignment(self, max_drift: timedelta) -> WatermarkStrategy:
-        """The same strategy that holds partitions back which are too far ahead.
+        """The same strategy, in which partitions that are too far ahead should pause.
 
         Args:
-            max_drift: A partition whose watermark is further than this ahead of the slowest one's is not
-                read until that has caught up.
+            max_drift: How far the watermark of a partition may be ahead of the slowest one.
 
         Raises:
             ConfigurationError: It is zero or less, or there are no watermarks to compare.
@@ -239,18 +237,20 @@ class WatermarkStrategy:
 
 
 def no_watermarks() -> WatermarkStrategy:
-    """Event time stands still until the input ends; the same as no strategy at all."""
+    """Event time does not advance until the input ends; the same as no strategy."""
     return WatermarkStrategy(NoWatermarks())
 
 
 def bounded_out_of_orderness(delay: timedelta) -> WatermarkStrategy:
-    """Records come at most so much later than newer ones: the watermark is that, and 1 ms, behind the newest.
+    """Records arrive at most this much later than newer ones.
+
+    The watermark is the newest timestamp less the delay less one millisecond.
 
     Args:
         delay: Zero or more, in whole milliseconds.
 
     Raises:
-        ConfigurationError: It is negative, or no `timedelta` of whole milliseconds.
+        ConfigurationError: It is negative, or not a `timedelta` of whole milliseconds.
 
     >>> bounded_out_of_orderness(timedelta(seconds=4)).generator
     BoundedOutOfOrderness(delay_ms=4000)
@@ -259,27 +259,27 @@ def bounded_out_of_orderness(delay: timedelta) -> WatermarkStrategy:
 
 
 def monotonous() -> WatermarkStrategy:
-    """Timestamps of a partition never go back: the watermark is 1 ms behind the newest."""
+    """Timestamps of a partition never decrease: the watermark is the newest less one millisecond."""
     return WatermarkStrategy(BoundedOutOfOrderness(0))
 
 
 def punctuated(expression: str) -> WatermarkStrategy:
-    """Marker records say how far event time has come: each sets the watermark to its own timestamp.
+    """Marker records advance event time: each sets the watermark to its own timestamp.
 
     Args:
         expression: Spark SQL text over the source's columns, true for a marker.
 
     Raises:
-        ConfigurationError: It is no text.
+        ConfigurationError: It is not text.
     """
     return WatermarkStrategy(Punctuated(expression))
 
 
 def periodic(generator: str | Callable[[Any], int | None]) -> WatermarkStrategy:
-    """You say how far event time has come; at each look the highest so far is the watermark of a partition.
+    """An expression or a function computes event time; the watermark of a partition is the highest value.
 
     Args:
-        generator: Spark SQL text, what one record says: ``"unix_millis(at) - 4000"``. Or a function from the
+        generator: Spark SQL text over a record, such as ``"unix_millis(at) - 4000"``. Or a function from the
             timestamps of a batch of one partition to milliseconds or None; see `PeriodicFunction`.
 
     Raises:

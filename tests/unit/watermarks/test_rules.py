@@ -38,7 +38,7 @@ def test_function_that_says_no_time_is_an_error(said: Any) -> None:
 @pytest.mark.parametrize(
     ("declare", "message"),
     [
-        (lambda: periodic(" "), "says nothing of event time"),
+        (lambda: periodic(" "), "has no expression: event time"),
         (lambda: periodic(5), "neither Spark SQL text nor a function"),  # type: ignore[arg-type]
         (lambda: monotonous().with_alignment(timedelta(0)), "no partition could ever be ahead"),
         (lambda: no_watermarks().with_alignment(TEN), "no partition could ever be ahead"),

@@ -68,8 +68,8 @@ def test_strategy_says_what_it_is(strategy: WatermarkStrategy, text: str) -> Non
         (lambda: monotonous().with_idleness(timedelta(milliseconds=-1)), "idle_after_ms=-1 is not positive"),
         (lambda: monotonous().with_idleness(timedelta(microseconds=999)), "idle_after=.*whole milliseconds"),
         (lambda: no_watermarks().with_idleness(timedelta(1)), "it would have no effect"),
-        (lambda: punctuated(" "), "says of no record that it is a marker"),
-        (lambda: punctuated(None), "says of no record that it is a marker"),
+        (lambda: punctuated(" "), "has no expression: no record would be a marker"),
+        (lambda: punctuated(None), "has no expression: no record would be a marker"),
     ],
     ids=str,
 )  # fmt: skip
