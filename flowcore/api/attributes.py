@@ -1,7 +1,6 @@
-"""Operator attributes: what an operator promises of its output, so that the plan may save work.
+"""Operator attributes: promises of an operator about its output, which let the plan save work.
 
-Whatever is not declared is unknown, and the safe default is taken for it: nothing is saved by a
-promise that nobody made. What a plan makes of attributes is told in `flowcore.planner`.
+An attribute that is not declared has its safe default, with which nothing is saved.
 
 Source: FLIP-329 (operator attributes for object reuse), FLIP-331 (output at the end of input),
 FLIP-365 (idempotent output).
@@ -23,15 +22,15 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorAttributes:
-    """What an operator promises; the defaults promise nothing.
+    """The promises of an operator; the defaults promise nothing.
 
     Attributes:
-        output_only_at_end: It puts out nothing before its input has ended.
-        output_on_checkpoint: It may put something out when a checkpoint is taken.
-        output_value_stored: It may still use a record that it has put out. False: what it has put out
-            may be handed on without a deep copy.
-        input_record_stored: It may keep or change the record object that it is given. False: it needs
-            no object of its own.
+        output_only_at_end: It emits nothing before its input has ended.
+        output_on_checkpoint: It may emit records when a checkpoint is taken.
+        output_value_stored: It may still use a record that it has emitted. False: the record may be passed
+            on without a deep copy.
+        input_record_stored: It may keep or change the record object that it gets. False: it needs no object
+            of its own.
         output_idempotent: A later output replaces the earlier ones of its key.
     """
 
@@ -43,7 +42,7 @@ class OperatorAttributes:
 
 
 class OperatorAttributesBuilder:
-    """Declares some attributes, and leaves the others unknown.
+    """Declares some attributes, and leaves the others undeclared.
 
     >>> OperatorAttributesBuilder().set_output_idempotent(True).build().output_idempotent
     True
@@ -53,19 +52,19 @@ class OperatorAttributesBuilder:
         self._given: dict[str, bool] = {}
 
     def set_output_only_at_end(self, value: bool) -> Self:
-        """Whether nothing is put out before the input has ended."""
+        """Whether nothing is emitted before the input has ended."""
         return self._set("output_only_at_end", value)
 
     def set_output_on_checkpoint(self, value: bool) -> Self:
-        """Whether something may be put out when a checkpoint is taken."""
+        """Whether records may be emitted when a checkpoint is taken."""
         return self._set("output_on_checkpoint", value)
 
     def set_output_value_stored(self, value: bool) -> Self:
-        """Whether a record that was put out may still be used."""
+        """Whether an emitted record may still be used."""
         return self._set("output_value_stored", value)
 
     def set_input_record_stored(self, value: bool) -> Self:
-        """Whether the record object that was given may be kept or changed."""
+        """Whether the input record object may be kept or changed."""
         return self._set("input_record_stored", value)
 
     def set_output_idempotent(self, value: bool) -> Self:
@@ -73,7 +72,7 @@ class OperatorAttributesBuilder:
         return self._set("output_idempotent", value)
 
     def build(self, operator: str = "") -> OperatorAttributes:
-        """The attributes; each one that was not set is logged at DEBUG with the default taken.
+        """The attributes; each one that was not set is logged at DEBUG with its default.
 
         Args:
             operator: Its name, for the log.
@@ -82,7 +81,7 @@ class OperatorAttributesBuilder:
         for field in fields(attributes):
             if field.name not in self._given:
                 _log.debug(
-                    "operator %r does not declare %s: %s is taken, which is always safe",
+                    "operator %r does not declare %s: %s is assumed, which is always safe",
                     operator, field.name, getattr(attributes, field.name),
                 )  # fmt: skip
         return attributes
@@ -93,11 +92,11 @@ class OperatorAttributesBuilder:
 
 
 Attributes = OperatorAttributes | OperatorAttributesBuilder
-"""What any operator can be given; of a builder, only what was set counts."""
+"""The attributes that an operator can be declared with; of a builder, only what was set counts."""
 
 
 def collect_declared(attributes: Attributes | None) -> Mapping[str, bool]:
-    """What was declared by name: all of built attributes, and of a builder what was set.
+    """The declared attributes by name: all of built attributes, and of a builder what was set.
 
     Raises:
         PlanError: It is neither, or a value is not true or false.
@@ -110,7 +109,7 @@ def collect_declared(attributes: Attributes | None) -> Mapping[str, bool]:
         case OperatorAttributes():
             return {name: _truth(name, value) for name, value in asdict(attributes).items()}
     msg = (  # type: ignore[unreachable]
-        f"attributes={attributes!r} are no operator attributes: nothing could be read from them; pass "
+        f"attributes={attributes!r} are not operator attributes: nothing could be read from them; pass "
         "OperatorAttributesBuilder().set_output_idempotent(True), or OperatorAttributes(...)"
     )
     raise PlanError(msg)

@@ -1,7 +1,7 @@
-"""Idempotent aggregates: of which does a later result of a group replace the earlier ones?
+"""Idempotent aggregates: a later result of a group replaces the earlier ones.
 
-Those that FLIP-365 lists, under the names that Spark SQL has for them. Of any other function nothing is
-known, so its output is never held back unless the flow declares it (``output_idempotent``).
+They are those that FLIP-365 lists, under Spark SQL's names. Nothing is known of other functions, so their
+output is not buffered unless the flow declares ``output_idempotent``.
 
 Source: FLIP-365, Introduce flush interval to adjust the interval of emitting results.
 """
@@ -22,8 +22,8 @@ IDEMPOTENT = frozenset({
     "last_value", "last", "listagg", "string_agg", "stddev_pop", "stddev_samp", "stddev", "std", "var_pop",
     "var_samp", "variance", "collect_list", "array_agg", "collect_set",
 })  # fmt: skip
-"""Names of the functions. A group without any (distinct) is idempotent too, and so is what an expression
-makes of their results: ``coalesce(sum(x), 0)`` is FLIP-365's sum0."""
+"""Names of the functions. A group without functions (distinct) is idempotent too, and so is an expression
+over results of these functions: ``coalesce(sum(x), 0)`` is FLIP-365's sum0."""
 
 _NAMES: dict[type[exp.Expr], str] = {
     exp.Sum: "sum", exp.Min: "min", exp.Max: "max", exp.ArgMin: "min_by", exp.ArgMax: "max_by",
@@ -33,14 +33,14 @@ _NAMES: dict[type[exp.Expr], str] = {
     exp.VariancePop: "var_pop", exp.Variance: "var_samp", exp.ArrayAgg: "collect_list",
     exp.ArrayUniqueAgg: "collect_set",
 }  # fmt: skip
-"""What sqlglot makes of them; it reads several names as one."""
+"""The functions as sqlglot parses them; several names share a class."""
 
 
 @cache
 def not_idempotent(text: str) -> tuple[str, ...]:
-    """The functions in an aggregate expression of which it is not known that a later result replaces.
+    """The functions in an aggregate expression that are not known to be idempotent.
 
-    A function that nobody knows may be an aggregate of the user's, unless aggregates stand in it.
+    An unknown function may be a user's aggregate, unless it is called with aggregates.
 
     >>> not_idempotent("max(price) / count(*)"), not_idempotent("median(price) + sum(price)")
     ((), ('median',))
@@ -51,16 +51,12 @@ def not_idempotent(text: str) -> tuple[str, ...]:
     unknown = [
         node
         for node in tree.find_all(exp.Anonymous)
-        if id(node) not in within and not any(node is call or _inside(call, node) for call in calls)
+        if id(node) not in within and not any(inner is call for inner in node.walk() for call in calls)
     ]
     names = (_NAMES.get(type(node)) or _name(node) for node in (*calls, *unknown))
     return tuple(dict.fromkeys(name for name in names if name not in IDEMPOTENT))
 
 
-def _inside(node: exp.Expr, other: exp.Expr) -> bool:
-    return any(inner is node for inner in other.walk())
-
-
 def _name(node: exp.Expr) -> str:
-    """As Spark calls it."""
+    """The name that Spark has for it."""
     return node.sql(dialect="spark").partition("(")[0].strip().lower()

@@ -102,7 +102,7 @@ class Operator:
         }
 
     def undeclared_attributes(self) -> tuple[str, ...]:
-        """The attributes that nobody declared, so that their safe default holds."""
+        """The attributes that were not declared and have their safe default."""
         known = {*self.own_attributes(), *self.declared_attributes}
         return tuple(each.name for each in fields(OperatorAttributes) if each.name not in known)
 
@@ -176,7 +176,7 @@ class Operator:
 
     @property
     def emits_batches(self) -> bool:
-        """It emits Arrow batches, which nobody can change, instead of records."""
+        """It emits Arrow batches, which cannot be changed, instead of records."""
         return False
 
     @property

@@ -302,6 +302,6 @@ def _pairs(on: Iterable[tuple[str, str]]) -> str:
 
 def _needed(expressions: Iterable[tuple[str, Expression]], used: Collection[str]) -> set[str]:
     """What the expressions read whose columns are used."""
-    # A generator (explode) decides how many rows there are, whoever reads its column.
+    # A generator (explode) decides how many rows there are, whether its column is read or not.
     kept = (each for name, each in expressions if name.lower() in used or each.generates)
     return {column for expression in kept for column in expression.columns}

@@ -58,7 +58,7 @@ class StatefulOperator(Operator):
     def placed_state(self, key_groups: int) -> Decision:
         """In how many parts a live query keeps its state."""
         groups = f"{key_groups} key group{'s' * (key_groups != 1)}"
-        why = f"state.key-groups is {key_groups}, and its checkpoint keeps to the number it was born with"
+        why = f"state.key-groups is {key_groups}, and a checkpoint keeps the number it began with"
         keys = () if self.by else ("it has no key, so that one of them has everything",)
         return Decision(groups, (why, *keys))
 
@@ -126,7 +126,7 @@ class KeyedProcess(StatefulOperator):
 
     def own_emission(self) -> Decision:
         if self.bounded:
-            why = "its function sees the rows in order of time, and event time goes on when they have ended"
+            why = "its function sees the rows in order of time, and event time advances when they have ended"
             return Decision("as rows come and, at their end, timers are due", (why,))
         return Decision("as input comes and timers are due", ("its function decides",))
 

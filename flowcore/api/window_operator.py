@@ -27,7 +27,7 @@ from flowcore.windows.functions import PlainProcess, WindowAggregate, WindowRedu
 __all__ = ["WINDOW_COLUMNS", "Window"]
 
 WINDOW_COLUMNS = ("window_start", "window_end", "firing", "is_late")
-"""What every output of a window has behind its own columns: TIMESTAMP, TIMESTAMP, INT, BOOLEAN.
+"""The last columns of every output of a window: TIMESTAMP, TIMESTAMP, INT, BOOLEAN.
 
 The two times are null where a window has no such time: a global one, or one at the end of time.
 """

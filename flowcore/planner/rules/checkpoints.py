@@ -1,6 +1,6 @@
 """When a live query takes a checkpoint, and which operators are flushed for it.
 
-Nothing is flushed where no operator asks for it: such output is needed by nobody else.
+Nothing is flushed where no operator asks for it, since a flush costs output that nothing else needs.
 """
 
 from __future__ import annotations

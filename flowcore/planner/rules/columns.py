@@ -1,6 +1,6 @@
 """The output columns of each operator that any reader uses.
 
-What nobody uses need not be computed, carried or joined. Names are lower case, as Spark compares them.
+An unused column need not be computed, carried or joined. Names are lower case, as Spark compares them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def find_used_columns(
 
     Args:
         operators: Inputs before readers.
-        ends: Operators of which all columns are used, whoever reads them.
+        ends: Operators of which all columns are used.
     """
     used: dict[Operator, set[str]] = {node: set() for node in operators}
     for node in ends:

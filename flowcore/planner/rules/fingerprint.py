@@ -1,9 +1,8 @@
-"""Fingerprints: would these operators compute the same thing again?
+"""Fingerprints of what operators compute.
 
-Two runs of a stage with equal fingerprints over equal sources have equal results, so the second
-need not run. Functions count by their code, by what they were made with (defaults, closure, bound
-object) and by the functions and constants of their own package that they use: change one, and it is
-another computation. Code of other packages counts by name.
+Two runs of a stage with equal fingerprints over equal sources have equal results, so the second is not
+needed. A function counts by its code, by its defaults, closure and bound object, and by the functions and
+constants of its own package that it uses. Code of other packages counts by name.
 """
 
 from __future__ import annotations
@@ -29,8 +28,8 @@ _FORMER_NAMES = {
     "WindowProcess": "Process",
     "WindowReduce": "Reduce",
 }
-"""Classes of flowcore under the names that committed results know: a new name does not run a stage again."""
-_OF_EVERY_OPERATOR = frozenset(field.name for field in fields(Operator))
+"""Classes of flowcore by their names in committed results: a new name does not run a stage again."""
+_NOT_COMPUTED = frozenset(field.name for field in fields(Operator)) - {"name"}
 _CONSTANTS = (type(None), bool, int, float, str, bytes, tuple, frozenset, list, set, dict)
 
 
@@ -43,8 +42,7 @@ def _describe(node: Operator) -> str:
     settings = [
         f"{field.name}={_value(getattr(node, field.name), ())}"
         for field in fields(node)
-        if field.name
-        not in ("inputs", "columns", "bounded", "key", "updating", "declared_attributes", "flush_ms")
+        if field.name not in _NOT_COMPUTED
     ]
     inputs = ",".join(parent.name for parent in node.inputs)
     return f"{type(node).__name__}({inputs}; {'; '.join(settings)})"
@@ -62,32 +60,33 @@ def _value(value: Any, inside: tuple[FunctionType, ...]) -> str:
         case FunctionType():
             return _function(value, inside)
         case type():
+            functions = {name: each for name, each in vars(value).items() if isinstance(each, FunctionType)}
             name = f"{value.__module__}.{value.__qualname__}{_definition(value)}"
-            return f"{name}{_value(_functions(value), inside)}"
+            return f"{name}{_value(functions, inside)}"
         case _:
             made_of = _made_of(value)
             return repr(value) if made_of is None else _value(made_of, inside)
 
 
 def _made_of(value: Any) -> tuple[object, ...] | None:
-    """What tells an object from another of its kind, None for a plain value."""
+    """What distinguishes an object from others of its class, None for a plain value."""
     if isinstance(value, MethodType):
         return value.__self__, value.__func__
     if isinstance(value, partial):
         return value.func, value.args, value.keywords
     if is_dataclass(value):
-        # A user's has methods that tell; flowcore's own are told apart by their fields.
+        # The methods of a user's class count; of flowcore's own classes only the fields do.
         kind = type(value)
         ours = kind.__module__.startswith("flowcore.")
         name = _FORMER_NAMES.get(kind.__name__, kind.__name__) if ours else kind
-        return name, {field.name: getattr(value, field.name) for field in _counting(value)}
+        return name, {field.name: getattr(value, field.name) for field in _counted_fields(value)}
     if hasattr(value, "__dict__") and not isinstance(value, (Enum, ModuleType)):
         return type(value), vars(value)
     return None
 
 
-def _counting(value: Any) -> Iterator[Field[Any]]:
-    """Fields that tell; one that was added later tells nothing where it has its default."""
+def _counted_fields(value: Any) -> Iterator[Field[Any]]:
+    """The fields that count; one that was added later does not count where it has its default."""
     for field in fields(value):
         default = field.default if field.default_factory is MISSING else field.default_factory()
         if field.metadata != ADDED_LATER or getattr(value, field.name) != default:
@@ -118,12 +117,8 @@ def _names(code: CodeType) -> set[str]:
     return set(code.co_names).union(*inner)
 
 
-def _functions(kind: type) -> dict[str, object]:
-    return {name: value for name, value in vars(kind).items() if isinstance(value, FunctionType)}
-
-
 def _definition(kind: type) -> str:
-    """What a generated Protobuf class was generated from, which stands in none of its functions."""
+    """A digest of the definition of a generated Protobuf class, which is not in its functions."""
     file = getattr(getattr(kind, "DESCRIPTOR", None), "file", None)
     return hashlib.sha256(file.serialized_pb).hexdigest()[:16] if file is not None else ""
 

@@ -19,7 +19,7 @@ from flowcore.planner.rules.failures import decide_failure
 
 __all__ = ["EdgeDetail", "OperatorDetail", "PartDetail", "collect_details", "describe", "end_name"]
 
-_BATCH = Decision("none", ("rows of a table are no stream elements",))
+_BATCH = Decision("none", ("rows of a table are not stream elements",))
 _PIPELINED = Decision("pipelined", ("both ends run in the same job",))
 _BLOCKING = Decision("blocking", ("a live query reads bounded data only as a committed result",))
 
@@ -39,7 +39,7 @@ class OperatorDetail:
         late: Of windows in a live query: what happens to late records.
         alignment: Of a source whose partitions are aligned: how.
         attributes: Its attributes, declared or default.
-        unknown: The attributes that nobody declared.
+        unknown: The attributes that were not declared.
     """
 
     node: Operator

@@ -1,7 +1,7 @@
-"""Drawing: a plan as an SVG picture, for places that show pictures and draw no Mermaid.
+"""A plan as an SVG picture, for places that show pictures and draw no Mermaid.
 
-Bounded stages stand beside each other in one row, live queries in the row below. In each box operators
-go downwards from sources to sinks. A thick arrow is a blocking edge. Lengths are pixels.
+Bounded stages are in one row, live queries in the row below. In each box operators go downwards from sources
+to sinks. A thick arrow is a blocking edge. Lengths are pixels.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["render_svg"]
 
 _WIDTH, _HEIGHT = 250, 46  # of an operator
 _GAP, _DOWN, _MARGIN, _TITLE = 20, 44, 16, 44
-_LETTERS = 40  # that fit into an operator
+_CHARACTERS = 40  # that fit into an operator
 _STYLE = """
 text { font: 11px sans-serif; fill: #222 } .name { font-weight: bold } .label { fill: #555 }
 .batch { fill: #f3f0e6; stroke: #a89a6b } .live { fill: #e8f1f8; stroke: #6b93a8 }
@@ -55,7 +55,7 @@ def render_svg(plan: PlanData) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Box:
-    """A stage or query: where it stands, and how far down and to the right each operator is in it."""
+    """A stage or query: its position, and the row and column of each operator in it."""
 
     part: PartDetail
     levels: dict[Operator, tuple[int, int]]
@@ -110,7 +110,7 @@ def _frame(box: _Box) -> Iterator[str]:
         kind, how = "live", f"{runs.mode.value}, {runs.split.value}, checkpoint {runs.checkpoint.value}"
     yield f'<rect class="{kind}" x="{box.x}" y="{box.y}" width="{box.width}" height="{box.height}" rx="6"/>'
     lines = f"stage {box.part.number}: {runs.name}", how
-    yield from _text(lines, box.x + _GAP, box.y + 18, (_LETTERS - 2) * box.width // _WIDTH)
+    yield from _text(lines, box.x + _GAP, box.y + 18, (_CHARACTERS - 2) * box.width // _WIDTH)
 
 
 def _operator(node: Operator, box: _Box) -> Iterator[str]:
@@ -120,7 +120,7 @@ def _operator(node: Operator, box: _Box) -> Iterator[str]:
     )
     yield f"<g><title>{escape(f'{node.name}: {node.describe()}')}</title>"
     yield f'<rect class="{kind}" x="{x}" y="{y}" width="{_WIDTH}" height="{_HEIGHT}" rx="4"/>'
-    yield from _text((node.name, node.describe()), x + 8, y + 19, _LETTERS)
+    yield from _text((node.name, node.describe()), x + 8, y + 19, _CHARACTERS)
     yield "</g>"
 
 
@@ -141,7 +141,7 @@ def _edge(edge: EdgeDetail, box: _Box, made: dict[Operator, tuple[int, int]]) ->
 
 
 def _down(start: tuple[int, int], end: tuple[int, int]) -> tuple[str, tuple[int, int]]:
-    """To the operator below; the path, and where its label stands."""
+    """The path to an operator below, and the position of its label."""
     x1, y1, x2, y2 = start[0] + _WIDTH // 2, start[1] + _HEIGHT, end[0] + _WIDTH // 2, end[1]
     half = (y2 - y1) // 2
     label = (x1 + x2) // 2 + 6, (y1 + y2) // 2 + 4
@@ -149,19 +149,19 @@ def _down(start: tuple[int, int], end: tuple[int, int]) -> tuple[str, tuple[int,
 
 
 def _around(start: tuple[int, int], end: tuple[int, int]) -> tuple[str, tuple[int, int]]:
-    """Past the operators in between, on their right."""
+    """The path past the operators in between, on their right."""
     x1, y1, x2, y2 = start[0] + _WIDTH, start[1] + _HEIGHT // 2, end[0] + _WIDTH, end[1] + _HEIGHT // 2
     return f"M{x1},{y1} C{x1 + _GAP},{y1} {x2 + _GAP},{y2} {x2},{y2}", (x2 + 4, y2 - 6)
 
 
 def _into_the_side(start: tuple[int, int], end: tuple[int, int]) -> tuple[str, tuple[int, int]]:
-    """From one box into another."""
+    """The path from one box into another."""
     x1, y1, x2, y2 = start[0] + _WIDTH // 2, start[1] + _HEIGHT, end[0], end[1] + _HEIGHT // 2
     turn = f"C{x1},{y1 + _DOWN} {x2 - _GAP},{y1 + _DOWN} {x2 - _GAP // 2},{y1 + 2 * _DOWN}"
     return f"M{x1},{y1} {turn} L{x2 - _GAP // 2},{y2 - 8} L{x2},{y2}", (x1 + 6, y1 + _DOWN)
 
 
-def _text(lines: tuple[str, str], x: int, y: int, letters: int) -> Iterator[str]:
+def _text(lines: tuple[str, str], x: int, y: int, characters: int) -> Iterator[str]:
     for number, (kind, line) in enumerate(zip(("name", "label"), lines, strict=True)):
-        short = line if len(line) <= letters else f"{line[: letters - 1]}…"
+        short = line if len(line) <= characters else f"{line[: characters - 1]}…"
         yield f'<text class="{kind}" x="{x}" y="{y + 15 * number}">{escape(short)}</text>'

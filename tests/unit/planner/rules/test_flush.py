@@ -16,7 +16,7 @@ from flowcore import (
 from flowcore.errors import PlanError
 from flowcore.flush.config import BufferOutput
 from flowcore.windows.triggers import Count, Purging
-from tests.unit.planner.planned_flush import (
+from tests.unit.planner.rules.planned_flush import (
     MINUTE,
     SALE,
     Each,

@@ -19,7 +19,7 @@ from flowcore.flush.config import BufferOutput
 from flowcore.planner import plan_flow
 from flowcore.planner.rules.fingerprint import fingerprint_operators
 from flowcore.settings import Settings
-from tests.unit.planner.planned_flush import (
+from tests.unit.planner.rules.planned_flush import (
     MINUTE,
     SALE,
     Each,

@@ -33,7 +33,7 @@ SAFE = {
 
 @pytest.mark.parametrize("name", SAFE)
 def test_builder_sets_one_and_logs_the_others(name: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Each attribute that nobody set is named at DEBUG, with the safe default that is taken."""
+    """Each attribute that nobody set is named at DEBUG, with the safe default that is assumed."""
     with caplog.at_level(logging.DEBUG, logger="flowcore"):
         builder = OperatorAttributesBuilder()
         getattr(builder, f"set_{name}")(not SAFE[name])
@@ -42,7 +42,7 @@ def test_builder_sets_one_and_logs_the_others(name: str, caplog: pytest.LogCaptu
     assert {field: getattr(attributes, field) for field in SAFE} == {**SAFE, name: not SAFE[name]}
     assert {record.levelno for record in caplog.records} == {logging.DEBUG}
     for field, value in SAFE.items():
-        told = f"operator 'op' does not declare {field}: {value} is taken" in caplog.text
+        told = f"operator 'op' does not declare {field}: {value} is assumed" in caplog.text
         assert told == (field != name)
 
 
@@ -235,7 +235,7 @@ MISTAKES: dict[str, tuple[Callable[[Stream], object], str]] = {
     ),
     "no-attributes": (
         lambda bids: bids.where("a > 1", attributes={"output_idempotent": True}),  # type: ignore[arg-type]
-        "attributes={.*} are no operator attributes",
+        "attributes={.*} are not operator attributes",
     ),
     "no-truth-value": (
         lambda bids: bids.where("a > 1", attributes=OperatorAttributes(output_idempotent=1)),  # type: ignore[arg-type]
