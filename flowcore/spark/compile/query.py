@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from itertools import count
 
 from pyspark.sql import DataFrame
@@ -113,22 +114,33 @@ class _Compiler:
             # The buffer's state must not depend on which columns are read downstream.
             node = query.buffer.operator
             self.used = {**self.used, node: frozenset(column.lower() for column in node.columns)}
+        self.columns = {
+            node: [column for column in node.columns if column.lower() in self.used[node]]
+            for node in query.operators
+        }
         self.chains: dict[Operator, Chain] = {chain.head: chain for chain in query.chains}
+        self.key_groups = KeyGroupContext(
+            query=query,
+            checkpoint=str(checkpoint_folder(query, context.flow, context.settings)),
+            side_channels=side_channels,
+            has_ordinals=self.has_ordinals,
+            numbers=self.numbers,
+        )
         self.waiting: dict[Operator, list[tuple[BranchedFrame, Branch]]] = {}
+        """The branches of each operator that its readers have not taken yet."""
         self.ends: list[tuple[BranchedFrame, Branch, Write]] = []
         self.types: dict[str, tuple[str, ...]] = {}
 
     def sink_frame(self) -> DataFrame:
-        for node in self.query.operators:
+        query = self.query
+        for node in query.operators:
             with translate_plan_errors(node.name):
-                if isinstance(node, Write):
-                    self.ends.append((*self._take(node.inputs[0]), node))
-                elif isinstance(node, KeyedProcess):
-                    self._process(node)
-                elif node in self.chains:
-                    self._run_chain(self.chains[node])
-                elif not isinstance(node, (PythonOperator, SideOutput)):  # compiled with another operator
-                    self._put(node, *self._output(node))
+                for output, branched, branch in self._compile(node):
+                    readers = self.readers[output]
+                    branches = [branch]
+                    if readers > 1:
+                        branches = branched.split(branch, [next(self.numbers) for _ in range(readers)])
+                    self.waiting[output] = [(branched, each) for each in branches]
         frames = [branched for branched, _, _ in self.ends]
         for waiting in self.waiting.values():
             for branched, branch in waiting:  # a source that is read only for its bad records
@@ -137,91 +149,98 @@ class _Compiler:
         if len(self.ends) == 1 and self.ends[0][2].topic is None:
             branched, branch, _ = self.ends[0]
             return branched.rows_of(branch)
+        dead_letters = (*query.dead_letters, *select_dead_letter_sources(query))
+        nodes: tuple[Read | Write, ...] = (*query.sinks, *query.sources, *dead_letters)
+        topics = {node: _topic(node) for node in nodes}
         outgoing = Outgoing(
-            sinks=[(sink, _topic(sink)) for sink in self.query.sinks],
-            dead_letters=[
-                (node, _topic(node))
-                for node in (*self.query.dead_letters, *select_dead_letter_sources(self.query))
-            ],
+            sinks=[(sink, topics[sink]) for sink in query.sinks],
+            dead_letters=[(node, topics[node]) for node in dead_letters],
             side_channels=self.side_channels,
-            sources=[_topic(node) for node in self.query.sources],
+            sources=[topics[node] for node in query.sources],
             has_ordinals=self.has_ordinals,
             joined_version=self.joined.version,
         )
-        outputs = [
-            outgoing.messages(
-                branched,
-                [(branch, sink, _topic(sink)) for owner, branch, sink in self.ends if owner is branched],
-            )
-            for branched in dict.fromkeys(frames)
-        ]
-        first, *rest = outputs
-        for frame in rest:
-            first = first.unionByName(frame, allowMissingColumns=True)
-        return first
+        outputs = []
+        for branched in dict.fromkeys(frames):
+            ends = [(each, sink, topics[sink]) for owner, each, sink in self.ends if owner is branched]
+            outputs.append(outgoing.messages(branched, ends))
+        return reduce(lambda united, frame: united.unionByName(frame, allowMissingColumns=True), outputs)
+
+    def _compile(self, node: Operator) -> Iterator[tuple[Operator, BranchedFrame, Branch]]:
+        """Compile an operator, and yield its output and those of operators that are compiled with it."""
+        if isinstance(node, Write):
+            self.ends.append((*self._take(node), node))
+        elif isinstance(node, KeyedProcess):
+            branched, branches = apply_process(
+                node, *self._take(node), self.key_groups, self.chains.get(node), self.used,
+                self.context.settings.object_reuse_check,
+            )  # fmt: skip
+            yield from ((output, branched, branch) for output, branch in branches.items())
+        elif node in self.chains:
+            yield from self._run_chain(self.chains[node])
+        elif isinstance(node, Window):
+            yield from self._window(node)
+        elif not isinstance(node, (PythonOperator, SideOutput)):  # these are compiled with another operator
+            yield (node, *self._output(node))
 
     def _take(self, node: Operator) -> tuple[BranchedFrame, Branch]:
-        return self.waiting[node].pop()
+        """A branch of the operator's first input."""
+        return self.waiting[node.inputs[0]].pop()
 
-    def _put(self, node: Operator, branched: BranchedFrame, branch: Branch) -> None:
-        readers = self.readers[node]
-        branches = (
-            [branch] if readers <= 1 else branched.split(branch, [next(self.numbers) for _ in range(readers)])
-        )
-        self.waiting[node] = [(branched, each) for each in branches]
-
-    def _output(self, node: Operator) -> tuple[BranchedFrame, Branch]:  # noqa: C901, PLR0911 - a case for each kind
+    def _output(self, node: Operator) -> tuple[BranchedFrame, Branch]:  # noqa: C901 - a case for each kind
         match node:
             case Read():
                 return self._read(node)
             case Union():
                 return self._unite(node)
             case Select() | WithColumns():
-                branched, branch = self._take(node.inputs[0])
+                branched, branch = self._take(node)
                 return branched, self._project(node, branched, branch)
             case Drop():
-                branched, branch = self._take(node.inputs[0])
-                columns = {name: branch.physical_names[name.lower()] for name in self._used(node)}
+                branched, branch = self._take(node)
+                columns = {name: branch.physical_names[name.lower()] for name in self.columns[node]}
                 return branched, replace(branch, columns=columns)
             case Where():
-                branched, branch = self._take(node.inputs[0])
+                branched, branch = self._take(node)
                 branched.filter(branch, branch.expression(node.condition))
                 return branched, branch
             case Join():
-                branched, branch = self._take(node.inputs[0])
+                branched, branch = self._take(node)
                 result = self.joined.frames[node.inputs[1]]
-                if self._changes_nothing(node, result):
-                    return branched, branch
+                own = {column.lower() for column in node.inputs[0].columns}
+                if node.how == "left" and RECORD_ORDINAL not in result.columns and self.used[node] <= own:
+                    return (
+                        branched,
+                        branch,
+                    )  # at most one partner for each record, and its columns are not read
                 right = branched.join(branch, result, node.on, node.how)
                 known = {**{name.lower(): c for name, c in right.items()}, **branch.physical_names}
                 return branched, replace(
-                    branch, columns={name: known[name.lower()] for name in self._used(node)}
+                    branch, columns={name: known[name.lower()] for name in self.columns[node]}
                 )
             case Apply():
-                branched, branch = self._take(node.inputs[0])
+                branched, branch = self._take(node)
                 frame = batch.apply_function(node, branched.rows_of(branch))
                 if kept := stateful_parts(frame):
                     self.types[node.name] = kept
-                return self._plain(frame)
+                branched = BranchedFrame(frame, self.names, has_coordinates=False)
+                return branched, Branch(next(self.numbers), {column: column for column in frame.columns})
             case Aggregate():
-                branched, branch = self._take(node.inputs[0])
                 branched, branch = apply_aggregate(
-                    node, branched, branch,
+                    node, *self._take(node),
                     timed=self.side_channels.carries_timestamps,
                     buffered=self.query.batch_interval_ms is not None,
                 )  # fmt: skip
                 self.types[node.name] = column_types(branched.frame)
                 return branched, branch
-            case Window():
-                return self._window(node)
             case _:
                 msg = f"operator {node.name!r} has no output of its own"
                 raise PlanError(msg)
 
-    def _run_chain(self, chain: Chain) -> None:
-        branched, branch = self._take(chain.head.inputs[0])
+    def _run_chain(self, chain: Chain) -> Iterator[tuple[Operator, BranchedFrame, Branch]]:
+        branched, branch = self._take(chain.head)
         others: list[tuple[Branch, Sequence[str]]] = [
-            (each, self._used(parent))
+            (each, self.columns[parent])
             for parent, waiting in self.waiting.items()
             for owner, each in waiting
             if owner is branched
@@ -234,53 +253,29 @@ class _Compiler:
         )  # fmt: skip
         for node, each in branches.items():
             if flush := find_buffer(node, self.query):
-                self._put(node, *apply_buffer(flush, branched, each, self._key_groups()))
+                yield (node, *apply_buffer(flush, branched, each, self.key_groups))
             else:
-                self._put(node, branched, each)
+                yield node, branched, each
 
-    def _window(self, node: Window) -> tuple[BranchedFrame, Branch]:
-        """Compile windows, and store the branches of late records for their readers."""
-        branched, branch = self._take(node.inputs[0])
+    def _window(self, node: Window) -> Iterator[tuple[Operator, BranchedFrame, Branch]]:
+        """Compile windows, and yield their late records and their results."""
         sides = [
             each for each in self.query.operators if isinstance(each, SideOutput) and node in each.inputs
         ]
         used = {column.lower() for each in sides for column in self.used[each]}
-        branched, branches = apply_window(node, branched, branch, used, self._key_groups())
-        for each in sides:
-            self._put(each, branched, branches[each.output])
-        return branched, branches[RESULTS]
-
-    def _process(self, node: KeyedProcess) -> None:
-        """Compile a process, and store its branches, or those of its chain, for their readers."""
-        branched, branch = self._take(node.inputs[0])
-        branched, branches = apply_process(
-            node, branched, branch, self._key_groups(), self.chains.get(node), self.used,
-            self.context.settings.object_reuse_check,
-        )  # fmt: skip
-        for each, made in branches.items():
-            self._put(each, branched, made)
-
-    def _key_groups(self) -> KeyGroupContext:
-        return KeyGroupContext(
-            query=self.query,
-            checkpoint=str(checkpoint_folder(self.query, self.context.flow, self.context.settings)),
-            side_channels=self.side_channels,
-            has_ordinals=self.has_ordinals,
-            numbers=self.numbers,
-        )
+        branched, branches = apply_window(node, *self._take(node), used, self.key_groups)
+        yield from ((each, branched, branches[each.output]) for each in sides)
+        yield node, branched, branches[RESULTS]
 
     def _unite(self, node: Union) -> tuple[BranchedFrame, Branch]:
-        members = [self._take(parent) for parent in node.inputs]
-        branched, branch = unite(members, self._used(node), next(self.numbers))
+        members = [self.waiting[parent].pop() for parent in node.inputs]
+        branched, branch = unite(members, self.columns[node], next(self.numbers))
         # The united frame also has the other branches of the same sources.
         gone = {owner for owner, _ in members}
         for parent, waiting in self.waiting.items():
             self.waiting[parent] = [(branched if owner in gone else owner, each) for owner, each in waiting]
         self.ends = [(branched if owner in gone else owner, each, sink) for owner, each, sink in self.ends]
         return branched, branch
-
-    def _used(self, node: Operator) -> list[str]:
-        return [column for column in node.columns if column.lower() in self.used[node]]
 
     def _project(self, node: Select | WithColumns, branched: BranchedFrame, branch: Branch) -> Branch:
         """Plain columns keep their physical name; computed ones get a new one."""
@@ -294,17 +289,7 @@ class _Compiler:
                 computed[name] = branch.expression(expression)
         after = branched.compute(branch, computed, list(computed)).physical_names if computed else {}
         names = {**known, **plain, **after}
-        return replace(branch, columns={name: names[name.lower()] for name in self._used(node)})
-
-    def _changes_nothing(self, node: Join, result: DataFrame) -> bool:
-        """A left join with at most one partner for each record, of which no column is read."""
-        left = {column.lower() for column in node.inputs[0].columns}
-        return node.how == "left" and RECORD_ORDINAL not in result.columns and self.used[node] <= left
-
-    def _plain(self, frame: DataFrame) -> tuple[BranchedFrame, Branch]:
-        """A frame whose rows are not made from single records."""
-        branched = BranchedFrame(frame, self.names, has_coordinates=False)
-        return branched, Branch(next(self.numbers), {column: column for column in frame.columns})
+        return replace(branch, columns={name: names[name.lower()] for name in self.columns[node]})
 
     def _read(self, node: Read) -> tuple[BranchedFrame, Branch]:
         topic = _topic(node)

@@ -26,28 +26,35 @@ def prepare_topics(stage: LiveStage, settings: Settings) -> None:
         BrokerError: A broker cannot be reached.
         RunError: A source topic does not exist and may not be created.
     """
+    topics = [
+        topic for query in stage.queries for node in (*query.sources, *query.sinks) if (topic := node.topic)
+    ]
+    servers = {topic: broker_of(topic, settings) for topic in topics}
+    dead_letters = [
+        (output_servers(query, settings), topic.dead_letter)
+        for query in stage.queries
+        for source in query.sources
+        if (topic := source.topic) and topic.on_error == "dead-letter"
+    ]
     for source in stage.sources:
         topic = source.topic
         if topic is None:
             continue
-        servers = broker_of(topic, settings)
         if topic.partitions is not None:
-            ensure_topics(servers, {topic.name: topic.partitions})
-        partitions = partition_counts(servers, [topic.name])[topic.name]
+            ensure_topics(servers[topic], {topic.name: topic.partitions})
+        partitions = partition_counts(servers[topic], [topic.name])[topic.name]
         if partitions is None:
             msg = (
-                f"source {source.name!r}: topic {topic.name!r} does not exist at {servers}: the query would "
-                "fail at its first batch; start its producer first, or pass partitions= to create it"
+                f"source {source.name!r}: topic {topic.name!r} does not exist at {servers[topic]}: the query "
+                "would fail at its first batch; start its producer first, or pass partitions= to create it"
             )
             raise RunError(msg)
         for query in stage.queries:
             if source in query.sources:
                 for output in filter(None, (sink.topic for sink in query.sinks)):
-                    ensure_topics(broker_of(output, settings), {output.name: output.partitions or partitions})
-                if topic.on_error == "dead-letter":
-                    ensure_topics(
-                        output_servers(query, settings), {topic.dead_letter: 1}, DEAD_LETTER_CONFIGS
-                    )
+                    ensure_topics(servers[output], {output.name: output.partitions or partitions})
+    for address, name in dead_letters:
+        ensure_topics(address, {name: 1}, DEAD_LETTER_CONFIGS)
 
 
 @contextmanager
