@@ -88,9 +88,7 @@ class _Terminal:
     def planned(self, plan: Plan) -> None:
         self._plan = plan
         stages = ", ".join(stage.name for stage in plan.bounded)
-        queries = ", ".join(
-            f"{query.name} ({query.mode.value})" for query in (plan.live.queries if plan.live else ())
-        )
+        queries = ", ".join(f"{query.name} ({query.mode.value})" for query in plan.live_queries)
         self._console.print(
             f"flow [bold]{plan.flow}[/]: " + "; then live: ".join(filter(None, [stages, queries]))
         )

@@ -37,7 +37,7 @@ def collect_external_assets(plan: Plan) -> tuple[ExternalAsset, ...]:
     operators: dict[Read | Write, None] = {}
     for stage in plan.bounded:
         operators.update(dict.fromkeys(stage.sources))
-    for query in plan.live.queries if plan.live else ():
+    for query in plan.live_queries:
         operators.update(dict.fromkeys([*query.sources, *query.sinks]))
     dead_letters = (
         ExternalAsset(
@@ -53,7 +53,7 @@ def collect_external_assets(plan: Plan) -> tuple[ExternalAsset, ...]:
 
 def topics_with_dead_letters(plan: Plan) -> tuple[KafkaTopic, ...]:
     """The source topics whose bad records live queries write to a dead-letter topic."""
-    sources = (source for query in (plan.live.queries if plan.live else ()) for source in query.dead_letters)
+    sources = (source for query in plan.live_queries for source in query.dead_letters)
     return tuple(dict.fromkeys(topic for source in sources if (topic := source.topic)))
 
 

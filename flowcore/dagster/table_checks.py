@@ -135,7 +135,7 @@ def _live_join_keys(table: Operator, plan: Plan) -> dict[tuple[str, ...], None]:
     """The distinct sets of columns by which live queries join a table."""
     return {
         tuple(pair[number] for pair in node.on): None
-        for query in (plan.live.queries if plan.live else ())
+        for query in plan.live_queries
         for node in query.operators
         if isinstance(node, Join)
         for number, side in enumerate(node.inputs)

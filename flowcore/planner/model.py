@@ -279,12 +279,17 @@ class PlanData:
         return (*self.bounded, *((self.live,) if self.live else ()))
 
     @property
+    def live_queries(self) -> tuple[LiveQuery, ...]:
+        """The live queries; none if the plan has no live stage."""
+        return self.live.queries if self.live else ()
+
+    @property
     def topics(self) -> tuple[tuple[Read | Write, KafkaTopic], ...]:
         """Every source and sink that is a Kafka topic, with the topic."""
         nodes: list[Read | Write] = []
         for stage in self.bounded:
             nodes += [*stage.sources, *stage.sinks]
-        for query in self.live.queries if self.live else ():
+        for query in self.live_queries:
             nodes += [*query.sources, *query.sinks]
         pairs = ((node, node.topic) for node in dict.fromkeys(nodes))
         return tuple((node, topic) for node, topic in pairs if topic is not None)

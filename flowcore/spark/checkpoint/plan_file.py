@@ -64,7 +64,7 @@ def require_checkpoints_fit(plan: Plan, settings: Settings) -> None:
     Raises:
         StateError: A query cannot; the message shows both plans' needs, and what to do.
     """
-    for query in plan.live.queries if plan.live else ():
+    for query in plan.live_queries:
         require_fit(query, plan.flow, checkpoint_folder(query, plan.flow, settings))
 
 

@@ -66,20 +66,20 @@ class JoinedResults:
         self._store = results_of(context)
         self._stages = [stage for stage in plan.bounded if stage.results]
         self._frames: dict[tuple[str, str], dict[Operator, DataFrame]] = {}
-        self._refused: dict[str, str] = {}
+        self._rejected: dict[str, str] = {}
         self._seen: dict[str, tuple[tuple[int, ...], str]] = {}
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for query in self._plan.live.queries if self._plan.live else ():
+        for query in self._plan.live_queries:
             for stage in self._joined_by(query):
                 self._store.folder(stage.name).unpin(_next(query))
         self.release(())
 
-    def newest(self, query: LiveQuery) -> Joined:
-        """The newest results for a query, pinned as its next ones.
+    def pin_newest(self, query: LiveQuery) -> Joined:
+        """Load the newest results for a query, and pin them as its next ones.
 
         Raises:
             ResultError: A result is missing or damaged.
@@ -116,18 +116,18 @@ class JoinedResults:
                 frame.unpersist()
             self._store.folder(stage).remove_unused()
 
-    def fresher(self, query: LiveQuery, versions: Mapping[str, str]) -> Mapping[str, str]:
+    def newer_versions(self, query: LiveQuery, versions: Mapping[str, str]) -> Mapping[str, str]:
         """The versions that are committed now and differ from a query's, by stage; cheap to call."""
         found = {}
         for stage in self._joined_by(query):
             version = self._version_now(stage.name)
-            if version and version not in (versions[stage.name], self._refused.get(stage.name)):
+            if version and version not in (versions[stage.name], self._rejected.get(stage.name)):
                 found[stage.name] = version
         return found
 
-    def refuse(self, query: LiveQuery, versions: Mapping[str, str]) -> None:
+    def reject(self, query: LiveQuery, versions: Mapping[str, str]) -> None:
         """Remember the versions that a query cannot join, so that they are not tried again."""
-        self._refused |= versions
+        self._rejected |= versions
         for stage in versions:
             self._store.folder(stage).unpin(_next(query))
 
@@ -180,8 +180,7 @@ def _load(
         frame = frame.withColumn(RECORD_ORDINAL, F.row_number().over(order) - 1)
     # A micro-batch query reads the table for every batch, other queries once in minutes.
     often = any(
-        operator in query.results and query.mode.value == "micro-batch"
-        for query in (plan.live.queries if plan.live else ())
+        operator in query.results and query.mode.value == "micro-batch" for query in plan.live_queries
     )
     return frame.persist() if often else frame
 
@@ -189,7 +188,7 @@ def _load(
 def _join_keys(operator: Operator, plan: Plan) -> list[tuple[str, ...]]:
     joins = {
         node
-        for query in (plan.live.queries if plan.live else ())
+        for query in plan.live_queries
         for node in query.operators
         if isinstance(node, Join) and node.inputs[1] is operator and node.how in ("inner", "left")
     }

@@ -36,7 +36,7 @@ class LiveRuns:
         self.plan = plan
         self._context = context
         self._waiting: dict[tuple[str, ...], list[LiveQuery]] = {}
-        for query in plan.live.queries if plan.live else ():
+        for query in plan.live_queries:
             self._waiting.setdefault(query.after, []).append(query)
         self._runs: list[LiveRun] = []
         self._observation = Observation(plan, context)

@@ -40,7 +40,7 @@ def waiting_queries(plan: Plan, committed: Collection[str]) -> tuple[QueryProgre
     pending = {r.operator for stage in plan.bounded if stage.name not in committed for r in stage.results}
     return tuple(
         QueryProgress(name=query.name, mode=WAITING, active=True, backlog=_inputs(query, pending).backlog)
-        for query in (plan.live.queries if plan.live else ())
+        for query in plan.live_queries
         if not set(query.after) <= {*committed}
     )
 

@@ -70,7 +70,7 @@ class SupervisedQuery:
         self._backlog_status = BacklogStatusWriter(self._checkpoint) if side_channels.has_key_groups else None
         self._ends_backlog = False
         meter.add(query, self._checkpoint, lambda: self.active)
-        self._next = self._prepare(results.newest(query), catch_up=self._in_backlog())
+        self._next = self._prepare(results.pin_newest(query), catch_up=self._in_backlog())
 
     @property
     def running(self) -> StreamingQuery | None:
@@ -170,14 +170,14 @@ class SupervisedQuery:
     def _must_join_another(self, running: RunningQuery) -> bool:
         """Whether another version of a result was committed, and can be joined."""
         before = running.prepared.joined.versions
-        fresh = self._results.fresher(self.query, before)
+        fresh = self._results.newer_versions(self.query, before)
         if not fresh:
             return False
         try:
-            joined = self._results.newest(self.query)
+            joined = self._results.pin_newest(self.query)
             self._next = self._prepare(joined, catch_up=running.prepared.catching_up)
         except FlowcoreError as error:
-            self._results.refuse(self.query, fresh)
+            self._results.reject(self.query, fresh)
             why = (
                 f"{_describe(fresh)} cannot be joined, the query continues with {_describe(before)}: {error}"
             )

@@ -39,7 +39,7 @@ def slots_needed(plan: Plan, settings: Settings) -> int:
     table.
     """
     held = shared = 0
-    for query in plan.live.queries if plan.live else ():
+    for query in plan.live_queries:
         partitions = 0
         for source in query.sources:
             topic = source.topic
@@ -68,7 +68,7 @@ def require_slots(plan: Plan, context: Context) -> None:
     dynamic = sc.getConf().get("spark.dynamicAllocation.enabled", "false") == "true"
     if sc.master.startswith("local") or dynamic:
         return
-    queries = plan.live.queries if plan.live else ()
+    queries = plan.live_queries
     realtime = tuple(query for query in queries if query.mode.value == "realtime")
     if realtime:
         needed = slots_needed(replace(plan, live=LiveStage(realtime)), context.settings)

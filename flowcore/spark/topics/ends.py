@@ -32,7 +32,7 @@ class TopicEnds:
 
     def __init__(self, plan: Plan, context: Context) -> None:
         self._brokers: dict[str, set[str]] = {}
-        for query in plan.live.queries if plan.live else ():
+        for query in plan.live_queries:
             nodes: list[Read | Write] = [*query.sources, *query.sinks]
             for node in nodes:
                 if topic := node.topic:

@@ -26,7 +26,7 @@ def _bids(flow: Flow, name: str = "bids") -> Stream:
 
 def _queries(flow: Flow) -> tuple[LiveQuery, ...]:
     plan = plan_flow(flow)
-    return plan.live.queries if plan.live else ()
+    return plan.live_queries
 
 
 def test_needs_are_topics_in_order_and_what_is_kept() -> None:

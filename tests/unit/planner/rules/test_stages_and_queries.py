@@ -21,7 +21,7 @@ def _live(flow: Flow, name: str = "bids", on_error: str = "dead-letter") -> Stre
 
 
 def _queries(plan: Plan) -> tuple[LiveQuery, ...]:
-    return plan.live.queries if plan.live else ()
+    return plan.live_queries
 
 
 def test_plan_refuses_a_flow_without_sink() -> None:
