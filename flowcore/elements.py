@@ -1,7 +1,7 @@
-"""Stream elements: what travels between operators besides the records themselves?
+"""Stream elements: records, and the control elements that travel between operators with them.
 
-Plain values, taken apart with ``match``. How they become bytes is told in `flowcore.serializers`. Times
-are integer milliseconds since the epoch, UTC, in signed 64 bits.
+They are plain values for ``match``; `flowcore.serializers` converts them to bytes. Times are integer
+milliseconds since the epoch, UTC, in signed 64 bits.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ V = TypeVar("V")
 
 @dataclass(frozen=True, slots=True)
 class Record(Generic[V]):
-    """A value and, where it is known, when it happened.
+    """A value and, if it has one, its event time.
 
     Raises:
         ElementError: The timestamp does not fit 64 bits.
@@ -52,7 +52,7 @@ class Record(Generic[V]):
 
 @dataclass(frozen=True, slots=True)
 class Watermark:
-    """No more records with a timestamp at or before this one are expected.
+    """No more records with a timestamp up to this one are expected.
 
     Raises:
         ElementError: The timestamp does not fit 64 bits.
@@ -66,7 +66,7 @@ class Watermark:
 
 @dataclass(frozen=True, slots=True)
 class WatermarkStatus:
-    """Whether watermarks are to be waited for (active) or not (idle).
+    """Whether a channel holds back the combined watermark (active) or not (idle).
 
     Raises:
         ElementError: ``idle`` is not a bool.
@@ -80,11 +80,11 @@ class WatermarkStatus:
 
 @dataclass(frozen=True, slots=True)
 class LatencyMarker:
-    """A mark that travels with the records, so that a sink can tell how long they were on their way.
+    """A marker that travels with the records, with which a sink measures their latency.
 
     Args:
-        marked_ms: When it was made, by the clock of the machine that made it.
-        operator_id: The source that it was made at, at most 255 bytes of UTF-8.
+        marked_ms: When it was created, by the clock of that machine.
+        operator_id: The source that created it, at most 255 bytes of UTF-8.
         subtask: The source's partition, 0 or more.
 
     Raises:
@@ -101,7 +101,7 @@ class LatencyMarker:
 
 @dataclass(frozen=True, slots=True)
 class RecordAttributes:
-    """What is true of the records that follow: ``backlog`` says that they are history, not news.
+    """Attributes of the records that follow: ``backlog`` says that they are backlog, not live.
 
     Raises:
         ElementError: ``backlog`` is not a bool.
@@ -115,16 +115,16 @@ class RecordAttributes:
 
 @dataclass(frozen=True, slots=True)
 class EndOfInput:
-    """Nothing follows."""
+    """No element follows."""
 
 
 StreamElement = Record[V] | Watermark | WatermarkStatus | LatencyMarker | RecordAttributes | EndOfInput
-"""Anything that travels between two operators."""
+"""Every element that travels between two operators."""
 
 
 @dataclass(frozen=True, slots=True)
 class LatencyMarkerEvent:
-    """A `LatencyMarker` on a wire, where it travels beside the records and not among them.
+    """A `LatencyMarker` in a companion topic, apart from the records.
 
     Raises:
         ElementError: A value is out of range.
@@ -142,11 +142,9 @@ class LatencyMarkerEvent:
 
     @classmethod
     def from_marker(cls, marker: LatencyMarker) -> LatencyMarkerEvent:
-        """The event that carries a marker."""
         return cls(marker.marked_ms, marker.operator_id, marker.subtask)
 
     def to_marker(self) -> LatencyMarker:
-        """The marker that it carries."""
         return LatencyMarker(self.marked_ms, self.operator_id, self.subtask)
 
 
@@ -156,14 +154,14 @@ def _check_marker(element: str, marked_ms: int, operator_id: str, subtask: int) 
     try:
         size = len(operator_id.encode())
     except (UnicodeEncodeError, AttributeError) as error:
-        msg = f"{element} operator_id={operator_id!r} is not text that UTF-8 can hold: pass a plain name"
+        msg = f"{element} operator_id={operator_id!r} cannot be encoded as UTF-8: pass a plain name"
         raise ElementError(msg) from error
     if not size:
-        msg = f"{element} operator_id='' names no operator: its latency could be shown nowhere; pass a name"
+        msg = f"{element} operator_id='' is empty: its latency could not be reported; pass a name"
         raise ElementError(msg)
     if size > MAX_OPERATOR_ID_BYTES:
         msg = (
-            f"{element} operator_id={operator_id[:40] + '…'!r} has {size} bytes: on the wire it has at most "
+            f"{element} operator_id={operator_id[:40] + '…'!r} has {size} bytes: a marker takes at most "
             f"{MAX_OPERATOR_ID_BYTES}; pass a shorter name"
         )
         raise ElementError(msg)
@@ -174,7 +172,7 @@ def _check_time(element: str, name: str, value: object) -> None:
 
 
 def _check_whole(element: str, name: str, value: object, least: int, most: int) -> None:
-    # A bool is an int to Python, and to nobody who writes a timestamp.
+    # In Python, a bool is an int.
     if not isinstance(value, int) or isinstance(value, bool):
         msg = f"{element} {name}={value!r} is {type(value).__name__}, not int: pass a whole number"
         raise ElementError(msg)

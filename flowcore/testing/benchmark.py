@@ -1,6 +1,6 @@
-"""Benchmarks: how is a figure reported so that a reader can trust and repeat it?
+"""Reports of benchmarks.
 
-A benchmark runs flowcore and a rival in the same run, in turn, checks both answers, and reports the
+A benchmark runs flowcore and a rival alternately in the same run, verifies both results, and reports the
 median of each with their ratio, the workload, the machine and the commit.
 """
 
@@ -21,7 +21,7 @@ __all__ = ["Figures", "Report", "in_turn"]
 
 
 def this_machine() -> str:
-    """Processor, cores and memory of this machine."""
+    """Return processor, cores and memory of this machine."""
     memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     name = platform.processor() or platform.machine()
     info = Path("/proc/cpuinfo")
@@ -34,7 +34,7 @@ def this_machine() -> str:
 
 
 def this_commit() -> str:
-    """The checkout's commit, with ``+`` if it has changes; ``unknown`` outside one."""
+    """Return the checkout's commit, with ``+`` if it has changes; ``unknown`` outside a checkout."""
     try:
         found = subprocess.run(
             ["git", "describe", "--always", "--dirty=+", "--abbrev=12"],  # noqa: S607 - git from the PATH
@@ -47,7 +47,7 @@ def this_commit() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What one contender did: one number for each round, in the same unit as its rival's."""
+    """The numbers of one contender, one for each round, in the same unit as its rival's."""
 
     name: str
     unit: str
@@ -55,7 +55,6 @@ class Figures:
 
     @property
     def median(self) -> float:
-        """The number to quote."""
         return statistics.median(self.rounds)
 
 
@@ -64,11 +63,11 @@ class Report:
     """The outcome of one benchmark.
 
     Attributes:
-        name: Of the benchmark.
-        workload: What was done, in words, sizes included.
-        figures: Each contender.
+        name: The benchmark.
+        workload: What was done, with sizes.
+        figures: The numbers of each contender.
         ratios: Named ratios of medians, flowcore's over the rival's.
-        verified: What was checked of the answers.
+        verified: What was verified of the results.
     """
 
     name: str
@@ -80,7 +79,7 @@ class Report:
     commit: str = field(default_factory=this_commit)
 
     def show(self, *, as_json: bool) -> None:
-        """Print it, for a person or as one JSON object."""
+        """Print the report as text or as one JSON object."""
         if as_json:
             figures = {
                 f.name: {"unit": f.unit, "median": f.median, "rounds": list(f.rounds)} for f in self.figures
@@ -104,11 +103,11 @@ def _shown(value: float) -> str:
 
 
 def in_turn(rounds: int, *contenders: Callable[[int], float]) -> list[list[float]]:
-    """Run contenders in turn, A B B A A B ..., so that a machine that slows down slows both.
+    """Run contenders alternately, A B B A A B ..., so that a machine that slows down affects both.
 
     Args:
-        rounds: How often each runs.
-        contenders: Called with the number of the round; return their figure.
+        rounds: How often each contender runs.
+        contenders: Called with the number of the round; return their number.
     """
     figures: list[list[float]] = [[] for _ in contenders]
     for number in range(rounds):

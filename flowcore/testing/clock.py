@@ -1,4 +1,4 @@
-"""A clock that stands still until a test moves it."""
+"""A manual clock for tests."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ __all__ = ["ManualClock"]
 
 
 class ManualClock:
-    """Milliseconds that pass when they are told to.
+    """A clock that only moves when a test moves it.
 
     Args:
-        now_ms: Where it starts.
+        now_ms: The start, in milliseconds.
 
     >>> clock = ManualClock()
     >>> clock.advance(timedelta(seconds=2))
@@ -24,14 +24,14 @@ class ManualClock:
         self.now_ms = now_ms
 
     def __call__(self) -> int:
-        """The time."""
+        """Return the time."""
         return self.now_ms
 
     def move_to(self, now_ms: int) -> int:
-        """Set it, and say what it shows."""
+        """Set the time and return it."""
         self.now_ms = now_ms
         return now_ms
 
     def advance(self, length: timedelta) -> int:
-        """Let time pass, and say what it shows then."""
+        """Advance the time and return it."""
         return self.move_to(self.now_ms + length // MILLISECOND)

@@ -1,10 +1,10 @@
-"""How does a test get a real Kafka broker that it may stop, pause and kill?
+"""A Kafka broker in a container that a test can stop, pause and kill.
 
-`KafkaBroker` is a testcontainers container. Its addresses outlive a restart and its data outlives
-a kill. It needs a Docker engine, but no image from elsewhere: see `flowcore.testing.kafka_image`.
+`KafkaBroker` is a testcontainers container. It keeps its addresses over a restart and its data over a kill.
+It needs a Docker engine but pulls no image; see `flowcore.testing.kafka_image`.
 
-No reaper container watches over it (its image might have to be pulled): it is removed when this
-process ends, and one whose process was killed is removed when the next is started.
+It uses no reaper container, whose image might have to be pulled. The container is removed when this process
+ends. If the process was killed, the next start removes it.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ class KafkaBroker(DockerContainer):
     ...     broker.bring_back()
 
     Args:
-        image: An image that follows the contract of ``apache/kafka``. Without one: the setting
-            FLOWCORE_KAFKA_IMAGE, and without that an image built on the spot.
-        pem: Key and certificate chain of the broker. With it `secure` speaks SASL_SSL with
-            SCRAM-SHA-512, else it is one more plain listener.
+        image: An image that follows the contract of ``apache/kafka``. By default the one that the environment
+            variable FLOWCORE_KAFKA_IMAGE names, else an image that is built from this machine's files.
+        pem: Key and certificate chain of the broker. With it, the listener `secure` uses SASL_SSL with
+            SCRAM-SHA-512; without it, PLAINTEXT.
 
     Raises:
         InstallationError: No Docker engine answers, or there is no image.
@@ -67,11 +67,11 @@ class KafkaBroker(DockerContainer):
             raise InstallationError(msg) from error
         self.image = image or kafka_image(self._client)
         plain = free_port()
-        # Fixed, because an ephemeral port changes on kill and start.
+        # Fixed ports, because an ephemeral port changes when a container is killed and started.
         addresses = {"9092/tcp": (_HOST, plain), "9094/tcp": (_HOST, free_port(besides=plain))}
-        self.ports = cast("dict[str, int | None]", addresses)  # Docker's client takes hosts as well
+        self.ports = cast("dict[str, int | None]", addresses)  # Docker's client also accepts hosts
         self.bootstrap_servers, self.secure = (f"{host}:{port}" for host, port in addresses.values())
-        self.with_kwargs(labels={_OWNER_LABEL: _owner(os.getpid())})
+        self.with_kwargs(labels={_OWNER_LABEL: _owner()})
         properties = _PROPERTIES.read_text().format(
             plain=self.bootstrap_servers,
             secure=self.secure,
@@ -97,18 +97,18 @@ class KafkaBroker(DockerContainer):
         return self.wait_ready()
 
     def stop(self, force: bool = True, delete_volume: bool = True) -> None:
-        """Remove the container and its data. For a fault, see `halt`, `kill` and `pause`."""
+        """Remove the container and its data; `halt`, `kill` and `pause` simulate faults."""
         atexit.unregister(self.stop)
         with contextlib.suppress(NotFound):
             super().stop(force, delete_volume)
         self._container = None
 
     def halt(self) -> None:
-        """Stop the broker in good order, as for an upgrade; `bring_back` starts it again."""
+        """Stop the broker cleanly, as for an upgrade; `bring_back` starts it again."""
         self.get_wrapped_container().stop()
 
     def kill(self) -> None:
-        """Kill the broker at once, as a lost machine would; `bring_back` starts it again."""
+        """Kill the broker, as when its machine is lost; `bring_back` starts it again."""
         self.get_wrapped_container().kill()
 
     def bring_back(self) -> Self:
@@ -117,11 +117,11 @@ class KafkaBroker(DockerContainer):
         return self.wait_ready()
 
     def pause(self) -> None:
-        """Freeze the broker: connections stay open and nothing answers, until `resume`."""
+        """Freeze the broker: connections stay open without answers until `resume`."""
         self.get_wrapped_container().pause()
 
     def resume(self) -> Self:
-        """Let a paused broker go on, and wait until it answers."""
+        """Resume a paused broker, and wait until it answers."""
         self.get_wrapped_container().unpause()
         return self.wait_ready()
 
@@ -149,14 +149,14 @@ class KafkaBroker(DockerContainer):
         return lines.decode(errors="replace")
 
 
-def _owner(pid: int) -> str:
-    # A process number means something on one machine only, and the engine may serve several.
-    return f"{socket.gethostname()}/{pid}"
+def _owner() -> str:
+    # With the host, since a container engine may serve several machines.
+    return f"{socket.gethostname()}/{os.getpid()}"
 
 
 def _remove_orphans(client: DockerClient) -> None:
-    """Remove brokers whose process on this machine was killed before it could."""
-    # Others remove theirs meanwhile.
+    """Remove the brokers of processes on this machine that were killed."""
+    # Other processes may remove containers at the same time.
     found = client.containers.list(all=True, ignore_removed=True, filters={"label": _OWNER_LABEL})
     for container in found:
         host, _, pid = container.labels[_OWNER_LABEL].rpartition("/")
@@ -177,7 +177,7 @@ def _is_alive(pid: int) -> bool:
 
 @contextlib.contextmanager
 def _no_reaper() -> Iterator[None]:
-    """Switch testcontainers' reaper off for this container; others of the user's keep theirs."""
+    """Disable testcontainers' reaper for this container, not for other containers of the user."""
     before = testcontainers_config.ryuk_disabled
     testcontainers_config.ryuk_disabled = True
     try:

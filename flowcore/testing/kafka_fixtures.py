@@ -1,9 +1,9 @@
-"""Pytest fixtures that share one Kafka container over a whole run.
+"""Pytest fixtures that share one Kafka container in a whole test run.
 
 Import them in a ``conftest.py``: ``from flowcore.testing.kafka_fixtures import kafka, kafka_broker``.
-Folders that import them separately still share the container, which goes when Python ends.
+Folders that import them separately share the container too. It is removed when Python ends.
 
-Tests that stop or kill a broker should start one of their own.
+A test that stops or kills a broker should start its own.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ __all__ = ["kafka", "kafka_broker", "new_kafka_broker"]
 def new_kafka_broker(pem: bytes | None = None) -> KafkaBroker:
     """Return a Kafka container that is not started yet.
 
-    Where there can be none the test fails if CI is set in the environment; elsewhere it is skipped
-    with the reason.
+    Without a container engine, the test fails if ``CI`` is set in the environment; otherwise it is skipped.
 
     Args:
         pem: The broker's key and certificate, see `KafkaBroker`.
@@ -43,11 +42,11 @@ def _shared() -> KafkaBroker:
 
 @pytest.fixture(scope="session")
 def kafka_broker() -> KafkaBroker:
-    """The container that all tests of the run share: never stop it."""
+    """The container that all tests of the run share; a test must not stop it."""
     return _shared()
 
 
 @pytest.fixture(scope="session")
 def kafka(kafka_broker: KafkaBroker) -> str:
-    """The bootstrap servers of a real Kafka broker in a container."""
+    """The bootstrap servers of the shared container."""
     return kafka_broker.bootstrap_servers

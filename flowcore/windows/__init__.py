@@ -1,9 +1,9 @@
-"""Windows: how are records grouped by time, and when does each group emit?
+"""Windows: records grouped by time.
 
-Configuration (`WindowConfig`, made of an assigner, a trigger, an evictor and a function), logic
-(`WindowOperator`) and state (`WindowState`) are three types. The operator is pure: records, watermarks
-and the clock's time are passed in, what windows emit is returned, and `snapshot` and `restore` carry the
-state over a restart. What it means in the field's words is told in docs/windows.md.
+Configuration (`WindowConfig`: assigner, trigger, evictor, function), logic (`WindowOperator`) and state
+(`WindowState`) are three types. The operator is pure: it gets records, watermarks and processing time, and
+returns outputs. `snapshot` and `restore` keep the state over a restart. `keyed` and `columnar` are the
+operators of live queries. See docs/windows.md.
 
 Times are integer milliseconds since the epoch, UTC, in signed 64 bits.
 

