@@ -1,4 +1,4 @@
-"""What can a person read of each event afterwards, and where? Everything is asked of the UI's GraphQL."""
+"""The places in the UI that show each event afterwards, from its GraphQL API."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SUPERVISOR = "auctions_supervision"
 
 
 def read_events(site: Site) -> list[dict[str, Any]]:
-    """Each event of the story beside the places where it can be read; none where it cannot."""
+    """Each event of the story with the places that show it."""
     runs = {run["id"]: run for run in site.ui.all_runs()}
     beats = site.ui.beats(*LIVE)
     ticks = site.ui.ticks(SUPERVISOR)
@@ -24,7 +24,7 @@ def read_events(site: Site) -> list[dict[str, Any]]:
                 places = [
                     *_failure(site, note["run"]),
                     *_relaunch(runs.values(), note["run"]),
-                    *_told(running, note["run"]),
+                    *_shown_by_check(running, note["run"]),
                 ]
             case "live":
                 places = _switched(beats, "caught up", "micro-batch to realtime")
@@ -70,7 +70,7 @@ def _relaunch(runs: Iterable[dict[str, Any]], run: str) -> list[str]:
     ]
 
 
-def _told(checks: list[dict[str, Any]], run: str) -> list[str]:
+def _shown_by_check(checks: list[dict[str, Any]], run: str) -> list[str]:
     return [
         f"check running: {each['evaluation']['description']}"
         for each in checks
@@ -108,13 +108,13 @@ def _taken_over(beats: list[dict[str, Any]], version: str) -> list[str]:
 
 def _without_code_server(site: Site, note: dict[str, Any], ticks: list[dict[str, Any]]) -> list[str]:
     begin, end = _span(site, note)
-    told = [
+    logged = [
         f"log of run {note['run']}: {_short(event)}"
         for event in site.ui.log(note["run"])
         if "code server" in event.get("message", "")
     ]
     failed = (tick for tick in ticks if begin <= tick["timestamp"] <= end and tick["error"])
-    return told + [f"tick of {SUPERVISOR} {tick['status']}: {_short(tick['error'])}" for tick in failed]
+    return logged + [f"tick of {SUPERVISOR} {tick['status']}: {_short(tick['error'])}" for tick in failed]
 
 
 def _outage(
@@ -126,7 +126,9 @@ def _outage(
 ) -> list[str]:
     begin, end = _span(site, note)
     failed = [r for r in runs if r["jobName"] == "auctions_live" and begin <= (r["endTime"] or 0) <= end]
-    places = [place for run in failed for place in (*_failure(site, run["id"]), *_told(checks, run["id"]))]
+    places = [
+        place for run in failed for place in (*_failure(site, run["id"]), *_shown_by_check(checks, run["id"]))
+    ]
     silent = max((b.get("broker_silent_s", 0) for b in beats if begin <= b["at_s"] <= end), default=0)
     if silent:
         places.append(f"materialization of auctions/live, broker_silent_s: up to {silent}")

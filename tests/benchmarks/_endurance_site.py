@@ -1,4 +1,4 @@
-"""Where the reference flow endures: a broker, its input, and Dagster as it is deployed."""
+"""Environment of the endurance benchmark: a broker, its input, and Dagster as deployed."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ LIVE = ("auctions", "live")
 QUERIES = ("bids", "highest")
 ENDED = {"SUCCESS", "FAILURE", "CANCELED"}
 LONGEST_S = 600.0
-LOOK_S = 1.0
+POLL_S = 1.0
 RESTART_S = 1.0
 
 
 class Feeder:
-    """Sends bids, each once and in order, at full speed or at a rate, and messages that are no bids."""
+    """Sends bids in order, at full speed or at a rate, and messages that are not bids."""
 
     def __init__(self, servers: str, history_events: int, rate: float) -> None:
         self._servers = servers
@@ -71,13 +71,13 @@ class Feeder:
             self._feeding = None
 
     def spoil(self, messages: int) -> None:
-        """Send messages that are no bids."""
+        """Send messages that are not bids."""
         producer = Producer({"bootstrap.servers": self._servers, "enable.idempotence": True})
         for _ in range(messages):
             self.refused.append(b"no bid, number %d" % len(self.refused))
             producer.produce(BIDS, self.refused[-1])
         if producer.flush(30):
-            msg = f"not all of {messages} messages that are no bids reached topic {BIDS!r}"
+            msg = f"not all of {messages} messages that are not bids reached topic {BIDS!r}"
             raise RunError(msg)
 
     def sent_bids(self) -> pa.Table:
@@ -86,7 +86,7 @@ class Feeder:
 
 @dataclass
 class Site:
-    """The places and processes of one run of this benchmark."""
+    """Folders and processes of one run of this benchmark."""
 
     folder: Path
     broker: EmbeddedBroker
@@ -102,37 +102,37 @@ class Site:
 
     @property
     def now_s(self) -> float:
-        """Seconds since the begin."""
+        """Seconds since the start."""
         return time.time() - self.began_s
 
     def tell(self, what: str, **more: Any) -> dict[str, Any]:
-        """Note what happens now; returns the note, to be completed."""
+        """Add a note of an event to the story, and return it for completion."""
         note = {"what": what, "at_s": round(self.now_s, 1), **more}
         self.story.append(note)
         print(json.dumps(note), flush=True)  # noqa: T201 - the log of a long run
         return note
 
     def use_history(self, number: int) -> None:
-        """Let the flow find another history where it reads it."""
+        """Replace the history that the flow reads."""
         target = self.folder / "data" / "history"
         link = target.with_name("history.next")
         link.symlink_to(self.folder / "histories" / str(number))
         link.replace(target)
 
     def live_run(self) -> dict[str, Any]:
-        """The run of the live job that was launched last."""
+        """The latest run of the live job."""
         return self.ui.runs("auctions_live")[0]
 
     def last_beat(self) -> dict[str, Any]:
-        """What the live queries told last; nothing before they beat."""
+        """The last heartbeat of the live queries; empty before the first."""
         return next(iter(self.ui.beats(*LIVE, limit=1)), {"run": "", "at_s": 0.0})
 
     def written(self, topic: str = ENRICHED) -> int:
-        """Records in an output topic."""
+        """Number of records in an output topic."""
         return sum(end_offsets(self.servers, topic).values())
 
     def wait(self, condition: Callable[[], object], what: str, timeout_s: float = LONGEST_S) -> None:
-        """Wait until something is so; a webserver that is busy is asked again."""
+        """Wait until a condition holds; requests to a busy webserver are repeated."""
         end = time.monotonic() + timeout_s
         while True:
             try:
@@ -141,16 +141,16 @@ class Site:
             except OSError as error:
                 print(f"asked again: {error}", flush=True)  # noqa: T201
             if time.monotonic() > end:
-                msg = f"after {timeout_s:.0f} s it is still not so that {what}; {self.last_beat()}"
+                msg = f"not within {timeout_s:.0f} s: {what}; {self.last_beat()}"
                 raise RunError(msg)
-            time.sleep(LOOK_S)
+            time.sleep(POLL_S)
 
     def reads_again(self, since_s: float, besides: str | None = None) -> bool:
-        """The live queries beat since a moment, in real time and with next to nothing unread.
+        """Whether the live queries have sent a heartbeat since a time, in real time and with little lag.
 
         Args:
             since_s: Seconds since the epoch.
-            besides: A run that does not count.
+            besides: A run whose heartbeat does not count.
         """
         beat = self.last_beat()
         if beat["run"] == besides or beat["at_s"] <= since_s:
@@ -162,7 +162,7 @@ class Site:
 
 @contextmanager
 def code_server(home: Path, settings: Mapping[str, str]) -> Iterator[CodeServer]:
-    """A code server as it is deployed: a process of its own, started again when it ends (`restart: ...`)."""
+    """A code server as deployed: a separate process that is restarted when it ends (`restart: ...`)."""
     shutil.copy(PROJECT / "deploy/dagster.yaml", home)
     server = CodeServer(home, settings)
     restarting = threading.Thread(target=server.keep, name="code server", daemon=True)
@@ -175,7 +175,7 @@ def code_server(home: Path, settings: Mapping[str, str]) -> Iterator[CodeServer]
 
 
 class CodeServer:
-    """Webserver and daemon find it by `workspace`."""
+    """A restarting code server; webserver and daemon find it by `workspace`."""
 
     def __init__(self, home: Path, settings: Mapping[str, str]) -> None:
         self._log = home / "code.log"
@@ -183,7 +183,7 @@ class CodeServer:
         self._port = free_port()
         self._stopped = threading.Event()
         self.process = self._start()
-        # Before others start: all would make the tables of an empty DAGSTER_HOME, and spoil them.
+        # Before other processes start: they would all create the tables of an empty DAGSTER_HOME.
         wait_until(lambda: not is_free(self._port), "the code server answers")
         self.workspace = home / "workspace.yaml"
         self.workspace.write_text(
@@ -201,7 +201,7 @@ class CodeServer:
         self._stopped.set()
         self.process.send_signal(signal.SIGINT)
         with suppress(subprocess.TimeoutExpired):
-            self.process.wait(timeout=10)  # it waits for whoever may still ask
+            self.process.wait(timeout=10)  # it waits for open requests
         self.process.kill()
 
     def _start(self) -> subprocess.Popen[bytes]:
@@ -216,7 +216,7 @@ class CodeServer:
 
 
 def prepare(folder: Path, servers: str, events: list[int]) -> None:
-    """Topics, and a history for each number of events."""
+    """Create topics, and a history for each number of events."""
     ensure_topics(servers, dict.fromkeys((BIDS, ENRICHED, HIGHEST), PARTITIONS))
     (folder / "data").mkdir()
     for number, count in enumerate(events):
@@ -234,7 +234,7 @@ def parent_of(process: int) -> int:
 
 
 def processes_of(home: Path) -> dict[int, str]:
-    """Processes whose environment names a DAGSTER_HOME, with their commands."""
+    """Processes with this DAGSTER_HOME in their environment, and their commands."""
     return dict(_processes(f"DAGSTER_HOME={home}\0".encode()))
 
 
@@ -243,5 +243,5 @@ def _processes(mark: bytes) -> Iterator[tuple[int, str]]:
         try:
             if mark in (process / "environ").read_bytes() + b"\0" and int(process.name) != os.getpid():
                 yield int(process.name), (process / "cmdline").read_text().replace("\0", " ")[:120]
-        except OSError:  # it ended while we looked, or is not ours
+        except OSError:  # it has ended, or is another user's
             continue

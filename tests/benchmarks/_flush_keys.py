@@ -1,9 +1,9 @@
-"""Many keys in one flush interval: does a small driver hold the latest of each, and what does that take?
+"""Memory of a small driver that buffers the latest record of many keys in one flush interval.
 
-A Python function hands on ten million records of as many keys, and then newer ones of a fifth of them; what
-it puts out is held by key group for an interval that never passes, so all keys are held at once unless a
-buffer in memory is full. Memory is looked at from outside: the JVM's highest resident set, and that of
-all its Python workers together, twice a second (what they share counts for each).
+A Python function emits ten million records with as many keys, and then newer ones for a fifth of the keys.
+Key groups buffer them for an interval that never ends, so all keys are buffered at once unless a buffer in
+memory is full. Memory is sampled twice a second from outside: the highest resident set of the JVM, and the
+sum over its Python workers (shared pages count for each).
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ HEAP = "3g"
 SCHEMA = "auction_id BIGINT, price BIGINT"
 COLUMNS = pa.schema({"auction_id": pa.int64(), "price": pa.int64()})
 NEWER = 5
-"""Of so many keys one gets a second record."""
+"""One in this many keys gets a second record."""
 _ROWS = 100_000
-_LOOK_S = 0.5
+_INTERVAL_S = 0.5
 Prices = npt.NDArray[np.int64]
 
 
 def measure(folder: Path, servers: str, keys: int) -> Report:
-    """Run the same in both settings of ``execution.flush.memory-buffer-only``."""
+    """Run the same flow with both values of ``execution.flush.memory-buffer-only``."""
     ensure_topics(servers, {"in": PARTITIONS})
     feed.feed(servers, "in", _records(keys))
     figures: list[Figures] = []
@@ -70,8 +70,8 @@ def measure(folder: Path, servers: str, keys: int) -> Report:
         ]
     return Report(
         name="flush",
-        workload=f"{keys:,} keys, of which every {NEWER}th has a second record, held for one interval; "
-        f"driver with a heap of {HEAP}, a Python function in front of the buffer, in a slice",
+        workload=f"{keys:,} keys, of which every {NEWER}th has a second record, buffered for one interval; "
+        f"driver with a heap of {HEAP}, a Python function upstream of the buffer, in a slice",
         figures=figures,
         ratios={},
         verified="the last value of every key in the output topic; one output for each key where the buffer "
@@ -102,17 +102,17 @@ def _run(settings: Settings, out: str, keys: int) -> _Run:
     outputs = sum(end_offsets(servers, out).values())
     wrong = np.flatnonzero(_read(servers, out, keys) != _expected(keys))
     if len(wrong):
-        msg = f"{len(wrong):,} of {keys:,} keys have another last value, {wrong[:3]} among them"
+        msg = f"{len(wrong):,} of {keys:,} keys have a wrong last value, for example {wrong[:3]}"
         raise RunError(msg)
     if not settings.flush_memory_only and outputs != keys:
-        msg = f"{outputs:,} outputs of {keys:,} keys in one interval: some left more than once"
+        msg = f"{outputs:,} outputs of {keys:,} keys in one interval: some were emitted more than once"
         raise RunError(msg)
     return _Run(seconds, keys + len(_second(keys)), outputs, memory)
 
 
 def _latest() -> RichFunction:
-    class Latest(RichFunction):  # here, so that workers need not find this module
-        """Each record as it is; the last one of a key counts."""
+    class Latest(RichFunction):  # local, so that workers do not import this module
+        """Emits each record unchanged; the last one of a key counts."""
 
         def is_output_idempotent(self) -> bool:
             return True
@@ -134,16 +134,16 @@ def _expected(keys: int) -> Prices:
 
 
 def _records(keys: int) -> Iterator[pa.Table]:
-    # Shuffled, so that no key group gets a run of keys of its own.
-    of_all = np.random.default_rng(7).permutation(keys)
-    for price, of in ((1, of_all), (2, _second(keys))):
-        for start in range(0, len(of), _ROWS):
-            part = of[start : start + _ROWS]
+    # Shuffled, so that every batch has keys of all key groups.
+    all_keys = np.random.default_rng(7).permutation(keys)
+    for price, chosen in ((1, all_keys), (2, _second(keys))):
+        for start in range(0, len(chosen), _ROWS):
+            part = chosen[start : start + _ROWS]
             yield pa.table({"auction_id": pa.array(part), "price": pa.array(np.full(len(part), price))})
 
 
 def _read(servers: str, topic: str, keys: int) -> Prices:
-    """The last value of each key, 0 where there is none."""
+    """The last value of each key, 0 if there is none."""
     found = np.zeros(keys, np.int64)
     for messages in read_messages(servers, topic):
         rows = rows_from_json([message.value() or b"" for message in messages], COLUMNS)
@@ -152,25 +152,25 @@ def _read(servers: str, topic: str, keys: int) -> Prices:
 
 
 class _Memory:
-    """The highest memory of the driver's JVM and of what it has started."""
+    """The highest memory of the driver's JVM and of its child processes."""
 
     def __init__(self) -> None:
         gateway: Any = SparkContext._gateway
         self._jvm: int = gateway.proc.pid
         self.jvm_kib = self.workers_kib = 0
-        self._looking = Repeating("memory", self._look, _LOOK_S)
+        self._sampling = Repeating("memory", self._sample, _INTERVAL_S)
 
     def __enter__(self) -> Self:
-        self._looking.__enter__()
+        self._sampling.__enter__()
         return self
 
-    def __exit__(self, *of: object) -> None:
-        self._looking.__exit__(None, None, None)
+    def __exit__(self, *error: object) -> None:
+        self._sampling.__exit__(None, None, None)
 
-    def _look(self) -> None:
+    def _sample(self) -> None:
         status = {pid: _status(pid) for pid in _processes()}
         family = {self._jvm}
-        while more := {pid for pid, of in status.items() if of.get("PPid") in family} - family:
+        while more := {pid for pid, fields in status.items() if fields.get("PPid") in family} - family:
             family |= more
         resident = {pid: status.get(pid, {}).get("VmRSS", 0) for pid in family}
         self.jvm_kib = max(self.jvm_kib, resident.pop(self._jvm))

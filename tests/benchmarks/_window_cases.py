@@ -1,4 +1,4 @@
-"""What is asked of windows, of which records, and which answers are right."""
+"""Workloads of the window benchmark: windows, records, and the expected results."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ WINDOWS = pa.schema(
         "firing": pa.int32(),
     }
 )
-"""Of results; those of Spark's own aggregate have no firing."""
+"""Schema of results; those of Spark's own aggregate have no firing."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """One workload: windows over records of so many keys."""
+    """One workload: windows over records of a number of keys."""
 
     windows: str
     keys: int
@@ -53,12 +53,12 @@ class Case:
 
     @property
     def name(self) -> str:
-        """As it is asked for and shown."""
+        """Name in options and figures."""
         return f"{self.windows}-{self.keys}{'-late' if self.late else ''}"
 
     @property
     def declared(self) -> Tumbling | Sliding | Session:
-        """In flowcore's words."""
+        """The windows as flowcore declares them."""
         declared: dict[str, Tumbling | Sliding | Session] = {
             "tumbling": Tumbling(10),
             "sliding": Sliding(10, slide=1),
@@ -77,7 +77,7 @@ CASES = [
 
 @dataclass(frozen=True)
 class Sent:
-    """A topic that has been filled, and what is in it."""
+    """A filled topic, and its records."""
 
     topic: str
     columns: pa.Table
@@ -98,10 +98,10 @@ def records_of(case: Case, records: int) -> pa.Table:
 
 
 def check(case: Case, sent: Sent, found: pa.Table, who: str) -> None:
-    """Every window that is complete is there, with the right sum and count; others may be.
+    """Check that every complete window was emitted with the right sum and count; others may be missing.
 
     Raises:
-        RunError: One is missing or wrong: its speed means nothing.
+        RunError: A window is missing or wrong.
     """
     records = sent.columns
     at = records["at"].to_numpy()
@@ -119,7 +119,7 @@ def check(case: Case, sent: Sent, found: pa.Table, who: str) -> None:
 
 
 def read(servers: str, topic: str) -> pa.Table:
-    """The windows in a topic, as `WINDOWS` has them."""
+    """Read the windows of a topic, in the columns of `WINDOWS`."""
     parts = [
         rows_from_json([message.value() or b"" for message in messages], WINDOWS)
         for messages in read_messages(servers, topic)
@@ -133,7 +133,7 @@ def _aligned(case: Case) -> str:
     return f"""
         SELECT auction_id, first_ms, first_ms + 10000 AS end_ms, sum(price) AS total, count(*) AS n
         FROM (SELECT auction_id, price, {windows} AS first_ms FROM records) GROUP BY ALL
-    """  # noqa: S608 - of numbers that are ours
+    """  # noqa: S608 - our own numbers
 
 
 _SESSIONS = """

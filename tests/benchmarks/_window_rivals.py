@@ -1,4 +1,4 @@
-"""The same windows by Spark itself: its native aggregate, and its state of one key at a time in Python."""
+"""The same windows without flowcore: Spark's native aggregate, and its per-key state in Python."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ TUNED_WRITE = {
 
 
 class Rivals:
-    """Structured Streaming queries by hand, with the Kafka settings that flowcore uses.
+    """Hand-written Structured Streaming queries, with the Kafka settings of flowcore.
 
     Args:
         spark: The session that flowcore's queries run in.
@@ -55,7 +55,7 @@ class Rivals:
         return self._run(case, sent, frame.select("auction_id", "total", "n", *columns), "append", "native")
 
     def per_key(self, case: Case, sent: Sent, batch: int) -> float:
-        """Records a second of the same logic, a key at a time."""
+        """Records a second of the same logic, one key at a time."""
         # Workers cannot import a benchmark.
         cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]
         frame = self._records(sent, batch).withWatermark("time", f"{DELAY_MS} milliseconds")
@@ -104,7 +104,7 @@ class Rivals:
 
 
 class PerKey(StatefulProcessor):
-    """What windows do, with Spark's state of one key at a time."""
+    """Windows with Spark's state of one key at a time."""
 
     def __init__(self, windows: str, lateness_ms: int) -> None:
         self.windows, self.lateness_ms = windows, lateness_ms
@@ -113,7 +113,7 @@ class PerKey(StatefulProcessor):
         self.handle = handle
         self.open = handle.getMapState("windows", "start BIGINT, end BIGINT", "total BIGINT, n BIGINT")
 
-    # Only `transformWithStateInPandas` would give it data frames.
+    # Only `transformWithStateInPandas` passes data frames.
     def handleInputRows(  # type: ignore[override] # noqa: N802
         self,
         key: Any,

@@ -1,9 +1,9 @@
-"""The reference flow over a backlog in Kafka: by itself until it is live, against a plain slice of the same.
+"""Time of the reference flow to process a backlog in Kafka: in mode auto until it is live, and as a slice.
 
-Both in one session, in turn, on new checkpoints. The slice ends when it has read the topic; in mode auto the
-clock stops when every query has caught up and runs in real time. Then one more run in mode auto while bids
-come steadily: from the commit of a query's last micro-batch to its first record in real time is the switch,
-and what is live then has the latency that a consumer of the output measures.
+Both run in turn in one session with new checkpoints. The slice ends when it has read the topic. Mode auto is
+timed until every query has caught up and runs in real time. A last run in mode auto, with a steady feed of
+bids, measures the switch (from the commit of a query's last micro-batch to its first record in real time) and
+the latency at a consumer of the output.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ SETTLE_S, LIVE_S = 15.0, 30.0
 @click.option("--rounds", default=3, show_default=True, help="Counted runs of each contender.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(bids: int, history_events: int, rounds: int, *, as_json: bool) -> None:
-    """Time that a flow takes to catch up and go live by itself, against a plain slice."""
+    """Time to catch up and go live in mode auto, against a slice of the same backlog."""
     with (
         tempfile.TemporaryDirectory(prefix="flowcore-bench-", ignore_cleanup_errors=True) as folder,
         EmbeddedBroker() as broker,
@@ -62,7 +62,7 @@ def _measure(folder: Path, servers: str, bids: int, events: int, rounds: int) ->
     ensure_topics(servers, dict.fromkeys((BIDS, ENRICHED, HIGHEST), PARTITIONS))
     backlog = list(generator.live_batches(CONFIG, events, bids))
     feed.feed(servers, BIDS, backlog)
-    few = bids // (2 * PARTITIONS)  # so that few bids are behind, too
+    few = bids // (2 * PARTITIONS)  # so that a small backlog counts as one too
     settings = Settings.of(
         {
             "kafka.bootstrap.servers": servers,
@@ -95,8 +95,8 @@ def _measure(folder: Path, servers: str, bids: int, events: int, rounds: int) ->
     figures = [Figures("by itself", "s", by_itself), Figures("slice", "s", slices)]
     return Report(
         name="catch-up",
-        workload=f"{bids:,} bids of {PARTITIONS} partitions behind, {events:,} events of history, until "
-        f"every query is live; then a switch with {RATE:,.0f} bids/s coming in",
+        workload=f"{bids:,} bids of {PARTITIONS} partitions of backlog, {events:,} events of history, until "
+        f"every query is live; then a switch with {RATE:,.0f} bids/s arriving",
         figures=figures,
         ratios={
             "ratio": figures[0].median / figures[1].median,
@@ -118,9 +118,9 @@ def _until_read(run: LiveRun, mode: Mode | None) -> None:
 
 
 def _switch(context: Context, folder: Path, bids: int, events: int) -> tuple[float, npt.NDArray[np.float64]]:
-    """Seconds from a query's last commit of catching up to its first record in real time; the longest.
+    """The longest time from a query's last commit while catching up to its first record in real time.
 
-    And the latency of each bid that comes out later, once the JVM has had some seconds.
+    Also the latency of each bid that is emitted later, after some seconds for the JVM.
     """
     servers = context.settings.bootstrap_servers or ""
     more = pa.concat_tables(generator.live_batches(CONFIG, events, bids + int(RATE * LONGEST_S))).slice(bids)
@@ -170,5 +170,5 @@ def _check(servers: str, before: dict[int, int], expected: pa.Table) -> None:
     values = list(read_values(servers, ENRICHED, before))
     found = verify.compare_enriched(expected, verify.rows_from_json(values, verify.ENRICHED))
     if not found.nothing_lost_or_wrong or len(values) != expected.num_rows:
-        msg = f"topic {ENRICHED!r}: {found}, {len(values):,} records: its speed means nothing"
+        msg = f"topic {ENRICHED!r}: {found}, {len(values):,} records: its speed is meaningless"
         raise RunError(msg)

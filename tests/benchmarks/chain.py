@@ -1,9 +1,9 @@
-"""Five Python operators on nested records: decided copies, deep copies everywhere, and one function by hand.
+"""Five Python operators on nested records: planned copies, deep copies, and one hand-written function.
 
-All get the same Arrow batches and make Arrow batches, as a Python worker does, with the same conversions. The
-five functions declare nothing, so the plan hands the very objects on; the rival declares that everything
-may be kept, so the plan has to copy deeply everywhere. The function by hand does the five steps in one, as a
-careful engineer writes it. Ratios of records alone leave the conversions from and to Arrow out.
+All convert the same Arrow batches to records and back, as a Python worker does. The five functions declare no
+attributes, so the plan passes the objects without copies. The rival declares that everything may be kept, so
+the plan makes deep copies everywhere. The hand-written function does the five steps at once. Ratios of
+records exclude the conversions from and to Arrow.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ def flow(attributes: OperatorAttributes | None = None) -> Flow:
 @click.option("--spark", is_flag=True, help="Also through Spark, from Parquet to Parquet.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(orders: int, rounds: int, *, spark: bool, as_json: bool) -> None:
-    """Five Python operators without copies, with deep copies everywhere, and as one function by hand."""
+    """Five Python operators with planned copies, with deep copies, and as one hand-written function."""
     table = pa.Table.from_pylist(list(_orders(orders)), schema=INPUT)
     expected = _ask(ANSWER, orders=table)
     figures, ratios = _in_process(table, rounds, expected)
@@ -188,7 +188,7 @@ def _in_process(
     for name, each in work.items():
         made = pa.Table.from_batches(each())
         if not made.equals(answer):
-            msg = f"{name}: the answer is not that of the function by hand, so its speed means nothing"
+            msg = f"{name}: the output is not that of the hand-written function: its speed is meaningless"
             raise RunError(msg)
     figures = _measured(work, rounds, table.num_rows, "")
     whole, deep, hand = (figure.median for figure in figures)
@@ -241,7 +241,7 @@ def _through_spark(
                 **{name: partial(ours, context, name) for name in plans},
                 "by hand": partial(theirs, context),
             }
-            for name, each in work.items():  # warms up, too
+            for name, each in work.items():  # warm up
                 each()
                 _require(expected, _ask(RESULT, parcels=pq.read_table(folder / "parcels")), f"{name}, Spark")
             figures = _measured(work, rounds, table.num_rows, _SPARK)
@@ -254,7 +254,7 @@ def _through_spark(
 def _measured(
     work: Mapping[str, Callable[[], object]], rounds: int, records: int, beside: str
 ) -> list[Figures]:
-    # Alone in its process a contender is measured by the processor's time, which others cannot take from it.
+    # In its own process, a contender is measured by CPU time, which other processes do not affect.
     clock, unit = (time.perf_counter, "orders/s") if beside == _SPARK else (time.process_time, "orders/CPU s")
 
     def speed(each: Callable[[], object], _round: int) -> float:
@@ -273,7 +273,7 @@ def _chained(spec: ChainSpec, batches: Iterable[pa.RecordBatch]) -> list[pa.Reco
 
 
 def _by_hand(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """What is given to Spark's ``mapInArrow``; with the same conversions and the same care for garbage."""
+    """The function for Spark's ``mapInArrow``, with the same conversions and garbage collection settings."""
     write = batch_writer(OUTPUT)
     with _rare_collections():
         for batch in batches:
@@ -317,7 +317,7 @@ def _copied_by_python(records: list[RecordDict]) -> list[RecordDict]:
 
 
 def _spec(made: Flow) -> ChainSpec:
-    """The chain of a flow as its plan decides it."""
+    """The chain of a flow, as planned."""
     (stage,) = plan_flow(made).bounded
     (chain,) = stage.chains
     following: Step | None = None
@@ -348,12 +348,12 @@ def _require(expected: tuple[Any, ...], found: tuple[Any, ...], name: str) -> No
     pairs = zip(expected, found, strict=True)
     alike = [a == b or (isinstance(a, float) and math.isclose(a, b, rel_tol=1e-9)) for a, b in pairs]
     if not all(alike):
-        msg = f"{name}: DuckDB finds {expected} and the answer has {found}, so its speed means nothing"
+        msg = f"{name}: DuckDB finds {expected} and the output has {found}, so its speed is meaningless"
         raise RunError(msg)
 
 
 def _orders(number: int) -> Iterator[RecordDict]:
-    chance = random.Random(7)  # noqa: S311 - orders, no secrets
+    chance = random.Random(7)  # noqa: S311 - not for security
     cities = ["Bern", "Basel", "Zürich", "Genève", "Lugano", "Chur"]
     for order_id in range(number):
         weight = chance.random() * 30

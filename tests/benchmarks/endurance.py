@@ -1,11 +1,11 @@
-"""Half an hour of faults: does the reference flow under Dagster look after itself, and is its answer right?
+"""Half an hour of faults: the reference flow under Dagster must recover by itself, with correct output.
 
-A person at the UI digests the history, launches the live run over a backlog, refreshes the history twice (the
-second time while the broker is away) and terminates the run at the end; all through the UI's GraphQL, with
-webserver, daemon and code server as they are deployed. Meanwhile Spark's JVM (while it catches up), the run
-worker and the code server are killed, and the broker is away for a minute. Nobody helps: the run has to come
-back by itself. Then every bid that was sent is looked for, with what the version of history says that its
-record names, and each event is looked for in what the UI can show.
+The benchmark acts as a user of the UI, through its GraphQL API, with webserver, daemon and code server as
+deployed: it materializes the history, launches the live run over a backlog, refreshes the history twice (the
+second time while the broker is down) and terminates the run at the end. Meanwhile it kills Spark's JVM (while
+catching up), the run worker and the code server, and stops the broker for a minute. Then it checks that every
+sent bid was delivered with the values of the version of history that its record names, and that the UI shows
+each event.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ FAULTS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """What is asked of the flow; see the options of the command."""
+    """Parameters of the trial; see the options of the command."""
 
     minutes: float
     bids: int
@@ -73,7 +73,7 @@ class Trial:
 
     @property
     def histories(self) -> list[int]:
-        """Events of each history, one after the other."""
+        """Number of events of each successive history."""
         return [self.history_events * tenths // 10 for tenths in (10, 11, 12)]
 
     @property
@@ -81,22 +81,22 @@ class Trial:
         events = ", ".join(f"{count:,}" for count in self.histories)
         return (
             f"{self.bids:,} bids of backlog, {self.rate:,.0f} bids/s after it, {self.minutes:g} minutes; "
-            f"histories of {events} events; real-time batches of {self.batch_duration}; the broker away for "
+            f"histories of {events} events; real-time batches of {self.batch_duration}; the broker down for "
             f"{self.away:g} s"
         )
 
 
 @click.command()
-@click.option("--minutes", default=30.0, show_default=True, help="From the launch to the terminate.")
+@click.option("--minutes", default=30.0, show_default=True, help="Time from launch to termination.")
 @click.option("--bids", default=3_000_000, show_default=True, help="Bids of backlog.")
-@click.option("--rate", default=500.0, show_default=True, help="Bids a second after that.")
+@click.option("--rate", default=500.0, show_default=True, help="Bids a second after the backlog.")
 @click.option("--history-events", default=200_000, show_default=True, help="Events of the first history.")
-@click.option("--batch-duration", default="1 min", show_default=True, help="Of real-time batches.")
+@click.option("--batch-duration", default="1 min", show_default=True, help="Duration of real-time batches.")
 @click.option("--away", default=AWAY_S, show_default=True, help="Seconds without a broker.")
-@click.option("--keep", is_flag=True, help="Leave the folder, with the logs of all servers.")
+@click.option("--keep", is_flag=True, help="Keep the folder with the logs of all servers.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(*, keep: bool, as_json: bool, **given: Any) -> None:
-    """Let the flow run under Dagster through kills, an outage and refreshes, and verify every record."""
+    """Run the flow under Dagster through kills, an outage and refreshes, and verify every record."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     folder = Path(tempfile.mkdtemp(prefix="flowcore-endurance-"))
     click.echo(f"folder: {folder}", err=True)
@@ -149,7 +149,7 @@ def _endure(folder: Path, trial: Trial) -> dict[str, Any]:
 
 
 def _play(site: Site, trial: Trial) -> None:
-    """All that a person and fate do, in turn; each waits for its time, and for what was before to heal."""
+    """Perform all actions and faults in turn; each waits for its time and for the previous recovery."""
     feeder, seconds, away = site.feeder, trial.minutes * 60, trial.away
     site.use_history(0)
     _digested(site, site.ui.launch("auctions_history"), "history")
@@ -197,17 +197,17 @@ def _play(site: Site, trial: Trial) -> None:
 
 
 def _digested(site: Site, run: str, what: str) -> dict[str, Any]:
-    """Wait until a run has digested the history; a note of the version that it left."""
+    """Wait until a run has materialized the history; return a note of its version."""
     site.wait(lambda: site.ui.run(run)["status"] in ENDED, "the history is digested")
     made = next((made for made in site.ui.beats("auctions", "catalog") if made["run"] == run), None)
     if made is None:
-        msg = f"run {run} left no catalog: {site.ui.log(run)[-5:]}"
+        msg = f"run {run} made no catalog: {site.ui.log(run)[-5:]}"
         raise RunError(msg)
     return site.tell(what, run=run, version=made["version"])
 
 
 def _refreshed(site: Site, run: str) -> None:
-    """Wait until a refresh was committed, and until both queries have taken it over."""
+    """Wait until a refresh is committed and both queries join it."""
     began = time.time()
     note = _digested(site, run, "refresh")
     site.wait(
@@ -224,7 +224,7 @@ def _versions(site: Site) -> list[str]:
 
 @contextmanager
 def _healing(site: Site, what: str, *, anew: bool = True, behind: bool = False) -> Iterator[dict[str, Any]]:
-    """Note what is done, and in how many seconds the stream reads again after it.
+    """Note an action, and the seconds until the stream reads again.
 
     Args:
         site: Where.
@@ -248,7 +248,7 @@ def _at(site: Site, seconds: float) -> None:
 
 
 def _worker(site: Site) -> int:
-    """The live run's process; 0 before it has told anything."""
+    """The live run's process; 0 before its first report."""
     found = last_progress(history_folder(site.ui.state, "auctions"))
     return found.pid if found else 0
 
@@ -288,7 +288,7 @@ def _terminate(site: Site) -> None:
 
 
 def _verify(site: Site) -> dict[str, Any]:
-    """Compare all that came out with all that was sent; and spoil a part of it, to see that this is found."""
+    """Compare the whole output with all sent bids, and check that injected errors are found."""
     versions = [note["version"] for note in site.story if note["what"] in ("history", "refresh")]
     histories = {v: site.folder / "histories" / str(number) for number, v in enumerate(versions)}
     sent, records = site.feeder.sent_bids(), read_delivered(site.servers, ENRICHED)
@@ -316,7 +316,7 @@ def _verify(site: Site) -> dict[str, Any]:
 
 
 def _spoiled(sent: pa.Table, records: pa.Table, histories: Mapping[str, Path]) -> dict[str, Delivery]:
-    """The last bids once more, with one fault each: none of these may pass."""
+    """Check that outputs with one injected error each are rejected."""
     bids = sent.slice(max(sent.num_rows - MUTANT_BIDS, 0))
     first = pc.min(bids["bid_id"])
     mine = records.filter(pc.greater_equal(records["bid_id"], first))
@@ -343,7 +343,7 @@ def _spoiled(sent: pa.Table, records: pa.Table, histories: Mapping[str, Path]) -
 
 
 def _left(home: Path) -> dict[int, str]:
-    """Processes of Dagster that are there a minute after its servers ended."""
+    """Processes of Dagster that exist a minute after its servers ended."""
     end = time.monotonic() + 60
     while (left := processes_of(home)) and time.monotonic() < end:
         time.sleep(1.0)
@@ -351,7 +351,7 @@ def _left(home: Path) -> dict[int, str]:
 
 
 def _free_leases(state: Path) -> bool:
-    """Whether anybody may start the queries now."""
+    """Whether all leases are free, so that the queries could start."""
     try:
         with Leases() as leases:
             for query in QUERIES:

@@ -1,9 +1,9 @@
-"""A running maximum of each key, from Kafka to Kafka to a reader: what does a flush interval save, and where?
+"""Savings of a flush interval for a running maximum of each key, from Kafka to Kafka to a reader.
 
-The records are in the topic before a run begins; it ends when a reader, a process of its own that keeps the
-latest of each key in a table (SQLite), has the maximum of every key. Without an interval each micro-batch
-puts out every key that it touched. *Output-bound* are small batches, of which nearly every record becomes an
-output; *otherwise*, batches are large. Another case, of many keys in one interval, is in `_flush_keys`.
+The topic is filled before a run. The run ends when the reader, another process that keeps the latest value of
+each key in an SQLite table, has the maximum of every key. Without an interval, each micro-batch emits every
+key that it updated. Batches are small in the *output-bound* case, where nearly every record becomes an
+output, and large *otherwise*. `_flush_keys` measures many keys in one interval.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ SCHEMA = "auction_id BIGINT, price BIGINT"
 
 @dataclass(frozen=True)
 class Run:
-    """What one run came to."""
+    """Measurements of one run."""
 
     seconds: float
     records: int
@@ -59,15 +59,19 @@ class Run:
 
 @click.command()
 @click.option(
-    "--case", type=click.Choice(["intervals", "keys"]), default="intervals", show_default=True, help="Which."
+    "--case",
+    type=click.Choice(["intervals", "keys"]),
+    default="intervals",
+    show_default=True,
+    help="The case to run.",
 )
 @click.option("--records", default=2_000_000, show_default=True, help="Records in the topic.")
-@click.option("--keys", type=int, help=f"Keys of the records; default {KEYS:,}, {MANY_KEYS:,} in case keys.")
+@click.option("--keys", type=int, help=f"Distinct keys. Default: {KEYS:,}; {MANY_KEYS:,} in case keys.")
 @click.option("--small", default=20_000, show_default=True, help="Records of an output-bound batch.")
 @click.option("--large", default=500_000, show_default=True, help="Records of a batch otherwise.")
 @click.option("--rounds", default=1, show_default=True, help="Counted runs of each contender.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def command(  # noqa: PLR0917 - what was asked for
+def command(  # noqa: PLR0917 - the options of the command
     case: str, records: int, keys: int | None, small: int, large: int, rounds: int, *, as_json: bool
 ) -> None:
     """Output, reader's processor time and throughput with flush intervals of 0, 1 and 10 seconds."""
@@ -85,7 +89,7 @@ def command(  # noqa: PLR0917 - what was asked for
     report.show(as_json=as_json)
 
 
-def _measure(  # noqa: PLR0917 - what was asked for
+def _measure(  # noqa: PLR0917 - the options of the command
     folder: Path, servers: str, records: int, keys: int, batches: tuple[int, int], rounds: int
 ) -> Report:
     settings = Settings.of({"kafka.bootstrap.servers": servers, "state.dir": folder / "state"})
@@ -96,7 +100,7 @@ def _measure(  # noqa: PLR0917 - what was asked for
     with open_context(plan, settings) as context:
         bench = _Bench(servers, context, folder)
         bench.fill(min(records, 100_000), keys)
-        bench.run(batches[1], 0)  # code generation and class loading are not what is measured
+        bench.run(batches[1], 0)  # warm up: code generation and class loading
         bench.fill(records, keys)
         for bound, batch in zip(("output_bound", "otherwise"), batches, strict=True):
             contenders = [partial(_rate, bench, batch, seconds) for seconds in INTERVALS.values()]
@@ -136,7 +140,7 @@ class _Bench:
         self.expected = folder / "expected.npy"
 
     def fill(self, records: int, keys: int) -> None:
-        """A topic of records, and the maximum of each key."""
+        """Fill a topic with records, and compute the maximum of each key."""
         random = np.random.default_rng(7)
         prices = pa.array(random.integers(1, 10**9, records))
         table = pa.table({"auction_id": pa.array(random.integers(0, keys, records)), "price": prices})
@@ -162,16 +166,16 @@ class _Bench:
             reader.stdout.readline()
             began = time.monotonic()
             with LiveRun(plan, context):
-                told: Mapping[str, Any] = json.loads(reader.stdout.readline() or "{}")
+                found: Mapping[str, Any] = json.loads(reader.stdout.readline() or "{}")
                 took = time.monotonic() - began
-        if not told:
-            msg = f"the reader of {out} did not see the maximum of every key within {LONGEST_S} s"
+        if not found:
+            msg = f"the reader of {out} did not receive the maximum of every key within {LONGEST_S} s"
             raise RunError(msg)
         written = sum(end_offsets(self.servers, out).values())
         if seconds and written > self.keys * (int(took / seconds) + 1):
-            msg = f"{written:,} outputs of {self.keys:,} keys in {took:.1f} s with an interval of {seconds} s"
+            msg = f"{written:,} outputs of {self.keys:,} keys in {took:.1f} s, too many for {seconds} s each"
             raise RunError(msg)
-        done = Run(took, written, told["bytes"], told["cpu_s"])
+        done = Run(took, written, found["bytes"], found["cpu_s"])
         self.runs.setdefault((batch, seconds), []).append(done)
         return done
 
@@ -185,7 +189,7 @@ def _flow(source: str, out: str, seconds: int) -> Flow:
 
 
 def read(servers: str, topic: str, expected: str) -> None:
-    """Keep the latest of each key in a table until it is what is expected; tell what it took."""
+    """Keep the latest value of each key in a table until all are as expected; print bytes and CPU time."""
     highest = np.load(expected)
     # Some keys may have no record.
     missing = {key: int(price) for key, price in enumerate(highest) if price}

@@ -1,11 +1,12 @@
-"""Fuzzed messages mixed into good ones: is every good one joined once, and every bad one kept?
+"""Fuzzed messages among good ones: every good one must be joined once, every bad one must be a dead letter.
 
-Two topics, one of plain JSON and one of tagged elements, and the companion topics of both, where events are
-fuzzed too. One slice with latency tracked joins them with history. Every good record must come out once and
-as computed here; every bad message must be a dead letter with its exact bytes and its own coordinates.
+There are two topics, one of plain JSON and one of tagged elements, and their companion topics, whose events
+are fuzzed too. One slice with latency tracking joins them with history. Every good record must be emitted
+once, with the values computed here. Every bad message must be a dead letter with its exact bytes and
+coordinates.
 
-What is bad is judged in Python, by `flowcore.testing.fuzz`, which tells what it leaves out: first of all
-several JSON objects in one value, of which Spark reads the first.
+`flowcore.testing.fuzz` decides in Python which messages are bad, and documents what it does not generate:
+above all several JSON objects in one value, of which Spark reads the first.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ SHOPS = {"a": "Bern", "b": "Basel", "ü": "Zürich", "\U0001f600": None}
 UNKNOWN_SHOP = "nobody's"
 HEAD_BYTES = 9
 OVERSIZE_BYTES = 1 << 20
-LARGEST_BYTES = 1_048_588 - 100  # the broker's limit, less what the client puts around a value
+LARGEST_BYTES = 1_048_588 - 100  # the broker's limit, less the client's overhead
 EVENT_SHARE = 0.1
 PIECE = 5_000
 WAIT_S = 30.0
@@ -63,7 +64,7 @@ Show = Callable[[str, int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What is sent: how many good and bad messages, some of the bad ones large, from which seed."""
+    """Numbers of good, bad and oversized bad messages, and the seed."""
 
     good: int
     bad: int
@@ -73,7 +74,7 @@ class Load:
 
 @dataclass(slots=True)
 class Sent:
-    """What was sent to a topic: the digests of bad messages, how often each, and what was done to them."""
+    """Bad messages that were sent to a topic: counts by digest and by kind of fuzzing."""
 
     digests: Counter[bytes] = field(default_factory=Counter)
     kinds: Counter[str] = field(default_factory=Counter)
@@ -86,7 +87,7 @@ class Sent:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came out of one topic; all but the first three are 0 if nothing went wrong."""
+    """Results of one topic; all but the first three are 0 without errors."""
 
     good: int
     bad: int
@@ -100,7 +101,7 @@ class Outcome:
 
     @property
     def ok(self) -> bool:
-        """Every good one joined once, every bad one a dead letter."""
+        """Whether every good message was joined once, and every bad one is a dead letter."""
         return not (
             self.missing
             or self.duplicated
@@ -114,13 +115,13 @@ class Outcome:
 @click.command()
 @click.option("--good", default=1_000_000, show_default=True, help="Good messages.")
 @click.option("--bad", default=100_000, show_default=True, help="Fuzzed messages among them.")
-@click.option("--oversize", default=20, show_default=True, help="How many of those have up to 1 MiB.")
-@click.option("--seed", default=1, show_default=True, help="Another seed, other messages.")
+@click.option("--oversize", default=20, show_default=True, help="Fuzzed messages of up to 1 MiB.")
+@click.option("--seed", default=1, show_default=True, help="Seed of the random messages.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(good: int, bad: int, oversize: int, seed: int, *, as_json: bool) -> None:
-    """Fuzzed messages among good ones: all good ones joined once, all bad ones dead letters.
+    """Check that all good messages are joined once, and all fuzzed ones are dead letters.
 
-    Exit code 1 if not.
+    The exit code is 1 if not.
     """
     load = Load(good, bad, oversize, seed)
     with ExitStack() as stack:
@@ -160,7 +161,7 @@ def command(good: int, bad: int, oversize: int, seed: int, *, as_json: bool) -> 
 
 
 def declare(folder: Path, suffix: str) -> tuple[Flow, list[KafkaTopic]]:
-    """The flow, its history written to a folder, and the topics that it reads."""
+    """Declare the flow and its topics, and write its history."""
     (folder / "visits").mkdir()
     names = [name for name in SHOPS for _ in range(3)]
     visits = pa.table({"shop": names, "city": [SHOPS[name] for name in names]})
@@ -176,7 +177,7 @@ def declare(folder: Path, suffix: str) -> tuple[Flow, list[KafkaTopic]]:
 
 
 def send(servers: str, topic: KafkaTopic, load: Load, show: Show = lambda *_: None) -> Sent:
-    """Send good and bad messages in a random order; every topic has the same share of both."""
+    """Send good and bad messages in random order; every topic has the same share of both."""
     ensure_topics(servers, {topic.name: PARTITIONS})
     ensure_companion(servers, topic.name)
     sent = Sent()
@@ -202,7 +203,7 @@ def send(servers: str, topic: KafkaTopic, load: Load, show: Show = lambda *_: No
 
 
 def run_slice(plan: Plan, context: Context) -> float:
-    """Run the bounded stage, then the slice; seconds that the slice took."""
+    """Run the bounded stage, then the slice; return the seconds of the slice."""
     run_stages(plan, context, refresh=False, listener=SilentListener())
     began = time.monotonic()
     with LiveRun(plan, context) as run:
@@ -211,7 +212,7 @@ def run_slice(plan: Plan, context: Context) -> float:
 
 
 def check(servers: str, topic: KafkaTopic, load: Load, sent: Sent, show: Show = lambda *_: None) -> Outcome:
-    """Read back what came of a topic's messages, and compare."""
+    """Read the output for a topic's messages, and compare."""
     copies: Counter[int] = Counter()
     wrong = 0
     good = _share(load.good)
@@ -256,7 +257,7 @@ def _price(number: int) -> float | None:
 
 
 def _good(number: int) -> bytes:
-    """The same record in one of several spellings."""
+    """A record in one of several JSON spellings."""
     row: dict[str, object] = {"id": number, "shop": _shop(number), "price": _price(number)}
     match number % 5:
         case 0:
@@ -271,7 +272,7 @@ def _good(number: int) -> bytes:
 
 
 def _joined(number: int) -> dict[str, object]:
-    """What must come out; fields that are null are left out."""
+    """The expected output; null fields are omitted."""
     shop = _shop(number)
     row = {"id": number, "shop": shop, "price": _price(number), "city": SHOPS.get(shop or "")}
     row["visits"] = 3 if shop in SHOPS else None
@@ -285,7 +286,7 @@ def _tagged(number: int, value: bytes) -> bytes:
 
 
 def _messages(topic: KafkaTopic, load: Load, sent: Sent, good: int, bad: int) -> Iterator[bytes | None]:
-    random = Random(f"{load.seed}/{topic.elements}")  # noqa: S311 - to be repeated, not to be secret
+    random = Random(f"{load.seed}/{topic.elements}")  # noqa: S311 - reproducible, not secret
     fuzzer = Fuzzer(_schema(topic), random)
     is_tagged = topic.elements == "tagged"
     fuzz = fuzzer.element if is_tagged else fuzzer.value
@@ -327,7 +328,7 @@ def _schema(topic: KafkaTopic) -> Schema:
 
 
 def _produce(producer: Producer, topic: str, messages: Iterable[bytes | None]) -> Iterator[int]:
-    """Send messages, round robin over the partitions; yields how many were handed over so far."""
+    """Send messages, round robin over the partitions; yields the number so far."""
     messages = iter(messages)
     done = 0
     while piece := [{"value": value} for value in islice(messages, PIECE)]:

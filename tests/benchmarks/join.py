@@ -1,9 +1,9 @@
-"""The reference flow over bids already in Kafka, against the same job written by hand in PySpark.
+"""Throughput of the reference flow over bids already in Kafka, against the same job in hand-written PySpark.
 
-All run as slices (catch up, then stop) in one session, in turn, with the same Kafka client settings: a
-left join with the bounded result to one topic, and the highest price per auction to another. One
-rival writes the records that flowcore writes, header `flowcore-id` included; a barer one leaves the
-header out, so its readers cannot drop repeats. Neither finds bad records, which flowcore does.
+All run in turn as slices in one session, with the same Kafka client settings: a left join with the bounded
+result to one topic, and the highest price per auction to another. One rival writes the same records, with the
+header `flowcore-id`. A simpler one omits the header, so its readers cannot drop repeats. Only flowcore
+detects bad records.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def _run_ours(plan: Plan, context: Context) -> None:
 
 
 def _run_rival(spark: SparkSession, settings: Settings, checkpoints: Path, *, ids: bool) -> None:
-    """The job as a careful engineer writes it: tuned clients, broadcast join, two queries at once."""
+    """The job as an experienced engineer writes it: tuned clients, broadcast join, two queries at once."""
     manifest = results_of(Context(spark, settings, flow.name)).require("catalog")
     root = settings.state_dir / flow.name / "results" / "catalog" / manifest.version / "catalog"
     catalog = F.broadcast(spark.read.parquet(str(root)))
@@ -153,7 +153,7 @@ def _run_rival(spark: SparkSession, settings: Settings, checkpoints: Path, *, id
 def _checked(
     servers: str, topics: list[str], expected: tuple[pa.Table, pa.Table], work: Callable[[], None]
 ) -> float:
-    """Seconds that the work took; its output is read back and compared outside of that time."""
+    """Seconds of the work; the output is read back and compared afterwards."""
     before = [end_offsets(servers, topic) for topic in topics]
     began = time.monotonic()
     work()
@@ -166,6 +166,6 @@ def _checked(
         verify.compare_highest(expected[1], verify.rows_from_json(highest, verify.HIGHEST)),
     ):
         if not comparison.nothing_lost_or_wrong:
-            msg = f"topics {topics}: {comparison}: the answer is wrong, so its speed means nothing"
+            msg = f"topics {topics}: {comparison}: the output is wrong, so its speed is meaningless"
             raise RunError(msg)
     return seconds

@@ -1,11 +1,11 @@
-"""Is the latency that markers tell the latency that records have, and what does it cost to tell it?
+"""Latency by markers compared with the latency of records, and the cost of latency tracking.
 
-The reference flow at a steady rate, in real time and in micro-batches. Outside: each bid carries the moment
-at which it was handed to the client, and a consumer of the output notes when it received it. Inside: what
-`LatencyCollector` makes of the markers of the same seconds. Bids that are sent before the stream is warm
-count for neither.
+The reference flow runs at a steady rate, in real time and in micro-batches. Outside, each bid carries the
+time at which it was passed to the client, and a consumer of the output records the time of receipt. Inside,
+`LatencyCollector` evaluates the markers of the same seconds. Bids that are sent during the warm-up do not
+count.
 
-The cost is that of a slice of bids which are there already, with markers each second and without, in turn.
+The cost is measured with slices of bids already in Kafka, with a marker each second and without, in turn.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ MODES: tuple[Mode, Mode] = ("realtime", "micro-batch")
 TRACKED = timedelta(seconds=1)
 WARM_WINDOW_S = 5.0
 WARM_SPREAD = 1.25
-"""Warm is a stream whose p99 of the last seconds is this close to that of the seconds before."""
+"""A stream is warm if the p99 of the last seconds is within this factor of that of the seconds before."""
 SHORTEST_WARM_UP_S = 30.0
 LONGEST_WARM_UP_S = 90.0
 STEP_S = 0.5
@@ -63,7 +63,7 @@ MEASURED_S = RECENT_S + 10.0
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Latency of the same seconds, told by markers and measured outside."""
+    """Latency of the same seconds, by markers and measured outside."""
 
     markers: int
     bids: int
@@ -71,7 +71,7 @@ class Found:
     p99_ms: tuple[float, float]
 
     def ratios(self, mode: Mode) -> dict[str, float]:
-        """Told over measured, by percentile."""
+        """Latency by markers over measured latency, by percentile."""
         name = mode.replace("-", "_")
         return {
             f"p50_ratio_{name}": self.p50_ms[0] / self.p50_ms[1],
@@ -79,7 +79,7 @@ class Found:
         }
 
     def figures(self, mode: Mode) -> list[Figures]:
-        """Each percentile of each."""
+        """Each percentile by markers and outside."""
         return [
             Figures(f"{mode} {name}, {who}", "ms", [value])
             for name, pair in (("p50", self.p50_ms), ("p99", self.p99_ms))
@@ -89,13 +89,15 @@ class Found:
 
 @click.command()
 @click.option(
-    "--mode", "modes", multiple=True, type=click.Choice(MODES), help="Only this; both if not given."
+    "--mode", "modes", multiple=True, type=click.Choice(MODES), help="Measure only this mode. Default: both."
 )
 @click.option("--rate", default=1_000.0, show_default=True, help="Bids a second.")
-@click.option("--evenly", is_flag=True, help="Bids evenly spaced, so that none meets another.")
-@click.option("--interval-ms", default=10, show_default=True, help="Between two markers of a partition.")
-@click.option("--history-events", default=500_000, show_default=True, help="Events of history.")
-@click.option("--bids", default=1_000_000, show_default=True, help="Bids of a slice, for the cost.")
+@click.option("--evenly", is_flag=True, help="Send bids evenly spaced instead of at random moments.")
+@click.option(
+    "--interval-ms", default=10, show_default=True, help="Milliseconds between two markers of a partition."
+)
+@click.option("--history-events", default=500_000, show_default=True, help="Events in the history.")
+@click.option("--bids", default=1_000_000, show_default=True, help="Bids of a slice that measures the cost.")
 @click.option("--rounds", default=6, show_default=True, help="Counted slices of each contender; 0 for none.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(
@@ -109,7 +111,7 @@ def command(
     rounds: int,
     as_json: bool,
 ) -> None:
-    """Latency by markers against latency measured outside, and what tracking it costs."""
+    """Latency by markers against latency measured outside, and the cost of tracking."""
     with ExitStack() as stack:
         folder = Path(
             stack.enter_context(
@@ -186,7 +188,7 @@ def _live(
         def pause() -> None:
             if run.wait(STEP_S) or feeding.done():
                 feeding.result()
-                msg = f"{mode}: the queries or the feed ended by themselves: nothing more would be measured"
+                msg = f"{mode}: the queries or the feed ended: there is nothing to measure"
                 raise RunError(msg)
 
         progress.update(step, description=f"{mode}: warm up")
@@ -197,7 +199,7 @@ def _live(
             pause()
             progress.update(step, completed=MEASURED_S - left)
         ended_us = time.time_ns() // 1_000
-        told = next(
+        marked = next(
             one
             for one in run.latency()
             if one.source == f"{flow.name}/{BIDS}" and one.sink == f"{flow.name}/enriched"
@@ -209,15 +211,15 @@ def _live(
         measured = outside.since(ENRICHED, began_us)
         latency = latencies_ms([one for one in measured if one[0] < ended_us])
     progress.remove_task(step)
-    if told.p50_ms is None or told.p99_ms is None:
-        msg = f"{mode}: no marker came out in the last minute: there is nothing to compare"
+    if marked.p50_ms is None or marked.p99_ms is None:
+        msg = f"{mode}: no marker was emitted in the last minute: there is nothing to compare"
         raise RunError(msg)
     p50, p99 = (float(value) for value in np.percentile(latency, [50, 99]))
-    return Found(told.count, len(latency), (told.p50_ms, p50), (told.p99_ms, p99))
+    return Found(marked.count, len(latency), (marked.p50_ms, p50), (marked.p99_ms, p99))
 
 
 def _warm_up(outside: Collector, pause: Callable[[], None]) -> None:
-    """Until the tail of the last seconds is as long as that of the seconds before."""
+    """Wait until the p99 of the last seconds is close to that of the seconds before."""
     began = time.monotonic()
     before = math.inf
     while time.monotonic() - began < LONGEST_WARM_UP_S:
@@ -239,12 +241,12 @@ def _check_live(outside: Collector, run: LiveRun, history: Path, events: int, se
     received = verify.rows_from_json(outside.values(ENRICHED), verify.ENRICHED)
     found = verify.compare_enriched(verify.expected_enriched(history, bids), received)
     if not found.nothing_lost_or_wrong:
-        msg = f"topic {ENRICHED!r}: {found}: the answer is wrong, so its latency means nothing"
+        msg = f"topic {ENRICHED!r}: {found}: the output is wrong, so its latency is meaningless"
         raise RunError(msg)
 
 
 def _slices(progress: Progress, settings: Settings, bids: int, events: int, rounds: int) -> list[list[float]]:
-    """Bids a second of slices with markers, and of slices without."""
+    """Bids a second of slices with markers and of slices without."""
     servers = settings.bootstrap_servers or ""
     ensure_topics(servers, dict.fromkeys((BIDS, ENRICHED, HIGHEST), PARTITIONS))
     step = progress.add_task("slices: feed", total=None)
@@ -262,7 +264,7 @@ def _slices(progress: Progress, settings: Settings, bids: int, events: int, roun
             seconds = _run(plan_flow(flow, "slice", given), fresh)
             written = sum(end_offsets(servers, ENRICHED).values()) - before
             if written != bids:
-                msg = f"topic {ENRICHED!r}: {written} of {bids} bids: a slice of others has another speed"
+                msg = f"topic {ENRICHED!r}: {written} of {bids} bids: the speed is meaningless"
                 raise RunError(msg)
             progress.advance(step)
             return bids / seconds
@@ -273,7 +275,7 @@ def _slices(progress: Progress, settings: Settings, bids: int, events: int, roun
 
 
 def _run(plan: Plan, context: Context) -> float:
-    """Seconds from the begin of the first batch to the end of the last."""
+    """Seconds from the start of the first batch to the end of the last."""
     with LiveRun(plan, context) as run:
         run.wait()
         batches = [batch for query in run.running.values() for batch in query.recentProgress]

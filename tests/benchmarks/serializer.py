@@ -1,13 +1,13 @@
-"""Tagged elements against value-only ones: what do tag and timestamp cost, in bytes and in time?
+"""Cost of the tag and timestamp of elements in bytes and in time: tagged against value-only elements.
 
-For values of several sizes, random bytes, each form in the same run and in turn:
+Both forms run in turn with random values of several sizes:
 
-- Spark: a cached table of timestamps and values, or of elements, through the SQL of
-  `flowcore.spark.topics.elements` and on to a sink that does nothing.
-- Kafka: one slice of a flow reads plain values and writes elements; another reads the elements, counts
-  equal ones with a native aggregate, and writes elements. Timed is Spark's batch, not its start. Bytes on
-  the wire are those of the messages' values in the topic between them; bytes through the shuffle are what
-  Spark's exchange of the second wrote, compressed as it is, and the size of its rows before that.
+- Spark: a cached table of timestamps and values, or of elements, is converted by the SQL of
+  `flowcore.spark.topics.elements` and written to a sink that does nothing.
+- Kafka: one slice reads plain values and writes elements; a second one reads the elements, counts equal ones
+  with a native aggregate, and writes elements. The time is that of Spark's batch, without its start. Bytes on
+  the wire are those of the messages' values in the topic between them. Bytes of the shuffle are those that
+  the second slice's exchange wrote, compressed, and the size of its rows before compression.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ FORMS: tuple[Form, Form] = ("tagged", "value-only")
 SAVED_BYTES = 9
 PARTITIONS = 2
 PASSES = 5
-"""Over the values in Spark for one figure: a single one is too short to be told from noise."""
+"""Repetitions in Spark for one figure: a single one is too short to measure."""
 PIECE = 10_000
 WAIT_S = 30.0
 LARGEST_LOAD_BYTES = 100 << 20
@@ -62,7 +62,7 @@ TIME_MS = 1_767_225_600_000
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One thing that both forms did: a figure of each round of each, in the order of `FORMS`."""
+    """One measurement of both forms: a figure for each round, in the order of `FORMS`."""
 
     what: str
     unit: str
@@ -77,15 +77,15 @@ class Measured:
 
     @property
     def ratio(self) -> float:
-        """Value-only over tagged."""
+        """Ratio of value-only to tagged."""
         tagged, value_only = (statistics.median(found) for found in self.rounds)
         return value_only / tagged
 
 
 @click.command()
-@click.option("--sizes", default="8,32,100,1000", show_default=True, help="Bytes of a value.")
-@click.option("--records", default=1_000_000, show_default=True, help="Values, in Spark.")
-@click.option("--kafka-records", default=1_000_000, show_default=True, help="Values that go through Kafka.")
+@click.option("--sizes", default="8,32,100,1000", show_default=True, help="Sizes of a value in bytes.")
+@click.option("--records", default=1_000_000, show_default=True, help="Values in Spark.")
+@click.option("--kafka-records", default=1_000_000, show_default=True, help="Values through Kafka.")
 @click.option("--rounds", default=7, show_default=True, help="Counted runs of each form.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(sizes: str, records: int, kafka_records: int, rounds: int, *, as_json: bool) -> None:
@@ -233,18 +233,18 @@ def _aggregating(source: str, target: str, form: Form) -> Flow:
 
 
 def _bodies(topic: str, form: Elements) -> KafkaTopic:
-    # Dead letters would leave an aggregate's source through a query of their own, and be timed with it.
+    # Dead letters would need another query, which would be timed too.
     return KafkaTopic(topic, schema="body BINARY NOT NULL", format="raw", elements=form, on_error="fail")
 
 
 def _plan_of_two(settings: Settings) -> Plan:
-    """A plan that needs as many slots as those to come."""
+    """A plan that needs as many task slots as the following ones."""
     ensure_topics(settings.bootstrap_servers or "", {"first": PARTITIONS})
     return plan_flow(_aggregating("first", "first-out", "value-only"), "slice", settings)
 
 
 def _slice(flow: Flow, context: Context) -> tuple[float, Counter[str]]:
-    """Seconds that a slice's batch took from reading to writing, and the metrics of its exchange."""
+    """Seconds of a slice's batch from reading to writing, and the metrics of its exchange."""
     plan = plan_flow(flow, "slice", context.settings)
     own = Context(context.spark, context.settings, flow.name)
     with LiveRun(plan, own) as run:
@@ -283,11 +283,11 @@ def _timed(what: str, records: int, rounds: int, work: Callable[[Form], object])
 
 
 def _values(size: int, records: int) -> pa.BinaryArray:
-    """Random bytes of one size: of 8 or more, no two of them will ever be the same."""
+    """Random bytes of one size; with 8 bytes or more they are distinct."""
     data = np.random.default_rng(size).bytes(records * size)
     offsets = np.arange(records + 1, dtype=np.int32) * size
     buffers = [None, pa.py_buffer(offsets.data), pa.py_buffer(data)]
-    # The stubs know of no array by its type here.
+    # The stubs have no type for this array.
     return pa.Array.from_buffers(pa.binary(), records, buffers)  # type: ignore[return-value]
 
 
@@ -320,7 +320,7 @@ def _send(servers: str, topic: str, values: pa.BinaryArray) -> None:
 
 
 def _counted(servers: str, topic: str, form: Form) -> int:
-    """How many values came out, each of which must have been counted once."""
+    """Number of output values; each must have been counted once."""
     keys = set()
     for message in itertools.chain.from_iterable(read_messages(servers, topic)):
         value = message.value() or b""
@@ -331,5 +331,5 @@ def _counted(servers: str, topic: str, form: Form) -> int:
 
 def _check(is_right: bool, where: str) -> None:
     if not is_right:
-        msg = f"{where}: the answer is wrong, so its speed means nothing"
+        msg = f"{where}: the output is wrong, so its speed is meaningless"
         raise RunError(msg)

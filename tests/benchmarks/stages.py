@@ -1,14 +1,14 @@
-"""A co-group of two bounded inputs: flowcore's blocking stage, against a stream and against batch by hand.
+"""Co-group of two bounded inputs: flowcore's blocking stage, against a stream and hand-written batch jobs.
 
-The workload of FLIP-331: as many keys as records on each side, and nothing comes out before the end. flowcore
-plans, runs and commits its stage. Twice: with sums that Spark computes, and with a Python function that is
-called for each key, as the FLIP's own program has a function.
+The workload is that of FLIP-331: as many keys as records on each side, and no output before the end. flowcore
+plans, runs and commits its stage, once with sums that Spark computes, and once with a Python function that is
+called for each key, as in the FLIP's own program.
 
-The stream is the same co-group as Structured Streaming over the same kind of files, with flowcore's tuning of
-state stores: each micro-batch updates the state of its keys and puts out what has changed. Sums are Spark's
-native aggregate, the function is Spark's operator for that (transformWithState). It gets smaller inputs, of
-two sizes to see how its time grows. Batch by hand is written in the ways that suggest themselves: one
-aggregate over both sides, and a join of two; for the function ``cogroup(...).applyInArrow``.
+The stream is the same co-group in Structured Streaming over the same kind of files, with flowcore's tuning of
+state stores: each micro-batch updates the state of its keys and emits the changes. Sums use Spark's native
+aggregate, the function uses transformWithState. The stream gets smaller inputs of two sizes, which show how
+its time grows. The batch jobs are one aggregate over both sides, a join of two aggregates, and for the
+function ``cogroup(...).applyInArrow``.
 """
 
 from __future__ import annotations
@@ -64,12 +64,21 @@ LATEST = """
 
 
 @click.command()
-@click.option("--records", default=20_000_000, show_default=True, help="Records of both sides.")
-@click.option("--streaming-records", default=2_000_000, show_default=True, help="The same, for the stream.")
-@click.option("--batch-records", default=100_000, show_default=True, help="Most records of a micro-batch.")
+@click.option("--records", default=20_000_000, show_default=True, help="Records of both sides together.")
+@click.option(
+    "--streaming-records", default=2_000_000, show_default=True, help="Records of both sides for the stream."
+)
+@click.option(
+    "--batch-records", default=100_000, show_default=True, help="Largest number of records in a micro-batch."
+)
 @click.option("--function-records", default=2_000_000, show_default=True, help="Records for the function.")
-@click.option("--function-rival-records", default=100_000, show_default=True, help="For its slow rivals.")
-@click.option("--rounds", default=3, show_default=True, help="Counted runs of each contender but streams.")
+@click.option(
+    "--function-rival-records",
+    default=100_000,
+    show_default=True,
+    help="Records for the function's slow rivals.",
+)
+@click.option("--rounds", default=3, show_default=True, help="Counted runs of each contender except streams.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(
     *, records: int, streaming_records: int, batch_records: int, function_records: int,
@@ -134,7 +143,7 @@ def command(
 
 
 def sums_flow(folder: Path) -> Flow:
-    """A co-group that a live query waits for, of sums."""
+    """A co-group with sums, which a live query waits for."""
     made = Flow("bench")
     left, right = _sides(made, folder)
     balances = left.co_group(
@@ -144,7 +153,7 @@ def sums_flow(folder: Path) -> Flow:
 
 
 def function_flow(folder: Path) -> Flow:
-    """The same by a function."""
+    """The same with a function."""
     made = Flow("bench")
     left, right = _sides(made, folder)
     return _waited_for(made, left.co_group(right, balance, on="id", schema=RESULT, name="balances"))
@@ -168,7 +177,7 @@ def _waited_for(made: Flow, balances: Stream) -> Flow:
 
 @dataclass(frozen=True, slots=True)
 class _Given:
-    """Two folders of Parquet files, and the answer over them."""
+    """Two folders of Parquet files, and the expected result."""
 
     folder: Path
     records: int
@@ -177,9 +186,7 @@ class _Given:
     def check(self, rows: str, folder: Path) -> None:
         found = _ask(rows, folder)
         if found != self.answer:
-            msg = (
-                f"{folder}: DuckDB finds {self.answer} and the output has {found}, so its speed means nothing"
-            )
+            msg = f"{folder}: DuckDB finds {self.answer} and the output has {found}: its speed is meaningless"
             raise RunError(msg)
 
 
@@ -234,7 +241,7 @@ class _Bench:
     def measured(
         self, rounds: int, contenders: Mapping[str, Callable[[], float]]
     ) -> tuple[list[Figures], list[Figures]]:
-        """Speeds, and the seconds of processor time that the JVM needs, which other work takes less from."""
+        """Speeds, and the JVM's CPU seconds, which depend less on other load of the machine."""
         cpu: dict[str, list[float]] = {name: [] for name in contenders}
 
         def counted(name: str, _round: int) -> float:
@@ -254,7 +261,7 @@ class _Bench:
     def stream(
         self, records: int, batch_records: int, made: Callable[[DataFrame, DataFrame], DataFrame]
     ) -> float:
-        """Records a second of the co-group as a stream; a micro-batch is a file of each side."""
+        """Records a second of the co-group as a stream; each micro-batch is one file of each side."""
         given = self.given(
             f"streamed-{made.__name__}-{records}", records, max(1, round(records / batch_records))
         )
@@ -314,7 +321,7 @@ def _stateful(left: DataFrame, right: DataFrame) -> DataFrame:
 
 
 class _Balances(StatefulProcessor):
-    """Keeps both sums of a key, which is kinder than to keep its records, and calls no function of them."""
+    """Keeps both sums of a key, which costs less than keeping its records and calling a function."""
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         self.sums = handle.getValueState("sums", "credit BIGINT, debit BIGINT")
@@ -330,7 +337,7 @@ class _Balances(StatefulProcessor):
 
 
 def _cpu_seconds() -> float:
-    """Of the JVM, since it was started."""
+    """CPU seconds of the JVM since its start."""
     java: Any = SparkContext._gateway
     fields = Path(f"/proc/{java.proc.pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -1,9 +1,9 @@
-"""What a stream costs while it waits for its bounded stage: memory, disk, connections; it shall be nothing.
+"""Memory, disk and connections of a stream that waits for its bounded stage; the target is zero.
 
-The bounded stage runs twice, each time in a process of its own: alone, and as the first stage of a flow
-whose topic is full of records. While the stage runs and when its output is being committed, each process
-collects garbage and looks at itself; the higher figure counts. What the whole flow has more than the stage
-alone is the waiting stream's. Then the flow runs to its end, and its answer is checked.
+The bounded stage runs twice, each time in a new process: alone, and as the first stage of a flow whose topic
+holds records. While the stage runs and while its output is committed, each process collects garbage and
+measures itself; the higher figure counts. The difference between the whole flow and the stage alone is the
+cost of the waiting stream. Then the flow runs to its end, and its output is checked.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ STREAMING = re.compile(
 @click.option("--records", default=1_000_000, show_default=True, help="Rows of the bounded input.")
 @click.option("--pending", default=100_000, show_default=True, help="Records that wait in the topic.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@click.option("--look", nargs=3, hidden=True, help="Be one of the two processes: which, folder, broker.")
+@click.option("--look", nargs=3, hidden=True, help="Run as one of the two processes: which, folder, broker.")
 def command(records: int, pending: int, look: tuple[str, str, str] | None, *, as_json: bool) -> None:
     """Memory, disk and connections of a stream that waits for its bounded stage."""
     if look is not None:
@@ -75,7 +75,7 @@ def _measure(folder: Path, servers: str, records: int, pending: int) -> dict[str
     alone, whole = (_child(which, folder, servers) for which in ("alone", "whole"))
     found = sum(end_offsets(servers, "joined").values())
     if found != pending:
-        msg = f"{found} of {pending} records were joined: the answer is wrong, so its cost means nothing"
+        msg = f"{found} of {pending} records were joined: the output is wrong, so its cost is meaningless"
         raise RunError(msg)
     return {
         "name": "waiting",
@@ -115,7 +115,7 @@ def _look(which: str, folder: Path, servers: str) -> dict[str, int]:
         {"kafka.bootstrap.servers": servers, "data.dir": folder, "state.dir": folder / f"state-{which}"},
         {"spark.local.dir": str(folder / f"local-{which}"), "spark.driver.memory": "1g"},
     )
-    listener = _Looker(settings, folder / f"local-{which}", int(servers.rpartition(":")[2]))
+    listener = _SelfMeasurement(settings, folder / f"local-{which}", int(servers.rpartition(":")[2]))
     run_flow(_flow(alone=which == "alone"), settings, mode="slice", listener=listener)
     return listener.found
 
@@ -133,8 +133,8 @@ def _flow(*, alone: bool) -> Flow:
     return flow
 
 
-class _Looker(SilentListener):
-    """Looks at its own process while the stage runs and finishes; while it looks, nothing else can start."""
+class _SelfMeasurement(SilentListener):
+    """Measures its own process while the stage runs and finishes; nothing else can start meanwhile."""
 
     def __init__(self, settings: Settings, local: Path, port: int) -> None:
         self._settings = settings
@@ -144,17 +144,17 @@ class _Looker(SilentListener):
 
     def stage_changed(self, progress: StageProgress) -> None:
         if progress.state in (StageState.RUNNING, StageState.FINISHING):
-            now = self._look()
+            now = self._measure()
             self.found = {name: max(value, self.found.get(name, 0)) for name, value in now.items()}
 
     def live(self, run: LiveRuns) -> None:
-        # What is looked at has to be there when the stream runs, or a look at it would prove nothing.
+        # The measured objects must exist when the stream runs; otherwise measuring none would prove nothing.
         while run.active and not all(query.batches for query in run.progress()):
             run.wait(0.05)
-        self.found |= {f"running_{name}": value for name, value in self._look().items()}
+        self.found |= {f"running_{name}": value for name, value in self._measure().items()}
         run.wait()
 
-    def _look(self) -> dict[str, int]:
+    def _measure(self) -> dict[str, int]:
         from pyspark import SparkContext  # noqa: PLC0415 - only the children start Spark
 
         gateway: Any = SparkContext._gateway
@@ -173,11 +173,11 @@ class _Looker(SilentListener):
 
 
 def _live_objects(gateway: Any) -> dict[str, int]:
-    """Bytes of the objects of each class, after a garbage collection."""
+    """Bytes of the JVM's objects by class, after a garbage collection."""
     jvm = gateway.jvm
     kinds = "javax.management.ObjectName", "java.lang.String", "[Ljava.lang.Object;", "[Ljava.lang.String;"
     signature = _array(gateway, jvm.java.lang.Class, *map(jvm.java.lang.Class.forName, kinds))
-    # The server's own class is not public, so its method is found at the interface.
+    # The server's class is not public, so its method is looked up in the interface.
     invoke = jvm.java.lang.Class.forName("javax.management.MBeanServer").getMethod("invoke", signature)
     command = jvm.javax.management.ObjectName("com.sun.management:type=DiagnosticCommand")
     options = _array(gateway, jvm.java.lang.Object, _array(gateway, jvm.java.lang.String))
@@ -196,7 +196,7 @@ def _array(gateway: Any, kind: Any, *values: Any) -> Any:
 
 
 def _streaming_files(local: Path) -> Iterator[Path]:
-    """State stores and what else streams put into Spark's local folders."""
+    """Files of state stores and streams in Spark's local folders."""
     if local.exists():
         yield from (path for path in local.rglob("*") if path.is_file() and "blockmgr" not in str(path))
 

@@ -1,9 +1,9 @@
 """Windows from Kafka to Kafka, against Spark's native window aggregate and its per-key state in Python.
 
-Every case runs in slice mode in one session: flowcore, the native aggregate where there is one, and the same
-logic in `transformWithState`, a key at a time. Since that is slow it reads a share of the records: those of a
-share of the keys, in batches that are smaller by as much, so that it is called as often for each record.
-Records come two seconds out of order; where a case has late ones, they come up to twenty seconds late.
+Every case runs in slice mode in one session: flowcore, the native aggregate if there is one, and the same
+logic in `transformWithState`, one key at a time. The last is slow, so it reads only the records of a share of
+the keys, in batches that are smaller by the same share. Records are up to two seconds out of order; late ones
+up to twenty.
 """
 
 from __future__ import annotations
@@ -58,8 +58,15 @@ HELD, TOUCHED, TOUCHING_BATCHES = (10_000, 1_000_000), 10_000, 12
 @click.command()
 @click.option("--records", default=2_000_000, show_default=True, help="Records in the topic.")
 @click.option("--per-key-records", default=100_000, show_default=True, help="Records of the per-key rival.")
-@click.option("--case", "names", multiple=True, help="Only these, for instance tumbling-10000, or held.")
-@click.option("--rounds", default=3, show_default=True, help="Counted runs of each but the per-key rival.")
+@click.option(
+    "--case",
+    "names",
+    multiple=True,
+    help="Run only this case, for instance tumbling-10000, or held. May be repeated.",
+)
+@click.option(
+    "--rounds", default=3, show_default=True, help="Counted runs of each contender except the per-key rival."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(
     records: int, per_key_records: int, names: tuple[str, ...], rounds: int, *, as_json: bool
@@ -77,7 +84,7 @@ def command(
     report.show(as_json=as_json)
 
 
-def _measure(  # noqa: PLR0917 - what was asked for
+def _measure(  # noqa: PLR0917 - the options of the command
     folder: Path,
     servers: str,
     cases: list[Case],
@@ -125,7 +132,7 @@ def _measure(  # noqa: PLR0917 - what was asked for
             found = dict(zip(labels, in_turn(rounds, *contenders), strict=True))
             found["per key"] = [bench.rivals.per_key(case, few, int(BATCH * share))]
             figures += [Figures(f"{case.name} {label}", "records/s", rates) for label, rates in found.items()]
-            click.echo(f"{case.name}: {found}", err=True)  # it takes minutes
+            click.echo(f"{case.name}: {found}", err=True)  # progress: a case takes minutes
             median = {label: sorted(rates)[len(rates) // 2] for label, rates in found.items()}
             to_per_key[case.name] = median["flowcore"] / median["per key"]
             if "native" in median:
@@ -153,7 +160,7 @@ class _Bench:
         self.rivals = Rivals(self.spark, servers, folder, lambda: f"out-{next(self.numbers)}")
 
     def warm_up(self) -> None:
-        """Code generation and class loading are not what is measured."""
+        """Run each contender once, for code generation and class loading."""
         case = Case("tumbling", 1000)
         table = records_of(case, 500_000)
         sent = self.fill(case, table)
@@ -162,7 +169,7 @@ class _Bench:
         self.rivals.per_key(case, self.fill(case, table.slice(0, 5_000)), BATCH)
 
     def fill(self, case: Case, table: pa.Table) -> Sent:
-        """A topic with these records."""
+        """Fill a new topic with these records."""
         topic = f"in-{case.name}-{next(self.numbers)}"
         ensure_topics(self.servers, {topic: PARTITIONS})
         feed.feed(
@@ -189,7 +196,7 @@ class _Bench:
         return self.rivals.native(case, sent, BATCH)
 
     def held(self, keys: int) -> list[float]:
-        """Seconds of each batch that touches some keys of those that are held; then the windows end."""
+        """Seconds of each batch that updates a few of many open windows, before all windows end."""
         number = next(self.numbers)
         topic, out = f"in-held-{number}", f"out-held-{number}"
         ensure_topics(self.servers, {topic: PARTITIONS, out: PARTITIONS})
@@ -232,7 +239,7 @@ class _Bench:
         found = read(self.servers, out)
         sums = (np.bincount(found["auction_id"], found[name], keys) for name in ("total", "n"))
         if len(found) != keys or not all(np.array_equal(each, expected) for each in sums):
-            msg = f"{keys:,} keys held: {len(found):,} windows came out, not each with its sum: no figure"
+            msg = f"{keys:,} keys held: {len(found):,} windows were emitted, not all with the right sum"
             raise RunError(msg)
         return seconds
 
