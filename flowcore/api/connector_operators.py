@@ -23,6 +23,11 @@ class Read(Operator):
     schema: Schema
 
     @property
+    def connector(self) -> Source:
+        """The source, as `Write.connector` is the sink."""
+        return self.source
+
+    @property
     def topic(self) -> KafkaTopic | None:
         return self.source if isinstance(self.source, KafkaTopic) else None
 
@@ -63,6 +68,11 @@ class Write(Operator):
     """A sink."""
 
     sink: Sink
+
+    @property
+    def connector(self) -> Sink:
+        """The sink, as `Read.connector` is the source."""
+        return self.sink
 
     @property
     def topic(self) -> KafkaTopic | None:

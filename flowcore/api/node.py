@@ -170,6 +170,11 @@ class Operator:
         return False
 
     @property
+    def emits_without_input(self) -> bool:
+        """It may emit because processing time has passed."""
+        return False
+
+    @property
     def calls_user_functions(self) -> bool:
         """It calls Python functions of the user with single records, groups or batches."""
         return False

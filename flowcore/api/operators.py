@@ -47,6 +47,7 @@ __all__ = [
     "Window",
     "WithColumns",
     "Write",
+    "find_live_sources",
     "upstream",
 ]
 
@@ -290,6 +291,11 @@ def upstream(*ends: Operator) -> Iterator[Operator]:
                 yield node
 
     return visit(ends)
+
+
+def find_live_sources(*ends: Operator) -> list[Read]:
+    """The unbounded sources among the operators that the given ones depend on."""
+    return [node for node in upstream(*ends) if isinstance(node, Read) and not node.bounded]
 
 
 def _named(expressions: Iterable[tuple[str, Expression]]) -> str:

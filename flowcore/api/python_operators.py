@@ -58,6 +58,11 @@ class PythonOperator(Operator):
     def calls_user_functions(self) -> bool:
         return True
 
+    @property
+    def passed_columns(self) -> tuple[str, ...]:
+        """The columns that it passes on unchanged."""
+        return self.passes
+
     def flush_obstacle(self) -> Obstacle | None:
         found = self.replacement_obstacle()
         if found is None or not self.attributes().output_idempotent:
@@ -93,6 +98,10 @@ class Filter(PythonOperator):
     """The records for which the function returns true, as they are: ``dict -> bool``."""
 
     kind = "filter"
+
+    @property
+    def passed_columns(self) -> tuple[str, ...]:
+        return self.columns
 
     def reads(self, used: Collection[str]) -> Collection[str]:
         return {*used, *PythonOperator.reads(self, used)}

@@ -131,6 +131,11 @@ class KeyedProcess(StatefulOperator):
         return Decision("as input comes and timers are due", ("its function decides",))
 
     @property
+    def emits_without_input(self) -> bool:
+        """Any call may set a timer of processing time."""
+        return True
+
+    @property
     def calls_user_functions(self) -> bool:
         return True
 

@@ -10,7 +10,7 @@ from typing import Any
 from flowcore.api.checks import refuse
 from flowcore.api.expressions import Expression
 from flowcore.api.functions import require_function
-from flowcore.api.operators import Operator, Read, upstream
+from flowcore.api.operators import Operator, Read, find_live_sources, upstream
 from flowcore.api.window_assigners import GapColumn
 from flowcore.process import KeyedProcessFunction
 from flowcore.windows import (
@@ -48,7 +48,7 @@ def require_windows(node: Operator, name: str, config: WindowConfig, timestamp: 
         timestamp: The time of a row of a bounded input, if it is declared.
     """
     if isinstance(config.assigner, EndOfStreamWindows) and not node.bounded:
-        source = next(each for each in upstream(node) if isinstance(each, Read) and not each.bounded)
+        source = find_live_sources(node)[0]
         refuse(
             f"operator {name!r}: EndOfStream() over the unbounded {source.name!r}: it would wait for an "
             "end that never comes; give the topic until=, or use windows that end"

@@ -189,6 +189,10 @@ class Window(StatefulOperator):
         return self.config.has_lateness
 
     @property
+    def emits_without_input(self) -> bool:
+        return self.config.time == "processing" or self.config.trigger is not None
+
+    @property
     def calls_user_functions(self) -> bool:
         """Triggers and evictors may be the user's too."""
         return bool(self.functions) or self.config.trigger is not None or self.config.evictor is not None

@@ -85,12 +85,11 @@ def external_specs(
 
 def _external_asset(flow: str, operator: Read | Write) -> ExternalAsset:
     written_by = live_key(flow) if isinstance(operator, Write) else None
-    connector = operator.source if isinstance(operator, Read) else operator.sink
-    match connector:
+    match operator.connector:
         case KafkaTopic(name=name):
             description = f"Kafka topic `{name}`"
         case Frame():
             description = f"DataFrame that the flow makes for `{operator.name}`"
         case files:
             description = f"{type(files).__name__} files `{files.path}`"
-    return ExternalAsset(asset_key(flow, operator), asset_kind(connector), description, written_by)
+    return ExternalAsset(asset_key(flow, operator), asset_kind(operator.connector), description, written_by)

@@ -31,8 +31,7 @@ __all__ = [
 
 def asset_key(flow: str, operator: Read | Write) -> dg.AssetKey:
     """The key of a source or sink."""
-    connector = operator.source if isinstance(operator, Read) else operator.sink
-    match connector:
+    match operator.connector:
         case KafkaTopic(name=name):
             return topic_key(name)
         case Frame():

@@ -14,6 +14,7 @@ from flowcore.api.operators import (
     PythonOperator,
     Read,
     StatefulOperator,
+    find_live_sources,
     upstream,
 )
 from flowcore.planner.model import BoundedStage, LiveQuery
@@ -36,7 +37,7 @@ def decide_failure(node: Operator, runs: BoundedStage | LiveQuery) -> Decision |
     process = next((chain.process for chain in runs.chains if node in chain.operators), None)
     if process is not None:
         return _decide_in_key_group(node, runs, f"what {process.name} had emitted for it")
-    sources = [each for each in upstream(node) if isinstance(each, Read) and not each.bounded]
+    sources = find_live_sources(node)
     strict = [each.name for each in sources if (topic := each.topic) and topic.on_error == "fail"]
     if len(strict) == len(sources):
         return _stopped_by_topic(strict)

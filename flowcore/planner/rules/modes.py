@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from flowcore.api.decisions import Decision, Obstacle
-from flowcore.api.operators import Operator, PythonOperator, Read, Union, Write, upstream
+from flowcore.api.operators import Operator, PythonOperator, Union, Write, find_live_sources
 from flowcore.errors import PlanError
 from flowcore.planner.model import Mode
 from flowcore.planner.rules.timestamps import brings_watermarks
@@ -94,6 +94,5 @@ def _find_flushes(
 
 
 def _reads_topic_twice(union: Union) -> bool:
-    reads = (node for node in upstream(union) if isinstance(node, Read) and not node.bounded)
-    topics = [(topic.servers, topic.name) for read in reads if (topic := read.topic)]
+    topics = [(topic.servers, topic.name) for read in find_live_sources(union) if (topic := read.topic)]
     return len(topics) != len(set(topics))

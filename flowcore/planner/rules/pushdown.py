@@ -17,7 +17,7 @@ from dataclasses import replace
 
 from flowcore.api.decisions import Decision, Obstacle
 from flowcore.api.functions import is_rich
-from flowcore.api.operators import Filter, Map, Operator, PythonOperator, Where, Write, upstream
+from flowcore.api.operators import Map, Operator, PythonOperator, Where, Write, upstream
 
 __all__ = ["push_filters"]
 
@@ -87,8 +87,7 @@ class _Pushing:
         return found
 
     def _find_obstacle(self, where: Where, parent: PythonOperator) -> Obstacle | None:
-        passes = parent.columns if isinstance(parent, Filter) else parent.passes
-        passed = {column.lower() for column in passes}
+        passed = {column.lower() for column in parent.passed_columns}
         others = [column for column in where.condition.columns if column.lower() not in passed]
         if others:
             return Obstacle(

@@ -16,6 +16,7 @@ from flowcore.api.operators import (
     Read,
     StatefulOperator,
     Write,
+    find_live_sources,
     upstream,
 )
 from flowcore.errors import PlanError
@@ -81,7 +82,7 @@ def _find_exclusive(sink: Write, buffered: Mapping[Operator, str]) -> tuple[Oper
 
 
 def _sources(sinks: Sequence[Write]) -> set[Operator]:
-    return {node for node in upstream(*sinks) if isinstance(node, Read) and not node.bounded}
+    return {*find_live_sources(*sinks)}
 
 
 def _build_query(

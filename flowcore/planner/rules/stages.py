@@ -87,7 +87,7 @@ def _verb(end: Read | Write) -> str:
 
 
 def _overlap(one: Read | Write, other: Read | Write) -> bool:
-    mine, theirs = (end.source if isinstance(end, Read) else end.sink for end in (one, other))
+    mine, theirs = one.connector, other.connector
     if isinstance(mine, KafkaTopic) and isinstance(theirs, KafkaTopic):
         return mine.name == theirs.name  # one broker may have several addresses
     if isinstance(mine, (KafkaTopic, Frame)) or isinstance(theirs, (KafkaTopic, Frame)):

@@ -14,7 +14,7 @@ from datetime import timedelta
 
 from flowcore.api.connectors import KafkaTopic
 from flowcore.api.decisions import Decision
-from flowcore.api.operators import Operator, Read, Write, upstream
+from flowcore.api.operators import Operator, Read, Write, find_live_sources, upstream
 from flowcore.durations import show_duration
 from flowcore.errors import PlanError
 from flowcore.planner.model import Edge, LiveQuery, PlanData
@@ -111,8 +111,7 @@ def brings_watermarks(operators: Iterable[Operator]) -> bool:
 
 def find_timed_sources(operators: Iterable[Operator]) -> frozenset[Read]:
     """The live sources whose records need a timestamp, since windows by event time read them."""
-    timed = [node for node in operators if node.needs_timestamps]
-    return frozenset(node for node in upstream(*timed) if isinstance(node, Read) and not node.bounded)
+    return frozenset(find_live_sources(*(node for node in operators if node.needs_timestamps)))
 
 
 def find_untimed_sources(query: LiveQuery, plan: PlanData) -> frozenset[Read]:

@@ -14,7 +14,6 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from flowcore.api.decisions import Decision
-from flowcore.api.operators import KeyedProcess, Window
 from flowcore.flush.pending_watermarks import PendingWatermarks
 from flowcore.kafka.elements import ElementWriter
 from flowcore.kafka.security import spark_login
@@ -207,12 +206,4 @@ def uses_processing_time(query: LiveQuery) -> bool:
     """Whether windows, timers or a buffer may emit without input, because processing time has passed."""
     topics = [source.topic for source in query.sources]
     idle = any(topic and topic.watermark and topic.watermark.idle_after_ms for topic in topics)
-    windows = [node.config for node in query.operators if isinstance(node, Window)]
-    # A process function may set timers of processing time in any call.
-    processes = any(isinstance(node, KeyedProcess) for node in query.operators)
-    return (
-        idle
-        or processes
-        or query.buffer is not None
-        or any(config.time == "processing" or config.trigger is not None for config in windows)
-    )
+    return idle or query.buffer is not None or any(node.emits_without_input for node in query.operators)
