@@ -11,7 +11,7 @@ import json
 import logging
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -38,14 +38,6 @@ _FORMAT = 1
 
 StateTypes = Mapping[str, tuple[str, ...]]
 """The types of Spark's state, by operator."""
-
-
-@dataclass(frozen=True, slots=True)
-class _PlanFile:
-    flow: str
-    query: str
-    needs: CheckpointNeeds
-    types: tuple[tuple[str, tuple[str, ...]], ...]
 
 
 def checkpoint_folder(query: LiveQuery, flow: str, settings: Settings) -> Path:
@@ -83,11 +75,10 @@ def require_fit(query: LiveQuery, flow: str, checkpoint: Path, types: StateTypes
     if not planned_batches(checkpoint):
         return
     path = plan_file_of(checkpoint)
-    found = tuple(
-        _differences(_read(path), query, flow, types)
-        if path.exists()
-        else _topic_differences(query, checkpoint)
-    )
+    if path.exists():
+        found = tuple(_differences(path, query, flow, types))
+    else:
+        found = tuple(_topic_differences(query, checkpoint))
     if found:
         msg = (
             f"query {query.name!r} of flow {flow!r} cannot go on from its checkpoint {checkpoint}: "
@@ -124,15 +115,13 @@ def write_plan_file(query: LiveQuery, flow: str, checkpoint: Path, types: StateT
     part.replace(path)
 
 
-def _differences(before: _PlanFile, query: LiveQuery, flow: str, types: StateTypes | None) -> Iterator[str]:
-    if (before.flow, before.query) != (flow, query.name):
-        yield f"it is of query {before.query!r} of flow {before.flow!r}"
-    yield from differences(before.needs, derive_needs(query))
-    if types is None:
-        return
-    old, new = dict(before.types), dict(types)
-    if list(old.values()) != list(new.values()):
-        yield f"the types of its state were {_show(old)}, and now {_show(new)}"
+def _differences(path: Path, query: LiveQuery, flow: str, types: StateTypes | None) -> Iterator[str]:
+    old_flow, old_query, needs, old_types = _read(path)
+    if (old_flow, old_query) != (flow, query.name):
+        yield f"it is of query {old_query!r} of flow {old_flow!r}"
+    yield from differences(needs, derive_needs(query))
+    if types is not None and list(old_types.values()) != list(types.values()):
+        yield f"the types of its state were {_show(old_types)}, and now {_show(types)}"
 
 
 def _show(types: StateTypes) -> str:
@@ -148,7 +137,8 @@ def _topic_differences(query: LiveQuery, checkpoint: Path) -> Iterator[str]:
         yield f"it was reading {', '.join(sorted(before))}, and now {', '.join(sorted(now))}"
 
 
-def _read(path: Path) -> _PlanFile:
+def _read(path: Path) -> tuple[str, str, CheckpointNeeds, StateTypes]:
+    """Flow, query, needs and types of state of a plan file."""
     try:
         found: dict[str, Any] = json.loads(path.read_text())
         if found["format"] != _FORMAT:
@@ -161,10 +151,8 @@ def _read(path: Path) -> _PlanFile:
             KeptState(**{**state, "keys": tuple(state["keys"]), "values": tuple(state["values"])})
             for state in found["states"]
         )
-        types = tuple((name, tuple(kinds)) for name, kinds in found["types"])
-        return _PlanFile(
-            found["flow"], found["query"], CheckpointNeeds(tuple(found["sources"]), states), types
-        )
+        types = {name: tuple(kinds) for name, kinds in found["types"]}
+        return found["flow"], found["query"], CheckpointNeeds(tuple(found["sources"]), states), types
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         msg = (
             f"{path} cannot be read ({error}): whether its checkpoint is of this plan is unknown; bring the "

@@ -95,8 +95,7 @@ class JoinedResults:
                 manifest = self._store.require(stage.name)
                 folder.pin(_next(query), manifest.version)
                 self._frames[stage.name, manifest.version] = {
-                    result.operator: _load(result.operator, stage, manifest, self._plan, self._context)
-                    for result in stage.results
+                    result.operator: self._load(result.operator, stage, manifest) for result in stage.results
                 }
             versions[stage.name] = manifest.version
             frames |= self._frames[stage.name, manifest.version]
@@ -148,41 +147,40 @@ class JoinedResults:
             return None
         return self._seen[stage][1]
 
+    def _load(self, operator: Operator, stage: BoundedStage, manifest: Manifest) -> DataFrame:
+        root = self._store.folder(stage.name).root
+        table = manifest.tables[operator.name]
+        known = {name.lower() for name, _ in table.schema}
+        if missing := [name for name in operator.columns if name.lower() not in known]:
+            msg = (
+                f"result {operator.name!r} of flow {self._plan.flow!r}, version {manifest.version}, has no "
+                f"column {missing[0]!r}: another version of the flow wrote it, and it cannot be joined; run "
+                "the stage again with this version"
+            )
+            raise ResultError(msg)
+        files = [str(root / file.path) for file in table.files]
+        schema = ", ".join(f"`{name}` {kind}" for name, kind in table.schema)
+        reader = self._context.spark.read
+        if "struct<" not in schema:  # the names of fields have no backquotes in it, which they may need
+            reader = reader.schema(schema)
+        frame = reader.parquet(*files)
+        repeating = [keys for keys in _join_keys(operator, self._plan) if _repeats(files, keys)]
+        if repeating:
+            # With one repeating key the first row is number 0; with several only a global number is unique.
+            sortable = [name for name, kind in frame.dtypes if "map<" not in kind and "variant" not in kind]
+            groups = repeating[0] if len(repeating) == 1 else ()
+            order = Window.partitionBy(*map(quote, groups)).orderBy(*map(quote, sortable))
+            frame = frame.withColumn(RECORD_ORDINAL, F.row_number().over(order) - 1)
+        # A micro-batch query reads the table for every batch, other queries once in minutes.
+        often = any(
+            operator in query.results and query.mode.value == "micro-batch"
+            for query in self._plan.live_queries
+        )
+        return frame.persist() if often else frame
+
 
 def _next(query: LiveQuery) -> str:
     return f".next-{query.name}"
-
-
-def _load(
-    operator: Operator, stage: BoundedStage, manifest: Manifest, plan: Plan, context: Context
-) -> DataFrame:
-    root = results_of(context).folder(stage.name).root
-    table = manifest.tables[operator.name]
-    known = {name.lower() for name, _ in table.schema}
-    if missing := [name for name in operator.columns if name.lower() not in known]:
-        msg = (
-            f"result {operator.name!r} of flow {context.flow!r}, version {manifest.version}, has no column "
-            f"{missing[0]!r}: another version of the flow wrote it, and it cannot be joined; run the "
-            "stage again with this version"
-        )
-        raise ResultError(msg)
-    files = [str(root / file.path) for file in table.files]
-    schema = ", ".join(f"`{name}` {kind}" for name, kind in table.schema)
-    reader = context.spark.read
-    if "struct<" not in schema:  # the names of fields have no backquotes in it, which they may need
-        reader = reader.schema(schema)
-    frame = reader.parquet(*files)
-    repeating = [keys for keys in _join_keys(operator, plan) if _repeats(files, keys)]
-    if repeating:
-        # With one repeating key the first row is number 0; with several only a global number is unique.
-        groups = repeating[0] if len(repeating) == 1 else ()
-        order = Window.partitionBy(*map(quote, groups)).orderBy(*map(quote, _sortable(frame)))
-        frame = frame.withColumn(RECORD_ORDINAL, F.row_number().over(order) - 1)
-    # A micro-batch query reads the table for every batch, other queries once in minutes.
-    often = any(
-        operator in query.results and query.mode.value == "micro-batch" for query in plan.live_queries
-    )
-    return frame.persist() if often else frame
 
 
 def _join_keys(operator: Operator, plan: Plan) -> list[tuple[str, ...]]:
@@ -203,7 +201,3 @@ def _repeats(files: Sequence[str], keys: Sequence[str]) -> bool:
     except pa.ArrowNotImplementedError:  # a key of a nested type: positions are never wrong
         return True
     return bool(groups.num_rows < table.num_rows)
-
-
-def _sortable(frame: DataFrame) -> Sequence[str]:
-    return [name for name, kind in frame.dtypes if "map<" not in kind and "variant" not in kind]

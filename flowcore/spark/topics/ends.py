@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping
 
-from flowcore.api.operators import Read, Write
 from flowcore.errors import BrokerError
 from flowcore.kafka.topics import ends_of
 from flowcore.metrics.tally import TopicOffsets
@@ -33,8 +32,7 @@ class TopicEnds:
     def __init__(self, plan: Plan, context: Context) -> None:
         self._brokers: dict[str, set[str]] = {}
         for query in plan.live_queries:
-            nodes: list[Read | Write] = [*query.sources, *query.sinks]
-            for node in nodes:
+            for node in (*query.sources, *query.sinks):
                 if topic := node.topic:
                     names = self._brokers.setdefault(broker_of(topic, context.settings), set())
                     names |= {topic.name, *([topic.dead_letter] if node in query.dead_letters else [])}

@@ -75,10 +75,7 @@ class Incoming:
     @classmethod
     def bounded(cls, node: Read, topic: KafkaTopic) -> Incoming:
         """Reads a topic as a table, without side channels."""
-        side_channels = SideChannels(
-            has_markers=False, tagged_sinks=frozenset(), writes_watermarks=False, partitions={}, limits={}
-        )
-        return cls(node, topic, side_channels, keeps_bad=topic.on_error != "fail", has_ordinals=False)
+        return cls(node, topic, SideChannels(), keeps_bad=topic.on_error != "fail", has_ordinals=False)
 
     def rows(self, messages: DataFrame) -> tuple[DataFrame, DataFrame | None]:
         """The records among messages, and the bad messages; None if the first bad message fails the query."""
@@ -186,15 +183,11 @@ class Incoming:
 
     def _message_columns(self) -> list[str]:
         """Bytes and time of messages, only for the rows that may be emitted with them."""
+        value, time, failed = "value", "unix_millis(timestamp)", f"CAST(NULL AS STRING) AS {FAILED_OPERATOR}"
         if self.may_fail and self.keeps_bad:
-            none = "CAST(NULL AS STRING)"
-            return [
-                f"value AS {VALUE}",
-                f"unix_millis(timestamp) AS {KAFKA_MS}",
-                f"{none} AS {FAILED_OPERATOR}",
-            ]
-        value = f"CASE WHEN {BRANCH} IN ({RowKind.BAD}, {RowKind.MARKER}) THEN value END AS {VALUE}"
-        return [value, f"CASE WHEN {BRANCH} = {RowKind.BAD} THEN unix_millis(timestamp) END AS {KAFKA_MS}"]
+            return [f"{value} AS {VALUE}", f"{time} AS {KAFKA_MS}", failed]
+        value = f"CASE WHEN {BRANCH} IN ({RowKind.BAD}, {RowKind.MARKER}) THEN {value} END"
+        return [f"{value} AS {VALUE}", f"CASE WHEN {BRANCH} = {RowKind.BAD} THEN {time} END AS {KAFKA_MS}"]
 
     @property
     def _tagged(self) -> bool:

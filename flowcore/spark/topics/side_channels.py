@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from flowcore.api.operators import Aggregate, Read, StatefulOperator, Write
@@ -44,11 +44,11 @@ class SideChannels:
             records leave through it.
     """
 
-    has_markers: bool
-    tagged_sinks: frozenset[Write]
-    writes_watermarks: bool
-    partitions: Mapping[str, int]
-    limits: Mapping[str, TopicLimits]
+    has_markers: bool = False
+    tagged_sinks: frozenset[Write] = frozenset()
+    writes_watermarks: bool = False
+    partitions: Mapping[str, int] = field(default_factory=dict)
+    limits: Mapping[str, TopicLimits] = field(default_factory=dict)
     has_key_groups: bool = False
     timed_sources: frozenset[Read] = frozenset()
     untimed_sources: frozenset[Read] = frozenset()
@@ -75,14 +75,14 @@ class SideChannels:
             for edge in plan.edges_of(query.operators)
             if isinstance(edge.sender, Write) and edge.elements.value == "tagged"
         )
+        read = [topic for source in query.sources if (topic := source.topic)]
+        written = [topic for sink in query.sinks if (topic := sink.topic)]
         partitions = {}
-        for topic in [node.topic for node in (*query.sources, *query.sinks)]:
-            if topic is None:
-                continue
+        for topic in (*read, *written):
             counts = partition_counts(broker_of(topic, settings), [topic.name])
             partitions[topic.name] = counts[topic.name] or 1
         limits: dict[str, TopicLimits] = {}
-        for topic in filter(None, (sink.topic for sink in query.sinks)):
+        for topic in written:
             limits |= topic_limits(broker_of(topic, settings), [topic.name])
         return cls(
             has_markers=tracks_latency(query, settings, checkpoint),
