@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Literal
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal
 
 import dagster as dg
 from pydantic import Field
 
+from flowcore.api.operators import Operator
+from flowcore.dagster.metadata import plan_metadata
+from flowcore.dagster.names import identifier
 from flowcore.dagster.restarts import RestartPolicy
+from flowcore.planner.plan import Plan
+from flowcore.planner.rules.fingerprint import fingerprint_operators
 
 __all__ = ["AssetAttributes", "Automation", "Expectations", "Objectives"]
 
@@ -23,6 +28,34 @@ class AssetAttributes(dg.Model, dg.Resolvable):
         default={},
         description="Markdown by the name of a table or sink; `live` names the live queries.",
     )
+
+    def spec(
+        self,
+        plan: Plan,
+        key: dg.AssetKey,
+        name: str,
+        operators: Iterable[Operator],
+        *,
+        deps: Iterable[dg.AssetKey],
+        kind: str,
+        **more: Any,
+    ) -> dg.AssetSpec:
+        """The spec of the table or sink with this name, or of the live queries (``"live"``)."""
+        default = (
+            f"Live queries of flow `{plan.flow}`" if name == "live" else f"`{name}` of flow `{plan.flow}`"
+        )
+        return dg.AssetSpec(
+            key,
+            deps=list(deps),
+            description=self.descriptions.get(name, default),
+            metadata=plan_metadata(plan),
+            kinds={"spark", kind},
+            group_name=self.group or identifier(plan.flow),
+            owners=self.owners,
+            tags=self.tags,
+            code_version=fingerprint_operators(operators)[:12],
+            **more,
+        )
 
 
 class Automation(dg.Model, dg.Resolvable):

@@ -8,14 +8,13 @@ import dagster as dg
 from pydantic import Field
 
 from flowcore.dagster.attributes import AssetAttributes
-from flowcore.dagster.metadata import plan_metadata, stage_metadata, table_metadata
-from flowcore.dagster.names import asset_key, asset_kind, identifier, op_name, stage_keys, table_key
+from flowcore.dagster.metadata import stage_metadata, table_metadata
+from flowcore.dagster.names import asset_key, asset_kind, op_name, stage_keys, table_key
 from flowcore.dagster.resources import FlowcoreResource, SparkResource
 from flowcore.dagster.sensors import REFRESH_WHEN
 from flowcore.dagster.termination import cancel_jobs_on, deferred_interrupts
 from flowcore.planner.model import BoundedStage
 from flowcore.planner.plan import Plan
-from flowcore.planner.rules.fingerprint import fingerprint_operators
 from flowcore.spark.results.manifest import Manifest
 from flowcore.spark.results.store import StageFolder, results_of
 from flowcore.spark.run.bounded_stages import StageProgress, run_concurrently
@@ -78,26 +77,15 @@ def build_bounded_assets(plan: Plan, attributes: AssetAttributes) -> dg.AssetsDe
 
 
 def _asset_specs(stage: BoundedStage, plan: Plan, attributes: AssetAttributes) -> list[dg.AssetSpec]:
-    deps = [asset_key(plan.flow, source) for source in stage.sources]
-    code_version = fingerprint_operators(stage.operators)[:12]
-
-    def spec(key: dg.AssetKey, name: str, kind: str) -> dg.AssetSpec:
-        return dg.AssetSpec(
-            key,
-            deps=deps,
-            description=attributes.descriptions.get(name, f"`{name}` of flow `{plan.flow}`"),
-            metadata=plan_metadata(plan),
-            kinds={"spark", kind},
-            group_name=attributes.group or identifier(plan.flow),
-            owners=attributes.owners,
-            tags=attributes.tags,
-            code_version=code_version,
-            automation_condition=REFRESH_WHEN,
+    assets = [(table_key(plan.flow, result.name), result.name, "parquet") for result in stage.results]
+    assets += [(asset_key(plan.flow, sink), sink.name, asset_kind(sink.sink)) for sink in stage.sinks]
+    sources = [asset_key(plan.flow, source) for source in stage.sources]
+    return [
+        attributes.spec(
+            plan, key, name, stage.operators, deps=sources, kind=kind, automation_condition=REFRESH_WHEN
         )
-
-    tables = [spec(table_key(plan.flow, result.name), result.name, "parquet") for result in stage.results]
-    sinks = [spec(asset_key(plan.flow, sink), sink.name, asset_kind(sink.sink)) for sink in stage.sinks]
-    return tables + sinks
+        for key, name, kind in assets
+    ]
 
 
 def _describe(progress: StageProgress) -> str:

@@ -12,8 +12,8 @@ from pydantic import Field
 
 from flowcore.api.flow import Flow
 from flowcore.dagster.attributes import AssetAttributes, Objectives
-from flowcore.dagster.metadata import Metadata, plan_metadata, progress_metadata
-from flowcore.dagster.names import asset_key, identifier, live_key, op_name, table_key
+from flowcore.dagster.metadata import Metadata, progress_metadata
+from flowcore.dagster.names import asset_key, live_key, op_name, table_key
 from flowcore.dagster.resources import FlowcoreResource, SparkResource
 from flowcore.dagster.restart_sensor import running_evaluation
 from flowcore.dagster.stream_checks import evaluate_objectives, evaluation
@@ -21,7 +21,6 @@ from flowcore.dagster.termination import TerminationRequests, deferred_interrupt
 from flowcore.errors import RunError
 from flowcore.planner import plan_flow
 from flowcore.planner.plan import Plan
-from flowcore.planner.rules.fingerprint import fingerprint_operators
 from flowcore.spark.run.live_stage import LiveRun
 
 __all__ = ["LiveConfig", "build_live_asset"]
@@ -66,17 +65,8 @@ def build_live_asset(
     operators = [node for query in plan.live.queries for node in query.operators]
     tables = [table_key(plan.flow, result.name) for stage in plan.bounded for result in stage.results]
     sources = [asset_key(plan.flow, source) for source in plan.live.sources]
-
-    spec = dg.AssetSpec(
-        live_key(plan.flow),
-        deps=[*tables, *sources],
-        description=attributes.descriptions.get("live", f"Live queries of flow `{plan.flow}`"),
-        metadata=plan_metadata(plan),
-        kinds={"spark", "kafka"},
-        group_name=attributes.group or identifier(plan.flow),
-        owners=attributes.owners,
-        tags=attributes.tags,
-        code_version=fingerprint_operators(operators)[:12],
+    spec = attributes.spec(
+        plan, live_key(plan.flow), "live", operators, deps=[*tables, *sources], kind="kafka"
     )
 
     @dg.multi_asset(name=name, specs=[spec], pool=name)
