@@ -27,7 +27,7 @@ class BufferRun:
     def put(self, key: str, value: Any, timestamp_ms: int | None = None) -> Released[Any]:
         return self._leaves(self.buffer.record(key, Record(value, timestamp_ms), self.now_ms))
 
-    def tell(self, element: Any) -> Released[Any]:
+    def control(self, element: Any) -> Released[Any]:
         return self._leaves(self.buffer.control(element, self.now_ms))
 
     def at(self, now_ms: int) -> Released[Any]:

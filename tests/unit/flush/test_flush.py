@@ -21,7 +21,7 @@ from tests.unit.flush.buffer_run import BufferRun
 
 IDLE, ACTIVE = WatermarkStatus(idle=True), WatermarkStatus(idle=False)
 
-HISTORY, NEWS = RecordAttributes(backlog=True), RecordAttributes(backlog=False)
+BACKLOG, LIVE = RecordAttributes(backlog=True), RecordAttributes(backlog=False)
 
 
 def _each_second(**settings: Any) -> BufferRun:
@@ -49,7 +49,7 @@ def test_buffer_counts_the_interval_from_its_start() -> None:
     assert run.at(1_700_000_001_000) == (Record(1),)
 
 
-@pytest.mark.parametrize("occasion", ["idle", "look", "full", "upstream"])
+@pytest.mark.parametrize("occasion", ["idle", "poll", "full", "upstream"])
 def test_buffer_counts_the_interval_from_a_flush_of_any_kind(occasion: str) -> None:
     """Also from one that found nothing to send."""
     run = _each_second(memory_buffer_only=True, max_entries=2)
@@ -57,7 +57,7 @@ def test_buffer_counts_the_interval_from_a_flush_of_any_kind(occasion: str) -> N
     match occasion:
         case "idle":
             run.idle()
-        case "look":
+        case "poll":
             run.at(1_000)
             run.at(2_000)
         case "full":
@@ -71,7 +71,7 @@ def test_buffer_counts_the_interval_from_a_flush_of_any_kind(occasion: str) -> N
     assert run.at(flushed_ms + 1_000) == (Record(2),)
 
 
-def test_buffer_looks_at_the_clock_whenever_something_comes() -> None:
+def test_buffer_is_polled_by_every_element() -> None:
     """A record or a watermark that comes late is in the flush that was due."""
     run = _each_second()
     run.put("a", 1, 5)
@@ -79,7 +79,7 @@ def test_buffer_looks_at_the_clock_whenever_something_comes() -> None:
     assert run.put("a", 2, 6) == (Record(2, 6),)
     run.put("a", 3, 7)
     run.now_ms = 2_000
-    assert run.tell(Watermark(9)) == (Record(3, 7), Watermark(9))
+    assert run.control(Watermark(9)) == (Record(3, 7), Watermark(9))
 
 
 def test_buffer_flushes_when_the_clock_was_put_back() -> None:
@@ -122,25 +122,25 @@ def test_buffer_without_interval_holds_nothing(interval_ms: int | None) -> None:
     marker = LatencyMarker(1, "op", 0)
 
     assert run.put("a", 1, 5) == (Record(1, 5),)
-    for element in (Watermark(4), IDLE, marker, HISTORY, NEWS, EndOfInput()):
-        assert run.tell(element) == (element,)
+    for element in (Watermark(4), IDLE, marker, BACKLOG, LIVE, EndOfInput()):
+        assert run.control(element) == (element,)
     assert run.at(10**12) + run.idle() == ()
 
 
 def test_empty_buffer_lets_everything_pass() -> None:
     """Before the first record, and after a flush."""
     run = _each_second()
-    elements = (Watermark(4), IDLE, LatencyMarker(2, "op", 0), LatencyMarker(1, "op", 0), NEWS)
+    elements = (Watermark(4), IDLE, LatencyMarker(2, "op", 0), LatencyMarker(1, "op", 0), LIVE)
     for element in elements:
-        assert run.tell(element) == (element,)
+        assert run.control(element) == (element,)
     run.put("a", 1)
     run.idle()
     for element in elements:
-        assert run.tell(element) == (element,)
+        assert run.control(element) == (element,)
 
 
 def test_flush_sends_deletions_and_empty_values() -> None:
-    """Downstream may hold a value from before, so a key that came and went is told all the same."""
+    """Downstream may have an earlier value, so a key that came and went is emitted all the same."""
     run = _each_second()
     run.put("a", {"count": 1})
     run.put("a", {"deleted": True})
@@ -151,7 +151,7 @@ def test_flush_sends_deletions_and_empty_values() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "between"),
+    ("controls", "between"),
     [
         ([Watermark(10)], [Watermark(10)]),
         ([IDLE, Watermark(10)], [IDLE, Watermark(10)]),
@@ -163,14 +163,14 @@ def test_flush_sends_deletions_and_empty_values() -> None:
     ids=["watermark", "status-first", "watermark-first", "later-watermark", "later-status", "several"],
 )
 def test_flush_sends_the_latest_watermark_and_status_between_records(
-    told: list[Any], between: list[Any]
+    controls: list[Any], between: list[Any]
 ) -> None:
     """Records that the watermark covers go first, those after it and those without time follow."""
     run = _each_second()
     for key, timestamp_ms in (("after", 11), ("at", 10), ("none", None), ("before", -1)):
         run.put(key, key, timestamp_ms)
-    for element in told:
-        assert run.tell(element) == ()
+    for element in controls:
+        assert run.control(element) == ()
 
     released = run.idle()
 
@@ -180,7 +180,7 @@ def test_flush_sends_the_latest_watermark_and_status_between_records(
 
 
 def test_flush_sends_records_in_the_order_in_which_they_came() -> None:
-    """In that of the records that are sent: an updated key goes behind one that was not."""
+    """In the order of the latest records: an updated key follows one that was not updated."""
     run = _each_second()
     for key, value in (("a", 1), ("b", 2), ("a", 3)):
         run.put(key, value)
@@ -192,7 +192,7 @@ def test_flush_without_watermark_covers_no_record() -> None:
     """A status that was held goes ahead of them."""
     run = _each_second()
     run.put("a", 1, 5)
-    run.tell(IDLE)
+    run.control(IDLE)
 
     assert run.idle() == (IDLE, Record(1, 5))
 
@@ -202,9 +202,9 @@ def test_flush_sends_the_earliest_marker_of_each_source_subtask_last() -> None:
     run = _each_second()
     run.put("a", 1)
     for marked_ms, operator, subtask in ((7, "x", 0), (5, "x", 0), (6, "x", 0), (9, "x", 1), (8, "y", 0)):
-        run.tell(LatencyMarker(marked_ms, operator, subtask))
+        run.control(LatencyMarker(marked_ms, operator, subtask))
 
-    released = run.tell(EndOfInput())
+    released = run.control(EndOfInput())
 
     assert released[0] == Record(1)
     assert set(released[1:-1]) == {
@@ -215,15 +215,15 @@ def test_flush_sends_the_earliest_marker_of_each_source_subtask_last() -> None:
     assert run.idle() == ()
 
 
-def test_backlog_holds_records_until_it_is_gone() -> None:
-    """What came before a change leaves before it, so that records stay on their side of it."""
+def test_backlog_buffers_records_until_it_ends() -> None:
+    """Records before a change are emitted before it, and none crosses it."""
     run = _each_second()
     run.put("a", 1)
-    assert run.tell(HISTORY) == (Record(1), HISTORY)
+    assert run.control(BACKLOG) == (Record(1), BACKLOG)
     run.put("a", 2)
     assert run.at(10**9) == ()
-    assert run.tell(HISTORY) == (HISTORY,)
-    assert run.tell(NEWS) == (Record(2), NEWS)
+    assert run.control(BACKLOG) == (BACKLOG,)
+    assert run.control(LIVE) == (Record(2), LIVE)
     run.put("a", 3)
     assert run.at(10**9 + 999) == ()
     assert run.at(10**9 + 1_000) == (Record(3),)
@@ -233,7 +233,7 @@ def test_backlog_has_a_longer_interval_where_one_is_set() -> None:
     """It counts from the flush at the change."""
     run = _each_second(backlog_interval_ms=5_000)
     run.at(700)
-    run.tell(HISTORY)
+    run.control(BACKLOG)
     run.put("a", 1)
 
     assert run.at(5_699) == ()
@@ -243,14 +243,14 @@ def test_backlog_has_a_longer_interval_where_one_is_set() -> None:
 def test_backlog_does_not_hold_what_nothing_follows_or_memory_cannot() -> None:
     """Waiting saves nothing if the input is quiet, and a full buffer cannot wait."""
     run = _each_second(memory_buffer_only=True, max_entries=2)
-    run.tell(HISTORY)
+    run.control(BACKLOG)
     run.put("a", 1)
     assert run.idle() == (Record(1),)
     run.put("a", 2)
     assert run.put("b", 3) == (Record(2), Record(3))
 
 
-def test_buffer_knows_how_long_its_oldest_record_has_waited() -> None:
+def test_buffer_has_the_time_of_its_oldest_record() -> None:
     """An update does not make it younger; a flush does."""
     run = _each_second()
     assert run.buffer.state.waiting_since_ms is None

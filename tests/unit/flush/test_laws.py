@@ -1,4 +1,4 @@
-"""Whatever comes to a buffer, what leaves is the latest of each key, in order and in time."""
+"""Whatever a buffer gets, it emits the latest record of each key, in order and in time."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ def _happens(run: BufferRun, position: int, happening: tuple[Any, ...], watermar
             run.put(key, [key, position], timestamp_ms)
         case ("watermark", step):
             watermark_ms += step
-            run.tell(Watermark(watermark_ms))
+            run.control(Watermark(watermark_ms))
         case ("status", idle):
-            run.tell(WatermarkStatus(idle))
+            run.control(WatermarkStatus(idle))
         case ("marker", marked_ms, subtask):
-            run.tell(LatencyMarker(marked_ms, "op", subtask))
+            run.control(LatencyMarker(marked_ms, "op", subtask))
         case ("backlog", backlog):
-            run.tell(RecordAttributes(backlog))
+            run.control(RecordAttributes(backlog))
         case ("clock", step):
             run.at(run.now_ms + step)
         case ("idle",):
@@ -76,7 +76,7 @@ def _ran(
         if position in restarts:
             run.restart()
         watermark_ms = _happens(run, position, happening, watermark_ms)
-    run.tell(EndOfInput())
+    run.control(EndOfInput())
     return run
 
 
@@ -85,10 +85,8 @@ def _records(elements: list[StreamElement[Any]]) -> list[Record[Any]]:
 
 
 @given(configs, happenings)
-def test_what_leaves_is_the_latest_record_of_each_key(
-    config: BufferOutput, happened: list[tuple[Any, ...]]
-) -> None:
-    """Nothing is lost but for a later one of its key, nothing leaves twice, and nothing is made up."""
+def test_latest_record_of_each_key_is_emitted(config: BufferOutput, happened: list[tuple[Any, ...]]) -> None:
+    """A record is lost only to a later one of its key; none is emitted twice, and none is invented."""
     put = {
         position: (happening[1] if config.keyed else None, happening[2])
         for position, happening in enumerate(happened)
@@ -133,7 +131,7 @@ def test_no_watermark_overtakes_a_record_that_it_covers(
 
 
 @given(configs, happenings)
-def test_status_and_backlog_arrive_as_they_were_told_last(
+def test_last_status_and_every_backlog_change_are_emitted(
     config: BufferOutput, happened: list[tuple[Any, ...]]
 ) -> None:
     """And records stay on their side of every change of backlog."""
@@ -141,12 +139,12 @@ def test_status_and_backlog_arrive_as_they_were_told_last(
 
     statuses = [element.idle for element in left if isinstance(element, WatermarkStatus)]
     assert statuses[-1:] == [happening[1] for happening in happened if happening[0] == "status"][-1:]
-    told = [position for position, happening in enumerate(happened) if happening[0] == "backlog"]
+    controls = [position for position, happening in enumerate(happened) if happening[0] == "backlog"]
     sides = [index for index, element in enumerate(left) if isinstance(element, RecordAttributes)]
-    assert len(sides) == len(told)
-    for index, position in zip(sides, told, strict=True):
+    assert len(sides) == len(controls)
+    for index, position in zip(sides, controls, strict=True):
         is_change = (
-            happened[position][1] != ([False] + [happened[one][1] for one in told if one < position])[-1]
+            happened[position][1] != ([False] + [happened[one][1] for one in controls if one < position])[-1]
         )
         if is_change and config.is_enabled:
             assert all(found.value[1] < position for found in _records(left[:index]))
@@ -196,7 +194,7 @@ def test_nothing_waits_longer_than_allowed(config: BufferOutput, happened: list[
 
 
 @given(happenings)
-def test_at_most_one_record_of_a_key_leaves_an_interval(happened: list[tuple[Any, ...]]) -> None:
+def test_at_most_one_record_of_a_key_is_emitted_in_an_interval(happened: list[tuple[Any, ...]]) -> None:
     """However many come, if neither quiet nor backlog nor memory asks for more."""
     run, sent = BufferRun(BufferOutput(interval_ms=10)), []
     for position, happening in enumerate(happened):

@@ -45,10 +45,10 @@ ROWS = pa.schema([pa.field("key", pa.string()), pa.field("value", pa.int64()), p
 EVENTS = LatencyMarkerEventSerializer()
 TAGGED: TaggedSerializer[bytes] = TaggedSerializer(RawFormat())
 ALL = Channel("in", "0")
-HISTORY, NEWS = RecordAttributes(backlog=True), RecordAttributes(backlog=False)
+BACKLOG, LIVE = RecordAttributes(backlog=True), RecordAttributes(backlog=False)
 Item = tuple[str, int, int | None] | Watermark | WatermarkStatus | LatencyMarker | RecordAttributes
 Step = tuple[int, list[Item]]
-"""How far the clock moves in front of it, and what comes."""
+"""How far processing time advances before it, and its items."""
 
 
 def buffers(config: BufferOutput, quiet_ms: int | None = 0) -> FlushBuffers:
@@ -194,7 +194,7 @@ def rising(happened: list[tuple[int, list[Any]]]) -> list[Step]:
 
 
 @given(configs, steps, workers, st.sampled_from([0, 200, 1 << 20]))
-def test_the_same_leaves_in_the_same_order_as_from_the_pure_buffer(
+def test_buffer_emits_what_the_record_buffer_emits_in_the_same_order(
     config: BufferOutput, happened: list[tuple[int, list[Any]]], taken_by: list[int], smallest_log: int
 ) -> None:
     """Whichever of three workers takes a step, and wherever the state is written as a snapshot."""
@@ -215,11 +215,11 @@ def test_the_same_leaves_in_the_same_order_as_from_the_pure_buffer(
 
 def in_backlog(**settings: Any) -> _Worker:
     group = _Worker(buffers(BufferOutput(interval_ms=1_000, **settings), 400), workers=2)
-    assert group.step([HISTORY, ("a", 1, None)], 5_000) == [HISTORY]
+    assert group.step([BACKLOG, ("a", 1, None)], 5_000) == [BACKLOG]
     return group
 
 
-def test_buffer_in_backlog_is_flushed_when_the_backlog_is_gone() -> None:
+def test_buffer_in_backlog_is_flushed_when_the_backlog_ends() -> None:
     """However long that takes, also over a restart; the first flush has all that was held."""
     group = in_backlog()
 
@@ -227,7 +227,7 @@ def test_buffer_in_backlog_is_flushed_when_the_backlog_is_gone() -> None:
         assert group.step([(key, clock, None)], clock * 1_000, worker=clock % 2) == []
         assert group.wakes_at() == clock * 1_000 + 400
     latest = [Record((key, value), None) for key, value in [("b", 6), ("c", 7), ("a", 8), ("d", 9)]]
-    assert group.step([NEWS, ("b", 10, None)], 10_000) == [*latest, NEWS]
+    assert group.step([LIVE, ("b", 10, None)], 10_000) == [*latest, LIVE]
     assert group.step([("b", 11, None)], 11_000) == [Record(("b", 10), None)]
 
 
@@ -249,12 +249,12 @@ def test_buffer_in_backlog_is_flushed_when_it_is_full() -> None:
 
 
 def test_buffer_of_a_slice_in_backlog_waits_for_its_end() -> None:
-    """A slice tells when it has read all; then nothing waits any more."""
+    """A slice emits when it has read everything; then nothing is buffered."""
     group = _Worker(buffers(BufferOutput(interval_ms=1_000), None))
-    group.step([HISTORY, ("a", 1, None)], 5_000)
+    group.step([BACKLOG, ("a", 1, None)], 5_000)
 
     assert group.step([("a", 2, None)], 9_000) == []
-    assert group.step([NEWS], 9_100) == [Record(("a", 2), None), NEWS]
+    assert group.step([LIVE], 9_100) == [Record(("a", 2), None), LIVE]
     assert group.step([("a", 3, None)], 9_200) == [Record(("a", 3), None)]
 
 
@@ -376,7 +376,7 @@ def test_state_of_another_version_or_another_buffer_is_refused() -> None:
 
 
 @pytest.mark.parametrize("most", [1, 3, 5_000, 100_000])
-def test_latest_knows_when_it_holds_so_many_keys(most: int) -> None:
+def test_latest_records_count_keys(most: int) -> None:
     """Whether rows come one by one or ten thousand at once; keys are looked at by column."""
     chance = random.Random(5)  # noqa: S311 - no secret
     latest, held = LatestRecords(("key",), ROWS), dict[str, int]()
@@ -449,7 +449,7 @@ def emitted(out: StepOutputs) -> list[tuple[str, Any]]:
 
 
 def without_buffer(windows: KeyGroup, items: Sequence[Item]) -> Iterator[tuple[str, Any]]:
-    """What windows put out in a step, and the watermarks between."""
+    """What windows emit in a step, and the watermarks between."""
     for item in items:
         out = StepOutputs()
         if isinstance(item, Watermark):
@@ -461,7 +461,7 @@ def without_buffer(windows: KeyGroup, items: Sequence[Item]) -> Iterator[tuple[s
             yield ELEMENTS, item
 
 
-def behind(buffer: RecordBuffer[Any, Any], came: list[tuple[str, Any]], now_ms: int) -> list[Any]:
+def buffered(buffer: RecordBuffer[Any, Any], came: list[tuple[str, Any]], now_ms: int) -> list[Any]:
     """What the pure buffer makes of it; there was nothing at all if nothing came."""
     found = [*buffer.poll(now_ms)]
     for output, what in came:
@@ -475,10 +475,10 @@ def behind(buffer: RecordBuffer[Any, Any], came: list[tuple[str, Any]], now_ms: 
 
 
 @given(event_times, workers, st.sampled_from([0, 300, 1 << 20]))
-def test_buffered_windows_put_out_what_a_buffer_behind_windows_does(
+def test_buffered_windows_emit_what_a_buffer_downstream_of_windows_does(
     happened: list[tuple[int, list[Any]]], taken_by: list[int], smallest_log: int
 ) -> None:
-    """Both in one operator with one state, against one behind the other; late records do not wait."""
+    """Both in one operator with one state, against two operators; late records are not buffered."""
     both = _Worker(BOTH, 3, smallest_log)
     windows, pure, now_ms = WINDOWS.open(), RecordBuffer[Any, Any](BOTH.buffer.config), 0
 
@@ -488,7 +488,7 @@ def test_buffered_windows_put_out_what_a_buffer_behind_windows_does(
             pure = RecordBuffer(BOTH.buffer.config, now_ms)
         worker = both.remembered[taken_by[number]]
         came = list(without_buffer(windows, items))
-        expected = behind(pure, came, now_ms)
+        expected = buffered(pure, came, now_ms)
         if all(isinstance(item, RecordAttributes) for item in items):
             released = pure.input_idle(now_ms)
             expected += [

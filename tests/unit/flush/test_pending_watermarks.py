@@ -12,14 +12,14 @@ IDLE, ACTIVE = WatermarkStatus(idle=True), WatermarkStatus(idle=False)
 
 
 def test_nothing_waits_where_there_is_no_buffer() -> None:
-    """It leaves as it was told, before any batch is known."""
+    """It is released at once, before any batch is known."""
     held = PendingWatermarks(0)
     held.add((IDLE, Watermark(5)), now_ms=1_000)
 
     assert held.release(begun_ms=0) == (IDLE, Watermark(5))
 
 
-def test_what_waits_leaves_with_a_batch_that_began_an_interval_later() -> None:
+def test_pending_watermark_is_released_by_a_batch_that_began_an_interval_later() -> None:
     """And of several only the latest, in the order of those that leave."""
     held = PendingWatermarks(500)
     held.add((Watermark(5), IDLE), now_ms=1_000)
@@ -33,12 +33,12 @@ def test_what_waits_leaves_with_a_batch_that_began_an_interval_later() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 300), st.booleans()), max_size=30), st.integers(1, 500))
-def test_no_watermark_leaves_early_and_none_is_forgotten(
-    told: list[tuple[int, bool]], interval_ms: int
+def test_no_watermark_is_released_early_and_none_is_forgotten(
+    elements: list[tuple[int, bool]], interval_ms: int
 ) -> None:
-    """Whatever is told between batches; the last one leaves in the end."""
+    """Whatever arrives between batches; the last one is released in the end."""
     held, now_ms, times, left = PendingWatermarks(interval_ms), 0, {}, []
-    for number, (moves, batch) in enumerate(told):
+    for number, (moves, batch) in enumerate(elements):
         now_ms += moves
         times[number] = now_ms
         held.add((Watermark(number),), now_ms)
@@ -52,8 +52,8 @@ def test_no_watermark_leaves_early_and_none_is_forgotten(
     assert left[-1:] == list(times)[-1:]
 
 
-def test_nothing_leaves_in_backlog_unless_buffers_are_flushed_in_it() -> None:
-    """Where they are, at their longer interval; what waited leaves when a batch is news."""
+def test_nothing_is_released_in_backlog_unless_buffers_are_flushed_in_it() -> None:
+    """Where they are, at their longer interval; a batch of live records releases the rest."""
     held, longer = PendingWatermarks(500, None), PendingWatermarks(500, 2_000)
     for each in (held, longer):
         each.add((Watermark(5),), now_ms=1_000)

@@ -70,7 +70,7 @@ class _Backlog(KeyedProcessFunction):
         yield {"n": int(context.is_backlog)}
 
 
-def test_records_with_an_end_are_history() -> None:
+def test_bounded_records_are_backlog() -> None:
     process = KeyedProcesses(
         name="backlog", function=_Backlog(), keys=("user",), values=("n",), timestamp="at", rows=ROWS,
         results=NUMBERS, side_outputs={},

@@ -1,4 +1,4 @@
-"""Functions that fail on key groups: what a call changed is undone, what it was given leaves as a letter."""
+"""A failing call of a function is rolled back, and its input becomes a dead letter."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ BOTH = (True, True)
 Row = tuple[str, int, str, int, int, int, int]
 
 
-def letters(sources: tuple[bool, ...] = BOTH) -> DeadLetters:
+def dead_letters(sources: tuple[bool, ...] = BOTH) -> DeadLetters:
     return DeadLetters(sources=sources, shown=("user", "do", "number"), places=PLACES)
 
 
@@ -57,7 +57,7 @@ def processes(function: KeyedProcessFunction, sources: tuple[bool, ...] = BOTH) 
     return KeyedProcesses(
         name="watch", function=function, keys=("user",), values=("do", "number"), timestamp="t", rows=ROWS,
         places=PLACES, topics=("orders", "clicks"), results=SEEN, side_outputs={"odd": SEEN},
-        dead_letters=letters(sources),
+        dead_letters=dead_letters(sources),
     )  # fmt: skip
 
 
@@ -65,7 +65,7 @@ def windows(config: WindowConfig, sources: tuple[bool, ...] | None = BOTH) -> Re
     return RecordWindows(
         name="watch", config=config, keys=("user",), key_of=lambda values: values[0],
         values=("do", "number"), timestamp="t", rows=ROWS, results=SEEN, late=("user", "number"),
-        dead_letters=None if sources is None else letters(sources),
+        dead_letters=None if sources is None else dead_letters(sources),
         record_of=lambda value: {"seen": json.dumps(value, sort_keys=True)},
     )  # fmt: skip
 
@@ -118,7 +118,7 @@ class Shown(Everything):
 
 
 class Failing(Shown):
-    """Does and puts out all there is, and then fails for what begins with a !, and for some timers."""
+    """Does everything, and then fails for actions that begin with a !, and for some timers."""
 
     def process(self, record: Any, context: Any) -> Any:
         do, bad = record["do"].removeprefix("!"), record["do"].startswith("!")
@@ -138,7 +138,7 @@ class Failing(Shown):
         yield from super().on_timer(time_ms, context) or ()
 
 
-DO = ["set", "add", "put", "look", "remove", "clear", "event timer", "clock timer", "no timer"]
+DO = ["set", "add", "put", "read", "remove", "clear", "event timer", "clock timer", "no timer"]
 
 
 @st.composite
@@ -155,7 +155,7 @@ def histories(draw: st.DrawFn) -> list[tuple[list[Row], int, bool]]:
 @settings(max_examples=200, deadline=None)
 @given(histories())
 def test_a_call_that_fails_was_never_made(history: Any) -> None:
-    """Others go on as if those records had not come and those timers had not been; letters count them."""
+    """Other calls see the state without those records and timers; dead letters count them."""
     harness = ProcessHarness(Shown(), ["odd"])
     store, clock, newest = MemoryStore(), 0, -1
     workers: list[StateCache] = [{}, {}]
@@ -288,8 +288,8 @@ def test_values_that_are_changed_in_place_are_undone_too() -> None:
 
 
 def test_a_letter_says_what_was_given_and_where_it_was() -> None:
-    """A record's row and coordinates, a timer's key, clock and time; and whose function said what."""
-    rows = [row("a", 1, "!look", 2, 812), row("a", 100, "event timer", 3), row("a", 101, "clock timer", 8)]
+    """A record's row and coordinates, or a timer's key, time domain and time; operator and error."""
+    rows = [row("a", 1, "!read", 2, 812), row("a", 100, "event timer", 3), row("a", 101, "clock timer", 8)]
     store, remembered = MemoryStore(), StateCache()
 
     task = runtime(processes(Failing()))
@@ -297,7 +297,7 @@ def test_a_letter_says_what_was_given_and_where_it_was() -> None:
     (of_clock,) = left(task.step(0, [], 9, store, remembered))
 
     assert of_record == {
-        "@content": '{"user": "a", "do": "!look", "number": 2}',
+        "@content": '{"user": "a", "do": "!read", "number": 2}',
         "@reason": "operator 'watch': its function raised ValueError: 2 for key 'a' at clicks[0]@812",
         "@operator": "watch", "source": 1, "partition": 0, "offset": 812,
     }  # fmt: skip
@@ -310,15 +310,15 @@ def test_a_letter_says_what_was_given_and_where_it_was() -> None:
 
 
 def test_a_source_that_stops_stops() -> None:
-    """A record of it, and what was made of no single record; one of another source leaves."""
+    """For its records, and where no single record failed; records of other sources become dead letters."""
     strict = runtime(processes(Failing(), (False, True)))
-    assert len(left(strict.step(0, packed([row("a", 1, "!look", 2)]), 0, MemoryStore(), {}))) == 1
-    for bad in (row("a", 1, "!look", 2, source=0), row("a", 100, "event timer", 3)):
+    assert len(left(strict.step(0, packed([row("a", 1, "!read", 2)]), 0, MemoryStore(), {}))) == 1
+    for bad in (row("a", 1, "!read", 2, source=0), row("a", 100, "event timer", 3)):
         with pytest.raises(FunctionError, match="operator 'watch': its function raised"):
             strict.step(0, packed([bad]), 0, MemoryStore(), {})
 
 
-def test_failures_are_minded_until_a_step_has_none() -> None:
+def test_failures_are_isolated_until_a_step_has_none() -> None:
     """The first one costs a step that is taken twice, and those that follow at once cost none."""
     calls: list[int] = []
 
@@ -393,7 +393,7 @@ CONFIGS = {
     ),
 )
 def test_a_record_for_which_a_window_fails_was_never_there(config: str, steps: Any) -> None:
-    """Folds, merges and triggers that fail for it; which records did is what the letters say."""
+    """Folds, merges and triggers that fail for it; the dead letters name the records."""
     store, remembered, good_store, good_remembered = MemoryStore(), StateCache(), MemoryStore(), StateCache()
     task, good_task = (runtime(windows(CONFIGS[config]())) for _ in range(2))
     for clock, given_rows in enumerate(steps):
@@ -435,7 +435,7 @@ def picky(context: Any, values: Sequence[Mapping[str, Any]]) -> list[Any]:
     return [[numbers, context.firing, context.key_state["n"], context.window_state["n"]]]
 
 
-def test_a_window_that_cannot_emit_leaves_with_its_records_and_keeps_them() -> None:
+def test_a_window_that_cannot_fire_becomes_a_dead_letter_and_keeps_its_records() -> None:
     """A record that comes later lets it emit again, as if it had not tried."""
     config = WindowConfig(
         assigner=TumblingWindows(10), function=WindowProcess(PlainProcess(picky)), allowed_lateness_ms=50
@@ -478,7 +478,7 @@ class Untidy:
         raise RuntimeError
 
 
-def test_a_trigger_or_a_clearing_that_fails_leaves_with_the_records() -> None:
+def test_a_trigger_or_a_clearing_that_fails_becomes_a_dead_letter() -> None:
     """The window is forgotten at its end all the same."""
     reasons = []
     for config in (
@@ -517,7 +517,7 @@ def test_a_trigger_that_fails_at_its_time_is_not_asked_again() -> None:
 
 
 def test_windows_that_stop_name_key_and_record_or_window() -> None:
-    """Without letters, by what the traceback holds."""
+    """Without dead letters, from the traceback."""
     config = WindowConfig(assigner=TumblingWindows(10), function=WindowReduce(reduced))
     with pytest.raises(FunctionError, match=r"ValueError for key 'a', record \{'do': '', 'number': -1\}"):
         runtime(windows(config, None)).step(
@@ -530,7 +530,7 @@ def test_windows_that_stop_name_key_and_record_or_window() -> None:
         )
 
 
-def test_a_large_window_becomes_several_letters() -> None:
+def test_a_large_window_becomes_several_dead_letters() -> None:
     """Each no larger than a megabyte."""
     config = WindowConfig(assigner=TumblingWindows(10), function=WindowProcess(PlainProcess(picky)))
     rows = [row("a", 1, "x" * 600_000, 1), row("a", 1, "y" * 600_000, 2), row("b", 30, "", 0)]

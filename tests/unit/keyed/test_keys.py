@@ -46,7 +46,7 @@ def shown(value: Any) -> str:
 
 
 class Counted(KeyedProcessFunction):
-    """Counts, and tells at a timer."""
+    """Counts, and emits the count at a timer."""
 
     def open(self, context: Any) -> None:
         self.n = context.value_state("n", "BIGINT")
@@ -85,7 +85,7 @@ def operators() -> dict[str, Any]:
 @settings(max_examples=40, deadline=None)
 @given(steps=st.lists(st.lists(st.tuples(keys, numbers), min_size=1, max_size=5), min_size=1, max_size=5))
 def test_keys_are_found_again(operator: str, steps: list[list[tuple[Any, Any]]]) -> None:
-    """Also by a worker that reads them from the store; they come out as they went in."""
+    """Also by a worker that reads them from the store; they are emitted unchanged."""
     store = MemoryStore()
     configured = operators()[operator]
     for clock, found in enumerate(steps):

@@ -153,7 +153,7 @@ def test_deltas_are_folded_into_a_snapshot_when_they_outgrow_it() -> None:
 
 
 def test_a_partition_without_records_holds_event_time() -> None:
-    """Windows wait for the partition that is furthest behind, also for one that nothing is known of."""
+    """The slowest partition holds the watermark, also one without any record."""
     runtime = runtime_of(by_column(windows()), partitions=2)
     store, remembered = MemoryStore(), StateCache()
 
@@ -180,7 +180,7 @@ def test_an_idle_partition_is_not_waited_for_and_the_group_asks_to_be_woken() ->
 
 
 def test_control_elements_count_where_they_stand_among_records() -> None:
-    """A watermark makes the record behind it late, not the one in front of it."""
+    """A watermark makes the record after it late, not the one before it."""
     runtime = runtime_of(by_column(windows(late="side-output")), strategy=None)
     channel = Channel("in", "0", "other-flow")
     first, second = (rows(("a", 5, value))[0] for value in (1, 2))
@@ -197,8 +197,8 @@ def test_control_elements_count_where_they_stand_among_records() -> None:
     assert [output for output, _ in stepped.outputs.batches] == ["results", "late"]
 
 
-def test_markers_come_out_behind_the_records_in_front_of_them() -> None:
-    """A marker that comes first in a batch leaves it last."""
+def test_markers_are_emitted_after_the_records_before_them() -> None:
+    """A marker that arrives first in a batch is emitted last."""
     marker = LatencyMarker(7, "in", 3)
     event = LatencyMarkerEventSerializer().encode(LatencyMarkerEvent.from_marker(marker))
     items = [Packed.of_event(Channel("in", "0"), event), *rows(("a", 5, 1))]
@@ -224,7 +224,7 @@ def test_state_of_another_operator_or_number_of_key_groups_is_refused() -> None:
 
 
 def test_packing_sends_records_to_their_group_and_time_to_all() -> None:
-    """Dropped records tell of time; each part is cut off from the rest of its batch."""
+    """Dropped records carry event time; each part is separate from the rest of its batch."""
     packing = Packing(
         inputs=InputColumns(
             key_group="g", source="s", partition="p", offset="o", newest="newest", record="kept"
@@ -255,14 +255,14 @@ def test_packing_sends_records_to_their_group_and_time_to_all() -> None:
     ]
     four, five = Channel("in", "4").encode(), Channel("in", "5").encode()
     assert sorted(sent) == [(0, four, ["b"]), (2, four, ["a"]), (2, five, ["c"])]
-    told = sorted(
+    seen_by = sorted(
         (group, item.channel, item.newest_ms) for group, item in items if item.kind == PackedKind.SEEN
     )
-    assert told == sorted([(g, four, 99) for g in range(3)] + [(g, five, 3) for g in range(3)])
+    assert seen_by == sorted([(g, four, 99) for g in range(3)] + [(g, five, 3) for g in range(3)])
 
 
 def test_packing_tells_every_group_what_records_are() -> None:
-    """A row that says so is no record, and tells of no time."""
+    """A row with a backlog status is not a record, and carries no event time."""
     packing = Packing(
         inputs=InputColumns(
             key_group="g", source="s", partition="p", offset="o", newest="newest", backlog="backlog"
@@ -286,8 +286,10 @@ def test_packing_tells_every_group_what_records_are() -> None:
     packed = [row for part in packing.run([batch]) for row in part.to_pylist()]
 
     items = [(row.pop("key_group"), Packed(**row)) for row in packed]
-    told = [(g, item.at, item.attributes.backlog) for g, item in items if item.kind == PackedKind.ATTRIBUTES]
-    assert told == [(0, 7, True), (1, 7, True), (0, 8, False), (1, 8, False)]
+    attributes = [
+        (g, item.at, item.attributes.backlog) for g, item in items if item.kind == PackedKind.ATTRIBUTES
+    ]
+    assert attributes == [(0, 7, True), (1, 7, True), (0, 8, False), (1, 8, False)]
     assert [group for group, item in items if item.kind == PackedKind.ROWS] == [1]
     assert {item.channel for _, item in items if item.kind == PackedKind.SEEN} == {
         Channel("in", "4").encode()
@@ -328,14 +330,14 @@ class _Hearing:
     def restore(self, header: Any, pieces: Any) -> None: ...
 
 
-def test_a_change_of_backlog_is_told_once_in_front_of_the_records_after_it() -> None:
-    """Told again it is no change, after a restart neither; that it is told makes no step busy."""
+def test_a_change_of_backlog_is_passed_on_once_before_the_records_after_it() -> None:
+    """A repeated status is not a change, also after a restart; a status alone leaves a step idle."""
     group = _Hearing()
     runtime, store, remembered = runtime_of(group), MemoryStore(), StateCache()
 
-    def step(*told: bool, records: int = 0) -> list[Any]:
+    def step(*statuses: bool, records: int = 0) -> list[Any]:
         group.heard.clear()
-        items = [Packed.of_attributes(at, RecordAttributes(each)) for at, each in enumerate(told)]
+        items = [Packed.of_attributes(at, RecordAttributes(each)) for at, each in enumerate(statuses)]
         given_rows = rows(*[("a", 1, 1)] * records) if records else []
         stepped = runtime.step(0, [*given_rows, *reversed(items)], 0, store, remembered)
         assert stepped.manifest.sizes().get("backlog") == known
@@ -365,7 +367,7 @@ def test_a_partition_that_was_added_since_is_waited_for() -> None:
     assert results(stepped) == [("a", 1, 1, 0, 1, False)]
 
 
-def test_a_segment_that_is_gone_is_an_error() -> None:
+def test_a_missing_segment_is_an_error() -> None:
     """Not a state with something missing."""
     store = MemoryStore()
     runtime = runtime_of(by_column(windows()))
@@ -378,7 +380,7 @@ def test_a_segment_that_is_gone_is_an_error() -> None:
 
 @pytest.mark.parametrize("operator", [by_column, by_record], ids=["by column", "by record"])
 def test_segments_of_another_version_are_refused(operator: Any) -> None:
-    """The first byte tells."""
+    """The first byte is the version."""
     store = MemoryStore()
     runtime = runtime_of(operator(windows()))
     runtime.step(0, rows(("a", 5, 1)), 0, store, StateCache())
@@ -409,7 +411,7 @@ def test_times_as_keys_and_values_survive_a_restart() -> None:
 
 
 def test_event_time_goes_on_with_the_clock_while_all_are_idle() -> None:
-    """A window that waits for records that do not come emits when the clock has gone on far enough."""
+    """A window of idle partitions fires when processing time has advanced far enough."""
     strategy = WatermarkStrategy(BoundedOutOfOrderness(0), idle_after_ms=100, all_idle="advance")
     runtime = runtime_of(by_column(windows()), strategy=strategy)
     store = MemoryStore()

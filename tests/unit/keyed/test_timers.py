@@ -39,33 +39,33 @@ def test_timers_fire_by_time_and_each_once(
 
 
 class CountedKey:
-    """A key that counts how often it is looked at."""
+    """A key that counts how often it is hashed."""
 
-    looks = 0
+    hashes = 0
 
     def __init__(self, number: int) -> None:
         self.number = number
 
     def __hash__(self) -> int:
-        CountedKey.looks += 1
+        CountedKey.hashes += 1
         return self.number
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, CountedKey) and other.number == self.number
 
 
-def test_look_at_timers_costs_what_is_due_however_many_are_pending() -> None:
+def test_poll_of_timers_costs_what_is_due_however_many_are_pending() -> None:
     timers = TimerQueue[Any]()
     for number in range(10_000):
         timers.add(CountedKey(number), 1000 + number)
-    CountedKey.looks = 0
+    CountedKey.hashes = 0
     none = timers.next_due(999)
-    looks_at_none = CountedKey.looks
+    hashes_for_none = CountedKey.hashes
     due = [timers.next_due(1002) for _ in range(4)]
 
-    assert (none, looks_at_none) == (None, 0)
+    assert (none, hashes_for_none) == (None, 0)
     assert [found and found[1] for found in due] == [1000, 1001, 1002, None]
-    assert CountedKey.looks <= 3 * 2  # found, and no longer pending
+    assert CountedKey.hashes <= 3 * 2  # found, and no longer pending
 
 
 def test_timers_that_were_asked_for_again_take_no_memory() -> None:

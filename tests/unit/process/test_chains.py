@@ -1,4 +1,4 @@
-"""Functions behind a keyed process run in the call of its key groups, on the very records where they may."""
+"""Functions downstream of a keyed process run in the call of its key groups, on the same records."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from flowcore.planner.views.details import collect_details
 from flowcore.process.keyed import KeyedProcesses
 from flowcore.settings import Settings
 from tests.unit.keyed.test_dead_letters import ROWS as INPUT
-from tests.unit.keyed.test_dead_letters import Row, letters, packed, processes, row, runtime
+from tests.unit.keyed.test_dead_letters import Row, dead_letters, packed, processes, row, runtime
 
 ROW = "a INT, b STRING"
 NUMBER = pa.schema([pa.field("n", pa.int64())])
@@ -93,10 +93,10 @@ def test_what_follows_a_process_is_in_its_chain() -> None:
         (_Batched(), True, False, "reuse"),
     ],
 )
-def test_copies_behind_a_process_follow_the_table(
+def test_copies_downstream_of_a_process_follow_the_table(
     function: Any, keeps: bool, setting: bool, copy: str
 ) -> None:
-    """It is rich: what it has put out it may use again, unless it says otherwise; batches do not change."""
+    """It is rich: it may reuse its outputs unless it declares otherwise; batches do not change."""
     attributes = OperatorAttributesBuilder().set_input_record_stored(keeps)
     one = _processed(function).map(_same, schema=ROW, name="one", attributes=attributes)
 
@@ -106,7 +106,7 @@ def test_copies_behind_a_process_follow_the_table(
 
 
 def test_a_process_that_others_read_too_begins_no_chain() -> None:
-    """Nor does one with a buffer behind it."""
+    """Nor does one with a buffer downstream."""
     process = _processed()
     plan = _plan(process.map(_same, schema=ROW, name="one"), process.select("a", name="native"))
     assert [chain.name for chain in _chains(plan)] == ["one"]
@@ -125,8 +125,8 @@ def test_a_bounded_process_begins_a_chain_too() -> None:
     assert [chain.name for chain in stage.chains] == ["process > one"]
 
 
-def test_what_fails_behind_a_process_is_a_dead_letter() -> None:
-    """As what fails in it; not behind what is given batches, and not behind native operators."""
+def test_failure_downstream_of_a_process_is_a_dead_letter() -> None:
+    """As its own failures do; not downstream of functions of batches, nor of native operators."""
     process = _processed()
     one = process.map(_same, schema=ROW, name="one")
     two = process.map_batches(_same, schema=ROW, name="two").map(_same, schema=ROW, name="three")
@@ -176,15 +176,15 @@ class Numbers(KeyedProcessFunction):
 
 def chained(function: KeyedProcessFunction, *receivers: Receiver, **changed: Any) -> KeyedProcesses:
     head = Step(name="watch", kind="process", function=_same, schema=NUMBER, receivers=receivers)
-    behind = DownstreamChain(spec=ChainSpec(NUMBER, head), isolate_failures=True)
-    return replace(processes(function), results=NUMBER, side_outputs={}, downstream=behind, **changed)
+    downstream = DownstreamChain(spec=ChainSpec(NUMBER, head), isolate_failures=True)
+    return replace(processes(function), results=NUMBER, side_outputs={}, downstream=downstream, **changed)
 
 
 def step(kind: Any, function: Any, outlet: int | None = 0, name: str = "next", **more: Any) -> Step:
     return Step(name=name, kind=kind, function=function, schema=NUMBER, outlet=outlet, **more)
 
 
-def put_out(operator: KeyedProcesses, *rows: Row) -> dict[str, list[dict[str, Any]]]:
+def emitted(operator: KeyedProcesses, *rows: Row) -> dict[str, list[dict[str, Any]]]:
     found: dict[str, list[dict[str, Any]]] = {}
     stepped = runtime(operator).step(0, packed(rows), 0, MemoryStore(), {})
     for output, batch in stepped.outputs.batches:
@@ -198,7 +198,7 @@ ROWS = row("a", 1, "", 10, 5), row("b", 30, "", 20, 6)
 def test_outputs_carry_what_they_were_made_of() -> None:
     """Record or timer, which of its results, and which of what became of that."""
     three = Receiver(step("flat_map", lambda r: [r, {"n": r["n"] * 100}] if r["n"] % 2 else [r]), "deep")
-    found = put_out(chained(Numbers(), three), *ROWS)
+    found = emitted(chained(Numbers(), three), *ROWS)
 
     names = ("n", "offset", "@timestamp_ms", "@ordinal", "@nth")
     timer = '{"user": "a"}:event:7'
@@ -229,7 +229,7 @@ def test_a_process_parts_into_several_functions() -> None:
     """Each outlet on its own; what is given batches has no single record that an output was made of."""
     batched = step("map_batches", lambda batch: batch.slice(1), outlet=1, name="batched")
     kept = step("filter", lambda r: r["n"] > 15, outlet=0)
-    found = put_out(chained(Numbers(), Receiver(kept), Receiver(batched)), *ROWS)
+    found = emitted(chained(Numbers(), Receiver(kept), Receiver(batched)), *ROWS)
     assert [each["n"] for each in found["chain 0"]] == [20, 21]
     assert {
         (each["n"], each["offset"], each["@timestamp_ms"], each["@timer"]) for each in found["chain 1"]
@@ -242,9 +242,9 @@ def _picky(record: dict[str, Any]) -> dict[str, Any]:
     return record if record["n"] != 20 else {"m": 1}
 
 
-def test_a_function_behind_a_process_that_fails_leaves_a_letter() -> None:
+def test_a_failing_function_downstream_of_a_process_makes_a_dead_letter() -> None:
     """With what it was given, where that came from, and whose function it was; others go on."""
-    found = put_out(chained(Numbers(), Receiver(step("map", _picky))), *ROWS)
+    found = emitted(chained(Numbers(), Receiver(step("map", _picky))), *ROWS)
 
     assert [each["n"] for each in found["chain 0"]] == [10, 21]
     of_records = {each["offset"]: each for each in found[DEAD_LETTERS] if each["offset"]}
@@ -256,17 +256,17 @@ def test_a_function_behind_a_process_that_fails_leaves_a_letter() -> None:
     assert "emits a record without the column 'n'" in of_records[6]["@reason"]
 
 
-def test_a_function_behind_a_process_stops_where_the_source_says_so() -> None:
+def test_a_function_downstream_of_a_process_stops_where_the_source_says_so() -> None:
     """For a record of it, and for a timer."""
-    strict = letters((True, False))
+    strict = dead_letters((True, False))
     operator = chained(Numbers(), Receiver(step("map", _picky)), dead_letters=strict)
     with pytest.raises(FunctionError, match="operator 'next': its function raised ValueError: 11"):
-        put_out(operator, ROWS[0])
+        emitted(operator, ROWS[0])
     with pytest.raises(FunctionError, match="operator 'next': its function raised ValueError: 7"):
-        put_out(operator, row("a", 1, "", 50, source=0), row("b", 30, "", 50, source=0))
+        emitted(operator, row("a", 1, "", 50, source=0), row("b", 30, "", 50, source=0))
 
 
-def test_functions_behind_a_process_are_opened_and_closed_with_it() -> None:
+def test_functions_downstream_of_a_process_are_opened_and_closed_with_it() -> None:
     """Once for a task."""
     calls: list[str] = []
 

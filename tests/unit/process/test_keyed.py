@@ -1,4 +1,4 @@
-"""Keyed process functions on key groups: what the harness puts out, over restarts, workers and repeats."""
+"""Keyed process functions on key groups emit what the harness does, over restarts, workers and repeats."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Shown(Everything):
 
     def process(self, record: Any, context: Any) -> Any:
         if context.is_backlog:
-            context.side_output("odd", {"seen": f"{context.key} {record['number']} is history"})
+            context.side_output("odd", {"seen": f"{context.key} {record['number']} is backlog"})
         if record["number"] % 2:
             context.side_output("odd", {"seen": f"{context.key} {record['number']} {context.timestamp_ms}"})
         return [{"seen": repr(each)} for each in super().process(record, context) or ()] * 2
@@ -89,18 +89,18 @@ def runtime(function: KeyedProcessFunction, **changed: Any) -> Runtime:
 
 
 def packed(given_rows: Sequence[Row], group: int, *, backlog: bool | None = None) -> list[Packed]:
-    told = [] if backlog is None else [Packed.of_attributes(0, RecordAttributes(backlog))]
+    attributes = [] if backlog is None else [Packed.of_attributes(0, RecordAttributes(backlog))]
     if not given_rows:
-        return told
+        return attributes
     channel = Channel("in", "0")
     newest = max(t for _, t, *_ in given_rows)
     mine = [row for row in given_rows if GROUPS[row[0]] == group]
     columns = [list(column) for column in zip(*mine, strict=True)]
     rows = [Packed.of_rows(channel, 0, pa.record_batch(columns, schema=ROWS))] if mine else []
-    return [*told, *rows, Packed.of_seen(channel, newest)]
+    return [*attributes, *rows, Packed.of_seen(channel, newest)]
 
 
-def put_out(stepped: StepResult | StepOutputs) -> list[tuple[Any, ...]]:
+def emitted(stepped: StepResult | StepOutputs) -> list[tuple[Any, ...]]:
     """Output, what was seen, timestamp; and the identity: record or timer, and ordinal."""
     out = stepped.outputs if isinstance(stepped, StepResult) else stepped
     return [
@@ -110,7 +110,7 @@ def put_out(stepped: StepResult | StepOutputs) -> list[tuple[Any, ...]]:
     ]
 
 
-DO = ["set", "add", "put", "look", "remove", "clear", "event timer", "clock timer", "no timer"]
+DO = ["set", "add", "put", "read", "remove", "clear", "event timer", "clock timer", "no timer"]
 
 
 @st.composite
@@ -122,9 +122,9 @@ def histories(draw: st.DrawFn) -> list[tuple[list[Row], int, int, str, bool, boo
         st.builds(lambda: next(places)),
     )  # fmt: skip
     fate = st.sampled_from(["done", "done", "done", "failed", "repeated"])
-    told = st.sampled_from([None, None, True, False])
+    attributes = st.sampled_from([None, None, True, False])
     step = st.tuples(
-        st.lists(record, max_size=5), st.integers(0, 12), st.integers(0, 2), fate, st.booleans(), told
+        st.lists(record, max_size=5), st.integers(0, 12), st.integers(0, 2), fate, st.booleans(), attributes
     )
     return draw(st.lists(step, max_size=14))
 
@@ -138,13 +138,13 @@ EMPTY_SNAPSHOT = [
     ([("a", 0, "clear", 0, 5)], 7, 0, "done", False, None),
     ([], 0, 1, "done", False, None),
 ]
-"""The first worker lets go of the last key in a snapshot of nothing; the second still remembers it."""
+"""The first worker removes the last key in an empty snapshot; the second still has it cached."""
 
 
 @settings(max_examples=200, deadline=None)
 @given(histories())
 @example(EMPTY_SNAPSHOT)
-def test_key_groups_put_out_what_the_harness_does(history: Any) -> None:
+def test_key_groups_emit_what_the_harness_does(history: Any) -> None:
     """Two groups, three workers, tasks that fail and batches run again; and no two outputs have one id."""
     harness = ProcessHarness(Shown(), ["odd"])
     stores = [MemoryStore(), MemoryStore()]
@@ -175,10 +175,10 @@ def test_key_groups_put_out_what_the_harness_does(history: Any) -> None:
             first = None
             if fate != "done":
                 other, thrown_away = (worker + 1) % 3, store.copy()
-                first = put_out(tasks[other].step(group, items, clock, thrown_away, workers[other]))
+                first = emitted(tasks[other].step(group, items, clock, thrown_away, workers[other]))
                 if fate == "failed":
                     tasks[other].step(group, [], clock, thrown_away, workers[other])
-            mine = put_out(tasks[worker].step(group, items, clock, store, workers[worker]))
+            mine = emitted(tasks[worker].step(group, items, clock, store, workers[worker]))
             assert first is None or Counter(first) == Counter(mine)
             found += mine
         assert Counter((output, seen, time) for output, seen, time, *_ in found) == expected
@@ -201,7 +201,7 @@ def test_a_function_of_batches_has_batches(steps: list[list[int]]) -> None:
         due = harness.watermark(max(t for _, t, *_ in rows) - 1).results
         timers = [(each.value["seen"], each.timestamp_ms) for each in due]
 
-        found = put_out(runtime(Sums()).step(0, packed(rows, 0), clock, store, {}))
+        found = emitted(runtime(Sums()).step(0, packed(rows, 0), clock, store, {}))
 
         assert found[: len(expected)] == expected
         assert Counter(each[1:3] for each in found[len(expected) :]) == Counter(timers)
@@ -228,7 +228,7 @@ def test_it_is_woken_by_timers_of_the_clock_and_by_what_expires() -> None:
 
 
 class Kept(KeyedProcessFunction):
-    """Keeps what it is told to."""
+    """Declares the given states."""
 
     def __init__(self, *states: tuple[str, str]) -> None:
         self.states = states
@@ -275,7 +275,7 @@ def test_a_record_without_columns_is_a_record() -> None:
     out = StepOutputs()
     group = processes(Counts(), keys=("user", "number"), values=()).open()
     group.rows(batch(("a", 1, "x", 5, 0), ("b", 1, "x", 5, 1)), out)
-    assert [seen for _, seen, *_ in put_out(out)] == ["('a', 5) {}", "('b', 5) {}"]
+    assert [seen for _, seen, *_ in emitted(out)] == ["('a', 5) {}", "('b', 5) {}"]
 
 
 class Recorded(KeyedProcessFunction):
@@ -302,7 +302,7 @@ class Recorded(KeyedProcessFunction):
         self.calls.append("close")
 
 
-def test_a_function_is_opened_once_for_each_task_and_closed_behind_it() -> None:
+def test_a_function_is_opened_once_for_each_task_and_closed_after_it() -> None:
     """What a worker remembers goes on with the function as it was opened again."""
     function = Recorded()
     run, store, remembered = runtime(function), MemoryStore(), StateCache()
@@ -314,7 +314,7 @@ def test_a_function_is_opened_once_for_each_task_and_closed_behind_it() -> None:
     stepped = run.step(0, packed([("a", 3, "", 4, 2)], 0), 2, store, remembered)
 
     assert function.calls == ["open", "close", "open"]
-    assert [row[1] for row in put_out(stepped)] == ["7"]
+    assert [row[1] for row in emitted(stepped)] == ["7"]
 
 
 def test_a_failure_says_at_which_record_or_timer() -> None:

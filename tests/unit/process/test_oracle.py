@@ -1,7 +1,7 @@
 """Keyed processes against a reference that is written as plainly as can be, over random input.
 
 The reference keeps everything for ever and asks of each entry whether it is still there; it has neither
-queues nor cells, and looks through all timers each time.
+queues nor cells, and searches all timers each time.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ TTL_MS = 10
 
 
 class Everything(KeyedProcessFunction):
-    """Does what a record says, then tells all that it can see."""
+    """Does what a record says, then emits everything that it can read."""
 
     def open(self, context: OpenContext) -> None:
         ttl = timedelta(milliseconds=TTL_MS)
@@ -61,7 +61,7 @@ class Everything(KeyedProcessFunction):
             case "put":
                 self.map[number % 3] = number
                 self.read[number % 3] = number
-            case "look":
+            case "read":
                 self.read.get(number % 3)
             case "remove":
                 self.map.pop(number % 3, None)
@@ -100,7 +100,7 @@ class Everything(KeyedProcessFunction):
 
 @dataclass
 class PlainKey:
-    """What the reference knows of a key: every entry with the time of the clock that it lives from."""
+    """The reference's state of a key: every entry with the processing time of its last use."""
 
     value: int | None = None
     brief: tuple[int, int] | None = None
@@ -129,7 +129,7 @@ class Reference:
             at.count = (1 + (at.count[0] if at.count and self.lives(at.count) else 0), now)
         elif do == "put":
             at.map[number % 3] = at.read[number % 3] = (number, now)
-        elif do == "look":
+        elif do == "read":
             if number % 3 in at.read and self.lives(at.read[number % 3]):
                 at.read[number % 3] = (at.read[number % 3][0], now)
         elif do == "remove":
@@ -202,14 +202,14 @@ class Job:
                 for key, do, n in records
                 if key % len(self.groups) == number
             ]
-            found += self.told(operator.process(state, mine))
+            found += self.as_rows(operator.process(state, mine))
         return found
 
     def advance(self, clock: str, time_ms: int) -> list[Any]:
         return [
             each
             for operator, state in self.groups
-            for each in self.told(getattr(operator, clock)(state, time_ms))
+            for each in self.as_rows(getattr(operator, clock)(state, time_ms))
         ]
 
     def restart(self) -> None:
@@ -220,7 +220,7 @@ class Job:
             group[:] = [operator, restore_state(json.loads(written), operator.declared)]
 
     @staticmethod
-    def told(seen: ProcessEmissions) -> list[Any]:
+    def as_rows(seen: ProcessEmissions) -> list[Any]:
         return [(result.key, result.value) for result in seen.results]
 
 
@@ -228,7 +228,7 @@ RECORD = st.tuples(
     st.just("record"),
     st.integers(0, 4),
     st.sampled_from(
-        ["set", "add", "put", "look", "remove", "clear", "event timer", "clock timer", "no timer"]
+        ["set", "add", "put", "read", "remove", "clear", "event timer", "clock timer", "no timer"]
     ),
     st.integers(0, 40),
 )

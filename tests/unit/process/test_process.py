@@ -142,7 +142,7 @@ def test_key_without_state_and_timers_is_forgotten(forget: Step) -> None:
 
 
 @pytest.mark.parametrize("restarted", [False, True], ids=["running", "restarted"])
-def test_entry_is_gone_when_the_clock_reaches_its_end_and_not_before(restarted: bool) -> None:
+def test_entry_expires_at_its_end_and_not_before(restarted: bool) -> None:
     harness = ProcessHarness(Scripted(ttl=SECOND))
     harness.move_clock(500)
     _do(harness, "a", _fill)
@@ -183,7 +183,7 @@ def test_entries_of_lists_and_maps_expire_one_by_one() -> None:
 
 
 @pytest.mark.parametrize("restarted", [False, True], ids=["running", "restarted"])
-def test_list_goes_on_behind_what_is_left_of_it(restarted: bool) -> None:
+def test_list_appends_after_its_remaining_entries(restarted: bool) -> None:
     harness = ProcessHarness(Scripted(ttl=SECOND))
     _do(harness, "a", lambda f, _: f.list.add("first"))
     harness.move_clock(500)
@@ -196,7 +196,7 @@ def test_list_goes_on_behind_what_is_left_of_it(restarted: bool) -> None:
     assert _do(harness, "a", lambda f, _: f.list.get()) == ["second", "third"]
 
 
-def test_entries_that_live_need_one_look_and_not_one_each() -> None:
+def test_unexpired_entries_cost_one_check_and_not_one_each() -> None:
     harness = ProcessHarness(Scripted(ttl=SECOND))
     for now_ms in range(100):
         harness.move_clock(now_ms)
@@ -245,7 +245,7 @@ def test_timer_that_is_cancelled_is_not_due_unless_asked_for_again() -> None:
     assert len(harness.move_clock(5).results) == 1
 
 
-def test_timer_behind_the_watermark_is_due_when_it_advances_next() -> None:
+def test_timer_in_the_past_fires_at_the_next_watermark() -> None:
     harness = ProcessHarness(Scripted())
     harness.watermark(100)
     _do(harness, "a", lambda _, c: c.register_event_timer(50))
@@ -294,13 +294,13 @@ def test_clock_that_is_put_back_stands_still() -> None:
 
 
 class Histories(KeyedProcessFunction):
-    """Puts out only what is news."""
+    """Emits only live records."""
 
     def process(self, record: Any, context: Any) -> Any:
         return [] if context.is_backlog else [record]
 
 
-def test_function_can_ask_whether_its_records_are_history() -> None:
+def test_function_can_read_whether_its_records_are_backlog() -> None:
     """News at first; also over a restart."""
     harness = ProcessHarness(Histories())
     harness.feed(("a", {"n": 1}))
@@ -472,7 +472,7 @@ def test_touched_keys_are_those_whose_state_may_have_changed() -> None:
 
 
 class Batches(KeyedProcessFunction):
-    """Counts by key, with one look at the state for each key."""
+    """Counts by key, with one access to the state of each key."""
 
     def open(self, context: OpenContext) -> None:
         self.seen = context.value_state("seen", "BIGINT")

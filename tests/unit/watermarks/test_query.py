@@ -1,4 +1,4 @@
-"""What a live query tells of event time is the least that any of its sources says."""
+"""A live query emits the minimum of its sources' watermarks."""
 
 from datetime import timedelta
 
@@ -102,12 +102,12 @@ def test_silent_partition_is_idle_after_the_timeout() -> None:
     source.take({0: 100, 1: 50})
     assert query.poll(0) == (Watermark(49),)
 
-    told = []
+    emitted = []
     for now_ms in (1_000, 2_000, 3_000):
         source.take({0: 100 + now_ms})
-        told += query.poll(now_ms)
+        emitted += query.poll(now_ms)
 
-    assert told == [Watermark(3_099)]
+    assert emitted == [Watermark(3_099)]
 
 
 def test_punctuated_source_moves_with_its_markers() -> None:
@@ -123,7 +123,7 @@ def test_punctuated_source_moves_with_its_markers() -> None:
 
 @pytest.mark.parametrize("arriving", [True, False], ids=["arriving", "generated"])
 def test_query_goes_on_after_a_restart(arriving: bool) -> None:
-    """What each partition showed survives; what was told is told again, and never less."""
+    """Each partition's state survives; the last watermark is emitted again, and never a lower one."""
 
     def build() -> tuple[QueryWatermarks, GeneratedWatermarks | ArrivingWatermarks]:
         source = ArrivingWatermarks(range(2)) if arriving else GeneratedWatermarks(monotonous(), range(2))

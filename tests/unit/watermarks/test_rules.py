@@ -19,20 +19,20 @@ TEN = timedelta(milliseconds=10)
 IDLE, ACTIVE = WatermarkStatus(idle=True), WatermarkStatus(idle=False)
 
 
-def test_periodic_watermark_is_the_highest_that_a_record_has_said() -> None:
+def test_periodic_watermark_is_the_highest_value_of_the_expression() -> None:
     generator = periodic("at - 4").generator
     seen = GeneratorState()
-    for said_ms in (None, 5, 3, None):
-        seen = advance(generator, seen, 99, expression_ms=said_ms)
+    for expression_ms in (None, 5, 3, None):
+        seen = advance(generator, seen, 99, expression_ms=expression_ms)
 
     assert watermark_ms(generator, seen) == 5
     assert watermark_ms(generator, advance(generator, GeneratorState(), 99)) is None
 
 
-@pytest.mark.parametrize("said", [1.5, "x", 2**63], ids=str)
-def test_function_that_says_no_time_is_an_error(said: Any) -> None:
+@pytest.mark.parametrize("returned", [1.5, "x", 2**63], ids=str)
+def test_function_that_returns_no_time_is_an_error(returned: Any) -> None:
     with pytest.raises(FunctionError, match="which is not a time"):
-        advance(periodic(lambda _: said).generator, GeneratorState(), 5)
+        advance(periodic(lambda _: returned).generator, GeneratorState(), 5)
 
 
 @pytest.mark.parametrize(
@@ -87,52 +87,52 @@ def test_function_as_generator_cannot_be_written_to_a_topic() -> None:
         plan_flow(flow)
 
 
-def _looks(strategy: WatermarkStrategy, *script: Any) -> list[Any]:
+def _polls(strategy: WatermarkStrategy, *script: Any) -> list[Any]:
     tracking, shown = start(range(2)), []
     for step in script:
         if isinstance(step, int):
-            tracking, told = poll(strategy, tracking, step)
-            shown.append(told)
+            tracking, emitted = poll(strategy, tracking, step)
+            shown.append(emitted)
         elif step == "end":
-            tracking, told = end_of_input(tracking)
-            shown.append(told)
+            tracking, emitted = end_of_input(tracking)
+            shown.append(emitted)
         else:
             tracking, _ = add_record(strategy, tracking, *step)
     return shown
 
 
 def test_event_time_goes_on_with_the_clock_while_all_are_idle() -> None:
-    """Both fall silent at 1; from the look at 12 on, a millisecond of the clock is one of event time."""
+    """Both are quiet from 1; from the poll at 12 on, the watermark advances with processing time."""
     strategy = monotonous().with_idleness(TEN, all_idle="advance")
 
-    told = _looks(strategy, (0, 101), (1, 201), 0, 1, 12, 20, 20, (0, 105), 21, (0, 150), (1, 301), 22)
+    emitted = _polls(strategy, (0, 101), (1, 201), 0, 1, 12, 20, 20, (0, 105), 21, (0, 150), (1, 301), 22)
 
-    assert told == [(Watermark(100),), (), (), (Watermark(108),), (), (), (Watermark(149),)]
+    assert emitted == [(Watermark(100),), (), (), (Watermark(108),), (), (), (Watermark(149),)]
 
 
 def test_event_time_stands_still_while_all_are_idle_where_that_was_asked_for() -> None:
-    told = _looks(monotonous().with_idleness(TEN), (0, 101), (1, 201), 0, 1, 12, 20)
+    emitted = _polls(monotonous().with_idleness(TEN), (0, 101), (1, 201), 0, 1, 12, 20)
 
-    assert told == [(Watermark(100),), (), (IDLE,), ()]
+    assert emitted == [(Watermark(100),), (), (IDLE,), ()]
 
 
 def test_event_time_that_has_not_begun_does_not_go_on() -> None:
     """The clock says how long, and not from where."""
-    assert _looks(monotonous().with_idleness(TEN, all_idle="advance"), 0, 12, 10**12) == [(), (), ()]
+    assert _polls(monotonous().with_idleness(TEN, all_idle="advance"), 0, 12, 10**12) == [(), (), ()]
 
 
 def test_end_of_time_is_reached_by_the_end_of_the_input_alone() -> None:
     strategy = monotonous().with_idleness(TEN, all_idle="advance")
-    told = _looks(strategy, (0, MAX_TIMESTAMP_MS), (1, MAX_TIMESTAMP_MS), 0, 1, 12, 10**6, "end")
+    emitted = _polls(strategy, (0, MAX_TIMESTAMP_MS), (1, MAX_TIMESTAMP_MS), 0, 1, 12, 10**6, "end")
 
-    assert told == [(Watermark(MAX_TIMESTAMP_MS - 1),), (), (), (), (Watermark(MAX_TIMESTAMP_MS),)]
+    assert emitted == [(Watermark(MAX_TIMESTAMP_MS - 1),), (), (), (), (Watermark(MAX_TIMESTAMP_MS),)]
 
 
 def test_idle_period_begins_anew_after_each_record() -> None:
     strategy = monotonous().with_idleness(TEN, all_idle="advance")
-    told = _looks(strategy, (0, 101), (1, 101), 0, 1, 12, 15, (0, 200), 16, 17, 28, 30)
+    emitted = _polls(strategy, (0, 101), (1, 101), 0, 1, 12, 15, (0, 200), 16, 17, 28, 30)
 
-    assert told == [
+    assert emitted == [
         (Watermark(100),),
         (),
         (),
@@ -153,15 +153,15 @@ def test_what_the_clock_has_added_survives_a_restart() -> None:
 
     first, query = source()
     first.take({0: 101})
-    told = [query.poll(now_ms) for now_ms in (0, 1, 12, 20)]
+    emitted = [query.poll(now_ms) for now_ms in (0, 1, 12, 20)]
     _, again = source()
     again.restore(query.snapshot())
 
-    assert told == [(Watermark(100),), (), (), (Watermark(108),)]
+    assert emitted == [(Watermark(100),), (), (), (Watermark(108),)]
     assert again.poll(21) == (Watermark(108),)
 
 
-def test_query_takes_what_the_expression_said() -> None:
+def test_query_takes_the_value_of_the_expression() -> None:
     source = GeneratedWatermarks(periodic("ms"), range(1))
     source.take({0: 7})
 

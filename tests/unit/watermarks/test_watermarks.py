@@ -1,4 +1,4 @@
-"""Event time goes as far as the partition that is furthest behind, and never back."""
+"""The watermark is the minimum over active partitions, and never goes back."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def _advance(
 
 
 def test_idleness_is_noticed_counted_and_found() -> None:
-    """Record; a look notices it; a look starts the countdown; strictly more than the time-out is idle."""
+    """A poll notices the record, the next one starts the time-out; after more than that it is idle."""
     timer, idle = poll_timer(record_seen(), 100, 10)
     assert (timer, idle) == (IdleTimer(), False)
     timer, idle = poll_timer(timer, 150, 10)
@@ -164,12 +164,12 @@ def test_merge_is_the_smallest_of_the_active(merged: MergedWatermark, watermark:
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(-5, 5), st.booleans()), max_size=30))
-def test_merge_is_the_highest_minimum_there_ever_was(news: list[tuple[str, int, bool]]) -> None:
-    """Computed from the whole history instead of from state."""
+def test_merge_is_the_highest_minimum_there_ever_was(updates: list[tuple[str, int, bool]]) -> None:
+    """Computed from all updates instead of from state."""
     merged, minima = MergedWatermark(), [MIN_TIMESTAMP_MS]
-    for count, (partition, time_ms, idle) in enumerate(news, 1):
+    for count, (partition, time_ms, idle) in enumerate(updates, 1):
         merged = merge(merged, {partition: PartitionWatermark(time_ms, idle)})
-        past = news[:count]
+        past = updates[:count]
         highest = {p: max(t for name, t, _ in past if name == p) for p, _, _ in past}
         waiting = [t for p, t in highest.items() if not [i for name, _, i in past if name == p][-1]]
         minima += [min(waiting)] if waiting else []
@@ -177,34 +177,34 @@ def test_merge_is_the_highest_minimum_there_ever_was(news: list[tuple[str, int, 
 
 
 def _run(strategy: WatermarkStrategy, *steps: Any, partitions: int = 1) -> list[Emitted]:
-    """What each step tells: an int is a look, ``"end"`` the end, a tuple a record."""
+    """What each step emits: an int is a poll, ``"end"`` the end, a tuple a record."""
     state: Tracking = start(range(partitions))
     shown = []
     for step in steps:
         match step:
             case int():
-                state, told = poll(strategy, state, step)
+                state, emitted = poll(strategy, state, step)
             case "end":
-                state, told = end_of_input(state)
+                state, emitted = end_of_input(state)
             case (partition, timestamp_ms, *marker):
-                state, told = add_record(strategy, state, partition, timestamp_ms, marker=bool(marker))
-        shown.append(told)
+                state, emitted = add_record(strategy, state, partition, timestamp_ms, marker=bool(marker))
+        shown.append(emitted)
     return shown
 
 
-def test_nothing_is_told_between_two_looks() -> None:
-    """And a look tells only what has changed."""
+def test_nothing_is_emitted_between_two_polls() -> None:
+    """And a poll emits only what has changed."""
     assert _run(monotonous(), (0, 5), (0, 9), 1, 2, (0, 9), 3) == [(), (), (Watermark(8),), (), (), ()]
 
 
 def test_source_without_watermarks_tells_only_its_end() -> None:
-    """Whatever its records and the clock say; after the end there is nothing left to tell."""
-    told = _run(no_watermarks(), (0, 5, "marker"), 1, 10**9, "end", "end", 2)
+    """Whatever its records and processing time are; nothing is emitted after the end."""
+    emitted = _run(no_watermarks(), (0, 5, "marker"), 1, 10**9, "end", "end", 2)
 
-    assert told == [(), (), (), (Watermark(MAX_TIMESTAMP_MS),), (), ()]
+    assert emitted == [(), (), (), (Watermark(MAX_TIMESTAMP_MS),), (), ()]
 
 
-def test_nothing_is_told_after_the_end() -> None:
+def test_nothing_is_emitted_after_the_end() -> None:
     """An ended input is silent, and not idle."""
     strategy = monotonous().with_idleness(timedelta(milliseconds=10))
 
@@ -217,10 +217,10 @@ def test_idle_partition_is_not_waited_for_and_holds_when_it_is_back() -> None:
 
     script = [(0, 50), (1, 11), 0, (0, 60), 1, (0, 100), 12, (1, 20), (0, 200), 13, (1, 151), 14]
 
-    told = _run(strategy, *script, partitions=2)
+    emitted = _run(strategy, *script, partitions=2)
 
-    looks = [(Watermark(10),), (), (Watermark(99),), (), (Watermark(150),)]
-    assert [one for one, step in zip(told, script, strict=True) if isinstance(step, int)] == looks
+    polls = [(Watermark(10),), (), (Watermark(99),), (), (Watermark(150),)]
+    assert [one for one, step in zip(emitted, script, strict=True) if isinstance(step, int)] == polls
 
 
 def test_status_comes_before_the_watermark() -> None:
@@ -231,19 +231,19 @@ def test_status_comes_before_the_watermark() -> None:
 
 
 def test_marker_tells_at_once_and_wakes_its_partition() -> None:
-    """Also where it is older than the watermark: then only the status is news."""
+    """Also where it is older than the watermark: then only the status changes."""
     strategy = punctuated("x").with_idleness(timedelta(milliseconds=10))
 
-    told = _run(strategy, (0, 5, "marker"), 0, 1, 12, (0, 9), (0, 4, "marker"), (0, 7, "marker"))
+    emitted = _run(strategy, (0, 5, "marker"), 0, 1, 12, (0, 9), (0, 4, "marker"), (0, 7, "marker"))
 
-    assert told == [(Watermark(5),), (), (), (IDLE,), (), (ACTIVE,), (Watermark(7),)]
+    assert emitted == [(Watermark(5),), (), (), (IDLE,), (), (ACTIVE,), (Watermark(7),)]
 
 
 @st.composite
 def _scripts(draw: st.DrawFn) -> list[Any]:
     now_ms, steps = 0, []
-    for kind in draw(st.lists(st.sampled_from(["look", "record", "marker"]), max_size=40)):
-        if kind == "look":
+    for kind in draw(st.lists(st.sampled_from(["poll", "record", "marker"]), max_size=40)):
+        if kind == "poll":
             now_ms += draw(st.integers(0, 8))
             steps.append(now_ms)
         else:
@@ -257,23 +257,23 @@ def _scripts(draw: st.DrawFn) -> list[Any]:
     st.none() | st.integers(1, 9),
     _scripts(),
 )
-def test_what_is_told_only_rises_and_changes(
+def test_emitted_watermarks_rise_and_statuses_change(
     strategy: WatermarkStrategy, idle_after_ms: int | None, script: list[Any]
 ) -> None:
     """Watermarks strictly rise, statuses alternate beginning with idle, and the end is the last of all."""
     strategy = WatermarkStrategy(strategy.generator, idle_after_ms)
 
-    told = [element for step in _run(strategy, *script, partitions=3) for element in step]
+    emitted = [element for step in _run(strategy, *script, partitions=3) for element in step]
 
-    watermarks = list(_watermarks(told))
+    watermarks = list(_watermarks(emitted))
     assert watermarks == sorted(set(watermarks))
     assert watermarks[-1] == MAX_TIMESTAMP_MS
-    statuses = [element for element in told if isinstance(element, WatermarkStatus)]
+    statuses = [element for element in emitted if isinstance(element, WatermarkStatus)]
     assert statuses == [(IDLE, ACTIVE)[n % 2] for n in range(len(statuses))]
     assert idle_after_ms is not None or not statuses
 
 
-def _watermarks(told: list[Any]) -> Iterator[int]:
-    for element in told:
+def _watermarks(emitted: list[Any]) -> Iterator[int]:
+    for element in emitted:
         if isinstance(element, Watermark):
             yield element.timestamp_ms
