@@ -1,4 +1,4 @@
-"""The bytes of elements, events and values are what they were: other programs and older topics hold them.
+"""The bytes of elements, events and values do not change: other programs and older topics have them.
 
 A golden file changes only together with a version.
 """
@@ -34,7 +34,7 @@ def _element(case: dict[str, Any]) -> Any:
 
 @pytest.mark.parametrize("case", ELEMENTS, ids=lambda case: str(case["element"]))
 def test_tagged_bytes_are_golden(case: dict[str, Any]) -> None:
-    """Written and read."""
+    """Encoded and decoded."""
     serializer = TaggedSerializer(RawFormat(), "op")
 
     assert serializer.encode(_element(case)).hex() == bytes.fromhex(case["tagged"]).hex()
@@ -45,7 +45,7 @@ def test_tagged_bytes_are_golden(case: dict[str, Any]) -> None:
     "case", [case for case in ELEMENTS if "value_only" in case], ids=lambda case: str(case["element"])
 )
 def test_value_only_bytes_are_golden(case: dict[str, Any]) -> None:
-    """Written and read; the timestamp is gone."""
+    """Encoded and decoded; the timestamp is not kept."""
     serializer = ValueOnlySerializer(RawFormat(), "op")
 
     assert serializer.encode(_element(case)).hex() == bytes.fromhex(case["value_only"]).hex()
@@ -53,13 +53,12 @@ def test_value_only_bytes_are_golden(case: dict[str, Any]) -> None:
 
 
 def test_golden_elements_have_every_tag() -> None:
-    """None is forgotten."""
     assert {bytes.fromhex(case["tagged"])[0] for case in ELEMENTS} == set(Tag)
 
 
 @pytest.mark.parametrize("case", EVENTS, ids=lambda case: str(case["latency_marker"]))
 def test_event_bytes_are_golden(case: dict[str, Any]) -> None:
-    """Written and read."""
+    """Encoded and decoded."""
     operator_id, subtask, marked_ms = case["latency_marker"]
     event = LatencyMarkerEvent.from_marker(LatencyMarker(marked_ms, operator_id, subtask))
     serializer = LatencyMarkerEventSerializer()
@@ -90,7 +89,7 @@ def _value(case: dict[str, Any]) -> Any:
 
 @pytest.mark.parametrize("case", FORMATS, ids=lambda case: case["name"])
 def test_format_bytes_are_golden(case: dict[str, Any]) -> None:
-    """Written and read."""
+    """Encoded and decoded."""
     golden = case["text"].encode() if "text" in case else bytes.fromhex(case["bytes"])
 
     assert _format(case).encode(_value(case)) == golden
@@ -109,5 +108,4 @@ def test_value_only_adds_nothing_and_tagged_one_or_nine_bytes(case: dict[str, An
 
 
 def test_golden_formats_have_every_format() -> None:
-    """None is forgotten."""
     assert {case["format"] for case in FORMATS} == set(format_names())

@@ -35,12 +35,12 @@ CLAIMED = {
     "watermarks": 13,
     "window": 44 + 30,
 }
-"""Kinds that flowcore says it replays, and how many transcripts of each there are at least."""
+"""The least number of transcripts of each kind."""
 
 
 @pytest.mark.parametrize("transcript", REPLAYED, ids=lambda transcript: transcript.path.stem)
 def test_transcript_agrees(transcript: Transcript) -> None:
-    """Each step shows what is expected of it, and nothing else."""
+    """Each step shows exactly what is expected."""
     outcome = replay_transcript(transcript)
 
     assert outcome.disagreement is None
@@ -49,14 +49,14 @@ def test_transcript_agrees(transcript: Transcript) -> None:
 
 @pytest.mark.parametrize("kind", CLAIMED)
 def test_transcripts_of_a_claimed_kind_are_replayed(kind: str) -> None:
-    """None of the files of this kind is left out, and there are as many as there were."""
+    """All files of this kind are replayed, and there are no fewer than before."""
     replayed = [transcript.path for transcript in REPLAYED if transcript.kind == kind]
 
     assert len(replayed) >= CLAIMED[kind]
 
 
 def test_transcripts_claim_every_kind_that_has_a_runner() -> None:
-    """A runner that is written and not listed would run nothing."""
+    """A runner that is not registered would run nothing."""
     modules = [
         importlib.import_module(f"{package.__name__}.{module.name}")
         for module in pkgutil.iter_modules(package.__path__)
@@ -75,7 +75,7 @@ def test_transcripts_claim_every_kind_that_has_a_runner() -> None:
 
 @pytest.mark.skipif(FOLDER == COPY, reason="there is no folder shared/transcripts beside the checkout")
 def test_transcripts_are_copied_unchanged() -> None:
-    """The copy is the contract: each file in it is as it was given."""
+    """The copy is the contract."""
     given = {path.name: path.read_bytes() for path in SHARED.iterdir()}
 
     assert {path.name: path.read_bytes() for path in COPY.iterdir()} == given

@@ -19,7 +19,7 @@ def test_watermark_transcripts_are_found() -> None:
 
 @pytest.mark.parametrize("transcript", TRANSCRIPTS, ids=lambda transcript: transcript.path.stem)
 def test_watermarks_do_what_the_transcript_says(transcript: Transcript) -> None:
-    """Each step shows what is expected of it, and nothing else."""
+    """Each step shows exactly what is expected."""
     outcome = replay_transcript(transcript)
 
     assert outcome.disagreement is None

@@ -16,7 +16,7 @@ elements = st.lists(st.tuples(st.sampled_from("abc"), st.integers()), max_size=2
 
 
 def test_bundle_is_finished_by_its_last_element_whatever_its_key() -> None:
-    """The next element begins another."""
+    """The next element starts another bundle."""
     bundle: Bundle[str, int] = Bundle(3)
 
     assert bundle.add("a", 1) == {}
@@ -29,7 +29,7 @@ def test_bundle_is_finished_by_its_last_element_whatever_its_key() -> None:
 
 
 def test_bundle_that_is_empty_is_not_finished() -> None:
-    """The end of the input does not count one that never began."""
+    """The end of the input does not finish a bundle that has no element."""
     bundle: Bundle[str, int] = Bundle(2)
 
     assert bundle.finish() == {}
@@ -46,7 +46,7 @@ def test_bundle_of_one_passes_each_element() -> None:
 
 @pytest.mark.parametrize("count", [0, -1])
 def test_bundle_refuses_a_count_that_is_not_positive(count: int) -> None:
-    """It would never be finished, or always."""
+    """Such a bundle would never or always be finished."""
     with pytest.raises(ConfigurationError, match=f"count={count} is not positive"):
         Bundle(count)
 

@@ -22,7 +22,7 @@ NONE_IN_BACKLOG = CheckpointInterval(10_000, backlog_interval_ms=0)
 
 
 def test_checkpoints_are_due_at_their_time_and_not_before() -> None:
-    """A late poll does not shift the checkpoints that follow; one that was passed over is listed."""
+    """A late poll does not shift later checkpoints, and returns those that it missed."""
     schedule, times = due_times(TEN, schedule_first(TEN, now_ms=500), 10_499)
     assert times == ()
     schedule, times = due_times(TEN, schedule, 10_500)
@@ -68,7 +68,7 @@ def test_switch_out_of_backlog_without_checkpoints_begins_them_again() -> None:
 
 
 def test_switch_counts_sources_by_name() -> None:
-    """The last one to leave ends it; saying a thing twice changes nothing."""
+    """Backlog ends with the last source; a repeated report changes nothing."""
     schedule = schedule_first(LONGER, in_backlog=["bids", "auctions"])
     schedule = switch_source(LONGER, schedule, "bids", 5, backlog=True)
     schedule = switch_source(LONGER, schedule, "bids", 10, backlog=False)

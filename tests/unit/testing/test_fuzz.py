@@ -1,4 +1,4 @@
-"""Fuzzed messages are bad by the judge's own measure, and the same for the same seed."""
+"""Fuzzed messages are bad, and the same for the same seed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _fuzzer(seed: int) -> Fuzzer:
     ],
 )  # fmt: skip
 def test_values_that_fit_are_good(value: bytes) -> None:
-    """Missing and null fields where they may be, fields that nobody declared, any spelling."""
+    """Missing and null fields where the schema allows them, additional fields, any notation of numbers."""
     assert is_value(SCHEMA, value)
 
 
@@ -52,7 +52,7 @@ def test_values_that_do_not_fit_are_bad(value: bytes | None) -> None:
 
 @given(st.integers(), st.integers(-(2**63), 2**63 - 1))
 def test_fuzzed_messages_are_bad(seed: int, time_ms: int) -> None:
-    """Whatever was done to them, and the good ones they were made of are good."""
+    """The messages that they were made from are good."""
     fuzzer = _fuzzer(seed)
     timed, plain = b"\x00" + time_ms.to_bytes(8, "big", signed=True) + GOOD, b"\x01" + GOOD
 
@@ -67,7 +67,7 @@ def test_fuzzed_messages_are_bad(seed: int, time_ms: int) -> None:
 
 
 def test_all_kinds_are_made_and_the_same_seed_makes_the_same() -> None:
-    """None of them is so rarely bad that it never comes."""
+    """Each fault occurs."""
 
     def made(seed: int) -> list[tuple[str, bytes | None]]:
         fuzzer = _fuzzer(seed)
@@ -80,7 +80,6 @@ def test_all_kinds_are_made_and_the_same_seed_makes_the_same() -> None:
 
 @pytest.mark.parametrize("size_bytes", [100, 101, 1 << 20])
 def test_oversize_values_have_the_size_and_are_bad(size_bytes: int) -> None:
-    """To the byte."""
     value = _fuzzer(1).oversize(size_bytes)
 
     assert len(value) == size_bytes

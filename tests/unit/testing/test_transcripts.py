@@ -1,4 +1,4 @@
-"""A transcript is read with all 64 bits, and whatever an implementation does differently is found."""
+"""Transcripts are read with all 64 bits, and every difference of an implementation is found."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from flowcore.testing.transcripts import Outcome, Refused, TranscriptKind, load,
 
 
 class _Scripted:
-    """Shows in each step what the test says."""
+    """Returns the observations that a test gives."""
 
     def __init__(self, seen: list[Mapping[str, Any] | Exception]) -> None:
         self._seen = iter(seen)
@@ -60,7 +60,7 @@ def _replayed(tmp_path: Path, text: str, *seen: Mapping[str, Any] | Exception) -
     ],
 )
 def test_load_reads_scalars_as_they_stand(tmp_path: Path, written: str, read: object) -> None:
-    """Times keep 64 bits, `min` and `max` are times where they are bare, and words stay words."""
+    """Times keep 64 bits, bare `min` and `max` are times, and other words are text."""
     (step,) = load(_written(tmp_path, f"steps: [{{in: {written}}}]")).steps
 
     assert step == {"in": read}
@@ -100,7 +100,7 @@ def test_load_refuses_what_is_no_transcript(tmp_path: Path, text: str, said: str
     ids=["any-order", "window-only-where-expected", "nothing", "unasked", "time", "nested"],
 )
 def test_replay_agrees(tmp_path: Path, expected: str, seen: Mapping[str, Any]) -> None:
-    """What the README leaves open is left open."""
+    """What the README leaves open may differ."""
     assert _replayed(tmp_path, f"steps:\n- in: []\n  {expected}", seen).disagreement is None
 
 
@@ -131,7 +131,7 @@ def test_replay_agrees(tmp_path: Path, expected: str, seen: Mapping[str, Any]) -
     ],
 )  # fmt: skip
 def test_replay_disagrees(tmp_path: Path, expected: str, seen: Mapping[str, Any] | Exception) -> None:
-    """Each way of doing something else is found, and the step is named."""
+    """Each kind of difference is found, with its step."""
     outcome = _replayed(tmp_path, f"steps:\n- in: []\n- in: []\n  {expected}", {}, seen)
 
     assert outcome.steps == 1
@@ -168,7 +168,7 @@ def test_replay_compares_how_building_fails(
 
 
 def test_replay_hands_each_step_to_the_runner_without_what_is_expected(tmp_path: Path) -> None:
-    """A runner cannot answer with what it was told."""
+    """A runner does not get the expectations."""
     runner = _Scripted([{}, {"current_ms": 4}])
     kind = TranscriptKind(build=lambda _: runner)
 
@@ -184,12 +184,12 @@ def test_replay_hands_each_step_to_the_runner_without_what_is_expected(tmp_path:
     "step", ["{}", "{in: [], restart: true}", "{fly: 3}"], ids=["none", "two", "unknown"]
 )
 def test_replay_refuses_a_step_without_exactly_one_action(tmp_path: Path, step: str) -> None:
-    """A step that does nothing would agree with everything."""
+    """A step without an action would always agree."""
     with pytest.raises(ConfigurationError, match=r"step 1 has [02] actions"):
         _replayed(tmp_path, f"steps: [{step}]", {})
 
 
 def test_replay_refuses_a_kind_without_runner(tmp_path: Path) -> None:
-    """It is not passed over in silence."""
+    """It is an error, not skipped."""
     with pytest.raises(ConfigurationError, match="kind 'scripted' cannot be replayed here"):
         replay_transcript(_written(tmp_path, "steps: []"), {})

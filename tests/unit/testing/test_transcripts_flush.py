@@ -1,4 +1,4 @@
-"""What transcripts of flush, bundles, backlog and checkpoints may say beyond those that are shown."""
+"""Transcripts of flush, bundles, backlog and checkpoints, in addition to those of the contract."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ name: checkpoint refuses an interval of zero
 operator: {kind: checkpoint-interval, interval_ms: 0}
 error: invalid-argument
 """  # noqa: E501 - a step is a line
-"""Each is written by hand from the transcripts' README."""
+"""Written by hand from the transcripts' README."""
 
 
 def _replayed(tmp_path: Path, text: str) -> Outcome:
@@ -186,7 +186,7 @@ def _replayed(tmp_path: Path, text: str) -> Outcome:
 
 @pytest.mark.parametrize("case", CASES.split("---\n"), ids=lambda case: case.split("\n")[case[0] == "\n"][6:])
 def test_transcript_agrees(tmp_path: Path, case: str) -> None:
-    """Each step shows what is expected of it, and nothing else."""
+    """Each step shows exactly what is expected."""
     outcome = _replayed(tmp_path, case)
 
     assert outcome.disagreement is None
@@ -201,7 +201,7 @@ def test_transcript_agrees(tmp_path: Path, case: str) -> None:
     ids=["status", "marker"],
 )
 def test_transcript_that_says_no_element_is_refused(tmp_path: Path, kind: str, step: str) -> None:
-    """A slip of the pen shows; it does not pass as a step without effect."""
+    """A typing error is not a step without effect."""
     outcome = _replayed(tmp_path, f"operator: {{kind: {kind}}}\nsteps: [{step}]")
 
     assert outcome.disagreement is not None
@@ -210,7 +210,7 @@ def test_transcript_that_says_no_element_is_refused(tmp_path: Path, kind: str, s
 
 @pytest.mark.parametrize("kind", ["flush, interval_ms: 1", "bundle, count: 1", "backlog, channels: 1"])
 def test_transcript_with_an_action_of_another_kind_is_refused(tmp_path: Path, kind: str) -> None:
-    """It would pass as a step without effect."""
+    """It would be a step without effect."""
     with pytest.raises(ConfigurationError, match="has 0 actions"):
         _replayed(tmp_path, f"operator: {{kind: {kind}}}\nsteps: [{{end_of_data: [A]}}]")
 
@@ -247,7 +247,7 @@ class _Shows:
 def test_order_is_compared_except_within_groups(
     tmp_path: Path, step: str, seen: list[Any], agrees: bool
 ) -> None:
-    """What the README leaves open is left open, and nothing else."""
+    """Only what the README leaves open may differ."""
     path = tmp_path / "case.yaml"
     path.write_text(f"operator: {{kind: shows}}\nsteps:\n- in: []\n  {step}", encoding="utf-8")
     kind = TranscriptKind(build=lambda _: _Shows(seen), in_order=True)

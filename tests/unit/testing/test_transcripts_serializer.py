@@ -1,4 +1,4 @@
-"""What transcripts of serializers can say beyond those that are given: settings, and every element."""
+"""Transcripts of serializers, in addition to those of the contract: settings, and every element."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ NO_TIMESTAMPS = {"pipeline.force-timestamp-support": False, "pipeline.auto-water
     ],
 )  # fmt: skip
 def test_settings_tell_the_mode(settings: dict[str, Any], mode: str) -> None:
-    """The same gate as the plan's answers."""
+    """The plan uses the same function."""
     assert SerializerRunner({}).act("settings", settings) == {"mode": mode}
 
 
@@ -54,12 +54,11 @@ def test_settings_tell_the_mode(settings: dict[str, Any], mode: str) -> None:
     ids=str,
 )
 def test_tagged_writes_every_element(element: dict[str, Any]) -> None:
-    """What comes back is written as it was given."""
     assert SerializerRunner({"mode": "tagged"}).act("write", element)["read"] == element
 
 
 def test_refusals_have_the_words_of_the_readme() -> None:
-    """Each error is told apart."""
+    """Each error has its own word."""
     runner = SerializerRunner({"mode": "value-only"})
 
     with pytest.raises(Refused, match="only-records"):
@@ -73,6 +72,6 @@ def test_refusals_have_the_words_of_the_readme() -> None:
 
 @pytest.mark.parametrize("element", [{}, {"record": [1]}, {"watermark": "soon"}], ids=str)
 def test_what_is_no_element_is_a_mistake_in_the_file(element: dict[str, Any]) -> None:
-    """It is neither written nor taken for a refusal."""
+    """It is neither written nor a refusal."""
     with pytest.raises(ConfigurationError, match="not a stream element"):
         SerializerRunner({}).act("write", element)

@@ -1,4 +1,4 @@
-"""Assigners place every record in the right windows, and only there."""
+"""Assigners return exactly the windows of each record."""
 
 from __future__ import annotations
 
@@ -40,7 +40,6 @@ def sliding_windows(draw: st.DrawFn) -> SlidingWindows:
     ids=["at-start", "last-inside", "at-end-opens-next", "before-epoch", "before-epoch-at-start"],
 )
 def test_tumbling_end_is_exclusive(timestamp_ms: int, start_ms: int) -> None:
-    """A record exactly on a boundary belongs to the window that starts there."""
     assert TumblingWindows(size_ms=10).assign(timestamp_ms) == (TimeWindow(start_ms, start_ms + 10),)
 
 
@@ -82,13 +81,13 @@ def test_windows_stay_inside_time(
 
 
 def test_windows_that_are_cut_off_stay_apart() -> None:
-    """Sliding windows that all reach over an end of time are still as many as elsewhere."""
+    """At an end of time a record is in as many sliding windows as elsewhere."""
     assert len(set(SlidingWindows(100, 10).assign(MAX_TIMESTAMP_MS))) == 10
     assert len(set(SlidingWindows(100, 10).assign(MIN_TIMESTAMP_MS))) == 10
 
 
 def test_dynamic_sessions_ask_key_and_value() -> None:
-    """A gap of zero makes an empty window, whose last millisecond is the one before."""
+    """A gap of zero makes an empty window, whose last millisecond is before its start."""
     windows = DynamicSessionWindows({"a": 5}.get)
 
     assert windows.assign(3, "a", 9) == (TimeWindow(3, 8),)
@@ -98,7 +97,7 @@ def test_dynamic_sessions_ask_key_and_value() -> None:
 
 
 def test_global_windows_hold_all_time() -> None:
-    """Their last millisecond is the last there is."""
+    """Their last millisecond is the maximum timestamp."""
     for windows in (GlobalWindows(), EndOfStreamWindows()):
         (window,) = windows.assign(17)
         assert (window.start_ms, window.last_ms) == (MIN_TIMESTAMP_MS, MAX_TIMESTAMP_MS)
@@ -119,6 +118,6 @@ def test_global_windows_hold_all_time() -> None:
     ids=["slide-too-long", "size", "slide", "sliding-size", "gap", "gap-negative", "dynamic-gap", "window"],
 )  # fmt: skip
 def test_windows_refuse_what_would_lose_records(build: object, said: str) -> None:
-    """The message names the values and says what would happen."""
+    """The message names the values and the consequence."""
     with pytest.raises(InvalidWindowError, match=said):
         build()  # type: ignore[operator]

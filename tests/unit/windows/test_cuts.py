@@ -42,7 +42,7 @@ DELAY_MS = 7
 
 
 class KeyGroup:
-    """One operator, and what it knows of the partitions; restarted at will."""
+    """One operator and its partitions' watermarks; it can be restarted."""
 
     def __init__(self, config: WindowConfig, partitions: int) -> None:
         self.config = config
@@ -50,7 +50,7 @@ class KeyGroup:
         self.state = WindowState()
 
     def batch(self, rows: Sequence[Row], control: Mapping[Any, PartitionWatermark]) -> Iterator[Any]:
-        """Records first, then what the batch says of event time."""
+        """Records first, then the batch's watermark."""
         operator = WindowOperator(self.config)
         seen = [operator.process(self.state, [KeyedRecord(*row) for row in rows])]
         self.merged = merge(self.merged, control)
@@ -68,7 +68,7 @@ class KeyGroup:
 
 
 def _said(rows: Sequence[Row]) -> PartitionWatermark:
-    """A function of the batch alone: whoever reads the partition next needs to know nothing of it."""
+    """A function of the batch alone, so that the next reader of the partition needs no state."""
     generator = bounded_out_of_orderness(timedelta(milliseconds=DELAY_MS)).generator
     found_ms = watermark_ms(generator, GeneratorState(max((row[2] for row in rows), default=None)))
     return PartitionWatermark(MIN_TIMESTAMP_MS if found_ms is None else found_ms)
@@ -76,7 +76,7 @@ def _said(rows: Sequence[Row]) -> PartitionWatermark:
 
 @st.composite
 def _partitions(draw: st.DrawFn) -> list[list[Row]]:
-    """Each goes forward in its own time, out of order by no more than the delay."""
+    """Each partition has its own event time, out of order by no more than the delay."""
     found = []
     for start_ms in draw(st.lists(st.integers(-200, 200), min_size=1, max_size=3)):
         rows, newest_ms = [], start_ms

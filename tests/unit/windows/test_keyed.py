@@ -1,4 +1,4 @@
-"""Windows folded by column give what the windows that look at each record give, however the input is cut."""
+"""Columnar windows give the results of windows that process single records, for any batches."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def configs(draw: st.DrawFn) -> WindowConfig:
 
 
 class Restarted:
-    """A key group that is written and read again when a step says so."""
+    """A key group that is restored at chosen steps."""
 
     def __init__(self, operator: KeyGroupOperator) -> None:
         self.operator = operator
@@ -240,7 +240,7 @@ FROM_END_TO_END: list[Step] = [
 @settings(max_examples=300, deadline=None)
 @given(configs(), steps)
 def test_windows_by_column_are_windows_by_record(config: WindowConfig, taken: list[Step]) -> None:
-    """The same results, late and dropped records in each step, also after the state was read again."""
+    """The same results, late and dropped records in each step, also after a restore."""
     assert ColumnarWindows.refusal(config, {field.name: field.type for field in ROWS}) is None
     operator = ColumnarWindows(
         config=config, keys=("user", "site"), timestamp="t", rows=ROWS, late=("user", "site", "v", "t")
@@ -254,7 +254,7 @@ def test_windows_by_column_are_windows_by_record(config: WindowConfig, taken: li
 
 
 def test_records_of_both_ends_of_time_make_no_session_together() -> None:
-    """What may be late stays alone, also where the way from one end to the other looks short in 64 bits."""
+    """A record that may be late stays alone, also where a difference of times overflows 64 bits."""
     order, begins = find_runs(
         np.array([0, 0]),
         np.array([MAX_TIMESTAMP_MS - 1, MIN_TIMESTAMP_MS]),
@@ -267,7 +267,7 @@ def test_records_of_both_ends_of_time_make_no_session_together() -> None:
 
 @pytest.mark.parametrize("lateness_ms", [0, 9])
 def test_many_sessions_of_many_keys_come_and_go(lateness_ms: int) -> None:
-    """Their places are used again, several are held of a key, and they are read again while they are."""
+    """Places are reused, a key has several sessions, and the state is restored while it has."""
     chance = random.Random(5)  # noqa: S311
     config = WindowConfig(
         assigner=SessionWindows(3),
@@ -292,7 +292,7 @@ def test_many_sessions_of_many_keys_come_and_go(lateness_ms: int) -> None:
 
 
 class Values:
-    """Every value, and how often the key's windows have emitted; below zero where that is history."""
+    """Every value, and the number of firings of the key's windows; negative in backlog."""
 
     def process(self, context: WindowContext, values: Any, /) -> list[dict[str, Any]]:
         seen = context.key_state["seen"] = context.key_state.get("seen", 0) + 1
@@ -328,7 +328,7 @@ def configs_by_record(draw: st.DrawFn) -> WindowConfig:
 @settings(max_examples=200, deadline=None)
 @given(configs_by_record(), steps_of_both_clocks)
 def test_windows_by_record_go_on_in_another_worker(config: WindowConfig, taken: list[Step]) -> None:
-    """Triggers, evictors and a function with state, written and read again at any point."""
+    """Triggers, evictors and a function with state, restored at any point."""
     results = pa.schema([pa.field("values", pa.list_(pa.int64())), pa.field("seen", pa.int64())])
     operator = RecordWindows(
         name="windows", config=config, keys=("user", "site"), key_of=lambda key: key,

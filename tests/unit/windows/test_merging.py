@@ -16,7 +16,7 @@ windows = st.builds(
 
 @given(st.lists(windows))
 def test_live_windows_never_touch_and_cover_what_was_added(added: list[TimeWindow]) -> None:
-    """After any additions the live windows are those of the groups of all that was added."""
+    """The live windows are the groups of all windows that were added."""
     live: dict[TimeWindow, TimeWindow] = {}
 
     for window in added:
@@ -33,7 +33,7 @@ def test_live_windows_never_touch_and_cover_what_was_added(added: list[TimeWindo
 
 @given(st.lists(windows))
 def test_state_windows_are_kept_and_never_shared(added: list[TimeWindow]) -> None:
-    """A live window goes on with one of its parts' state windows; the others are named, each once."""
+    """A merged window keeps one of its parts' state windows; the merge lists each other one once."""
     live: dict[TimeWindow, TimeWindow] = {}
 
     for window in added:
@@ -49,7 +49,7 @@ def test_state_windows_are_kept_and_never_shared(added: list[TimeWindow]) -> Non
 
 @given(st.lists(windows))
 def test_groups_are_the_same_in_any_order(some: list[TimeWindow]) -> None:
-    """Grouping knows no order, and nothing outside of a group touches it."""
+    """Groups do not depend on the order, and no other window touches a group."""
     groups = merge_groups(some)
 
     assert groups == merge_groups(reversed(some))
@@ -59,7 +59,7 @@ def test_groups_are_the_same_in_any_order(some: list[TimeWindow]) -> None:
 
 
 def test_lazy_groups_stay_apart_below_their_number() -> None:
-    """Two windows that touch stay apart if three are asked for; the third merges all."""
+    """Two windows that touch stay apart if groups need three; the third merges all."""
     live: dict[TimeWindow, TimeWindow] = {}
 
     for start, end in [(0, 2), (2, 5)]:

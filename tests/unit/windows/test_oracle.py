@@ -1,4 +1,4 @@
-"""Windows do what a slow, independent oracle says, for any input, any cut of it and any restarts."""
+"""Windows agree with a slow, independent oracle, for any input, any batches and any restarts."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MIN, MAX = -(2**63), 2**63 - 1
 
 @dataclass
 class Oracle:
-    """Everything is gone through anew for each question.
+    """A slow implementation that computes everything again for each question.
 
     Written from the words of the transcripts' README and without any of flowcore's window modules: it has
     no timers, no panes and no state windows. ``kind`` is tumbling, sliding or session; windows have the
@@ -229,7 +229,7 @@ SESSION = {
 @example(SESSION, [("in", [("a", 1, 0)]), ("watermark", 12), ("in", [("a", 2, 5), ("a", 3, 15)])])
 @example(SESSION, [("watermark", 4), ("in", [("a", ZERO_GAP, 0), ("a", ZERO_GAP, -1)])])
 def test_windows_show_what_the_oracle_shows(given_: dict[str, Any], script: list[Step]) -> None:
-    """In each step the same results and the same late records, whatever comes and wherever it restarts."""
+    """In each step the same results and late records, for any input and any restarts."""
     harness, oracle = WindowHarness(_config(given_)), Oracle(**given_)
 
     for step in [*script, ("watermark", 2**63 - 1)]:
@@ -239,7 +239,7 @@ def test_windows_show_what_the_oracle_shows(given_: dict[str, Any], script: list
 @settings(max_examples=150, deadline=None)
 @given(settings_of_windows(), steps)
 def test_windows_keep_nothing_once_all_are_over(given_: dict[str, Any], script: list[Step]) -> None:
-    """At the maximum watermark there is no key, no pane and no timer left."""
+    """At the maximum watermark all keys, panes and timers are deleted."""
     harness = WindowHarness(_config(given_))
 
     for step in script:
@@ -304,7 +304,7 @@ def test_windows_do_not_depend_on_how_the_input_is_cut(
 @settings(max_examples=150, deadline=None)
 @given(settings_of_windows(), steps)
 def test_windows_of_a_key_know_nothing_of_other_keys(given_: dict[str, Any], script: list[Step]) -> None:
-    """Each key in an operator of its own gives the same: keys can be spread over key groups in any way."""
+    """An operator for each key gives the same results, so keys can be in any key group."""
     together = WindowHarness(_config(given_))
     apart = {key: WindowHarness(_config(given_)) for key in "ab"}
 
@@ -353,7 +353,7 @@ def test_windows_do_not_depend_on_order_between_two_watermarks(
 def test_folding_gives_what_the_values_give(
     function: WindowFunction, of_values: Any, given_: dict[str, Any], script: list[Step]
 ) -> None:
-    """What is folded as records come, also with an evictor that evicts nothing, is what a list folds to."""
+    """Folding records as they arrive, also with an evictor that keeps all, equals folding a list."""
     listed = WindowHarness(_config(given_))
     folded = WindowHarness(_config(given_, function))
     evicting = WindowHarness(_config(given_, function, evicting=True))

@@ -59,7 +59,7 @@ def test_plain_data_comes_back_the_same(value: Any) -> None:
     ids=["object", "set", "inside", "subclass", "zone"],
 )  # fmt: skip
 def test_plain_data_refuses_what_would_come_back_as_something_else(value: Any) -> None:
-    """The message says what may be kept."""
+    """The message names the types that can be kept."""
     with pytest.raises(StateError, match=r"not plain data|convert it to UTC"):
         to_plain(value)
 
@@ -68,13 +68,13 @@ def test_plain_data_refuses_what_would_come_back_as_something_else(value: Any) -
     "written", [{}, {"set": [1]}, {"dict": [], "tuple": []}], ids=["none", "unknown", "two"]
 )
 def test_plain_data_refuses_what_it_has_not_written(written: Any) -> None:
-    """Nothing is guessed."""
+    """Unknown data is refused."""
     with pytest.raises(StateError, match="is not plain data as flowcore writes it"):
         from_plain(written)
 
 
 def test_keys_and_values_of_any_plain_kind_survive_a_restart() -> None:
-    """A composite key is still found by the records that follow."""
+    """Later records find a composite key."""
     harness = WindowHarness(WindowConfig(assigner=TumblingWindows(10), function=WindowProcess(CollectList())))
     key = ("shop", 7, b"\x00", dt.date(2024, 2, 29))
 
@@ -88,7 +88,7 @@ def test_keys_and_values_of_any_plain_kind_survive_a_restart() -> None:
 
 
 def test_snapshot_does_not_change_with_the_state_it_was_taken_of() -> None:
-    """What was written stays as it was."""
+    """Later records do not change a snapshot."""
     harness = WindowHarness(WindowConfig(assigner=TumblingWindows(10), function=WindowProcess(CollectList())))
     harness.feed(("a", [1], 3))
     written = harness.snapshot()
@@ -100,7 +100,7 @@ def test_snapshot_does_not_change_with_the_state_it_was_taken_of() -> None:
 
 
 def test_snapshot_reads_as_written() -> None:
-    """The format of version 1: what it is made of changes only with its version."""
+    """The layout of version 1 changes only with the version."""
     harness = WindowHarness(
         WindowConfig(assigner=SessionWindows(10), function=WindowReduce(max), late="drop")
     )
@@ -165,7 +165,7 @@ def test_restore_refuses_what_it_cannot_go_on_from(
 
 
 def test_timers_that_were_cancelled_take_no_memory() -> None:
-    """A session that grows with each of many records has one end, not one for each."""
+    """A session that grows with each record has one timer at its end."""
     harness = WindowHarness(WindowConfig(assigner=SessionWindows(1000), function=WindowAggregate(Sum())))
 
     harness.feed(*(("a", 1, time_ms) for time_ms in range(5000)))
@@ -176,7 +176,7 @@ def test_timers_that_were_cancelled_take_no_memory() -> None:
 
 
 def test_timers_that_are_asked_for_again_take_no_memory() -> None:
-    """A window has one end, however many records it has."""
+    """A window has one timer at its end, for any number of records."""
     harness = WindowHarness(WindowConfig(assigner=TumblingWindows(10_000), function=WindowAggregate(Sum())))
 
     harness.feed(*(("a", 1, time_ms) for time_ms in range(5000)))
@@ -190,7 +190,6 @@ def test_timers_that_are_asked_for_again_take_no_memory() -> None:
      "flowcore.windows.window", "flowcore.windows.assigners", "flowcore.windows.merging"],
 )  # fmt: skip
 def test_examples_in_docstrings_run(name: str) -> None:
-    """They print what they say."""
     result = doctest.testmod(importlib.import_module(name))
 
     assert result.attempted > 0

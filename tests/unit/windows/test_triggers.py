@@ -1,4 +1,4 @@
-"""When windows emit: triggers of time, clock, size and one's own, seen through the harness."""
+"""Triggers of event time, processing time, count and delta, and a custom one, in the harness."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _values(seen: Emissions) -> list[Any]:
     ids=["on-a-multiple", "before-a-multiple", "after-the-last"],
 )
 def test_continuous_trigger_emits_once_for_each_multiple(first_ms: int, reached: list[int]) -> None:
-    """Whether the watermark stops at each of them or jumps over all."""
+    """The watermark may stop at each or jump over all."""
     stepwise, at_once = (_harness(TumblingWindows(10_000), ContinuousEventTime(3000)) for _ in range(2))
     seen = []
 
@@ -74,7 +74,7 @@ def test_continuous_trigger_knows_multiples_below_zero() -> None:
 
 
 def test_continuous_trigger_makes_up_for_multiples_when_the_watermark_moves_on() -> None:
-    """A first record behind the watermark does not emit at once, nor does the same watermark again."""
+    """A first record before the watermark does not emit immediately, nor does an equal watermark."""
     harness = _harness(TumblingWindows(100), ContinuousEventTime(20))
 
     harness.watermark(45)
@@ -84,7 +84,7 @@ def test_continuous_trigger_makes_up_for_multiples_when_the_watermark_moves_on()
 
 
 def test_continuous_trigger_goes_by_the_record_that_came_first() -> None:
-    """An older record does not bring the next multiple forward."""
+    """An older record does not change the next multiple."""
     harness = _harness(GlobalWindows(), ContinuousEventTime(3000))
 
     harness.feed(("a", 1, 3000), ("a", 2, 1000), ("b", 3, 20))
@@ -95,7 +95,7 @@ def test_continuous_trigger_goes_by_the_record_that_came_first() -> None:
 
 
 def test_continuous_trigger_of_a_window_without_end_emits_once_at_the_end_of_input() -> None:
-    """It does not count out all the intervals there could have been."""
+    """It does not emit for each interval up to it."""
     harness = _harness(GlobalWindows(), ContinuousEventTime(10))
 
     harness.feed(("a", 1, 5))
@@ -105,7 +105,7 @@ def test_continuous_trigger_of_a_window_without_end_emits_once_at_the_end_of_inp
 
 
 def test_continuous_trigger_of_a_session_keeps_to_multiples_when_it_grows() -> None:
-    """The end that a session had is no time to emit once it has another."""
+    """After a merge, the former end of a session does not emit."""
     harness = _harness(SessionWindows(100), ContinuousEventTime(80))
 
     harness.feed(("a", 1, 10), ("a", 2, 90))
@@ -118,7 +118,7 @@ def test_continuous_trigger_of_a_session_keeps_to_multiples_when_it_grows() -> N
 
 
 def test_continuous_trigger_of_merged_sessions_goes_on_at_the_earlier_multiple() -> None:
-    """Whichever of them came first."""
+    """The order of the records does not matter."""
     harness = _harness(SessionWindows(100), ContinuousEventTime(30))
 
     harness.feed(("a", 1, 150), ("a", 2, 0), ("a", 3, 80))
@@ -150,7 +150,7 @@ def test_continuous_trigger_after_the_end_emits_with_each_record() -> None:
 
 
 def test_continuous_clock_trigger_emits_at_multiples_of_the_clock() -> None:
-    """And when the clock reaches the window's end."""
+    """It also emits when processing time reaches the window's end."""
     harness = _harness(TumblingWindows(100), ContinuousProcessingTime(40), time="processing")
 
     harness.move_clock(10)
@@ -170,7 +170,6 @@ def test_continuous_clock_trigger_emits_at_multiples_of_the_clock() -> None:
 
 
 def test_continuous_clock_trigger_goes_on_when_a_session_grows() -> None:
-    """Its next multiple stays, and its end moves."""
     harness = _harness(SessionWindows(100), ContinuousProcessingTime(40), time="processing")
 
     harness.move_clock(10)
@@ -183,7 +182,7 @@ def test_continuous_clock_trigger_goes_on_when_a_session_grows() -> None:
 
 
 def test_clock_window_emits_at_once_in_its_last_millisecond() -> None:
-    """A record that comes when the clock is there already does not wait, and is not emitted again."""
+    """A record after the window's end emits immediately, and only once."""
     harness = _harness(TumblingWindows(100), time="processing")
 
     harness.move_clock(99)
@@ -194,7 +193,7 @@ def test_clock_window_emits_at_once_in_its_last_millisecond() -> None:
 
 
 def test_windows_of_the_clock_are_never_late() -> None:
-    """No watermark counts there, nor does a record's timestamp."""
+    """Watermarks and timestamps do not matter there."""
     harness = _harness(TumblingWindows(100), time="processing")
 
     harness.watermark(MAX)
@@ -204,7 +203,7 @@ def test_windows_of_the_clock_are_never_late() -> None:
 
 
 def test_event_window_with_a_clock_trigger_is_over_by_the_watermark() -> None:
-    """Its records are forgotten then, and its timer with them."""
+    """Its records and its timer are deleted."""
     harness = _harness(TumblingWindows(100), ProcessingTimeTrigger())
 
     harness.feed(("a", 1, 5), ("b", 2, 150))
@@ -214,7 +213,7 @@ def test_event_window_with_a_clock_trigger_is_over_by_the_watermark() -> None:
 
 
 def test_delta_trigger_emits_above_its_threshold() -> None:
-    """Not at it, and always compared with the record that emitted last."""
+    """A difference equal to the threshold does not emit; it is taken to the record that emitted last."""
     harness = _harness(GlobalWindows(), Purging(Delta(5, lambda old, new: abs(new - old))))
 
     assert _values(harness.feed(("a", 0, 1), ("a", 5, 2), ("a", -5, 3))) == []
@@ -224,7 +223,7 @@ def test_delta_trigger_emits_above_its_threshold() -> None:
 
 
 def test_global_window_without_trigger_emits_nothing() -> None:
-    """Nor does it forget anything."""
+    """It keeps all records."""
     harness = _harness(GlobalWindows())
 
     harness.feed(("a", 1, 5))
@@ -234,7 +233,7 @@ def test_global_window_without_trigger_emits_nothing() -> None:
 
 
 def test_end_of_stream_windows_emit_when_the_input_has_ended() -> None:
-    """By themselves; records need no timestamp."""
+    """Records need no timestamp."""
     harness = _harness(EndOfStreamWindows())
 
     harness.feed(("a", 1), ("a", 2, 7))
@@ -268,7 +267,7 @@ class _AtThousands:
 
 
 def test_custom_trigger_decides_by_its_own_timers() -> None:
-    """Deleted timers do not come, purging without emitting empties, and merging asks it."""
+    """Deleted timers do not fire, a purge clears the window, and a merge calls the trigger."""
     harness = _harness(SessionWindows(10_000), _AtThousands())
 
     harness.watermark(100)

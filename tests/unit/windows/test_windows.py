@@ -55,7 +55,7 @@ def _values(seen: Emissions) -> list[Any]:
 
 
 def test_windows_at_the_end_of_time_emit_when_the_input_ends() -> None:
-    """Their last millisecond is the last there is; no sum of times goes beyond."""
+    """Their last millisecond is the maximum timestamp; no sum of times exceeds it."""
     harness = _harness(TumblingWindows(1000), allowed_lateness_ms=5000)
 
     harness.feed(("a", 1, MAX), ("a", 2, MAX - 1))
@@ -67,7 +67,7 @@ def test_windows_at_the_end_of_time_emit_when_the_input_ends() -> None:
 
 
 def test_sessions_at_the_end_of_time_merge() -> None:
-    """Two that both reach over the end are one."""
+    """Two sessions that are cut off there are merged."""
     harness = _harness(SessionWindows(1000))
 
     harness.feed(("a", 1, MAX - 1500), ("a", 2, MAX - 700), ("a", 3, MAX))
@@ -76,7 +76,7 @@ def test_sessions_at_the_end_of_time_merge() -> None:
 
 
 def test_lateness_that_overflows_keeps_windows_until_the_input_ends() -> None:
-    """A cleanup time at the end of time is no cleanup time in the past."""
+    """A cleanup time that is cut off at the end of time is not in the past."""
     harness = _harness(TumblingWindows(1000), allowed_lateness_ms=2000, late="side-output")
 
     harness.feed(("a", 1, MAX - 1750))
@@ -88,7 +88,6 @@ def test_lateness_that_overflows_keeps_windows_until_the_input_ends() -> None:
 
 
 def test_windows_at_the_beginning_of_time_are_in_order() -> None:
-    """The first millisecond there is belongs to a window like any other."""
     harness = _harness(SlidingWindows(4, 2))
 
     harness.feed(("a", 1, MIN_TIMESTAMP_MS))
@@ -99,7 +98,7 @@ def test_windows_at_the_beginning_of_time_are_in_order() -> None:
 
 
 def test_sliding_record_counts_only_in_its_windows_that_are_not_late() -> None:
-    """A record late for some windows is no late record."""
+    """A record that is late for some of its windows is not a late record."""
     harness = _harness(SlidingWindows(3000, 1000), late="side-output")
 
     harness.feed(("a", 1, 2500))
@@ -123,7 +122,7 @@ def test_record_that_is_not_late_itself_leaves_no_trace_where_its_windows_are() 
 
 
 def test_late_session_that_merges_into_a_live_one_counts() -> None:
-    """Alone it would be late; merged first, it is judged by the end of all."""
+    """Alone it would be late; after merging, the end of the whole session counts."""
     harness = _harness(SessionWindows(100), late="side-output")
 
     harness.feed(("a", 1, 50))
@@ -136,7 +135,7 @@ def test_late_session_that_merges_into_a_live_one_counts() -> None:
 
 
 def test_session_that_has_emitted_goes_on_within_its_lateness() -> None:
-    """A record that makes it end after the watermark waits for that; any other emits at once."""
+    """If a record moves the end past the watermark, the session waits; otherwise it emits immediately."""
     harness = _harness(SessionWindows(100), allowed_lateness_ms=1000)
 
     harness.feed(("a", 1, 0))
@@ -152,7 +151,7 @@ def test_session_that_has_emitted_goes_on_within_its_lateness() -> None:
 
 
 def test_two_sessions_that_emitted_are_joined_late() -> None:
-    """The record between them emits all at once, in order of arrival, and no old timer emits again."""
+    """The record between them emits all records in order of arrival; former timers do not emit."""
     harness = _harness(SessionWindows(100), allowed_lateness_ms=1000)
 
     harness.feed(("a", 1, 150), ("a", 2, 0))
@@ -179,7 +178,7 @@ def test_merged_session_goes_on_from_its_highest_firing() -> None:
 
 
 def test_merged_counts_emit_with_the_next_record_only() -> None:
-    """Two and two records make four, and the one that joined them the fifth."""
+    """Two and two records, and the one that merges them."""
     harness = _harness(SessionWindows(10), Count(4))
 
     harness.feed(("a", 1, 0), ("a", 2, 0), ("a", 3, 15), ("a", 4, 15))
@@ -203,7 +202,7 @@ def test_merged_counts_emit_with_the_next_record_only() -> None:
     ids=["count", "count-after", "count-none-after", "time", "time-after", "delta", "delta-after"],
 )  # fmt: skip
 def test_evictors_let_records_go_for_good(evictor: Evictor, first: list[int], second: list[int]) -> None:
-    """Before the function it does not see them; after it, later emissions do not."""
+    """An evictor before the function changes this firing; one after it changes later firings."""
     harness = _harness(TumblingWindows(1000), evictor=evictor, allowed_lateness_ms=1000)
 
     harness.feed(("a", 1, 10), ("a", 2, 5), ("a", 3, 20), ("a", 4, 11))
@@ -213,7 +212,6 @@ def test_evictors_let_records_go_for_good(evictor: Evictor, first: list[int], se
 
 
 def test_window_that_an_evictor_has_emptied_emits_nothing() -> None:
-    """As if it had been purged."""
     harness = _harness(TumblingWindows(10), evictor=CountEvictor(0))
 
     harness.feed(("a", 1, 1))
@@ -236,7 +234,7 @@ class _Totals:
 
 
 def test_process_function_keeps_state_of_window_and_key() -> None:
-    """The window's ends with it; the key's stays until the function empties it."""
+    """State of a window is deleted with it; state of a key stays until the function empties it."""
     harness = _harness(
         TumblingWindows(100), function=WindowAggregate(Sum(), then=_Totals()), allowed_lateness_ms=50
     )
@@ -255,7 +253,7 @@ def test_process_function_keeps_state_of_window_and_key() -> None:
 
 
 def test_process_function_can_ask_whether_records_are_history() -> None:
-    """News at first; also over a restart."""
+    """The input is live at first; the status survives a restart."""
     function = WindowProcess(PlainProcess(lambda context, _: [context.is_backlog]))
     harness = _harness(TumblingWindows(100), function=function)
 
@@ -270,7 +268,7 @@ def test_process_function_can_ask_whether_records_are_history() -> None:
 
 
 def test_process_function_has_no_window_state_where_windows_merge() -> None:
-    """It would not be known how to merge it."""
+    """Such states could not be merged."""
     harness = _harness(SessionWindows(100), function=WindowProcess(_Totals()))
 
     harness.feed(("a", 1, 5))
@@ -280,7 +278,7 @@ def test_process_function_has_no_window_state_where_windows_merge() -> None:
 
 
 def test_step_with_one_bad_record_changes_nothing() -> None:
-    """The good records before it are not counted either."""
+    """The records before it are not processed either."""
     harness = _harness(TumblingWindows(10))
     before = harness.snapshot()
 
@@ -293,7 +291,7 @@ def test_step_with_one_bad_record_changes_nothing() -> None:
 
 
 def test_windows_need_no_key() -> None:
-    """Where they are not keyed, all records share the key None."""
+    """Without a key, all records have the key None."""
     harness = _harness(TumblingWindows(10), function=WindowReduce(max))
 
     harness.feed((None, 4, 5), (None, 7, 6))
@@ -328,13 +326,12 @@ def test_config_refuses_contradictions(others: dict[str, Any], said: str) -> Non
     ids=["count", "continuous", "continuous-clock", "count-evictor", "time-evictor"],
 )  # fmt: skip
 def test_triggers_and_evictors_refuse_what_cannot_be(build: Any) -> None:
-    """Before the first record too."""
     with pytest.raises(InvalidWindowError):
         build()
 
 
 def test_config_takes_the_trigger_of_its_windows() -> None:
-    """By the watermark, by the clock, at the end of the stream, or never."""
+    """Event time, processing time, the end of the stream, or never."""
     triggers = [
         WindowConfig(assigner=TumblingWindows(5), function=LISTS).effective_trigger,
         WindowConfig(assigner=TumblingWindows(5), function=LISTS, time="processing").effective_trigger,

@@ -37,7 +37,7 @@ CASES = [
 
 @pytest.mark.parametrize(("function", "column"), CASES, ids=[f"{f}({c})" for f, c in CASES])
 def test_a_fold_by_column_is_the_fold_by_record(function: str, column: str) -> None:
-    """Also over nulls alone; the type is Spark's."""
+    """Also if all values are null; the type is Spark's."""
     values = COLUMNS[column]
     aggregate = BuiltIn(function, (column,))
     aggregates = ColumnarAggregates((("found", aggregate),), {column: values.type})
@@ -70,7 +70,6 @@ def test_a_fold_by_column_is_the_fold_by_record(function: str, column: str) -> N
 def test_what_numpy_cannot_fold_is_refused_with_the_reason(
     aggregate: BuiltIn, kind: pa.DataType, why: str
 ) -> None:
-    """So that it goes record by record."""
     assert why in (ColumnarAggregates.refusal([("found", aggregate)], {"c": kind}) or "")
     assert ColumnarAggregates.refusal([("found", BuiltIn("count", ("c",)))], {"c": kind}) is None
 
