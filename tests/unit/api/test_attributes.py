@@ -42,8 +42,8 @@ def test_builder_sets_one_and_logs_the_others(name: str, caplog: pytest.LogCaptu
     assert {field: getattr(attributes, field) for field in SAFE} == {**SAFE, name: not SAFE[name]}
     assert {record.levelno for record in caplog.records} == {logging.DEBUG}
     for field, value in SAFE.items():
-        told = f"operator 'op' does not declare {field}: {value} is assumed" in caplog.text
-        assert told == (field != name)
+        logged = f"operator 'op' does not declare {field}: {value} is assumed" in caplog.text
+        assert logged == (field != name)
 
 
 def test_builder_refuses_what_is_no_truth_value() -> None:
@@ -195,11 +195,11 @@ def test_every_operator_takes_every_attribute(name: str) -> None:
         flow = Flow("f")
         _every(flow, getattr(OperatorAttributesBuilder(), f"set_{name}")(value))
         plan_flow(flow)
-        told = {node.name: getattr(node.attributes(), name) for node in flow.operators}
-        del told["select_2"]
+        found = {node.name: getattr(node.attributes(), name) for node in flow.operators}
+        del found["select_2"]
         natural = {"aggregate_1"} if name == "output_only_at_end" else set()
 
-        assert {node for node, found in told.items() if found != value} == (set() if value else natural)
+        assert {node for node, each in found.items() if each != value} == (set() if value else natural)
 
 
 def test_built_in_operators_tell_what_they_are() -> None:
@@ -293,7 +293,7 @@ def test_output_at_the_end_of_a_topic_that_ends_is_no_contradiction() -> None:
 
 
 def test_python_operators_have_the_columns_they_declare() -> None:
-    """A filter those of its input, with its key; a map the key if it hands it on."""
+    """A filter those of its input, with its key; a map the key if it passes it on."""
     bids = Flow("f").read("bids", KafkaTopic("bids", schema=ROW))
     counted = bids.aggregate(by="a", n="count(*)")
 

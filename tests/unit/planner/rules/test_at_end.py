@@ -1,4 +1,4 @@
-"""What puts out at the end of its input only, by its attribute; and windows that are no more than groups."""
+"""Operators that emit only at the end of their input, and windows that are plain groups."""
 
 from collections.abc import Callable
 from typing import Any
@@ -93,7 +93,7 @@ def test_operator_puts_out_at_the_end_where_its_attribute_says_so(case: str) -> 
 
 @pytest.mark.parametrize("case", BEFORE)
 def test_operator_puts_out_before_the_end_otherwise(case: str) -> None:
-    """Nothing is held back without a reason."""
+    """Output is not delayed without a reason."""
     declare, when = BEFORE[case]
 
     node = declare(Flow("f")).operator

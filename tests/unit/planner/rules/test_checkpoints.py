@@ -25,7 +25,7 @@ def _checkpoint(mode: Mode | None, *, flushing: bool = False, **settings: str) -
     ids=["realtime", "micro-batch", "slice"],
 )
 def test_checkpoint_follows_the_mode(mode: Mode | None, value: str) -> None:
-    """In real time by the clock, else with each batch."""
+    """In real-time mode by processing time, else with each batch."""
     assert _checkpoint(mode).value == value
 
 

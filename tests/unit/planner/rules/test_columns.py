@@ -1,4 +1,4 @@
-"""The plan knows which columns nobody uses."""
+"""The plan finds unused columns."""
 
 from flowcore import Flow, KafkaTopic, Parquet, Stream
 from flowcore.api.operators import upstream
@@ -65,7 +65,7 @@ def test_a_generator_is_used_even_if_its_column_is_not() -> None:
 
 
 def test_every_column_is_used_by_a_function_and_by_each_branch() -> None:
-    """Nobody knows what a function reads; two readers use what either does."""
+    """A function may read all columns; two readers use what either does."""
     flow = Flow("f")
     sales = _sales(flow)
     sales.select("id").write("ids", KafkaTopic("ids"))
@@ -77,7 +77,7 @@ def test_every_column_is_used_by_a_function_and_by_each_branch() -> None:
 
 
 def test_a_python_function_uses_all_columns_or_those_it_names() -> None:
-    """What it does not name is neither read nor sent to a worker; a filter hands the rest on beside it."""
+    """Other columns are neither read nor sent to a worker; a filter passes them on."""
     flow = Flow("f")
     cheap = _sales(flow).filter(bool, uses=["Price"], name="cheap")
     cheap.map(dict.copy, schema="id BIGINT", uses=["id"], name="ids").write("out", KafkaTopic("out"))

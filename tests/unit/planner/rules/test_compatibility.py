@@ -1,4 +1,4 @@
-"""What a checkpoint has to be of is told by a plan, and by nothing that may change."""
+"""What a query needs in its checkpoint follows from its plan, without what may change."""
 
 import json
 from datetime import timedelta

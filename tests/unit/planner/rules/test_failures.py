@@ -46,7 +46,7 @@ CASES: dict[str, tuple[Callable[[Flow], Stream], str, str]] = {
     "union-with-one-that-stops": (
         lambda f: _mapped(_live(f).union(_live(f, "asks", "fail"))), "dead letter", "records of asks stop it",
     ),
-    "behind-batches": (
+    "downstream-of-batches": (
         lambda f: _mapped(_live(f).map_batches(_same, schema=SALE, name="batched")),
         "stops the query", "batched gets batches",
     ),

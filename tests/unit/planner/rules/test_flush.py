@@ -1,4 +1,4 @@
-"""Which operators are held back, how, and why others are not."""
+"""Which operators are buffered, how, and why others are not."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ BUILT_IN = {
     "var-pop": "var_pop(price)", "var-samp": "var_samp(price)", "variance": "variance(price)",
     "collect-list": "collect_list(kind)", "collect-set": "collect_set(kind)", "array-agg": "array_agg(kind)",
     "of-several": "round(sum(price) / count(*), 2)", "where": "sum(price) filter (where kind = 'a')",
-    "of-a-row": "max(my_own(price))", "behind": "my_own(max(price))",
+    "of-a-row": "max(my_own(price))", "downstream": "my_own(max(price))",
 }  # fmt: skip
 
 
@@ -193,7 +193,7 @@ REFUSED: dict[str, tuple[Callable[[Stream], Stream], str]] = {
         ),
         "its input is buffered instead",
     ),
-    "select-behind-an-aggregate": (
+    "select-after-an-aggregate": (
         lambda sales: sales.aggregate(by="shop", x="max(price)").select("shop", name="held"), "what it reads",
     ),
     "before-an-aggregate": (
@@ -220,7 +220,7 @@ REFUSED: dict[str, tuple[Callable[[Stream], Stream], str]] = {
 
 
 @pytest.mark.parametrize(("build", "why"), REFUSED.values(), ids=REFUSED)
-def test_anything_else_is_not_held_back_and_the_plan_says_why(
+def test_anything_else_is_not_buffered_and_the_plan_says_why(
     build: Callable[[Stream], Stream], why: str
 ) -> None:
     """Whatever the setting is."""
@@ -231,7 +231,7 @@ def test_anything_else_is_not_held_back_and_the_plan_says_why(
 
 
 def test_source_and_sink_are_not_held_back() -> None:
-    """What leaves a sink has been held back in front of it."""
+    """A sink's input has been buffered upstream."""
     query = query_of(lambda sales: sales.aggregate(by="shop", x="max(price)"))
     ends = {each.operator.name: each.decision.reasons for each in query.flushes if each.way == "off"}
 

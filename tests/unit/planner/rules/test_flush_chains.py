@@ -68,7 +68,7 @@ def test_queries_that_read_each_other_have_their_own_intervals_once() -> None:
 
 
 def test_interval_that_is_longer_than_that_of_the_input_stands() -> None:
-    """What comes more often than it shall leave has to be held back."""
+    """Input that arrives more often than it may be emitted is buffered."""
     flow = Flow("f")
     _top(flow, "t1", "t2", flush=MINUTE / 2)
     _top(flow, "t2", "t3")
@@ -131,7 +131,7 @@ def test_windows_that_are_flushed_are_the_beginning_of_a_chain_too() -> None:
     assert found["to_t2"].batch_interval_ms == 6_000
 
 
-def test_slice_knows_no_chain() -> None:
+def test_slice_has_no_chain() -> None:
     """It is one batch, whatever it reads."""
     flow = Flow("f")
     rows = flow.read("rows", _topic("rows", flushed=2 * MINUTE))

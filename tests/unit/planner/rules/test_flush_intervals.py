@@ -1,4 +1,4 @@
-"""How long results are held back: an operator's own interval, the setting, a trigger, backlog."""
+"""How long results are buffered: an operator's own interval, the setting, a trigger, backlog."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ from tests.unit.planner.rules.planned_flush import (
     ],
     ids=["window", "process", "map", "flat-map", "before-state"],
 )
-def test_interval_of_an_operator_that_cannot_be_held_back_is_an_error(
+def test_interval_of_an_operator_that_cannot_be_buffered_is_an_error(
     build: Callable[[Stream], Stream], why: str
 ) -> None:
     """The message says why it cannot, and what to do."""
@@ -87,7 +87,7 @@ def test_key_of_a_function_is_that_of_its_sink_and_keeps_it_out_of_files() -> No
 
 @pytest.mark.parametrize("flush", [MINUTE, timedelta(0)], ids=["held", "not-held"])
 def test_branches_behind_one_aggregate_are_one_query(flush: timedelta) -> None:
-    """No buffer parts them: what leaves with the aggregate needs none, and none can be behind it."""
+    """No buffer parts them: what is emitted with the aggregate needs none, and none can be downstream."""
     flow = Flow("f")
     top = flow.read("sales", KafkaTopic("sales", schema=SALE, on_error="fail")).aggregate(
         by="shop", x="max(price)", flush=flush
@@ -183,7 +183,7 @@ def test_trigger_that_is_longer_stands() -> None:
 
 
 def test_slice_puts_out_once() -> None:
-    """All that is there is history."""
+    """All of its input is backlog."""
     flush = flush_of(lambda sales: sales.aggregate(by="shop", x="max(price)", name="held"), mode="slice")
 
     def ranked(**settings: str) -> str:
@@ -236,11 +236,11 @@ def test_chain_of_functions_ends_where_records_are_held_back() -> None:
         lambda sales: (
             sales.map(same, schema=SALE)
             .map(Latest(), schema=SALE, key="shop", name="held")
-            .map(same, schema=SALE, name="behind")
+            .map(same, schema=SALE, name="after")
         )
     )
 
-    assert [chain.name for chain in query.chains] == ["map_1 > held", "behind"]
+    assert [chain.name for chain in query.chains] == ["map_1 > held", "after"]
 
 
 def test_backlog_and_memory_are_part_of_the_buffer() -> None:
@@ -263,7 +263,7 @@ def test_backlog_and_memory_are_part_of_the_buffer() -> None:
 
 
 def test_interval_in_backlog_that_is_shorter_is_an_error() -> None:
-    """History would leave more often than news."""
+    """A backlog would be emitted more often than live records."""
     with pytest.raises(SettingsError, match="max-interval-during-backlog='1 s' is shorter than"):
         Settings.of(
             {"execution.flush.max-interval": "2 s", "execution.flush.max-interval-during-backlog": "1 s"},
@@ -279,7 +279,7 @@ def test_negative_interval_is_an_error(wrong: object) -> None:
 
 
 def test_bounded_stage_holds_nothing_back() -> None:
-    """It puts out once, so an interval may stand there and do nothing."""
+    """It emits once, so an interval has no effect."""
     flow = Flow("f")
     sales = flow.read("sales", Parquet("sales", schema=SALE))
     sales.aggregate(by="shop", x="median(price)", flush=MINUTE).write("out", Parquet("out"))

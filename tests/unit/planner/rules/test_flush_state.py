@@ -1,4 +1,4 @@
-"""A buffer is state of its own: what a checkpoint has to be of tells it, and what cannot be held is named."""
+"""A buffer is state of its own: a checkpoint needs it, and output that cannot be buffered is named."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FLUSH = timedelta(minutes=2)
 
 
 class Latest(RichFunction):
-    """What it puts out replaces what it has put out of the same shop."""
+    """Its output replaces earlier output of the same shop."""
 
     def is_output_idempotent(self) -> bool:
         return True
@@ -75,7 +75,7 @@ def test_a_buffer_is_part_of_what_a_checkpoint_has_to_be_of(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["function", "process"])
 def test_a_query_with_a_buffer_goes_by_the_clock(kind: str) -> None:
-    """It has to be flushed though nothing comes, and its key groups are told of time."""
+    """It is flushed without input, and its key groups get watermarks."""
     query = query_of(kind, FLUSH)
 
     assert uses_processing_time(query)
@@ -83,7 +83,7 @@ def test_a_query_with_a_buffer_goes_by_the_clock(kind: str) -> None:
     assert not keeps_key_groups(query_of("function", timedelta(0)))
 
 
-def test_a_function_of_batches_cannot_be_held_back() -> None:
+def test_a_function_of_batches_cannot_be_buffered() -> None:
     """What it returns has no one key; the error says so."""
     bids = Flow("f").read("bids", KafkaTopic("bids", schema=SALE))
 

@@ -245,7 +245,7 @@ def test_pushing_changes_no_result(steps: list[tuple[int, int]], data: list[dict
     for old, new in zip(flow.operators, planned, strict=True):
         if isinstance(old, Write):
             assert _computed(new, data) == _computed(old, data)
-    behind = {name for name, decision in filters if decision.value == "where it stands"}
+    stays = {name for name, decision in filters if decision.value == "where it stands"}
     for node in upstream(*(each for each in planned if isinstance(each, Write))):
         if isinstance(node, Where) and node.name in dict(filters):
-            assert isinstance(node.inputs[0], (Map, Filter, FlatMap)) == (node.name in behind)
+            assert isinstance(node.inputs[0], (Map, Filter, FlatMap)) == (node.name in stays)

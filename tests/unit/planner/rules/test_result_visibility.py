@@ -37,7 +37,7 @@ def test_queries_start_together_after_all_stages() -> None:
     assert queries["one"].start.change == ("set execution.hand-over to pipelined",)
 
 
-def test_queries_start_after_what_they_join_where_results_are_handed_over() -> None:
+def test_queries_start_after_what_they_join_where_results_are_pipelined() -> None:
     """Each after its own tables, whole ones; what joins nothing starts at once."""
     queries = _queries(execution__hand_over="pipelined")
 
@@ -60,7 +60,7 @@ def test_queries_whose_latency_is_tracked_start_together() -> None:
 
 
 def test_query_that_joins_every_stage_has_nothing_to_gain() -> None:
-    """A part of a table is never handed over."""
+    """A part of a table is never read."""
     flow = Flow("f")
     shops = flow.read("shops", Parquet("shops", schema="shop STRING"))
     flow.read("bids", KafkaTopic("bids", schema=SALE)).join(shops, on="shop").write("out", KafkaTopic("out"))
@@ -73,7 +73,7 @@ def test_query_that_joins_every_stage_has_nothing_to_gain() -> None:
 
 
 @pytest.mark.parametrize("value", ["partial", True], ids=["unknown", "a-flag"])
-def test_hand_over_is_one_of_two(value: object) -> None:
+def test_setting_is_one_of_two(value: object) -> None:
     """Anything else is an error that says so."""
     with pytest.raises(ValueError, match="it must be whole or pipelined"):
         Settings.of({"execution.hand-over": value})

@@ -119,7 +119,7 @@ def test_queries_of_sources_that_never_meet_are_apart() -> None:
 
 
 def test_query_with_state_may_have_several_sinks() -> None:
-    """What is behind the same state is one query, what is behind another is another."""
+    """Sinks downstream of the same state share a query, others do not."""
     flow = Flow("f")
     best = _live(flow, on_error="fail").aggregate(by="shop", best="max(price)")
     best.write("all", KafkaTopic("all"))
@@ -185,7 +185,7 @@ def test_bad_records_go_nowhere_where_they_fail_the_query() -> None:
     assert all(not query.dead_letters for query in _queries(plan_flow(flow)))
 
 
-def test_plan_knows_every_topic_once() -> None:
+def test_plan_lists_every_topic_once() -> None:
     """Sources and sinks, bounded and live."""
     flow = Flow("f")
     past = flow.read("past", KafkaTopic("past", schema=SALE, until="latest"))

@@ -156,7 +156,7 @@ def test_each_edge_follows_the_sources_upstream_of_it() -> None:
 
 
 def test_timestamps_do_not_cross_a_blocking_edge() -> None:
-    """What crosses it is a table: a bounded source's watermarks are no reason for the stream behind it."""
+    """A table crosses it: watermarks of a bounded source do not make a downstream stream tagged."""
     flow = Flow("f")
     past = _bids(flow, "past", until="latest", watermark=FOUR_SECONDS).select("shop as x", name="table")
     _bids(flow).join(past, on={"shop": "x"}, name="joined").write("out", KafkaTopic("out"))
@@ -286,7 +286,7 @@ def test_windows_that_end_by_event_time_need_that_of_every_live_source(
     assert {node.name for node in find_timed_sources(plan.live.queries[0].operators)} == dated
 
 
-def test_a_part_of_a_plan_knows_which_records_windows_of_the_rest_need_timestamps_of() -> None:
+def test_part_of_a_plan_keeps_the_sources_that_windows_of_the_rest_need_timed() -> None:
     """Bad records leave through one query, which may run before that with the windows."""
     flow = Flow("f")
     bids = _bids(flow, event_time="at", watermark=FOUR_SECONDS)
@@ -318,7 +318,7 @@ def test_explain_is_one_line_where_all_edges_agree() -> None:
 
 
 def test_explain_names_edges_that_differ_and_topics_with_elements() -> None:
-    """And how event time is told."""
+    """And where event time is from."""
     flow = Flow("f")
     timed = _bids(flow, "timed", event_time="at", watermark=FOUR_SECONDS, elements="value-only")
     timed.union(_bids(flow, "plain", watermark=no_watermarks()), name="both").write(

@@ -1,4 +1,4 @@
-"""Windows that cannot be right are refused, and the plan knows what the others promise."""
+"""Windows that cannot be right are refused; the attributes of the others."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -97,8 +97,8 @@ def _window(stream: Stream) -> Window:
         "unknown gap",
         "no end",
         "never",
-        "bounded by the clock",
-        "late by the clock",
+        "bounded in processing time",
+        "late in processing time",
         "late without end",
         "stream with timestamp",
         "table without",
@@ -107,8 +107,8 @@ def _window(stream: Stream) -> Window:
         "counted",
         "event trigger",
         "inner trigger",
-        "behind batches",
-        "behind a frame",
+        "after batches",
+        "after a frame",
     ],
 )
 def test_windows_that_cannot_be_right_are_refused(declare: Callable[[], Any], message: str) -> None:
@@ -138,9 +138,9 @@ def test_every_source_of_a_union_needs_watermarks() -> None:
     ids=[
         "monotonous",
         "tagged",
-        "by the clock",
+        "in processing time",
         "by number",
-        "behind a map",
+        "after a map",
         "table with time",
         "to the end",
     ],
@@ -214,7 +214,7 @@ def test_window_takes_attributes() -> None:
     )
 
 
-def test_windows_over_history_put_out_at_its_end() -> None:
+def test_windows_over_bounded_input_emit_at_its_end() -> None:
     bounded = _history().window(Tumbling(10), timestamp="at").aggregate(n="count(*)")
 
     assert bounded.attributes().output_only_at_end
@@ -238,7 +238,7 @@ def test_sinks_behind_one_window_share_a_query_and_two_windows_in_a_row_are_refu
 def test_bad_records_pass_windows_that_write_topics_unless_a_function_is_in_the_way(tmp_path: Path) -> None:
     """They leave through exactly one query: one of their own only where no other lets them pass."""
 
-    def letters(*, shift: bool = False, files: bool = False, twice: bool = False) -> dict[str, int]:
+    def count(*, shift: bool = False, files: bool = False, twice: bool = False) -> dict[str, int]:
         flow = Flow("f")
         bids = _bids(flow)
         if shift:
@@ -250,10 +250,10 @@ def test_bad_records_pass_windows_that_write_topics_unless_a_function_is_in_the_
         assert live is not None
         return {query.name: len(query.dead_letters) for query in live.queries}
 
-    assert letters() == {"one": 1}
-    assert letters(twice=True) == {"one": 1, "two": 0}
-    assert letters(shift=True) == {"one": 0, "bids": 1}
-    assert letters(files=True) == {"one": 0, "bids": 1}
+    assert count() == {"one": 1}
+    assert count(twice=True) == {"one": 1, "two": 0}
+    assert count(shift=True) == {"one": 0, "bids": 1}
+    assert count(files=True) == {"one": 0, "bids": 1}
 
 
 def test_columns_that_windows_need_cross_and_others_do_not() -> None:

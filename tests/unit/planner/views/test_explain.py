@@ -60,7 +60,7 @@ def all_bounded() -> Flow:
 
 
 def all_live() -> Flow:
-    """No history: nothing has to be waited for."""
+    """No bounded stage: no query waits."""
     flow = Flow("all_live")
     _bids(flow).where("price > 100").with_columns(half="price / 2").write("high", KafkaTopic("high"))
     return flow
@@ -161,7 +161,7 @@ def rich_functions() -> Flow:
 
 
 def kept_objects() -> Flow:
-    """The second function keeps what it puts out: it gets the first one's objects, the third gets none."""
+    """The second function keeps its output: it gets the first one's objects, the third gets copies."""
     flow = Flow("kept_objects")
     op1 = _bids(flow).map(_same, schema=SALE, name="op1")
     op2 = op1.map(_same, schema=SALE, name="op2", attributes=_builder().set_output_value_stored(True))
@@ -216,7 +216,7 @@ def python_beside_native() -> Flow:
 
 
 def bounded_python() -> Flow:
-    """Functions over history; what they do not use never reaches them."""
+    """Functions over bounded input; unused columns do not reach them."""
     flow = Flow("bounded_python")
     sales = flow.read("sales", Parquet("sales", schema=f"{SALE}, note STRING, buyer STRING"))
     rounded = sales.map(_same, schema=SALE, uses=["shop", "price"], name="rounded")
@@ -237,7 +237,7 @@ def co_grouped() -> Flow:
 
 
 def co_grouped_by_a_function() -> Flow:
-    """Groups are made by Spark, and handed to the first function of a chain."""
+    """Spark makes the groups for the first function of a chain."""
     flow = Flow("co_grouped_by_a_function")
     sales = flow.read("sales", Parquet("sales", schema=SALE))
     best = _shops(flow).co_group(sales, _best, on="shop", schema=SALE, name="best")
@@ -345,7 +345,7 @@ def keyed_process() -> Flow:
 
 
 def process_chain() -> Flow:
-    """Functions in front of a process and behind it, and a side output."""
+    """Functions upstream and downstream of a process, and a side output."""
     flow = Flow("process_chain")
     bids = _timed(flow).map(_same, schema="shop STRING, price DOUBLE", name="cleaned")
     found = bids.process(
@@ -364,7 +364,7 @@ def process_chain() -> Flow:
 
 
 def bounded_windows() -> Flow:
-    """Over history Spark's own window aggregate gives the same, unless there is Python in it."""
+    """Over bounded input Spark's own window aggregate gives the same, unless there is Python in it."""
     flow = Flow("bounded_windows")
     sales = flow.read("sales", Parquet("sales", schema=f"{SALE}, at TIMESTAMP"))
     hours = sales.window(Tumbling(timedelta(hours=1)), by="shop", timestamp="at").aggregate(
@@ -422,7 +422,7 @@ class _Lookup(RichFunction):
 
 
 class _Latest(RichFunction):
-    """What it puts out replaces what it has put out of the same shop."""
+    """Its output replaces earlier output of the same shop."""
 
     def is_output_idempotent(self) -> bool:
         return True
@@ -433,7 +433,7 @@ class _Alarm(KeyedProcessFunction):
 
 
 class _Trusted(RichFunction):
-    """Keeps nothing that it puts out."""
+    """Keeps none of its output records."""
 
     def is_output_value_stored(self) -> bool:
         return False
