@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # deploy/docker.sh start|stop FOLDER: a Docker engine for the tests.
-# `start` leaves an engine that answers alone, since a second one beside it would remove its network;
-# else it starts one, as root, and installs it first on Debian. FOLDER holds the log and the process id
-# of an engine that was started here; `stop` ends that one and no other.
+# If an engine answers, `start` does nothing, since a second engine would remove its network. Otherwise it
+# starts one as root, and on Debian installs it first. FOLDER holds the log and the process id of an engine
+# that was started here; `stop` ends only that engine.
 set -euo pipefail
 
 answers() { docker info >/dev/null 2>&1; }
@@ -14,7 +14,7 @@ install_engine() {
   echo "docker: installing the engine"
   local packages=(docker.io iptables)
   apt-get update -qq
-  # Newer Debians have the `docker` command in a package of its own.
+  # Newer Debian releases have the `docker` command in a separate package.
   apt-cache show docker-cli >/dev/null 2>&1 && packages+=(docker-cli)
   DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends "${packages[@]}" >/dev/null ||
     fail "the engine could not be installed, see the error above"
@@ -26,7 +26,7 @@ start() {
   command -v dockerd >/dev/null && command -v docker >/dev/null || install_engine
   answers && return # the package may have started it
   mkdir -p "$1"
-  # In a session of its own, so that Ctrl-C here leaves the containers' end to the tests.
+  # A new session, so that on Ctrl-C the tests can still stop their containers.
   setsid dockerd >"$1/log" 2>&1 </dev/null &
   local pid=$! deadline=$((SECONDS + 60))
   echo "$pid" >"$1/pid"

@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
-# entrypoint.sh COMMAND...: what a container of this image runs. `driver` and `executor` are what Spark asks
-# for on Kubernetes, with the rest in the environment (see Spark's KubernetesExecutorBackend); everything else
-# is a command.
+# entrypoint.sh COMMAND...: the entry point of the image. Spark on Kubernetes runs `driver` and `executor`, with
+# further arguments in the environment (see Spark's KubernetesExecutorBackend); everything else is a command.
 set -euo pipefail
 
 # SPARK_JAVA_OPT_0, SPARK_JAVA_OPT_1, ...: the executor's JVM options, in their order.

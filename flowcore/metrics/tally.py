@@ -185,7 +185,7 @@ def partitions_of(
     topics: Iterable[str],
     offsets: TopicOffsets,
     ends: TopicOffsets,
-    standings: Mapping[str, Mapping[int, PartitionWatermark]],
+    watermarks: Mapping[str, Mapping[int, PartitionWatermark]],
 ) -> tuple[PartitionProgress, ...]:
     """Progress of a query in each partition of its sources' topics.
 
@@ -193,14 +193,14 @@ def partitions_of(
         topics: The topics.
         offsets: The query's committed offsets.
         ends: The end offsets of the topics.
-        standings: The watermarks of the partitions.
+        watermarks: The watermarks of the partitions.
     """
     found = []
     for topic in topics:
-        at, end, times = offsets.get(topic, {}), ends.get(topic, {}), standings.get(topic, {})
+        at, end, times = offsets.get(topic, {}), ends.get(topic, {}), watermarks.get(topic, {})
         for number in sorted({*at, *end, *times}):
-            offset, last, standing = at.get(number), end.get(number), times.get(number)
-            known = standing is not None and standing.watermark_ms > MIN_TIMESTAMP_MS
+            offset, last, watermark = at.get(number), end.get(number), times.get(number)
+            known = watermark is not None and watermark.watermark_ms > MIN_TIMESTAMP_MS
             found.append(
                 PartitionProgress(
                     topic=topic,
@@ -209,8 +209,8 @@ def partitions_of(
                     end=last,
                     # The end may have been read before the batch was committed.
                     lag=max(last - offset, 0) if last is not None and offset is not None else None,
-                    watermark_ms=standing.watermark_ms if standing and known else None,
-                    idle=standing.idle if standing else None,
+                    watermark_ms=watermark.watermark_ms if watermark and known else None,
+                    idle=watermark.idle if watermark else None,
                 )
             )
     return tuple(found)
