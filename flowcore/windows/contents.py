@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from flowcore.windows.functions import WindowAggregate, WindowFunction, WindowProcess, WindowReduce
 
@@ -34,32 +34,14 @@ Content = list[StoredRecord]
 """The records, or one that stands for all, with an accumulator as its value."""
 
 
-class ContentLogic(Protocol):
-    """Creates and reads contents.
-
-    Attributes:
-        layout: The name of the state layout.
-    """
-
-    @property
-    def layout(self) -> str: ...
-
-    def add(self, content: Content, record: StoredRecord, /) -> None:
-        """Add a record."""
-        ...
-
-    def merge(self, parts: Iterable[Content], /) -> Content:
-        """Return the content of windows that became one, in order of arrival."""
-        ...
-
-    def inputs(self, content: Content, /) -> list[Any]:
-        """Return the input of the function's last step."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Buffering:
-    """Stores every record."""
+    """Stores every record.
+
+    Attributes:
+        function: The function of the windows.
+        layout: The name of the state layout.
+    """
 
     function: WindowFunction
     layout: str = "records"
@@ -120,3 +102,7 @@ class Accumulating:
                 return [content[0].value]
             case WindowAggregate(function=function):
                 return [function.result(content[0].value)]
+
+
+ContentLogic = Buffering | Accumulating
+"""Adds records to contents, merges contents of windows that became one, and reads the function's input."""

@@ -148,12 +148,7 @@ class WindowOperator:
         return merge_panes(state, key, key_state, merge, self.config)
 
     def _handle_timer(
-        self,
-        handler: TimerHandler,
-        time_ms: int,
-        state: WindowState,
-        opened: OpenPane,
-        seen: Emissions,
+        self, handler: TimerHandler, time_ms: int, state: WindowState, opened: OpenPane, seen: Emissions
     ) -> None:
         self._apply(handler(time_ms, opened), opened, seen, is_late=False)
 

@@ -1,17 +1,67 @@
-"""Runner of transcripts of kind ``bundle``: a bundle of counted records, in memory."""
+"""Runner of transcripts of kind ``bundle``: bundles of a number of elements, as in Flink's bundle operator.
+
+A bundle is finished after a number of elements, whatever their keys, and at the end of the input.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import asdict
-from typing import Any
+from collections.abc import Hashable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Generic, TypeVar
 
 from flowcore.errors import ConfigurationError
-from flowcore.testing.bundles import Bundle, Finished
 from flowcore.testing.transcripts.runner import fail_unknown, refusing
 
-__all__ = ["BundleRunner"]
+__all__ = ["Bundle", "BundleRunner", "Finished"]
+
+_K = TypeVar("_K", bound=Hashable)
+_V = TypeVar("_V")
+
+Finished = Mapping[_K, list[_V]]
+"""The values of each key of a finished bundle, in order of arrival; empty if none was finished."""
+
+
+@dataclass(slots=True)
+class Bundle(Generic[_K, _V]):
+    """A bundle that is being filled.
+
+    Args:
+        count: The number of elements of a bundle, > 0.
+
+    Attributes:
+        values: The values of each key, in order of arrival.
+        finished: The number of finished bundles.
+
+    Raises:
+        ConfigurationError: The count is not positive.
+
+    >>> bundle = Bundle(2)
+    >>> bundle.add("a", 1)
+    {}
+    >>> bundle.add("a", 2)
+    {'a': [1, 2]}
+    """
+
+    count: int
+    values: dict[_K, list[_V]] = field(default_factory=dict)
+    finished: int = 0
+
+    def __post_init__(self) -> None:
+        if self.count < 1:
+            msg = f"count={self.count} is not positive: no bundle would be finished; pass count > 0"
+            raise ConfigurationError(msg)
+
+    def add(self, key: _K, value: _V) -> Finished[_K, _V]:
+        """Add an element; the last element of a bundle finishes it."""
+        self.values.setdefault(key, []).append(value)
+        return self.finish() if sum(map(len, self.values.values())) >= self.count else {}
+
+    def finish(self) -> Finished[_K, _V]:
+        """Finish the bundle, as at the end of the input; an empty bundle does not count."""
+        values, self.values = self.values, {}
+        self.finished += bool(values)
+        return values
 
 
 class BundleRunner:

@@ -15,12 +15,10 @@ from typing import Any
 
 import yaml
 
+from flowcore.elements import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
 from flowcore.errors import ConfigurationError
 
-__all__ = ["MAX_MS", "MIN_MS", "Transcript", "load", "read_yaml"]
-
-MIN_MS = -(2**63)
-MAX_MS = 2**63 - 1
+__all__ = ["Transcript", "load", "read_yaml"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,4 +105,4 @@ for _tag, (_pattern, _first) in _STARTS.items():
     _Loader.add_implicit_resolver(_tag, re.compile(rf"(?:{_pattern})\Z"), _first)
 _Loader.add_constructor("tag:yaml.org,2002:int", lambda _, node: int(node.value))
 _Loader.add_constructor("tag:yaml.org,2002:float", lambda _, node: float(node.value))
-_Loader.add_constructor(_TIME, lambda _, node: MIN_MS if node.value == "min" else MAX_MS)
+_Loader.add_constructor(_TIME, lambda _, node: MIN_TIMESTAMP_MS if node.value == "min" else MAX_TIMESTAMP_MS)

@@ -22,7 +22,15 @@ _Register = Callable[[int], None]
 
 
 @dataclass(frozen=True, slots=True)
-class ContinuousEventTime(Never):
+class _Continuous(Never):
+    interval_ms: int
+
+    def __post_init__(self) -> None:
+        require_positive("interval_ms", self.interval_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class ContinuousEventTime(_Continuous):
     """Emits at each multiple of ``interval_ms`` that the watermark reaches, and at the window's end.
 
     After the end it emits immediately for each record, as `EventTimeTrigger` does.
@@ -30,11 +38,6 @@ class ContinuousEventTime(Never):
     Raises:
         InvalidWindowError: The interval is not positive.
     """
-
-    interval_ms: int
-
-    def __post_init__(self) -> None:
-        require_positive("interval_ms", self.interval_ms)
 
     def on_element(self, value: Any, timestamp_ms: int | None, context: TriggerContext) -> TriggerResult:
         if context.window.last_ms <= context.watermark_ms:
@@ -56,17 +59,12 @@ class ContinuousEventTime(Never):
 
 
 @dataclass(frozen=True, slots=True)
-class ContinuousProcessingTime(Never):
+class ContinuousProcessingTime(_Continuous):
     """Emits at each multiple of ``interval_ms`` that processing time reaches, and at the window's end.
 
     Raises:
         InvalidWindowError: The interval is not positive.
     """
-
-    interval_ms: int
-
-    def __post_init__(self) -> None:
-        require_positive("interval_ms", self.interval_ms)
 
     def on_element(self, value: Any, timestamp_ms: int | None, context: TriggerContext) -> TriggerResult:
         if context.window.last_ms <= context.clock_ms:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowcore.errors import ConfigurationError
-from flowcore.testing.bundles import Bundle, Finished
+from flowcore.testing.transcripts.bundle import Bundle, Finished
 
 elements = st.lists(st.tuples(st.sampled_from("abc"), st.integers()), max_size=20)
 
