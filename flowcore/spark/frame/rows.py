@@ -1,4 +1,4 @@
-"""Rows of a live query's frame: the kinds of rows, and the columns that they carry for the engine."""
+"""Rows of a live query's frame: the kinds of rows, and the engine's own columns."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ BRANCH = "_branch"
 RECORD_ID = "_record_id"
 """The id of an output of a window or process function; only downstream of these."""
 RECORD_ORDINAL = "_ordinal"
-"""Tells apart the records that were made of one source record: text, the last part of a record id."""
+"""Distinguishes the records that were made of one source record: text, the last part of their ids."""
 TIMESTAMP_MS = "_timestamp_ms"
-"""When a record happened; only if a sink writes it or windows go by it."""
+"""The event time of a record; only if a sink writes it or windows need it."""
 SOURCE, NEWEST = "_source", "_newest_ms"
 """The number of a record's source; its timestamp if that counts for watermarks. Only upstream of windows."""
 VALUE, BAD_REASON, KAFKA_MS = "_value", "_reason", "_kafka_ms"

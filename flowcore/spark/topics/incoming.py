@@ -77,8 +77,8 @@ class Incoming:
         """Reads a topic as a table, without side channels."""
         return cls(node, topic, SideChannels(), keeps_bad=topic.on_error != "fail", has_ordinals=False)
 
-    def rows(self, messages: DataFrame) -> tuple[DataFrame, DataFrame | None]:
-        """The records among messages, and the bad messages; None if the first bad message fails the query."""
+    def split(self, messages: DataFrame) -> tuple[DataFrame, DataFrame | None]:
+        """Split messages into records and bad messages; the latter None if the first fails the stage."""
         rows = self._classify(messages, FIRST_BRANCH)
         fields = [f"{RECORD}.{quote(name)}" for name in self.node.columns]
         mine = f"{BRANCH} = {FIRST_BRANCH}"

@@ -19,7 +19,7 @@ from flowcore.spark.context import Context, broker_of, path_of
 from flowcore.spark.topics.incoming import Incoming
 from flowcore.spark.topics.offsets import offset_range, offsets_json, start_offsets
 
-__all__ = ["BatchInput", "read_bounded", "read_stream", "source_version"]
+__all__ = ["BoundedInput", "read_bounded", "read_stream", "source_version"]
 
 
 _BULK_READ = {
@@ -32,7 +32,7 @@ _BULK_READ = {
 
 
 @dataclass(frozen=True, slots=True)
-class BatchInput:
+class BoundedInput:
     """A bounded source as frames.
 
     Attributes:
@@ -66,7 +66,7 @@ def source_version(node: Read, settings: Settings) -> str:
             return _files_version(node.name, path_of(files.path, settings))
 
 
-def read_bounded(node: Read, context: Context) -> BatchInput:
+def read_bounded(node: Read, context: Context) -> BoundedInput:
     """Read a bounded source."""
     match node.source:
         case KafkaTopic() as topic:
@@ -84,7 +84,7 @@ def read_bounded(node: Read, context: Context) -> BatchInput:
         case Json(path=path) as json:
             reader = context.spark.read.options(mode="FAILFAST").options(**json.options)
             frame = reader.schema(_ddl(node)).json(context.path(path))
-    return BatchInput(_cast_columns(node, frame))
+    return BoundedInput(_cast_columns(node, frame))
 
 
 def read_stream(topic: KafkaTopic, query: LiveQuery, context: Context, *, events: bool) -> DataFrame:
@@ -111,7 +111,7 @@ def read_stream(topic: KafkaTopic, query: LiveQuery, context: Context, *, events
     return context.spark.readStream.format("kafka").options(**options).load()
 
 
-def _read_topic(node: Read, topic: KafkaTopic, context: Context) -> BatchInput:
+def _read_topic(node: Read, topic: KafkaTopic, context: Context) -> BoundedInput:
     servers = context.servers(topic)
     start, end = offset_range(topic, servers)
     messages = (
@@ -122,7 +122,7 @@ def _read_topic(node: Read, topic: KafkaTopic, context: Context) -> BatchInput:
         .option("includeHeaders", str(topic.elements == "tagged").lower())
         .load()
     )
-    return BatchInput(*Incoming.bounded(node, topic).rows(messages))
+    return BoundedInput(*Incoming.bounded(node, topic).split(messages))
 
 
 def _cast_columns(node: Read, frame: DataFrame) -> DataFrame:

@@ -44,30 +44,31 @@ class AvroSql:
         self._topic = topic
         self._format: AvroFormat | ConfluentAvroFormat = format_of(topic)  # type: ignore[assignment] # by name
         self._schema = value_schema(topic) or Schema(())
+        self._text = _schema_text(self._format.schema)
+        self._required = _required_columns(self._format.schema)
 
     def parse(self, schema: Schema, payload: str) -> str:
         """The fields of the Avro schema as a struct; null, or full of nulls, if the payload does not fit."""
-        reader = _schema_text(self._format.schema)
         if isinstance(self._format, AvroFormat):
-            return _sized(schema, _read(payload, reader))
+            return _sized(schema, _read(payload, self._text))
         cases = []
         for number, writer in _writers(self._format):
-            value = _read(_body(payload), writer, None if writer == reader else reader)
+            value = _read(_body(payload), writer, None if writer == self._text else self._text)
             cases.append(f"WHEN {_header(payload)} = {_header_of(number)} THEN {value}")
         return _sized(schema, f"CASE {' '.join(cases)} END")
 
     def misfits(self, schema: Schema, payload: str) -> list[str]:
         """Values that are not the same bytes if they are written again, or that only Spark accepts."""
-        reader = _schema_text(self._format.schema)
-        found = [f"{RECORD}.{quote(name)} IS NULL" for name in _required_columns(self._format.schema)]
+        found = [f"{RECORD}.{quote(name)} IS NULL" for name in self._required]
+        again = f"to_avro({RECORD}, {literal(self._text)})"
         if isinstance(self._format, AvroFormat):
-            found.append(f"to_avro({RECORD}, {literal(reader)}) <> {payload}")
+            found.append(f"{again} <> {payload}")
         else:
             for number, writer in _writers(self._format):
-                again = f"to_avro({RECORD}, {literal(reader)}) <> {_body(payload)}"
-                if writer != reader:
-                    again = _differs_from(writer, self._format.writers[number], _body(payload))
-                found.append(f"{_header(payload)} = {_header_of(number)} AND ({again})")
+                differs = f"{again} <> {_body(payload)}"
+                if writer != self._text:
+                    differs = _differs_from(writer, self._format.writers[number], _body(payload))
+                found.append(f"{_header(payload)} = {_header_of(number)} AND ({differs})")
         for column in schema.columns:
             value = f"{RECORD}.{quote(column.name)}"
             if column.type == "STRING":
@@ -79,14 +80,13 @@ class AvroSql:
 
     def write(self, columns: Mapping[str, str]) -> str:
         """One value of the columns, which have the schema's types; a null in a required column fails."""
-        required = _required_columns(self._format.schema)
         values = {
             column.name: require_value(self._topic, column, columns[column.name])
-            if column.name in required or not column.nullable
+            if column.name in self._required or not column.nullable
             else columns[column.name]
             for column in self._schema.columns
         }
-        value = f"to_avro({struct(values)}, {literal(_schema_text(self._format.schema))})"
+        value = f"to_avro({struct(values)}, {literal(self._text)})"
         if isinstance(self._format, AvroFormat):
             return value
         return f"concat({_header_of(self._format.schema_id)}, {value})"
