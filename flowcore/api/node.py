@@ -66,6 +66,9 @@ class Operator:
     keeps_timestamps: ClassVar[bool] = True
     """Each of its output records has the timestamp of an input record, or one of its own."""
 
+    repeats_records: ClassVar[bool] = False
+    """Several of its output records may be made of one source record."""
+
     emits_once_a_batch: ClassVar[bool] = False
     """It emits one output for each key and batch, so longer batches are enough to buffer its output."""
 

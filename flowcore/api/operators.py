@@ -241,6 +241,8 @@ class CoGroup(Operator):
 class Union(Operator):
     """All records of all inputs, columns matched by name."""
 
+    repeats_records: ClassVar[bool] = True
+
     def describe(self) -> str:
         return "union"
 

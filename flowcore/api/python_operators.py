@@ -119,6 +119,7 @@ class FlatMap(PythonTransform):
     """Any number of records from each: ``dict -> Iterable[dict]``."""
 
     kind = "flat_map"
+    repeats_records = True
     key_hint = "give it key= one or more of its columns"
 
 

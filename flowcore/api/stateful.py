@@ -5,7 +5,7 @@ Windows are in `flowcore.api.window_operator`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -17,7 +17,15 @@ from flowcore.api.node import KeptState, Operator
 from flowcore.api.schema import Schema
 from flowcore.errors import PlanError
 
-__all__ = ["LATE_OUTPUT", "KeyedProcess", "SideOutput", "StatefulOperator", "key_of", "side_columns"]
+__all__ = [
+    "LATE_OUTPUT",
+    "KeyedProcess",
+    "SideOutput",
+    "StatefulOperator",
+    "find_side_outputs",
+    "key_of",
+    "side_columns",
+]
 
 LATE_OUTPUT = "late"
 """The side output of records that came too late for all their windows."""
@@ -181,6 +189,11 @@ class SideOutput(Operator):
 
     def compiled(self) -> Decision:
         return Decision("with its operator", (f"it leaves {self.inputs[0].name} beside its results",))
+
+
+def find_side_outputs(node: Operator, operators: Iterable[Operator]) -> list[SideOutput]:
+    """The side outputs of an operator among others."""
+    return [each for each in operators if isinstance(each, SideOutput) and node in each.inputs]
 
 
 def side_columns(node: Operator, output: str) -> tuple[tuple[str, ...], Schema | None]:

@@ -8,7 +8,7 @@ from typing import Literal
 
 from flowcore.api.connectors import KafkaTopic
 from flowcore.api.decisions import Decision
-from flowcore.api.operators import ChainOperator, KeyedProcess, Operator, Read, Write
+from flowcore.api.operators import ChainOperator, KeyedProcess, Operator, Read, StatefulOperator, Write
 from flowcore.flush.config import BufferOutput
 
 __all__ = [
@@ -221,6 +221,16 @@ class LiveQuery:
     def buffer(self) -> Flush | None:
         """The one buffer that it keeps by key group, None without one."""
         return next((each for each in self.flushes if each.way == "key-groups"), None)
+
+    @property
+    def keeps_state(self) -> bool:
+        """An operator or a buffer keeps state from batch to batch."""
+        return self.buffer is not None or any(node.keeps_state for node in self.operators)
+
+    @property
+    def keeps_key_groups(self) -> bool:
+        """An operator or a buffer keeps state by key group."""
+        return self.buffer is not None or any(isinstance(node, StatefulOperator) for node in self.operators)
 
     @property
     def batch_interval_ms(self) -> int | None:

@@ -21,7 +21,6 @@ from flowcore.api.operators import (
     Aggregate,
     Apply,
     Drop,
-    FlatMap,
     Join,
     KeyedProcess,
     Operator,
@@ -35,6 +34,7 @@ from flowcore.api.operators import (
     WithColumns,
     Write,
 )
+from flowcore.api.stateful import find_side_outputs
 from flowcore.errors import PlanError
 from flowcore.keyed.output_columns import RESULTS
 from flowcore.planner.model import Chain, LiveQuery
@@ -104,7 +104,7 @@ class _Compiler:
         self.names: Iterator[str] = (f"_c{number}" for number in count(1))
         self.numbers = count(FIRST_BRANCH)
         self.has_ordinals = any(RECORD_ORDINAL in frame.columns for frame in joined.frames.values()) or any(
-            isinstance(node, (Union, FlatMap)) for node in query.operators
+            node.repeats_records for node in query.operators
         )
         others = (node for node in query.operators if not isinstance(node, SideOutput))
         readers = Counter(parent for node in others for parent in node.inputs)
@@ -259,9 +259,7 @@ class _Compiler:
 
     def _window(self, node: Window) -> Iterator[tuple[Operator, BranchedFrame, Branch]]:
         """Compile windows, and yield their late records and their results."""
-        sides = [
-            each for each in self.query.operators if isinstance(each, SideOutput) and node in each.inputs
-        ]
+        sides = find_side_outputs(node, self.query.operators)
         used = {column.lower() for each in sides for column in self.used[each]}
         branched, branches = apply_window(node, *self._take(node), used, self.key_groups)
         yield from ((each, branched, branches[each.output]) for each in sides)

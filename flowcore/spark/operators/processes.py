@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from flowcore.api.operators import KeyedProcess, Operator, SideOutput
+from flowcore.api.operators import KeyedProcess, Operator
+from flowcore.api.stateful import find_side_outputs
 from flowcore.chains import DownstreamChain
 from flowcore.keyed.dead_letters import DEAD_LETTERS, DeadLetters
 from flowcore.keyed.output_columns import ORDINAL as OUTPUT
@@ -130,11 +131,10 @@ def apply_process(  # noqa: PLR0917 - the operator and its input, then its surro
 
 def _side_outputs(node: KeyedProcess, context: KeyGroupContext) -> Iterator[_Output]:
     schemas = dict(node.side_outputs)
-    for each in context.query.operators:
-        if isinstance(each, SideOutput) and node in each.inputs:
-            name = each.output
-            names = schemas[name].names
-            yield _Output(each, side_output_name(name), f"{node.name}.{name}", names, next(context.numbers))
+    for each in find_side_outputs(node, context.query.operators):
+        name = each.output
+        names = schemas[name].names
+        yield _Output(each, side_output_name(name), f"{node.name}.{name}", names, next(context.numbers))
 
 
 def _make_operator(

@@ -14,7 +14,6 @@ from pyspark.sql.types import DataType, IntegerType, StructField, StructType
 
 from flowcore.api.operators import (
     ChainOperator,
-    FlatMap,
     KeyedProcess,
     MapBatches,
     Operator,
@@ -234,7 +233,7 @@ class _SpecWriter:
         self, node: ChainOperator, inputs: Mapping[str, DataType], *, multiplied: bool, batched: bool
     ) -> Step:
         types = spark_types(node.schema) if isinstance(node, PythonTransform | KeyedProcess) else inputs
-        multiplied = multiplied or isinstance(node, FlatMap)
+        multiplied = multiplied or node.repeats_records
         batched = batched or isinstance(node, MapBatches)
         attributes = node.attributes()
         outlet, leaving, outlet_copy = None, types, "reuse"

@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping
 
 import pyarrow as pa
 
-from flowcore.api.operators import SideOutput, Window
-from flowcore.api.stateful import LATE_OUTPUT
+from flowcore.api.operators import Window
+from flowcore.api.stateful import LATE_OUTPUT, find_side_outputs
 from flowcore.api.window_operator import WINDOW_COLUMNS
 from flowcore.keyed.dead_letters import DEAD_LETTERS, DeadLetters
 from flowcore.keyed.operator import KeyGroupOperator
@@ -52,7 +52,7 @@ def apply_window(
     if computed:
         branch = branched.compute(branch, computed, [*branch.columns, *computed])
     late: dict[str, str] = {}
-    if any(isinstance(each, SideOutput) and node in each.inputs for each in context.query.operators):
+    if find_side_outputs(node, context.query.operators):
         late = {name: now for name, now in branch.columns.items() if name.lower() in used}
         late |= coordinate_columns(context)
     columns = _record_columns(node, branch, late)

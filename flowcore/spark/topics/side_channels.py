@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from flowcore.api.operators import Aggregate, Read, StatefulOperator, Write
+from flowcore.api.operators import Read, Write
 from flowcore.kafka.topics import TopicLimits, partition_counts, topic_limits
 from flowcore.planner.model import LiveQuery
 from flowcore.planner.plan import Plan
@@ -90,7 +90,7 @@ class SideChannels:
             writes_watermarks=bool(tagged) and brings_watermarks(query.operators),
             partitions=partitions,
             limits=limits,
-            has_key_groups=keeps_key_groups(query),
+            has_key_groups=query.keeps_key_groups,
             timed_sources=find_timed_sources(query.operators),
             untimed_sources=find_untimed_sources(query, plan),
         )
@@ -105,8 +105,7 @@ def tracks_latency(query: LiveQuery, settings: Settings, checkpoint: Path) -> bo
     if not before:
         return wanted
     tracked = any(topic.events in before for node in query.sources if (topic := node.topic))
-    aggregates = any(isinstance(node, Aggregate) for node in query.operators)
-    if wanted and not tracked and (aggregates or keeps_key_groups(query)):
+    if wanted and not tracked and query.keeps_state:
         _log.warning(
             "query %r keeps state that was made with metrics.latency.interval=0: its latency is not "
             "measured; to measure it, start it once on a new state.dir",
@@ -114,8 +113,3 @@ def tracks_latency(query: LiveQuery, settings: Settings, checkpoint: Path) -> bo
         )
         return False
     return wanted or tracked
-
-
-def keeps_key_groups(query: LiveQuery) -> bool:
-    """Whether a query keeps state by key group."""
-    return query.buffer is not None or any(isinstance(node, StatefulOperator) for node in query.operators)

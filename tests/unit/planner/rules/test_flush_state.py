@@ -14,7 +14,6 @@ from flowcore.planner import plan_flow
 from flowcore.planner.model import LiveQuery
 from flowcore.planner.rules.compatibility import CheckpointNeeds, derive_needs, differences
 from flowcore.spark.run.running_query import uses_processing_time
-from flowcore.spark.topics.side_channels import keeps_key_groups
 
 SALE = "shop STRING, price DOUBLE"
 FLUSH = timedelta(minutes=2)
@@ -79,8 +78,8 @@ def test_a_query_with_a_buffer_goes_by_the_clock(kind: str) -> None:
     query = query_of(kind, FLUSH)
 
     assert uses_processing_time(query)
-    assert keeps_key_groups(query)
-    assert not keeps_key_groups(query_of("function", timedelta(0)))
+    assert query.keeps_key_groups
+    assert not query_of("function", timedelta(0)).keeps_key_groups
 
 
 def test_a_function_of_batches_cannot_be_buffered() -> None:
