@@ -1,4 +1,4 @@
-"""Work that is done in an interval beside a run."""
+"""A thread that repeats work in an interval."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-__all__ = ["Repeating"]
+__all__ = ["PeriodicThread"]
 
 
-class Repeating:
-    """A context manager with one thread, which has ended when it does.
+class PeriodicThread:
+    """A context manager with one thread, which has ended at its exit.
 
     Args:
-        name: The thread's name.
-        work: What is done. An error ends the thread, so it deals with its own.
-        interval_s: Seconds from the end of one time to the start of the next.
-        at_once: Do it at the start, too, and not after the first interval only.
+        name: Name of the thread.
+        work: Function to call. An exception ends the thread, so the function handles its own.
+        interval_s: Seconds from the end of one call to the start of the next.
+        at_once: Call it at the start, too, and not only after the first interval.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Durations: how is a length of time written in settings, and how is it shown?"""
+"""Durations as text, in settings and messages."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def parse_duration(text: str | float | timedelta) -> timedelta:
 
 
 def show_duration(length: timedelta) -> str:
-    """The text of a duration in the largest unit that keeps it whole, as `parse_duration` reads it.
+    """The text of a duration in its largest whole unit, which `parse_duration` can read.
 
     >>> show_duration(timedelta(seconds=90)), show_duration(timedelta(0))
     ('90 s', '0')

@@ -14,7 +14,7 @@ from flowcore.dagster.jobs import UNLIMITED, live_job_names, unfinished_run
 from flowcore.dagster.names import bounded_keys, identifier, op_name
 from flowcore.dagster.resources import FlowcoreResource
 from flowcore.errors import BrokerError, RunError
-from flowcore.kafka.topics import ends_of
+from flowcore.kafka.topics import end_offsets_of_topics
 from flowcore.metrics.history import history_folder, last_progress
 from flowcore.metrics.progress import FlowProgress
 from flowcore.planner.plan import Plan
@@ -138,7 +138,7 @@ def _lag(plan: Plan, progress: FlowProgress, settings: Settings) -> int:
         for source in (plan.live.sources if plan.live else ())
         if (topic := source.topic)
     }
-    ends = {name: ends_of(address, [name])[name] for name, address in servers.items()}
+    ends = {name: end_offsets_of_topics(address, [name])[name] for name, address in servers.items()}
     lags = (
         sum(max(ends.get(one.topic, {}).get(one.partition, 0) - (one.offset or 0), 0) for one in partitions)
         for partitions in (query.partitions for query in progress.queries)

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from flowcore.errors import InstallationError
-from flowcore.installation.cache import cache_folder, locked, remove_partial
+from flowcore.installation.cache import cache_folder, lock_folder, remove_partial
 from flowcore.installation.jars import jars, pyspark_jars
 from flowcore.installation.java import find_java
 
@@ -84,7 +84,7 @@ def make_archive(work: Sequence[str]) -> Path:
     archive = archive_file()
     if archive.is_file():
         return archive
-    with locked(archive.parent) as lock:
+    with lock_folder(archive.parent) as lock:
         if not archive.is_file():
             remove_partial(archive.parent)
             with tempfile.TemporaryDirectory(dir=archive.parent, prefix=".partial-") as partial:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from flowcore.errors import InstallationError
 
-__all__ = ["cache_folder", "locked", "remove_partial"]
+__all__ = ["cache_folder", "lock_folder", "remove_partial"]
 
 
 def cache_folder() -> Path:
@@ -25,7 +25,7 @@ def cache_folder() -> Path:
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[int]:
+def lock_folder(folder: Path) -> Iterator[int]:
     """Create the folder and hold its lock; a second process waits until the first releases it.
 
     Yields:

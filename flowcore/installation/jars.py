@@ -17,7 +17,7 @@ from typing import Literal
 from rich.console import Console
 
 from flowcore.errors import InstallationError
-from flowcore.installation.cache import cache_folder, locked, remove_partial
+from flowcore.installation.cache import cache_folder, lock_folder, remove_partial
 from flowcore.installation.java import find_java
 
 __all__ = ["Configuration", "jars", "jars_folder", "pyspark_jars"]
@@ -40,7 +40,7 @@ def jars(configuration: Configuration) -> tuple[Path, ...]:
     """
     folder = jars_folder()
     if not folder.is_dir():
-        with locked(folder.parent) as lock:
+        with lock_folder(folder.parent) as lock:
             if not folder.is_dir():  # another process may have downloaded them meanwhile
                 _download(folder, lock)
     return tuple(sorted((folder / configuration).glob("*.jar")))

@@ -1,6 +1,6 @@
-"""Administration of a broker: kafka-python's admin client, lent for a few requests.
+"""Administration of a broker: kafka-python's admin client for a few requests.
 
-`connected` probes the broker with librdkafka first, because kafka-python leaves sockets behind if its first
+`connect` probes the broker with librdkafka first, because kafka-python leaves sockets behind if its first
 connection fails. Every wait has a timeout, and nothing of the client remains afterwards.
 
 Only this module imports kafka-python.
@@ -37,7 +37,7 @@ __all__ = [
     "OffsetSpec",
     "TopicAlreadyExistsError",
     "TopicPartition",
-    "connected",
+    "connect",
     "for_code",
 ]
 
@@ -52,8 +52,8 @@ _connected: ContextVar[bool] = ContextVar("_connected", default=False)
 
 
 @contextlib.contextmanager
-def connected(bootstrap_servers: str, timeout_s: float) -> Iterator[KafkaAdminClient]:
-    """Lend a client that has reached a broker; its thread and its sockets are gone afterwards.
+def connect(bootstrap_servers: str, timeout_s: float) -> Iterator[KafkaAdminClient]:
+    """Open a client that has reached a broker; its thread and sockets are closed at the exit.
 
     Args:
         bootstrap_servers: Address of the broker, ``host:port[,host:port...]``.
@@ -95,7 +95,11 @@ def connected(bootstrap_servers: str, timeout_s: float) -> Iterator[KafkaAdminCl
 
 
 def _probe(bootstrap_servers: str, timeout_s: float) -> str | None:
-    """Wait until a broker has answered librdkafka, whose clients leave nothing behind; why none has."""
+    """Wait until a broker has answered librdkafka, whose clients can always be closed.
+
+    Returns:
+        Why none has answered, or None.
+    """
     for server in bootstrap_servers.split(","):
         _ = urlsplit(f"//{server}").port  # raises if it is not a number
     reasons: list[confluent_kafka.KafkaError] = []
@@ -118,7 +122,7 @@ def _is_not_ours(record: logging.LogRecord) -> bool:
 
 
 # The exception says what went wrong. Other users of kafka-python in this process keep their log: only records
-# of our thread, and of callers inside of `connected`, are dropped.
+# of our thread, and of callers inside of `connect`, are dropped.
 for _name in list(logging.Logger.manager.loggerDict):
     if _name.startswith("kafka."):
         logging.getLogger(_name).addFilter(_is_not_ours)

@@ -144,7 +144,7 @@ class EmbeddedBroker:
             folder = self._data.expanduser().resolve()
         self._folder = folder
         try:
-            with _locked(folder / "broker.lock", self.bootstrap_servers) as lock:
+            with _lock_data(folder / "broker.lock", self.bootstrap_servers) as lock:
                 self._process = self._supervise(folder, lock.fileno(), str(java), class_path)
             wait_until_ready(self.bootstrap_servers, _START_TIMEOUT_S, lambda: self.wait(0))
         except BaseException:
@@ -153,7 +153,7 @@ class EmbeddedBroker:
         return self
 
     def stop(self) -> None:
-        """Stop the broker; a temporary folder is gone when this returns."""
+        """Stop the broker; a temporary folder is removed when this returns."""
         if self._process is not None:
             process, self._process = self._process, None
             # The end of its stdin is not enough: children that this program forked hold it open.
@@ -261,7 +261,7 @@ def _is_free(port: int) -> bool:
 
 
 @contextlib.contextmanager
-def _locked(path: Path, owner: str) -> Iterator[IO[str]]:
+def _lock_data(path: Path, owner: str) -> Iterator[IO[str]]:
     """Hold the folder while any process has the file open: the broker's Java is the last."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

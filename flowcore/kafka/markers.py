@@ -119,7 +119,7 @@ class MarkerSource:
         if interval < MILLISECOND:
             msg = (
                 f"interval={show_duration(interval)} of markers beside topic {topic!r} is under a "
-                "millisecond: marks could not be told apart; pass for instance timedelta(seconds=1)"
+                "millisecond: marks could not be distinguished; pass for instance timedelta(seconds=1)"
             )
             raise ConfigurationError(msg)
         LatencyMarkerEvent(0, operator_id, 0)

@@ -18,7 +18,7 @@ from flowcore.kafka.admin import (
     OffsetSpec,
     TopicAlreadyExistsError,
     TopicPartition,
-    connected,
+    connect,
     for_code,
 )
 
@@ -29,7 +29,7 @@ __all__ = [
     "TopicLimits",
     "begin_offsets",
     "end_offsets",
-    "ends_of",
+    "end_offsets_of_topics",
     "ensure_topics",
     "grow_topic",
     "offsets_at",
@@ -146,7 +146,7 @@ def end_offsets(bootstrap_servers: str, topic: str) -> dict[int, int]:
         return _offsets(client, bootstrap_servers, topic, OffsetSpec.LATEST)
 
 
-def ends_of(
+def end_offsets_of_topics(
     bootstrap_servers: str, topics: Iterable[str], timeout_s: float = _TIMEOUT_S
 ) -> dict[str, dict[int, int]]:
     """The end offsets of several topics, in one request; empty for a topic that does not exist.
@@ -194,7 +194,7 @@ def topic_limits(bootstrap_servers: str, topics: Iterable[str]) -> dict[str, Top
     if not asked:
         return {}
     try:
-        with connected(bootstrap_servers, _TIMEOUT_S) as client:
+        with connect(bootstrap_servers, _TIMEOUT_S) as client:
             found = client.describe_configs(asked, config_filter="all")["topic"]
     except KafkaError as error:
         msg = (
@@ -229,7 +229,7 @@ def wait_until_ready(bootstrap_servers: str, timeout_s: float, still_running: Ca
     while True:
         still_running()
         try:
-            with connected(bootstrap_servers, _ATTEMPT_S):
+            with connect(bootstrap_servers, _ATTEMPT_S):
                 return
         except KafkaError as error:
             if time.monotonic() > deadline:
@@ -240,7 +240,7 @@ def wait_until_ready(bootstrap_servers: str, timeout_s: float, still_running: Ca
 @contextlib.contextmanager
 def _connected(bootstrap_servers: str, timeout_s: float = _TIMEOUT_S) -> Iterator[KafkaAdminClient]:
     try:
-        with connected(bootstrap_servers, timeout_s) as client:
+        with connect(bootstrap_servers, timeout_s) as client:
             yield client
     except KafkaError as error:
         raise _unreachable(bootstrap_servers, timeout_s, error) from error

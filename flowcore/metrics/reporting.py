@@ -8,7 +8,7 @@ from contextlib import contextmanager, nullcontext
 from types import TracebackType
 from typing import Protocol, Self
 
-from flowcore.background import Repeating
+from flowcore.background import PeriodicThread
 from flowcore.errors import SettingsError
 from flowcore.metrics.dagster import DagsterListener
 from flowcore.metrics.history import HistoryWriter, history_folder
@@ -46,7 +46,7 @@ class Reporter:
     ) -> None:
         self._poll = poll
         self._listeners = listeners
-        self._thread = Repeating("progress", self._report, interval_s, at_once=True)
+        self._thread = PeriodicThread("progress", self._report, interval_s, at_once=True)
 
     def __enter__(self) -> Self:
         self._thread.__enter__()

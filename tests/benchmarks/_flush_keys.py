@@ -21,7 +21,7 @@ import pyarrow as pa
 from pyspark import SparkContext
 
 from flowcore import Flow, KafkaTopic, RichFunction
-from flowcore.background import Repeating
+from flowcore.background import PeriodicThread
 from flowcore.errors import RunError
 from flowcore.kafka.topics import end_offsets, ensure_topics
 from flowcore.planner import plan_flow
@@ -158,7 +158,7 @@ class _Memory:
         gateway: Any = SparkContext._gateway
         self._jvm: int = gateway.proc.pid
         self.jvm_kib = self.workers_kib = 0
-        self._sampling = Repeating("memory", self._sample, _INTERVAL_S)
+        self._sampling = PeriodicThread("memory", self._sample, _INTERVAL_S)
 
     def __enter__(self) -> Self:
         self._sampling.__enter__()

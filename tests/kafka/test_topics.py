@@ -18,7 +18,7 @@ from flowcore.kafka.broker import free_port
 from flowcore.kafka.topics import (
     begin_offsets,
     end_offsets,
-    ends_of,
+    end_offsets_of_topics,
     ensure_topics,
     offsets_at,
     partition_counts,
@@ -60,8 +60,9 @@ def test_offsets_count_the_records_of_each_partition(kafka: str, topic: str) -> 
 
     assert begin_offsets(kafka, topic) == {0: 0, 1: 0}
     assert end_offsets(kafka, topic) == {0: 0, 1: 3}
-    assert ends_of(kafka, [topic, f"{topic}-missing"]) == {topic: {0: 0, 1: 3}, f"{topic}-missing": {}}
-    assert ends_of(kafka, [f"{topic}-missing"]) == {f"{topic}-missing": {}}
+    missing = f"{topic}-missing"
+    assert end_offsets_of_topics(kafka, [topic, missing]) == {topic: {0: 0, 1: 3}, missing: {}}
+    assert end_offsets_of_topics(kafka, [missing]) == {missing: {}}
     assert offsets_at(kafka, topic, 1500) == {0: 0, 1: 1}
     assert offsets_at(kafka, topic, 3001) == {0: 0, 1: 3}
     assert offsets_at(kafka, topic, -1) == {0: 0, 1: 0}

@@ -122,7 +122,7 @@ def _entry(name: str) -> _Entry:
 
 def _needed(name: str, columns: ColumnDefinitions | None) -> ColumnDefinitions:
     if columns is None:
-        msg = f"value format {name!r} needs columns: it would not know what to write; give it a schema"
+        msg = f"value format {name!r} needs columns: without them nothing can be written; give it a schema"
         raise FormatError(msg)
     return columns
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from flowcore.background import Repeating
+from flowcore.background import PeriodicThread
 from flowcore.errors import RunError
 
 __all__ = ["HEARTBEAT_S", "STALE_S", "Holder", "Leases", "may_take"]
@@ -87,7 +87,7 @@ class Leases:
         self._mine = Holder.here()
         self._held: list[Path] = []
         self._lost: Path | None = None
-        self._renewing = Repeating("leases", self.renew, heartbeat_s)
+        self._renewing = PeriodicThread("leases", self.renew, heartbeat_s)
 
     def __enter__(self) -> Self:
         self._renewing.__enter__()

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Mapping
 
 from flowcore.errors import BrokerError
-from flowcore.kafka.topics import ends_of
+from flowcore.kafka.topics import end_offsets_of_topics
 from flowcore.metrics.tally import TopicOffsets
 from flowcore.planner.plan import Plan
 from flowcore.spark.context import Context, broker_of
@@ -76,7 +76,7 @@ class TopicEnds:
         return sum(_sum(self.ends, name) - _sum(self._before, name) for name in topics)
 
     def _fetch(self, servers: str, timeout_s: float) -> None:
-        found = ends_of(servers, sorted(self._brokers[servers]), timeout_s)
+        found = end_offsets_of_topics(servers, sorted(self._brokers[servers]), timeout_s)
         self.ends = {**self.ends, **found}
         self._answered_s[servers] = time.monotonic()
 

@@ -21,7 +21,7 @@ from pyspark.sql import functions as F
 
 from flowcore.api.event_time import marker_condition, watermark_expression
 from flowcore.api.operators import Read
-from flowcore.background import Repeating
+from flowcore.background import PeriodicThread
 from flowcore.flush.pending_watermarks import PendingWatermarks
 from flowcore.kafka.elements import ElementWriter
 from flowcore.planner.model import LiveQuery
@@ -121,7 +121,7 @@ class WatermarkSender:
         self._backlog = True  # until a batch reports: buffers may hold records of an earlier run
         self._serializer = TaggedSerializer(RawFormat())
         self._last_batch = -1
-        self._polling = Repeating(
+        self._polling = PeriodicThread(
             f"watermarks-{query.name}", self._try_to_poll, max(interval_s, _SHORTEST_POLL_S)
         )
 

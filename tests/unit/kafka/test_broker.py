@@ -15,7 +15,7 @@ import pytest
 from flowcore.cli.broker import _Topic
 from flowcore.errors import BrokerError
 from flowcore.kafka import supervisor
-from flowcore.kafka.broker import EmbeddedBroker, _locked, free_port
+from flowcore.kafka.broker import EmbeddedBroker, _lock_data, free_port
 
 Supervise = Callable[[list[str]], "subprocess.Popen[str]"]
 
@@ -112,13 +112,13 @@ def test_folder_is_refused_while_another_broker_holds_it(tmp_path: Path) -> None
     """The message names the folder and the broker that has it; afterwards it is free again."""
     lock = tmp_path / "data" / "broker.lock"
     with (
-        _locked(lock, "127.0.0.1:20001"),
+        _lock_data(lock, "127.0.0.1:20001"),
         pytest.raises(BrokerError, match=rf"data={lock.parent} is in use by the broker at 127.0.0.1:20001"),
-        _locked(lock, "127.0.0.1:20002"),
+        _lock_data(lock, "127.0.0.1:20002"),
     ):
         pass
 
-    with _locked(lock, "127.0.0.1:20003"):
+    with _lock_data(lock, "127.0.0.1:20003"):
         assert lock.read_text() == "127.0.0.1:20003\n"
 
 
@@ -128,7 +128,7 @@ def test_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
 
     with (
         pytest.raises(BrokerError, match=r"data=.*cannot be used.*pass a folder"),
-        _locked(tmp_path / "data" / "broker.lock", "127.0.0.1:20001"),
+        _lock_data(tmp_path / "data" / "broker.lock", "127.0.0.1:20001"),
     ):
         pass
 
