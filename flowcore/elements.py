@@ -31,18 +31,18 @@ MAX_TIMESTAMP_MS = 2**63 - 1
 MAX_SUBTASK = 2**31 - 1
 MAX_OPERATOR_ID_BYTES = 255
 
-V = TypeVar("V")
+_V = TypeVar("_V")
 
 
 @dataclass(frozen=True, slots=True)
-class Record(Generic[V]):
+class Record(Generic[_V]):
     """A value and, if it has one, its event time.
 
     Raises:
         ElementError: The timestamp does not fit 64 bits.
     """
 
-    value: V
+    value: _V
     timestamp_ms: int | None = None
 
     def __post_init__(self) -> None:
@@ -66,7 +66,7 @@ class Watermark:
 
 @dataclass(frozen=True, slots=True)
 class WatermarkStatus:
-    """Whether a channel holds back the combined watermark (active) or not (idle).
+    """Whether the combined watermark waits for a channel (active) or not (idle).
 
     Raises:
         ElementError: ``idle`` is not a bool.
@@ -118,7 +118,7 @@ class EndOfInput:
     """No element follows."""
 
 
-StreamElement = Record[V] | Watermark | WatermarkStatus | LatencyMarker | RecordAttributes | EndOfInput
+StreamElement = Record[_V] | Watermark | WatermarkStatus | LatencyMarker | RecordAttributes | EndOfInput
 """Every element that travels between two operators."""
 
 

@@ -95,11 +95,11 @@ class SerializerRunner:
         return timestamp_ms
 
 
-def _mode(given: Mapping[str, Any]) -> str:
+def _mode(written: Mapping[str, Any]) -> str:
     """The mode of a job with these settings and watermark strategies; times are in milliseconds."""
     settings: dict[str, Any] = {}
     strategies: list[WatermarkStrategy | None] = []
-    for key, value in given.items():
+    for key, value in written.items():
         if "strateg" in key:
             kind = value.get("kind") if isinstance(value, Mapping) else value
             strategies.append(None if kind in _NO_STRATEGY else monotonous())
