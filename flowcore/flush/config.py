@@ -74,6 +74,7 @@ class BufferOutput:
         """The interval during backlog or outside of it; None if there is none."""
         return (self.backlog_interval_ms if backlog else self.interval_ms) or None
 
-    def full_at(self, entries: int) -> bool:
-        """Whether a buffer with this many records must be flushed."""
-        return self.memory_buffer_only and self.max_entries is not None and entries >= self.max_entries
+    @property
+    def capacity(self) -> int | None:
+        """The number of records at which the buffer is flushed; None if there is no bound."""
+        return self.max_entries if self.memory_buffer_only else None

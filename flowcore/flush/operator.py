@@ -122,7 +122,7 @@ class BufferGroup:
         if not self._config.is_enabled:
             out.rows(RESULTS, rows)
             return
-        most = self._config.max_entries if self._config.memory_buffer_only else None
+        most = self._config.capacity
         while rows.num_rows:
             count = rows.num_rows if most is None else self._records.room(rows, most)
             if self._state.waiting_since_ms is None:

@@ -90,13 +90,6 @@ class _State:
             self._write(entry, found.value)
         return found.value
 
-    def _read_all(self) -> list[tuple[Any, Any]]:
-        found = [(entry, kept.value) for entry in self._cell() if (kept := self._kept(entry))]
-        if self.declaration.reads_count:
-            for entry, value in found:
-                self._write(entry, value)
-        return found
-
     def _write(self, entry: Any, value: Any) -> None:
         state, key, ttl_ms = self._current.state, self._current.key, self.declaration.ttl_ms
         if self._current.undo is not None:
@@ -110,13 +103,6 @@ class _State:
         owner = (key, self.declaration.name)
         if not state.expiries.times_of(owner):
             state.expiries.add(owner, state.clock_ms + ttl_ms)
-
-    def _remove(self, entry: Any) -> None:
-        cell = self._cell()
-        if len(cell) == 1 and entry in cell:
-            self.clear()
-        else:
-            del cell[entry]
 
 
 class ValueState(_State):
@@ -162,7 +148,7 @@ class ListState(_State):
 
     def get(self) -> list[Any]:
         """All values."""
-        return [value for _, value in self._read_all()]
+        return [self._read(entry) for entry in tuple(self._cell())]
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self.get())
@@ -186,7 +172,11 @@ class MapState(_State, MutableMapping[Any, Any]):
         self._write(key, value)
 
     def __delitem__(self, key: Any) -> None:
-        self._remove(key)
+        cell = self._cell()
+        if len(cell) == 1 and key in cell:
+            self.clear()
+        else:
+            del cell[key]
 
     def __contains__(self, key: object) -> bool:
         return key in self._cell()
@@ -196,10 +186,6 @@ class MapState(_State, MutableMapping[Any, Any]):
 
     def __len__(self) -> int:
         return len(self._cell())
-
-    def clear(self) -> None:
-        """Remove all values of this key."""
-        _State.clear(self)
 
 
 class ReducingState(_State):

@@ -59,7 +59,9 @@ class RecordBuffer(Generic[_K, _V]):
             self.state.waiting_since_ms = now_ms
         self.records.pop(key, None)
         self.records[key] = latest
-        return self.flush(now_ms) if self._config.full_at(len(self.records)) else self.poll(now_ms)
+        capacity = self._config.capacity
+        is_full = capacity is not None and len(self.records) >= capacity
+        return self.flush(now_ms) if is_full else self.poll(now_ms)
 
     def control(self, element: ControlElement, now_ms: int) -> Released[_V]:
         """Take another element: it passes an empty buffer and never overtakes a record that it covers.

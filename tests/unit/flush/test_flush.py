@@ -284,4 +284,4 @@ def test_config_takes_the_boundaries() -> None:
     """Equal intervals, no interval in backlog, one entry."""
     assert BufferOutput(10, backlog_interval_ms=10).interval_ms_in(backlog=True) == 10
     assert BufferOutput(10, backlog_interval_ms=0).interval_ms_in(backlog=True) is None
-    assert BufferOutput(10, max_entries=1).full_at(1) is False
+    assert BufferOutput(10, max_entries=1).capacity is None
