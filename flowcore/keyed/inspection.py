@@ -60,6 +60,7 @@ class InspectedGroup:
     """The state of one key group.
 
     Attributes:
+        operator: The name of the operator; empty if an older flowcore wrote the state.
         layout: The state layout.
         watermark_ms: The current watermark.
         wake_ms: The processing time of its next step without input; None if there is none.
@@ -68,6 +69,7 @@ class InspectedGroup:
         keys: The state of each key; None for an unknown layout.
     """
 
+    operator: str
     layout: str
     watermark_ms: int
     wake_ms: int | None
@@ -87,6 +89,7 @@ def inspect_state(manifest: bytes, content: Mapping[int, bytes]) -> InspectedGro
     sizes = found.sizes()
     keys = _keys(found, pieces)
     return InspectedGroup(
+        operator=found.operator,
         layout=found.layout,
         watermark_ms=sizes["watermark_ms"],
         wake_ms=found.wake_ms,

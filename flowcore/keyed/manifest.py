@@ -55,6 +55,7 @@ class StateManifest:
     Attributes:
         layout: The state layout of its operator.
         key_groups: The number of key groups.
+        operator: The operator's name; empty if it was written before manifests had names.
         positions: The current position and the last ones before it, oldest first.
         snapshot: The pieces of the last snapshot, if any.
         snapshot_leads_to: The number of the state in the snapshot.
@@ -69,6 +70,7 @@ class StateManifest:
 
     layout: str
     key_groups: int
+    operator: str = ""
     positions: list[StatePosition] = field(default_factory=list)
     snapshot: list[SegmentRef] = field(default_factory=list)
     snapshot_leads_to: int = 0
@@ -113,13 +115,26 @@ class StateManifest:
         return json.dumps(written, separators=(",", ":")).encode()
 
     @classmethod
-    def decode(cls, written: bytes, *, layout: str, key_groups: int) -> StateManifest:
+    def decode(cls, written: bytes, *, layout: str, key_groups: int, operator: str = "") -> StateManifest:
         """Parse the manifest of this operator.
 
+        Args:
+            written: The manifest.
+            layout: The state layout of the operator.
+            key_groups: The number of key groups.
+            operator: The name of the operator; empty if the state belongs to it under any name.
+
         Raises:
-            StateError: It has another version, layout or number of key groups.
+            StateError: It has another version, operator, layout or number of key groups.
         """
         found = cls.read(written)
+        if operator and found.operator and found.operator != operator:
+            msg = (
+                f"operator {operator!r} found the state of operator {found.operator!r}: Spark finds state by "
+                "its position in the query only, and this state would be misread; give the operators of the "
+                "flow the names and the order that they had, or start a new checkpoint"
+            )
+            raise StateError(msg)
         for name, before, now in (
             ("layout", found.layout, layout),
             ("key_groups", found.key_groups, key_groups),

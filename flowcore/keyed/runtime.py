@@ -65,6 +65,9 @@ class Runtime:
         key_groups: The number of key groups, which is fixed for a checkpoint.
         sources: The inputs that have event time.
         rows: The columns of packed records.
+        name: The operator's name, which is written into its state.
+        checks_name: State of another operator name is refused. Not checked for the only operator of a query,
+            which keeps its state under a new name.
         smallest_log_bytes: Deltas smaller than this are not replaced by a snapshot.
     """
 
@@ -73,6 +76,8 @@ class Runtime:
     key_groups: int
     sources: Mapping[str, WatermarkSource]
     rows: pa.Schema
+    name: str = ""
+    checks_name: bool = False
     smallest_log_bytes: int = 256 << 10
 
     def step(
@@ -130,9 +135,13 @@ class Runtime:
 
     def _manifest(self, store: Store) -> StateManifest:
         written = store.manifest()
+        layout, key_groups = self.operator.layout, self.key_groups
         if written is None:
-            return StateManifest(layout=self.operator.layout, key_groups=self.key_groups)
-        return StateManifest.decode(written, layout=self.operator.layout, key_groups=self.key_groups)
+            return StateManifest(layout=layout, key_groups=key_groups, operator=self.name)
+        expected = self.name if self.checks_name else ""
+        found = StateManifest.decode(written, layout=layout, key_groups=key_groups, operator=expected)
+        found.operator = self.name or found.operator
+        return found
 
     def _state(
         self, manifest: StateManifest, store: Store, known: tuple[StatePosition, KeyGroup] | None

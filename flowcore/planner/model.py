@@ -218,6 +218,11 @@ class LiveQuery:
         return tuple(node for node in self.operators if isinstance(node, Read))
 
     @property
+    def exchanges(self) -> tuple[StatefulOperator, ...]:
+        """The operators that keep state by key group, upstream ones first: records are shuffled to each."""
+        return tuple(node for node in self.operators if isinstance(node, StatefulOperator))
+
+    @property
     def buffer(self) -> Flush | None:
         """The one buffer that it keeps by key group, None without one."""
         return next((each for each in self.flushes if each.way == "key-groups"), None)

@@ -1,7 +1,8 @@
 """Whether a live query can continue from the checkpoint that an earlier plan of it left.
 
 A checkpoint holds how far each source was read, and what operators keep; Spark finds both by position. So a
-query must read the same topics in the same order, and keep the same state. Filters, projections, functions
+query must read the same topics in the same order, and keep the same state. If several operators keep state,
+each must also have its name, because two of them may look alike. Filters, projections, functions
 without state, joined results and sinks may change.
 """
 
@@ -38,7 +39,9 @@ class CheckpointNeeds:
     @property
     def fingerprint(self) -> str:
         """Hexadecimal text, the same for all plans of a query that can share a checkpoint."""
-        states = [{**asdict(state), "operator": None} for state in self.states]
+        states = [asdict(state) for state in self.states]
+        if len(states) == 1:
+            states[0]["operator"] = None
         return hashlib.sha256(json.dumps([self.sources, states]).encode()).hexdigest()
 
 
@@ -63,6 +66,8 @@ def differences(before: CheckpointNeeds, now: CheckpointNeeds) -> Iterator[str]:
             yield f"{old.kind} {old.operator!r} kept {old}, and now {new.kind} {new.operator!r} keeps {new}"
         elif replace(old, operator=new.operator) != new:
             yield f"operator {new.operator!r} kept {old}, and now {new}"
+        elif len(now.states) > 1 and old.operator != new.operator:
+            yield f"operator {old.operator!r} kept {old}, and now operator {new.operator!r} does"
 
 
 def _show_sources(sources: tuple[str, ...]) -> str:

@@ -213,6 +213,8 @@ def run_step(
         key_groups=query.key_groups,
         sources={source.name: _watermark_source(source, context.side_channels) for source in query.sources},
         rows=inputs.records,
+        name=inputs.node.name,
+        checks_name=len(query.exchanges) > 1,
     )
     schemas = {output: operator.outputs[output] for output in branches}
     return _unpack(inputs, run_key_groups(frame, packing, runtime), schemas, branches)

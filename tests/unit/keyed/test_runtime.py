@@ -223,6 +223,24 @@ def test_state_of_another_operator_or_number_of_key_groups_is_refused() -> None:
         )
 
 
+def test_state_belongs_to_an_operator_name() -> None:
+    """Another operator of the same layout is refused; state without a name takes the operator's name."""
+    store = MemoryStore()
+    first = replace(runtime_of(by_column(windows())), name="first", checks_name=True)
+    first.step(0, rows(("a", 5, 1)), 0, store, StateCache())
+
+    assert first.read(store)[0].operator == "first"
+    with pytest.raises(StateError, match="operator 'second' found the state of operator 'first'"):
+        replace(first, name="second").read(store)
+    renamed = replace(first, name="second", checks_name=False)
+    assert renamed.read(store)[0].operator == "second"
+    unnamed = MemoryStore()
+    runtime_of(by_column(windows())).step(0, rows(("a", 5, 1)), 0, unnamed, StateCache())
+    assert unnamed.kept is not None
+    unnamed.kept = unnamed.kept.replace(b'"operator":"",', b"")
+    assert first.read(unnamed)[0].operator == "first"
+
+
 def test_packing_sends_records_to_their_group_and_time_to_all() -> None:
     """Dropped records carry event time; each part is separate from the rest of its batch."""
     packing = Packing(
