@@ -63,6 +63,9 @@ class Operator:
     takes_whole_frame: ClassVar[bool] = False
     """It sees every row of the DataFrame, so no other branch can share that frame."""
 
+    is_row_wise: ClassVar[bool] = False
+    """An input record gives at most one output record, whose key, if any, is the input's."""
+
     keeps_timestamps: ClassVar[bool] = True
     """Each of its output records has the timestamp of an input record, or one of its own."""
 
@@ -190,7 +193,7 @@ class Operator:
     @property
     def keeps_keys_apart(self) -> bool:
         """An input record gives at most one output record, with the same key."""
-        return False
+        return self.is_row_wise and self.key is not None
 
     @property
     def buffer_key(self) -> tuple[str, ...] | None:

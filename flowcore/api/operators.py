@@ -61,6 +61,8 @@ ChainOperator = PythonOperator | KeyedProcess
 class Select(Operator):
     """Exactly these columns: ``(name, expression)``."""
 
+    is_row_wise: ClassVar[bool] = True
+
     expressions: tuple[tuple[str, Expression], ...]
 
     def describe(self) -> str:
@@ -72,14 +74,12 @@ class Select(Operator):
     def lineage(self, known: Mapping[Operator, Origins]) -> Origins:
         return trace_expressions(self.origins(known), self.expressions)
 
-    @property
-    def keeps_keys_apart(self) -> bool:
-        return self.key is not None
-
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class WithColumns(Operator):
     """All input columns and these: ``(name, expression)``."""
+
+    is_row_wise: ClassVar[bool] = True
 
     expressions: tuple[tuple[str, Expression], ...]
 
@@ -94,28 +94,24 @@ class WithColumns(Operator):
         inputs = self.origins(known)
         return {**inputs[0], **trace_expressions(inputs, self.expressions)}
 
-    @property
-    def keeps_keys_apart(self) -> bool:
-        return self.key is not None
-
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Drop(Operator):
     """All input columns but these."""
+
+    is_row_wise: ClassVar[bool] = True
 
     dropped: tuple[str, ...]
 
     def describe(self) -> str:
         return f"drop {', '.join(self.dropped)}"
 
-    @property
-    def keeps_keys_apart(self) -> bool:
-        return self.key is not None
-
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Where(Operator):
     """The records for which the condition is true."""
+
+    is_row_wise: ClassVar[bool] = True
 
     condition: Expression
 
@@ -124,10 +120,6 @@ class Where(Operator):
 
     def reads(self, used: Collection[str]) -> Collection[str]:
         return {*used, *self.condition.columns}
-
-    @property
-    def keeps_keys_apart(self) -> bool:
-        return self.key is not None
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)

@@ -98,6 +98,7 @@ class Filter(PythonOperator):
     """The records for which the function returns true, as they are: ``dict -> bool``."""
 
     kind = "filter"
+    is_row_wise = True
 
     @property
     def passed_columns(self) -> tuple[str, ...]:
@@ -108,10 +109,6 @@ class Filter(PythonOperator):
 
     def lineage(self, known: Mapping[Operator, Origins]) -> Origins:
         return trace_each(self.origins(known), self.columns)
-
-    @property
-    def keeps_keys_apart(self) -> bool:
-        return self.key is not None
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
