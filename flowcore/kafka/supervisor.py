@@ -34,7 +34,7 @@ _POLL_S = 0.1
 _terminated: list[bool] = []
 
 
-def main() -> int:
+def supervise() -> int:
     """Run the commands of the argument until stdin ends; 0 if the owner ended them."""
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
@@ -92,4 +92,4 @@ def _run(command: list[str], output: IO[bytes], task: dict[str, Any]) -> int | N
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(supervise())

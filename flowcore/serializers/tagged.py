@@ -23,7 +23,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 from struct import Struct
-from typing import Generic, TypeVar, assert_never
+from typing import Generic, assert_never
 
 from flowcore.elements import (
     EndOfInput,
@@ -36,11 +36,9 @@ from flowcore.elements import (
 )
 from flowcore.errors import SerializationError
 from flowcore.serializers.events import pack_marker, unpack_marker
-from flowcore.serializers.formats.value_format import ValueFormat
+from flowcore.serializers.formats.value_format import V, ValueFormat
 
 __all__ = ["TIMESTAMP_BYTES", "Tag", "TaggedSerializer"]
-
-V = TypeVar("V")
 
 _TIME = Struct(">bq")
 TIMESTAMP_BYTES = 8

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Generic, NoReturn, TypeVar
+from typing import Any, Generic, NoReturn
 
 from flowcore.elements import Record, StreamElement
 from flowcore.errors import NoTimestampError, OnlyRecordsError, SerializationError
-from flowcore.serializers.formats.value_format import ValueFormat
+from flowcore.serializers.formats.value_format import V, ValueFormat
 
 __all__ = ["ValueOnlyRecord", "ValueOnlySerializer"]
-
-V = TypeVar("V")
 
 
 class ValueOnlyRecord(Record[V]):

@@ -36,7 +36,7 @@ def _divide() -> None:
     [
         (
             _ask_for_a_timestamp,
-            "operator 'clicks' asks for the timestamp of a record that was read value-only",
+            "operator 'clicks' reads the timestamp of a record that was read value-only",
         ),
         (
             _send_a_watermark,

@@ -90,17 +90,11 @@ class ValueArrowFormat:
 
     def _bytes(self, row: dict[str, Any]) -> tuple[bytes | None, str | None]:
         try:
-            value = (
-                message_of(self.value_format.message, row)
-                if isinstance(self.value_format, ProtobufFormat)
-                else row
-            )
-            data: object = self.value_format.encode(value)
+            one = self.value_format
+            value = message_of(one.message, row) if isinstance(one, ProtobufFormat) else row
+            data: object = one.encode(value)
             if not isinstance(data, bytes):
-                return (
-                    None,
-                    f"the format {self.value_format.name!r} gave {type(data).__name__} instead of bytes",
-                )
+                return None, f"the format {one.name!r} gave {type(data).__name__} instead of bytes"
         except SerializationError as error:
             return None, str(error)
         except Exception as error:  # noqa: BLE001 - as in `_row`
@@ -131,9 +125,8 @@ class FixedArrowFormat:
             numbers = table[f"f{place}"].astype(table.dtype[place].newbyteorder("="))
             allowed = _allowed(column.type, numbers)
             good &= allowed
-            fields.append(
-                _field(numbers if allowed.all() else np.where(allowed, numbers, 0), self.rows[place])
-            )
+            field = pa.array(numbers if allowed.all() else np.where(allowed, numbers, 0))
+            fields.append(field.cast(self.rows[place].type))
         found: Any = pa.StructArray.from_arrays(fields, fields=list(self.rows))
         if good.all() and len(table) == len(payloads):
             return found
@@ -191,8 +184,3 @@ def _allowed(kind: str, numbers: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dty
         return np.ones(len(numbers), bool)
     first, last = _LIMITS[kind]
     return (numbers >= first) & (numbers <= last)
-
-
-def _field(numbers: np.ndarray[Any, Any], field: Any) -> Any:
-    found: Any = pa.array(numbers)
-    return found if found.type == field.type else found.cast(field.type)

@@ -16,19 +16,12 @@ from flowcore.serializers.formats.columns import ColumnDefinitions, ValueColumn,
 __all__ = ["avro_columns", "avro_schema", "check_bounded"]
 
 _TYPES: Mapping[str, Any] = {
-    "BOOLEAN": "boolean",
-    "TINYINT": "int",
-    "SMALLINT": "int",
-    "INT": "int",
-    "BIGINT": "long",
-    "FLOAT": "float",
-    "DOUBLE": "double",
-    "STRING": "string",
-    "BINARY": "bytes",
+    "BOOLEAN": "boolean", "TINYINT": "int", "SMALLINT": "int", "INT": "int", "BIGINT": "long",
+    "FLOAT": "float", "DOUBLE": "double", "STRING": "string", "BINARY": "bytes",
     "DATE": {"type": "int", "logicalType": "date"},
     "TIMESTAMP": {"type": "long", "logicalType": "timestamp-micros"},
     "TIMESTAMP_NTZ": {"type": "long", "logicalType": "local-timestamp-micros"},
-}
+}  # fmt: skip
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PRIMITIVE = {
     "boolean": "BOOLEAN", "int": "INT", "long": "BIGINT", "float": "FLOAT", "double": "DOUBLE",

@@ -195,14 +195,10 @@ def _digits(column: ValueColumn, number: float) -> tuple[str, int]:
     read: Callable[[str], float] = float
     shortest = repr(number)
     if column.type == "FLOAT":
-        read, number = _read_single, _single(number)
+        read, number = lambda text: _single(float(text)), _single(number)
         if math.isinf(number):
             raise _mismatch(column, "a number too large for it")
         shortest = np.format_float_scientific(np.float32(number), trim="-")
     two = f"{number:.1e}"
     mantissa, _, power = f"{Decimal(two if read(two) == number else shortest):e}".partition("e")
     return mantissa.replace(".", "").strip("0"), int(power)
-
-
-def _read_single(text: str) -> float:
-    return _single(float(text))

@@ -9,6 +9,7 @@ from flowcore.errors import SerializationError
 
 __all__ = ["FormatIdentity", "RawFormat", "ValueFormat", "identity"]
 
+
 V = TypeVar("V")
 
 
