@@ -19,6 +19,7 @@ from flowcore.windows.window import TimeWindow
 
 __all__ = [
     "WINDOW_STATE_VERSION",
+    "check_window_version",
     "decode_window_key",
     "encode_window_key",
     "restore",
@@ -52,12 +53,7 @@ def restore(written: Mapping[str, Any], config: WindowConfig) -> WindowState:
     Raises:
         StateError: It has another version or another layout.
     """
-    if written.get("version") != WINDOW_STATE_VERSION:
-        msg = (
-            f"state of version {written.get('version')!r}, this flowcore reads {WINDOW_STATE_VERSION}: it "
-            "would be read wrongly; use the flowcore that wrote it, or start a new checkpoint"
-        )
-        raise StateError(msg)
+    check_window_version(written.get("version"))
     if written.get("form") != window_state_layout(config):
         msg = (
             f"state of windows that keep {written.get('form')!r}, these keep "
@@ -74,6 +70,20 @@ def restore(written: Mapping[str, Any], config: WindowConfig) -> WindowState:
     for entry in written["keys"]:
         decode_window_key(entry, state, config)
     return state
+
+
+def check_window_version(version: object) -> None:
+    """Check the version of written state.
+
+    Raises:
+        StateError: This flowcore reads another version.
+    """
+    if version != WINDOW_STATE_VERSION:
+        msg = (
+            f"windows' state of version {version!r}, this flowcore reads {WINDOW_STATE_VERSION}: it would be "
+            "read wrongly; use the flowcore that wrote it, or start a new checkpoint"
+        )
+        raise StateError(msg)
 
 
 def window_state_layout(config: WindowConfig) -> str:

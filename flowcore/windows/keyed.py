@@ -16,7 +16,6 @@ import numpy as np
 import pyarrow as pa
 
 from flowcore.elements import LatencyMarker, RecordAttributes, WatermarkStatus
-from flowcore.errors import StateError
 from flowcore.keyed.dead_letters import DEAD_LETTERS, DeadLetters, Failure
 from flowcore.keyed.key_index import key_by_name, key_values, python_values
 from flowcore.keyed.operator import StepOutputs
@@ -27,6 +26,7 @@ from flowcore.keyed.user_code import build_columns, to_function_error, wrap_erro
 from flowcore.windows import Emissions, KeyedRecord, WindowConfig, WindowOperator, WindowResult, WindowState
 from flowcore.windows.codec import (
     WINDOW_STATE_VERSION,
+    check_window_version,
     decode_window_key,
     encode_window_key,
     window_state_layout,
@@ -177,7 +177,8 @@ class _Group:
         self._state.clock_ms = header.get("clock_ms", self._state.clock_ms)
         self._state.backlog = header.get("backlog", self._state.backlog)
         for piece in pieces:
-            written = _decode(piece)
+            check_window_version(piece[0] if piece else None)
+            written = json.loads(piece[1:])
             for entry in written["keys"]:
                 decode_window_key(entry, self._state, self._context.config)
             for key in written["gone"]:
@@ -318,18 +319,6 @@ def _describe_record(record: KeyedRecord) -> str:
 
 def _describe_window(key: Any, window: TimeWindow) -> str:
     return f" for key {key!r}, window from {window.start_ms} to {saturated(window.end_ms)} ms"
-
-
-def _decode(piece: bytes) -> dict[str, Any]:
-    if piece[:1] != bytes([WINDOW_STATE_VERSION]):
-        msg = (
-            f"windows' state of version {piece[0] if piece else 'none'}, this flowcore reads "
-            f"{WINDOW_STATE_VERSION}: it would be read wrongly; use the flowcore that wrote it, or start "
-            "a new checkpoint"
-        )
-        raise StateError(msg)
-    written: dict[str, Any] = json.loads(piece[1:])
-    return written
 
 
 def _ordinals(results: Sequence[WindowResult]) -> list[int]:

@@ -78,8 +78,7 @@ class OpenPane:
         """Register the timer that deletes the window."""
         end_ms = config.end_ms(self.window)
         if end_ms is not None:
-            queue = self._all.event_timers if config.time == "event" else self._all.processing_timers
-            queue.add(self._timer(ends_window=True), end_ms, last=True)
+            self._all.timers(config.time).add(self._timer(ends_window=True), end_ms, last=True)
 
     def delete_timers(self, config: WindowConfig) -> None:
         """Delete all timers of the window, also the one at its end."""
@@ -89,8 +88,7 @@ class OpenPane:
             self.delete_processing_timer(time_ms)
         end_ms = config.end_ms(self.window)
         if end_ms is not None:
-            queue = self._all.event_timers if config.time == "event" else self._all.processing_timers
-            queue.discard(self._timer(ends_window=True), end_ms)
+            self._all.timers(config.time).discard(self._timer(ends_window=True), end_ms)
 
     def fire(self, config: WindowConfig, logic: ContentLogic, *, is_late: bool) -> list[WindowResult]:
         """Emit; a window whose records are all evicted emits nothing."""

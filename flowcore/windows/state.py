@@ -7,7 +7,7 @@ the timer queues, which follow from the rest.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from flowcore.elements import MIN_TIMESTAMP_MS
 from flowcore.keyed.timers import TimerQueue
@@ -94,3 +94,7 @@ class WindowState:
     keys: dict[Any, KeyState] = field(default_factory=dict)
     event_timers: TimerQueue[WindowTimer] = field(default_factory=TimerQueue)
     processing_timers: TimerQueue[WindowTimer] = field(default_factory=TimerQueue)
+
+    def timers(self, time: Literal["event", "processing"]) -> TimerQueue[WindowTimer]:
+        """Return the timers of a kind of time."""
+        return self.event_timers if time == "event" else self.processing_timers
