@@ -24,11 +24,11 @@ __all__ = [
     "KeyCodes",
     "KeyIndex",
     "factorize_keys",
-    "first_rows",
+    "find_first_rows",
     "key_by_name",
-    "key_values",
-    "python_keys",
-    "python_values",
+    "to_key_values",
+    "to_python_keys",
+    "to_python_values",
 ]
 
 Ints = npt.NDArray[np.int64]
@@ -62,19 +62,19 @@ def factorize_keys(columns: Sequence[pa.Array[Any]], rows: int) -> KeyCodes:
         more, width = _column_codes(column)
         codes, found = pd.factorize(codes * width + more)
         count = len(found)
-    return KeyCodes(codes, first_rows(codes, count))
+    return KeyCodes(codes, find_first_rows(codes, count))
 
 
-def first_rows(codes: Ints, count: int) -> Ints:
+def find_first_rows(codes: Ints, count: int) -> Ints:
     """For each code, its first row."""
     first = np.empty(count, np.int64)
     first[codes[::-1]] = np.arange(len(codes) - 1, -1, -1)
     return first
 
 
-def python_keys(columns: Sequence[pa.Array[Any]], rows: int) -> list[Any]:
-    """Keys as Python values, of several columns as tuples; see `key_values`."""
-    lists = [key_values(column) for column in columns]
+def to_python_keys(columns: Sequence[pa.Array[Any]], rows: int) -> list[Any]:
+    """Keys as Python values, of several columns as tuples; see `to_key_values`."""
+    lists = [to_key_values(column) for column in columns]
     match lists:
         case []:
             return [None] * rows
@@ -85,7 +85,7 @@ def python_keys(columns: Sequence[pa.Array[Any]], rows: int) -> list[Any]:
 
 
 def key_by_name(names: Sequence[str], key: Any) -> dict[str, Any]:
-    """The columns of a key as `python_keys` gives it."""
+    """The columns of a key as `to_python_keys` gives it."""
     return dict(zip(names, key if len(names) > 1 else (key,) * len(names), strict=True))
 
 
@@ -110,7 +110,7 @@ class KeyIndex:
         self._numbers.update(zip(keys, range(start, start + len(keys)), strict=True))
 
 
-def python_values(column: pa.Array[Any]) -> list[Any]:
+def to_python_values(column: pa.Array[Any]) -> list[Any]:
     """A column as Python values; times are in `datetime.timezone.utc`, as plain data requires."""
     values: list[Any] = column.to_pylist()
     if pa.types.is_timestamp(column.type) and column.type.tz is not None:
@@ -118,16 +118,16 @@ def python_values(column: pa.Array[Any]) -> list[Any]:
     return values
 
 
-def key_values(column: pa.Array[Any]) -> list[Any]:
+def to_key_values(column: pa.Array[Any]) -> list[Any]:
     """A column of a key as Python values, with Spark's equality; a struct is a tuple.
 
     Not-a-number equals itself, since it is always the same object.
     """
     if isinstance(column, pa.StructArray):
-        fields = [key_values(field) for field in column.flatten()]
+        fields = [to_key_values(field) for field in column.flatten()]
         rows = zip(column.is_valid().to_pylist(), zip(*fields, strict=True), strict=True)
         return [row if valid else None for valid, row in rows]
-    values = python_values(column)
+    values = to_python_values(column)
     if pa.types.is_floating(column.type) and pc.any(pc.is_nan(column)).as_py():
         return [NAN if value is not None and value != value else value for value in values]  # noqa: PLR0124
     return values

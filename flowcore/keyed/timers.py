@@ -51,6 +51,11 @@ class TimerQueue(Generic[T]):
             self._heap = [entry for entry in self._heap if self.times_of(entry[3]).get(entry[0]) == entry[2]]
             heapq.heapify(self._heap)
 
+    def discard_all(self, owner: T) -> None:
+        """Cancel all timers of an owner."""
+        for time_ms in tuple(self.times_of(owner)):
+            self.discard(owner, time_ms)
+
     def next_due(self, now_ms: int) -> tuple[T, int] | None:
         """Remove the next timer that is due at this time and return its owner and time; None if none is."""
         while self._heap and self._heap[0][0] <= now_ms:

@@ -18,7 +18,7 @@ from flowcore.watermarks.generators import GeneratorState
 from flowcore.watermarks.idleness import IdlePeriod, IdleTimer
 from flowcore.watermarks.merge import MergedWatermark, PartitionId, PartitionWatermark, merge, merge_arrived
 from flowcore.watermarks.strategies import Punctuated, WatermarkStrategy
-from flowcore.watermarks.tracking import Emitted, Tracking, difference
+from flowcore.watermarks.tracking import Emitted, Tracking, emit_difference
 
 __all__ = ["WatermarkProgress", "WatermarkSource"]
 
@@ -48,7 +48,9 @@ class WatermarkProgress:
     def __init__(self, sources: Mapping[str, WatermarkSource]) -> None:
         self._sources = sources
         self._tracking = {
-            name: tracking.start(source.partitions) for name, source in sources.items() if source.strategy
+            name: tracking.start_tracking(source.partitions)
+            for name, source in sources.items()
+            if source.strategy
         }
         self._arrived = {
             name: MergedWatermark(dict.fromkeys(source.partitions, PartitionWatermark()))
@@ -160,7 +162,7 @@ class WatermarkProgress:
 
     def _merge(self, sources: Mapping[PartitionId, PartitionWatermark]) -> Emitted:
         before, self._merged = self._merged, merge(self._merged, sources)
-        return difference(before, self._merged)
+        return emit_difference(before, self._merged)
 
 
 def _with_new(kept: MergedWatermark, fresh: MergedWatermark) -> MergedWatermark:

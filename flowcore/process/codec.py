@@ -118,8 +118,6 @@ def decode_key(written: Mapping[str, Any], state: ProcessState, declared: Mappin
 def remove_key(key: Any, state: ProcessState) -> None:
     """Remove the state and timers of one key."""
     for name in state.cells.pop(key, {}):
-        for time_ms in tuple(state.expiries.times_of((key, name))):
-            state.expiries.discard((key, name), time_ms)
-    for timers in (state.event_timers, state.processing_timers):
-        for time_ms in tuple(timers.times_of(key)):
-            timers.discard(key, time_ms)
+        state.expiries.discard_all((key, name))
+    state.event_timers.discard_all(key)
+    state.processing_timers.discard_all(key)

@@ -18,7 +18,7 @@ import pyarrow as pa
 from flowcore.elements import LatencyMarker, RecordAttributes, WatermarkStatus
 from flowcore.errors import StateError
 from flowcore.keyed.dead_letters import DEAD_LETTERS, Failure
-from flowcore.keyed.key_index import key_by_name, python_keys, python_values
+from flowcore.keyed.key_index import key_by_name, to_python_keys, to_python_values
 from flowcore.keyed.operator import StepOutputs
 from flowcore.keyed.plain import from_plain, to_plain
 from flowcore.keyed.user_code import to_function_error, wrap_errors
@@ -112,7 +112,7 @@ class _Group:
 
     def rows(self, rows: pa.RecordBatch, out: StepOutputs) -> None:
         """Process records one by one, or at once for a function of batches."""
-        keys = python_keys([rows.column(name) for name in self._config.keys], rows.num_rows)
+        keys = to_python_keys([rows.column(name) for name in self._config.keys], rows.num_rows)
         times = rows.column(self._config.timestamp).to_pylist()
         opened = self._config.opened
         batch = rows.select(list(self._config.values)) if opened.config.function.by_batch() else None
@@ -254,7 +254,7 @@ class _Group:
 
     def _records(self, rows: pa.RecordBatch) -> Iterable[dict[str, Any]]:
         names = self._config.values
-        lists = [python_values(rows.column(name)) for name in names]
+        lists = [to_python_values(rows.column(name)) for name in names]
         if not names:
             return ({} for _ in range(rows.num_rows))
         return (dict(zip(names, each, strict=True)) for each in zip(*lists, strict=True))

@@ -67,8 +67,7 @@ class _State:
             return
         if not cells:
             del state.cells[key]
-        for time_ms in tuple(state.expiries.times_of((key, name))):
-            state.expiries.discard((key, name), time_ms)
+        state.expiries.discard_all((key, name))
 
     def _cell(self) -> Cell:
         """The entries, which must not be changed."""

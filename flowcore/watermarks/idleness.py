@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from flowcore.elements import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
 
-__all__ = ["IdlePeriod", "IdleTimer", "advance_idle", "poll_timer", "record_seen"]
+__all__ = ["IdlePeriod", "IdleTimer", "advance_idle", "poll_timer", "restart_timer"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class IdleTimer:
     quiet_since_ms: int | None = None
 
 
-def record_seen() -> IdleTimer:
+def restart_timer() -> IdleTimer:
     """The timer after a record."""
     return IdleTimer(active=True)
 

@@ -16,7 +16,7 @@ from flowcore.watermarks import tracking
 from flowcore.watermarks.generators import GeneratorState
 from flowcore.watermarks.merge import MergedWatermark, PartitionId, PartitionWatermark, merge, merge_arrived
 from flowcore.watermarks.strategies import Punctuated, WatermarkStrategy
-from flowcore.watermarks.tracking import Emitted, difference
+from flowcore.watermarks.tracking import Emitted, emit_difference
 
 __all__ = ["ArrivingWatermarks", "GeneratedWatermarks", "QueryWatermarks"]
 
@@ -34,7 +34,7 @@ class GeneratedWatermarks:
 
     def __init__(self, strategy: WatermarkStrategy, partitions: Iterable[int]) -> None:
         self._strategy = strategy
-        self._tracking = tracking.start(partitions)
+        self._tracking = tracking.start_tracking(partitions)
 
     def take(self, newest_ms: Mapping[int, int | None]) -> None:
         """Take a batch: the newest time that counts of each partition with records."""
@@ -130,7 +130,7 @@ class QueryWatermarks:
         """Advance processing time; returns what is emitted."""
         before = self._merged
         self._merged = merge(before, {name: source.poll(now_ms) for name, source in self.sources.items()})
-        return difference(before, self._merged)
+        return emit_difference(before, self._merged)
 
     def snapshot(self) -> dict[str, Any]:
         """The state as JSON-able data."""

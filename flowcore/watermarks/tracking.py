@@ -16,7 +16,7 @@ from flowcore.watermarks.idleness import IdlePeriod, IdleTimer
 from flowcore.watermarks.merge import MergedWatermark, PartitionId, PartitionWatermark, merge
 from flowcore.watermarks.strategies import Punctuated, WatermarkStrategy
 
-__all__ = ["Emitted", "Tracking", "add_record", "difference", "end_of_input", "poll", "start"]
+__all__ = ["Emitted", "Tracking", "add_record", "emit_difference", "end_of_input", "poll", "start_tracking"]
 
 Emitted = tuple[WatermarkStatus | Watermark, ...]
 """The elements that are emitted, in order."""
@@ -44,7 +44,7 @@ class Tracking:
         return self.merged.idle and self.idle_period is None
 
 
-def start(partitions: Iterable[PartitionId]) -> Tracking:
+def start_tracking(partitions: Iterable[PartitionId]) -> Tracking:
     """A source before its first record."""
     known = tuple(partitions)
     return Tracking(
@@ -70,7 +70,7 @@ def add_record(
     after = replace(
         tracking,
         seen={**tracking.seen, partition: seen},
-        timers={**tracking.timers, partition: idleness.record_seen()},
+        timers={**tracking.timers, partition: idleness.restart_timer()},
     )
     if not (marker and isinstance(strategy.generator, Punctuated)):
         return after, ()
@@ -95,7 +95,7 @@ def end_of_input(tracking: Tracking) -> tuple[Tracking, Emitted]:
         for partition, each in tracking.merged.partitions.items()
     }
     after = replace(tracking, merged=MergedWatermark(ended, MAX_TIMESTAMP_MS))
-    return after, difference(tracking.merged, after.merged)
+    return after, emit_difference(tracking.merged, after.merged)
 
 
 def _partition_watermark(
@@ -118,15 +118,17 @@ def _merge(
         period = period or IdlePeriod(now_ms, merged.watermark_ms)
         merged = replace(merged, watermark_ms=max(merged.watermark_ms, idleness.advance_idle(period, now_ms)))
     after = replace(tracking, merged=merged, idle_period=period)
-    return after, _difference(tracking.idle, after.idle, tracking.merged, merged)
+    return after, _emit_difference(tracking.idle, after.idle, tracking.merged, merged)
 
 
-def difference(before: MergedWatermark, after: MergedWatermark) -> Emitted:
+def emit_difference(before: MergedWatermark, after: MergedWatermark) -> Emitted:
     """The elements that are emitted for a change."""
-    return _difference(before.idle, after.idle, before, after)
+    return _emit_difference(before.idle, after.idle, before, after)
 
 
-def _difference(was_idle: bool, is_idle: bool, before: MergedWatermark, after: MergedWatermark) -> Emitted:
+def _emit_difference(
+    was_idle: bool, is_idle: bool, before: MergedWatermark, after: MergedWatermark
+) -> Emitted:
     emitted: list[WatermarkStatus | Watermark] = []
     if is_idle != was_idle:
         emitted.append(WatermarkStatus(idle=is_idle))

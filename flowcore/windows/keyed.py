@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from flowcore.elements import LatencyMarker, RecordAttributes, WatermarkStatus
 from flowcore.keyed.dead_letters import DEAD_LETTERS, DeadLetters, Failure
-from flowcore.keyed.key_index import key_by_name, key_values, python_values
+from flowcore.keyed.key_index import key_by_name, to_key_values, to_python_values
 from flowcore.keyed.operator import StepOutputs
 from flowcore.keyed.output_columns import LATE, ORDINAL, RESULTS, WINDOW_FIELDS
 from flowcore.keyed.plain import from_plain, to_plain
@@ -197,9 +197,9 @@ class _Group:
 
     def _records(self, rows: pa.RecordBatch) -> list[KeyedRecord]:
         context = self._context
-        key_columns = [key_values(rows.column(name)) for name in context.keys]
+        key_columns = [to_key_values(rows.column(name)) for name in context.keys]
         keys = zip(*key_columns, strict=True) if key_columns else ((),) * rows.num_rows
-        columns = [python_values(rows.column(name)) for name in context.values]
+        columns = [to_python_values(rows.column(name)) for name in context.values]
         values = [dict(zip(context.values, each, strict=True)) for each in zip(*columns, strict=True)]
         times = rows.column(context.timestamp).to_pylist()
         parts = zip(keys, values or ({},) * rows.num_rows, times, strict=True)

@@ -9,7 +9,7 @@ from flowcore.errors import ConfigurationError
 from flowcore.testing.transcripts.elements import format_element
 from flowcore.testing.transcripts.runner import fail_unknown, refusing
 from flowcore.watermarks.strategies import BoundedOutOfOrderness, Punctuated, WatermarkStrategy
-from flowcore.watermarks.tracking import Emitted, add_record, end_of_input, poll, start
+from flowcore.watermarks.tracking import Emitted, add_record, end_of_input, poll, start_tracking
 
 __all__ = ["WatermarkRunner"]
 
@@ -20,7 +20,7 @@ class WatermarkRunner:
     def __init__(self, operator: Mapping[str, Any]) -> None:
         self._operator = operator
         self._strategy = _strategy(operator)
-        self._state = start(range(operator.get("partitions", 1)))
+        self._state = start_tracking(range(operator.get("partitions", 1)))
 
     def act(self, action: str, argument: Any, /) -> Mapping[str, Any]:
         emitted: Emitted = ()

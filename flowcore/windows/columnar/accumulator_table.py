@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from flowcore.keyed.columns import KeyColumns, take_rows
-from flowcore.keyed.key_index import Ints, KeyIndex, python_keys
+from flowcore.keyed.key_index import Ints, KeyIndex, to_python_keys
 from flowcore.windows.columnar.accumulators import Accumulator, AccumulatorColumns
 
 __all__ = ["AccumulatorTable"]
@@ -84,7 +84,7 @@ class AccumulatorTable:
 
     def restore(self, columns: KeyColumns, values: Mapping[Accumulator, Any], count: int) -> None:
         """Set the values of some keys."""
-        positions = self.positions(python_keys(columns, count), columns)
+        positions = self.positions(to_python_keys(columns, count), columns)
         for each, column in self._columns.items():
             column[positions] = values[each]
         self._changed = []

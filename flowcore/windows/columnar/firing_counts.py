@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from flowcore.keyed.columns import KeyColumns, concat_batches, take_rows
-from flowcore.keyed.key_index import Ints, python_keys
+from flowcore.keyed.key_index import Ints, to_python_keys
 
 __all__ = ["FiringCounts"]
 
@@ -72,7 +72,7 @@ class FiringCounts:
         if name != _TABLE:
             return
         columns = [table.column(number) for number in range(2, table.num_columns)]
-        keys = python_keys(columns, table.num_rows)
+        keys = to_python_keys(columns, table.num_rows)
         firings = table.column("firings").to_numpy().tolist()
         fresh: dict[int, list[int]] = {}
         for row, window in enumerate(table.column("window").to_numpy().tolist()):
@@ -93,7 +93,7 @@ class FiringCounts:
         counts = self._counts[window]
         for columns in parts:
             rows = len(columns[0]) if columns else 1
-            firings = [counts[key] for key in python_keys(columns, rows)]
+            firings = [counts[key] for key in to_python_keys(columns, rows)]
             yield pa.record_batch(
                 {
                     "window": pa.array([window] * rows, pa.int64()),

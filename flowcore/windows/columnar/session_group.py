@@ -15,7 +15,7 @@ import pyarrow as pa
 from flowcore.elements import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
 from flowcore.keyed import segments
 from flowcore.keyed.columns import take_rows
-from flowcore.keyed.key_index import Ints, factorize_keys, python_keys
+from flowcore.keyed.key_index import Ints, factorize_keys, to_python_keys
 from flowcore.keyed.operator import StepOutputs
 from flowcore.windows.columnar.group import ColumnarConfig, ColumnarGroup
 from flowcore.windows.columnar.session_store import SessionStore
@@ -46,7 +46,7 @@ class SessionGroup(ColumnarGroup):
         times_ms = self._times_of(rows)
         columns = [rows.column(name) for name in self._context.keys]
         coding = factorize_keys(columns, rows.num_rows)
-        keys = python_keys(take_rows(columns, coding.first), len(coding.first))
+        keys = to_python_keys(take_rows(columns, coding.first), len(coding.first))
         old = times_ms <= self._old_ms
         order, begins = find_runs(coding.codes, times_ms, old, self._gap_ms)
         runs = self._fold(rows, times_ms, coding.codes, order, begins)
@@ -165,7 +165,7 @@ class SessionGroup(ColumnarGroup):
 
     def _decode(self, table: pa.RecordBatch) -> None:
         columns = [table.column(f"key{number}") for number in range(len(self._context.keys))]
-        keys_of_rows = python_keys(columns, table.num_rows)
+        keys_of_rows = to_python_keys(columns, table.num_rows)
         numbers = {key: number for number, key in enumerate(dict.fromkeys(keys_of_rows))}
         start, last, firings = (table.column(name).to_numpy() for name in ("start", "last", "firings"))
         sessions = Sessions(

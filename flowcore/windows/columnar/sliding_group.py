@@ -17,7 +17,7 @@ import pyarrow as pa
 from flowcore.elements import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
 from flowcore.keyed import segments
 from flowcore.keyed.columns import KeyColumns, concat_batches, take_rows
-from flowcore.keyed.key_index import Ints, factorize_keys, first_rows, python_keys
+from flowcore.keyed.key_index import Ints, factorize_keys, find_first_rows, to_python_keys
 from flowcore.keyed.operator import StepOutputs
 from flowcore.windows.columnar.accumulator_table import AccumulatorTable
 from flowcore.windows.columnar.accumulators import AccumulatorColumns
@@ -124,14 +124,14 @@ class SlidingGroup(ColumnarGroup):
         codes, first = keys.codes, keys.first
         if len(distinct) > 1:
             codes, unique = pd.factorize(codes * len(distinct) + numbers)
-            first = first_rows(codes, len(unique))
+            first = find_first_rows(codes, len(unique))
         pane_of_pair = numbers[first]
         positions = np.empty(len(first), np.int64)
         for number, pane in enumerate(distinct.tolist()):
             pairs = np.flatnonzero(pane_of_pair == number) if len(distinct) > 1 else np.arange(len(first))
             key_columns = take_rows(columns, first[pairs])
             table = self._panes.setdefault(pane, AccumulatorTable(self._accumulators))
-            positions[pairs] = table.positions(python_keys(key_columns, len(pairs)), key_columns)
+            positions[pairs] = table.positions(to_python_keys(key_columns, len(pairs)), key_columns)
         row_positions = positions[codes]
         values = {each: each.values_of(rows) for each in self._accumulators}
         for number, pane in enumerate(distinct.tolist()):
@@ -155,7 +155,7 @@ class SlidingGroup(ColumnarGroup):
         keys = factorize_keys(columns, rows.num_rows)
         which, windows = pd.factorize(window)
         groups, pairs = pd.factorize(keys.codes[record] * len(windows) + which)
-        first = first_rows(groups, len(pairs))
+        first = find_first_rows(groups, len(pairs))
         window_of_pair = which[first]
         before = {each: np.full(len(pairs), each.identity, each.dtype) for each in self._accumulators}
         firings = np.zeros(len(pairs), np.int64)
@@ -164,11 +164,11 @@ class SlidingGroup(ColumnarGroup):
         for number, each_window in enumerate(windows.tolist()):
             mine = np.flatnonzero(window_of_pair == number)
             key_columns = take_rows(columns, record[first[mine]])
-            key_values = python_keys(key_columns, len(mine))
-            self._read_window(each_window, key_values, mine, before)
+            to_key_values = to_python_keys(key_columns, len(mine))
+            self._read_window(each_window, to_key_values, mine, before)
             fired = (before[self._accumulators[0]][mine] > 0).astype(np.int64)
             firings[mine] = self._firings.advance(
-                each_window, key_values, key_columns, fired, records_of_pair[mine]
+                each_window, to_key_values, key_columns, fired, records_of_pair[mine]
             )
         values = {}
         for each in self._accumulators:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flowcore.keyed.key_index import factorize_keys, python_keys
+from flowcore.keyed.key_index import factorize_keys, to_python_keys
 from flowcore.keyed.packed import Channel, Packed
 from flowcore.keyed.runtime import Runtime
 from flowcore.keyed.store import MemoryStore
@@ -116,7 +116,7 @@ def _step(configured: Any, columns: Any, clock: int, store: MemoryStore) -> Any:
 def test_a_struct_is_a_tuple_and_back(values: list[Any]) -> None:
     """And numbered so that equal ones have one number."""
     column = pa.array(values, KIND)
-    (found,) = ([*python_keys([column], len(values))],)
+    (found,) = ([*to_python_keys([column], len(values))],)
     assert repr(pa.array(found, KIND).to_pylist()) == repr(values)
     codes = factorize_keys([column], len(values)).codes.tolist()
     texts = list(map(repr, values))

@@ -13,7 +13,7 @@ from flowcore.planner import plan_flow
 from flowcore.watermarks import WatermarkStrategy
 from flowcore.watermarks.generators import GeneratorState, advance, watermark_ms
 from flowcore.watermarks.query import GeneratedWatermarks, QueryWatermarks
-from flowcore.watermarks.tracking import add_record, end_of_input, poll, start
+from flowcore.watermarks.tracking import add_record, end_of_input, poll, start_tracking
 
 TEN = timedelta(milliseconds=10)
 IDLE, ACTIVE = WatermarkStatus(idle=True), WatermarkStatus(idle=False)
@@ -88,7 +88,7 @@ def test_function_as_generator_cannot_be_written_to_a_topic() -> None:
 
 
 def _polls(strategy: WatermarkStrategy, *script: Any) -> list[Any]:
-    tracking, shown = start(range(2)), []
+    tracking, shown = start_tracking(range(2)), []
     for step in script:
         if isinstance(step, int):
             tracking, emitted = poll(strategy, tracking, step)

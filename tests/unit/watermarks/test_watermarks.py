@@ -20,10 +20,10 @@ from flowcore.watermarks import (
     punctuated,
 )
 from flowcore.watermarks.generators import GeneratorState, advance, watermark_ms
-from flowcore.watermarks.idleness import IdleTimer, poll_timer, record_seen
+from flowcore.watermarks.idleness import IdleTimer, poll_timer, restart_timer
 from flowcore.watermarks.merge import MergedWatermark, PartitionId, PartitionWatermark, merge
 from flowcore.watermarks.strategies import BoundedOutOfOrderness, Generator, NoWatermarks, Punctuated
-from flowcore.watermarks.tracking import Emitted, Tracking, add_record, end_of_input, poll, start
+from flowcore.watermarks.tracking import Emitted, Tracking, add_record, end_of_input, poll, start_tracking
 
 BOUNDED = BoundedOutOfOrderness(10)
 MARKED = Punctuated("is_marker")
@@ -110,13 +110,13 @@ def _advance(
 
 def test_idleness_is_noticed_counted_and_found() -> None:
     """A poll notices the record, the next one starts the time-out; after more than that it is idle."""
-    timer, idle = poll_timer(record_seen(), 100, 10)
+    timer, idle = poll_timer(restart_timer(), 100, 10)
     assert (timer, idle) == (IdleTimer(), False)
     timer, idle = poll_timer(timer, 150, 10)
     assert (timer, idle) == (IdleTimer(quiet_since_ms=150), False)
     assert poll_timer(timer, 160, 10) == (timer, False)
     assert poll_timer(timer, 161, 10) == (timer, True)
-    assert poll_timer(record_seen(), 999, 10) == (IdleTimer(), False)
+    assert poll_timer(restart_timer(), 999, 10) == (IdleTimer(), False)
 
 
 def test_idleness_counts_from_a_clock_at_zero_too() -> None:
@@ -178,7 +178,7 @@ def test_merge_is_the_highest_minimum_there_ever_was(updates: list[tuple[str, in
 
 def _run(strategy: WatermarkStrategy, *steps: Any, partitions: int = 1) -> list[Emitted]:
     """What each step emits: an int is a poll, ``"end"`` the end, a tuple a record."""
-    state: Tracking = start(range(partitions))
+    state: Tracking = start_tracking(range(partitions))
     shown = []
     for step in steps:
         match step:
