@@ -14,7 +14,7 @@ from pyspark.errors import AnalysisException, ParseException, PySparkException
 
 from flowcore.errors import FlowcoreError, PlanError, RunError
 
-__all__ = ["ignore_lost_jvm", "reason", "translate_plan_errors", "translate_run_errors"]
+__all__ = ["ignore_lost_jvm", "translate_plan_errors", "translate_run_errors"]
 
 # A message of flowcore's own raise_error(...).
 _OWN = re.compile(r"\[USER_RAISED_EXCEPTION\] (operator '.*?) SQLSTATE: \w+", re.DOTALL)
@@ -28,7 +28,7 @@ def translate_plan_errors(operator: str) -> Iterator[None]:
     try:
         yield
     except (AnalysisException, ParseException) as error:
-        msg = f"operator {operator!r} cannot be compiled: {reason(error)}"
+        msg = f"operator {operator!r} cannot be compiled: {_reason(error)}"
         raise PlanError(msg) from error
 
 
@@ -45,7 +45,7 @@ def translate_run_errors(what: str, log: str) -> Iterator[None]:
     except FlowcoreError:
         raise
     except (PySparkException, Py4JJavaError) as error:
-        msg = f"{what} failed: {reason(error)} (details: {log})"
+        msg = f"{what} failed: {_reason(error)} (details: {log})"
         raise RunError(msg) from error
     except (Py4JError, ConnectionError) as error:
         if not _is_gone(error):
@@ -74,7 +74,7 @@ def _is_gone(error: Py4JError | ConnectionError) -> bool:
     return broke_off or isinstance(error, Py4JNetworkError | ConnectionError)
 
 
-def reason(error: BaseException) -> str:
+def _reason(error: BaseException) -> str:
     """The innermost message of a Spark error, without class names and stack."""
     java = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
     text = ""

@@ -22,10 +22,10 @@ from typing import Any, Self
 from flowcore.background import PeriodicThread
 from flowcore.errors import RunError
 
-__all__ = ["HEARTBEAT_S", "STALE_S", "Holder", "Leases", "may_take"]
+__all__ = ["STALE_S", "Holder", "Leases", "may_take"]
 
-HEARTBEAT_S = 5.0
-STALE_S = 6 * HEARTBEAT_S
+_HEARTBEAT_S = 5.0
+STALE_S = 6 * _HEARTBEAT_S
 """A lease that was not renewed for longer is free."""
 
 _log = logging.getLogger(__name__)
@@ -83,7 +83,7 @@ class Leases:
         heartbeat_s: Seconds between two renewals.
     """
 
-    def __init__(self, heartbeat_s: float = HEARTBEAT_S) -> None:
+    def __init__(self, heartbeat_s: float = _HEARTBEAT_S) -> None:
         self._mine = Holder.here()
         self._held: list[Path] = []
         self._lost: Path | None = None

@@ -28,7 +28,6 @@ __all__ = [
     "start_files",
     "write_bad_records",
     "write_files",
-    "write_options",
     "write_topic",
 ]
 
@@ -40,24 +39,11 @@ DEAD_LETTER_CONFIGS = {"max.message.bytes": str(_LARGEST_BYTES)}
 """A dead letter is larger than its message, which may have been as large as the source's topic accepts."""
 
 
-def write_options(limits: Iterable[TopicLimits], batch_bytes: int = 16 << 10) -> dict[str, str]:
-    """Options of a Kafka client that writes messages as large as its topics accept.
-
-    No batch is larger than the smallest limit: the client would split a refused batch into batches of the
-    same size, and wait for minutes until it gives up.
-    """
-    return {
-        "kafka.max.request.size": str(_LARGEST_BYTES),
-        "kafka.buffer.memory": str(2 * _LARGEST_BYTES),
-        "kafka.batch.size": str(min([batch_bytes, *(one.max_message_bytes for one in limits)])),
-    }
-
-
 def sink_options(query: LiveQuery, limits: Iterable[TopicLimits]) -> dict[str, str]:
     """Options of a live query's Kafka sink, by the limits of the topics that it writes to."""
     if query.mode.value == "realtime":
-        return {**write_options(limits), "kafka.linger.ms": "0"}
-    return {**write_options(limits, _BULK_BATCH_BYTES), "kafka.linger.ms": "50"}
+        return {**_client_options(limits), "kafka.linger.ms": "0"}
+    return {**_client_options(limits, _BULK_BATCH_BYTES), "kafka.linger.ms": "50"}
 
 
 def output_servers(query: LiveQuery, settings: Settings) -> str:
@@ -132,6 +118,19 @@ def _file_format(sink: Parquet | Csv | Json) -> tuple[str, Mapping[str, str]]:
             return "json", sink.options
 
 
+def _client_options(limits: Iterable[TopicLimits], batch_bytes: int = 16 << 10) -> dict[str, str]:
+    """Options of a Kafka client that writes messages as large as its topics accept.
+
+    No batch is larger than the smallest limit: the client would split a refused batch into batches of the
+    same size, and wait for minutes until it gives up.
+    """
+    return {
+        "kafka.max.request.size": str(_LARGEST_BYTES),
+        "kafka.buffer.memory": str(2 * _LARGEST_BYTES),
+        "kafka.batch.size": str(min([batch_bytes, *(one.max_message_bytes for one in limits)])),
+    }
+
+
 def _send(
     records: DataFrame,
     name: str,
@@ -142,5 +141,5 @@ def _send(
     servers = context.servers(topic)
     ensure_topics(servers, {name: topic.partitions or _DEFAULT_PARTITIONS}, configs)
     limits = topic_limits(servers, [name]).values()
-    options = {**spark_login(servers), "topic": name, **write_options(limits)}
+    options = {**spark_login(servers), "topic": name, **_client_options(limits)}
     records.write.format("kafka").options(**options).save()
