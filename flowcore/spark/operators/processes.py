@@ -36,7 +36,12 @@ from flowcore.spark.operators.keyed_step import (
     select_inputs,
     topic_text,
 )
-from flowcore.spark.operators.python_chain import arrow_schema, make_downstream_chain, spark_types
+from flowcore.spark.operators.python_chain import (
+    ChainOutlet,
+    arrow_schema,
+    make_downstream_chain,
+    spark_types,
+)
 
 __all__ = ["apply_process"]
 
@@ -95,18 +100,7 @@ def apply_process(  # noqa: PLR0917 - the operator and its input, then its surro
     else:
         isolate = dead_letters is not None
         downstream, outlets = make_downstream_chain(chain, used, check=check, isolate_failures=isolate)
-        for number, outlet in enumerate(outlets):
-            outputs.append(
-                _Output(
-                    outlet.node,
-                    f"chain {number}",
-                    node.name,
-                    (*outlet.types,),
-                    next(context.numbers),
-                    step=next(branched.names) if outlet.multiplied else None,
-                    has_origin=not outlet.batched,
-                )
-            )
+        outputs += _chain_outputs(node, outlets, branched.names, context)
     process = _make_operator(node, inputs, context, dead_letters, downstream)
     operator = add_buffer(node, process, [field.name for field in process.key_fields], context)
     branches = {each.output: each.number for each in outputs}
@@ -135,6 +129,21 @@ def _side_outputs(node: KeyedProcess, context: KeyGroupContext) -> Iterator[_Out
         name = each.output
         names = schemas[name].names
         yield _Output(each, side_output_name(name), f"{node.name}.{name}", names, next(context.numbers))
+
+
+def _chain_outputs(
+    node: KeyedProcess, outlets: Sequence[ChainOutlet], names: Iterator[str], context: KeyGroupContext
+) -> Iterator[_Output]:
+    for number, outlet in enumerate(outlets):
+        yield _Output(
+            outlet.node,
+            f"chain {number}",
+            node.name,
+            (*outlet.types,),
+            next(context.numbers),
+            step=next(names) if outlet.multiplied else None,
+            has_origin=not outlet.batched,
+        )
 
 
 def _make_operator(

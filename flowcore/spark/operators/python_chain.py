@@ -126,14 +126,11 @@ def apply_chain(
     reads = chain.head.columns_read(used[chain.head])
     inputs = {name: now for name, now in branch.columns.items() if name.lower() in reads}
     existing = set(branched.frame.columns)
-    carried = [name for name in _OF_A_RECORD if name in existing]
-    passing = [*carried, *(name for name in _OF_MESSAGES if branched.shared and name in existing)]
-    passing += [*dict.fromkeys(kept), *([BRANCH] if branched.shared else [])]
+    carried, passing = _carried_and_passing(branched, kept)
     may_fail = branched.has_bad and FAILED_OPERATOR in existing and branch.has_coordinates
     carried += [VALUE, KAFKA_MS] if may_fail and not last else []
     needed = list(map(quote, dict.fromkeys([*passing, *inputs.values()])))
-    # A frame needs a column, or Spark would lose the number of its rows.
-    frame = branched.frame.selectExpr(*(needed or [f"true AS {_ROW}"]))
+    frame = branched.frame.selectExpr(*(needed or [f"true AS {_ROW}"]))  # without a column rows are lost
     types = {field.name: field.dataType for field in frame.schema.fields}
     writer = _SpecWriter(chain, used, ends)
     spec = writer.spec({name: types[now] for name, now in inputs.items()})
@@ -141,11 +138,9 @@ def apply_chain(
     branches = _branch_outlets(writer.outlets, branched, branch, numbers)
     has_branches = branched.shared or len(branches) > 1
     columns = {name: types[name] for name in passing}
-    if has_branches:
-        columns[BRANCH] = types.get(BRANCH, IntegerType())
+    columns |= {BRANCH: types.get(BRANCH, IntegerType())} if has_branches else {}
     for outlet in writer.outlets:
         columns |= {branches[outlet.node].columns[name]: kind for name, kind in outlet.types.items()}
-    result = _struct(columns)
     failed = FailedRows(branch=RowKind.BAD, value=VALUE, reason=BAD_REASON, operator=FAILED_OPERATOR)
     run = PassingChain(
         spec=spec,
@@ -156,20 +151,38 @@ def apply_chain(
         carried=carried,
         ordinal=RECORD_ORDINAL if RECORD_ORDINAL in existing else None,
         coordinates=_COORDINATES if existing.issuperset(_COORDINATES) else (),
-        outlets=[
-            OutletRows(
-                branch=branches[outlet.node].number if has_branches else None,
-                columns=branches[outlet.node].columns,
-                step=next(branched.names) if outlet.multiplied else None,
-            )
-            for outlet in writer.outlets
-        ],
+        outlets=_outlet_rows(writer.outlets, branches, branched, has_branches=has_branches),
         failed=failed if may_fail else None,
-        schema=to_arrow_schema(result, timezone="UTC"),
+        schema=arrow_schema(columns),
     )
-    branched.frame = frame.mapInArrow(run.run, result)
+    branched.frame = frame.mapInArrow(run.run, _struct(columns))
     branched.shared = has_branches
     return branches
+
+
+def _carried_and_passing(branched: BranchedFrame, kept: Collection[str]) -> tuple[list[str], list[str]]:
+    """The columns that an output takes from its record, and all columns that pass a chain."""
+    existing = set(branched.frame.columns)
+    carried = [name for name in _OF_A_RECORD if name in existing]
+    passing = [*carried, *(name for name in _OF_MESSAGES if branched.shared and name in existing)]
+    return carried, [*passing, *dict.fromkeys(kept), *([BRANCH] if branched.shared else [])]
+
+
+def _outlet_rows(
+    outlets: Sequence[ChainOutlet],
+    branches: Mapping[ChainOperator, Branch],
+    branched: BranchedFrame,
+    *,
+    has_branches: bool,
+) -> list[OutletRows]:
+    return [
+        OutletRows(
+            branch=branches[outlet.node].number if has_branches else None,
+            columns=branches[outlet.node].columns,
+            step=next(branched.names) if outlet.multiplied else None,
+        )
+        for outlet in outlets
+    ]
 
 
 def _branch_outlets(
