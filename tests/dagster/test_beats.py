@@ -1,4 +1,4 @@
-"""A beat carries what is told of a run, under keys that stay the same, as numbers that the UI plots."""
+"""A heartbeat has the figures of a run under stable keys, as numbers that the UI plots."""
 
 from dataclasses import replace
 

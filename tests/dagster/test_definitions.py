@@ -103,7 +103,7 @@ def test_definitions_of_the_reference_flow_are_these() -> None:
         ("auctions_refresh_schedule", "0 3 * * *", "auctions_history", "STOPPED"),
         ("auctions_slice_schedule", "*/5 * * * *", "auctions_slice", "STOPPED"),
     ]
-    # What looks after a flow is on, what launches one waits for a person.
+    # Sensors that watch a flow are on; sensors that launch runs are off until a person turns them on.
     assert sorted(sensors) == [
         ("auctions_automation", "STOPPED"),
         ("auctions_dead_letters", "RUNNING"),
@@ -137,7 +137,7 @@ def test_schedule_skips_while_the_flow_runs(schedule: str, job: str) -> None:
 
 
 def test_every_asset_and_field_is_described() -> None:
-    """Nobody meets an asset, a resource or a setting in the UI without a word on what it is."""
+    """Every asset, resource and setting in the UI has a description."""
     graph = defs.resolve_asset_graph()
     fields = [
         field
@@ -166,10 +166,10 @@ def test_resources_give_the_settings_of_a_run(monkeypatch: pytest.MonkeyPatch) -
     found: list[Settings] = []
 
     @op
-    def look(flowcore: FlowcoreResource) -> None:
+    def read_settings(flowcore: FlowcoreResource) -> None:
         found.append(flowcore.settings())
 
-    GraphDefinition("g", node_defs=[look]).to_job(
+    GraphDefinition("g", node_defs=[read_settings]).to_job(
         resource_defs=dict(defs.resources or {})
     ).execute_in_process()
 

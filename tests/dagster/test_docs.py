@@ -61,8 +61,8 @@ def _component(kind: type, attributes: dict[str, Any]) -> Definitions:
             return defs
 
 
-def _told(defs: Definitions) -> dict[str, Any]:
-    """All that Dagster is told, to be compared."""
+def _described(defs: Definitions) -> dict[str, Any]:
+    """All parts of the definitions that Dagster shows, for comparison."""
     graph, repository = defs.resolve_asset_graph(), defs.get_repository_def()
     return {
         "assets": {
@@ -82,18 +82,18 @@ def test_second_flow_is_short() -> None:
 
 
 def test_second_flow_has_all_that_the_page_says() -> None:
-    """Assets, checks, jobs, schedules and sensors, with what was said of them."""
-    told = _told(_python())
+    """Assets, checks, jobs, schedules and sensors, with their descriptions."""
+    found = _described(_python())
 
-    assert told["assets"]["shop/usual"] == (["team:shop"], "shop", "The usual price of each item.")
-    assert told["assets"].keys() == {
+    assert found["assets"]["shop/usual"] == (["team:shop"], "shop", "The usual price of each item.")
+    assert found["assets"].keys() == {
         "files/sales.csv", "kafka/bargains", "kafka/offers", "kafka/offers.dead-letter",
         "shop/live", "shop/usual",
     }  # fmt: skip
-    assert "shop/live:latency" in told["checks"]
-    assert "shop/usual:range_usual" in told["checks"]
-    assert ("shop_refresh_schedule", "0 1 * * *") in told["schedules"]
-    assert any("at most 20 times in a row" in description for _, description in told["sensors"])
+    assert "shop/live:latency" in found["checks"]
+    assert "shop/usual:range_usual" in found["checks"]
+    assert ("shop_refresh_schedule", "0 1 * * *") in found["schedules"]
+    assert any("at most 20 times in a row" in description for _, description in found["sensors"])
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_second_flow_has_all_that_the_page_says() -> None:
 def test_component_says_the_same_as_python(kind: type, attributes: dict[str, Any]) -> None:
     """Word for word."""
     assert FORM["type"] == "flowcore.dagster.FlowComponent"
-    assert _told(_component(kind, attributes)) == _told(_python())
+    assert _described(_component(kind, attributes)) == _described(_python())
 
 
 def test_component_refuses_what_it_does_not_know() -> None:

@@ -1,4 +1,4 @@
-"""The bounded stages of a flow in one Dagster run: side by side, each alone, and told of as they go."""
+"""The bounded stages of a flow in one Dagster run: in parallel, each alone, and with progress in the log."""
 
 import base64
 import re

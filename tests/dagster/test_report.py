@@ -1,4 +1,4 @@
-"""A live run that Dagster did not start reports to its webserver, and looks there as if it had."""
+"""A live run that Dagster did not start reports to its webserver, like one that Dagster started."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def webserver(tmp_path: Path) -> Iterator[Ui]:
 
 
 def test_a_run_from_the_command_line_is_seen_in_dagster(webserver: Ui, auctions: Any) -> None:
-    """Its numbers have the keys of a run that Dagster starts; the last report tells its end."""
+    """Its numbers have the keys of a run that Dagster starts; the last report is its end."""
     settings = {
         **auctions.settings(webserver.state),
         "metrics.interval": "1 s",

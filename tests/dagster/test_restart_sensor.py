@@ -1,4 +1,4 @@
-"""What the supervisor makes of the runs that Dagster knows: instance and events are real, runs only told."""
+"""Decisions of the supervisor on recorded runs: instance and events are real, runs are not executed."""
 
 import time
 from collections.abc import Iterator
@@ -57,17 +57,17 @@ class Supervised:
         run = self.instance.create_run_for_job(
             LIVE, run_config=CONFIG, tags={"shift": "night", **tags}, status=DagsterRunStatus.STARTING
         )
-        self.tell(run, DagsterEventType.RUN_START, ago_s=ago_s)
+        self.record(run, DagsterEventType.RUN_START, ago_s=ago_s)
         return run
 
     def beat(self, run: DagsterRun, ago_s: float = 0.0) -> None:
         beat = StepMaterializationData(AssetMaterialization(live_key("auctions")), [])
-        self.tell(run, DagsterEventType.ASSET_MATERIALIZATION, beat, ago_s)
+        self.record(run, DagsterEventType.ASSET_MATERIALIZATION, beat, ago_s)
 
     def crash(self, run: DagsterRun) -> None:
-        self.tell(run, DagsterEventType.RUN_FAILURE, STEP_FAILED)
+        self.record(run, DagsterEventType.RUN_FAILURE, STEP_FAILED)
 
-    def tell(self, run: DagsterRun, kind: DagsterEventType, data: Any = None, ago_s: float = 0.0) -> None:
+    def record(self, run: DagsterRun, kind: DagsterEventType, data: Any = None, ago_s: float = 0.0) -> None:
         event = DagsterEvent(kind.value, run.job_name, event_specific_data=data)
         self.instance.report_dagster_event(event, run.run_id, timestamp=time.time() - ago_s)
 
@@ -97,7 +97,7 @@ def _checks(result: SensorResult) -> list[tuple[bool, str]]:
 
 
 def test_nothing_is_launched_that_nobody_launched(supervised: Supervised) -> None:
-    """The supervisor keeps alive; it does not decide that a flow shall run."""
+    """The supervisor only restarts runs; it does not launch a flow by itself."""
     result = supervised.tick()
 
     assert not result.run_requests
@@ -116,8 +116,8 @@ def test_crashed_run_is_launched_again_as_it_was(supervised: Supervised) -> None
     assert request.tags == {"shift": "night", RESTART: "1", "flowcore/restart-of": run.run_id}
 
 
-def test_crash_is_told_once(supervised: Supervised) -> None:
-    """The asset check `running` fails at each crash; that it passes is told by the run that beats."""
+def test_crash_is_reported_once(supervised: Supervised) -> None:
+    """The asset check `running` fails at each crash; the run itself reports that it passes."""
     run = supervised.start()
     supervised.crash(run)
     crashed = _checks(supervised.tick())
@@ -137,7 +137,7 @@ def test_run_that_a_person_terminated_stays_so(supervised: Supervised, in_time: 
     run = supervised.start()
     if in_time:
         supervised.instance.report_run_canceling(run)
-        supervised.tell(run, DagsterEventType.RUN_CANCELED, JobCanceledData(error=None))
+        supervised.record(run, DagsterEventType.RUN_CANCELED, JobCanceledData(error=None))
     else:
         supervised.instance.report_run_canceled(run)
 
@@ -146,7 +146,7 @@ def test_run_that_a_person_terminated_stays_so(supervised: Supervised, in_time: 
 
 def test_run_that_reached_its_end_stays_so(supervised: Supervised) -> None:
     """A run that was given a time."""
-    supervised.tell(supervised.start(), DagsterEventType.RUN_SUCCESS)
+    supervised.record(supervised.start(), DagsterEventType.RUN_SUCCESS)
 
     assert not supervised.tick().run_requests
 
@@ -154,7 +154,7 @@ def test_run_that_reached_its_end_stays_so(supervised: Supervised) -> None:
 def test_run_that_a_signal_ended_is_launched_again(supervised: Supervised) -> None:
     """A machine that shuts down ends its processes; nobody asked for the end of the stream."""
     run = supervised.start()
-    supervised.tell(run, DagsterEventType.RUN_CANCELED, JobCanceledData(error=None))
+    supervised.record(run, DagsterEventType.RUN_CANCELED, JobCanceledData(error=None))
 
     assert supervised.tick().run_requests
 
@@ -167,7 +167,7 @@ def test_run_that_a_signal_ended_is_launched_again(supervised: Supervised) -> No
 def test_silent_run_counts_as_failed(
     supervised: Supervised, began_ago_s: float, beat_ago_s: float | None, lost: bool
 ) -> None:
-    """Its worker, its code server or its machine is gone; then it is launched again like any other."""
+    """Its worker, code server or machine is gone; it is launched again as after a crash."""
     run = supervised.start(began_ago_s)
     if beat_ago_s is not None:
         supervised.beat(run, beat_ago_s)
@@ -179,8 +179,8 @@ def test_silent_run_counts_as_failed(
     assert bool(supervised.tick().run_requests) == lost
 
 
-def test_beat_of_another_run_is_no_sign(supervised: Supervised) -> None:
-    """A slice, or the run before, has beaten lately; this one never did."""
+def test_heartbeat_of_another_run_does_not_count(supervised: Supervised) -> None:
+    """A slice, or the run before, has sent one recently; this run never did."""
     run = supervised.start(ago_s=301)
     supervised.beat(supervised.instance.create_run_for_job(DEFS.resolve_job_def("auctions_slice")))
     supervised.tick()
@@ -219,7 +219,7 @@ def test_supervisor_gives_up_and_says_so(supervised: Supervised) -> None:
 
 
 def test_check_can_be_asked_by_a_person(supervised: Supervised) -> None:
-    """It says what the supervisor would say."""
+    """It returns the supervisor's decision."""
     job = define_asset_job("ask", AssetSelection.checks(AssetCheckKey(live_key("auctions"), "running")))
     asking = Definitions.merge(DEFS, Definitions(jobs=[job])).resolve_job_def("ask")
     run = supervised.start(ago_s=100)

@@ -149,11 +149,11 @@ def test_slice_catches_up_and_ends(
     assert "| bids | slice" in metadata["health"]
     assert metadata["bounded_version/catalog"] == _metadata(history, CATALOG)["version"]
     assert sum(end_offsets(auctions.servers, "enriched-bids").values()) == auctions.bids
-    told = {check.check_name: check.passed for check in _told(result)}
-    assert told.items() >= {"late_share": True, "dead_letter_share": True, "fresh": True}.items()
+    found = {check.check_name: check.passed for check in _evaluations(result)}
+    assert found.items() >= {"late_share": True, "dead_letter_share": True, "fresh": True}.items()
 
 
-def _told(result: ExecuteInProcessResult) -> list[Any]:
+def _evaluations(result: ExecuteInProcessResult) -> list[Any]:
     """The checks that a run answered as it went."""
     return [
         event.event_specific_data

@@ -1,4 +1,4 @@
-"""What launches a flow's jobs does so when there is something to do, once, and not too early."""
+"""Sensors launch a flow's jobs when there is work, once, and not too early."""
 
 import os
 import socket
@@ -88,8 +88,8 @@ def _write(path: Path, ids: list[int]) -> None:
     pq.write_table(pa.table({"id": ids}), path / "part.parquet")
 
 
-def test_new_history_is_digested_when_it_has_come_to_rest(tmp_path: Path, instance: DagsterInstance) -> None:
-    """Not at the first look, not while it changes, not again once it was read; once more when it changed."""
+def test_new_history_is_read_when_it_is_stable(tmp_path: Path, instance: DagsterInstance) -> None:
+    """Not at the first tick, not while it changes, not again after it was read; again after a change."""
     defs = _digest(tmp_path)
     _write(tmp_path / "raw", [1])
     first = _tick(defs, "f_new_history", instance)
@@ -116,8 +116,8 @@ def test_new_history_is_digested_when_it_has_come_to_rest(tmp_path: Path, instan
     assert again.run_key != request.run_key
 
 
-def test_new_history_without_files_is_told(tmp_path: Path, instance: DagsterInstance) -> None:
-    """The tick is skipped with what the run would have said, and does not fail each minute."""
+def test_new_history_without_files_skips_with_a_reason(tmp_path: Path, instance: DagsterInstance) -> None:
+    """The tick is skipped with the message of the run, and does not fail each minute."""
     found = _tick(_digest(tmp_path), "f_new_history", instance)
 
     assert isinstance(found, SkipReason)
@@ -139,7 +139,7 @@ def test_lag_launches_a_slice(
 
 
 def test_lag_launches_nothing_beside_a_run(broker: str, tmp_path: Path, instance: DagsterInstance) -> None:
-    """It would wait in the pool, and another one with each tick."""
+    """The run would wait in the pool, and one more with each tick."""
     defs = _relay(broker, tmp_path, lag_records=1)
     _progress(tmp_path, {"out": (0, 0)})
     instance.create_run_for_job(defs.resolve_job_def("f_live"), status=DagsterRunStatus.STARTED)
@@ -171,8 +171,10 @@ def _progress(state: Path, offsets: dict[str, tuple[int, int]]) -> None:
     HistoryWriter(history_folder(state, "f")).progressed(progress)
 
 
-def test_dead_letters_are_told_when_they_come(broker: str, tmp_path: Path, instance: DagsterInstance) -> None:
-    """First that there are none, then that there are, and nothing between."""
+def test_dead_letters_are_reported_when_they_begin(
+    broker: str, tmp_path: Path, instance: DagsterInstance
+) -> None:
+    """First that there are none, then that there are some, and nothing in between."""
     defs = _relay(broker, tmp_path)
     before = _tick(defs, "f_dead_letters", instance)
     ensure_topics(broker, {"in.dead-letter": 1})
@@ -180,9 +182,9 @@ def test_dead_letters_are_told_when_they_come(broker: str, tmp_path: Path, insta
     _send(broker, "in.dead-letter", 3)
     after = _tick(defs, "f_dead_letters", instance, between.cursor)
 
-    assert _told(before) == [(True, "0 messages of topic 'in' became dead letters in the last hour")]
-    assert _told(between) == []
-    assert _told(after) == [(False, "3 messages of topic 'in' became dead letters in the last hour")]
+    assert _reported(before) == [(True, "0 messages of topic 'in' became dead letters in the last hour")]
+    assert _reported(between) == []
+    assert _reported(after) == [(False, "3 messages of topic 'in' became dead letters in the last hour")]
 
 
 def test_dead_letters_wait_for_a_broker(tmp_path: Path, instance: DagsterInstance) -> None:
@@ -192,38 +194,38 @@ def test_dead_letters_wait_for_a_broker(tmp_path: Path, instance: DagsterInstanc
     assert isinstance(found, SkipReason)
 
 
-def test_health_is_told_when_it_changes_and_no_run_tells_it(
+def test_health_is_reported_on_change_while_no_run_reports_it(
     tmp_path: Path, instance: DagsterInstance
 ) -> None:
     """Each check once after the run's end, then those that came to another outcome."""
     defs = _relay("127.0.0.1:9", tmp_path)
     nothing = _tick(defs, "f_health", instance)
     query = QueryProgress(name="out", mode="realtime", active=True, rows_in=100)
-    look = FlowProgress(
+    progress = FlowProgress(
         flow="f", time_ms=time.time_ns() // 1_000_000, seconds=1.0, interval_s=5.0,
         host=socket.gethostname(), pid=os.getpid(), queries=(query,),
     )  # fmt: skip
     writer = HistoryWriter(history_folder(tmp_path, "f"))
-    writer.progressed(look)
-    lives = _tick(defs, "f_health", instance, nothing.cursor)
-    writer.progressed(replace(look, state="ended"))
-    first = _tick(defs, "f_health", instance, lives.cursor)
+    writer.progressed(progress)
+    running = _tick(defs, "f_health", instance, nothing.cursor)
+    writer.progressed(replace(progress, state="ended"))
+    first = _tick(defs, "f_health", instance, running.cursor)
     again = _tick(defs, "f_health", instance, first.cursor)
-    writer.progressed(replace(look, state="ended", queries=(replace(query, dropped=50),)))
+    writer.progressed(replace(progress, state="ended", queries=(replace(query, dropped=50),)))
     second = _tick(defs, "f_health", instance, again.cursor)
 
-    assert _told(nothing) == _told(lives) == _told(again) == []
-    assert [passed for passed, _ in _told(first)] == [True, True, True]
-    assert _told(second) == [(False, "50 of 100 records of query 'out' (50.000%)")]
+    assert _reported(nothing) == _reported(running) == _reported(again) == []
+    assert [passed for passed, _ in _reported(first)] == [True, True, True]
+    assert _reported(second) == [(False, "50 of 100 records of query 'out' (50.000%)")]
 
 
-def _told(result: SensorResult) -> list[tuple[bool, str]]:
+def _reported(result: SensorResult) -> list[tuple[bool, str]]:
     events = [event for event in result.asset_events or [] if isinstance(event, AssetCheckEvaluation)]
     return [(event.passed, event.description or "") for event in events]
 
 
 def test_bounded_asset_is_made_anew_after_what_it_reads() -> None:
-    """Declarative automation leads from flow to flow; what lies outside it knows nothing of."""
+    """Declarative automation follows from flow to flow, but not changes of external assets."""
     first, second = Flow("first"), Flow("second")
     first.read("raw", Parquet("raw", schema="id BIGINT")).write("clean", Parquet("clean"))
     second.read("clean", Parquet("clean", schema="id BIGINT")).write("report", Parquet("report"))

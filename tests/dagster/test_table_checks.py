@@ -1,4 +1,4 @@
-"""What is expected of a bounded table is checked in the run that makes it; what is not so is counted."""
+"""Expectations of a bounded table are checked in the run that makes it; violations are counted."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -45,14 +45,14 @@ def checks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]
     ("name", "wrong"),
     [("unique_id", 1), ("range_price", 2), ("range_id", 0), ("not_null_shop", 1), ("not_null_price", 1)],
 )
-def test_rows_that_are_otherwise_are_counted(checks: dict[str, Any], name: str, wrong: int) -> None:
-    """A null is no duplicate and out of no range."""
+def test_rows_that_violate_an_expectation_are_counted(checks: dict[str, Any], name: str, wrong: int) -> None:
+    """Null values are neither duplicates nor outside of a range."""
     assert checks[name].passed is (wrong == 0)
     assert checks[name].metadata["rows_otherwise"].value == wrong
 
 
 def test_key_of_a_live_join_is_checked_unasked(checks: dict[str, Any]) -> None:
-    """It may be meant, so it is a warning; what was asked for is an error."""
+    """It may be intended, so it is a warning; a declared expectation is an error."""
     assert checks["unique_id"].severity is AssetCheckSeverity.WARN
     assert checks["range_price"].severity is AssetCheckSeverity.ERROR
     assert checks["complete"].passed

@@ -1,4 +1,4 @@
-"""A run hears that it is to end from Dagster's record, whoever has gone of those that would tell it."""
+"""A run reads the request to terminate from Dagster's run storage if nobody sends a signal."""
 
 import os
 from collections.abc import Callable
@@ -30,24 +30,24 @@ def _in_a_run(body: Callable[[AssetExecutionContext], None]) -> list[str]:
         return [entry.user_message for entry in instance.all_logs(run)]
 
 
-def test_run_hears_that_it_is_terminated() -> None:
-    """Though no signal came."""
-    heard = []
+def test_run_reads_its_termination() -> None:
+    """Without a signal."""
+    found = []
 
     def body(context: AssetExecutionContext) -> None:
         requests = TerminationRequests(context)
-        heard.append(requests.poll())
+        found.append(requests.poll())
         context.instance.report_run_canceling(context.run)
-        heard.append(requests.poll())
+        found.append(requests.poll())
 
     _in_a_run(body)
 
-    assert heard == [False, True]
+    assert found == [False, True]
 
 
 def test_run_that_counts_as_failed_ends() -> None:
-    """Another one may have begun."""
-    heard = []
+    """Another run may have begun."""
+    found = []
 
     def body(context: AssetExecutionContext) -> None:
         requests = TerminationRequests(context)
@@ -55,25 +55,25 @@ def test_run_that_counts_as_failed_ends() -> None:
         try:
             requests.poll()
         except RunError as error:
-            heard.append(str(error))
+            found.append(str(error))
 
     _in_a_run(body)
 
-    (message,) = heard
+    (message,) = found
     assert "declared failed while it still ran" in message
 
 
-def test_run_tells_once_that_its_code_server_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In its log, which the UI shows; and goes on."""
-    heard = []
+def test_run_logs_once_that_its_code_server_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In its log, which the UI shows; the run continues."""
+    found = []
 
     def body(context: AssetExecutionContext) -> None:
         requests = TerminationRequests(context)
-        heard.append(requests.poll())
+        found.append(requests.poll())
         monkeypatch.setattr(os, "getppid", lambda: 1)
-        heard.extend((requests.poll(), requests.poll()))
+        found.extend((requests.poll(), requests.poll()))
 
     log = _in_a_run(body)
 
-    assert heard == [False, False, False]
+    assert found == [False, False, False]
     assert sum("the code server that started this run" in message for message in log) == 1

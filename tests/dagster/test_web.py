@@ -87,7 +87,7 @@ def session(ui: Ui, history: str, auctions: Any) -> Session:
     assert ui.run(history)["status"] == "SUCCESS"
     first = ui.launch("auctions_live", config)
     ui.wait_for(first, "STARTED")
-    wait_until(lambda: _records(ui, first) >= auctions.bids, "a beat tells of all bids so far")
+    wait_until(lambda: _records(ui, first) >= auctions.bids, "a heartbeat counts all bids so far")
     _feed(auctions, 0)
     second = _back_after(ui, first, _worker_of)
     _feed(auctions, 1)
@@ -95,7 +95,7 @@ def session(ui: Ui, history: str, auctions: Any) -> Session:
     waiting = ui.launch("auctions_slice")
     before, records = len(ui.materializations("auctions", "live", run=live)), _records(ui, live)
     _feed(auctions, 2)
-    wait_until(lambda: _records(ui, live) >= records + MORE_BIDS, "a beat tells of the later bids")
+    wait_until(lambda: _records(ui, live) >= records + MORE_BIDS, "a heartbeat counts the later bids")
     wait_until(lambda: len(ui.materializations("auctions", "live", run=live)) >= before + 2, "it beats on")
     assert ui.run(waiting)["status"] == "QUEUED"
     plots = _plots(ui) if chromium() else None

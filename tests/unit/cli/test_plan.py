@@ -37,7 +37,7 @@ def _plan(*arguments: str) -> Result:
 
 
 def test_plan_is_text_unless_asked_otherwise() -> None:
-    """Short by default."""
+    """The default is short."""
     text, same = _plan().output, _plan("--format", "text").output
 
     assert text == same
@@ -47,7 +47,7 @@ def test_plan_is_text_unless_asked_otherwise() -> None:
 
 
 def test_plan_verbose_names_what_is_off() -> None:
-    """With the reason."""
+    """Each with its reason."""
     text = _plan("--verbose").output
 
     assert text.startswith(_plan().output.rstrip())
@@ -56,7 +56,7 @@ def test_plan_verbose_names_what_is_off() -> None:
 
 
 def test_plan_as_json_has_every_decision_with_settings() -> None:
-    """What is set is in the plan."""
+    """The settings affect the plan."""
     (edge,) = (
         each
         for each in json.loads(_plan("--format", "json").output)["parts"][0]["edges"]
@@ -72,7 +72,7 @@ def test_plan_as_json_has_every_decision_with_settings() -> None:
 
 
 def test_plan_as_mermaid_is_a_flowchart() -> None:
-    """Nothing before it, nothing behind."""
+    """The output contains nothing else."""
     lines = _plan("--format", "mermaid").output.splitlines()
 
     assert lines[0] == "flowchart TD"
@@ -89,7 +89,7 @@ def test_plan_refuses_verbose_where_it_changes_nothing(form: str) -> None:
 
 
 def test_plan_starts_no_spark(folder: Path) -> None:
-    """Neither to draw nor to list."""
+    """For no format."""
     program = (
         "import sys; from planned_shop import flow; from flowcore.planner import plan_flow; "
         "p = plan_flow(flow); p.explain(verbose=True); p.to_mermaid(); p.to_dict(); "

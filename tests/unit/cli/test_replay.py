@@ -1,4 +1,4 @@
-"""`flowcore replay` says which transcripts agree, where the others do not, and exits accordingly."""
+"""`flowcore replay` counts passed transcripts, shows where others fail, and sets the exit code."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _folder(tmp_path: Path, **texts: str) -> Path:
 
 
 def test_replay_counts_what_passed(tmp_path: Path) -> None:
-    """Folders and files; nothing is said of what agrees."""
+    """In folders and files; passed transcripts are not listed."""
     folder = _folder(tmp_path, one=GOOD, two=GOOD)
 
     result = _replay(folder, folder / "one.yaml")
@@ -45,7 +45,7 @@ def test_replay_counts_what_passed(tmp_path: Path) -> None:
 
 
 def test_replay_names_file_step_and_both_sides_of_a_failure(tmp_path: Path) -> None:
-    """The others are replayed all the same, and the exit code is 1."""
+    """All other transcripts are replayed too, and the exit code is 1."""
     folder = _folder(
         tmp_path, a_bad=BAD, b_good=GOOD, c_unknown=UNKNOWN, d_broken="{", e_not_refused=NOT_REFUSED
     )
@@ -70,7 +70,7 @@ def test_replay_names_file_step_and_both_sides_of_a_failure(tmp_path: Path) -> N
 
 
 def test_replay_writes_json_lines(tmp_path: Path) -> None:
-    """One for each transcript, and the sum."""
+    """One line for each transcript, and the totals."""
     folder = _folder(tmp_path, a_bad=BAD, b_good=GOOD)
 
     result = _replay("--json", "--engine", "memory", folder)
@@ -94,7 +94,7 @@ def test_replay_refuses_what_it_cannot_run(arguments: list[str]) -> None:
 
 
 def test_replay_refuses_a_folder_without_transcripts(tmp_path: Path) -> None:
-    """Nothing replayed must not look like nothing failed."""
+    """Replaying nothing must not count as success."""
     result = _replay(_folder(tmp_path))
 
     assert isinstance(result.exception, ConfigurationError)

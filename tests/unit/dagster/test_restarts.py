@@ -1,4 +1,4 @@
-"""Supervision: a crashed run is launched again, each time later, and not for ever; a stopped one is not."""
+"""Restart decisions: a crashed run is restarted with growing delay and a limit; a terminated run is not."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ times = st.floats(0, 1e7)
 
 
 def _loop(policy: RestartPolicy, lives_s: float, ticks: int, tick_s: float = 1.0) -> list[Attempt]:
-    """A person launches a run; it and each that follows crashes after so many seconds. Oldest first."""
+    """A person launches a run; it and each restart crash after the same time. Oldest first."""
     runs = [Attempt(run="0", fate=Fate.CRASHED, began_s=0, ended_s=lives_s)]
     now_s = lives_s
     for _ in range(ticks):
@@ -65,8 +65,8 @@ def _loop(policy: RestartPolicy, lives_s: float, ticks: int, tick_s: float = 1.0
 
 
 @pytest.mark.parametrize("fate", [Fate.PENDING, Fate.ENDED])
-def test_supervision_leaves_a_run_alone_that_needs_nothing(fate: Fate) -> None:
-    """Also one that was preceded by crashes, and however long ago it was."""
+def test_run_that_did_not_crash_is_left_alone(fate: Fate) -> None:
+    """Also after earlier crashes, and at any later time."""
     last = replace(CRASHED, fate=fate)
 
     assert isinstance(decide_restart([last, CRASHED], 1e9, POLICY), Leave)
@@ -83,7 +83,7 @@ def test_supervision_leaves_a_run_alone_that_needs_nothing(fate: Fate) -> None:
     ],
     ids=["beats", "silent", "starts", "never-beat"],
 )
-def test_run_is_lost_when_it_gives_no_sign(run: Attempt, now_s: float, lost: bool) -> None:
+def test_run_without_heartbeat_is_lost(run: Attempt, now_s: float, lost: bool) -> None:
     """It has more time until its first beat than between two."""
     found = decide_restart([run], now_s, POLICY)
 
@@ -122,7 +122,7 @@ def test_run_that_recovers_may_crash_for_ever(policy: RestartPolicy, times: floa
 
 @given(policy=policies)
 def test_launch_by_a_person_begins_a_new_row(policy: RestartPolicy) -> None:
-    """After an alert a person looks and launches it; that run gets as many restarts as any."""
+    """After the limit, a run that a person launches has all restarts again."""
     policy = replace(policy, limit=max(policy.limit, 1))
     before = _loop(policy, 0, ticks=100)
     launched = replace(CRASHED, run="by hand", began_s=1e9, ended_s=1e9 + 1)
@@ -151,7 +151,7 @@ def test_what_is_due_stays_due(
 
 @given(runs=attempts, now_s=times, policy=policies)
 def test_enough_of_the_past_is_enough(runs: list[Attempt], now_s: float, policy: RestartPolicy) -> None:
-    """One more run than the limit tells all."""
+    """The decision needs only one run more than the limit."""
     whole, part = (decide_restart(seen, now_s, policy) for seen in (runs, runs[: policy.limit + 1]))
 
     assert type(whole) is type(part)

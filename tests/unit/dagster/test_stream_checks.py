@@ -1,4 +1,4 @@
-"""Objectives: what a look at a run says about late records, dead letters, latency and freshness."""
+"""Objectives of late records, dead letters, latency and freshness are evaluated on a run's progress."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _result(name: str, run: FlowProgress | None, now_ms: int = NOW_MS) -> Object
     ids=["late", "too-late", "refused", "too-many-refused", "all-refused", "nothing-read"],
 )
 def test_share_may_be_what_is_allowed_and_not_more(query: QueryProgress, name: str, passed: bool) -> None:
-    """Dropped records are late ones that nobody gets."""
+    """Dropped records count as late."""
     assert _result(name, replace(RUN, queries=(query,))).passed is passed
 
 
@@ -51,7 +51,7 @@ def test_share_is_that_of_the_worst_query() -> None:
 @pytest.mark.parametrize(
     ("p99_ms", "passed"), [(50.0, True), (50.1, False), (None, True)], ids=["held", "missed", "unknown"]
 )
-def test_latency_is_that_of_the_slowest_way(p99_ms: float | None, passed: bool) -> None:
+def test_latency_is_that_of_the_slowest_pair(p99_ms: float | None, passed: bool) -> None:
     """From any source to any sink."""
     fast = LatencyProgress(source="bids", sink="fast", markers=60, p99_ms=1.0)
     run = replace(RUN, latencies=(fast, replace(fast, sink="slow", p99_ms=p99_ms)))
@@ -71,7 +71,7 @@ def test_latency_is_that_of_the_slowest_way(p99_ms: float | None, passed: bool) 
     ],
     ids=["in-time", "stale", "clock-behind", "slice-ended", "failed", "never"],
 )
-def test_freshness_is_the_time_since_the_last_look(
+def test_freshness_is_the_time_since_the_last_progress(
     run: FlowProgress | None, now_ms: int, passed: bool
 ) -> None:
     """A slice that has ended was fresh when it did; a failure is not."""
@@ -80,7 +80,7 @@ def test_freshness_is_the_time_since_the_last_look(
 
 @pytest.mark.parametrize("latency", [None, 50.0], ids=["without", "with"])
 def test_each_declared_check_gets_a_result(latency: float | None) -> None:
-    """Of a latency nobody asked for there is none."""
+    """Latency has a check only if it has an objective."""
     objectives = Objectives(latency_p99_ms=latency)
 
     assert [result.name for result in evaluate_objectives(RUN, NOW_MS, objectives)] == list(

@@ -86,7 +86,7 @@ def test_service_is_not_root_and_may_do_nothing_else(service: dict[str, Any]) ->
 
 @each_service
 def test_service_is_watched_and_limited(service: dict[str, Any]) -> None:
-    """It is restarted, said to be healthy or not, and cannot take the machine from the others."""
+    """It is restarted, has a health check, and has limits of memory and CPU."""
     health, limits = service["healthcheck"], service["deploy"]["resources"]["limits"]
 
     assert service["restart"] == "unless-stopped"

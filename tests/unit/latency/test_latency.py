@@ -1,4 +1,4 @@
-"""Markers become percentiles, and no marker, whatever is in it, makes them wrong."""
+"""Markers become percentiles, and no marker can falsify them."""
 
 import pytest
 from hypothesis import given, settings
@@ -57,8 +57,8 @@ def after(*latencies_us: int) -> LatencySummary:
         "far-future", "over-an-hour", "a-day", "far-past",
     ],
 )  # fmt: skip
-def test_guard_judges_by_the_distance_of_mark_and_receipt(taken_us: int, expected: object) -> None:
-    """Before its mark by up to 5 ms is 0, by more is skew; more than a day either way is no marker's."""
+def test_marker_is_judged_by_the_distance_of_mark_and_receipt(taken_us: int, expected: object) -> None:
+    """Up to 5 ms before its mark is 0, more is skew; more than a day either way is implausible."""
     assert latency_us(MARKED_MS, MARKED_US + taken_us) == expected
 
 

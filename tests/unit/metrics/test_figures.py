@@ -1,4 +1,4 @@
-"""What is told of a run under keys that stay, and how a Dagster elsewhere is told."""
+"""Figures of a run have stable keys, and are reported to a Dagster webserver."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def webserver(status: int = 200) -> Iterator[tuple[str, list[tuple[str, Any]]]]:
 
 
 def test_figures_are_flat_and_leave_out_what_nobody_plots() -> None:
-    """Moments are told as a delay, large numbers as floats, unknown ones not at all."""
+    """Timestamps become delays, large numbers become floats, unknown values are omitted."""
     found = figures(RUN)
 
     assert found["out/watermark_delay_s"] == 2.0
@@ -79,7 +79,7 @@ def test_figures_are_flat_and_leave_out_what_nobody_plots() -> None:
     assert not [key for key in found if "offset" in key or "state_rows" in key]
 
 
-def test_dagster_is_told_now_and_then_and_at_the_end() -> None:
+def test_dagster_receives_reports_at_intervals_and_at_the_end() -> None:
     """A report under ten seconds after another waits, but the last one does not."""
     with webserver() as (address, came):
         listener = DagsterListener(address)
@@ -95,8 +95,8 @@ def test_dagster_is_told_now_and_then_and_at_the_end() -> None:
     assert (came[0][1]["description"], came[2][1]["description"]) == ("running on pod, process 7", "broken")
 
 
-def test_dagster_that_does_not_answer_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
-    """The run goes on; each interruption has one line in the log."""
+def test_dagster_without_answer_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    """The run continues; each interruption has one line in the log."""
     with webserver() as (gone, _):
         pass
     listener = DagsterListener(gone)
@@ -109,7 +109,7 @@ def test_dagster_that_does_not_answer_is_told_of_once(caplog: pytest.LogCaptureF
     assert "the stream continues" in line
 
 
-def test_dagster_that_refuses_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
+def test_dagster_that_refuses_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     """With what it answered."""
     with webserver(status=401) as (address, _), caplog.at_level(logging.WARNING):
         DagsterListener(address).progressed(RUN)
@@ -118,7 +118,7 @@ def test_dagster_that_refuses_is_told_of(caplog: pytest.LogCaptureFixture) -> No
 
 
 def test_dagster_is_a_listener_where_it_has_an_address(tmp_path: Path) -> None:
-    """And a run that nobody looks at cannot tell it anything."""
+    """A run that nobody polls has nothing to report."""
     settings = Settings.of(
         {"state.dir": tmp_path, "metrics.dagster.url": "http://127.0.0.1:9"}, environment={}
     )

@@ -1,4 +1,4 @@
-"""The history keeps what was told, in files that never grow beyond their size, whoever is killed when."""
+"""The history keeps progress in files of bounded size, also if its writer is killed at any time."""
 
 import json
 from pathlib import Path
@@ -13,8 +13,8 @@ from flowcore.metrics.progress import FlowProgress, LatencyProgress, PartitionPr
 SECOND_MS, HOUR_MS = 1_000, 3_600_000
 
 
-def look(time_ms: int, *, flow: str = "sales") -> FlowProgress:
-    """A look at a run with something of everything."""
+def progress(time_ms: int, *, flow: str = "sales") -> FlowProgress:
+    """A progress with a value in every part."""
     partition = PartitionProgress(topic="bids", partition=0, offset=1, end=3, lag=2)
     query = QueryProgress(
         name="out", mode="realtime", active=True, bounded={"usual": "v1"}, partitions=(partition,)
@@ -27,20 +27,20 @@ def look(time_ms: int, *, flow: str = "sales") -> FlowProgress:
 
 
 def write(folder: Path, times_ms: list[int], file_bytes: int = 1 << 20) -> None:
-    """Write looks as one process does."""
+    """Write progress as one process does."""
     writer = HistoryWriter(folder, file_bytes)
     for time_ms in times_ms:
-        writer.progressed(look(time_ms))
+        writer.progressed(progress(time_ms))
 
 
-def test_history_gives_back_what_was_told(tmp_path: Path) -> None:
-    """Each look once, oldest first, also over several runs."""
+def test_history_returns_what_was_written(tmp_path: Path) -> None:
+    """Each progress once, oldest first, also over several runs."""
     write(tmp_path, [1_000, 2_000])
     write(tmp_path, [3_000])
 
-    assert read_history(tmp_path) == [look(1_000), look(2_000), look(3_000)]
-    assert read_history(tmp_path, since_ms=2_000) == [look(2_000), look(3_000)]
-    assert last_progress(tmp_path) == look(3_000)
+    assert read_history(tmp_path) == [progress(1_000), progress(2_000), progress(3_000)]
+    assert read_history(tmp_path, since_ms=2_000) == [progress(2_000), progress(3_000)]
+    assert last_progress(tmp_path) == progress(3_000)
 
 
 def test_history_of_months_stays_small_and_tells_of_the_first_day(tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_history_survives_a_process_that_is_killed_while_it_writes(
 
     assert times[0] == 1_000
     assert times[-1] == 3_000
-    assert last_progress(folder) == look(3_000)
+    assert last_progress(folder) == progress(3_000)
 
 
 def test_history_goes_on_when_the_clock_is_put_back(tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_history_goes_on_when_the_clock_is_put_back(tmp_path: Path) -> None:
 
 def test_history_of_another_version_is_read(tmp_path: Path) -> None:
     """Fields that are not known are left out, those that are missing have their default."""
-    stored = look(1_000).stored()
+    stored = progress(1_000).stored()
     stored["colour"] = stored["queries"][0]["colour"] = "blue"
     del stored["switches"], stored["queries"][0]["late"]
     (tmp_path / "all.jsonl").write_text(json.dumps(stored) + '\n{"other": 1}\n[]\n')
@@ -103,7 +103,7 @@ def test_history_of_another_version_is_read(tmp_path: Path) -> None:
     (found,) = read_history(tmp_path)
 
     assert found.switches == ()
-    assert found.queries == look(1_000).queries
+    assert found.queries == progress(1_000).queries
 
 
 def test_history_names_the_flows_that_have_one(tmp_path: Path) -> None:

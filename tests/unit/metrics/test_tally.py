@@ -1,4 +1,4 @@
-"""What Spark tells of batches adds up; rates and lag say what is true now."""
+"""Totals are sums over Spark's reports of batches; rates and lag are current."""
 
 import json
 from dataclasses import replace
@@ -12,7 +12,7 @@ from flowcore.metrics.tally import WINDOW_MS, Batch, QueryTally, Rate, partition
 from flowcore.watermarks.merge import PartitionWatermark
 
 START_MS = 1_000_000
-TOLD = json.loads("""{
+REPORT = json.loads("""{
   "name": "tops", "timestamp": "1970-01-01T00:16:40.440Z", "batchId": 3, "batchDuration": 14714,
   "durationMs": {"addBatch": 9000},
   "numInputRows": 3800, "eventTime": {"watermark": "1970-01-01T00:00:00.000Z"},
@@ -37,7 +37,7 @@ def batch(number: int, end_ms: int, *, length_ms: int = 1_000, records: int = 0,
 
 def test_batch_is_what_spark_tells() -> None:
     """State and late records of all operators together; offsets of all sources."""
-    assert Batch.of(TOLD) == Batch(
+    assert Batch.of(REPORT) == Batch(
         number=3, start_ms=1_000_440, length_ms=14_714, records=3_800, dropped=3,
         state_rows=12, state_bytes=265_400, watermark_ms=None,
         offsets={"bids": {0: 1900, 1: 1901}, "bids.events": {0: 4}, "asks": {0: 7}},
@@ -45,18 +45,18 @@ def test_batch_is_what_spark_tells() -> None:
 
 
 def test_batch_of_a_store_that_does_not_count_has_no_rows() -> None:
-    """Nobody shall read "0 rows" off a state of millions."""
-    states = [{**state, "numRowsTotal": 0} for state in TOLD["stateOperators"]]
+    """A state of unknown size must not be shown as 0 rows."""
+    states = [{**state, "numRowsTotal": 0} for state in REPORT["stateOperators"]]
 
-    assert Batch.of({**TOLD, "stateOperators": states}).state_rows is None
-    assert Batch.of({**TOLD, "stateOperators": []}).state_bytes is None
+    assert Batch.of({**REPORT, "stateOperators": states}).state_rows is None
+    assert Batch.of({**REPORT, "stateOperators": []}).state_bytes is None
 
 
 def test_batch_has_sparks_watermark_once_there_is_one() -> None:
     """It stands at the epoch before."""
-    told = {**TOLD, "eventTime": {"watermark": "1970-01-01T00:00:02.500Z"}}
+    batch = {**REPORT, "eventTime": {"watermark": "1970-01-01T00:00:02.500Z"}}
 
-    assert Batch.of(told).watermark_ms == 2_500
+    assert Batch.of(batch).watermark_ms == 2_500
 
 
 def test_batch_counts_what_operators_observe() -> None:
@@ -74,20 +74,20 @@ def test_batch_counts_what_operators_observe() -> None:
         "nothing": None,
     }
 
-    found = Batch.of({**TOLD, "observedMetrics": observed})
+    found = Batch.of({**REPORT, "observedMetrics": observed})
 
     assert (found.late, found.dropped, found.state_bytes, found.watermark_ms) == (30, 7, 77, 800)
 
 
 def test_batch_counts_what_a_flush_buffer_holds_and_has_saved() -> None:
-    """The tally adds up what was saved, and keeps the rest until a batch tells of it again."""
+    """The tally sums saved results, and keeps the other values until a batch reports new ones."""
     observed = {"buffer": {"saved_records": 6, "held_records": 2, "held_since_ms": 50, "watermark_ms": 0}}
-    tally, found = QueryTally(START_MS), Batch.of({**TOLD, "observedMetrics": observed})
+    tally, found = QueryTally(START_MS), Batch.of({**REPORT, "observedMetrics": observed})
     empty = {"buffer": {"saved_records": 1, "held_records": 0, "held_since_ms": None, "watermark_ms": 0}}
 
     tally.take([found, batch(4, 1_000)])
     assert (tally.saved, tally.held, tally.held_since_ms) == (6, 2, 50)
-    tally.take([replace(Batch.of({**TOLD, "observedMetrics": empty}), number=5)])
+    tally.take([replace(Batch.of({**REPORT, "observedMetrics": empty}), number=5)])
     assert (tally.saved, tally.held, tally.held_since_ms) == (7, 0, None)
 
 
@@ -103,13 +103,13 @@ def test_tally_keeps_what_a_batch_without_input_does_not_tell() -> None:
 def test_batch_of_windows_that_have_no_time_yet_has_no_watermark() -> None:
     """They say the smallest number that there is."""
     observed = {"windows": {"late_records": 1, "watermark_ms": MIN_TIMESTAMP_MS}}
-    found = Batch.of({**TOLD, "observedMetrics": observed})
+    found = Batch.of({**REPORT, "observedMetrics": observed})
 
     assert (found.late, found.watermark_ms) == (1, None)
 
 
 def test_tally_takes_each_batch_once() -> None:
-    """Spark tells of the last hundred again and again."""
+    """Spark reports the last hundred batches repeatedly."""
     tally = QueryTally(START_MS)
     first, second = batch(4, 1_000, records=10, late=1), batch(5, 2_000, records=20, late=2)
 
@@ -119,23 +119,23 @@ def test_tally_takes_each_batch_once() -> None:
     assert (tally.batches, tally.rows_in, tally.late, tally.last) == (2, 30, 3, second)
 
 
-def test_what_key_groups_are_told_is_no_record() -> None:
+def test_backlog_status_is_not_counted_as_records() -> None:
     """It comes from files that flowcore writes, and not from a topic."""
     files = {"startOffset": None, "endOffset": {"logOffset": 3}, "numInputRows": 1}
-    told = Batch.of({**TOLD, "numInputRows": 3801, "sources": [*TOLD["sources"], files]})
+    batch = Batch.of({**REPORT, "numInputRows": 3801, "sources": [*REPORT["sources"], files]})
 
-    assert told == Batch.of(TOLD)
+    assert batch == Batch.of(REPORT)
 
 
 def test_trigger_that_found_nothing_to_read_is_no_batch() -> None:
     """It has the number of the batch to come, whose records must count."""
-    nothing = {**TOLD, "durationMs": {"latestOffset": 2, "triggerExecution": 34}, "numInputRows": 0}
+    nothing = {**REPORT, "durationMs": {"latestOffset": 2, "triggerExecution": 34}, "numInputRows": 0}
     tally = QueryTally(START_MS)
 
     tally.take(Batch.all_of([nothing]))
     assert tally.batches == 0
 
-    tally.take(Batch.all_of([nothing, TOLD]))
+    tally.take(Batch.all_of([nothing, REPORT]))
     assert (tally.batches, tally.rows_in) == (1, 3_800)
 
 
@@ -178,7 +178,7 @@ def test_rate_in_is_that_of_the_last_batches(
 
 
 def test_rate_out_is_over_the_window_however_often_it_is_asked() -> None:
-    """Two who look at one run see the same."""
+    """Two readers of one run see the same."""
     often, rarely = Rate(), Rate()
     count = 0
     for now_ms in range(0, 3 * WINDOW_MS, 100):

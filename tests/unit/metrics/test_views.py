@@ -1,4 +1,4 @@
-"""What a person, Prometheus and Dagster are shown of a run is what was told of it."""
+"""A person, Prometheus and Dagster see the reported progress of a run."""
 
 import io
 import itertools
@@ -118,7 +118,7 @@ def test_prometheus_says_nothing_of_what_is_not_known() -> None:
 
 
 def test_prometheus_port_that_is_taken_is_refused() -> None:
-    """With the port, and what to pass instead; the first goes on."""
+    """The message has the port and what to pass instead; the first server continues."""
     with PrometheusListener(0) as first:
         port = int(first.url.split(":")[2].split("/")[0])
         with pytest.raises(
@@ -165,8 +165,8 @@ def _files(folder: Path) -> list[Path]:
     return [file for file in folder.iterdir() if file.is_file()]
 
 
-class _Told:
-    """A listener that keeps what it was told, and says when it was enough."""
+class _Received:
+    """A listener that keeps reports, and sets an event after a number of them."""
 
     def __init__(self, enough: int) -> None:
         self.seconds: list[float] = []
@@ -184,36 +184,36 @@ class _Broken:
         raise OSError(progress.seconds)
 
 
-def _looks(broken: int | None = None) -> Callable[[], FlowProgress]:
+def _polls(broken: int | None = None) -> Callable[[], FlowProgress]:
     numbers = itertools.count()
 
-    def look() -> FlowProgress:
+    def poll() -> FlowProgress:
         number = next(numbers)
         if number == broken:
             raise ValueError
         return run(seconds=float(number))
 
-    return look
+    return poll
 
 
 def test_reporter_looks_at_the_start_and_at_the_end() -> None:
     """However long the interval is."""
-    told = _Told(enough=1)
+    received = _Received(enough=1)
 
-    with Reporter(_looks(), [told], interval_s=3_600):
-        assert told.has_enough.wait(10)
+    with Reporter(_polls(), [received], interval_s=3_600):
+        assert received.has_enough.wait(10)
 
-    assert told.seconds == [0, 1]
+    assert received.seconds == [0, 1]
 
 
 def test_reporter_goes_on_whatever_fails() -> None:
-    """A look, or another listener."""
-    told = _Told(enough=4)
+    """A poll or another listener may fail."""
+    received = _Received(enough=4)
 
-    with Reporter(_looks(broken=1), [_Broken(), told], interval_s=0.001):
-        assert told.has_enough.wait(10)
+    with Reporter(_polls(broken=1), [_Broken(), received], interval_s=0.001):
+        assert received.has_enough.wait(10)
 
-    assert told.seconds[:4] == [0, 2, 3, 4]
+    assert received.seconds[:4] == [0, 2, 3, 4]
 
 
 def test_news_are_what_is_lost_and_what_switches() -> None:
@@ -259,17 +259,17 @@ def test_log_has_a_line_a_minute_and_news_at_once(caplog: pytest.LogCaptureFixtu
         pytest.param(run(host="elsewhere", pid=0), 3, None, id="runs elsewhere"),
     ],
 )
-def test_run_that_is_gone_is_told_from_one_that_lives(
+def test_run_that_is_gone_has_a_liveness_problem(
     last: FlowProgress, ago_s: int, expected: str | None
 ) -> None:
-    """By its last word, and by how long ago that was."""
+    """By its last report, and by its age."""
     found = liveness_problem(last, NOW_MS + ago_s * 1000)
 
     assert found is None if expected is None else re.search(expected, found or "")
 
 
-def test_run_whose_process_is_gone_is_told_at_once() -> None:
-    """On the same machine nobody has to wait for what is overdue."""
+def test_run_whose_process_is_gone_is_detected_at_once() -> None:
+    """On the same machine, without waiting for an overdue report."""
     process = subprocess.Popen(["true"])
     process.wait()
 
@@ -292,7 +292,7 @@ def test_tables_show_everything_that_is_known() -> None:
 
 
 def test_markdown_keeps_its_columns_whatever_the_text() -> None:
-    """A bar in a reason is no column."""
+    """A bar in a reason does not begin a column."""
     found = tables(run(switches=(replace(SWITCH, reason="a|b"),)))
     (table,) = (table for table in found if table.title == "last switches")
 
@@ -301,7 +301,7 @@ def test_markdown_keeps_its_columns_whatever_the_text() -> None:
 
 @pytest.fixture
 def state(tmp_path: Path) -> Path:
-    """A state folder with the history of a run that just told of itself, and of one before it."""
+    """A state folder with the history of a current run and of one before it."""
     now_ms = time.time_ns() // 1_000_000
     writer = HistoryWriter(history_folder(tmp_path, "sales"))
     for ago_s in (86_000, 85_990, 20, 15, 10, 5, 0):
@@ -321,17 +321,17 @@ def test_top_once_shows_the_run_and_json_gives_it_to_scripts(state: Path) -> Non
     """Both end with 0 while it runs; the flow's name is enough."""
     shown = call("top", "sales", "--once", "--set", f"state.dir={state}")
     given = call("top", "pipelines.auctions.flow:flow", "--json", "--set", f"state.dir={state}")
-    told = call("top", "sales", "--json", "--set", f"state.dir={state}")
+    received = call("top", "sales", "--json", "--set", f"state.dir={state}")
 
     assert shown[0] == 0
     assert "running for" in shown[1]
     assert given[2].startswith("flow 'auctions' has no progress in state.dir=")
     assert "(known flows: sales)" in given[2]
-    assert json.loads(told[1])["queries"][0]["lag"] == 100
+    assert json.loads(received[1])["queries"][0]["lag"] == 100
 
 
 def test_top_ends_with_1_and_says_so_when_the_flow_does_not_run(state: Path) -> None:
-    """The last look is shown all the same."""
+    """The last progress is shown nevertheless."""
     HistoryWriter(history_folder(state, "sales")).progressed(run(time_ms=NOW_MS, state="ended"))
 
     code, output, error = call("top", "sales", "--json", "--set", f"state.dir={state}")

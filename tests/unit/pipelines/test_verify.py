@@ -169,7 +169,7 @@ def test_enriched_with_one_changed_value_is_wrong(enriched: list[Row], name: str
 
 
 def test_enriched_may_differ_by_rounding(enriched: list[Row]) -> None:
-    """The last bits of a quotient are no fault."""
+    """Differences in the last bits of a quotient are allowed."""
     received = [{**row, "ratio": row["ratio"] and row["ratio"] * (1 + 1e-12)} for row in enriched]
 
     assert compare(enriched, received).exact
