@@ -15,7 +15,7 @@ from sqlglot import exp
 
 from flowcore.api.expressions import is_aggregate
 
-__all__ = ["IDEMPOTENT", "not_idempotent"]
+__all__ = ["IDEMPOTENT", "find_not_idempotent"]
 
 IDEMPOTENT = frozenset({
     "sum", "min", "max", "min_by", "max_by", "count", "avg", "mean", "first_value", "first", "any_value",
@@ -37,12 +37,12 @@ _NAMES: dict[type[exp.Expr], str] = {
 
 
 @cache
-def not_idempotent(text: str) -> tuple[str, ...]:
+def find_not_idempotent(text: str) -> tuple[str, ...]:
     """The functions in an aggregate expression that are not known to be idempotent.
 
     An unknown function may be a user's aggregate, unless it is called with aggregates.
 
-    >>> not_idempotent("max(price) / count(*)"), not_idempotent("median(price) + sum(price)")
+    >>> find_not_idempotent("max(price) / count(*)"), find_not_idempotent("median(price) + sum(price)")
     ((), ('median',))
     """
     tree = sqlglot.parse_one(text, dialect="spark")

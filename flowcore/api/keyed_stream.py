@@ -12,7 +12,7 @@ from flowcore.api.graph import StreamCore
 from flowcore.api.operators import SideOutput
 from flowcore.api.resolution import parse_row, resolve_key, resolve_uses
 from flowcore.api.schema import Schema
-from flowcore.api.stateful import LATE_OUTPUT, KeyedProcess, side_columns
+from flowcore.api.stateful import LATE_OUTPUT, KeyedProcess, find_side_columns
 from flowcore.api.window_assigners import (
     GAP_COLUMN,
     Length,
@@ -144,7 +144,7 @@ class KeyedStream(StreamCore):
         for each in self.graph.operators:
             if isinstance(each, SideOutput) and each.inputs == (node,) and each.output == output:
                 return type(self)(self.graph, each)
-        columns, schema = side_columns(node, output)
+        columns, schema = find_side_columns(node, output)
         fields = self._fields(f"{node.name}.{output}", None, columns=columns, updating=False)
         return self.append(SideOutput(**fields, output=output, schema=schema))
 

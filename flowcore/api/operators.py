@@ -15,7 +15,7 @@ from flowcore.api.connector_operators import Read, Write
 from flowcore.api.decisions import Decision, Obstacle
 from flowcore.api.expressions import Expression
 from flowcore.api.functions import name_of
-from flowcore.api.idempotent import not_idempotent
+from flowcore.api.idempotent import find_not_idempotent
 from flowcore.api.lineage import Origins, trace, trace_each, trace_expressions, trace_pairs, trace_to_all
 from flowcore.api.node import KeptState, Operator
 from flowcore.api.python_operators import Filter, FlatMap, Map, MapBatches, PythonOperator, PythonTransform
@@ -135,7 +135,7 @@ class Aggregate(Operator):
 
     def own_attributes(self) -> Mapping[str, bool]:
         """Over bounded input it emits at the end; else later rows replace as its functions allow."""
-        replaces = self.bounded or not any(not_idempotent(each.text) for _, each in self.aggregates)
+        replaces = self.bounded or not any(find_not_idempotent(each.text) for _, each in self.aggregates)
         known = Operator.own_attributes(self)
         return {**known, "output_only_at_end": self.bounded, "output_idempotent": replaces}
 
@@ -162,7 +162,7 @@ class Aggregate(Operator):
 
     def flush_obstacle(self) -> Obstacle | None:
         found = self.replacement_obstacle()
-        names = dict.fromkeys(name for _, each in self.aggregates for name in not_idempotent(each.text))
+        names = dict.fromkeys(name for _, each in self.aggregates for name in find_not_idempotent(each.text))
         if found is None or self.attributes().output_idempotent or not names:
             return found
         return Obstacle(

@@ -22,9 +22,9 @@ __all__ = [
     "KeyedProcess",
     "SideOutput",
     "StatefulOperator",
+    "find_side_columns",
     "find_side_outputs",
     "key_of",
-    "side_columns",
 ]
 
 LATE_OUTPUT = "late"
@@ -196,7 +196,7 @@ def find_side_outputs(node: Operator, operators: Iterable[Operator]) -> list[Sid
     return [each for each in operators if isinstance(each, SideOutput) and node in each.inputs]
 
 
-def side_columns(node: Operator, output: str) -> tuple[tuple[str, ...], Schema | None]:
+def find_side_columns(node: Operator, output: str) -> tuple[tuple[str, ...], Schema | None]:
     """The columns of a side output, and their types where they do not follow from the input's.
 
     Raises:
@@ -206,7 +206,7 @@ def side_columns(node: Operator, output: str) -> tuple[tuple[str, ...], Schema |
     if output not in found:
         what = f"it has {', '.join(found)}" if found else "it has none"
         msg = (
-            f"operator {node.name!r} has no side output {output!r}: nothing would ever come out; {what}; "
+            f"operator {node.name!r} has no side output {output!r}: there would be no output; {what}; "
             "a window has one with late='side-output', a process function with side_outputs={...}"
         )
         raise PlanError(msg)

@@ -73,7 +73,7 @@ def plan_flow(flow: Flow, mode: Mode | None = None, settings: Settings | None = 
     operators, filters = push_filters(flow.operators)
     bounded = build_bounded_stages(operators)
     live = build_live_stage(operators, mode, settings)
-    held = decide_flushes(live.queries if live else (), settings)
+    flushed = decide_flushes(live.queries if live else (), settings)
     queries = tuple(
         replace(
             set_start(query, bounded, settings),
@@ -84,7 +84,7 @@ def plan_flow(flow: Flow, mode: Mode | None = None, settings: Settings | None = 
             key_groups=settings.key_groups,
             latency=decide_latency(query, settings),
         )
-        for query in held
+        for query in flushed
     )
     return Plan(
         flow=flow.name,

@@ -11,12 +11,12 @@ from flowcore.backlog import CheckpointInterval, Thresholds
 from flowcore.planner.model import LiveQuery, Mode
 from flowcore.settings import Settings
 
-__all__ = ["backlog_interval", "decide_backlog", "decide_catch_up", "thresholds"]
+__all__ = ["decide_backlog", "decide_catch_up", "read_backlog_interval", "read_thresholds"]
 
 _MS = 1000
 
 
-def thresholds(settings: Settings) -> Thresholds:
+def read_thresholds(settings: Settings) -> Thresholds:
     """When a source is in backlog.
 
     Raises:
@@ -25,7 +25,7 @@ def thresholds(settings: Settings) -> Thresholds:
     return Thresholds(settings.backlog_enter, settings.backlog_leave)
 
 
-def backlog_interval(settings: Settings) -> CheckpointInterval:
+def read_backlog_interval(settings: Settings) -> CheckpointInterval:
     """The time between checkpoints, in backlog and out of it.
 
     Raises:
@@ -42,7 +42,7 @@ def decide_backlog(query: LiveQuery, settings: Settings) -> Decision:
     """When a live query is in backlog."""
     pending = [node.name for node in query.results]
     lagging = ", ".join(node.name for node in query.sources)
-    limits = thresholds(settings)
+    limits = read_thresholds(settings)
     reasons = [f"the edge from {name} is blocking: what is pending there is backlog" for name in pending]
     reasons.append(
         f"a partition of {lagging} has over {limits.enter:,} unread records (backlog.enter), until none has "
@@ -58,7 +58,7 @@ def decide_catch_up(query: LiveQuery, requested: Mode | None, settings: Settings
         return Decision("no", (f"mode {requested} was asked for",), ("run it with --mode auto",))
     if query.mode.value != "realtime":
         return Decision("no", ("it runs in micro-batches anyway, each of all that is there",))
-    interval_ms = backlog_interval(settings).interval_ms_in(backlog=True)
+    interval_ms = read_backlog_interval(settings).interval_ms_in(backlog=True)
     least = f" or what it reads in {interval_ms / _MS:g} s, if that is less" if interval_ms else ""
     limit = f"{settings.max_batch_records:,} records (execution.max-records-per-batch)"
     return Decision(

@@ -18,7 +18,7 @@ from flowcore.api.node import KeptState
 from flowcore.api.operators import Operator
 from flowcore.planner.model import LiveQuery
 
-__all__ = ["CheckpointNeeds", "derive_needs", "differences"]
+__all__ = ["CheckpointNeeds", "derive_needs", "find_differences"]
 
 _BACKLOG = "its own backlog"
 _BUFFERED = "the latest output until a flush"
@@ -53,7 +53,7 @@ def derive_needs(query: LiveQuery) -> CheckpointNeeds:
     return CheckpointNeeds((*topics, *backlog), states)
 
 
-def differences(before: CheckpointNeeds, now: CheckpointNeeds) -> Iterator[str]:
+def find_differences(before: CheckpointNeeds, now: CheckpointNeeds) -> Iterator[str]:
     """Why a query cannot continue from a checkpoint: each thing as it was, and as it is now."""
     if before.sources != now.sources:
         yield f"it was reading {_show_sources(before.sources)}, and now {_show_sources(now.sources)}"

@@ -24,7 +24,7 @@ from flowcore.api.operators import (
 )
 from flowcore.planner.model import Chain
 
-__all__ = ["build_chains", "copy_between"]
+__all__ = ["build_chains", "choose_copy"]
 
 _COLLECTOR = OperatorAttributes(input_record_stored=False)
 """What holds records in the worker until a batch of them is full."""
@@ -67,7 +67,7 @@ def build_chains(
     )
 
 
-def copy_between(
+def choose_copy(
     sender: OperatorAttributes,
     receiver: OperatorAttributes,
     *,
@@ -110,7 +110,7 @@ def _build_chain(head: ChainOperator, readers: Mapping[Operator, list[Operator]]
             return Decision("reuse", (f"{node.name} emits Arrow batches, which cannot be changed",))
         attributes = _COLLECTOR if receiver is None else receiver.attributes()
         names = node.name, "what collects them" if receiver is None else receiver.name
-        return copy_between(node.attributes(), attributes, names=names, object_reuse=reuse)
+        return choose_copy(node.attributes(), attributes, names=names, object_reuse=reuse)
 
     def visit(node: ChainOperator) -> None:
         members.append(node)

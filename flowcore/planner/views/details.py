@@ -17,7 +17,7 @@ from flowcore.planner.model import BoundedStage, Chain, Flush, LiveQuery, PlanDa
 from flowcore.planner.rules.columns import find_used_columns
 from flowcore.planner.rules.failures import decide_failure
 
-__all__ = ["EdgeDetail", "OperatorDetail", "PartDetail", "collect_details", "describe", "end_name"]
+__all__ = ["EdgeDetail", "OperatorDetail", "PartDetail", "collect_details", "describe", "name_end"]
 
 _BATCH = Decision("none", ("rows of a table are not stream elements",))
 _PIPELINED = Decision("pipelined", ("both ends run in the same job",))
@@ -76,7 +76,7 @@ class EdgeDetail:
     columns: tuple[str, ...] | None
 
     def __str__(self) -> str:
-        return f"{end_name(self.sender)} -> {end_name(self.receiver)}"
+        return f"{name_end(self.sender)} -> {name_end(self.receiver)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +184,6 @@ def describe(node: Operator) -> str:
     return f"{node.name} <- {', '.join(parent.name for parent in node.inputs) or '.'}: {node.describe()}"
 
 
-def end_name(end: Operator | KafkaTopic) -> str:
+def name_end(end: Operator | KafkaTopic) -> str:
     """The name of an end of an edge."""
     return f"topic {end.name}" if isinstance(end, KafkaTopic) else end.name

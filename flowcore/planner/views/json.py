@@ -14,7 +14,7 @@ from flowcore.planner.views.details import (
     PartDetail,
     collect_details,
     describe,
-    end_name,
+    name_end,
 )
 
 __all__ = ["render_json"]
@@ -100,8 +100,8 @@ def _flush(flush: Flush) -> dict[str, Any]:
 
 def _edge(edge: EdgeDetail) -> dict[str, Any]:
     return {
-        "from": end_name(edge.sender),
-        "to": end_name(edge.receiver),
+        "from": name_end(edge.sender),
+        "to": name_end(edge.receiver),
         "kind": _decision(edge.kind),
         "elements": _decision(edge.elements),
         "copy": _decision(edge.copy),

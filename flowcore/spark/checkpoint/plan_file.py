@@ -19,7 +19,7 @@ from flowcore.api.node import KeptState
 from flowcore.errors import StateError
 from flowcore.planner.model import LiveQuery
 from flowcore.planner.plan import Plan
-from flowcore.planner.rules.compatibility import CheckpointNeeds, derive_needs, differences
+from flowcore.planner.rules.compatibility import CheckpointNeeds, derive_needs, find_differences
 from flowcore.settings import Settings
 from flowcore.spark.checkpoint.offset_log import checkpointed_topics, planned_batches
 
@@ -119,7 +119,7 @@ def _differences(path: Path, query: LiveQuery, flow: str, types: StateTypes | No
     old_flow, old_query, needs, old_types = _read(path)
     if (old_flow, old_query) != (flow, query.name):
         yield f"it is of query {old_query!r} of flow {old_flow!r}"
-    yield from differences(needs, derive_needs(query))
+    yield from find_differences(needs, derive_needs(query))
     if types is not None and list(old_types.values()) != list(types.values()):
         yield f"the types of its state were {_show(old_types)}, and now {_show(types)}"
 

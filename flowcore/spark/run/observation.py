@@ -26,7 +26,7 @@ from flowcore.metrics.reporting import ProgressListener, Reporter, listeners_of
 from flowcore.metrics.tally import QueryTally
 from flowcore.planner.model import LiveQuery
 from flowcore.planner.plan import Plan
-from flowcore.planner.rules.backlog import thresholds
+from flowcore.planner.rules.backlog import read_thresholds
 from flowcore.spark.checkpoint.offset_log import committed_offsets
 from flowcore.spark.context import Context
 from flowcore.spark.run.query_meter import WAITING, QueryMeter, waiting_queries
@@ -80,7 +80,7 @@ class RunMeter:
             for topic in filter(None, (source.topic for source in query.sources)):
                 begins[topic.name] = start_offsets(topic, self._context.servers(topic))
         tally = QueryTally(_now_ms(), begins | committed_offsets(checkpoint))
-        meter = QueryMeter(query, tally, thresholds(self._context.settings), active)
+        meter = QueryMeter(query, tally, read_thresholds(self._context.settings), active)
         self._queries = {**self._queries, query.name: meter}  # another thread may be reading
 
     def started(

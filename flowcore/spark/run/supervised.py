@@ -17,7 +17,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from flowcore.backlog.checkpoints import batch_records
 from flowcore.errors import FlowcoreError
 from flowcore.planner.model import LiveQuery
-from flowcore.planner.rules.backlog import backlog_interval, thresholds
+from flowcore.planner.rules.backlog import read_backlog_interval, read_thresholds
 from flowcore.spark.checkpoint.backlog_status import BacklogStatusWriter
 from flowcore.spark.checkpoint.offset_log import clear_unused_log
 from flowcore.spark.checkpoint.plan_file import checkpoint_folder, write_plan_file
@@ -191,7 +191,9 @@ class SupervisedQuery:
         if running.prepared.catching_up or not self._in_backlog():
             return False
         self._next = self._prepare(running.prepared.joined, catch_up=True)
-        self._reason = f"a partition has over {thresholds(self._context.settings).enter:,} unread records"
+        self._reason = (
+            f"a partition has over {read_thresholds(self._context.settings).enter:,} unread records"
+        )
         return True
 
     def _restart(self, before: RunningQuery) -> None:
@@ -203,7 +205,7 @@ class SupervisedQuery:
         if self._next.catching_up != backlog:
             self._next = self._prepare(self._next.joined, catch_up=backlog)
         if before.prepared.catching_up and not backlog and not before.ending:
-            leave = thresholds(self._context.settings).leave
+            leave = read_thresholds(self._context.settings).leave
             self._reason = f"caught up: no partition has over {leave:,} unread records"
         before.stop()
         self._start(ended)
@@ -232,7 +234,7 @@ class SupervisedQuery:
 
     def _prepare(self, joined: Joined, *, catch_up: bool) -> PreparedQuery:
         settings = self._context.settings
-        records = batch_records(backlog_interval(settings), self._per_second, settings.max_batch_records)
+        records = batch_records(read_backlog_interval(settings), self._per_second, settings.max_batch_records)
         return prepare_query(
             self.query, self._context, joined, self.side_channels, records if catch_up else None
         )

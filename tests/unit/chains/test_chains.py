@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from flowcore.api.attributes import OperatorAttributes
 from flowcore.chains import ChainSpec, ChainTask, Copy, Receiver, RecordDict, Step, StepKind
 from flowcore.errors import FunctionError
-from flowcore.planner.rules.copies import copy_between
+from flowcore.planner.rules.copies import choose_copy
 
 SCHEMA = pa.schema(
     [("n", pa.int64()), ("tags", pa.list_(pa.string())), ("at", pa.struct([("x", pa.int64())]))]
@@ -78,7 +78,7 @@ def chain(
 
     def step(op: Op, downstream: tuple[Tree, ...]) -> Step:
         def between(receiver: OperatorAttributes) -> Any:
-            return everywhere or copy_between(op.attributes, receiver, object_reuse=object_reuse).value
+            return everywhere or choose_copy(op.attributes, receiver, object_reuse=object_reuse).value
 
         receivers = tuple(
             Receiver(step(other, rest), between(other.attributes)) for other, rest in downstream

@@ -11,7 +11,7 @@ from flowcore.api.node import KeptState
 from flowcore.errors import StateError
 from flowcore.planner import plan_flow
 from flowcore.planner.model import LiveQuery
-from flowcore.planner.rules.compatibility import CheckpointNeeds, derive_needs, differences
+from flowcore.planner.rules.compatibility import CheckpointNeeds, derive_needs, find_differences
 from flowcore.settings import Settings
 from flowcore.spark.checkpoint.plan_file import checkpoint_folder, plan_file_of, require_checkpoints_fit
 from flowcore.spark.run.flow import run_flow
@@ -106,14 +106,16 @@ def test_windows_are_kept_by_key_group() -> None:
 )
 def test_differences_show_both_sides(now: CheckpointNeeds, said: str) -> None:
     """What was, and what is."""
-    assert list(differences(CheckpointNeeds(("bids",), (TOP,)), now)) == [said]
+    assert list(find_differences(CheckpointNeeds(("bids",), (TOP,)), now)) == [said]
 
 
 def test_differences_are_none_where_only_a_name_has_changed() -> None:
     """The place in the query is what counts."""
     renamed = KeptState("other", TOP.kind, TOP.keys, TOP.values)
 
-    assert not list(differences(CheckpointNeeds(("bids",), (TOP,)), CheckpointNeeds(("bids",), (renamed,))))
+    assert not list(
+        find_differences(CheckpointNeeds(("bids",), (TOP,)), CheckpointNeeds(("bids",), (renamed,)))
+    )
 
 
 def test_run_is_refused_before_anything_is_looked_at(tmp_path: Path) -> None:

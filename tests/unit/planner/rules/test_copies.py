@@ -21,7 +21,7 @@ from flowcore.api.operators import Operator, PythonOperator
 from flowcore.planner import plan_flow
 from flowcore.planner.model import Chain
 from flowcore.planner.plan import Plan
-from flowcore.planner.rules.copies import build_chains, copy_between
+from flowcore.planner.rules.copies import build_chains, choose_copy
 from flowcore.settings import Settings
 
 ROW = "a INT, b STRING"
@@ -46,7 +46,7 @@ def test_copy_is_decided_by_the_table(case: tuple[bool, bool, bool]) -> None:
     sender = OperatorAttributes(output_value_stored=stored)
     receiver = OperatorAttributes(input_record_stored=kept)
 
-    decision = copy_between(sender, receiver, names=("a", "b"), object_reuse=reuse)
+    decision = choose_copy(sender, receiver, names=("a", "b"), object_reuse=reuse)
 
     assert decision.value == TABLE[case]
     assert decision.reasons
@@ -60,7 +60,7 @@ def test_copy_does_not_depend_on_other_attributes(field: str) -> None:
         sender = OperatorAttributes(output_value_stored=False, **{field: value})
         receiver = OperatorAttributes(input_record_stored=False, **{field: value})
 
-        assert copy_between(sender, receiver).value == "reuse"
+        assert choose_copy(sender, receiver).value == "reuse"
 
 
 def _same(record: Any) -> Any:
@@ -249,6 +249,6 @@ def test_chains_divide_the_python_operators(steps: list[tuple[int, int]]) -> Non
 
 def test_decisions_can_be_sent_to_a_worker() -> None:
     """They are plain data."""
-    decision = copy_between(OperatorAttributes(), OperatorAttributes())
+    decision = choose_copy(OperatorAttributes(), OperatorAttributes())
 
     assert pickle.loads(pickle.dumps(decision)) == decision  # noqa: S301 - our own bytes

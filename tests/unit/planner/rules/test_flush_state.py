@@ -12,7 +12,7 @@ from flowcore import Flow, KafkaTopic, KeyedProcessFunction, RichFunction, Tumbl
 from flowcore.errors import PlanError
 from flowcore.planner import plan_flow
 from flowcore.planner.model import LiveQuery
-from flowcore.planner.rules.compatibility import CheckpointNeeds, derive_needs, differences
+from flowcore.planner.rules.compatibility import CheckpointNeeds, derive_needs, find_differences
 from flowcore.spark.run.running_query import uses_processing_time
 
 SALE = "shop STRING, price DOUBLE"
@@ -66,8 +66,8 @@ def test_a_buffer_is_part_of_what_a_checkpoint_has_to_be_of(kind: str) -> None:
     with_buffer, without = query_of(kind, FLUSH), query_of(kind, timedelta(0))
     needs, before = derive_needs(with_buffer), derive_needs(without)
 
-    assert "the latest output until a flush" in " ".join(differences(before, needs))
-    assert "'found'" in " ".join(differences(before, needs))
+    assert "the latest output until a flush" in " ".join(find_differences(before, needs))
+    assert "'found'" in " ".join(find_differences(before, needs))
     assert derive_needs(query_of(kind, 2 * FLUSH)) == needs
     assert needs != CheckpointNeeds(needs.sources, ())
 
