@@ -5,7 +5,7 @@ Results go into the buffer, and so do the elements between them. Other outputs a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,48 +62,34 @@ class _Group:
     def advance_clock(self, clock_ms: int, out: StepOutputs) -> None:
         """Flush if that is due, then advance the operator's clock."""
         self._buffer.advance_clock(clock_ms, out)
-        results = StepOutputs()
-        self._inner.advance_clock(clock_ms, results)
-        self._buffer_results(results, out)
+        self._run(out, self._inner.advance_clock, clock_ms)
 
     def attributes(self, attributes: RecordAttributes, out: StepOutputs) -> None:
         """Pass the attributes through both."""
-        results = StepOutputs()
-        self._inner.attributes(attributes, results)
-        self._buffer_results(results, out)
+        self._run(out, self._inner.attributes, attributes)
         self._buffer.attributes(attributes, out)
 
     def rows(self, rows: pa.RecordBatch, out: StepOutputs) -> None:
         """Pass records to the operator."""
-        results = StepOutputs()
-        self._inner.rows(rows, results)
-        self._buffer_results(results, out)
+        self._run(out, self._inner.rows, rows)
 
     def advance_watermark(self, watermark_ms: int, out: StepOutputs) -> None:
         """Pass the watermark through both, after the results that it causes."""
-        results = StepOutputs()
-        self._inner.advance_watermark(watermark_ms, results)
-        self._buffer_results(results, out)
+        self._run(out, self._inner.advance_watermark, watermark_ms)
         self._buffer.advance_watermark(watermark_ms, out)
 
     def status(self, status: WatermarkStatus, out: StepOutputs) -> None:
         """Pass the status through both."""
-        results = StepOutputs()
-        self._inner.status(status, results)
-        self._buffer_results(results, out)
+        self._run(out, self._inner.status, status)
         self._buffer.status(status, out)
 
     def marker(self, marker: LatencyMarker, out: StepOutputs) -> None:
         """Pass the marker through both."""
-        results = StepOutputs()
-        self._inner.marker(marker, results)
-        self._buffer_results(results, out)
+        self._run(out, self._inner.marker, marker)
 
     def finish(self, out: StepOutputs, *, idle: bool) -> None:
         """Finish both."""
-        results = StepOutputs()
-        self._inner.finish(results, idle=idle)
-        self._buffer_results(results, out)
+        self._run(out, self._inner.finish, idle=idle)
         self._buffer.finish(out, idle=idle)
 
     def isolate_failures(self) -> bool:
@@ -139,7 +125,10 @@ class _Group:
         self._inner.restore(header["operator"], operator_pieces())
         self._buffer.restore(header["buffer"], iter(buffered))
 
-    def _buffer_results(self, results: StepOutputs, out: StepOutputs) -> None:
+    def _run(self, out: StepOutputs, method: Callable[..., None], *inputs: Any, **options: bool) -> None:
+        """Call a method of the operator, and buffer its results."""
+        results = StepOutputs()
+        method(*inputs, results, **options)
         for output, batch in results.batches:
             if output == RESULTS:
                 self._buffer.rows(batch, out)

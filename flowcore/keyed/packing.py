@@ -94,19 +94,12 @@ class Packing:
         )
 
     def _pack(self, batch: pa.RecordBatch, seen: dict[Channel, int | None]) -> Iterator[pa.RecordBatch]:
-        if self.inputs.marker is not None:
-            event = batch.column(self.inputs.marker)
-            yield from _to_batches(self._markers(batch.filter(event.is_valid()), self.inputs.marker))
-            batch = batch.filter(event.is_null())
-        if self.inputs.backlog is not None:
-            status = batch.column(self.inputs.backlog)
-            if status.null_count < len(status):
-                yield from _to_batches(self._attributes(batch.filter(status.is_valid()), self.inputs.backlog))
-                batch = batch.filter(status.is_null())
-        if self.inputs.bad is not None and batch.column(self.inputs.bad).null_count < batch.num_rows:
-            bad = batch.column(self.inputs.bad)
-            yield from _to_batches(self._bad(batch.filter(bad.is_valid()), self.inputs.bad))
-            batch = batch.filter(bad.is_null())
+        inputs = self.inputs
+        others = ((inputs.marker, self._markers), (inputs.backlog, self._attributes), (inputs.bad, self._bad))
+        for name, pack in others:
+            if name is not None and (column := batch.column(name)).null_count < batch.num_rows:
+                yield from _to_batches(pack(batch.filter(column.is_valid()), name))
+                batch = batch.filter(column.is_null())
         for channel, part in self._by_partition(batch):
             yield from _to_batches(self._pack_partition(channel, part, seen))
 
