@@ -61,7 +61,7 @@ def test_markers_refuse_other_subtasks(
 
 
 @pytest.mark.parametrize(
-    ("operator_id", "said"),
+    ("operator_id", "message"),
     [
         ("", "is empty: its latency"),
         ("ż" * 127 + "xx", "has 256 bytes"),
@@ -72,10 +72,10 @@ def test_markers_refuse_other_subtasks(
 )
 @pytest.mark.parametrize("marker", [LatencyMarker, LatencyMarkerEvent])
 def test_markers_refuse_other_operator_ids(
-    marker: type[LatencyMarker | LatencyMarkerEvent], operator_id: Any, said: str
+    marker: type[LatencyMarker | LatencyMarkerEvent], operator_id: Any, message: str
 ) -> None:
     """Its length counts in bytes."""
-    with pytest.raises(ElementError, match=f"{marker.__name__} operator_id=.*{said}"):
+    with pytest.raises(ElementError, match=f"{marker.__name__} operator_id=.*{message}"):
         marker(0, operator_id, 0)
 
 

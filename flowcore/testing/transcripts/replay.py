@@ -12,7 +12,7 @@ from flowcore.testing.transcripts.kinds import KINDS
 from flowcore.testing.transcripts.load import Transcript, load
 from flowcore.testing.transcripts.runner import COMMON_ACTIONS, Refused, Runner, TranscriptKind
 
-__all__ = ["NOTHING_WHEN_MISSING", "Difference", "Outcome", "replay_transcript", "same"]
+__all__ = ["NOTHING_WHEN_MISSING", "Difference", "Outcome", "replay_transcript"]
 
 NOTHING_WHEN_MISSING = ("out", "late", "dropped", "emits", "triggers", "into")
 """Expectations that mean "nothing" where a step does not name them; others are then not checked."""
@@ -89,24 +89,24 @@ def replay_transcript(transcript: Transcript | Path, kinds: Mapping[str, Transcr
     try:
         runner = kind.build(transcript.operator)
     except Refused as refused:
-        return Outcome(transcript, 0, _compared(0, "build", transcript.error, refused.word))
+        return Outcome(transcript, 0, _compare_refusal(0, "build", transcript.error, refused.word))
     try:
-        return _steps(transcript, kind, runner)
+        return _run_steps(transcript, kind, runner)
     finally:
         kind.close(runner)
 
 
-def _steps(transcript: Transcript, kind: TranscriptKind, runner: Runner) -> Outcome:
+def _run_steps(transcript: Transcript, kind: TranscriptKind, runner: Runner) -> Outcome:
     if transcript.error is not None:
-        return Outcome(transcript, 0, _compared(0, "build", transcript.error, None))
+        return Outcome(transcript, 0, _compare_refusal(0, "build", transcript.error, None))
     for number, step in enumerate(transcript.steps, 1):
-        difference = _step(transcript.path, number, kind, runner, step)
+        difference = _run_step(transcript.path, number, kind, runner, step)
         if difference is not None:
             return Outcome(transcript, number - 1, difference)
     return Outcome(transcript, len(transcript.steps))
 
 
-def _step(
+def _run_step(
     path: Path, number: int, kind: TranscriptKind, runner: Runner, step: Mapping[str, Any]
 ) -> Difference | None:
     actions = [name for name in step if name in COMMON_ACTIONS | kind.actions]
@@ -120,11 +120,11 @@ def _step(
     try:
         seen = runner.act(action, step[action])
     except Refused as refused:
-        return _compared(number, action, step.get("error"), refused.word)
+        return _compare_refusal(number, action, step.get("error"), refused.word)
     except FlowcoreError as error:
         return Difference(number, action, "success", expected=True, seen=str(error))
     if "error" in step:
-        return _compared(number, action, step["error"], None)
+        return _compare_refusal(number, action, step["error"], None)
     expectations = dict.fromkeys(NOTHING_WHEN_MISSING) | {
         name: expected for name, expected in step.items() if name != action and name not in _REMARKS
     }
@@ -143,30 +143,32 @@ def _agrees(kind: TranscriptKind, name: str, expected: Any, seen: Mapping[str, A
     if name in NOTHING_WHEN_MISSING:
         expected, found = expected or None, seen.get(name) or None
         if name in _ROWS and expected and found:
-            return (_same_in_order if kind.in_order else _same_rows)(expected, found)
-        return same(expected, found)
-    return name in seen and same(expected, seen[name])
+            return (_equal_in_order if kind.in_order else _equal_rows)(expected, found)
+        return _equals(expected, found)
+    return name in seen and _equals(expected, seen[name])
 
 
-def same(expected: Any, seen: Any) -> bool:
+def _equals(expected: Any, seen: Any) -> bool:
     """Whether two values are equal; a list equals a tuple, and ``1`` does not equal ``true``."""
     match expected, seen:
         case (bool(), _) | (_, bool()):
             return expected is seen
         case (list() | tuple(), list() | tuple()):
-            return len(expected) == len(seen) and all(map(same, expected, seen))
+            return len(expected) == len(seen) and all(map(_equals, expected, seen))
         case (Mapping(), Mapping()):
-            return expected.keys() == seen.keys() and all(same(expected[key], seen[key]) for key in expected)
+            return expected.keys() == seen.keys() and all(
+                _equals(expected[key], seen[key]) for key in expected
+            )
         case _:
             return bool(expected == seen)
 
 
-def _same_rows(expected: Sequence[Sequence[Any]], seen: Sequence[Sequence[Any]]) -> bool:
+def _equal_rows(expected: Sequence[Sequence[Any]], seen: Sequence[Sequence[Any]]) -> bool:
     """Whether rows are equal as multisets; a row's window is compared only if one is expected."""
     left = list(seen)
     for row in sorted(expected, key=len, reverse=True):
         for index, candidate in enumerate(left):
-            if same(row, candidate[: len(row)]):
+            if _equals(row, candidate[: len(row)]):
                 del left[index]
                 break
         else:
@@ -174,27 +176,29 @@ def _same_rows(expected: Sequence[Sequence[Any]], seen: Sequence[Sequence[Any]])
     return not left
 
 
-def _same_in_order(expected: Sequence[Any], seen: Sequence[Any]) -> bool:
+def _equal_in_order(expected: Sequence[Any], seen: Sequence[Any]) -> bool:
     """Whether lists are equal, where a group stands for its members in any order."""
     rest = list(seen)
     for item in expected:
-        group = list(_flat(item))
+        group = list(_flatten(item))
         head, rest = rest[: len(group)], rest[len(group) :]
         for member in group:
-            found = next((index for index, one in enumerate(head) if same(member, one)), None)
+            found = next((index for index, one in enumerate(head) if _equals(member, one)), None)
             if found is None:
                 return False
             del head[found]
     return not rest
 
 
-def _flat(item: Any) -> Iterator[Any]:
+def _flatten(item: Any) -> Iterator[Any]:
     if isinstance(item, Mapping) and item.keys() == {"any_order"}:
         for member in item["any_order"]:
-            yield from _flat(member)
+            yield from _flatten(member)
     else:
         yield item
 
 
-def _compared(number: int, action: str, expected: str | None, refused: str | None) -> Difference | None:
+def _compare_refusal(
+    number: int, action: str, expected: str | None, refused: str | None
+) -> Difference | None:
     return None if expected == refused else Difference(number, action, "error", expected, refused)

@@ -75,11 +75,11 @@ class SerializerRunner:
             case "read_timestamp_of":
                 return {"read": self._timestamp_of(Record(*argument))}
             case "through_event":
-                return {"read": _through_event(*argument)}
+                return {"read": _send_event(*argument)}
             case "restart":  # a serializer has no state
                 return {}
             case "settings":
-                return {"mode": _mode(argument)}
+                return {"mode": _choose_mode(argument)}
             case _:
                 msg = f"a transcript of a serializer has no action {action!r}: it reads and writes; remove it"
                 raise ConfigurationError(msg)
@@ -95,7 +95,7 @@ class SerializerRunner:
         return timestamp_ms
 
 
-def _mode(written: Mapping[str, Any]) -> str:
+def _choose_mode(written: Mapping[str, Any]) -> str:
     """The mode of a job with these settings and watermark strategies; times are in milliseconds."""
     settings: dict[str, Any] = {}
     strategies: list[WatermarkStrategy | None] = []
@@ -109,7 +109,7 @@ def _mode(written: Mapping[str, Any]) -> str:
     return "tagged" if uses_timestamps(Settings.of(settings, environment={}), strategies) else "value-only"
 
 
-def _through_event(operator_id: str, subtask: int, marked_ms: int) -> list[Any]:
+def _send_event(operator_id: str, subtask: int, marked_ms: int) -> list[Any]:
     events = LatencyMarkerEventSerializer()
     event = LatencyMarkerEvent.from_marker(LatencyMarker(marked_ms, operator_id, subtask))
     marker = events.decode(events.encode(event)).to_marker()

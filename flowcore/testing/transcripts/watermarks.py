@@ -19,7 +19,7 @@ _EXPRESSION = "value = marker_value"
 class WatermarkRunner:
     def __init__(self, operator: Mapping[str, Any]) -> None:
         self._operator = operator
-        self._strategy = _strategy(operator)
+        self._strategy = _build_strategy(operator)
         self._state = start_tracking(range(operator.get("partitions", 1)))
 
     def act(self, action: str, argument: Any, /) -> Mapping[str, Any]:
@@ -33,7 +33,7 @@ class WatermarkRunner:
             case "end_of_input":
                 self._state, emitted = end_of_input(self._state)
             case "restart":  # the state is plain data, all else is made of the configuration
-                self._strategy = _strategy(self._operator)
+                self._strategy = _build_strategy(self._operator)
             case _:
                 fail_unknown("watermarks", action)
         return {
@@ -49,7 +49,7 @@ class WatermarkRunner:
         return emitted
 
 
-def _strategy(operator: Mapping[str, Any]) -> WatermarkStrategy:
+def _build_strategy(operator: Mapping[str, Any]) -> WatermarkStrategy:
     generator: BoundedOutOfOrderness | Punctuated
     with refusing(ConfigurationError):
         match operator["strategy"]:

@@ -102,28 +102,28 @@ def window_config(operator: Mapping[str, Any]) -> WindowConfig:
         ConfigurationError: It names something that is not in the README.
     """
     return WindowConfig(
-        assigner=_assigner(operator["window"]),
+        assigner=_build_assigner(operator["window"]),
         function=_look_up("aggregate", _FUNCTIONS, operator.get("aggregate", "sum")),
         time=operator.get("time", "event"),
-        trigger=_trigger(operator["trigger"]) if operator.get("trigger") else None,
-        evictor=_evictor(operator["evictor"]) if operator.get("evictor") else None,
+        trigger=_build_trigger(operator["trigger"]) if operator.get("trigger") else None,
+        evictor=_build_evictor(operator["evictor"]) if operator.get("evictor") else None,
         allowed_lateness_ms=operator.get("allowed_lateness_ms", 0),
         late=operator.get("late", "drop"),
     )
 
 
-def _assigner(written: Mapping[str, Any]) -> WindowAssigner:
+def _build_assigner(written: Mapping[str, Any]) -> WindowAssigner:
     match written:
         case {"kind": "session", "gap_ms": gap_ms, **others} if not others:
             return SessionWindows(gap_ms)
         case {"kind": "session"}:
-            return _dynamic_sessions(written)
+            return _build_dynamic_sessions(written)
         case _:
             assigner: WindowAssigner = _build(_look_up("window", _WINDOWS, written["kind"]), written)
             return assigner
 
 
-def _dynamic_sessions(written: Mapping[str, Any]) -> WindowAssigner:
+def _build_dynamic_sessions(written: Mapping[str, Any]) -> WindowAssigner:
     by_value, by_key = written.get("gap_by_value") or {}, written.get("gap_by_key") or {}
     otherwise_ms = SessionWindows(written["gap_ms"]).gap_ms if "gap_ms" in written else None
     for gap_ms in (*by_value.values(), *by_key.values()):
@@ -145,12 +145,12 @@ def _gap_ms(
     return gap_ms
 
 
-def _trigger(written: Mapping[str, Any]) -> Trigger:
+def _build_trigger(written: Mapping[str, Any]) -> Trigger:
     trigger: Trigger = _build(_look_up("trigger", _TRIGGERS, written["kind"]), written)
     return Purging(trigger) if written.get("purging", False) else trigger
 
 
-def _evictor(written: Mapping[str, Any]) -> Evictor:
+def _build_evictor(written: Mapping[str, Any]) -> Evictor:
     after = written.get("after", False)
     match written:
         case {"kind": "count", "keep": keep_records}:

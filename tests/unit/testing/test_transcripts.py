@@ -68,7 +68,7 @@ def test_load_reads_scalars_as_they_stand(tmp_path: Path, written: str, read: ob
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("name: x", "has no operator with a kind"),
         ("operator: {kind: x}\nsteps: 4", "not a list of mappings"),
@@ -78,12 +78,12 @@ def test_load_reads_scalars_as_they_stand(tmp_path: Path, written: str, read: ob
     ],
     ids=["no-kind", "no-list", "no-mapping", "twice", "no-yaml"],
 )
-def test_load_refuses_what_is_no_transcript(tmp_path: Path, text: str, said: str) -> None:
+def test_load_refuses_what_is_no_transcript(tmp_path: Path, text: str, message: str) -> None:
     """The message names the file."""
     path = tmp_path / "bad.yaml"
     path.write_text(text, encoding="utf-8")
 
-    with pytest.raises(ConfigurationError, match=rf"bad\.yaml.*{said}"):
+    with pytest.raises(ConfigurationError, match=rf"bad\.yaml.*{message}"):
         load(path)
 
 

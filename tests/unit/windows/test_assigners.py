@@ -104,7 +104,7 @@ def test_global_windows_hold_all_time() -> None:
 
 
 @pytest.mark.parametrize(
-    ("build", "said"),
+    ("build", "message"),
     [
         (lambda: SlidingWindows(size_ms=10, slide_ms=15), r"slide_ms=15 is longer than size_ms=10.*lost"),
         (lambda: TumblingWindows(0), r"size_ms=0 is not a positive.*pass size_ms > 0"),
@@ -117,7 +117,7 @@ def test_global_windows_hold_all_time() -> None:
     ],
     ids=["slide-too-long", "size", "slide", "sliding-size", "gap", "gap-negative", "dynamic-gap", "window"],
 )  # fmt: skip
-def test_windows_refuse_what_would_lose_records(build: object, said: str) -> None:
+def test_windows_refuse_what_would_lose_records(build: object, message: str) -> None:
     """The message names the values and the consequence."""
-    with pytest.raises(InvalidWindowError, match=said):
+    with pytest.raises(InvalidWindowError, match=message):
         build()  # type: ignore[operator]

@@ -137,7 +137,7 @@ def test_snapshot_reads_as_written() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changed", "config", "said"),
+    ("changed", "config", "message"),
     [
         ({"version": 2}, SUMS, "state of version 2, this flowcore reads 1"),
         ({"version": None}, SUMS, "state of version None"),
@@ -155,12 +155,12 @@ def test_snapshot_reads_as_written() -> None:
     ids=["newer", "none", "other-function", "other-windows"],
 )
 def test_restore_refuses_what_it_cannot_go_on_from(
-    changed: dict[str, Any], config: WindowConfig, said: str
+    changed: dict[str, Any], config: WindowConfig, message: str
 ) -> None:
     """Another version, or windows that keep something else."""
     written = snapshot(restore(WindowHarness(SUMS).snapshot(), SUMS), SUMS)
 
-    with pytest.raises(StateError, match=said):
+    with pytest.raises(StateError, match=message):
         restore({**written, **changed}, config)
 
 

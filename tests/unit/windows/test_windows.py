@@ -301,7 +301,7 @@ def test_windows_need_no_key() -> None:
 
 
 @pytest.mark.parametrize(
-    ("others", "said"),
+    ("others", "message"),
     [
         ({"time": "wall"}, "time='wall'"),
         ({"late": "keep"}, "late='keep'"),
@@ -311,9 +311,9 @@ def test_windows_need_no_key() -> None:
     ],
     ids=["time", "late", "lateness", "delta-sessions", "purging-delta-sessions"],
 )  # fmt: skip
-def test_config_refuses_contradictions(others: dict[str, Any], said: str) -> None:
+def test_config_refuses_contradictions(others: dict[str, Any], message: str) -> None:
     """Before the first record."""
-    with pytest.raises(InvalidWindowError, match=said):
+    with pytest.raises(InvalidWindowError, match=message):
         WindowConfig(**{"assigner": TumblingWindows(5), "function": LISTS, **others})
 
 
