@@ -40,7 +40,7 @@ def context(spark: SparkSession, settings: Settings) -> Context:
 def run(context: Context) -> Run:
     """Run the bounded stages of a flow; for each its manifest, and whether it ran or was up to date."""
 
-    class Told(SilentListener):
+    class Results(SilentListener):
         def __init__(self) -> None:
             self.done: list[tuple[Manifest, bool]] = []
 
@@ -49,9 +49,9 @@ def run(context: Context) -> Run:
                 self.done.append((progress.manifest, progress.fresh))
 
     def run_flow(flow: Flow, *, refresh: bool = False) -> list[tuple[Manifest, bool]]:
-        told = Told()
-        run_stages(plan_flow(flow, settings=context.settings), context, refresh=refresh, listener=told)
-        return told.done
+        results = Results()
+        run_stages(plan_flow(flow, settings=context.settings), context, refresh=refresh, listener=results)
+        return results.done
 
     return run_flow
 

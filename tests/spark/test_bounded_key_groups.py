@@ -142,7 +142,7 @@ def test_windows_give_what_the_operator_gives(case: str, run: Run, rows: Rows, v
 
 
 class _Gaps(KeyedProcessFunction):
-    """Says how long a key was silent; tells apart what is odd, and at the end how much there was."""
+    """Emits how long a key was silent; odd values go to a side output, and totals are emitted at the end."""
 
     def open(self, context: Any) -> None:
         self.last = context.value_state("last", "BIGINT")

@@ -151,7 +151,7 @@ def test_stage_runs_again_when_its_sink_is_gone(tmp_path: Path, run: Run, rows: 
     ids=["parquet", "csv", "json"],
 )
 def test_file_sink_is_replaced_whole(sink: Parquet, query: str, tmp_path: Path, run: Run, rows: Rows) -> None:
-    """The new files take the place of the old ones; nothing else is left beside them."""
+    """The new files replace the old ones, and no other files are left."""
     for number in (1, 2):
         _source(tmp_path, number, number + 1)
         flow = Flow("f")

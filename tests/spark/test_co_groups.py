@@ -126,7 +126,7 @@ def test_co_group_is_what_duckdb_finds(
 
 
 class _Numbered(RichFunction):
-    """Open when it is called; tells how often it has been."""
+    """Is open when it is called; returns how often it was called."""
 
     def open(self) -> None:
         self.opened = 1

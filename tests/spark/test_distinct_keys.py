@@ -1,4 +1,4 @@
-"""Records whose keys hardly repeat are grouped once, behind the shuffle, and others before it as well."""
+"""Records with mostly distinct keys are grouped once, after the shuffle; others also before it."""
 
 from pathlib import Path
 

@@ -51,7 +51,7 @@ def _rounded(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 @pytest.mark.usefixtures("tables")
 def test_chain_of_every_kind_gives_what_sql_gives(run: Run, rows: Rows) -> None:
-    """Native operators before it and behind it."""
+    """With native operators upstream and downstream."""
     flow = Flow("f")
     cheap = _sales(flow).where("price < 50").select("id", "shop", "price")
     rated = cheap.map(_rate, schema="id BIGINT, rate DOUBLE, tags ARRAY<STRING>")
@@ -143,7 +143,7 @@ def test_fan_out_within_a_chain_calls_each_function_once(run: Run, rows: Rows, t
 
 @pytest.mark.usefixtures("tables")
 def test_result_in_the_middle_of_a_chain_is_whole(context: Context, rows: Rows) -> None:
-    """A live query joins what another function of the stage goes on with."""
+    """A live query joins a result that another function of the stage reads, too."""
     from flowcore import KafkaTopic  # noqa: PLC0415 - of this test alone
 
     flow = Flow("f")

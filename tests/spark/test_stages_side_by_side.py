@@ -124,22 +124,22 @@ def test_stage_that_fails_ends_the_others(tmp_path: Path, context: Context) -> N
         lambda spark: spark.range(0, 1, 1, 1).toDF("a").mapInPandas(slow, "a BIGINT"),
         lambda spark: spark.range(0, 1, 1, 1).toDF("a").mapInPandas(failing, "a BIGINT"),
     )
-    told: list[StageProgress] = []
+    events: list[StageProgress] = []
 
     with pytest.raises(RunError, match=r"stage 'y' failed: .*no such luck"):
-        told.extend(_each(told, flow, context))
+        events.extend(_each(events, flow, context))
 
-    last = {progress.stage.name: progress for progress in told}
-    assert [progress.stage.name for progress in told if progress.state is FAILED] == ["y", "x"]
+    last = {progress.stage.name: progress for progress in events}
+    assert [progress.stage.name for progress in events if progress.state is FAILED] == ["y", "x"]
     assert "stage 'x' was cancelled" in str(last["x"].error)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["begun", "state"]
     assert results_of(context).folder("x").manifest() is None
     assert not context.spark.sparkContext.statusTracker().getActiveJobsIds()
 
 
-def _each(told: list[StageProgress], flow: Flow, context: Context) -> Iterator[StageProgress]:
+def _each(events: list[StageProgress], flow: Flow, context: Context) -> Iterator[StageProgress]:
     for progress in run_concurrently(plan_flow(flow).bounded, context, refresh=False):
-        told.append(progress)
+        events.append(progress)
         yield from ()
 
 
@@ -158,7 +158,7 @@ def test_stages_end_when_nobody_listens_any_more(tmp_path: Path, context: Contex
 
 
 def test_stage_finishes_before_anything_of_it_is_visible(tmp_path: Path, context: Context) -> None:
-    """In the state finishing the output is complete, beside its place; committed, it is there."""
+    """In the state finishing the output is complete but not visible; when committed, it is."""
     flow = _two(
         tmp_path,
         lambda spark: spark.range(0, 1, 1, 1).toDF("a"),

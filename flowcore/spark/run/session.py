@@ -22,7 +22,7 @@ from flowcore.installation.java import find_java
 from flowcore.settings import Settings
 from flowcore.spark.errors import ignore_lost_jvm
 
-__all__ = ["live_session", "prepare_process", "session", "session_config", "stop_session"]
+__all__ = ["live_session", "prepare_process", "session", "session_config", "start_session", "stop_session"]
 
 _GIB = 1 << 30
 _AVRO_LIMITS = {
@@ -111,15 +111,22 @@ def _driver(settings: Settings, limits: list[str], record_to: Path | None) -> di
 @contextmanager
 def session(settings: Settings, name: str, *, slots: int | None = None) -> Iterator[SparkSession]:
     """A Spark session that is stopped at the end, with its JVM."""
-    prepare_process(settings)
-    builder = SparkSession.builder.appName(name)
-    for key, value in session_config(settings, slots=slots).items():
-        builder = builder.config(key, value)
-    spark = builder.getOrCreate()
+    spark = start_session(settings, name, slots=slots)
     try:
         yield spark
     finally:
         stop_session(spark)
+
+
+def start_session(
+    settings: Settings, name: str, *, slots: int | None = None, record_to: Path | None = None
+) -> SparkSession:
+    """Start a JVM with a session; for the arguments see `session_config`."""
+    prepare_process(settings)
+    builder = SparkSession.builder.appName(name)
+    for key, value in session_config(settings, slots=slots, record_to=record_to).items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()
 
 
 def prepare_process(settings: Settings) -> None:

@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 from flowcore.errors import BrokerError
 from flowcore.kafka.broker import EmbeddedBroker
 from flowcore.settings import Settings
-from flowcore.spark.run.session import live_session, prepare_process, session_config
+from flowcore.spark.run.session import live_session, start_session
 
 __all__ = ["record_classes"]
 
@@ -35,21 +35,14 @@ _AVRO = (
 def record_classes(archive: Path) -> None:
     """Run the typical work; the archive is written when this process ends."""
     with tempfile.TemporaryDirectory() as folder:
-        spark = _session(archive, Path(folder))
+        # With a flow's own configuration, since an archive requires the class path of its recording.
+        settings = Settings(state_dir=Path(folder))
+        started = start_session(settings, "flowcore-warm-up", slots=_SLOTS, record_to=archive)
+        spark = live_session(started, settings)
         catalog = _bounded(spark, Path(folder))
         with contextlib.suppress(BrokerError), EmbeddedBroker() as broker:
             _live(spark, catalog, broker.bootstrap_servers, Path(folder))
         spark.stop()
-
-
-def _session(archive: Path, folder: Path) -> SparkSession:
-    # With a flow's own configuration, since an archive requires the class path of its recording.
-    settings = Settings(state_dir=folder)
-    prepare_process(settings)
-    builder = SparkSession.builder.appName("flowcore-warm-up")
-    for key, value in session_config(settings, slots=_SLOTS, record_to=archive).items():
-        builder = builder.config(key, value)
-    return live_session(builder.getOrCreate(), settings)
 
 
 def _bounded(spark: SparkSession, folder: Path) -> DataFrame:

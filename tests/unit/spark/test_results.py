@@ -126,7 +126,7 @@ def test_results_of_a_damaged_manifest_can_be_made_again(store: ResultStore) -> 
     folder.manifest_path.write_text("{")
 
     with pytest.raises(ZeroDivisionError), folder.fresh_version():
-        1 / 0  # noqa: B018 - the failure, not the manifest, is what is told
+        1 / 0  # noqa: B018 - this failure must be reported
     version = _commit(folder)
 
     assert store.require("sales").version == version

@@ -1,4 +1,4 @@
-"""A query that waits for bounded stages is told of, with what is pending as its backlog."""
+"""A query that waits for bounded stages is reported, and its pending results are its backlog."""
 
 from flowcore import Flow, KafkaTopic, Parquet
 from flowcore.planner import plan_flow
@@ -20,9 +20,9 @@ def test_query_waits_until_every_stage_is_committed() -> None:
     """What it joins is its backlog until its source has said that there is none there either."""
     plan = _plan()
 
-    told = [
+    reported = [
         [(query.name, query.mode, query.backlog) for query in waiting_queries(plan, committed)]
         for committed in ([], ["shops"], ["shops", "copy"])
     ]
 
-    assert told == [[("bids", "waiting", True)], [("bids", "waiting", True)], []]
+    assert reported == [[("bids", "waiting", True)], [("bids", "waiting", True)], []]
