@@ -75,17 +75,15 @@ def broker(
             ready = {"bootstrap_servers": running.bootstrap_servers, "log": str(running.log)}
             click.echo(json.dumps(ready))
         else:
-            click.echo(_instructions(running.bootstrap_servers, data, dict(topics)))
+            created = (
+                ", ".join(f"{name} ({count})" for name, count in dict(topics).items()) or "none requested"
+            )
+            kept = f"kept in {data}" if data else "deleted when the broker stops (--data DIR keeps it)"
+            click.echo(
+                f"Kafka is ready at {running.bootstrap_servers}\n"
+                f"  topics (partitions): {created}\n"
+                f"  data: {kept}\n"
+                f"  in Python: KafkaProducer(bootstrap_servers={running.bootstrap_servers!r})\n"
+                "Ctrl-C stops it."
+            )
         running.wait()
-
-
-def _instructions(bootstrap_servers: str, data: Path | None, topics: dict[str, int]) -> str:
-    made = ", ".join(f"{name} ({count})" for name, count in topics.items()) or "none requested"
-    kept = f"kept in {data}" if data else "deleted when the broker stops (--data DIR keeps it)"
-    return (
-        f"Kafka is ready at {bootstrap_servers}\n"
-        f"  topics (partitions): {made}\n"
-        f"  data: {kept}\n"
-        f"  in Python: KafkaProducer(bootstrap_servers={bootstrap_servers!r})\n"
-        "Ctrl-C stops it."
-    )

@@ -43,7 +43,17 @@ def doctor(bootstrap_servers: str | None, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps([dataclasses.asdict(check) for check in checks], indent=2))
     else:
-        _print(checks)
+        table = Table("", "", "found", "what for", box=None, padding=(0, 2, 0, 0))
+        for check in checks:
+            status = Text(check.status, style=_STYLES[check.status])
+            table.add_row(status, check.name, Text(check.found, overflow="fold"), check.purpose)
+        console = Console()
+        console.print(table)
+        for check in checks:
+            if check.mend:
+                console.print(
+                    Text(f"{check.name}: {check.mend}", style=_STYLES[check.status]), soft_wrap=True
+                )
     if any(check.status == "missing" for check in checks):
         raise SystemExit(1)
 
@@ -57,15 +67,3 @@ def _broker(servers: str) -> Check:
     except BrokerError as error:
         return Check("Broker", "missing", str(error), purpose, "start it, or: flowcore broker --port 9092")
     return Check("Broker", "ok", f"{servers} answers", purpose)
-
-
-def _print(checks: list[Check]) -> None:
-    table = Table("", "", "found", "what for", box=None, padding=(0, 2, 0, 0))
-    for check in checks:
-        status = Text(check.status, style=_STYLES[check.status])
-        table.add_row(status, check.name, Text(check.found, overflow="fold"), check.purpose)
-    console = Console()
-    console.print(table)
-    for check in checks:
-        if check.mend:
-            console.print(Text(f"{check.name}: {check.mend}", style=_STYLES[check.status]), soft_wrap=True)

@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -48,8 +47,8 @@ def replay(files: tuple[Path, ...], engine: str, as_json: bool) -> None:
       flowcore replay --json my-case.yaml
     """
     counts = {"passed": 0, "failed": 0, "skipped": 0}
-    with _engine(engine) as run, ThreadPoolExecutor(run.at_once) as threads:
-        for outcome in threads.map(run.replay, _transcripts(files)):
+    with _engine(engine) as (kinds, at_once), ThreadPoolExecutor(at_once) as threads:
+        for outcome in threads.map(lambda path: _replay(path, kinds), _transcripts(files)):
             counts[outcome["result"]] += 1
             if as_json:
                 click.echo(json.dumps(outcome, default=str))
@@ -62,47 +61,40 @@ def replay(files: tuple[Path, ...], engine: str, as_json: bool) -> None:
         raise SystemExit(1)
 
 
-@dataclass(frozen=True, slots=True)
-class _Engine:
-    """The kinds of transcripts that can run, and how many of them run at once."""
-
-    kinds: Mapping[str, TranscriptKind]
-    at_once: int = 1
-
-    def replay(self, path: Path) -> dict[str, Any]:
-        """Replay one transcript and return the outcome."""
-        found: dict[str, Any] = {"file": str(path)}
-        try:
-            transcript = load(path)
-            found |= {"name": transcript.name, "kind": transcript.kind}
-            if transcript.kind not in self.kinds:
-                return {
-                    **found,
-                    "result": "skipped",
-                    "why": f"kind {transcript.kind!r} cannot be replayed here",
-                }
-            outcome = replay_transcript(transcript, self.kinds)
-        except FlowcoreError as error:
-            return {**found, "result": "failed", "why": str(error)}
-        except Exception as error:  # noqa: BLE001 - one broken transcript must not hide the others
-            return {**found, "result": "failed", "why": f"{type(error).__name__}: {error}"}
-        if (difference := outcome.difference) is None:
-            return {**found, "result": "passed", "steps": outcome.steps}
-        return {
-            **found,
-            "result": "failed",
-            "step": difference.step,
-            "action": difference.action,
-            "what": difference.name,
-            "expected": difference.expected,
-            "seen": difference.seen,
-        }
+def _replay(path: Path, kinds: Mapping[str, TranscriptKind]) -> dict[str, Any]:
+    """Replay one transcript and return the outcome."""
+    found: dict[str, Any] = {"file": str(path)}
+    try:
+        transcript = load(path)
+        found |= {"name": transcript.name, "kind": transcript.kind}
+        if transcript.kind not in kinds:
+            return {
+                **found,
+                "result": "skipped",
+                "why": f"kind {transcript.kind!r} cannot be replayed here",
+            }
+        outcome = replay_transcript(transcript, kinds)
+    except FlowcoreError as error:
+        return {**found, "result": "failed", "why": str(error)}
+    except Exception as error:  # noqa: BLE001 - one broken transcript must not hide the others
+        return {**found, "result": "failed", "why": f"{type(error).__name__}: {error}"}
+    if (difference := outcome.difference) is None:
+        return {**found, "result": "passed", "steps": outcome.steps}
+    return {
+        **found,
+        "result": "failed",
+        "step": difference.step,
+        "action": difference.action,
+        "what": difference.name,
+        "expected": difference.expected,
+        "seen": difference.seen,
+    }
 
 
 @contextmanager
-def _engine(name: str) -> Iterator[_Engine]:
+def _engine(name: str) -> Iterator[tuple[Mapping[str, TranscriptKind], int]]:
     if name == "memory":
-        yield _Engine(KINDS)
+        yield KINDS, 1
         return
     from flowcore.testing.transcripts.on_spark import (  # noqa: PLC0415 - Spark is slow to import
         AT_ONCE,
@@ -110,7 +102,7 @@ def _engine(name: str) -> Iterator[_Engine]:
     )
 
     with kinds_on_spark() as kinds:
-        yield _Engine(kinds, AT_ONCE)
+        yield kinds, AT_ONCE
 
 
 def _transcripts(files: tuple[Path, ...]) -> Iterator[Path]:

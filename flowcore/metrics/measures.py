@@ -71,18 +71,7 @@ def measured(
     labels: Mapping[str, str] | None = None,
     plotted: bool = True,
 ) -> Any:
-    """A dataclass field with a measure; for the arguments see `Measure`.
-
-    Args:
-        metric: See `Measure`.
-        doc: See `Measure`.
-        key: Default: the field's name.
-        kind: See `Measure`.
-        default: Default of the field.
-        scale: See `Measure`.
-        labels: See `Measure`.
-        plotted: See `Measure`.
-    """
+    """A dataclass field with a `Measure`, described there; the default key is its name."""
     arguments = {
         "key": key, "metric": metric, "kind": kind, "doc": doc, "scale": scale, "labels": labels or {},
         "plotted": plotted,
