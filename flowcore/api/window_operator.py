@@ -7,22 +7,35 @@ Its `flowcore.windows.WindowConfig` says what it does, over records that are map
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import ClassVar
 
 from flowcore.api.decisions import Decision, Obstacle
 from flowcore.api.expressions import Expression
-from flowcore.api.functions import promises
+from flowcore.api.functions import name_of, promises
 from flowcore.api.idempotent import IDEMPOTENT
 from flowcore.api.lineage import Origins, trace, trace_each, trace_to_all
 from flowcore.api.node import Operator
 from flowcore.api.schema import Schema
 from flowcore.api.stateful import LATE_OUTPUT, StatefulOperator
-from flowcore.api.window_text import describe_declared, describe_function, describe_windows
-from flowcore.windows.assigners import EndOfStreamWindows, SlidingWindows, TumblingWindows
+from flowcore.api.window_assigners import GAP_COLUMN, GapColumn
+from flowcore.durations import MILLISECOND, show_duration
+from flowcore.windows import (
+    DynamicSessionWindows,
+    EndOfStreamWindows,
+    GlobalWindows,
+    SessionWindows,
+    SlidingWindows,
+    TumblingWindows,
+)
 from flowcore.windows.built_in import BuiltIn, BuiltIns
 from flowcore.windows.config import WindowConfig
-from flowcore.windows.functions import PlainProcess, WindowAggregate, WindowReduce
+from flowcore.windows.functions import (
+    PlainProcess,
+    WindowAggregate,
+    WindowProcess,
+    WindowReduce,
+)
 
 __all__ = ["WINDOW_COLUMNS", "Window"]
 
@@ -111,13 +124,11 @@ class Window(StatefulOperator):
     def describe(self) -> str:
         by = ", ".join(self.by) or "nothing"
         of_time = f" of {self.config.time} time" if self.config.assigner.bounded else ""
-        function = describe_function(self.config.function, self.sql)
-        windows = describe_windows(self.config.assigner, self.computed)
-        return ", ".join([f"{windows}{of_time}, {function} by {by}", *describe_declared(self.config)])
+        what = f"{_describe_windows(self)}{of_time}, {_describe_function(self)} by {by}"
+        return ", ".join([what, *_describe_declared(self.config)])
 
     def state_values(self) -> str:
-        windows = describe_windows(self.config.assigner, self.computed)
-        return f"{windows}, {describe_function(self.config.function, self.sql)}"
+        return f"{_describe_windows(self)}, {_describe_function(self)}"
 
     def reads(self, used: Collection[str]) -> Collection[str]:
         computed = (column for _, expression in self.computed for column in expression.columns)
@@ -212,3 +223,67 @@ class Window(StatefulOperator):
     def side_outputs_by_name(self) -> Mapping[str, tuple[tuple[str, ...], Schema | None]]:
         late = self.config.late == "side-output"
         return {LATE_OUTPUT: (self.inputs[0].columns, None)} if late else {}
+
+
+def _describe_windows(node: Window) -> str:
+    """The kind of windows and their lengths."""
+    match node.config.assigner:
+        case TumblingWindows(size_ms=size_ms, offset_ms=offset_ms):
+            return f"tumbling windows of {_length(size_ms)}{_offset(offset_ms)}"
+        case SlidingWindows(size_ms=size_ms, slide_ms=slide_ms, offset_ms=offset_ms):
+            return f"windows of {_length(size_ms)} every {_length(slide_ms)}{_offset(offset_ms)}"
+        case SessionWindows(gap_ms=gap_ms):
+            return f"sessions with a gap of {_length(gap_ms)}"
+        case DynamicSessionWindows(gap=GapColumn()):
+            return f"sessions with a gap of {dict(node.computed)[GAP_COLUMN].text} ms"
+        case DynamicSessionWindows(gap=gap):
+            return f"sessions with a gap by {name_of(gap)}"
+        case EndOfStreamWindows():
+            return "one window up to the end of input"
+        case GlobalWindows():
+            return "one window without end"
+        case other:
+            return f"windows of {_shown(other)}"
+
+
+def _describe_function(node: Window) -> str:
+    """What the windows compute."""
+    function = node.config.function
+    then = function.then.function if isinstance(function.then, PlainProcess) else function.then
+    named = "" if then is None else name_of(then)
+    if isinstance(function, WindowProcess):
+        return f"process {named}"
+    aggregates = ", ".join(f"{text} as {name}" for name, text in node.sql)
+    if aggregates:
+        what = f"aggregate {aggregates}"
+    else:
+        verb = "reduce" if isinstance(function, WindowReduce) else "aggregate with"
+        what = f"{verb} {name_of(function.function)}"
+    return f"{what}, then {named}" if named else what
+
+
+def _describe_declared(config: WindowConfig) -> list[str]:
+    """The trigger, the evictor and what becomes of late records, where they were declared."""
+    named = (("trigger", config.trigger), ("evictor", config.evictor))
+    found = [f"{what} {_shown(each)}" for what, each in named if each is not None]
+    if config.allowed_lateness_ms:
+        found.append(f"late by up to {_length(config.allowed_lateness_ms)}")
+    if config.late == "side-output":
+        found.append("later records to the side output")
+    return found
+
+
+def _shown(value: object) -> str:
+    """A trigger or an evictor with what it was given; the same in every process."""
+    if is_dataclass(value):
+        inside = (_shown(getattr(value, each.name)) for each in fields(value))
+        return f"{type(value).__name__}({', '.join(inside)})"
+    return repr(value) if isinstance(value, (bool, int, float, str)) else name_of(value)
+
+
+def _length(length_ms: int) -> str:
+    return show_duration(length_ms * MILLISECOND)
+
+
+def _offset(offset_ms: int) -> str:
+    return f" from {'-' * (offset_ms < 0)}{_length(abs(offset_ms))}" if offset_ms else ""
