@@ -11,14 +11,9 @@ from flowcore.api.flow import Flow
 from flowcore.dagster.attributes import AssetAttributes, Automation, Expectations, Objectives
 from flowcore.dagster.bounded_assets import build_bounded_assets
 from flowcore.dagster.dead_letter_checks import build_dead_letter_checks, build_dead_letter_sensor
-from flowcore.dagster.external_assets import (
-    collect_external_assets,
-    external_specs,
-    topics_with_dead_letters,
-)
+from flowcore.dagster.external_assets import build_external_assets, topics_with_dead_letters
 from flowcore.dagster.jobs import build_jobs
 from flowcore.dagster.live_asset import build_live_asset
-from flowcore.dagster.names import bounded_keys
 from flowcore.dagster.resources import FlowcoreResource, KafkaResource, ResultsResource, SparkResource
 from flowcore.dagster.restart_sensor import build_restart_sensor, build_running_check
 from flowcore.dagster.sensors import build_automation_sensor, build_history_sensor, build_lag_sensor
@@ -120,10 +115,7 @@ def definitions(
         "kafka": flowcore.kafka, "results": flowcore.results, "flowcore": flowcore, "spark": spark or _SPARK
     }  # fmt: skip
     shared = dg.Definitions(
-        assets=external_specs(
-            (asset for flow in flows for asset in collect_external_assets(flow.plan)),
-            (key for flow in flows for key in bounded_keys(flow.plan)),
-        ),
+        assets=build_external_assets([flow.plan for flow in flows]),
         asset_checks=build_dead_letter_checks(
             topic for flow in flows for topic in topics_with_dead_letters(flow.plan)
         ),

@@ -2,53 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 
 import dagster as dg
 
 from flowcore.api.connectors import Frame, KafkaTopic
 from flowcore.api.operators import Read, Write
-from flowcore.dagster.names import asset_key, asset_kind, live_key, topic_key
+from flowcore.dagster.names import asset_key, asset_kind, bounded_keys, live_key, topic_key
 from flowcore.planner.plan import Plan
 
-__all__ = ["ExternalAsset", "collect_external_assets", "external_specs", "topics_with_dead_letters"]
+__all__ = ["build_external_assets", "topics_with_dead_letters"]
 
 
-@dataclass(frozen=True, slots=True)
-class ExternalAsset:
-    """One external asset, as one flow uses it.
+def build_external_assets(plans: Sequence[Plan]) -> list[dg.AssetSpec]:
+    """One spec for each source, and for each sink and dead-letter topic of live queries.
 
-    Attributes:
-        key: The same for every flow that reads or writes it.
-        kind: ``kafka``, or the format of its files.
-        description: For the UI.
-        written_by: The asset that writes it, None for a source.
+    An asset that several flows use has one spec. An asset that one of the flows materializes is not external.
     """
-
-    key: dg.AssetKey
-    kind: str
-    description: str
-    written_by: dg.AssetKey | None
-
-
-def collect_external_assets(plan: Plan) -> tuple[ExternalAsset, ...]:
-    """The sources of a plan, the sinks of its live queries, and its dead-letter topics."""
-    operators: dict[Read | Write, None] = {}
-    for stage in plan.bounded:
-        operators.update(dict.fromkeys(stage.sources))
-    for query in plan.live_queries:
-        operators.update(dict.fromkeys([*query.sources, *query.sinks]))
-    dead_letters = (
-        ExternalAsset(
-            topic_key(topic.dead_letter),
-            "kafka",
-            f"Dead letters of topic `{topic.name}`, each with the reason in its headers",
-            live_key(plan.flow),
+    described: dict[dg.AssetKey, tuple[str, str]] = {}
+    writers: dict[dg.AssetKey, dict[dg.AssetKey, None]] = {}
+    for plan in plans:
+        for key, kind, description, is_written in _external_assets(plan):
+            described.setdefault(key, (kind, description))
+            writers.setdefault(key, {}).update({live_key(plan.flow): None} if is_written else {})
+    materialized = {key for plan in plans for key in bounded_keys(plan)}
+    return [
+        dg.AssetSpec(
+            key, description=description, kinds={kind}, group_name="external", deps=list(writers[key])
         )
-        for topic in topics_with_dead_letters(plan)
-    )
-    return (*(_external_asset(plan.flow, operator) for operator in operators), *dead_letters)
+        for key, (kind, description) in described.items()
+        if key not in materialized
+    ]
 
 
 def topics_with_dead_letters(plan: Plan) -> tuple[KafkaTopic, ...]:
@@ -57,39 +41,24 @@ def topics_with_dead_letters(plan: Plan) -> tuple[KafkaTopic, ...]:
     return tuple(dict.fromkeys(topic for source in sources if (topic := source.topic)))
 
 
-def external_specs(
-    external: Iterable[ExternalAsset], materialized: Iterable[dg.AssetKey]
-) -> list[dg.AssetSpec]:
-    """One spec for each external asset, however many flows share it.
-
-    Args:
-        external: The external assets of all flows.
-        materialized: Keys that Dagster materializes. If one flow makes an asset, it is external to none.
-    """
-    shared: dict[dg.AssetKey, list[ExternalAsset]] = {}
-    for asset in external:
-        shared.setdefault(asset.key, []).append(asset)
-    for key in materialized:
-        shared.pop(key, None)
-    return [
-        dg.AssetSpec(
-            key,
-            description=assets[0].description,
-            kinds={assets[0].kind},
-            group_name="external",
-            deps=[dg.AssetDep(writer) for writer in dict.fromkeys(a.written_by for a in assets) if writer],
-        )
-        for key, assets in shared.items()
-    ]
-
-
-def _external_asset(flow: str, operator: Read | Write) -> ExternalAsset:
-    written_by = live_key(flow) if isinstance(operator, Write) else None
-    match operator.connector:
-        case KafkaTopic(name=name):
-            description = f"Kafka topic `{name}`"
-        case Frame():
-            description = f"DataFrame that the flow makes for `{operator.name}`"
-        case files:
-            description = f"{type(files).__name__} files `{files.path}`"
-    return ExternalAsset(asset_key(flow, operator), asset_kind(operator.connector), description, written_by)
+def _external_assets(plan: Plan) -> Iterator[tuple[dg.AssetKey, str, str, bool]]:
+    """Key, kind, description, and whether the flow's live queries write it."""
+    operators: dict[Read | Write, None] = {}
+    for stage in plan.bounded:
+        operators.update(dict.fromkeys(stage.sources))
+    for query in plan.live_queries:
+        operators.update(dict.fromkeys([*query.sources, *query.sinks]))
+    for operator in operators:
+        is_written = isinstance(operator, Write)
+        connector = operator.source if isinstance(operator, Read) else operator.sink
+        match connector:
+            case KafkaTopic(name=name):
+                description = f"Kafka topic `{name}`"
+            case Frame():
+                description = f"DataFrame that the flow makes for `{operator.name}`"
+            case files:
+                description = f"{type(files).__name__} files `{files.path}`"
+        yield asset_key(plan.flow, operator), asset_kind(connector), description, is_written
+    for topic in topics_with_dead_letters(plan):
+        description = f"Dead letters of topic `{topic.name}`, each with the reason in its headers"
+        yield topic_key(topic.dead_letter), "kafka", description, True
