@@ -1,4 +1,4 @@
-"""Tests of this folder talk to one Kafka broker in a container."""
+"""Fixtures for tests that use one Kafka broker in a container."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Value = dict[str, Any] | bytes | None
 
 @dataclass(frozen=True)
 class Record:
-    """What a consumer finds."""
+    """One Kafka message as a consumer reads it."""
 
     key: bytes | None
     value: bytes | None
@@ -42,13 +42,13 @@ class Record:
 
     @property
     def json(self) -> dict[str, Any]:
-        """The value as an object."""
+        """Value, decoded as a JSON object."""
         found: dict[str, Any] = json.loads(self.value or b"null")
         return found
 
 
 class Live:
-    """Topics of one test, and runs of flows over them in the shared session."""
+    """Topics of one test, and runs of flows in the shared Spark session."""
 
     def __init__(self, servers: str, settings: Settings, spark: SparkSession) -> None:
         self.servers = servers
@@ -57,7 +57,7 @@ class Live:
         self.suffix = secrets.token_hex(4)
 
     def topic(self, name: str, **settings: Any) -> KafkaTopic:
-        """A topic that only this test has."""
+        """Declare a topic with a name that no other test uses."""
         return KafkaTopic(f"{name}-{self.suffix}", **settings)
 
     def send(
@@ -73,7 +73,7 @@ class Live:
         assert producer.flush(20) == 0
 
     def records(self, topic: KafkaTopic | str) -> list[Record]:
-        """Everything that is in a topic now, by partition and offset; nothing if it does not exist."""
+        """All records in a topic now, by partition and offset; empty if the topic does not exist."""
         name = topic if isinstance(topic, str) else topic.name
         consumer = Consumer(
             {
@@ -98,15 +98,15 @@ class Live:
         return found
 
     def values(self, topic: KafkaTopic) -> list[dict[str, Any]]:
-        """The values of a topic."""
+        """Values of all records in a topic."""
         return [record.json for record in self.records(topic)]
 
     def latest(self, topic: KafkaTopic, column: str) -> dict[int, int]:
-        """A column of each shop's last value."""
+        """Value of a column in each shop's last record."""
         return {row["shop"]: row[column] for row in self.values(topic)}
 
     def wait_for(self, topic: KafkaTopic, column: str, wanted: dict[int, int]) -> None:
-        """Wait until a column of each shop's last value is as it shall be."""
+        """Wait until each shop's last record has the wanted value in a column."""
         end = time.monotonic() + 180
         while (found := self.latest(topic, column)) != wanted:
             assert time.monotonic() < end, (found, wanted)
@@ -115,7 +115,7 @@ class Live:
     def run(
         self, flow: Flow, mode: Mode | None = "slice", until: Callable[[LiveRun], object] | None = None
     ) -> None:
-        """Run a flow's bounded stages, then its live queries till they end or ``until`` returns."""
+        """Run a flow's bounded stages, then its live queries until they end or ``until`` returns."""
         from flowcore.spark.context import Context  # noqa: PLC0415 - tests without Spark shall not import it
         from flowcore.spark.run.flow import SilentListener, run_stages  # noqa: PLC0415
         from flowcore.spark.run.live_stage import LiveRun  # noqa: PLC0415
@@ -136,7 +136,7 @@ class Live:
 
 @pytest.fixture
 def live(kafka: str, tmp_path: Path, spark: SparkSession) -> Live:
-    """Flows of one test on the shared broker and the shared session."""
+    """Flows of one test on the shared broker and in the shared session."""
     settings = Settings.of(
         {"data.dir": tmp_path, "state.dir": tmp_path / "state", "kafka.bootstrap.servers": kafka},
         environment={},

@@ -1,4 +1,4 @@
-"""The broker in a container keeps address and records through every fault a test may ask for."""
+"""The broker in a container keeps its address and its records through every fault."""
 
 import os
 import subprocess
@@ -41,7 +41,7 @@ def _containers(container_id: str) -> list[object]:
 
 
 def test_container_broker_keeps_records_through_faults() -> None:
-    """Halt, kill and pause lose nothing that was acknowledged, and the container goes at the end."""
+    """Halt, kill and pause lose no acknowledged record, and the container is removed at the end."""
     faults: list[tuple[Callable[[KafkaBroker], None], Callable[[KafkaBroker], KafkaBroker]]] = [
         (KafkaBroker.halt, KafkaBroker.bring_back),
         (KafkaBroker.kill, KafkaBroker.bring_back),
@@ -65,7 +65,7 @@ def test_container_broker_keeps_records_through_faults() -> None:
 
 @pytest.fixture
 def authority(tmp_path: Path) -> Path:
-    """A folder with a throwaway authority, ``ca.pem``, and the broker's key, ``broker.pem``."""
+    """Create a certificate authority, ``ca.pem``, and the broker's key, ``broker.pem``, in a folder."""
     new = "openssl req -x509 -newkey rsa:2048 -nodes -days 2"
     signed = "-CA ca.pem -CAkey ca.key -addext subjectAltName=IP:127.0.0.1"
     for command in (
@@ -78,8 +78,8 @@ def authority(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_container_with_a_certificate_asks_for_a_password(authority: Path) -> None:
-    """Its secure address takes the user that the plain one created, and no wrong password."""
+def test_container_with_a_certificate_requires_a_password(authority: Path) -> None:
+    """The secure address accepts the user created at the plain address and rejects a wrong password."""
     with new_kafka_broker(pem=(authority / "broker.pem").read_bytes()) as broker:
         user = UserScramCredentialUpsertion(
             "flow", ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096), b"secret"
@@ -100,8 +100,8 @@ def test_container_with_a_certificate_asks_for_a_password(authority: Path) -> No
             AdminClient({**secure, "sasl.password": "wrong"}).list_topics(timeout=3)
 
 
-def test_container_of_a_killed_process_goes_with_the_next_start(kafka_broker: KafkaBroker) -> None:
-    """A container is owned by a process: a live one's stays, a dead one's is removed."""
+def test_container_of_a_killed_process_is_removed_by_the_next_start(kafka_broker: KafkaBroker) -> None:
+    """A start removes containers of dead processes and keeps containers of live processes."""
     name = subprocess.run(
         [sys.executable, "-c", _KILLED_OWNER], stdout=subprocess.PIPE, text=True, check=False
     ).stdout.strip()
@@ -115,7 +115,7 @@ def test_container_of_a_killed_process_goes_with_the_next_start(kafka_broker: Ka
 def test_container_without_an_engine_names_the_command_that_starts_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """In CI such a test fails, elsewhere it is skipped; the reason is the same."""
+    """Without a container engine the test fails in CI and is skipped elsewhere, with the same reason."""
     monkeypatch.setitem(os.environ, "DOCKER_HOST", "tcp://127.0.0.1:9")
     monkeypatch.setitem(os.environ, "CI", "true")
     with pytest.raises(InstallationError, match=r"no Docker engine answers.*deploy/check kafka"):

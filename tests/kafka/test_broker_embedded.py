@@ -1,4 +1,4 @@
-"""The embedded broker is a real Kafka, keeps what it is told to keep, and never outlives its owner."""
+"""The embedded broker is a real Kafka broker, keeps its data on request, and ends with its owner."""
 
 import contextlib
 import json
@@ -57,7 +57,7 @@ def _consume(bootstrap_servers: str, topic: str, count: int) -> list[bytes]:
 
 
 def _javas(folder: Path) -> list[int]:
-    """The Java processes that work on a broker in this folder."""
+    """Process ids of the Java processes that run a broker in this folder."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -76,7 +76,7 @@ def _wait_until(condition: Callable[[], object], timeout_s: float = 20) -> None:
 
 @contextlib.contextmanager
 def _program(folder: Path, *command: str) -> Iterator["subprocess.Popen[str]"]:
-    """A program in a terminal of its own, with its temporary folders in ``folder``."""
+    """Run a program in its own terminal, with temporary folders in ``folder``."""
     process = subprocess.Popen(
         [sys.executable, *command],
         env={**os.environ, "TMPDIR": str(folder)},
@@ -92,8 +92,8 @@ def _program(folder: Path, *command: str) -> Iterator["subprocess.Popen[str]"]:
                 os.killpg(process.pid, signal.SIGKILL)
 
 
-def test_embedded_broker_carries_records_and_leaves_nothing() -> None:
-    """What is produced is consumed; the temporary folder and Java are gone at the end."""
+def test_embedded_broker_carries_records_and_cleans_up() -> None:
+    """A produced record is consumed; temporary folder and Java process are gone at the end."""
     values = [b"%d" % number for number in range(1000)]
 
     with EmbeddedBroker() as broker:
@@ -109,8 +109,8 @@ def test_embedded_broker_carries_records_and_leaves_nothing() -> None:
 
 
 def test_embedded_broker_keeps_data_and_refuses_a_second_broker_on_it(tmp_path: Path) -> None:
-    """A folder outlives its broker, on another port too, and belongs to one broker at a time."""
-    data = tmp_path / "data, größer: 1=1"  # nothing that the folder's name holds is special
+    """A data folder survives its broker, works on another port, and is used by one broker at a time."""
+    data = tmp_path / "data, größer: 1=1"  # special characters in the folder's name have no effect
     with EmbeddedBroker(data) as first:
         ensure_topics(first.bootstrap_servers, {"bids": 2})
         _produce(first.bootstrap_servers, "bids", [b"kept"] * 100)
@@ -122,8 +122,8 @@ def test_embedded_broker_keeps_data_and_refuses_a_second_broker_on_it(tmp_path: 
         assert _consume(second.bootstrap_servers, "bids", 100) == [b"kept"] * 100
 
 
-def test_embedded_broker_comes_back_after_it_was_killed(tmp_path: Path) -> None:
-    """Its owner is told that it ended; the next start on the same data has the records."""
+def test_embedded_broker_restarts_with_its_records_after_a_kill(tmp_path: Path) -> None:
+    """`ended` reports the kill to the owner, and the next start on the same data has the records."""
     broker = EmbeddedBroker(tmp_path / "data").start()
     ensure_topics(broker.bootstrap_servers, {"bids": 1})
     _produce(broker.bootstrap_servers, "bids", [b"kept"] * 100)
@@ -138,8 +138,10 @@ def test_embedded_broker_comes_back_after_it_was_killed(tmp_path: Path) -> None:
         assert end_offsets(broker.bootstrap_servers, "bids") == {0: 100}
 
 
-def test_embedded_broker_that_cannot_start_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The message carries Java's own last words, and nothing is left behind."""
+def test_embedded_broker_that_cannot_start_reports_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error contains Java's last output, and no file or process remains."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
 
     with pytest.raises(BrokerError, match=r"has ended.*(?s:.*)heap"):
@@ -152,7 +154,7 @@ def test_embedded_broker_that_cannot_start_says_why(tmp_path: Path, monkeypatch:
     "number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT], ids=["kill-9", "terminate", "interrupt"]
 )
 def test_embedded_broker_ends_with_an_owner_that_is_killed(number: signal.Signals, tmp_path: Path) -> None:
-    """Java and folder are gone in seconds, though processes that the owner forked live on."""
+    """Java and folder are gone within seconds, although child processes of the owner are still alive."""
     with _program(tmp_path, "-c", _OWNER) as owner:
         assert owner.stdout
         assert re.match(r"127.0.0.1:\d+", owner.stdout.readline())
@@ -164,7 +166,7 @@ def test_embedded_broker_ends_with_an_owner_that_is_killed(number: signal.Signal
 
 
 def test_embedded_broker_ends_with_an_owner_that_is_killed_while_it_starts(tmp_path: Path) -> None:
-    """There is no moment of the start after which something stays behind."""
+    """A kill at any moment of the start leaves no process and no folder."""
     with _program(tmp_path, "-c", _OWNER) as owner:
         _wait_until(lambda: _javas(tmp_path))
 
@@ -174,7 +176,7 @@ def test_embedded_broker_ends_with_an_owner_that_is_killed_while_it_starts(tmp_p
 
 
 def test_embedded_broker_ends_with_its_supervisor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Even kill -9 of the process between owner and Java leaves no Java, and stop no folder."""
+    """A kill -9 of the supervisor between owner and Java stops Java and removes the temporary folder."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with EmbeddedBroker() as broker:
         (java,) = _javas(tmp_path)
@@ -191,7 +193,7 @@ def test_embedded_broker_ends_with_its_supervisor(tmp_path: Path, monkeypatch: p
 
 
 def test_broker_command_serves_until_ctrl_c(tmp_path: Path) -> None:
-    """One line of JSON says where; Ctrl-C in its terminal stops it, cleans up and is no failure."""
+    """The command prints its address as one line of JSON; Ctrl-C stops it, cleans up and exits with 0."""
     command = "from flowcore.cli.broker import broker; broker()"
     with _program(tmp_path, "-c", command, "--topic", "bids:2", "--topic", "out", "--json") as program:
         assert program.stdout

@@ -1,4 +1,4 @@
-"""A query goes on from a checkpoint that its plan can read, and from no other."""
+"""A query resumes from a checkpoint that its plan can read and refuses any other checkpoint."""
 
 import json
 import logging
@@ -20,7 +20,7 @@ SALE = "id BIGINT, shop STRING, price DOUBLE"
 
 @pytest.fixture
 def started(live: Live) -> Live:
-    """A query `top` with a checkpoint over three sales; topics of its own for whoever is refused."""
+    """A query `top` with a checkpoint over three sales."""
     live.bids, live.top = live.topic("bids", schema=SALE), live.topic("top")
     live.send(live.bids, *({"id": i, "shop": "ab"[i % 2], "price": float(i)} for i in range(3)))
     live.run(_flow(live))
@@ -68,13 +68,13 @@ CHANGES: dict[str, tuple[Callable[[Stream], Stream], str]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_query_that_keeps_something_else_is_refused(change: str, started: Live) -> None:
-    """Before it writes a file or makes a topic; the message shows both sides and the choices."""
-    other, said = CHANGES[change]
+def test_query_with_different_state_is_refused(change: str, started: Live) -> None:
+    """The query is refused before it writes a file or creates a topic; the error lists the options."""
+    other, expected_error = CHANGES[change]
     before = _everything(started.settings.state_dir)
     nowhere = started.topic("nowhere")
 
-    with pytest.raises(StateError, match=said) as refused:
+    with pytest.raises(StateError, match=expected_error) as refused:
         started.run(_flow(started, other, sink=nowhere))
 
     for choice in (
@@ -92,8 +92,8 @@ def test_query_that_keeps_something_else_is_refused(change: str, started: Live) 
     assert _tops(started) == {"a": 90.0, "b": 1.0}
 
 
-def test_query_over_another_topic_is_refused(started: Live) -> None:
-    """Its offsets would be taken for those of the other one."""
+def test_query_over_a_different_topic_is_refused(started: Live) -> None:
+    """The offsets of one topic are not used for another topic."""
     other = started.topic("others", schema=SALE)
     started.send(other, {"id": 1, "shop": "a", "price": 1.0})
 
@@ -104,7 +104,7 @@ def test_query_over_another_topic_is_refused(started: Live) -> None:
 
 
 def test_query_may_change_filters_projections_and_sinks(started: Live) -> None:
-    """What is kept is the same, so it goes on: the record says what the query needs now as before."""
+    """If the state is unchanged, the query resumes and its fingerprint stays the same."""
     before = json.loads(started.record.read_text())["fingerprint"]
     started.top = started.topic("elsewhere")
     started.send(started.bids, {"id": 9, "shop": "a", "price": 1.5}, {"id": 10, "shop": "b", "price": 50.0})
@@ -125,8 +125,8 @@ def test_query_may_change_filters_projections_and_sinks(started: Live) -> None:
     assert json.loads(started.record.read_text())["fingerprint"] == before
 
 
-def test_functions_that_keep_something_else_are_refused(live: Live) -> None:
-    """What a DataFrame function keeps, only Spark can tell; it is told before the query starts."""
+def test_dataframe_function_with_different_state_is_refused(live: Live) -> None:
+    """Spark's plan shows the state of a DataFrame function; it is checked before the query starts."""
     bids, out = live.topic("bids", schema=SALE), live.topic("out")
     live.send(bids, *({"id": i, "shop": "ab"[i % 2], "price": 1.0} for i in range(4)))
 
@@ -161,14 +161,14 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_record_that_is_damaged_or_foreign_stops_a_query(damage: str, started: Live) -> None:
-    """Whether the checkpoint is of this plan is unknown; with the file back, the query goes on."""
-    spoil, said = DAMAGE[damage]
+def test_damaged_or_foreign_plan_record_stops_a_query(damage: str, started: Live) -> None:
+    """Without a valid plan record the query does not start; once the record is restored, it resumes."""
+    spoil, expected_error = DAMAGE[damage]
     good = started.record.read_text()
     spoil(started.record)
     before = _everything(started.settings.state_dir)
 
-    with pytest.raises(StateError, match=said):
+    with pytest.raises(StateError, match=expected_error):
         started.run(_flow(started))
 
     assert _everything(started.settings.state_dir) == before
@@ -177,10 +177,10 @@ def test_record_that_is_damaged_or_foreign_stops_a_query(damage: str, started: L
     assert _tops(started) == {"a": 2.0, "b": 1.0}
 
 
-def test_checkpoint_that_is_older_than_records_is_taken(
+def test_checkpoint_without_a_plan_record_is_accepted(
     started: Live, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What it was made by is not known but for its topics; from now on it is."""
+    """Only its topics are checked; the run then writes the plan record."""
     good = started.record.read_text()
     started.record.unlink()
     other = started.topic("others", schema=SALE)
@@ -197,25 +197,25 @@ def test_checkpoint_that_is_older_than_records_is_taken(
     assert started.record.read_text() == good
 
 
-def test_query_in_backlog_says_so(live: Live) -> None:
-    """While a partition has many unread records, and not when it has been read."""
+def test_query_reports_its_backlog_status(live: Live) -> None:
+    """The status is true while a partition has many unread records, and false after they are read."""
     bids, out = live.topic("bids", schema=SALE), live.topic("out")
     live.send(bids, *({"id": i} for i in range(4_000)))
     flow = Flow("f")
     flow.read("bids", bids).write("out", out)
     live.settings = replace(live.settings, max_batch_records=20, backlog_enter=1_000, backlog_leave=10)
-    told: list[bool | None] = []
+    statuses: list[bool | None] = []
 
-    def look(run: Any) -> None:
-        while not told or told[-1] is None:
+    def poll_status(run: Any) -> None:
+        while not statuses or statuses[-1] is None:
             (query,) = run.progress()
-            told.append(query.backlog)
+            statuses.append(query.backlog)
             assert query.active
             run.wait(0.1)
 
-    live.run(flow, "micro-batch", until=look)
+    live.run(flow, "micro-batch", until=poll_status)
     live.settings = replace(live.settings, max_batch_records=5_000)
-    live.run(flow, "slice", until=lambda run: (run.wait(60), told.append(run.progress()[0].backlog)))
+    live.run(flow, "slice", until=lambda run: (run.wait(60), statuses.append(run.progress()[0].backlog)))
 
-    assert told[-2:] == [True, False]
+    assert statuses[-2:] == [True, False]
     assert len(live.values(out)) >= 4_000

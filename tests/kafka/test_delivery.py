@@ -1,4 +1,4 @@
-"""Every record arrives, can be told from every other, and is never lost, whatever stops a run."""
+"""Every record is delivered, has an id that is unique, and is never lost, however a run ends."""
 
 import json
 from datetime import UTC, datetime
@@ -49,7 +49,7 @@ BAD: list[bytes | None] = [
 
 
 def test_dead_letters_carry_bytes_and_coordinates(live: Live) -> None:
-    """Exactly the bytes that came, where they came from, and why they are bad."""
+    """A dead letter has the original bytes, its coordinates in the topic and the reason."""
     bids, out = live.topic("bids", schema=BID), live.topic("out")
     values: list[Any] = []
     for number, bad in enumerate(BAD):
@@ -59,19 +59,20 @@ def test_dead_letters_carry_bytes_and_coordinates(live: Live) -> None:
     live.run(_copy(bids, out))
 
     assert sorted(value["id"] for value in live.values(out)) == list(range(len(BAD)))
-    letters = live.records(bids.dead_letter)
+    dead_letters = live.records(bids.dead_letter)
     origin = {
-        (int(r.headers["flowcore-partition"]), int(r.headers["flowcore-offset"])): r.value for r in letters
+        (int(r.headers["flowcore-partition"]), int(r.headers["flowcore-offset"])): r.value
+        for r in dead_letters
     }
     assert origin == {(1, offset): bad for offset, bad in enumerate(BAD)}
-    assert len(letters) == len(BAD)
-    assert {record.headers["flowcore-topic"] for record in letters} == {bids.name.encode()}
-    assert {record.headers["flowcore-operator"] for record in letters} == {b"bids"}
-    assert all(b"id" in record.headers["flowcore-reason"] for record in letters)
+    assert len(dead_letters) == len(BAD)
+    assert {record.headers["flowcore-topic"] for record in dead_letters} == {bids.name.encode()}
+    assert {record.headers["flowcore-operator"] for record in dead_letters} == {b"bids"}
+    assert all(b"id" in record.headers["flowcore-reason"] for record in dead_letters)
 
 
-def test_values_keep_what_json_can_say(live: Live) -> None:
-    """Unicode, large numbers, nested fields; null fields are left out; unknown fields are not read."""
+def test_values_keep_everything_json_can_express(live: Live) -> None:
+    """Unicode, large numbers and nested fields are kept; null fields are omitted, unknown fields ignored."""
     schema = (
         "id BIGINT, text STRING, tags ARRAY<STRING>, at STRUCT<x: INT, `y z`: DOUBLE>, many MAP<STRING, INT>"
     )
@@ -96,7 +97,7 @@ def test_values_keep_what_json_can_say(live: Live) -> None:
     ids=["none", "one", "several", "other-case"],
 )
 def test_key_is_the_text_of_its_columns(live: Live, key: Any, expected: bytes | None) -> None:
-    """One column as it is, several as an object."""
+    """A single key column is written as it is, several columns as a JSON object."""
     bids, out = live.topic("bids", schema=BID), live.topic("out", key=key)
     live.send(bids, {"id": 7, "name": "x"})
 
@@ -105,8 +106,8 @@ def test_key_is_the_text_of_its_columns(live: Live, key: Any, expected: bytes | 
     assert [record.key for record in live.records(out)] == [expected]
 
 
-def test_restart_goes_on_where_it_stopped(live: Live) -> None:
-    """Over several slices and partitions each record comes out once."""
+def test_restart_resumes_after_the_last_committed_record(live: Live) -> None:
+    """Over several slices and partitions each record is written once."""
     bids, out = live.topic("bids", schema=BID), live.topic("out")
     for start in (0, 100, 200):
         live.send(bids, *({"id": number} for number in range(start, start + 100)), partitions=3)
@@ -120,7 +121,7 @@ def test_restart_goes_on_where_it_stopped(live: Live) -> None:
 
 
 def test_restart_with_start_latest_loses_nothing_between_slices(live: Live) -> None:
-    """``latest`` counts for the first run alone."""
+    """The setting ``latest`` applies to the first run only."""
     bids, out = live.topic("bids", schema=BID, start="latest"), live.topic("out")
     live.send(bids, {"id": 1})
     live.run(_copy(bids, out))
@@ -132,7 +133,7 @@ def test_restart_with_start_latest_loses_nothing_between_slices(live: Live) -> N
 
 @pytest.mark.parametrize("start", ["offset", "time"])
 def test_start_is_where_a_first_run_begins(live: Live, start: str) -> None:
-    """An offset, or the first record of a time."""
+    """The start is an offset, or the first record at or after a time."""
     place: Any = {0: 2} if start == "offset" else datetime(2026, 1, 3, tzinfo=UTC)
     bids, out = live.topic("bids", schema=BID, start=place), live.topic("out")
     days = [int(datetime(2026, 1, day, tzinfo=UTC).timestamp() * 1000) for day in (1, 2, 3, 4)]
@@ -144,7 +145,7 @@ def test_start_is_where_a_first_run_begins(live: Live, start: str) -> None:
 
 
 def test_fail_names_the_record(live: Live, capfd: pytest.CaptureFixture[str]) -> None:
-    """on_error='fail' stops at the first bad record and says which it is; nothing is a dead letter."""
+    """With on_error='fail' the query stops at the first bad record and names it, without a dead letter."""
     bids, out = live.topic("bids", schema=BID, on_error="fail"), live.topic("out")
     live.send(bids, {"id": 1}, b"garbage")
 
@@ -160,8 +161,8 @@ def test_fail_names_the_record(live: Live, capfd: pytest.CaptureFixture[str]) ->
     assert "\tat " not in capfd.readouterr().err
 
 
-def test_query_that_fails_says_why_and_stops_the_others(live: Live) -> None:
-    """An error in one query ends the run; its message is a line."""
+def test_failing_query_reports_its_reason_and_stops_the_others(live: Live) -> None:
+    """An error in one query ends the run with a one-line message."""
     bids, out, sums = live.topic("bids", schema=BID), live.topic("out"), live.topic("sums")
     live.send(bids, {"id": 0})
     flow = Flow("f")
@@ -178,7 +179,7 @@ def test_query_that_fails_says_why_and_stops_the_others(live: Live) -> None:
 
 
 def test_second_run_on_a_checkpoint_is_refused(live: Live) -> None:
-    """While the first lives; when it has ended there may be another."""
+    """A second run is refused while the first is running and accepted after the first has ended."""
     bids, out = live.topic("bids", schema=BID), live.topic("out")
     live.send(bids, {"id": 1})
     flow = _copy(bids, out)
@@ -193,8 +194,8 @@ def test_second_run_on_a_checkpoint_is_refused(live: Live) -> None:
     assert live.values(out) == [{"id": 1}]
 
 
-def test_run_goes_on_after_one_that_was_ended_while_it_wrote_its_first_offsets(live: Live) -> None:
-    """Half a file is left then, and no batch; Spark alone would refuse the checkpoint for ever."""
+def test_run_resumes_after_a_kill_during_the_first_offsets_file(live: Live) -> None:
+    """Such a kill leaves a partial file and no batch; Spark alone would always refuse this checkpoint."""
     bids, out = live.topic("bids", schema=BID), live.topic("out")
     live.send(bids, {"id": 1})
     offsets = live.settings.state_dir / "f" / "checkpoints" / "bids" / "offsets"
@@ -208,7 +209,7 @@ def test_run_goes_on_after_one_that_was_ended_while_it_wrote_its_first_offsets(l
 
 
 def test_source_topic_that_does_not_exist_is_an_error(live: Live) -> None:
-    """Before Spark is asked; partitions= creates it."""
+    """A missing topic is refused before Spark starts; with partitions= it is created."""
     out = live.topic("out")
     with pytest.raises(RunError, match=r"source 'bids': topic 'missing-.*' does not exist.*partitions="):
         live.run(_copy(live.topic("missing", schema=BID), out))
@@ -219,7 +220,7 @@ def test_source_topic_that_does_not_exist_is_an_error(live: Live) -> None:
 
 
 def test_unknown_function_in_a_live_query_names_its_operator(live: Live) -> None:
-    """As in a bounded stage."""
+    """The error of a live query names the operator, as in a bounded stage."""
     bids, out = live.topic("bids", schema=BID), live.topic("out")
     live.send(bids, {"id": 1})
     flow = Flow("f")
@@ -230,7 +231,7 @@ def test_unknown_function_in_a_live_query_names_its_operator(live: Live) -> None
 
 
 def test_broker_that_does_not_answer_is_an_error(live: Live) -> None:
-    """In seconds, with its address."""
+    """The error is raised within seconds and contains the broker's address."""
     bids = KafkaTopic("bids", schema=BID, servers="127.0.0.1:1")
 
     with pytest.raises(BrokerError, match=r"127.0.0.1:1"):
@@ -238,7 +239,7 @@ def test_broker_that_does_not_answer_is_an_error(live: Live) -> None:
 
 
 def test_live_file_sink_appends_each_slice(live: Live, tmp_path: Path) -> None:
-    """Files grow by whole batches; bad records leave through a query of their own."""
+    """Each slice appends whole batches of files; a separate query writes bad records to the dead letters."""
     bids = live.topic("bids", schema=BID)
     for number in (1, 2):
         live.send(bids, {"id": number, "name": "x"}, b"bad")
@@ -260,10 +261,10 @@ def test_live_file_sink_appends_each_slice(live: Live, tmp_path: Path) -> None:
     ],
     ids=["all", "offsets", "until-offset", "times", "nothing-that-late"],
 )
-def test_bounded_topic_gives_the_records_between(
+def test_bounded_topic_returns_the_records_within_its_bounds(
     live: Live, tmp_path: Path, bounds: dict[str, Any], expected: list[int]
 ) -> None:
-    """By offsets or by time, the end excluded; bad ones leave for the dead letters and are counted."""
+    """Bounds are offsets or times, the end is exclusive; bad records are dead letters and are counted."""
     bids = live.topic("bids", schema=BID, **bounds)
     days = [int(datetime(2026, 1, day, tzinfo=UTC).timestamp() * 1000) for day in (1, 2, 3, 4)]
     live.send(bids, *({"id": number} for number in range(4)), times_ms=days)
@@ -274,8 +275,8 @@ def test_bounded_topic_gives_the_records_between(
     assert sorted(table.column("id").to_pylist()) == expected
 
 
-def test_bounded_topic_dead_letters_and_a_topic_as_sink(live: Live, tmp_path: Path) -> None:
-    """A bounded flow from topic to topic; the manifest counts what was rejected and is up to date after."""
+def test_bounded_topic_writes_dead_letters_and_a_sink_topic(live: Live, tmp_path: Path) -> None:
+    """The manifest of a bounded flow between topics counts rejected records and is reused if up to date."""
     bids, best = live.topic("bids", schema=BID, until="latest"), live.topic("best")
     live.send(bids, {"id": 1, "name": "x"}, b"bad", {"id": 2, "name": "x"})
     flow = Flow("f")
@@ -306,7 +307,7 @@ def test_bounded_topic_dead_letters_and_a_topic_as_sink(live: Live, tmp_path: Pa
 def test_bounded_topic_that_cannot_be_read_is_an_error(
     live: Live, bounds: dict[str, Any], message: str
 ) -> None:
-    """It would wait for ever, or read something else than was meant."""
+    """Reading it would block or return other records than requested."""
     bids = live.topic("bids", schema=BID, **bounds)
     live.send(bids, {"id": 1}, {"id": 2}, {"id": 3})
 
@@ -314,8 +315,8 @@ def test_bounded_topic_that_cannot_be_read_is_an_error(
         live.run(_copy(bids, Parquet("out")))
 
 
-def test_bounded_topic_that_shall_fail_names_the_record(live: Live) -> None:
-    """As in a live query."""
+def test_bounded_topic_with_on_error_fail_names_the_record(live: Live) -> None:
+    """The error names the record, as in a live query."""
     bids = live.topic("bids", schema=BID, until="latest", on_error="fail")
     live.send(bids, {"id": 1}, b"garbage")
 

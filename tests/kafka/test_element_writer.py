@@ -1,4 +1,4 @@
-"""Watermarks for a topic that does not take them at first."""
+"""Watermarks are delivered to a topic that does not exist at first."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ pytestmark = pytest.mark.kafka
 SERIALIZER: TaggedSerializer[bytes] = TaggedSerializer(RawFormat())
 
 
-def test_what_was_not_delivered_is_sent_again(kafka: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A partition that was not there has the latest watermark and status as soon as it is, unasked."""
+def test_undelivered_status_is_sent_again(kafka: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once the partition exists, it receives the latest watermark and status without another call."""
     monkeypatch.setattr(elements, "_REFRESH_S", 1.0)
     ensure_topics(kafka, {"late-partition": 1})
     topic = KafkaTopic("late-partition", elements="tagged")

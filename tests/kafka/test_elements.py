@@ -1,4 +1,4 @@
-"""Stream elements cross Kafka between two flows, and what cannot be one is kept as a dead letter."""
+"""Stream elements pass through Kafka between two flows; invalid elements become dead letters."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _sale(number: int, at: int | None, shop: str = "ü") -> dict[str, Any]:
 
 
 def _elements(live: Live, topic: KafkaTopic, most: int | None = None) -> dict[int, list[Any]]:
-    """What a topic of tagged elements holds, by partition."""
+    """Elements of a topic of tagged elements, by partition."""
     found: dict[int, list[Any]] = {}
     for record in live.records(topic)[:most]:
         data = (record.headers["flowcore-element"] + (record.value or b"")) if topic.headers else record.value
@@ -39,7 +39,7 @@ def _elements(live: Live, topic: KafkaTopic, most: int | None = None) -> dict[in
 
 @pytest.mark.parametrize("headers", [False, True], ids=["in-front-of-the-value", "in-headers"])
 def test_timestamps_and_watermarks_survive_two_flows(live: Live, headers: bool) -> None:
-    """The first flow sets them, the second reads and writes them on; a reader finds both."""
+    """The first flow sets timestamps and watermarks, the second passes them on, and a reader finds both."""
     sales = live.topic(
         "sales", schema=SALE, event_time="at", watermark=bounded_out_of_orderness(timedelta(seconds=1))
     )
@@ -65,13 +65,13 @@ def test_timestamps_and_watermarks_survive_two_flows(live: Live, headers: bool) 
             (0, 10_000), (1, 11_000), (2, 12_000), (3, 13_000), (5, None), (6, LATEST - 1),
         }  # fmt: skip
         for partition in found.values():
-            # Partition 0 of the sales ends at 12 s: that is what all of them have reached.
+            # Partition 0 of the sales ends at 12 s, the minimum of all partitions.
             assert partition[-1] == Watermark(10_999)
     assert sorted(between) == sorted(after) == [0, 1]
 
 
-def test_watermarks_go_on_after_a_restart(live: Live) -> None:
-    """A second slice knows what the partitions showed in the first, and tells it again."""
+def test_watermarks_continue_after_a_restart(live: Live) -> None:
+    """A second slice restores each partition's watermark from the first and emits it again."""
     sales = live.topic(
         "sales", schema=SALE, event_time="at", watermark=bounded_out_of_orderness(timedelta(0))
     )
@@ -92,7 +92,7 @@ def test_watermarks_go_on_after_a_restart(live: Live) -> None:
 
 
 class _Latest(RichFunction):
-    """Each sale as it came; the last one of its shop counts."""
+    """Emits each sale unchanged; a shop's last sale replaces the earlier ones."""
 
     def is_output_idempotent(self) -> bool:
         return True
@@ -101,8 +101,8 @@ class _Latest(RichFunction):
         return sale
 
 
-def test_watermark_of_a_slice_waits_for_what_its_buffers_hold(live: Live) -> None:
-    """Results leave when all is read, from several batches; the watermark behind them, and only once."""
+def test_watermark_of_a_slice_follows_its_buffered_results(live: Live) -> None:
+    """A slice emits buffered results after its last batch, followed by one watermark."""
     live = type(live)(live.servers, replace(live.settings, max_batch_records=4), live.spark)
     sales = live.topic(
         "sales", schema=SALE, event_time="at", watermark=bounded_out_of_orderness(timedelta(0))
@@ -121,7 +121,7 @@ def test_watermark_of_a_slice_waits_for_what_its_buffers_hold(live: Live) -> Non
 
 
 def test_value_only_elements_are_the_plain_values(live: Live) -> None:
-    """Without a tag, without a timestamp: byte for byte what a plain topic holds."""
+    """Value-only elements have neither tag nor timestamp: their bytes are those of a plain topic."""
     sales = live.topic("sales", schema=SALE)
     plain, values = live.topic("plain"), live.topic("values", elements="value-only")
     live.send(sales, _sale(1, 5), _sale(2, None, "\U0001f600"))
@@ -136,8 +136,8 @@ def test_value_only_elements_are_the_plain_values(live: Live) -> None:
     assert [set(r.headers) for r in live.records(values)] == [{"flowcore-id"}] * 2
 
 
-def test_what_is_no_element_is_a_dead_letter_with_its_bytes(live: Live) -> None:
-    """Unknown tags, missing and left-over bytes, bad values; everything around them arrives."""
+def test_bytes_that_are_not_an_element_are_a_dead_letter(live: Live) -> None:
+    """Unknown tags, missing or extra bytes and bad values are dead letters; valid elements are delivered."""
     good = [
         TAGGED.encode(Record(_sale(1, 1), EARLIEST)), TAGGED.encode(Record(_sale(2, 1))),
         TAGGED.encode(Record(_sale(3, 1), LATEST)),
@@ -160,20 +160,20 @@ def test_what_is_no_element_is_a_dead_letter_with_its_bytes(live: Live) -> None:
     assert [(e.value["id"], e.timestamp_ms) for e in found if isinstance(e, Record)] == [
         (1, EARLIEST), (2, None), (3, LATEST),
     ]  # fmt: skip
-    letters = live.records(source.dead_letter)
-    assert [letter.value for letter in letters] == bad
-    for letter in letters:
-        assert letter.headers["flowcore-topic"] == source.name.encode()
-        assert letter.headers["flowcore-stage"] == b"read"
-        assert int(letter.headers["flowcore-timestamp"]) > 0
-    reasons = [letter.headers["flowcore-reason"].decode().split(":")[0] for letter in letters]
-    assert reasons.count("is not a tagged element") == len(bad) - 3  # the others hold a bad value
-    offsets = [int(letter.headers["flowcore-offset"]) for letter in letters]
+    dead_letters = live.records(source.dead_letter)
+    assert [record.value for record in dead_letters] == bad
+    for record in dead_letters:
+        assert record.headers["flowcore-topic"] == source.name.encode()
+        assert record.headers["flowcore-stage"] == b"read"
+        assert int(record.headers["flowcore-timestamp"]) > 0
+    reasons = [record.headers["flowcore-reason"].decode().split(":")[0] for record in dead_letters]
+    assert reasons.count("is not a tagged element") == len(bad) - 3  # the others have a bad value
+    offsets = [int(record.headers["flowcore-offset"]) for record in dead_letters]
     assert offsets == [*range(8), *range(14, 14 + len(bad) - 8)]
 
 
-def test_head_in_headers_has_no_bytes_left_over_and_no_value_is_dropped(live: Live) -> None:
-    """A head that is too long, and a value beside a control element, are dead letters."""
+def test_malformed_element_header_is_a_dead_letter(live: Live) -> None:
+    """A header with extra bytes and a control element with a value are dead letters."""
     value = b'{"id":1}'
     timed = b"\x00" + (5).to_bytes(8, "big")
     good = [(timed, value), (b"\x01", value), (TAGGED.encode(Watermark(7)), None), (b"\x06", None)]
@@ -196,14 +196,14 @@ def test_head_in_headers_has_no_bytes_left_over_and_no_value_is_dropped(live: Li
 
     (found,) = _elements(live, out).values()
     assert [element.timestamp_ms for element in found if isinstance(element, Record)] == [5, None]
-    letters = live.records(source.dead_letter)
-    assert [letter.value for letter in letters] == [content for _, content in bad]
-    assert [int(letter.headers["flowcore-offset"]) for letter in letters] == [*range(4, 4 + len(bad))]
+    dead_letters = live.records(source.dead_letter)
+    assert [record.value for record in dead_letters] == [content for _, content in bad]
+    assert [int(record.headers["flowcore-offset"]) for record in dead_letters] == [*range(4, 4 + len(bad))]
 
 
 @pytest.mark.parametrize("headers", [False, True], ids=["in-front-of-the-value", "in-headers"])
 def test_topic_of_elements_is_read_and_written_as_a_table(live: Live, headers: bool) -> None:
-    """Rows have no timestamp; watermarks are no rows, and what is no element is a dead letter."""
+    """Rows have no timestamp, watermarks are not rows, and an invalid element is a dead letter."""
     sales = live.topic(
         "sales", schema=SALE, event_time="at", watermark=bounded_out_of_orderness(timedelta(seconds=1))
     )
@@ -223,13 +223,13 @@ def test_topic_of_elements_is_read_and_written_as_a_table(live: Live, headers: b
     assert sorted(found, key=lambda element: element.value["id"]) == [
         Record(_sale(number, 1_000 * number)) for number in range(3)
     ]
-    (letter,) = live.records(middle.dead_letter)
-    assert (letter.value, b"no tagged element" in letter.headers["flowcore-reason"]) == (b"\xff", True)
+    (record,) = live.records(middle.dead_letter)
+    assert (record.value, b"no tagged element" in record.headers["flowcore-reason"]) == (b"\xff", True)
 
 
 @pytest.mark.parametrize("until", [None, "latest"], ids=["live", "bounded"])
-def test_bad_event_or_element_stops_where_it_shall(live: Live, until: Any) -> None:
-    """With on_error='fail': one line, with the coordinates; also of a companion topic."""
+def test_invalid_element_stops_the_query_with_on_error_fail(live: Live, until: Any) -> None:
+    """The error is one line with the record's coordinates."""
     source = live.topic("source", schema=SALE, elements="tagged", on_error="fail", until=until)
     live.send(source, TAGGED.encode(Record(_sale(1, 1), 5)), b"\x09")
     flow = Flow("f")
@@ -241,8 +241,8 @@ def test_bad_event_or_element_stops_where_it_shall(live: Live, until: Any) -> No
     assert "\n" not in str(caught.value)
 
 
-def test_aggregates_are_as_new_as_their_newest_record(live: Live) -> None:
-    """The timestamp of a group goes through the shuffle and the state with it."""
+def test_aggregate_has_the_timestamp_of_its_newest_record(live: Live) -> None:
+    """The timestamp of a group is kept through the shuffle and in the state."""
     sales = live.topic("sales", schema=SALE, event_time="at")
     out = live.topic("out", elements="tagged")
     flow = Flow("f")
@@ -263,29 +263,29 @@ def test_aggregates_are_as_new_as_their_newest_record(live: Live) -> None:
 
 
 def test_value_only_drops_the_timestamp_from_plan_and_shuffle(live: Live) -> None:
-    """The same flow under two settings: with timestamps its shuffle carries them, without it does not."""
+    """The shuffle of a flow carries timestamps with tagged elements but not with value-only elements."""
     sales = live.topic("sales", schema=SALE)
     live.send(sales, *(_sale(number, number, f"shop {number}") for number in range(2_000)))
     plans, bytes_ = {}, {}
-    for form, force in (("tagged", True), ("value-only", False)):
+    for element_format, force in (("tagged", True), ("value-only", False)):
         live.settings = replace(
             live.settings, force_timestamp_support=force, auto_watermark_interval=timedelta(0)
         )
-        flow, out = Flow(f"f-{form}"), live.topic(f"out-{form}", elements="auto")
+        flow, out = Flow(f"f-{element_format}"), live.topic(f"out-{element_format}", elements="auto")
         flow.read("sales", sales).aggregate(by="shop", n="count(*)", name="counted").write("out", out)
         before = _stages(live)
 
-        def look(run: Any, form: str = form) -> None:
+        def keep_plan(run: Any, element_format: str = element_format) -> None:
             assert run.wait(60)
-            plans[form] = run.running["out"]._jsq.explainInternal(False)
+            plans[element_format] = run.running["out"]._jsq.explainInternal(False)
 
-        live.run(flow, "slice", look)
+        live.run(flow, "slice", keep_plan)
 
-        bytes_[form] = sum(
+        bytes_[element_format] = sum(
             stage.shuffleWriteBytes() for number, stage in _stages(live).items() if number not in before
         )
         tags = {record.value[0] for record in live.records(out)}
-        assert tags == ({0} if form == "tagged" else {ord("{")})
+        assert tags == ({0} if element_format == "tagged" else {ord("{")})
 
     assert "timestamp_ms" in _exchange(plans["tagged"])
     assert "timestamp_ms" not in plans["value-only"]
@@ -293,12 +293,12 @@ def test_value_only_drops_the_timestamp_from_plan_and_shuffle(live: Live) -> Non
 
 
 def _exchange(plan: str) -> str:
-    """The part of a plan below its shuffle."""
+    """The part of a plan from its shuffle downwards."""
     return plan[plan.index("Exchange hashpartitioning") :]
 
 
 def _stages(live: Live) -> dict[int, Any]:
-    """What Spark knows of every stage so far."""
+    """All stages in Spark's status store, by id."""
     context = live.spark.sparkContext
     none = context._gateway.new_array(context._jvm.double, 0)
     store = context._jsc.sc().statusStore()

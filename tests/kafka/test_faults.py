@@ -1,4 +1,4 @@
-"""Windows and buffers whose driver or Python workers are killed come to the same results."""
+"""Windows and buffers give the same results after their driver or Python workers are killed."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def tops(source: str, out: str) -> Flow:
 
 
 def drive(servers: str, state: str, *topics: str) -> None:
-    """A driver with a slice of the windows and a live run of the buffer, until it is killed."""
+    """Run a slice of the windows and a live run of the buffer until this process is killed."""
     settings = Settings.of(
         {
             "kafka.bootstrap.servers": servers,
@@ -71,7 +71,7 @@ def drive(servers: str, state: str, *topics: str) -> None:
 
 
 def send_clicks(live: Live, source: KafkaTopic, records: int) -> dict[tuple[str, int, int], int]:
-    """Records of visits with pauses; the sum of each visit that is complete."""
+    """Send clicks of visits with pauses; return the sum of each complete visit."""
     rows, visits = [], defaultdict(list)
     for number in range(records):
         user, at = f"u{number % 7}", number * 1000
@@ -84,24 +84,24 @@ def send_clicks(live: Live, source: KafkaTopic, records: int) -> dict[tuple[str,
         else:
             mine.append((row["at"], row["at"] + 5000, row["price"]))
     live.send(source, *rows, partitions=2)
-    behind = min(rows[-1]["at"], rows[-2]["at"])
+    slowest = min(rows[-1]["at"], rows[-2]["at"])
     return {
         (user, start, end): total
         for user, found in visits.items()
         for start, end, total in found
-        if end <= behind
+        if end <= slowest
     }
 
 
 def send_bids(live: Live, source: KafkaTopic, records: int) -> dict[int, int]:
-    """Records of shops whose prices go up and down; the highest of each."""
+    """Send bids of shops with rising and falling prices; return the highest price of each shop."""
     rows = [{"shop": n % KEYS, "price": 1 + n * 37 % 1000} for n in range(records)]
     live.send(source, *rows, partitions=2)
     return {shop: max(row["price"] for row in rows if row["shop"] == shop) for shop in range(KEYS)}
 
 
 def outputs(live: Live, topic: KafkaTopic) -> dict[bytes, bytes]:
-    """Each output by its identity, in the order of its first time; repeats are the same."""
+    """Outputs by record id, in the order of their first occurrence; repeats must be equal."""
     found: dict[bytes, bytes] = {}
     for record in live.records(topic):
         identity, value = record.headers["flowcore-id"], record.value or b""
@@ -116,7 +116,7 @@ def check_visits(live: Live, topic: KafkaTopic, expected: dict[tuple[str, int, i
 
 
 def check_order(live: Live, topic: KafkaTopic) -> None:
-    """Without repeats a shop's results only rise."""
+    """Without repeats, the results of a shop only rise."""
     last: dict[int, int] = {}
     for value in outputs(live, topic).values():
         row = json.loads(value)
@@ -124,8 +124,8 @@ def check_order(live: Live, topic: KafkaTopic) -> None:
         last[row["shop"]] = row["top"]
 
 
-def test_a_killed_driver_goes_on_to_the_same_results(live: Live) -> None:
-    """Killed at three points of its run, which another one brings to its end."""
+def test_driver_restarted_after_kills_gives_the_same_results(live: Live) -> None:
+    """The driver is killed at three points of its run; the last run completes."""
     clicks, visits = live.topic("clicks"), live.topic("visits")
     bids, highest = live.topic("bids"), live.topic("tops")
     expected = send_clicks(live, clicks, 400)
@@ -148,7 +148,7 @@ def test_a_killed_driver_goes_on_to_the_same_results(live: Live) -> None:
 
 
 def kill_workers(run: LiveRun) -> None:
-    """Kill the Python workers that key groups run in, till the run notices."""
+    """Kill the Python workers of key groups until the run fails."""
     for _ in range(2000):
         for pid in workers(run.context.settings.state_dir):
             os.kill(pid, signal.SIGKILL)
@@ -156,8 +156,8 @@ def kill_workers(run: LiveRun) -> None:
             return
 
 
-def test_windows_of_a_killed_worker_go_on_in_the_next_run(live: Live) -> None:
-    """Its memory of the state is gone, and what it had half done too."""
+def test_windows_of_a_killed_worker_continue_in_the_next_run(live: Live) -> None:
+    """The worker's state in memory and its partial work are lost; the next run restores the state."""
     source, out = live.topic("clicks"), live.topic("visits")
     expected = send_clicks(live, source, 200)
     flow = sessions(source.name, out.name)
@@ -170,7 +170,7 @@ def test_windows_of_a_killed_worker_go_on_in_the_next_run(live: Live) -> None:
 
 
 def test_buffer_of_a_killed_worker_is_sent_by_the_next_run(live: Live) -> None:
-    """What stood in its memory is read from the state store."""
+    """The next run reads the buffered results from the state store."""
     live = type(live)(live.servers, replace(live.settings, max_batch_records=20), live.spark)
     source, out = live.topic("bids"), live.topic("tops")
     highest = send_bids(live, source, 400)
@@ -184,7 +184,7 @@ def test_buffer_of_a_killed_worker_is_sent_by_the_next_run(live: Live) -> None:
 
 
 def workers(state_dir: Path) -> list[int]:
-    """The Python workers that key groups of a checkpoint run in."""
+    """Process ids of the Python workers that run key groups of a checkpoint."""
     mine = f"FLOWCORE_KEY_GROUPS={state_dir.absolute()}".encode()
     found = []
     for folder in Path("/proc").iterdir():

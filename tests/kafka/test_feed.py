@@ -1,4 +1,4 @@
-"""What the feed says it sent is what a real broker has, at the pace asked for."""
+"""The feed's report equals the content of a real broker, at the requested rate."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def topic(kafka: str) -> str:
 def test_feed_sends_each_bid_once(
     kafka: str, topic: str, count: int, rate: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every value is there unchanged, and none twice, though the client's queue is often full."""
+    """Every value arrives unchanged and once, although the client's queue is often full."""
     monkeypatch.setattr(feeding, "QUEUE_RECORDS", 12_000)
     tables = live_batches(CONFIG, HISTORY_EVENTS, count)
 
@@ -53,7 +53,7 @@ def test_feed_sends_each_bid_once(
 
 @PACES
 def test_feed_keeps_the_order_of_an_auction(kafka: str, topic: str, rate: float | None) -> None:
-    """The key is the auction, so its bids are in one partition, in the order they were sent."""
+    """The key is the auction, so the bids of an auction are in one partition in sending order."""
     feed(kafka, topic, live_batches(CONFIG, HISTORY_EVENTS, 2_000), rate)
 
     last: dict[bytes | None, int] = {}
@@ -69,7 +69,7 @@ def test_feed_keeps_the_order_of_an_auction(kafka: str, topic: str, rate: float 
 
 
 def test_feed_keeps_its_pace(kafka: str, topic: str) -> None:
-    """No bid is sent before its turn, and its value says when it was sent."""
+    """No bid is sent before its time, and its value contains its sending time."""
     before_us = time.time_ns() // 1_000
 
     report = feed(kafka, topic, live_batches(CONFIG, HISTORY_EVENTS, 200), rate=400)
@@ -82,13 +82,13 @@ def test_feed_keeps_its_pace(kafka: str, topic: str) -> None:
     first_us = bids[0]["sent_us"]
     assert before_us <= first_us <= bids[-1]["sent_us"] <= time.time_ns() // 1_000
     for turn, bid in enumerate(bids):
-        # The first may itself be some milliseconds late; the clocks differ in their last digits.
+        # The first may itself be some milliseconds late; the two clocks differ by less.
         assert bid["sent_us"] - before_us >= turn / 400 * 1e6 - 1_000
 
 
 @PACES
 def test_feed_that_is_stopped_has_sent_what_it_reports(kafka: str, topic: str, rate: float | None) -> None:
-    """The first ``sent`` bids are in the topic and no others, so they can be verified."""
+    """The topic contains exactly the first ``sent`` bids, so they can be verified."""
     stop = threading.Event()
     tables = live_batches(CONFIG, HISTORY_EVENTS, 10_000_000, batch_rows=5_000)
 
@@ -100,7 +100,7 @@ def test_feed_that_is_stopped_has_sent_what_it_reports(kafka: str, topic: str, r
 
 
 def test_feed_reports_progress_up_to_the_end(kafka: str, topic: str) -> None:
-    """The last word is the number of bids."""
+    """The last report contains the number of bids."""
     seen: list[int] = []
 
     feed(kafka, topic, live_batches(CONFIG, HISTORY_EVENTS, 500), 1_000, on_progress=seen.append)
@@ -112,7 +112,7 @@ def test_feed_reports_progress_up_to_the_end(kafka: str, topic: str) -> None:
 
 @PACES
 def test_feed_fails_if_the_broker_refuses_a_bid(kafka: str, rate: float | None) -> None:
-    """A lost bid is an error with a count and the broker's reason, not a smaller number."""
+    """A lost bid raises an error with a count and the broker's reason, instead of a smaller count."""
     name = f"narrow-{uuid.uuid4()}"
     narrow = NewTopic(name, num_partitions=1, config={"max.message.bytes": "20"})
     admin = AdminClient({"bootstrap.servers": kafka})
@@ -123,13 +123,13 @@ def test_feed_fails_if_the_broker_refuses_a_bid(kafka: str, rate: float | None) 
 
 
 def test_feed_refuses_a_topic_that_does_not_exist(kafka: str) -> None:
-    """A misspelt topic is not made by accident."""
+    """A misspelt topic name does not create a topic."""
     with pytest.raises(BrokerError, match=r"topic 'bidz' does not exist at .*create it first"):
         feed(kafka, "bidz", [])
 
 
 def test_feed_names_the_broker_that_does_not_answer() -> None:
-    """No bid is queued for a broker that is not there."""
+    """No bid is queued if the broker is unreachable."""
     address = f"127.0.0.1:{free_port()}"
 
     with pytest.raises(BrokerError, match=address):
@@ -137,7 +137,7 @@ def test_feed_names_the_broker_that_does_not_answer() -> None:
 
 
 def test_feed_refuses_a_rate_that_never_sends() -> None:
-    """A rate of 0 would wait for ever."""
+    """A rate of 0 would never finish."""
     with pytest.raises(ConfigurationError, match="rate=0 would never send"):
         feed("127.0.0.1:1", "bids", [], rate=0)
 
@@ -151,7 +151,7 @@ def test_feed_refuses_a_column_that_is_not_a_number(kafka: str, topic: str) -> N
 
 
 def read(bootstrap_servers: str, topic: str) -> list[Message]:
-    """Read a topic from its beginning to its present end, partition by partition."""
+    """Read a topic from its beginning to its current end, partition by partition."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap_servers,

@@ -1,4 +1,4 @@
-"""What is fuzzed is kept and what is good is joined: the benchmark of that name, made small."""
+"""The `fuzz` benchmark on a small input: fuzzed messages are dead letters, good messages are joined."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BENCHMARK = Path(__file__).parents[1] / "benchmarks" / "fuzz.py"
 
 @pytest.fixture
 def fuzz() -> Any:
-    """The benchmark, loaded as `flowcore bench` loads it."""
+    """The benchmark module, loaded as `flowcore bench` loads it."""
     spec = importlib.util.spec_from_file_location("benchmark_fuzz", BENCHMARK)
     assert spec is not None
     assert spec.loader is not None
@@ -31,7 +31,7 @@ def fuzz() -> Any:
 def test_good_messages_are_joined_once_and_fuzzed_ones_are_dead_letters(
     live: Any, fuzz: Any, tmp_path: Path
 ) -> None:
-    """Plain and tagged topics and their companions; the largest has as many bytes as the broker takes."""
+    """Plain and tagged topics and their companions pass; the largest message has the maximum size."""
     from flowcore.spark.context import Context  # noqa: PLC0415 - tests without Spark shall not import it
     from flowcore.spark.run.live_topics import prepare_topics  # noqa: PLC0415
 

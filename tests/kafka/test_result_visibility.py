@@ -1,4 +1,4 @@
-"""A query that joins what is committed runs while another stage still does; none joins what is not."""
+"""A query starts once the results it joins are committed, while other stages still run."""
 
 import threading
 import time
@@ -27,8 +27,8 @@ pytestmark = pytest.mark.kafka
 Live = Any
 
 
-def _held(folder: Path) -> Callable[[Any], Any]:
-    """A table that is not complete before a file is there."""
+def _blocked(folder: Path) -> Callable[[Any], Any]:
+    """A table that is not complete until the file ``go`` exists."""
 
     def wait(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
         (folder / "held").touch()
@@ -42,7 +42,7 @@ def _held(folder: Path) -> Callable[[Any], Any]:
 
 @pytest.fixture
 def flow(live: Live, tmp_path: Path) -> Flow:
-    """Two streams: one joins a table that is there soon, the other one that is held."""
+    """Two streams: one joins a table that is ready soon, the other a blocked table."""
     (tmp_path / "soon").mkdir()
     pq.write_table(pa.table({"id": [0, 1, 2]}), tmp_path / "soon" / "p.parquet")
     live.bids, live.asks = live.topic("bids", schema="id BIGINT"), live.topic("asks", schema="id BIGINT")
@@ -51,9 +51,9 @@ def flow(live: Live, tmp_path: Path) -> Flow:
         live.send(topic, *({"id": number} for number in range(3)))
     flow = Flow("f")
     soon = flow.read("soon", Parquet("soon", schema="id BIGINT"))
-    held = flow.read("held", from_frame(_held(tmp_path), "id BIGINT"))
+    blocked = flow.read("held", from_frame(_blocked(tmp_path), "id BIGINT"))
     flow.read("bids", live.bids).join(soon, on="id").write("early", live.early)
-    flow.read("asks", live.asks).join(held, on="id").write("late", live.late)
+    flow.read("asks", live.asks).join(blocked, on="id").write("late", live.late)
     return flow
 
 
@@ -66,7 +66,7 @@ def _run(flow: Flow, live: Live, mode: Any, errors: list[BaseException]) -> thre
     def run() -> None:
         try:
             run_plan(plan, context, refresh=False, listener=SilentListener())
-        except BaseException as error:  # noqa: BLE001 - the test looks at it
+        except BaseException as error:  # noqa: BLE001 - the test checks it
             errors.append(error)
 
     thread = threading.Thread(target=run)
@@ -74,8 +74,8 @@ def _run(flow: Flow, live: Live, mode: Any, errors: list[BaseException]) -> thre
     return thread
 
 
-def _told(live: Live) -> dict[str, tuple[str, bool]]:
-    """Mode and liveness of each query at the last look at the run."""
+def _reported(live: Live) -> dict[str, tuple[str, bool]]:
+    """Mode and activity of each query in the latest progress of the run."""
     last = last_progress(history_folder(live.settings.state_dir, "f"))
     return {query.name: (query.mode, query.active) for query in last.queries} if last else {}
 
@@ -88,15 +88,15 @@ def _wait_for(condition: Callable[[], object]) -> None:
 
 
 @pytest.mark.parametrize("hand_over", ["pipelined", "whole"])
-def test_query_runs_while_a_stage_does_that_it_does_not_join(
+def test_pipelined_query_runs_before_unrelated_stages_end(
     hand_over: str, flow: Flow, live: Live, tmp_path: Path
 ) -> None:
-    """The early stream is joined before the held table is there if it is asked for, and not else."""
+    """With pipelined results the early stream joins before the blocked table is complete, else afterwards."""
     live.settings = replace(
         live.settings,
         result_visibility=hand_over,
         metrics_interval=timedelta(milliseconds=200),
-        prometheus_port=free_port(),  # one for the run, however many starts it has
+        prometheus_port=free_port(),  # one port for the whole run, also after restarts
     )
     errors: list[BaseException] = []
     thread = _run(flow, live, "slice", errors)
@@ -105,7 +105,7 @@ def test_query_runs_while_a_stage_does_that_it_does_not_join(
         _wait_for(lambda: committed.exists() and (tmp_path / "held").exists())
         if hand_over == "pipelined":
             _wait_for(lambda: len(live.values(live.early)) == 3)
-            _wait_for(lambda: _told(live).get("asks") == ("waiting", True))
+            _wait_for(lambda: _reported(live).get("asks") == ("waiting", True))
         early = live.values(live.early)
         assert not live.values(live.late)
     finally:
@@ -116,18 +116,18 @@ def test_query_runs_while_a_stage_does_that_it_does_not_join(
     assert len(early) == (3 if hand_over == "pipelined" else 0)
     for topic in (live.early, live.late):
         assert sorted(value["id"] for value in live.values(topic)) == [0, 1, 2]
-    assert _told(live) == {"bids": ("slice", False), "asks": ("slice", False)}
+    assert _reported(live) == {"bids": ("slice", False), "asks": ("slice", False)}
 
 
-def test_query_that_fails_ends_the_stage_beside_it(flow: Flow, live: Live, tmp_path: Path) -> None:
-    """What was handed over early is no reason to let the rest run on alone: it ends at once, uncommitted."""
+def test_failing_query_cancels_the_running_stage(flow: Flow, live: Live, tmp_path: Path) -> None:
+    """If a pipelined query fails, the running stage is cancelled and its result is not committed."""
     live.settings = replace(live.settings, result_visibility="pipelined")
     live.bids = replace(live.bids, on_error="fail")
     failing = Flow("f")
     soon = failing.read("soon", Parquet("soon", schema="id BIGINT"))
-    held = failing.read("held", from_frame(_held(tmp_path), "id BIGINT"))
+    blocked = failing.read("held", from_frame(_blocked(tmp_path), "id BIGINT"))
     failing.read("bids", live.bids).join(soon, on="id").write("early", live.early)
-    failing.read("asks", live.asks).join(held, on="id").write("late", live.late)
+    failing.read("asks", live.asks).join(blocked, on="id").write("late", live.late)
     live.send(live.bids, b"garbage")
     errors: list[BaseException] = []
 
