@@ -26,10 +26,8 @@ from flowcore.spark.operators.keyed_step import (
     RECORD_TIMESTAMP,
     KeyGroupContext,
     branch_after,
-    coordinate_columns,
     run_step,
     select_inputs,
-    topic_text,
 )
 
 __all__ = ["add_buffer", "apply_buffer", "find_buffer"]
@@ -73,7 +71,7 @@ def apply_buffer(
         context: The query.
     """
     keys = flush.key or ()
-    columns = {**branch.columns, **coordinate_columns(context)}
+    columns = {**branch.columns, **context.coordinates}
     inputs = select_inputs(flush.operator, keys, branched, branch, columns, context)
     names = {name.lower(): name for name in branch.columns}
     key_columns = [names[key.lower()] for key in keys]
@@ -82,7 +80,7 @@ def apply_buffer(
     step = run_step(inputs, operator, {RESULTS: number}, context)
     found = step.columns[RESULTS]
     texts = {
-        "topic": topic_text(found[COORDINATE_PREFIX + SOURCE], context),
+        "topic": f"CASE {found[COORDINATE_PREFIX + SOURCE]} {context.topic_cases} END",
         "partition": f"coalesce({found[COORDINATE_PREFIX + 'partition']}, partition)",
         "offset": found[COORDINATE_PREFIX + "offset"],
         TIMESTAMP_MS: found[RECORD_TIMESTAMP],

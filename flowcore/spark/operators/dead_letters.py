@@ -15,8 +15,6 @@ from flowcore.spark.frame.sql import literal
 from flowcore.spark.operators.keyed_step import (
     COORDINATE_PREFIX,
     KeyGroupContext,
-    coordinate_columns,
-    topic_text,
 )
 
 __all__ = ["dead_letter_columns", "route_dead_letters"]
@@ -33,7 +31,7 @@ def route_dead_letters(context: KeyGroupContext, shown: Sequence[str]) -> DeadLe
     if not routed:
         return None
     sources = tuple(source in routed for source in context.query.sources)
-    return DeadLetters(sources=sources, shown=tuple(shown), places=tuple(coordinate_columns(context)))
+    return DeadLetters(sources=sources, shown=tuple(shown), places=tuple(context.coordinates))
 
 
 def dead_letter_columns(
@@ -49,7 +47,8 @@ def dead_letter_columns(
     """
     sources = select_dead_letter_sources(context.query)
     first = next(topic.name for source in sources if (topic := source.topic))
-    name = f"coalesce({topic_text(found[COORDINATE_PREFIX + SOURCE], context)}, {literal(first)})"
+    source = found[COORDINATE_PREFIX + SOURCE]
+    name = f"coalesce(CASE {source} {context.topic_cases} END, {literal(first)})"
     is_dead_letter = f"{found[REASON]} IS NOT NULL"
     types = {
         "topic": "STRING",

@@ -49,10 +49,8 @@ __all__ = [
     "StepInputs",
     "StepRows",
     "branch_after",
-    "coordinate_columns",
     "run_step",
     "select_inputs",
-    "topic_text",
 ]
 
 _COUNTERS = "_counters"
@@ -92,6 +90,19 @@ class KeyGroupContext:
     has_ordinals: bool
     numbers: Iterator[int]
 
+    @property
+    def coordinates(self) -> dict[str, str]:
+        """The columns of a record's coordinates: their name in key groups, and upstream of them."""
+        names = [SOURCE, "partition", "offset", *([RECORD_ORDINAL] if self.has_ordinals else [])]
+        return {f"{COORDINATE_PREFIX}{name}": name for name in names}
+
+    @property
+    def topic_cases(self) -> str:
+        """The branches of a SQL ``CASE`` that gives the topic for the number of a source."""
+        topics = [source.topic for source in self.query.sources]
+        cases = [f"WHEN {number} THEN {literal(topic.name)}" for number, topic in enumerate(topics) if topic]
+        return " ".join(cases)
+
 
 @dataclass(frozen=True, slots=True)
 class StepInputs:
@@ -122,19 +133,6 @@ class StepRows:
 
     frame: DataFrame
     columns: Mapping[str, Mapping[str, str]]
-
-
-def coordinate_columns(context: KeyGroupContext) -> dict[str, str]:
-    """The columns of a record's coordinates: their name in key groups, and upstream of them."""
-    names = [SOURCE, "partition", "offset", *([RECORD_ORDINAL] if context.has_ordinals else [])]
-    return {f"{COORDINATE_PREFIX}{name}": name for name in names}
-
-
-def topic_text(source: str, context: KeyGroupContext) -> str:
-    """SQL text of the topic of a source, from the column of its number."""
-    topics = [each.topic for each in context.query.sources]
-    cases = [f"WHEN {number} THEN {literal(topic.name)}" for number, topic in enumerate(topics) if topic]
-    return f"CASE {source} {' '.join(cases)} END"
 
 
 def select_inputs(  # noqa: PLR0917 - the operator, then its input

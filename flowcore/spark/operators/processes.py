@@ -31,10 +31,8 @@ from flowcore.spark.operators.keyed_step import (
     StepInputs,
     StepRows,
     branch_after,
-    coordinate_columns,
     run_step,
     select_inputs,
-    topic_text,
 )
 from flowcore.spark.operators.python_chain import (
     ChainOutlet,
@@ -90,7 +88,7 @@ def apply_process(  # noqa: PLR0917 - the operator and its input, then its surro
         check: Which records the reuse check watches in the chain.
     """
     read = {name: branch.physical_names[name.lower()] for name in (*node.by, *node.uses)}
-    columns = {**read, **coordinate_columns(context)}
+    columns = {**read, **context.coordinates}
     inputs = select_inputs(node, node.by, branched, branch, columns, context)
     dead_letters = route_dead_letters(context, (*node.by, *node.uses))
     outputs = [*_side_outputs(node, context)]
@@ -161,7 +159,7 @@ def _make_operator(
         values=node.uses,
         timestamp=RECORD_TIMESTAMP,
         rows=inputs.records,
-        places=tuple(coordinate_columns(context)),
+        places=tuple(context.coordinates),
         topics=tuple(topic.name if topic else name for topic, name in topics),
         results=arrow_schema(spark_types(node.schema)),
         side_outputs={name: arrow_schema(spark_types(schema)) for name, schema in node.side_outputs},
@@ -196,7 +194,7 @@ def _row_columns(outputs: Sequence[_Output], step: StepRows, context: KeyGroupCo
 def _record_id(name: str, found: Mapping[str, str], context: KeyGroupContext) -> str:
     """The operator, the record or timer that an output was made from, and its position among the outputs."""
     coordinates = [
-        topic_text(found[COORDINATE_PREFIX + SOURCE], context),
+        f"CASE {found[COORDINATE_PREFIX + SOURCE]} {context.topic_cases} END",
         found[COORDINATE_PREFIX + "partition"],
         found[COORDINATE_PREFIX + "offset"],
     ]

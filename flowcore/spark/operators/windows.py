@@ -23,10 +23,8 @@ from flowcore.spark.operators.keyed_step import (
     RECORD_TIMESTAMP,
     KeyGroupContext,
     branch_after,
-    coordinate_columns,
     run_step,
     select_inputs,
-    topic_text,
 )
 from flowcore.spark.operators.python_chain import arrow_schema, spark_types
 from flowcore.windows.columnar.accumulators import result_type
@@ -54,14 +52,14 @@ def apply_window(
     late: dict[str, str] = {}
     if find_side_outputs(node, context.query.operators):
         late = {name: now for name, now in branch.columns.items() if name.lower() in used}
-        late |= coordinate_columns(context)
+        late |= context.coordinates
     columns = _record_columns(node, branch, late)
     inputs = select_inputs(node, node.by, branched, branch, columns, context)
     dead_letters = None
     if not _is_columnar(node, inputs.records):
         dead_letters = route_dead_letters(context, (*node.by, *_values(node)))
     if dead_letters is not None:
-        columns |= coordinate_columns(context)
+        columns |= context.coordinates
         inputs = select_inputs(node, node.by, branched, branch, columns, context)
     windows = make_window_operator(node, inputs.records, tuple(late), dead_letters)
     operator = add_buffer(node, windows, (*node.by, START, END), context)
@@ -164,7 +162,7 @@ def _record_id(node: Window, found: Mapping[str, str]) -> str:
 def _coordinates(found: Mapping[str, str], context: KeyGroupContext) -> dict[str, str]:
     """SQL texts of the coordinates of late records."""
     texts = {
-        "topic": topic_text(found[COORDINATE_PREFIX + SOURCE], context),
+        "topic": f"CASE {found[COORDINATE_PREFIX + SOURCE]} {context.topic_cases} END",
         "partition": found[COORDINATE_PREFIX + "partition"],
         "offset": found[COORDINATE_PREFIX + "offset"],
     }

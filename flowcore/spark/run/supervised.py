@@ -152,7 +152,8 @@ class SupervisedQuery:
     def _write_backlog_status(self, *, starts: bool = False) -> None:
         """Report to key groups whether their records are backlog.
 
-        All records of a slice are. If a buffer waits for the end of backlog, a last empty run reports it.
+        All records of a slice are backlog. If a buffer waits for the end of backlog, a last empty run reports
+        it.
         """
         if self._backlog_status is None:
             return
