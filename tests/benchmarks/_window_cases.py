@@ -148,7 +148,7 @@ _SESSIONS = """
     GROUP BY auction_id, number
 """
 _COMPARED = """
-    WITH last AS (  -- of a window that was put out again
+    WITH last AS (  -- of a window that was emitted again
         SELECT auction_id, epoch_ms(window_start) AS first_ms, epoch_ms(window_end) AS end_ms,
             arg_max(total, coalesce(firing, 0)) AS total, arg_max(n, coalesce(firing, 0)) AS n
         FROM found GROUP BY ALL
