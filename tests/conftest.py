@@ -27,6 +27,8 @@ hypothesis.register_profile(
     print_blob=True,
     database=DirectoryBasedExampleDatabase(cache_folder() / "hypothesis"),
 )
+# Branches are found by few examples, and each costs more while coverage is measured.
+hypothesis.register_profile("coverage", hypothesis.get_profile("flowcore"), max_examples=10)
 hypothesis.load_profile("flowcore")
 
 _SLOTS = 6  # a real-time query holds one for each partition
