@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import NoReturn
 
 from flowcore.api.connectors import KafkaTopic, Sink, Source
-from flowcore.api.operators import Operator, find_live_sources
+from flowcore.api.operators import Operator
 from flowcore.durations import MILLISECOND, show_duration
 from flowcore.errors import PlanError
 
@@ -146,7 +146,7 @@ def require_attributes(node: Operator) -> None:
     """Check that the attributes can be kept, and log those for which a default is assumed."""
     attributes = node.attributes()
     if attributes.output_only_at_end and not node.bounded:
-        source = find_live_sources(node)[0]
+        source = node.live_sources[0]
         refuse(
             f"operator {node.name!r} declares output_only_at_end=True, and its source {source.name!r} is "
             "unbounded: it would wait for an end that never comes; give the topic until=, or drop the "

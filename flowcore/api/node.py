@@ -85,6 +85,25 @@ class Operator:
     flush_ms: int | None = None
 
     @property
+    def upstream(self) -> tuple[Operator, ...]:
+        """Every operator that it depends on, and itself, inputs before readers, each once."""
+        found: dict[Operator, None] = {}
+
+        def visit(node: Operator) -> None:
+            if node not in found:
+                for parent in node.inputs:
+                    visit(parent)
+                found[node] = None
+
+        visit(self)
+        return tuple(found)
+
+    @property
+    def live_sources(self) -> tuple[Operator, ...]:
+        """The unbounded sources that it depends on, each once."""
+        return tuple(node for node in self.upstream if not node.inputs and not node.bounded)
+
+    @property
     def topic(self) -> KafkaTopic | None:
         """The Kafka topic that a source reads or a sink writes, None for anything else."""
         return None

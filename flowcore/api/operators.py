@@ -47,8 +47,6 @@ __all__ = [
     "Window",
     "WithColumns",
     "Write",
-    "find_live_sources",
-    "upstream",
 ]
 
 JoinType = Literal["inner", "left", "right", "full", "semi", "anti"]
@@ -271,25 +269,6 @@ class Apply(Operator):
                 f"{self.name} is a DataFrame function that does not declare realtime=True",
                 f"declare realtime=True on {self.name}, if Spark's real-time mode allows what it does",
             )
-
-
-def upstream(*ends: Operator) -> Iterator[Operator]:
-    """Every operator that the given ones depend on, and these, inputs before readers, each once."""
-    seen: set[int] = set()
-
-    def visit(nodes: Iterable[Operator]) -> Iterator[Operator]:
-        for node in nodes:
-            if id(node) not in seen:
-                seen.add(id(node))
-                yield from visit(node.inputs)
-                yield node
-
-    return visit(ends)
-
-
-def find_live_sources(*ends: Operator) -> list[Read]:
-    """The unbounded sources among the operators that the given ones depend on."""
-    return [node for node in upstream(*ends) if isinstance(node, Read) and not node.bounded]
 
 
 def _named(expressions: Iterable[tuple[str, Expression]]) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 from flowcore.api.checks import refuse
 from flowcore.api.expressions import Expression
 from flowcore.api.functions import require_function
-from flowcore.api.operators import Operator, Read, find_live_sources, upstream
+from flowcore.api.operators import Operator, Read
 from flowcore.api.window_assigners import GapColumn
 from flowcore.process import KeyedProcessFunction
 from flowcore.windows import (
@@ -48,7 +48,7 @@ def require_windows(node: Operator, name: str, config: WindowConfig, timestamp: 
         timestamp: The time of a row of a bounded input, if it is declared.
     """
     if isinstance(config.assigner, EndOfStreamWindows) and not node.bounded:
-        source = find_live_sources(node)[0]
+        source = node.live_sources[0]
         refuse(
             f"operator {name!r}: EndOfStream() over the unbounded {source.name!r}: it would wait for an "
             "end that never comes; give the topic until=, or use windows that end"
@@ -147,7 +147,7 @@ def require_keyed_process(function: Any, name: str) -> None:
 
 def _require_watermarks(node: Operator, name: str) -> None:
     """Check that records have timestamps and, if the input is unbounded, that watermarks advance."""
-    for each in upstream(node):
+    for each in node.upstream:
         if each.bounded:
             continue
         if not each.keeps_timestamps:

@@ -22,6 +22,8 @@ __all__ = [
     "Mode",
     "PlanData",
     "Result",
+    "find_live_sources",
+    "find_upstream",
 ]
 
 Mode = Literal["realtime", "micro-batch", "slice"]
@@ -308,3 +310,13 @@ class PlanData:
             nodes += [*query.sources, *query.sinks]
         pairs = ((node, node.topic) for node in dict.fromkeys(nodes))
         return tuple((node, topic) for node, topic in pairs if topic is not None)
+
+
+def find_upstream(ends: Iterable[Operator]) -> tuple[Operator, ...]:
+    """Every operator that some operators depend on, and these, inputs before readers, each once."""
+    return tuple(dict.fromkeys(node for end in ends for node in end.upstream))
+
+
+def find_live_sources(ends: Iterable[Operator]) -> list[Read]:
+    """The unbounded sources that some operators depend on, each once."""
+    return [node for node in find_upstream(ends) if isinstance(node, Read) and not node.bounded]

@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from flowcore import Flow, Parquet, Stream
-from flowcore.api.operators import Operator, upstream
+from flowcore.api.operators import Operator
 from flowcore.spark.operators import batch, distinct_keys
 
 pytestmark = pytest.mark.spark
@@ -31,7 +31,7 @@ def _read(name: str) -> Stream:
 
 def _compiled(stream: Stream, spark: SparkSession, folder: Path) -> DataFrame:
     frames: dict[Operator, DataFrame] = {}
-    for node in upstream(stream.operator):
+    for node in stream.operator.upstream:
         frames[node] = (
             batch.apply_native(node, frames) if node.inputs else spark.read.parquet(str(folder / node.name))
         )

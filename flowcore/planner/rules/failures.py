@@ -14,10 +14,8 @@ from flowcore.api.operators import (
     PythonOperator,
     Read,
     StatefulOperator,
-    find_live_sources,
-    upstream,
 )
-from flowcore.planner.model import BoundedStage, LiveQuery
+from flowcore.planner.model import BoundedStage, LiveQuery, find_live_sources
 
 __all__ = ["decide_failure", "select_dead_letter_sources"]
 
@@ -30,14 +28,14 @@ def decide_failure(node: Operator, runs: BoundedStage | LiveQuery) -> Decision |
         return Decision("stops the stage", ("a result is complete, or it is none",))
     if isinstance(node, StatefulOperator):
         return _decide_in_key_group(node, runs, "the function's input")
-    batched = [each.name for each in upstream(node) if isinstance(each, MapBatches) and not each.bounded]
+    batched = [each.name for each in node.upstream if isinstance(each, MapBatches) and not each.bounded]
     if batched:
         why = f"{batched[0]} gets batches, so the failed record is not known"
         return _stops_query(why, f"use map or flat_map instead of {batched[0]}")
     process = next((chain.process for chain in runs.chains if node in chain.operators), None)
     if process is not None:
         return _decide_in_key_group(node, runs, f"what {process.name} had emitted for it")
-    sources = find_live_sources(node)
+    sources = find_live_sources([node])
     strict = [each.name for each in sources if (topic := each.topic) and topic.on_error == "fail"]
     if len(strict) == len(sources):
         return _stopped_by_topic(strict)

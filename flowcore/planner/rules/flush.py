@@ -18,7 +18,7 @@ from collections.abc import Container, Iterable, Mapping
 from dataclasses import replace
 
 from flowcore.api.decisions import Decision
-from flowcore.api.operators import Operator, upstream
+from flowcore.api.operators import Operator
 from flowcore.durations import MILLISECOND
 from flowcore.errors import PlanError
 from flowcore.flush.config import BufferOutput
@@ -125,7 +125,7 @@ def _find_upstream_flush(node: Operator, decided: Mapping[Operator, Flush]) -> F
 
 
 def _refuse_second_state(node: Operator, state: Operator) -> Flush:
-    place = "downstream" if node in upstream(state) else "upstream"
+    place = "downstream" if node in state.upstream else "upstream"
     why = f"a buffer would be state, and {state.name} {place} keeps some: {ONE_STATE}"
     change = f"write what {node.name} reads to a topic, and read that in another flow"
     if node.flush_ms:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from flowcore.api.connectors import KafkaTopic
-from flowcore.api.operators import Operator, upstream
+from flowcore.api.operators import Operator
 from flowcore.durations import MILLISECOND
 from flowcore.planner.model import LiveQuery
 
@@ -67,7 +67,7 @@ def find_flushed_topics(query: LiveQuery, arriving: Arrival | None) -> Iterator[
     configs = {each.operator: each.config for each in query.flushes if each.config is not None}
     for sink in query.sinks:
         topic = sink.topic
-        last = next((node for node in reversed(tuple(upstream(sink))) if node in configs), None)
+        last = next((node for node in reversed(sink.upstream) if node in configs), None)
         config = configs[last] if last is not None else None
         if topic is not None and config is not None and config.interval_ms:
             yield _place(topic), Arrival(topic.name, max(config.interval_ms, read_ms), last)

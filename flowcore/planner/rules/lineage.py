@@ -6,7 +6,7 @@ Of what a Python function makes, all that it reads counts; see `flowcore.api.lin
 from __future__ import annotations
 
 from flowcore.api.lineage import Origins
-from flowcore.api.operators import Operator, Read, upstream
+from flowcore.api.operators import Operator, Read
 
 __all__ = ["Origin", "trace_columns"]
 
@@ -18,7 +18,7 @@ def trace_columns(operator: Operator) -> dict[str, tuple[Origin, ...]]:
     """The origins of each output column of an operator, sorted by source and column."""
     known: dict[Operator, Origins] = {}
     sources: dict[str, Read] = {}
-    for node in upstream(operator):
+    for node in operator.upstream:
         known[node] = node.lineage(known)
         if isinstance(node, Read):
             sources[node.name] = node

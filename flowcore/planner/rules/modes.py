@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from flowcore.api.decisions import Decision, Obstacle
-from flowcore.api.operators import Operator, PythonOperator, Union, Write, find_live_sources
+from flowcore.api.operators import Operator, PythonOperator, Union, Write
 from flowcore.errors import PlanError
-from flowcore.planner.model import Mode
+from flowcore.planner.model import Mode, find_live_sources
 from flowcore.planner.rules.timestamps import brings_watermarks
 
 __all__ = ["choose_mode"]
@@ -94,5 +94,5 @@ def _find_flushes(
 
 
 def _reads_topic_twice(union: Union) -> bool:
-    topics = [(topic.servers, topic.name) for read in find_live_sources(union) if (topic := read.topic)]
+    topics = [(topic.servers, topic.name) for read in find_live_sources([union]) if (topic := read.topic)]
     return len(topics) != len(set(topics))

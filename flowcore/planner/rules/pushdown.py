@@ -17,7 +17,8 @@ from dataclasses import replace
 
 from flowcore.api.decisions import Decision, Obstacle
 from flowcore.api.functions import is_rich
-from flowcore.api.operators import Map, Operator, PythonOperator, Where, Write, upstream
+from flowcore.api.operators import Map, Operator, PythonOperator, Where, Write
+from flowcore.planner.model import find_upstream
 
 __all__ = ["push_filters"]
 
@@ -41,7 +42,7 @@ def push_filters(
 
 class _Pushing:
     def __init__(self, operators: tuple[Operator, ...]) -> None:
-        needed = tuple(upstream(*(node for node in operators if isinstance(node, Write))))
+        needed = find_upstream(node for node in operators if isinstance(node, Write))
         self.operators = operators
         self.readers = Counter(parent for node in needed for parent in node.inputs)
         self.placed: dict[Operator, Operator] = {}
@@ -50,7 +51,7 @@ class _Pushing:
             self.placed[node] = self._place(node)
         if any(old is not new for old, new in self.placed.items()):
             ends = [self.placed[node] for node in needed if isinstance(node, Write)]
-            now = {node.name: node for node in upstream(*ends)}
+            now = {node.name: node for node in find_upstream(ends)}
             self.operators = tuple(now.get(node.name, node) for node in operators)
 
     def _place(self, node: Operator) -> Operator:

@@ -16,11 +16,9 @@ from flowcore.api.operators import (
     Read,
     StatefulOperator,
     Write,
-    find_live_sources,
-    upstream,
 )
 from flowcore.errors import PlanError
-from flowcore.planner.model import LiveQuery, LiveStage, Mode
+from flowcore.planner.model import LiveQuery, LiveStage, Mode, find_live_sources, find_upstream
 from flowcore.planner.rules.flush import find_own_buffer, select_buffered
 from flowcore.planner.rules.flush_reasons import explain_interval
 from flowcore.planner.rules.modes import choose_mode
@@ -63,10 +61,10 @@ def _group(sinks: Sequence[Write], buffered: Mapping[Operator, str]) -> list[lis
 
 def _find_exclusive(sink: Write, buffered: Mapping[Operator, str]) -> tuple[Operator, ...]:
     """The operators with which a sink needs a query of its own."""
-    own = find_own_buffer(upstream(sink), buffered)
+    own = find_own_buffer(sink.upstream, buffered)
     alone = tuple(
         node
-        for node in upstream(sink)
+        for node in sink.upstream
         if not node.bounded and (node.keeps_state or node.takes_whole_frame or node is own)
     )
     states = [node.name for node in alone if node.keeps_state]
@@ -82,13 +80,13 @@ def _find_exclusive(sink: Write, buffered: Mapping[Operator, str]) -> tuple[Oper
 
 
 def _sources(sinks: Sequence[Write]) -> set[Operator]:
-    return {*find_live_sources(*sinks)}
+    return {*find_live_sources(sinks)}
 
 
 def _build_query(
     sinks: Sequence[Write], requested: Mode | None, buffered: Mapping[Operator, str]
 ) -> LiveQuery:
-    live = tuple(node for node in upstream(*sinks) if not node.bounded)
+    live = tuple(node for node in find_upstream(sinks) if not node.bounded)
     alone = _find_exclusive(sinks[0], buffered)
     sources = [node for node in live if isinstance(node, Read)]
     if alone:

@@ -14,8 +14,8 @@ from pathlib import PurePath
 
 from flowcore.api.connectors import Frame, KafkaTopic
 from flowcore.api.decisions import Decision
-from flowcore.api.operators import Operator, Read, Write, upstream
-from flowcore.planner.model import BoundedStage, Result
+from flowcore.api.operators import Operator, Read, Write
+from flowcore.planner.model import BoundedStage, Result, find_upstream
 
 __all__ = ["build_bounded_stages"]
 
@@ -57,11 +57,11 @@ def _find_results(operators: Iterable[Operator]) -> tuple[Result, ...]:
 def _connect(ends: list[Operator]) -> list[tuple[Operator, ...]]:
     parts: list[list[Operator]] = []
     for end in ends:
-        needed = set(upstream(end))
-        touching = [part for part in parts if not needed.isdisjoint(upstream(*part))]
+        needed = set(end.upstream)
+        touching = [part for part in parts if not needed.isdisjoint(find_upstream(part))]
         parts = [part for part in parts if part not in touching]
         parts.append([*(node for part in touching for node in part), end])
-    return [tuple(upstream(*part)) for part in parts]
+    return [find_upstream(part) for part in parts]
 
 
 def _set_order(stage: BoundedStage, earlier: list[BoundedStage]) -> BoundedStage:

@@ -14,10 +14,10 @@ from datetime import timedelta
 
 from flowcore.api.connectors import KafkaTopic
 from flowcore.api.decisions import Decision
-from flowcore.api.operators import Operator, Read, Write, find_live_sources, upstream
+from flowcore.api.operators import Operator, Read, Write
 from flowcore.durations import show_duration
 from flowcore.errors import PlanError
-from flowcore.planner.model import Edge, LiveQuery, PlanData
+from flowcore.planner.model import Edge, LiveQuery, PlanData, find_live_sources, find_upstream
 from flowcore.settings import Settings
 from flowcore.watermarks import WatermarkStrategy
 from flowcore.watermarks.strategies import PeriodicFunction
@@ -86,7 +86,7 @@ def decide_edges(sinks: Iterable[Write], settings: Settings) -> tuple[Edge, ...]
         PlanError: A sink takes values only, and watermarks would arrive at it.
     """
     edges: list[Edge] = []
-    for node in upstream(*sinks):
+    for node in find_upstream(sinks):
         topic = node.topic
         if isinstance(node, Read) and topic:
             edges.append(Edge(topic, node, _declared(topic)))
@@ -111,7 +111,7 @@ def brings_watermarks(operators: Iterable[Operator]) -> bool:
 
 def find_timed_sources(operators: Iterable[Operator]) -> frozenset[Read]:
     """The live sources whose records need a timestamp, since windows by event time read them."""
-    return frozenset(find_live_sources(*(node for node in operators if node.needs_timestamps)))
+    return frozenset(find_live_sources(node for node in operators if node.needs_timestamps))
 
 
 def find_untimed_sources(query: LiveQuery, plan: PlanData) -> frozenset[Read]:
@@ -149,7 +149,7 @@ def _sources(node: Operator) -> tuple[dict[str, WatermarkStrategy | None], set[s
     """The strategies of the sources upstream, and which of them read tagged elements."""
     topics = {
         read.name: read.topic
-        for read in upstream(node)
+        for read in node.upstream
         if isinstance(read, Read) and read.bounded == node.bounded
     }
     strategies = {name: topic.watermark if topic else None for name, topic in topics.items()}

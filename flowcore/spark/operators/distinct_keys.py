@@ -16,7 +16,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from flowcore.api.connectors import Csv, Json, Parquet
-from flowcore.api.operators import Operator, Read, Select, WithColumns, upstream
+from flowcore.api.operators import Operator, Read, Select, WithColumns
 
 __all__ = ["WORTH_BYTES", "has_distinct_keys"]
 
@@ -55,7 +55,7 @@ def _straight_from_files(node: Operator) -> bool:
     return all(
         isinstance(each, Select | WithColumns)
         or (isinstance(each, Read) and isinstance(each.source, Parquet | Csv | Json))
-        for each in upstream(node)
+        for each in node.upstream
     )
 
 

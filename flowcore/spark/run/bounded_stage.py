@@ -18,7 +18,6 @@ from flowcore.api.operators import (
     SideOutput,
     Window,
     Write,
-    upstream,
 )
 from flowcore.planner.model import BoundedStage, Chain
 from flowcore.planner.rules.columns import find_used_columns
@@ -206,7 +205,7 @@ def _persist_shared(whole: DataFrame, parts: Mapping[Operator, DataFrame], kept:
 def _shared(stage: BoundedStage) -> set[Operator]:
     """The last operators that several outputs of the stage share; sources are cheap to read again."""
     ends = [*(result.operator for result in stage.results), *(sink.inputs[0] for sink in stage.sinks)]
-    needs = [set(upstream(end)) for end in ends]
+    needs = [set(end.upstream) for end in ends]
     common = {node for node in stage.operators if sum(node in need for need in needs) > 1}
     common = {node for node in common if not isinstance(node, Read)}
     inner = {parent for node in common for parent in node.inputs}

@@ -1,7 +1,7 @@
 """The plan finds unused columns."""
 
 from flowcore import Flow, KafkaTopic, Parquet, Stream
-from flowcore.api.operators import upstream
+from flowcore.planner.model import find_upstream
 from flowcore.planner.rules.columns import find_used_columns
 
 SALE = "id BIGINT, shop STRING, price DOUBLE, tags ARRAY<STRING>"
@@ -12,7 +12,7 @@ def _sales(flow: Flow) -> Stream:
 
 
 def _used(flow: Flow) -> dict[str, set[str]]:
-    operators = tuple(upstream(*flow.sinks))
+    operators = find_upstream(flow.sinks)
     return {node.name: set(columns) for node, columns in find_used_columns(operators).items()}
 
 

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flowcore import Flow, KafkaTopic, OperatorAttributes, Parquet, RichFunction, Stream
-from flowcore.api.operators import Filter, FlatMap, Map, Operator, Read, Where, Write, upstream
+from flowcore.api.operators import Filter, FlatMap, Map, Operator, Read, Where, Write
 from flowcore.planner import plan_flow
+from flowcore.planner.model import find_upstream
 from flowcore.planner.rules.pushdown import push_filters
 
 ROW = "a INT, b INT"
@@ -246,6 +247,6 @@ def test_pushing_changes_no_result(steps: list[tuple[int, int]], data: list[dict
         if isinstance(old, Write):
             assert _computed(new, data) == _computed(old, data)
     stays = {name for name, decision in filters if decision.value == "where it stands"}
-    for node in upstream(*(each for each in planned if isinstance(each, Write))):
+    for node in find_upstream(each for each in planned if isinstance(each, Write)):
         if isinstance(node, Where) and node.name in dict(filters):
             assert isinstance(node.inputs[0], (Map, Filter, FlatMap)) == (node.name in stays)
