@@ -123,6 +123,7 @@ class _Compiler:
             query=query,
             checkpoint=str(checkpoint_folder(query, context.flow, context.settings)),
             side_channels=side_channels,
+            dead_letter_sources=select_dead_letter_sources(query),
             has_ordinals=self.has_ordinals,
             numbers=self.numbers,
         )
@@ -149,7 +150,7 @@ class _Compiler:
         if len(self.ends) == 1 and self.ends[0][2].topic is None:
             branched, branch, _ = self.ends[0]
             return branched.rows_of(branch)
-        dead_letters = (*query.dead_letters, *select_dead_letter_sources(query))
+        dead_letters = (*query.dead_letters, *self.key_groups.dead_letter_sources)
         nodes: tuple[Read | Write, ...] = (*query.sinks, *query.sources, *dead_letters)
         topics = {node: _topic(node) for node in nodes}
         outgoing = Outgoing(

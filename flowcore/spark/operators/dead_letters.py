@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from flowcore.keyed.dead_letters import CONTENT, OPERATOR, REASON, DeadLetters
-from flowcore.planner.rules.failures import select_dead_letter_sources
 from flowcore.spark.frame.rows import BAD_REASON, FAILED_OPERATOR, KAFKA_MS, SOURCE, VALUE
 from flowcore.spark.frame.sql import literal
 from flowcore.spark.operators.keyed_step import (
@@ -27,7 +26,7 @@ def route_dead_letters(context: KeyGroupContext, shown: Sequence[str]) -> DeadLe
         context: The query.
         shown: The columns of a record that functions receive.
     """
-    routed = select_dead_letter_sources(context.query)
+    routed = context.dead_letter_sources
     if not routed:
         return None
     sources = tuple(source in routed for source in context.query.sources)
@@ -45,8 +44,7 @@ def dead_letter_columns(
         before: SQL texts of columns that other rows have.
         existing: The columns of the rows, with those of bad messages if there are any.
     """
-    sources = select_dead_letter_sources(context.query)
-    first = next(topic.name for source in sources if (topic := source.topic))
+    first = next(topic.name for source in context.dead_letter_sources if (topic := source.topic))
     source = found[COORDINATE_PREFIX + SOURCE]
     name = f"coalesce(CASE {source} {context.topic_cases} END, {literal(first)})"
     is_dead_letter = f"{found[REASON]} IS NOT NULL"

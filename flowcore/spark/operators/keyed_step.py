@@ -80,6 +80,7 @@ class KeyGroupContext:
         query: The query.
         checkpoint: The folder of its checkpoint, which distinguishes its state from that of other queries.
         side_channels: What it carries besides its records.
+        dead_letter_sources: The sources whose records become dead letters if a function fails.
         has_ordinals: Its records carry an ordinal.
         numbers: The numbers of new branches.
     """
@@ -87,6 +88,7 @@ class KeyGroupContext:
     query: LiveQuery
     checkpoint: str
     side_channels: SideChannels
+    dead_letter_sources: Sequence[Read]
     has_ordinals: bool
     numbers: Iterator[int]
 
