@@ -1,4 +1,4 @@
-"""Markers are written on time, collected with their latency, and stopped by nothing."""
+"""Markers are written on time and collected with their latency, whatever fails."""
 
 import contextlib
 import itertools
@@ -38,21 +38,21 @@ decode = LatencyMarkerEventSerializer().decode
 
 @pytest.fixture(scope="module")
 def servers() -> Iterator[str]:
-    """A broker for the tests that leave it alone."""
+    """A broker for the tests that do not stop it."""
     with EmbeddedBroker() as broker:
         yield broker.bootstrap_servers
 
 
 def wait_until(condition: Callable[[], object], timeout_s: float = 20) -> None:
-    """Return as soon as it is true."""
+    """Return as soon as a condition is true."""
     deadline = time.monotonic() + timeout_s
     while not condition():
-        assert time.monotonic() < deadline, "the condition did not come about in time"
+        assert time.monotonic() < deadline, "the condition did not become true in time"
         time.sleep(0.02)
 
 
 def events(servers: str, topic: str) -> dict[int, list[tuple[LatencyMarkerEvent, int]]]:
-    """By partition the events of a companion topic, each with the time that Kafka keeps."""
+    """Events of a companion topic by partition, each with Kafka's timestamp."""
     consumer = Consumer({"bootstrap.servers": servers, "group.id": "test", "enable.auto.commit": False})
     found: dict[int, list[tuple[LatencyMarkerEvent, int]]] = {}
     for partition, end in end_offsets(servers, f"{topic}.events").items():
@@ -66,7 +66,7 @@ def events(servers: str, topic: str) -> dict[int, list[tuple[LatencyMarkerEvent,
 
 
 def send(servers: str, topic: str, *values: bytes | None) -> None:
-    """Send values to the companion of a topic."""
+    """Send values to the companion topic of a topic."""
     producer = Producer({"bootstrap.servers": servers, "message.max.bytes": 4_000_000, "log_level": 0})
     for value in values:
         producer.produce(f"{topic}.events", value, partition=0)
@@ -74,13 +74,13 @@ def send(servers: str, topic: str, *values: bytes | None) -> None:
 
 
 def now(operator_id: str) -> bytes:
-    """A marker of this moment."""
+    """A marker with the current time."""
     return encode(LatencyMarkerEvent(int(time.time() * 1000), operator_id, 0))
 
 
 @contextlib.contextmanager
 def passing(servers: str, source: str, sink: str) -> Iterator[None]:
-    """Stands for a flow of two partitions: events pass from topic to topic, their bytes unchanged."""
+    """Simulate a flow of two partitions: events pass from topic to topic with unchanged bytes."""
     ensure_topics(servers, {source: 2, sink: 2})
     for topic in (source, sink):
         ensure_companion(servers, topic)
@@ -109,18 +109,18 @@ def passing(servers: str, source: str, sink: str) -> Iterator[None]:
 
 
 def only(found: tuple[LatencySummary, ...]) -> LatencySummary:
-    """The only one."""
+    """The only summary."""
     (summary,) = found
     return summary
 
 
 def only_of(source: str, collector: LatencyCollector) -> int:
-    """How many markers of this source were counted."""
+    """Number of counted markers of a source."""
     return sum(found.count for found in collector.read() if found.source == source)
 
 
 def kill(data: Path) -> None:
-    """End the broker's Java at once."""
+    """Kill the broker's Java process."""
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             is_java = (process / "cmdline").read_bytes().split(b"\0")[0].endswith(b"java")
@@ -128,8 +128,8 @@ def kill(data: Path) -> None:
                 os.kill(int(process.name), signal.SIGKILL)
 
 
-def test_companion_has_the_partitions_of_its_topic_and_keeps_an_hour(servers: str) -> None:
-    """It is made once; one that has fewer partitions than its topic is given more."""
+def test_companion_has_the_partitions_of_its_topic_and_an_hours_retention(servers: str) -> None:
+    """The companion is created once; if its topic has more partitions, it gets as many."""
     ensure_topics(servers, {"made": 3, "grown": 3, "grown.events": 1})
 
     assert [ensure_companion(servers, name) for name in ("made", "made", "grown")] == [3, 3, 3]
@@ -144,7 +144,7 @@ def test_companion_has_the_partitions_of_its_topic_and_keeps_an_hour(servers: st
 
 
 def test_companion_of_a_missing_topic_is_refused(servers: str) -> None:
-    """Neither of the two is made."""
+    """Neither the topic nor its companion is created."""
     with pytest.raises(BrokerError, match="topic 'missing' does not exist"):
         MarkerSource(servers, "missing", "flow/in", INTERVAL).__enter__()
 
@@ -155,7 +155,7 @@ def test_companion_of_a_missing_topic_is_refused(servers: str) -> None:
 
 
 def test_marker_source_that_cannot_work_is_refused() -> None:
-    """Before anything is asked of a broker."""
+    """The values are checked before a broker is contacted."""
     with pytest.raises(ConfigurationError, match=r"interval=0.5 ms .* under a millisecond"):
         MarkerSource("", "bids", "flow/bids", timedelta(microseconds=500))
     with pytest.raises(ElementError, match="operator_id=''"):
@@ -163,7 +163,7 @@ def test_marker_source_that_cannot_work_is_refused() -> None:
 
 
 def test_markers_are_written_to_every_partition_and_collected(servers: str) -> None:
-    """Marks rise by the interval, the partitions take turns, and each marker is counted once."""
+    """Marks rise by the interval, the partitions alternate, and each marker is counted once."""
     with passing(servers, "bids", "out"), LatencyCollector(servers, {"out": "sink"}) as collector:
         assert collector.wait_ready(10)
         with MarkerSource(servers, "bids", "flow/bids", INTERVAL) as source:
@@ -195,13 +195,13 @@ def test_markers_are_written_to_every_partition_and_collected(servers: str) -> N
 
 
 def test_collector_starts_at_the_end_and_waits_for_topics(servers: str) -> None:
-    """What was there before is not counted, what comes later is, and looking for a topic makes none."""
+    """Earlier events are not counted, later ones are; waiting for a topic does not create it."""
     ensure_topics(servers, {"old.events": 1})
     send(servers, "old", now("flow/too-early"))
     with LatencyCollector(servers, {"old": "first", "young": "second"}) as collector:
         assert collector.wait_ready(10)
         send(servers, "old", now("flow/old"))
-        time.sleep(1.2)  # it has looked a second time
+        time.sleep(1.2)  # the collector has polled a second time
         assert partition_counts(servers, ["young.events"]) == {"young.events": None}
 
         ensure_topics(servers, {"young.events": 1})
@@ -215,8 +215,8 @@ def test_collector_starts_at_the_end_and_waits_for_topics(servers: str) -> None:
         assert (collector.read()[1].max_ms or 0) < 500
 
 
-def test_hostile_events_are_counted_and_change_no_figure(servers: str) -> None:
-    """Bytes that are no event, and events that no source has made, leave the good one as it is."""
+def test_invalid_events_are_counted_separately(servers: str) -> None:
+    """Bytes that are not an event and events of unknown sources do not change a good source's summary."""
     ensure_topics(servers, {"hostile": 1})
     ensure_companion(servers, "hostile")
     good = encode(LatencyMarkerEvent(1_000, "flow/in", 0))
@@ -239,8 +239,8 @@ def test_hostile_events_are_counted_and_change_no_figure(servers: str) -> None:
         assert "hostile.events[0]@7 has 900000 bytes" in (collector.last_bad or "")
 
 
-def test_markers_go_on_after_the_broker_was_killed(tmp_path: Path) -> None:
-    """While it is away markers are dropped and counted, and closing does not wait for it."""
+def test_markers_continue_after_the_broker_was_killed(tmp_path: Path) -> None:
+    """During the outage markers are dropped and counted, and `close` does not wait for the broker."""
     broker = EmbeddedBroker(tmp_path / "data").start()
     servers = broker.bootstrap_servers
     with (
@@ -271,14 +271,14 @@ def test_markers_go_on_after_the_broker_was_killed(tmp_path: Path) -> None:
             late.close()
             marks = [event.marked_ms for found in events(servers, "bids").values() for event, _ in found]
 
-    lost_until_ms = back_ms - 2_500  # a marker is given up after a second, which is looked at each second
+    lost_until_ms = back_ms - 2_500  # a marker expires after a second, which is checked each second
     assert lost_until_ms > killed_ms + 100
     assert not [mark for mark in marks if killed_ms + 100 < mark < lost_until_ms]
     assert source.last_error
 
 
-def test_closing_without_a_broker_takes_no_time() -> None:
-    """A collector whose broker never was there ends within two seconds, and has counted nothing."""
+def test_collector_without_a_broker_closes_at_once() -> None:
+    """A collector whose broker never answered closes within two seconds and has counted nothing."""
     collector = LatencyCollector(f"127.0.0.1:{free_port()}", {"bids": "sink"})
     with collector:
         assert not collector.wait_ready(0.3)
@@ -299,7 +299,7 @@ sales.write("copied", KafkaTopic("copies"))
 
 @pytest.fixture
 def command(servers: str, tmp_path: Path) -> Callable[..., "subprocess.Popen[str]"]:
-    """Starts `flowcore latency` in a process of its own."""
+    """Starts `flowcore latency` in its own process."""
     (tmp_path / "shop.py").write_text(FLOW)
 
     def start(*options: str, broker: str = servers) -> "subprocess.Popen[str]":
@@ -320,7 +320,7 @@ def command(servers: str, tmp_path: Path) -> Callable[..., "subprocess.Popen[str
 def test_latency_command_prints_one_object(
     servers: str, command: Callable[..., "subprocess.Popen[str]"]
 ) -> None:
-    """It names flow, source and sink, though the flow runs elsewhere."""
+    """The object names flow, source and sink, although the flow runs in another process."""
     with passing(servers, "sales", "copies"), MarkerSource(servers, "sales", "shop/sales", INTERVAL):
         output, errors = command("--seconds", "3", "--json").communicate(timeout=60)
 
@@ -335,7 +335,7 @@ def test_latency_command_prints_one_object(
 def test_latency_command_ends_with_ctrl_c(
     servers: str, command: Callable[..., "subprocess.Popen[str]"]
 ) -> None:
-    """Where there is no terminal it prints lines, and at the end a table; Ctrl-C is no failure."""
+    """Without a terminal it prints lines and, at the end, a table; Ctrl-C gives exit code 0."""
     hostile = "\x1b[2J[bold]"
     with (
         passing(servers, "sales", "copies"),
@@ -363,10 +363,10 @@ def test_latency_command_ends_with_ctrl_c(
     ],
     ids=["no-markers", "no-broker"],
 )
-def test_latency_command_says_why_there_is_nothing(
+def test_latency_command_reports_why_there_are_no_markers(
     command: Callable[..., "subprocess.Popen[str]"], servers: str, is_there: bool, message: str
 ) -> None:
-    """One line, no traceback, and the exit code of a failure."""
+    """The error is one line without a traceback, and the exit code is 1."""
     program = command("--seconds", "2", broker=servers if is_there else "127.0.0.1:1")
     output, errors = program.communicate(timeout=60)
 

@@ -1,4 +1,4 @@
-"""Branches, unions, functions and aggregates of a stream go their ways through few queries."""
+"""Branches, unions, functions and aggregates of a stream run in few queries."""
 
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,8 @@ def _bid(number: int, shop: str = "a", price: float | None = 1.0) -> dict[str, A
     return {"id": number, "shop": shop, "price": price}
 
 
-def test_live_fan_out_is_one_query(live: Live, tmp_path: Path) -> None:
-    """Two sinks with filters of their own, a join in one branch, bad records beside them; one read."""
+def test_live_fan_out_runs_as_one_query(live: Live, tmp_path: Path) -> None:
+    """Two filtered sinks, a join in one branch and bad records are served by one read of the topic."""
     (tmp_path / "shops").mkdir()
     pq.write_table(pa.table({"shop": ["a"], "city": ["Bern"]}), tmp_path / "shops" / "p.parquet")
     bids, high, low = live.topic("bids", schema=BID), live.topic("high"), live.topic("low")
@@ -52,13 +52,13 @@ def _shops(flow: Flow, folder: Path) -> Stream:
     return flow.read("shops", Parquet("shops", schema="shop STRING"))
 
 
-def test_live_branch_is_not_disturbed_by_another(live: Live, tmp_path: Path) -> None:
-    """What one branch filters out never reaches its own expressions, though another branch keeps it."""
+def test_live_branch_does_not_evaluate_records_of_another_branch(live: Live, tmp_path: Path) -> None:
+    """A record that a branch filters out does not reach its expressions, even if another branch keeps it."""
     bids, rates, all_ = live.topic("bids", schema=BID), live.topic("rates"), live.topic("all")
     live.send(bids, _bid(1, price=0.0), _bid(2, price=2.0), b"bad")
     flow = Flow("f")
     source = flow.read("bids", bids)
-    # Used twice behind a join, so that Spark computes it for every row at once.
+    # Used twice downstream of a join, so that Spark evaluates it for every row.
     rated = source.where("price <> 0").select(
         "id", "shop", "if(price = 0, raise_error('zero'), 1 / price) as rate"
     )
@@ -74,7 +74,7 @@ def test_live_branch_is_not_disturbed_by_another(live: Live, tmp_path: Path) -> 
 
 
 def test_live_bad_record_never_reaches_an_expression(live: Live, tmp_path: Path) -> None:
-    """Its fields are null or half read; an expression over them must not stop the query."""
+    """A bad record's fields are null or partly read; they do not reach an expression that would fail."""
     bids, out = live.topic("bids", schema="id BIGINT NOT NULL, price BIGINT"), live.topic("out")
     live.send(bids, b"bad", {"id": 1, "price": 4}, {"price": None}, {"id": 2, "price": 0.5})
     flow = Flow("f")
@@ -90,7 +90,7 @@ def test_live_bad_record_never_reaches_an_expression(live: Live, tmp_path: Path)
 
 
 def test_live_union_of_two_topics(live: Live) -> None:
-    """Columns are matched by name; ids tell the topics apart; each topic has its dead letters."""
+    """Columns are matched by name; record ids differ between the topics; each topic has its dead letters."""
     bids = live.topic("bids", schema=BID)
     asks = live.topic("asks", schema="price DOUBLE, id BIGINT NOT NULL, shop STRING")
     out, only = live.topic("out"), live.topic("only")
@@ -113,7 +113,7 @@ def test_live_union_of_two_topics(live: Live) -> None:
 
 
 def test_live_union_of_two_branches(live: Live) -> None:
-    """A record that is in both branches comes out twice, and both copies can be told apart."""
+    """A record of both branches is emitted twice, with two record ids."""
     bids, out = live.topic("bids", schema=BID), live.topic("out")
     live.send(bids, _bid(1, price=5.0), b"bad", _bid(2, price=50.0))
     flow = Flow("f")
@@ -134,8 +134,8 @@ def test_live_union_of_two_branches(live: Live) -> None:
     assert [record.value for record in live.records(bids.dead_letter)] == [b"bad"]
 
 
-def test_live_branches_into_one_topic(live: Live) -> None:
-    """Two sinks may be one topic; the copies of a record can be told apart there too."""
+def test_live_branches_write_to_one_topic(live: Live) -> None:
+    """Two sinks may write to one topic; the copies of a record have different record ids."""
     bids, out = live.topic("bids", schema=BID), live.topic("out")
     live.send(bids, _bid(1, price=5.0))
     flow = Flow("f")
@@ -150,17 +150,17 @@ def test_live_branches_into_one_topic(live: Live) -> None:
     assert len({record.headers["flowcore-id"] for record in records}) == 2
 
 
-def test_live_apply_takes_any_function(live: Live) -> None:
-    """Python too; it sees the good records only, under their names."""
+def test_live_apply_accepts_any_function(live: Live) -> None:
+    """A function that calls Python sees only the good records, with their column names."""
     bids, out = live.topic("bids", schema=BID), live.topic("out")
     live.send(bids, _bid(1, price=5.0), b"bad", _bid(2, price=50.0))
 
-    def dear(frame: Any) -> Any:
-        return frame.mapInPandas(_keep_dear, "id BIGINT, price DOUBLE")
+    def keep_expensive(frame: Any) -> Any:
+        return frame.mapInPandas(_expensive, "id BIGINT, price DOUBLE")
 
     flow = Flow("f")
     source = flow.read("bids", bids).select("id", "price * 2 as price")
-    source.apply(dear, schema="id BIGINT, price DOUBLE").where("id > 0").write("out", out)
+    source.apply(keep_expensive, schema="id BIGINT, price DOUBLE").where("id > 0").write("out", out)
 
     live.run(flow)
 
@@ -168,13 +168,13 @@ def test_live_apply_takes_any_function(live: Live) -> None:
     assert [record.value for record in live.records(bids.dead_letter)] == [b"bad"]
 
 
-def _keep_dear(frames: Any) -> Any:
+def _expensive(frames: Any) -> Any:
     for frame in frames:
         yield frame[frame.price > 20]
 
 
 def test_live_aggregate_updates_each_key(live: Live) -> None:
-    """The last value of a key is the value over all slices; a key that did not change is silent."""
+    """A key's last value covers all slices; a key without a change emits nothing."""
     bids, best, total = live.topic("bids", schema=BID), live.topic("best"), live.topic("total")
     flow = Flow("f")
     source = flow.read("bids", bids)
@@ -206,8 +206,8 @@ def test_live_aggregate_updates_each_key(live: Live) -> None:
     assert [record.value for record in live.records(bids.dead_letter)] == [b"bad"]
 
 
-def test_live_names_that_flowcore_uses_itself(live: Live) -> None:
-    """A user's columns may be called like Kafka's, or like flowcore's own."""
+def test_live_columns_may_have_names_that_flowcore_uses(live: Live) -> None:
+    """A user's columns may have the names of Kafka's columns or of flowcore's internal columns."""
     schema = (
         "topic STRING, `partition` INT, `offset` BIGINT, value STRING, key STRING, record STRING, "
         "_branch INT, _c1 INT"

@@ -1,4 +1,4 @@
-"""Results that are held back by key group leave once in an interval; the last of each key always does."""
+"""Results buffered by key group are emitted once per interval, and each key's last result always is."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FAR = timedelta(hours=1)
 
 
 class Latest(RichFunction):
-    """Each price as it came: the last one counts."""
+    """Emits each price unchanged; a shop's last price replaces the earlier ones."""
 
     def is_output_idempotent(self) -> bool:
         return True
@@ -35,7 +35,7 @@ class Latest(RichFunction):
 
 
 class Top(KeyedProcessFunction):
-    """The highest price of a shop, told with each record."""
+    """Emits the highest price of a shop after each record."""
 
     def is_output_idempotent(self) -> bool:
         return True
@@ -82,10 +82,10 @@ def bids_of(first: int, number: int) -> list[dict[str, Any]]:
 
 
 @each_kind
-def test_results_leave_once_an_interval_and_the_last_ones_when_input_goes_quiet(
+def test_results_are_emitted_once_per_interval_and_after_the_last_input(
     live: Live, declared: Declared
 ) -> None:
-    """Each record makes a result; at most one for each shop and interval is sent, and the last one is."""
+    """Every record has a result; each shop emits at most one per interval, and its last one is emitted."""
     bids, tops = live.topic("bids", schema=BID), live.topic("tops")
     live.send(bids, *bids_of(0, KEYS))
     began = 0.0
@@ -108,8 +108,8 @@ def test_results_leave_once_an_interval_and_the_last_ones_when_input_goes_quiet(
         assert mine == sorted(set(mine))
 
 
-def test_results_leave_when_nothing_is_available(live: Live) -> None:
-    """Long before the interval has passed; what stood in the buffer at a stop, after the next start."""
+def test_results_are_emitted_when_no_input_is_available(live: Live) -> None:
+    """An idle source flushes before the interval ends; a stopped run's buffer is flushed after a restart."""
     bids, tops = live.topic("bids", schema=BID), live.topic("tops")
     flow = by_process(bids, tops, FAR)
     live.send(bids, *bids_of(0, 2 * KEYS))
@@ -130,8 +130,8 @@ def _until_read(run: Any, records: int) -> None:
 
 
 @each_kind
-def test_a_slice_puts_out_once_when_it_has_read_all(live: Live, declared: Declared) -> None:
-    """However many batches it takes; nothing waits for a next slice, which may find nothing to read."""
+def test_slice_emits_once_after_its_last_batch(live: Live, declared: Declared) -> None:
+    """Results do not wait for a next slice, which may have no input."""
     live = type(live)(live.servers, replace(live.settings, max_batch_records=2 * KEYS), live.spark)
     bids, tops = live.topic("bids", schema=BID), live.topic("tops")
     live.send(bids, *bids_of(0, 6 * KEYS))
@@ -145,18 +145,18 @@ def test_a_slice_puts_out_once_when_it_has_read_all(live: Live, declared: Declar
     assert len(live.values(tops)) == KEYS
 
 
-class ToldTop(Top):
-    """The same, and whether the record was history."""
+class TopWithBacklogStatus(Top):
+    """Emits the highest price and whether the record belongs to the backlog."""
 
     def process(self, record: Mapping[str, Any], context: Any) -> Iterator[Mapping[str, Any]]:
         for top in super().process(record, context):
             yield {**top, "history": context.is_backlog}
 
 
-def test_results_of_history_leave_when_the_backlog_is_gone(live: Live) -> None:
-    """None of a dozen batches further apart than the interval puts out, over a restart; then all leave.
+def test_backlog_results_are_emitted_when_the_backlog_ends(live: Live) -> None:
+    """Batches of the backlog emit nothing, also over a restart; at its end all results are emitted.
 
-    News leave once an interval again.
+    Live results are emitted once per interval again.
     """
     settings = replace(
         live.settings, max_batch_records=2 * KEYS, backlog_enter=4 * KEYS, backlog_leave=KEYS, key_groups=4
@@ -168,7 +168,9 @@ def test_results_of_history_leave_when_the_backlog_is_gone(live: Live) -> None:
     read = flow.read("bids", bids)
     often = timedelta(milliseconds=1)
     schema = "shop BIGINT, top BIGINT, history BOOLEAN"
-    read.process(ToldTop(), schema=schema, by="shop", flush=often, name="highest").write("tops", tops)
+    read.process(TopWithBacklogStatus(), schema=schema, by="shop", flush=often, name="highest").write(
+        "tops", tops
+    )
 
     live.run(flow, mode=None, until=lambda run: _until_read(run, 4 * KEYS))
     assert live.values(tops) == []
@@ -189,8 +191,8 @@ def test_results_of_history_leave_when_the_backlog_is_gone(live: Live) -> None:
         assert len([top for top in history if top < 24 * KEYS]) <= 2
 
 
-def test_a_full_memory_buffer_is_flushed(live: Live) -> None:
-    """Each key group holds its part of the entries, so all groups together hold no more than asked for."""
+def test_full_memory_buffer_is_flushed(live: Live) -> None:
+    """Each key group has its share of the entries, so that all groups together stay below the limit."""
     settings = replace(live.settings, flush_memory_only=True, cache_entries=32, key_groups=1)
     live = type(live)(live.servers, settings, live.spark)
     bids, tops = live.topic("bids", schema=BID), live.topic("tops")
@@ -206,8 +208,8 @@ def test_a_full_memory_buffer_is_flushed(live: Live) -> None:
     live.run(by_function(bids, tops, FAR), mode=None, until=until)
 
 
-def test_a_buffer_is_not_put_behind_state_that_was_made_without(live: Live) -> None:
-    """What the windows keep could not be read; the difference is named, and nothing has changed."""
+def test_buffer_is_refused_for_state_made_without_a_buffer(live: Live) -> None:
+    """A buffer changes the state layout: the error names the difference, and the state is unchanged."""
     bids, tops = live.topic("bids", schema=BID), live.topic("tops")
     live.send(bids, *bids_of(0, KEYS))
     live.run(by_process(bids, tops, timedelta(0)))

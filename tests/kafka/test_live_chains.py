@@ -1,4 +1,4 @@
-"""Python operators in live queries: what is no record of theirs gets past them."""
+"""Python operators in live queries: bad records and markers bypass them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _copies(record: Record) -> Iterator[Record]:
 
 
 def _ids(live: Live, topic: KafkaTopic) -> dict[str, Record]:
-    """The values of a topic by the id that each has of its own."""
+    """Values of a topic by record id."""
     records = live.records(topic)
     found = {record.headers["flowcore-id"].decode(): record.json for record in records}
     assert len(found) == len(records)
@@ -52,7 +52,7 @@ def _ids(live: Live, topic: KafkaTopic) -> dict[str, Record]:
 
 @pytest.mark.parametrize("mode", ["slice", "micro-batch"])
 def test_live_chain_between_native_operators(live: Live, mode: Any) -> None:
-    """Bad records and markers pass beside it; a record keeps its id, and several of one get their own."""
+    """Bad records and markers bypass a chain; a record keeps its id, and further outputs get their own."""
     bids, out = live.topic("bids", schema=BID), live.topic("out")
     live.send(bids, _bid(1), b"bad", _bid(2, price=500.0), _bid(3), b"{")
     ensure_companion(live.servers, bids.name)
@@ -80,17 +80,17 @@ def test_live_chain_between_native_operators(live: Live, mode: Any) -> None:
     assert third[f"{place}:3:0"] == 0
     assert all(key.startswith(f"{place}:3:0") for key in third)
     assert all(value["twice"] == 2.0 and value["more"] == 3.0 for value in found.values())
-    letters = live.records(bids.dead_letter)
-    # Data and companion topic are two partitions: their bad messages may leave in any order.
-    found = {(letter.value, int(letter.headers["flowcore-offset"])) for letter in letters}
+    dead_letters = live.records(bids.dead_letter)
+    # Data and companion topic are two partitions: their bad messages may arrive in any order.
+    found = {(record.value, int(record.headers["flowcore-offset"])) for record in dead_letters}
     assert found == {(b"bad", 1), (b"{", 4), (b"no event", 1)}
-    assert len(letters) == len(found)
+    assert len(dead_letters) == len(found)
     markers = [record.value for record in live.records(out.events)]
     assert [m for m in markers if EVENTS.decode(m).operator_id == "test/source"] == [_event(1), _event(2)]
 
 
 def _wait_for(live: Live, topic: KafkaTopic, records: int) -> None:
-    import time  # noqa: PLC0415 - of this function alone
+    import time  # noqa: PLC0415 - only this function needs it
 
     end = time.monotonic() + 60
     while len(live.records(topic)) < records:
@@ -98,8 +98,8 @@ def _wait_for(live: Live, topic: KafkaTopic, records: int) -> None:
         time.sleep(0.2)
 
 
-def test_live_ids_are_the_same_in_a_second_run(live: Live) -> None:
-    """A reader can drop what a restart repeats."""
+def test_live_record_ids_are_the_same_in_a_second_run(live: Live) -> None:
+    """A reader can drop records that a restart repeats."""
     bids, out = live.topic("bids", schema=BID), live.topic("out")
     live.send(bids, _bid(3), _bid(2))
     flow = Flow("f")
@@ -117,7 +117,7 @@ def test_live_ids_are_the_same_in_a_second_run(live: Live) -> None:
 
 
 def test_live_fan_out_within_a_chain(live: Live, tmp_path: Any) -> None:
-    """One call of a worker, two sinks, and a native branch of the same source beside them."""
+    """Two sinks after a Python function, and a native branch of the same source, call the function once."""
     bids = live.topic("bids", schema=BID)
     small, large, all_ = live.topic("small"), live.topic("large"), live.topic("all")
     live.send(bids, _bid(1, price=5.0), b"bad", _bid(2, price=50.0), _bid(3, "b", 7.0))
@@ -146,11 +146,11 @@ def test_live_fan_out_within_a_chain(live: Live, tmp_path: Any) -> None:
     assert calls.read_text() == "xxx"
     assert set(_ids(live, small)) == {f"{bids.name}:0:0:0", f"{bids.name}:0:3:0"}
     assert set(_ids(live, all_)) == {f"{bids.name}:0:{offset}:0" for offset in (0, 2, 3)}
-    assert [letter.value for letter in live.records(bids.dead_letter)] == [b"bad"]
+    assert [record.value for record in live.records(bids.dead_letter)] == [b"bad"]
 
 
-def test_live_batch_function_gives_up_the_id_and_nothing_else(live: Live) -> None:
-    """It may return other rows; a branch beside it keeps its ids, and bad records their coordinates."""
+def test_live_batch_function_drops_only_its_own_record_ids(live: Live) -> None:
+    """The rows of a batch function have no ids; other branches keep theirs, bad records their coordinates."""
     bids, summed, all_ = live.topic("bids", schema=BID), live.topic("summed"), live.topic("all")
     live.send(bids, _bid(1, price=5.0), b"bad", _bid(2, price=50.0))
 
@@ -169,11 +169,11 @@ def test_live_batch_function_gives_up_the_id_and_nothing_else(live: Live) -> Non
     assert record.json == {"total": 55.0, "rows": 2}
     assert "flowcore-id" not in record.headers
     assert _ids(live, all_) == {f"{bids.name}:0:2:0": _bid(2, price=50.0)}
-    assert [letter.value for letter in live.records(bids.dead_letter)] == [b"bad"]
+    assert [record.value for record in live.records(bids.dead_letter)] == [b"bad"]
 
 
 def test_live_chain_before_state(live: Live) -> None:
-    """And behind a union of two topics."""
+    """A chain runs after a union of two topics and before an aggregate."""
     bids, asks, out = live.topic("bids", schema=BID), live.topic("asks", schema=BID), live.topic("out")
     live.send(bids, _bid(1), _bid(2, "b"))
     live.send(asks, _bid(3, price=7.0), b"bad")
@@ -185,11 +185,11 @@ def test_live_chain_before_state(live: Live) -> None:
     live.run(flow)
 
     assert {value["shop"]: value["best"] for value in live.values(out)} == {"a": 14.0, "b": 2.0}
-    assert [letter.value for letter in live.records(asks.dead_letter)] == [b"bad"]
+    assert [record.value for record in live.records(asks.dead_letter)] == [b"bad"]
 
 
 def test_live_tagged_elements_keep_their_timestamps(live: Live) -> None:
-    """Whatever functions make of the record."""
+    """An output has the timestamp of its record, whatever a function returns."""
     bids, out = live.topic("bids", schema=BID), live.topic("out", elements="tagged", headers=True)
     live.send(bids, _bid(1), _bid(2), times_ms=[1_700_000_000_001, 1_700_000_000_002])
     flow = Flow("f")
@@ -209,21 +209,21 @@ def _picky(record: Record) -> Record:
     return {**record, "price": "much" if record["price"] > 1000 else record["price"]}
 
 
-def _letters(live: Live, topic: KafkaTopic) -> dict[int, tuple[bytes | None, str, str, str]]:
-    """By offset: the bytes, the operator, the stage and the reason."""
+def _dead_letters(live: Live, topic: KafkaTopic) -> dict[int, tuple[bytes | None, str, str, str]]:
+    """Bytes, operator, stage and reason of each dead letter, by offset."""
     names = ("flowcore-operator", "flowcore-stage", "flowcore-reason")
-    letters = live.records(topic.dead_letter)
+    dead_letters = live.records(topic.dead_letter)
     found = {
-        int(letter.headers["flowcore-offset"]): (letter.value, *(letter.headers[n].decode() for n in names))
-        for letter in letters
+        int(record.headers["flowcore-offset"]): (record.value, *(record.headers[n].decode() for n in names))
+        for record in dead_letters
     }
-    assert len(found) == len(letters)
-    assert all(int(letter.headers["flowcore-timestamp"]) > 0 for letter in letters)
+    assert len(found) == len(dead_letters)
+    assert all(int(record.headers["flowcore-timestamp"]) > 0 for record in dead_letters)
     return found  # type: ignore[return-value]
 
 
-def test_live_record_for_which_a_function_fails_is_a_dead_letter(live: Live) -> None:
-    """With its message's very bytes, the operator and the reason; the others come out, markers too."""
+def test_live_record_whose_function_raises_is_a_dead_letter(live: Live) -> None:
+    """A dead letter has the message's bytes, the operator and the reason; other records and markers pass."""
     bids, out, copies = live.topic("bids", schema=BID), live.topic("out"), live.topic("copies")
     odd = b' { "price":null, "id":3,"shop" : "a"} '
     live.send(
@@ -241,7 +241,7 @@ def test_live_record_for_which_a_function_fails_is_a_dead_letter(live: Live) -> 
 
     assert [value["id"] for value in live.values(out)] == [1, 2, 5]
     assert sorted(value["id"] for value in live.values(copies)) == [1, 1, 2, 2, 5, 5]
-    found = _letters(live, bids)
+    found = _dead_letters(live, bids)
     assert set(found) == {1, 3, 4, 6}
     assert found[1][:3] == (b"bad", "bids", "read")
     assert found[3][:3] == (odd, "picky", "function")
@@ -254,7 +254,7 @@ def test_live_record_for_which_a_function_fails_is_a_dead_letter(live: Live) -> 
 
 
 def test_live_record_keeps_its_bytes_for_a_later_chain(live: Live) -> None:
-    """A native operator parts the functions; what the first has dropped or changed does not count."""
+    """The dead letter of a later chain has the source record's bytes, not an earlier function's output."""
     bids, out = live.topic("bids", schema=BID), live.topic("out")
     live.send(bids, _bid(0), _bid(1), _bid(2))
     flow = Flow("f")
@@ -267,13 +267,13 @@ def test_live_record_keeps_its_bytes_for_a_later_chain(live: Live) -> None:
     live.run(flow)
 
     assert live.values(out) == [{"id": 10, "inverse": 0.1}]
-    assert {offset: letter[:3] for offset, letter in _letters(live, bids).items()} == {
+    assert {offset: record[:3] for offset, record in _dead_letters(live, bids).items()} == {
         0: (live.records(bids)[0].value, "inverse", "function")
     }
 
 
-def test_live_failure_stops_the_query_if_asked_to(live: Live) -> None:
-    """Also behind a union with a topic that may have dead letters."""
+def test_live_failure_stops_the_query_with_on_error_fail(live: Live) -> None:
+    """on_error='fail' of one topic also applies downstream of a union with a topic of dead letters."""
     bids = live.topic("bids", schema=BID, on_error="fail")
     asks, out = live.topic("asks", schema=BID), live.topic("out")
     live.send(asks, _bid(7, price=None), _bid(8))
@@ -287,7 +287,7 @@ def test_live_failure_stops_the_query_if_asked_to(live: Live) -> None:
 
 
 def test_live_failure_before_state_stops_the_query(live: Live) -> None:
-    """Nothing but groups leaves a query with state, so nothing else would be left of the record."""
+    """A query with state can write only groups, so a failing record upstream of state stops it."""
     bids, out = live.topic("bids", schema=BID), live.topic("out")
     live.send(bids, _bid(1), _bid(2, price=None))
     flow = Flow("f")

@@ -1,4 +1,4 @@
-"""Results that replace themselves leave once in an interval, whatever comes, and none is kept back."""
+"""Idempotent results are emitted once per interval for any input, and none is lost."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ BID = "shop BIGINT, price BIGINT, kind STRING"
 
 
 def _topics(live: Live) -> tuple[KafkaTopic, KafkaTopic]:
-    """What is read, and what is written, which is there before the first look at it."""
+    """A source topic, and a sink topic that exists before the first poll."""
     bids, top = live.topic("bids", schema=BID), live.topic("top")
     ensure_topics(live.servers, {top.name: 1})
     return bids, top
@@ -47,10 +47,10 @@ def _bids(first: int, number: int) -> list[dict[str, Any]]:
     return [{"shop": n % KEYS, "price": n, "kind": "a"} for n in range(first, first + number)]
 
 
-def test_live_aggregate_leaves_once_an_interval_whatever_comes(live: Live) -> None:
-    """Input comes in many steps; results are the same, and at most one for each shop and interval.
+def test_live_aggregate_emits_once_per_interval(live: Live) -> None:
+    """Input arrives in many steps; each shop emits at most one result per interval, and the last is right.
 
-    The last ones leave though nothing comes any more.
+    The last results are emitted although no more input arrives.
     """
     bids, top = _topics(live)
     live.send(bids, *_bids(0, KEYS))
@@ -73,8 +73,8 @@ def test_live_aggregate_leaves_once_an_interval_whatever_comes(live: Live) -> No
 
 
 @pytest.mark.parametrize("mode", [None, "slice"])
-def test_live_backlog_leaves_once(live: Live, mode: Any) -> None:
-    """What is there at the start is one batch, however small batches are otherwise."""
+def test_live_backlog_is_emitted_once(live: Live, mode: Any) -> None:
+    """The records available at the start are one batch, although the batch size is small."""
     settings = replace(live.settings, max_batch_records=7, flush_interval=timedelta(hours=1))
     live = type(live)(live.servers, settings, live.spark)
     bids, top = _topics(live)
@@ -87,10 +87,10 @@ def test_live_backlog_leaves_once(live: Live, mode: Any) -> None:
     assert sorted((row["shop"], row["n"]) for row in live.values(top)) == sorted(wanted.items())
 
 
-def test_live_marker_that_leaves_a_flush_is_the_earliest(live: Live) -> None:
-    """Of each batch and sender: it has waited as long as the record that waited longest.
+def test_live_flush_emits_the_earliest_marker(live: Live) -> None:
+    """Of each batch and sender, the earliest marker has the latency of the record that waited longest.
 
-    State that was made without an interval, or with one, is met by the other.
+    State made with an interval is read without one, and the other way round.
     """
     now_ms = time.time_ns() // 1_000_000
     bids, top = _topics(live)
@@ -117,13 +117,13 @@ def test_live_marker_that_leaves_a_flush_is_the_earliest(live: Live) -> None:
 
 
 def _markers(live: Live, topic: KafkaTopic) -> list[int]:
-    """When the markers were made that this test has sent."""
+    """Creation times of the markers that this test has sent."""
     events = [EVENTS.decode(record.value) for record in live.records(topic.events)]
     return [event.marked_ms for event in events if event.operator_id == "test"]
 
 
-def test_live_chain_of_flushes_leaves_once_an_interval(live: Live) -> None:
-    """Three aggregates, a topic between each two: the last result is right, and leaves no more often."""
+def test_live_chain_of_flushes_emits_once_per_interval(live: Live) -> None:
+    """Of three aggregates with topics between them, the last emits the right result, and no more often."""
     bids = live.topic("bids", schema=BID)
     names = [live.topic(name, schema="shop BIGINT, top BIGINT") for name in ("one", "two", "three")]
     live.send(bids, *_bids(0, KEYS))
@@ -152,10 +152,10 @@ def test_live_chain_of_flushes_leaves_once_an_interval(live: Live) -> None:
     assert most[2] <= 2 * intervals
 
 
-def test_live_results_that_wait_leave_with_the_next_start(live: Live) -> None:
-    """A stop loses nothing and waits for nothing: what had come is still in its topic.
+def test_live_buffered_results_are_emitted_after_the_next_start(live: Live) -> None:
+    """A stop loses nothing and does not wait: unread records stay in the topic.
 
-    And that it lies there is no backlog, however much it is.
+    Records that wait for the interval do not count as backlog.
     """
     live = type(live)(live.servers, replace(live.settings, backlog_enter=2, backlog_leave=0), live.spark)
     bids, top = _topics(live)

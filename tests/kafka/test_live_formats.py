@@ -1,4 +1,4 @@
-"""A topic's values are in the format that it declares: read, written, and dead-lettered with their bytes."""
+"""A topic's values are read, written and dead-lettered in its declared format."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _until(condition: Callable[[], bool]) -> Callable[[Any], None]:
 
 
 def test_live_avro_passes_in_real_time(live: Live) -> None:
-    """From Avro to Avro with a header, to JSON and to raw bytes; what is no Avro keeps its bytes."""
+    """Avro is copied to Avro with a header, to JSON and to raw bytes; invalid Avro keeps its bytes."""
     bids = live.topic("bids", **FORMATS["avro"])
     confluent, plain = live.topic("confluent", **FORMATS["avro-confluent"]), live.topic("json")
     raw = live.topic("raw", schema="text STRING", format="raw")
@@ -86,7 +86,7 @@ def test_live_avro_passes_in_real_time(live: Live) -> None:
 
 @pytest.mark.parametrize("mode", ["slice", "micro-batch"])
 def test_live_fixed_layout_passes_in_batches(mode: str, live: Live) -> None:
-    """From the fixed layout to Avro and back; the bytes are those of the Python format."""
+    """The fixed layout is copied to Avro and back, with the bytes of the Python format."""
     fixed, avro, back = (
         live.topic(name, **FORMATS[kind])
         for name, kind in (("bids", "fixed"), ("avro", "avro"), ("back", "fixed"))
@@ -100,15 +100,15 @@ def test_live_fixed_layout_passes_in_batches(mode: str, live: Live) -> None:
 
     assert sorted(_bytes(live, avro)) == sorted(format_of(avro).encode(bid) for bid in _BIDS)
     assert sorted(_bytes(live, back)) == sorted(good)
-    letters = live.records(fixed.dead_letter)
-    assert sorted(str(letter.value) for letter in letters) == sorted(map(str, bad))
-    assert all(b"fixed" in letter.headers["flowcore-reason"] for letter in letters)
+    dead_letters = live.records(fixed.dead_letter)
+    assert sorted(str(record.value) for record in dead_letters) == sorted(map(str, bad))
+    assert all(b"fixed" in record.headers["flowcore-reason"] for record in dead_letters)
     with pytest.raises(PlanError, match="format 'fixed' of bids runs in Python"):
         plan_flow(_copy(fixed, avro), "realtime")
 
 
 def test_live_protobuf_passes_in_batches(live: Live) -> None:
-    """A message that lacks nothing is a row; a row is a message."""
+    """A complete message is a row, and a row is a message."""
     settings: dict[str, Any] = {
         "schema": "seconds BIGINT NOT NULL, nanos INT NOT NULL",
         "format": "protobuf",
@@ -140,7 +140,7 @@ def _fuzz(good: bytes) -> list[bytes | None]:
 
 @pytest.mark.parametrize("kind", FORMATS)
 def test_live_bad_bytes_never_stop_a_query(kind: str, live: Live) -> None:
-    """Each record is either read or a dead letter with its very bytes; none is lost."""
+    """Each record is either read or a dead letter with its original bytes; none is lost."""
     source, sink = live.topic("in", **FORMATS[kind]), live.topic("out", **FORMATS[kind])
     one = format_of(source)
     good = [one.encode(bid) for bid in _BIDS]
@@ -149,17 +149,17 @@ def test_live_bad_bytes_never_stop_a_query(kind: str, live: Live) -> None:
 
     live.run(_copy(source, sink))
 
-    letters, passed = _bytes(live, source.dead_letter), _bytes(live, sink)
-    assert len(letters) + len(passed) == len(fuzz) + len(good)
-    assert {*map(str, letters)} <= {*map(str, fuzz)}
+    dead_letters, passed = _bytes(live, source.dead_letter), _bytes(live, sink)
+    assert len(dead_letters) + len(passed) == len(fuzz) + len(good)
+    assert {*map(str, dead_letters)} <= {*map(str, fuzz)}
     assert {*good} <= {*passed}
     assert [one.encode(one.decode(data)) for data in passed] == passed
 
 
 @pytest.mark.parametrize("kind", FORMATS)
 @pytest.mark.parametrize("until", [None, "latest"], ids=["live", "bounded"])
-def test_bad_bytes_stop_the_query_where_they_shall(kind: str, until: Any, live: Live) -> None:
-    """With one line that names the record."""
+def test_bad_bytes_stop_the_query_with_on_error_fail(kind: str, until: Any, live: Live) -> None:
+    """The error is one line that names the record."""
     source = live.topic("in", **FORMATS[kind], on_error="fail", until=until)
     sink = live.topic("out", **FORMATS[kind])
     live.send(source, *(format_of(source).encode(bid) for bid in _BIDS), b"\xff\n")
@@ -172,7 +172,7 @@ def test_bad_bytes_stop_the_query_where_they_shall(kind: str, until: Any, live: 
 
 @pytest.mark.parametrize("kind", FORMATS)
 def test_bounded_topic_is_read_and_written_in_its_format(kind: str, live: Live) -> None:
-    """As a live one is."""
+    """A bounded topic is read and written as a live topic is."""
     source = live.topic("in", **FORMATS[kind], until="latest")
     sink = live.topic("out", **FORMATS[kind], key="id")
     good = [format_of(source).encode(bid) for bid in _BIDS]
@@ -185,8 +185,8 @@ def test_bounded_topic_is_read_and_written_in_its_format(kind: str, live: Live) 
     assert _bytes(live, source.dead_letter) == [b"\xff", None]
 
 
-def test_live_row_that_its_format_cannot_hold_stops_the_query_with_its_column(live: Live) -> None:
-    """A bad record beside it does not: it is written nowhere but to its dead letters."""
+def test_live_row_that_its_format_cannot_encode_stops_the_query(live: Live) -> None:
+    """The error names the column; a bad record does not stop the query, since it is only a dead letter."""
     source = live.topic("in", schema="id BIGINT NOT NULL, price DOUBLE")
     sink = live.topic("out", **FORMATS["fixed"])
     live.send(source, b"bad", {"id": 1, "price": 2.0})
@@ -204,7 +204,7 @@ def test_live_row_that_its_format_cannot_hold_stops_the_query_with_its_column(li
 @pytest.mark.parametrize("kind", FORMATS)
 @pytest.mark.parametrize("headers", [False, True], ids=["in-front", "headers"])
 def test_tagged_elements_hold_values_of_each_format(kind: str, headers: bool, live: Live) -> None:
-    """Tag and timestamp in front of the value, or beside it; another flow reads what one wrote."""
+    """Tag and timestamp are stored before the value or in headers, and another flow reads them."""
     source, out = live.topic("in", schema=BID), live.topic("out")
     between = live.topic("between", **FORMATS[kind], elements="tagged", headers=headers)
     live.send(source, *_BIDS)

@@ -1,4 +1,4 @@
-"""A live record meets the committed table as SQL says, whatever bad records pass beside it."""
+"""A live join with a committed table gives SQL's result, and bad records bypass it."""
 
 from pathlib import Path
 from typing import Any
@@ -51,8 +51,8 @@ def _shops(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("how", EXPECTED)
-def test_live_join_is_the_join_of_sql(how: Any, live: Live, tmp_path: Path) -> None:
-    """Rows with several partners, with none, and with a null key; bad records leave whole, and once."""
+def test_live_join_gives_the_result_of_sql(how: Any, live: Live, tmp_path: Path) -> None:
+    """Rows with several partners, none or a null key are joined; a bad record is one complete dead letter."""
     _shops(tmp_path)
     bids, out = live.topic("bids", schema=BID), live.topic("out")
     live.send(bids, *BIDS)
@@ -68,7 +68,7 @@ def test_live_join_is_the_join_of_sql(how: Any, live: Live, tmp_path: Path) -> N
 
 
 def test_live_join_with_repeated_keys_gives_distinct_ids(live: Live, tmp_path: Path) -> None:
-    """Each output of a record has an id of its own, the same in every run; one partner or none: ordinal 0."""
+    """Each output of a record has its own id, the same in every run; with at most one partner, ordinal 0."""
     _shops(tmp_path)
     bids, once, again = live.topic("bids", schema=BID), live.topic("once"), live.topic("again")
     live.send(bids, *BIDS)
@@ -91,7 +91,7 @@ def test_live_join_with_repeated_keys_gives_distinct_ids(live: Live, tmp_path: P
 
 
 def test_live_joins_in_a_row_give_distinct_ids(live: Live, tmp_path: Path) -> None:
-    """Two joins that both multiply: as many ids as outputs; columns joined on may have other names."""
+    """Two joins that both multiply give one id per output; key columns may have other names."""
     _shops(tmp_path)
     bids, out = live.topic("bids", schema=BID), live.topic("out")
     live.send(bids, {"id": 1, "shop": "b"}, {"id": 2, "shop": "a"})
@@ -113,7 +113,7 @@ def test_live_joins_in_a_row_give_distinct_ids(live: Live, tmp_path: Path) -> No
 
 
 def test_live_join_with_a_table_of_nested_columns(live: Live, tmp_path: Path) -> None:
-    """Structs with odd names, arrays of maps; repeated keys too, where rows cannot be put in an order."""
+    """Structs with odd names and arrays of maps are joined, also with repeated keys of unordered rows."""
     (tmp_path / "shops").mkdir()
     (tmp_path / "shops" / "a.json").write_text(
         '{"shop": "a", "at": {"y z": 1}, "tags": [{"k": 1}]}\n{"shop": "a", "at": {"y z": 2}, "tags": []}'
@@ -131,7 +131,7 @@ def test_live_join_with_a_table_of_nested_columns(live: Live, tmp_path: Path) ->
 
 
 def test_live_join_with_an_empty_table(live: Live, tmp_path: Path) -> None:
-    """History may be empty: a left join keeps every record."""
+    """The bounded table may be empty: a left join keeps every record."""
     (tmp_path / "shops").mkdir()
     pq.write_table(
         pa.table({"shop": pa.array([], pa.string()), "city": pa.array([], pa.string())}),

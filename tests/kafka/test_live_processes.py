@@ -20,7 +20,7 @@ SEEN = "bidder STRING, what STRING, bids BIGINT, spent BIGINT"
 
 
 class Silence(KeyedProcessFunction):
-    """Counts bids, passes dear ones on, and says who has been silent for ten seconds."""
+    """Counts bids, emits expensive bids, and reports bidders who were silent for ten seconds."""
 
     def open(self, context: Any) -> None:
         self.bids = context.value_state("bids", "BIGINT")
@@ -46,7 +46,7 @@ class Silence(KeyedProcessFunction):
 
 
 class Alarm(KeyedProcessFunction):
-    """Asks for the clock, and remembers a little while."""
+    """Registers a processing-time timer and counts bids."""
 
     def open(self, context: Any) -> None:
         self.bids = context.value_state("bids", "BIGINT")
@@ -60,7 +60,7 @@ class Alarm(KeyedProcessFunction):
 
 
 class Sums(KeyedProcessFunction):
-    """Takes batches."""
+    """Processes whole batches."""
 
     def open(self, context: Any) -> None:
         self.sum = context.value_state("sum", "BIGINT")
@@ -75,7 +75,7 @@ class Sums(KeyedProcessFunction):
 
 
 class Broken(KeyedProcessFunction):
-    """Fails."""
+    """Raises for every record."""
 
     def process(self, record: Mapping[str, Any], _context: Any) -> None:
         msg = f"no such price:\n{record['price']}"
@@ -94,24 +94,24 @@ def bid(bidder: str, price: int, at: int) -> dict[str, Any]:
     return {"bidder": bidder, "price": price, "at": at}
 
 
-def told(live: Live, topic: KafkaTopic) -> dict[str, tuple[Any, ...]]:
-    """Each output by its identity."""
+def outputs(live: Live, topic: KafkaTopic) -> dict[str, tuple[Any, ...]]:
+    """Values of each output, by record id."""
     records = live.records(topic)
     found = {each.headers["flowcore-id"].decode(): tuple(each.json.values()) for each in records}
     assert len(found) == len(records)
     return found
 
 
-def test_states_and_timers_go_on_after_a_restart(live: Live) -> None:
-    """Results, a side output and timers of event time, from three runs on one checkpoint; a map behind."""
-    source, out, dear = bids(live), live.topic("out"), live.topic("dear")
+def test_states_and_timers_continue_after_a_restart(live: Live) -> None:
+    """Three runs on one checkpoint give results, a side output and event-time timers, and map the results."""
+    source, out, expensive = bids(live), live.topic("out"), live.topic("dear")
     flow = Flow("silence")
     found = flow.read("bids", source).process(
         Silence(), by="bidder", uses=["price"], schema=SEEN, name="silence",
         side_outputs={"dear": "price BIGINT, nth BIGINT"},
     )  # fmt: skip
     found.map(loud, schema=SEEN).write("out", out)
-    found.side_output("dear").write("dear", dear)
+    found.side_output("dear").write("dear", expensive)
     at = f"silence:{source.name}:0"
     live.send(source, bid("ann", 5, 1_000), bid("bob", 100, 2_000))
 
@@ -123,14 +123,14 @@ def test_states_and_timers_go_on_after_a_restart(live: Live) -> None:
         f"{at}:1:0": ("bob", "BID", 1, 100),
         f"{at}:1:1": ("bob", "AGAIN", 1, 100),
     }
-    assert told(live, out) == first
+    assert outputs(live, out) == first
     live.send(source, bid("ann", 200, 11_000))  # her timer at 11000 is not due yet, and is deleted
     live.run(flow)
     second = {
         f"{at}:2:0": ("ann", "BID", 2, 205),
         f"{at}:2:1": ("ann", "AGAIN", 2, 205),
     }
-    assert told(live, out) == {**first, **second}
+    assert outputs(live, out) == {**first, **second}
     live.send(source, bid("bob", 1, 21_001))
     live.run(flow)
     third = {
@@ -138,13 +138,13 @@ def test_states_and_timers_go_on_after_a_restart(live: Live) -> None:
         f"{at}:3:1": ("bob", "AGAIN", 2, 101),
         'silence:{"bidder": "ann"}:event:21000:0': ("ann", "SILENT AT 21000", 2, 205),
     }
-    assert told(live, out) == {**first, **second, **third}
-    beside = f"silence.dear:{source.name}:0"
-    assert told(live, dear) == {f"{beside}:1:0": (100, 1), f"{beside}:2:0": (200, 2)}
+    assert outputs(live, out) == {**first, **second, **third}
+    side_output = f"silence.dear:{source.name}:0"
+    assert outputs(live, expensive) == {f"{side_output}:1:0": (100, 1), f"{side_output}:2:0": (200, 2)}
 
 
-def test_timers_of_the_clock_need_no_input(live: Live) -> None:
-    """A batch in which nothing came lets them come out."""
+def test_processing_time_timers_fire_without_input(live: Live) -> None:
+    """A batch without input fires the timers that are due."""
     source, out = bids(live), live.topic("out")
     flow = Flow("alarm")
     flow.read("bids", source).process(
@@ -155,18 +155,18 @@ def test_timers_of_the_clock_need_no_input(live: Live) -> None:
     def arrived(run: LiveRun) -> None:
         end = time.monotonic() + 60
         while not live.records(out):
-            assert time.monotonic() < end, "the timer did not come"
+            assert time.monotonic() < end, "the timer did not fire"
             assert not run.wait(0.2)
 
     live.run(flow, "micro-batch", until=arrived)
 
-    ((identity, seen),) = told(live, out).items()
-    assert identity.startswith('alarm:{"bidder": "ann"}:clock:')
+    ((record_id, seen),) = outputs(live, out).items()
+    assert record_id.startswith('alarm:{"bidder": "ann"}:clock:')
     assert seen == ("ann", 2)
 
 
-def test_a_function_of_batches_puts_out_batches(live: Live) -> None:
-    """Without timestamps, and with ids of the first record of a batch."""
+def test_process_of_batches_emits_batches(live: Live) -> None:
+    """Output batches have no timestamps and the record ids of a batch's first record."""
     source, out = bids(live), live.topic("out")
     flow = Flow("sums")
     flow.read("bids", source).process(
@@ -178,11 +178,11 @@ def test_a_function_of_batches_puts_out_batches(live: Live) -> None:
     live.run(flow)
 
     at = f"sums:{source.name}:0"
-    assert told(live, out) == {f"{at}:0:0": ("ann", 5), f"{at}:0:1": ("ann", 11), f"{at}:2:0": ("ann", 18)}
+    assert outputs(live, out) == {f"{at}:0:0": ("ann", 5), f"{at}:0:1": ("ann", 11), f"{at}:2:0": ("ann", 18)}
 
 
-def test_a_function_that_fails_stops_the_query_with_one_line(live: Live) -> None:
-    """Where its source says so; it names the operator, what was raised, and where."""
+def test_failing_process_stops_the_query_with_on_error_fail(live: Live) -> None:
+    """The one-line error names the operator, the exception and the record."""
     source, out = bids(live, on_error="fail"), live.topic("out")
     flow = Flow("broken")
     flow.read("bids", source).process(Broken(), by="bidder", schema="price BIGINT", name="broken").write(
@@ -193,14 +193,14 @@ def test_a_function_that_fails_stops_the_query_with_one_line(live: Live) -> None
     with pytest.raises(RunError) as raised:
         live.run(flow)
 
-    said = "operator 'broken': its function raised LookupError: no such price: 5"
-    said += f" for key 'ann' at {source.name}[0]@0"
-    assert said in str(raised.value)
+    expected_error = "operator 'broken': its function raised LookupError: no such price: 5"
+    expected_error += f" for key 'ann' at {source.name}[0]@0"
+    assert expected_error in str(raised.value)
     assert "\n" not in str(raised.value)
 
 
 class Picky(KeyedProcessFunction):
-    """Adds prices up, and fails when it has changed everything, for odd ones and for timers of 7."""
+    """Adds prices up; raises after all its changes for odd prices and for timers of 7."""
 
     def open(self, context: Any) -> None:
         self.sum = context.value_state("sum", "BIGINT")
@@ -218,8 +218,8 @@ class Picky(KeyedProcessFunction):
         return [{"bidder": context.key, "what": "timer", "sum": self.sum.get()}]
 
 
-def test_a_record_for_which_a_process_fails_is_a_dead_letter(live: Live) -> None:
-    """What it did is undone, its row is in the topic with its coordinates, a timer too; the query goes on."""
+def test_record_or_timer_whose_process_raises_is_a_dead_letter(live: Live) -> None:
+    """The call's changes are undone, the dead letter has its coordinates, and the query continues."""
     source, out = bids(live), live.topic("out")
     flow = Flow("picky")
     flow.read("bids", source).process(
@@ -237,16 +237,16 @@ def test_a_record_for_which_a_process_fails_is_a_dead_letter(live: Live) -> None
         ("BID", "ann", 4), ("BID", "ann", 10), ("BID", "ann", 18), ("BID", "bob", 7),
         ("TIMER", "ann", 10), ("TIMER", "ann", 10), ("TIMER", "ann", 18),
     ]  # fmt: skip
-    letters = {each.headers["flowcore-offset"]: each for each in live.records(source.dead_letter)}
-    assert sorted(letters) == [b"", b"1", b"3", b"5"]
-    assert letters[b"3"].value == b"bad"
-    assert letters[b"1"].json == {"bidder": "ann", "price": 5}
-    assert letters[b"5"].json == {"bidder": "ann", "price": 9}
-    assert letters[b""].json == {"key": {"bidder": "bob"}, "clock": "event", "time_ms": 7}
-    assert letters[b"1"].headers["flowcore-topic"].decode() == source.name
-    assert letters[b"1"].headers["flowcore-operator"] == b"picky"
-    assert letters[b"1"].headers["flowcore-stage"] == b"function"
-    assert letters[b"1"].headers["flowcore-reason"].decode() == (
+    dead_letters = {each.headers["flowcore-offset"]: each for each in live.records(source.dead_letter)}
+    assert sorted(dead_letters) == [b"", b"1", b"3", b"5"]
+    assert dead_letters[b"3"].value == b"bad"
+    assert dead_letters[b"1"].json == {"bidder": "ann", "price": 5}
+    assert dead_letters[b"5"].json == {"bidder": "ann", "price": 9}
+    assert dead_letters[b""].json == {"key": {"bidder": "bob"}, "clock": "event", "time_ms": 7}
+    assert dead_letters[b"1"].headers["flowcore-topic"].decode() == source.name
+    assert dead_letters[b"1"].headers["flowcore-operator"] == b"picky"
+    assert dead_letters[b"1"].headers["flowcore-stage"] == b"function"
+    assert dead_letters[b"1"].headers["flowcore-reason"].decode() == (
         f"operator 'picky': its function raised ValueError: 5 for key 'ann' at {source.name}[0]@1"
     )
 
@@ -257,11 +257,11 @@ def copies(record: dict[str, Any]) -> list[dict[str, Any]]:
     return [record, {**record, "what": "copy"}]
 
 
-def test_functions_behind_a_process_run_in_the_call_of_its_key_groups(live: Live) -> None:
-    """No other Python node than what packs in front of the shuffle and unpacks behind; ids; dead letters."""
+def test_functions_downstream_of_a_process_run_in_its_call(live: Live) -> None:
+    """The plan has no Python node for them; their outputs have record ids, their failures dead letters."""
     source, out = bids(live), live.topic("out")
     columns = "bidder STRING, what STRING, sum BIGINT"
-    flow = Flow("behind")
+    flow = Flow("downstream")
     summed = flow.read("bids", source).process(
         Picky(), by="bidder", uses=["price"], schema=columns, name="sums"
     )
@@ -272,7 +272,7 @@ def test_functions_behind_a_process_run_in_the_call_of_its_key_groups(live: Live
     def arrived(run: LiveRun) -> None:
         end = time.monotonic() + 120
         while len(live.records(out)) < 6:
-            assert time.monotonic() < end, "not everything came"
+            assert time.monotonic() < end, "not all records arrived"
             assert not run.wait(0.2)
         plans.append(run.running["out"]._jsq.explainInternal(False))
 
@@ -285,14 +285,14 @@ def test_functions_behind_a_process_run_in_the_call_of_its_key_groups(live: Live
     assert functions.count("MapInArrow") == 2
     assert functions.count("ArrowEval") == 0
     at = f"sums:{source.name}:0"
-    found = {identity: each for identity, each in told(live, out).items() if identity.startswith(at)}
+    found = {record_id: each for record_id, each in outputs(live, out).items() if record_id.startswith(at)}
     firsts = {f"{at}:0:0:0:0": ("ann", "BID", 4), f"{at}:2:0:0:0": ("bob", "BID", 2)}
-    assert {identity: found[identity] for identity in firsts} == firsts
-    assert sorted(each for identity, each in found.items() if identity not in firsts) == [
+    assert {record_id: found[record_id] for record_id in firsts} == firsts
+    assert sorted(each for record_id, each in found.items() if record_id not in firsts) == [
         ("ann", "copy", 4), ("bob", "copy", 2),
     ]  # fmt: skip
-    letters = live.records(source.dead_letter)
-    of_record = next(each for each in letters if each.headers["flowcore-offset"] == b"1")
-    assert of_record.json == {"bidder": "ann", "what": "bid", "sum": 12}  # what the process put out
+    dead_letters = live.records(source.dead_letter)
+    of_record = next(each for each in dead_letters if each.headers["flowcore-offset"] == b"1")
+    assert of_record.json == {"bidder": "ann", "what": "bid", "sum": 12}  # the output of the process
     assert of_record.headers["flowcore-operator"] == b"copies"
-    assert all(each.json["sum"] == 12 for each in letters)
+    assert all(each.json["sum"] == 12 for each in dead_letters)

@@ -1,4 +1,4 @@
-"""In real time a record passes at once, through the same operators and with the same dead letters."""
+"""In real-time mode a record passes at once, with the same operators and dead letters."""
 
 import time
 from pathlib import Path
@@ -17,8 +17,8 @@ Live = Any
 BID = "id BIGINT NOT NULL, shop STRING, price DOUBLE"
 
 
-def test_realtime_is_micro_batch_without_the_wait(live: Live, tmp_path: Path) -> None:
-    """Join, fan-out, two branches united, a running aggregate and dead letters, each within one batch."""
+def test_realtime_gives_the_results_of_micro_batch_at_once(live: Live, tmp_path: Path) -> None:
+    """Join, fan-out, union of branches, running aggregate and dead letters all run within one batch."""
     (tmp_path / "shops").mkdir()
     pq.write_table(pa.table({"shop": ["a", "a"], "city": ["Bern", "Biel"]}), tmp_path / "shops" / "p.parquet")
     bids, out, united, best = (
@@ -39,7 +39,7 @@ def test_realtime_is_micro_batch_without_the_wait(live: Live, tmp_path: Path) ->
 
     def follow(run: Any) -> None:
         for number in (2, 3):
-            # The second record is sent when the first has arrived, in one and the same batch.
+            # The second record is sent after the first has arrived, within one batch.
             _wait(run, lambda number=number: len(live.records(out)) >= number)
             live.send(bids, {"id": number, "shop": "b", "price": 10.0 * number})
         _wait(run, lambda: len(live.records(out)) == 4 and len(live.records(united)) == 5)

@@ -1,4 +1,4 @@
-"""Windows of live queries: what comes out of Kafka topics, over restarts and with partitions that lag."""
+"""Windows of live queries over Kafka topics, with restarts and lagging partitions."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def totals(live: Live, topic: KafkaTopic) -> list[tuple[Any, ...]]:
     )
 
 
-def test_a_window_emits_once_it_is_complete_and_goes_on_after_a_restart(live: Live) -> None:
-    """Results, late firings and the late topic, from three runs on one checkpoint."""
+def test_window_emits_when_complete_and_continues_after_a_restart(live: Live) -> None:
+    """Three runs on one checkpoint give results, late firings and the late topic."""
     source, out, late = clicks(live, 1000), live.topic("totals"), live.topic("late")
     flow = Flow("totals")
     windows = (
@@ -60,7 +60,7 @@ def test_a_window_emits_once_it_is_complete_and_goes_on_after_a_restart(live: Li
     assert totals(live, out) == []
     live.send(source, click("a", 4, 3000), click("c", -1, 11_000))
     live.run(flow)
-    # What `where` dropped told of time all the same: 11000 - 1000 - 1 is the last millisecond of the window.
+    # A record that `where` drops advances event time: 11000 - 1000 - 1 is the window's last millisecond.
     first = [
         ("a", "1970-01-01T00:00:00.000Z", 5, 2, 1, False),
         ("b", "1970-01-01T00:00:00.000Z", 2, 1, 1, False),
@@ -74,8 +74,8 @@ def test_a_window_emits_once_it_is_complete_and_goes_on_after_a_restart(live: Li
     assert [(row["user"], row["price"]) for row in live.values(late)] == [("a", 7), ("a", 8)]
 
 
-def test_bad_messages_pass_windows_in_their_query(live: Live) -> None:
-    """One query reads the topic; late records and bad messages each keep their own coordinates."""
+def test_windows_and_bad_messages_share_one_query(live: Live) -> None:
+    """One query reads the topic; late records and bad messages keep their own coordinates."""
     source, out, late = clicks(live), live.topic("totals"), live.topic("late")
     flow = Flow("with_bad")
     windows = flow.read("clicks", source).window(Tumbling(10), by="user", late="side-output")
@@ -94,24 +94,24 @@ def test_bad_messages_pass_windows_in_their_query(live: Live) -> None:
     assert [(row["user"], row["n"]) for row in live.values(out)] == [("a", 2), ("b", 1)]
     (record,) = live.records(late)
     assert record.headers["flowcore-id"].decode() == f"{source.name}:0:7:0"
-    letters = live.records(source.dead_letter)
-    assert [(r.value, int(r.headers["flowcore-offset"])) for r in letters] == [
+    dead_letters = live.records(source.dead_letter)
+    assert [(r.value, int(r.headers["flowcore-offset"])) for r in dead_letters] == [
         (b"bad 1", 1), (b"bad 2", 4), (b"bad 3", 5), (b"bad 4", 8),
     ]  # fmt: skip
-    assert {r.headers["flowcore-topic"].decode() for r in letters} == {source.name}
-    assert all(b"does not fit" in r.headers["flowcore-reason"] for r in letters)
+    assert {r.headers["flowcore-topic"].decode() for r in dead_letters} == {source.name}
+    assert all(b"does not fit" in r.headers["flowcore-reason"] for r in dead_letters)
 
 
-def test_a_partition_an_hour_behind_loses_nothing(live: Live, tmp_path: Path) -> None:
-    """Event time is that of the partition that is furthest behind; Spark's own is that of the first."""
+def test_partition_that_lags_an_hour_loses_nothing(live: Live, tmp_path: Path) -> None:
+    """Event time is the minimum of the partitions, while Spark's watermark is the maximum."""
     source, out = clicks(live), live.topic("totals")
     flow = Flow("lagging")
     flow.read("clicks", source).window(Sliding(10, slide=5), by="user").aggregate(n="count(*)").write(
         "totals", out
     )
-    ahead = [click("a", 1, HOUR_MS + second * 1000) for second in range(36)]
-    behind = [click("a", 1, second * 1000) for second in range(36)]
-    both = [row for pair in zip(ahead, behind, strict=True) for row in pair]
+    leading = [click("a", 1, HOUR_MS + second * 1000) for second in range(36)]
+    lagging = [click("a", 1, second * 1000) for second in range(36)]
+    both = [row for pair in zip(leading, lagging, strict=True) for row in pair]
     native: dict[int, int] = {}
     dropped = 0
     # Spark drops by the watermark of the batch before the last one, so that it shows in the third.
@@ -131,7 +131,7 @@ def test_a_partition_an_hour_behind_loses_nothing(live: Live, tmp_path: Path) ->
 
 
 def _counted_by_spark(live: Live, source: KafkaTopic, checkpoint: Path, counts: dict[int, int]) -> int:
-    """The same windows by Spark's own watermark, as far as the topic goes; how many rows it dropped."""
+    """Update the counts of the same windows with Spark's own watermark; return how many rows it dropped."""
 
     def take(batch: DataFrame, _number: int) -> None:
         counts.update({row.start: row.n for row in batch.collect()})
@@ -164,8 +164,8 @@ def _counted_by_spark(live: Live, source: KafkaTopic, checkpoint: Path, counts: 
     )
 
 
-def test_an_idle_partition_is_not_waited_for_and_markers_pass_windows(live: Live) -> None:
-    """The clock alone finds it idle while the other goes on; latency markers reach the sink's companion."""
+def test_windows_ignore_an_idle_partition_and_pass_markers(live: Live) -> None:
+    """Processing time marks the partition idle; latency markers reach the sink's companion topic."""
     live.settings = replace(live.settings, latency_interval=timedelta(milliseconds=200))
     source = live.topic(
         "clicks", schema=SCHEMA, event_time="at", watermark=monotonous().with_idleness(timedelta(seconds=1))
@@ -176,8 +176,8 @@ def test_an_idle_partition_is_not_waited_for_and_markers_pass_windows(live: Live
     live.send(source, click("a", 1, 1000), click("b", 1, 2000), partitions=2)
 
     def until(run: LiveRun) -> None:
-        for look in range(200):
-            live.send(source, click("a", 1, 20_000 + look))  # to the first partition
+        for attempt in range(200):
+            live.send(source, click("a", 1, 20_000 + attempt))  # to the first partition
             if live.values(out) and live.records(f"{out.name}.events"):
                 return
             assert not run.wait(0.2)
@@ -201,8 +201,8 @@ def _shown(_context: Any, values: Sequence[Mapping[str, Any]]) -> list[Mapping[s
     return [{"total": value["price"]}]
 
 
-def test_records_and_windows_for_which_a_function_fails_are_dead_letters(live: Live) -> None:
-    """A record is in no window, a window leaves with what it holds; late records still leave as they are."""
+def test_record_or_window_whose_function_raises_is_a_dead_letter(live: Live) -> None:
+    """A failing record is in no window, a dead window has its values, and late records are unchanged."""
     source, out, late = clicks(live), live.topic("totals"), live.topic("late")
     flow = Flow("picky")
     windows = flow.read("clicks", source).window(Tumbling(10), by="user", late="side-output", name="per_user")
@@ -220,12 +220,12 @@ def test_records_and_windows_for_which_a_function_fails_are_dead_letters(live: L
     assert [(each["user"], each["total"]) for each in live.values(out)] == [("a", 11)]
     (too_late,) = live.records(late)
     assert too_late.headers["flowcore-id"].decode() == f"{source.name}:0:7:0"
-    letters = {each.headers["flowcore-offset"]: each for each in live.records(source.dead_letter)}
-    assert sorted(letters) == [b"", b"1", b"2"]
-    assert letters[b"1"].json == click("a", -1, 2000)
-    assert letters[b"1"].headers["flowcore-operator"] == b"per_user"
-    assert b"raised ValueError: -1 for key 'a', record {" in letters[b"1"].headers["flowcore-reason"]
-    assert letters[b""].json == {
+    dead_letters = {each.headers["flowcore-offset"]: each for each in live.records(source.dead_letter)}
+    assert sorted(dead_letters) == [b"", b"1", b"2"]
+    assert dead_letters[b"1"].json == click("a", -1, 2000)
+    assert dead_letters[b"1"].headers["flowcore-operator"] == b"per_user"
+    assert b"raised ValueError: -1 for key 'a', record {" in dead_letters[b"1"].headers["flowcore-reason"]
+    assert dead_letters[b""].json == {
         "key": {"user": "b"}, "window_start_ms": 0, "window_end_ms": 10_000, "firing": 1,
         "values": [{"user": "b", "price": 13, "at": 1000}],
     }  # fmt: skip

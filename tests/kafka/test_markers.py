@@ -1,4 +1,4 @@
-"""Latency markers pass through live queries beside the records, and nobody's function sees them."""
+"""Latency markers pass through live queries without reaching a user's function."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.kafka
 Live = Any
 BID = "id BIGINT NOT NULL, shop STRING, price DOUBLE"
 EVENTS = LatencyMarkerEventSerializer()
-SOME_INTERVAL = timedelta(hours=1)  # the marker source sends its first marker, and no other
+SOME_INTERVAL = timedelta(hours=1)  # the marker source sends only its first marker
 
 
 def _bid(number: int, shop: str = "a") -> dict[str, Any]:
@@ -50,7 +50,7 @@ def _send_events(live: Live, topic: KafkaTopic, *events: bytes | None, partition
 
 
 def test_markers_reach_the_companion_of_every_sink(live: Live) -> None:
-    """Unchanged, once for each, whatever the branches do with the records."""
+    """Each sink's companion gets each marker once and unchanged, however the branches filter records."""
     bids, high, low = live.topic("bids", schema=BID, partitions=2), live.topic("high"), live.topic("low")
     live.send(bids, _bid(1), b"bad", _bid(2), partitions=2)
     _send_events(live, bids, _event(1), _event(2, 1), _event(3), partitions=2)
@@ -65,11 +65,11 @@ def test_markers_reach_the_companion_of_every_sink(live: Live) -> None:
         assert _mine(live, sink) == [(0, _event(1)), (0, _event(3)), (1, _event(2, 1))]
     assert live.values(high) == [{"id": 2}]
     assert live.values(low) == []
-    assert [letter.value for letter in live.records(bids.dead_letter)] == [b"bad"]
+    assert [record.value for record in live.records(bids.dead_letter)] == [b"bad"]
 
 
 def test_markers_pass_through_state(live: Live) -> None:
-    """The newest of each batch and sender, beside the groups and in none of them."""
+    """An aggregate emits the newest marker of each batch and sender and does not count markers as records."""
     bids, out = live.topic("bids", schema=BID, partitions=2), live.topic("out")
     live.send(bids, _bid(1), _bid(2), _bid(3, "b"), partitions=2)
     _send_events(live, bids, _event(1), _event(2, 1), _event(3), partitions=2)
@@ -88,7 +88,7 @@ def test_markers_pass_through_state(live: Live) -> None:
 
 
 def test_bad_events_are_dead_letters(live: Live) -> None:
-    """With their bytes and coordinates; good ones around them arrive."""
+    """Bad events keep their bytes and coordinates; good events between them are delivered."""
     good = _event(1)
     bad = [
         b"", None, good[:-1], good + b"x", b"\x02" + good[1:], b"\x01\x02" + good[2:], b"{}", bytes(270),
@@ -102,17 +102,17 @@ def test_bad_events_are_dead_letters(live: Live) -> None:
 
     _tracked(live).run(flow)
 
-    letters = live.records(bids.dead_letter)
-    assert [letter.value for letter in letters] == bad
-    assert {letter.headers["flowcore-topic"] for letter in letters} == {bids.events.encode()}
-    assert [int(letter.headers["flowcore-offset"]) for letter in letters] == list(range(len(bad)))
-    assert all(b"no event" in letter.headers["flowcore-reason"] for letter in letters)
+    dead_letters = live.records(bids.dead_letter)
+    assert [record.value for record in dead_letters] == bad
+    assert {record.headers["flowcore-topic"] for record in dead_letters} == {bids.events.encode()}
+    assert [int(record.headers["flowcore-offset"]) for record in dead_letters] == list(range(len(bad)))
+    assert all(b"no event" in record.headers["flowcore-reason"] for record in dead_letters)
     assert _mine(live, out) == [(0, good)]
     assert live.values(out) == [{"id": 1}]
 
 
-def test_bad_event_stops_the_query_where_it_shall(live: Live) -> None:
-    """With on_error='fail': one line that names the companion topic's message."""
+def test_bad_event_stops_the_query_with_on_error_fail(live: Live) -> None:
+    """The error is one line that names the companion topic's message."""
     bids = live.topic("bids", schema=BID, on_error="fail")
     live.send(bids, _bid(1))
     _send_events(live, bids, _event(1), b"\x02\x01")
@@ -125,8 +125,8 @@ def test_bad_event_stops_the_query_where_it_shall(live: Live) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_without_an_interval_there_is_no_topic_thread_or_column(live: Live) -> None:
-    """Nothing is created, read or written for latency; with one there are all three."""
+def test_latency_tracking_without_an_interval_is_off(live: Live) -> None:
+    """Without an interval there is no companion topic, thread or column for latency; with one there are."""
     found: dict[bool, tuple[bool, bool]] = {}
     for is_tracked in (True, False):
         bids, out = live.topic(f"bids{is_tracked}", schema=BID), live.topic(f"out{is_tracked}")
@@ -134,7 +134,7 @@ def test_without_an_interval_there_is_no_topic_thread_or_column(live: Live) -> N
         flow = Flow(f"f{is_tracked}")
         flow.read("bids", bids).write("out", out)
 
-        def look(run: Any, is_tracked: bool = is_tracked) -> None:
+        def inspect_run(run: Any, is_tracked: bool = is_tracked) -> None:
             names = [thread.name for thread in threading.enumerate()]
             assert run.wait(60)
             plan = run.running["bids"]._jsq.explainInternal(False)
@@ -143,14 +143,14 @@ def test_without_an_interval_there_is_no_topic_thread_or_column(live: Live) -> N
                 ".events" in plan,
             )
 
-        _tracked(live, SOME_INTERVAL if is_tracked else timedelta(0)).run(flow, "slice", look)
+        _tracked(live, SOME_INTERVAL if is_tracked else timedelta(0)).run(flow, "slice", inspect_run)
 
     assert found == {True: (True, True), False: (False, False)}
     assert set(partition_counts(live.servers, [bids.events, out.events]).values()) == {None}
 
 
 def test_tracking_can_be_turned_on_and_off_between_runs(live: Live) -> None:
-    """A query without state takes it up; one that has tracked goes on reading what it read."""
+    """A query without state can start tracking; if it is turned off, the query still reads the companion."""
     bids, out = live.topic("bids", schema=BID), live.topic("out")
     flow = Flow("f")
     flow.read("bids", bids).select("id").write("out", out)
@@ -169,8 +169,8 @@ def test_tracking_can_be_turned_on_and_off_between_runs(live: Live) -> None:
     assert live.values(out) == [{"id": 1}, {"id": 2}, {"id": 3}]
 
 
-def test_state_from_before_tracking_stays_as_it_is(live: Live, caplog: pytest.LogCaptureFixture) -> None:
-    """Its groups have no column for markers: it goes on without, and says so."""
+def test_state_made_without_tracking_is_kept(live: Live, caplog: pytest.LogCaptureFixture) -> None:
+    """Its groups have no column for markers: the query runs without latency and logs a warning."""
     bids, out = live.topic("bids", schema=BID), live.topic("out")
     flow = Flow("f")
     flow.read("bids", bids).aggregate(by="shop", n="count(*)", name="counted").write("out", out)
@@ -186,7 +186,7 @@ def test_state_from_before_tracking_stays_as_it_is(live: Live, caplog: pytest.Lo
 
 @pytest.mark.parametrize("mode", ["realtime", "micro-batch"])
 def test_latency_is_measured_live_and_through_two_flows(live: Live, mode: Any) -> None:
-    """Source to sink of each flow, and from the first source to the last sink."""
+    """Latency is measured from source to sink of each flow, and from the first source to the last sink."""
     bids, middle, out = live.topic("bids", schema=BID), live.topic("middle"), live.topic("out")
     live.send(bids, _bid(1))
     first, second = Flow("first"), Flow("second")

@@ -1,4 +1,4 @@
-"""Records without event time: bad where windows go by it, and taken where nothing needs it."""
+"""A record without event time is bad if windows need event time, and accepted otherwise."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ REASON = "has no event time: at is null"
 
 
 class Seen(KeyedProcessFunction):
-    """Passes on what it sees, and asks for no time."""
+    """Emits each price and does not use event time."""
 
     def process(self, record: Mapping[str, Any], context: Any) -> Iterator[Mapping[str, Any]]:
         yield {"user": context.key, "price": record["price"]}
@@ -50,11 +50,11 @@ def _added(kept: Mapping[str, Any], new: Mapping[str, Any]) -> Mapping[str, Any]
     return {**kept, "price": kept["price"] + new["price"]}
 
 
-def _folded(read: Stream) -> Stream:
+def _by_column(read: Stream) -> Stream:
     return read.window(Tumbling(10), by="user", name="windows").aggregate(price="sum(price)")
 
 
-def _one_by_one(read: Stream) -> Stream:
+def _by_record(read: Stream) -> Stream:
     return read.window(Tumbling(10), by="user", name="windows").reduce(_added)
 
 
@@ -62,43 +62,45 @@ def _prices(live: Live, topic: KafkaTopic) -> list[tuple[str, int]]:
     return sorted((row["user"], row["price"]) for row in live.values(topic))
 
 
-def _letters(live: Live, topic: KafkaTopic) -> list[tuple[int, dict[str, Any], str]]:
-    """Offset, value and reason of what its source refused."""
+def _dead_letters(live: Live, topic: KafkaTopic) -> list[tuple[int, dict[str, Any], str]]:
+    """Offset, value and reason of the records that the source rejected."""
     found = live.records(topic.dead_letter)
-    told = [{name: value.decode() for name, value in each.headers.items()} for each in found]
-    assert {(each["flowcore-operator"], each["flowcore-stage"]) for each in told} <= {("clicks", "read")}
-    assert {each["flowcore-topic"] for each in told} <= {topic.name}
+    all_headers = [{name: value.decode() for name, value in each.headers.items()} for each in found]
+    assert {(each["flowcore-operator"], each["flowcore-stage"]) for each in all_headers} <= {
+        ("clicks", "read")
+    }
+    assert {each["flowcore-topic"] for each in all_headers} <= {topic.name}
     return [
         (int(headers["flowcore-offset"]), each.json, headers["flowcore-reason"])
-        for each, headers in zip(found, told, strict=True)
+        for each, headers in zip(found, all_headers, strict=True)
     ]
 
 
 @pytest.mark.parametrize("event_time", ["at", "timestamp_millis(at\n)"], ids=["column", "expression"])
-@pytest.mark.parametrize("windows", [_folded, _one_by_one])
-def test_windows_go_on_without_it(live: Live, windows: Any, event_time: str) -> None:
-    """It leaves where it came in, with its bytes and coordinates; those before and behind it count."""
+@pytest.mark.parametrize("windows", [_by_column, _by_record])
+def test_windows_ignore_a_record_without_event_time(live: Live, windows: Any, event_time: str) -> None:
+    """The record is a dead letter of its source with bytes and coordinates; its neighbours are counted."""
     source, out = clicks(live, event_time=event_time), live.topic("out")
     flow = Flow("windows")
     windows(flow.read("clicks", source)).write("out", out)
     live.send(source, click("a", 1, 1000), click("a", 2, None), click("a", 4, 2000), click("b", 8, 20_000))
-    letters: list[int] = []
+    counts: list[int] = []
 
-    def look(run: LiveRun) -> None:
+    def count_dead_letters(run: LiveRun) -> None:
         assert run.wait(180)
-        letters.extend(query.dead_letters for query in run.health().queries)
+        counts.extend(query.dead_letters for query in run.health().queries)
 
-    live.run(flow, "slice", look)
+    live.run(flow, "slice", count_dead_letters)
 
     assert _prices(live, out) == [("a", 5)]
     reason = f"has no event time: {' '.join(event_time.split())} is null"
-    assert _letters(live, source) == [(1, click("a", 2, None), reason)]
-    assert letters == [1]
+    assert _dead_letters(live, source) == [(1, click("a", 2, None), reason)]
+    assert counts == [1]
 
 
-@pytest.mark.parametrize("windows", [_folded, _one_by_one])
-def test_it_stops_windows_that_were_asked_to(live: Live, windows: Any) -> None:
-    """One line with the coordinates, as of a record that does not fit its schema."""
+@pytest.mark.parametrize("windows", [_by_column, _by_record])
+def test_record_without_event_time_stops_windows_with_on_error_fail(live: Live, windows: Any) -> None:
+    """The error is one line with the coordinates, as for a record that does not fit its schema."""
     source = clicks(live, on_error="fail")
     flow = Flow("strict")
     windows(flow.read("clicks", source)).write("out", live.topic("out"))
@@ -112,13 +114,13 @@ def test_it_stops_windows_that_were_asked_to(live: Live, windows: Any) -> None:
 
 
 @pytest.mark.parametrize("carries", ["branch", "process"])
-def test_other_queries_of_its_source_take_it(live: Live, carries: str) -> None:
-    """It leaves once, through the query that carries bad records, though that has no windows."""
+def test_queries_without_windows_accept_a_record_without_event_time(live: Live, carries: str) -> None:
+    """The dead letter is written once, by the query that carries bad records although it has no windows."""
     source, out, copy, seen = clicks(live), *(live.topic(name) for name in ("out", "copy", "seen"))
-    flow = Flow("beside")
+    flow = Flow("branched")
     read = flow.read("clicks", source)
     _process(read).write("seen", seen)
-    _folded(read).write("out", out)
+    _by_column(read).write("out", out)
     if carries == "branch":
         read.select("user", "price").write("copy", copy)
     live.send(source, click("a", 1, 1000), click("a", 2, None), b"bad", click("b", 8, 20_000))
@@ -130,30 +132,30 @@ def test_other_queries_of_its_source_take_it(live: Live, carries: str) -> None:
     assert [_prices(live, topic) for topic in taking] == [every for _ in taking]
     ids = {each.headers["flowcore-id"].decode().split(":", 1)[-1] for each in live.records(taking[-1])}
     assert len(ids) == len(every)
-    letters = sorted(
+    dead_letters = sorted(
         (each.headers["flowcore-offset"], each.value) for each in live.records(source.dead_letter)
     )
-    assert letters == [(b"1", json.dumps(click("a", 2, None)).encode()), (b"2", b"bad")]
+    assert dead_letters == [(b"1", json.dumps(click("a", 2, None)).encode()), (b"2", b"bad")]
 
 
-def test_it_leaves_though_the_windows_query_carries_no_bad_records(live: Live) -> None:
-    """A Python function is in front of the windows, so that a query of its own reads the topic for them."""
+def test_record_without_event_time_upstream_of_a_function_is_a_dead_letter(live: Live) -> None:
+    """With a Python function upstream of the windows, a separate query writes the dead letters."""
     source, out = clicks(live), live.topic("out")
-    flow = Flow("behind")
-    _folded(flow.read("clicks", source).map(unchanged, schema=SCHEMA)).write("out", out)
+    flow = Flow("downstream")
+    _by_column(flow.read("clicks", source).map(unchanged, schema=SCHEMA)).write("out", out)
     live.send(source, click("a", 1, 1000), click("a", 2, None), click("b", 8, 20_000))
 
     live.run(flow)
 
     assert _prices(live, out) == [("a", 1)]
-    assert _letters(live, source) == [(1, click("a", 2, None), REASON)]
+    assert _dead_letters(live, source) == [(1, click("a", 2, None), REASON)]
 
 
 def _process(read: Stream) -> Stream:
     return read.process(Seen(), by="user", uses=["price"], schema="user STRING, price BIGINT")
 
 
-def _by_the_clock(read: Stream) -> Stream:
+def _by_processing_time(read: Stream) -> Stream:
     windows = read.window(Tumbling(10), by="user", time="processing", trigger=Count(1))
     return windows.aggregate(price="max(price)")
 
@@ -162,20 +164,20 @@ def _global(read: Stream) -> Stream:
     return read.window(Global(), by="user", trigger=Count(1)).aggregate(price="max(price)")
 
 
-@pytest.mark.parametrize("operator", [_process, _by_the_clock, _global])
-def test_what_needs_no_event_time_takes_it(live: Live, operator: Any) -> None:
-    """It is no bad record there, and nobody looks whether it is one."""
+@pytest.mark.parametrize("operator", [_process, _by_processing_time, _global])
+def test_operators_without_event_time_accept_a_record_without_it(live: Live, operator: Any) -> None:
+    """The record is good, and the plan does not check its event time."""
     source, out = clicks(live), live.topic("out")
     flow = Flow("taking")
     operator(flow.read("clicks", source)).write("out", out)
     live.send(source, click("a", 1, 1000), click("b", 2, None))
     plans: list[str] = []
 
-    def look(run: LiveRun) -> None:
+    def keep_plans(run: LiveRun) -> None:
         assert run.wait(180)
         plans.extend(query._jsq.explainInternal(True) for query in run.running.values())
 
-    live.run(flow, "slice", look)
+    live.run(flow, "slice", keep_plans)
 
     assert _prices(live, out) == [("a", 1), ("b", 2)]
     assert live.records(source.dead_letter) == []
@@ -183,37 +185,37 @@ def test_what_needs_no_event_time_takes_it(live: Live, operator: Any) -> None:
     assert "no event time" not in plans[0]
 
 
-def test_a_time_that_is_declared_not_null_is_not_looked_at_twice(live: Live) -> None:
-    """Null is a misfit then, and plans are as without windows."""
+def test_event_time_declared_not_null_is_checked_once(live: Live) -> None:
+    """A null does not fit the schema, and plans are as without windows."""
     source, out = clicks(live, schema=f"{SCHEMA} NOT NULL"), live.topic("out")
     flow = Flow("declared")
-    _folded(flow.read("clicks", source)).write("out", out)
+    _by_column(flow.read("clicks", source)).write("out", out)
     live.send(source, click("a", 1, 1000), click("a", 2, None), click("b", 8, 20_000))
     plans: list[str] = []
 
-    def look(run: LiveRun) -> None:
+    def keep_plans(run: LiveRun) -> None:
         assert run.wait(180)
         plans.extend(query._jsq.explainInternal(True) for query in run.running.values())
 
-    live.run(flow, "slice", look)
+    live.run(flow, "slice", keep_plans)
 
     assert _prices(live, out) == [("a", 1)]
-    ((place, _, reason),) = _letters(live, source)
+    ((place, _, reason),) = _dead_letters(live, source)
     assert (place, reason.startswith("does not fit the schema")) == (1, True)
     assert ["no event time" in plan for plan in plans] == [False]
 
 
-def test_a_tagged_element_without_timestamp_has_none(live: Live) -> None:
+def test_tagged_element_without_timestamp_has_no_event_time(live: Live) -> None:
     """Without event_time= a record's timestamp is that of its element."""
     source, out = clicks(live, event_time=None, watermark=None, elements="tagged"), live.topic("out")
     flow = Flow("tagged")
-    _folded(flow.read("clicks", source)).write("out", out)
+    _by_column(flow.read("clicks", source)).write("out", out)
     none = TAGGED.encode(Record(click("a", 2, 2000)))
     live.send(source, TAGGED.encode(Record(click("a", 1, None), 1000)), none, TAGGED.encode(Watermark(9_999)))
 
     live.run(flow)
 
     assert _prices(live, out) == [("a", 1)]
-    (letter,) = live.records(source.dead_letter)
-    assert (letter.value, letter.headers["flowcore-offset"]) == (none, b"1")
-    assert letter.headers["flowcore-reason"] == b"has no event time: its element has no timestamp"
+    (record,) = live.records(source.dead_letter)
+    assert (record.value, record.headers["flowcore-offset"]) == (none, b"1")
+    assert record.headers["flowcore-reason"] == b"has no event time: its element has no timestamp"

@@ -1,4 +1,4 @@
-"""What is told of a running query is what it does: scraped, kept, shown in another process."""
+"""Metrics of a running query are correct: scraped, in the history, and in another process."""
 
 import json
 import subprocess
@@ -30,15 +30,15 @@ Live = Any
 BID = "id BIGINT NOT NULL, shop STRING, price DOUBLE"
 
 
-def test_scrape_of_a_running_query_says_what_it_did(live: Live) -> None:
-    """Counts, lag of each partition, dead letters, state; nobody answers when the run has ended."""
+def test_scrape_of_a_running_query_reports_its_work(live: Live) -> None:
+    """Counts, lag by partition, dead letters and state are exported until the run ends."""
     bids, out, best = live.topic("bids", schema=BID), live.topic("out"), live.topic("best")
     live.send(bids, *(_bid(number) for number in range(20)), b"bad", b"worse", partitions=2)
     flow = Flow("scraped")
     source = flow.read("bids", bids)
     source.where("price > 5").write("out", out)
     source.aggregate(by="shop", best="max(price)").write("best", best)
-    live.settings = _looking(live, prometheus_port=0)
+    live.settings = _observed(live, prometheus_port=0)
     urls = []
 
     def follow(run: Any) -> None:
@@ -47,12 +47,12 @@ def test_scrape_of_a_running_query_says_what_it_did(live: Live) -> None:
         _wait(run, lambda: _scraped(run.metrics_url).get(("flowcore_query_batches_total", "best")) == 1)
 
         found = _scraped(run.metrics_url)
-        letters = [found["flowcore_query_dead_letters_total", name] for name in ("bids", "best")]
+        dead_letters = [found["flowcore_query_dead_letters_total", name] for name in ("bids", "best")]
         assert found["flowcore_query_records_in_total", "bids"] == 22
         assert found["flowcore_query_lag_records", "bids"] == 0
         assert found["flowcore_partition_offset", "bids", bids.name, "0"] == 11
         assert found["flowcore_partition_lag_records", "bids", bids.name, "1"] == 0
-        assert sorted(letters) == [0, 2]
+        assert sorted(dead_letters) == [0, 2]
         assert found["flowcore_query_state_bytes", "best"] > 0
         assert ("flowcore_query_state_bytes", "bids") not in found
         assert found["flowcore_query_mode", "bids"] == 1
@@ -63,8 +63,8 @@ def test_scrape_of_a_running_query_says_what_it_did(live: Live) -> None:
         _scraped(urls[0])
 
 
-def test_realtime_query_tells_what_it_reads_long_before_its_batch_ends(live: Live) -> None:
-    """Its lag is what it has not read; what is not committed yet is told by partition."""
+def test_realtime_query_reports_its_progress_before_its_batch_ends(live: Live) -> None:
+    """Its lag is the number of unread records, reported by partition before the offsets are committed."""
     bids, out = live.topic("bids", schema=BID), live.topic("out")
     live.send(bids, *(_bid(number) for number in range(30)), partitions=2)
     flow = Flow("quick")
@@ -79,8 +79,8 @@ def test_realtime_query_tells_what_it_reads_long_before_its_batch_ends(live: Liv
     live.run(flow, "realtime", follow)
 
 
-def test_history_tells_of_runs_switches_and_versions(live: Live, tmp_path: Path) -> None:
-    """A slice, then a run in micro-batches on the same checkpoint, seen from another process."""
+def test_history_has_runs_switches_and_versions(live: Live, tmp_path: Path) -> None:
+    """A slice and a micro-batch run on one checkpoint are in the history and visible to another process."""
     (tmp_path / "shops").mkdir()
     pq.write_table(pa.table({"shop": ["a"], "city": ["Bern"]}), tmp_path / "shops" / "p.parquet")
     bids, out = live.topic("bids", schema=BID), live.topic("out")
@@ -90,7 +90,7 @@ def test_history_tells_of_runs_switches_and_versions(live: Live, tmp_path: Path)
         "*", name="shops_all"
     )
     flow.read("bids", bids).join(shops, on="shop", how="left").write("out", out)
-    live.settings = _looking(live)
+    live.settings = _observed(live)
     shown: list[Any] = []
 
     live.run(flow)
@@ -98,20 +98,20 @@ def test_history_tells_of_runs_switches_and_versions(live: Live, tmp_path: Path)
     kept = committed_offsets(live.settings.state_dir / "kept" / "checkpoints" / "bids")
 
     def follow(run: Any) -> None:
-        # Its first trigger finds nothing, and tells of a batch all the same.
+        # The first trigger finds nothing and still reports a batch.
         _wait(run, lambda: run.running["bids"].lastProgress is not None)
         live.send(bids, _bid(3))
         _wait(run, lambda: _last(live, "kept").queries[0].rows_in == 1)
         shown.append(_top("kept", live))
 
     live.run(flow, "micro-batch", follow)
-    second, (code, told) = _last(live, "kept"), shown[0]
+    second, (code, shown_top) = _last(live, "kept"), shown[0]
     stopped, _ = _top("kept", live)
     history = read_history(history_folder(live.settings.state_dir, "kept"))
 
     assert (first.state, first.queries[0].rows_in, first.queries[0].rows_out) == ("ended", 2, 2)
     assert kept == {bids.name: {0: 2}}
-    assert (code, told["state"], told["queries"][0]["mode"]) == (0, "running", "micro-batch")
+    assert (code, shown_top["state"], shown_top["queries"][0]["mode"]) == (0, "running", "micro-batch")
     assert stopped == 1
     (switch,) = second.switches
     assert (switch.query, switch.before, switch.after) == ("bids", "slice", "micro-batch")
@@ -119,16 +119,16 @@ def test_history_tells_of_runs_switches_and_versions(live: Live, tmp_path: Path)
     (version,) = second.queries[0].bounded.values()
     assert (live.settings.state_dir / "kept" / "results").glob(f"*/{version}")
     assert not second.queries[0].active
-    assert len({look.started_ms for look in history}) == 2
+    assert len({beat.started_ms for beat in history}) == 2
 
 
-def test_history_says_why_a_run_failed(live: Live) -> None:
-    """The last look is that of the failure."""
+def test_history_has_the_reason_of_a_failed_run(live: Live) -> None:
+    """The last entry is that of the failure."""
     bids, out = live.topic("bids", schema=BID), live.topic("out")
     live.send(bids, _bid(1))
     flow = Flow("failing")
     flow.read("bids", bids).select("id", "raise_error('too high') as price").write("out", out)
-    live.settings = _looking(live)
+    live.settings = _observed(live)
 
     with pytest.raises(RunError) as caught:
         live.run(flow)
@@ -140,8 +140,8 @@ def test_history_says_why_a_run_failed(live: Live) -> None:
     assert not last.queries[0].active
 
 
-def test_watermark_of_each_partition_is_told(live: Live) -> None:
-    """The query has that of the partition that is furthest behind."""
+def test_watermark_of_each_partition_is_reported(live: Live) -> None:
+    """The watermark of the query is the minimum of its partitions."""
     bids = live.topic(
         "bids", schema="id BIGINT NOT NULL, at BIGINT NOT NULL", event_time="at",
         watermark=bounded_out_of_orderness(timedelta(0)),
@@ -161,8 +161,8 @@ def test_watermark_of_each_partition_is_told(live: Live) -> None:
     live.run(flow, "micro-batch", follow)
 
 
-def test_run_without_looks_leaves_no_history(live: Live) -> None:
-    """metrics.interval=0: it can be asked, and tells nobody by itself."""
+def test_run_without_a_metrics_interval_writes_no_history(live: Live) -> None:
+    """With metrics.interval=0, `health()` answers but nothing is written."""
     bids, out = live.topic("bids", schema=BID), live.topic("out")
     live.send(bids, _bid(1))
     flow = Flow("silent")
@@ -184,7 +184,7 @@ def _bid(number: int) -> dict[str, Any]:
     return {"id": number, "shop": "ab"[number % 2], "price": float(number)}
 
 
-def _looking(live: Live, **settings: Any) -> Any:
+def _observed(live: Live, **settings: Any) -> Any:
     return replace(live.settings, metrics_interval=timedelta(milliseconds=200), **settings)
 
 
@@ -192,11 +192,11 @@ def _wait(run: Any, condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 240
     while not condition():
         assert not run.wait(0.1), "the queries have ended"
-        assert time.monotonic() < deadline, f"the condition did not come about in time: {run.health()}"
+        assert time.monotonic() < deadline, f"the condition did not become true in time: {run.health()}"
 
 
 def _scraped(url: str) -> dict[tuple[str, ...], float]:
-    """What Prometheus would get, by name, query, and topic and partition where there are any."""
+    """Samples that Prometheus would read, by name, query, and topic and partition if present."""
     with urllib.request.urlopen(url) as answer:  # noqa: S310 - the address is ours
         families = text_string_to_metric_families(answer.read().decode())
         samples = [sample for family in families for sample in family.samples]
@@ -213,7 +213,7 @@ def _last(live: Live, flow: str) -> FlowProgress:
 
 
 def _top(flow: str, live: Live) -> tuple[int, dict[str, Any]]:
-    """What `flowcore top` says in a process of its own."""
+    """Exit code and output of `flowcore top` in its own process."""
     command = [sys.executable, "-m", "flowcore.cli.main", "top", flow, "--json"]
     found = subprocess.run(
         [*command, "--set", f"state.dir={live.settings.state_dir}"],

@@ -1,4 +1,4 @@
-"""A broker that goes away and comes back is told of, beside the ends that stand still meanwhile."""
+"""An outage of a broker is reported; the known ends of its topics stay as they are meanwhile."""
 
 from pathlib import Path
 from typing import Any
@@ -22,14 +22,14 @@ def _context(servers: str, folder: Path) -> tuple[Any, Context]:
     flow = Flow("f")
     flow.read("in", KafkaTopic("in", schema="id BIGINT")).write("out", KafkaTopic("out"))
     settings = Settings.of({"kafka.bootstrap.servers": servers, "state.dir": folder}, environment={})
-    no_session: Any = None  # nothing is asked of Spark
+    no_session: Any = None  # Spark is not used
     return plan_flow(flow, None, settings), Context(no_session, settings, "f")
 
 
-def test_outage_of_a_broker_is_told_while_and_after_it(
+def test_outage_of_a_broker_is_reported_during_and_after_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The seconds of silence while it lasts; at its end how long it was, once."""
+    """During the outage `silent_s` grows; after it `poll` returns its duration once."""
     monkeypatch.setattr(topic_ends, "_AWAY_S", 0.0)
     monkeypatch.setattr(topic_ends, "_OUTAGE_S", 0.5)
     broker = EmbeddedBroker(tmp_path / "broker")
@@ -52,8 +52,8 @@ def test_outage_of_a_broker_is_told_while_and_after_it(
         assert ends.silent_s == 0
 
 
-def test_outage_is_part_of_a_runs_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that beats, Prometheus and the history have it."""
+def test_outage_is_in_the_progress_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beats, Prometheus and the history read the outage from the run's progress."""
     monkeypatch.setattr(topic_ends, "_AWAY_S", 0.0)
     with EmbeddedBroker() as broker:
         ensure_topics(broker.bootstrap_servers, {"in": 2, "out": 1})

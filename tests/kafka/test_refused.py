@@ -1,4 +1,4 @@
-"""A good record that its sink's topic would refuse: it stops no stream, unless it shall."""
+"""A good record that its sink's topic would refuse is a dead letter, unless on_error is 'fail'."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ def _sink(live: Live, **configs: str) -> KafkaTopic:
     return sink
 
 
-def _grown(source: KafkaTopic, sink: KafkaTopic) -> Flow:
-    """A name grows by a thousand."""
+def _lengthened(source: KafkaTopic, sink: KafkaTopic) -> Flow:
+    """A flow that makes each name a thousand times as long."""
     flow = Flow("f")
     flow.read("bids", source).select("id", "repeat(name, 1000) as name").write("out", sink)
     return flow
 
 
-def test_limits_are_those_of_the_topics(live: Live) -> None:
-    """The broker's defaults where nothing else is set."""
+def test_limits_are_read_from_the_topics(live: Live) -> None:
+    """If a topic does not set a limit, the broker's default applies."""
     small, compacted = _sink(live, max_message_bytes="2000"), live.topic("latest")
     ensure_topics(live.servers, {compacted.name: 1}, {"cleanup.policy": "compact"})
 
@@ -44,16 +44,16 @@ def test_limits_are_those_of_the_topics(live: Live) -> None:
     }
 
 
-def test_record_that_grew_too_large_is_a_dead_letter_and_the_others_go_on(live: Live) -> None:
-    """With what would have been written, where it came from, and why it could not be."""
+def test_oversized_record_is_a_dead_letter_and_the_others_are_written(live: Live) -> None:
+    """The dead letter has the unwritten value, the record's coordinates and the reason."""
     bids, out = live.topic("bids", schema=BID), _sink(live, max_message_bytes=str(LIMIT))
     live.send(bids, {"id": 1, "name": "a"}, {"id": 2, "name": "too long"}, b"bad", {"id": 3, "name": "b"})
 
-    live.run(_grown(bids, out))
+    live.run(_lengthened(bids, out))
 
     assert [value["id"] for value in live.values(out)] == [1, 3]
     bad, large = sorted(
-        live.records(bids.dead_letter), key=lambda letter: letter.value == b"bad", reverse=True
+        live.records(bids.dead_letter), key=lambda record: record.value == b"bad", reverse=True
     )
     assert bad.headers["flowcore-stage"] == b"read"
     assert large.json == {"id": 2, "name": "too long" * 1_000}
@@ -69,8 +69,8 @@ def test_record_that_grew_too_large_is_a_dead_letter_and_the_others_go_on(live: 
     assert str(LIMIT) in reason
 
 
-def test_record_nearly_as_large_as_its_topic_takes_is_written(live: Live) -> None:
-    """Nothing is held back that has room, and what is let through the broker takes."""
+def test_record_just_below_the_limit_is_written(live: Live) -> None:
+    """A record below the limit is accepted by the broker; one byte more makes a dead letter."""
     bids, out = live.topic("bids", schema=BID), _sink(live, max_message_bytes=str(LIMIT))
     empty = len(b'{"id":1,"name":""}')
     flow = Flow("f")
@@ -84,8 +84,8 @@ def test_record_nearly_as_large_as_its_topic_takes_is_written(live: Live) -> Non
 
 
 @pytest.mark.parametrize("mode", ["slice", "table"])
-def test_records_that_are_small_alone_are_not_too_large_together(live: Live, mode: str) -> None:
-    """A client that sent them in one batch would have it refused, again and again."""
+def test_small_records_do_not_exceed_the_limit_together(live: Live, mode: str) -> None:
+    """The client does not put small records into one batch that the broker would refuse."""
     bids, out = live.topic("bids", schema=BID), _sink(live, max_message_bytes=str(LIMIT))
     if mode == "table":
         bids = replace(bids, until="latest")
@@ -98,8 +98,8 @@ def test_records_that_are_small_alone_are_not_too_large_together(live: Live, mod
     assert sorted(value["id"] for value in live.values(out)) == list(range(20))
 
 
-def test_aggregate_that_grew_too_large_is_a_dead_letter_with_its_key(live: Live) -> None:
-    """It was made of no single record, so its key tells which it is."""
+def test_oversized_aggregate_is_a_dead_letter_with_its_key(live: Live) -> None:
+    """A result of several records has no coordinates, so its dead letter has its key."""
     bids, out = live.topic("bids", schema=BID), _sink(live, max_message_bytes=str(LIMIT))
     flow = Flow("f")
     flow.read("bids", bids).aggregate(by="id", longest="repeat(max(name), 1000)").write("out", out)
@@ -108,14 +108,14 @@ def test_aggregate_that_grew_too_large_is_a_dead_letter_with_its_key(live: Live)
     live.run(flow)
 
     assert [value["id"] for value in live.values(out)] == [1]
-    (letter,) = live.records(bids.dead_letter)
-    assert (letter.key, letter.json["id"]) == (b"2", 2)
-    assert letter.headers["flowcore-stage"] == b"sink"
-    assert letter.headers["flowcore-offset"] == b""
+    (record,) = live.records(bids.dead_letter)
+    assert (record.key, record.json["id"]) == (b"2", 2)
+    assert record.headers["flowcore-stage"] == b"sink"
+    assert record.headers["flowcore-offset"] == b""
 
 
-def test_record_without_the_key_that_its_topic_needs_is_a_dead_letter(live: Live) -> None:
-    """A compacted topic refuses it, as the key tells what it replaces."""
+def test_record_without_a_required_key_is_a_dead_letter(live: Live) -> None:
+    """A compacted topic refuses records without a key."""
     bids, out = live.topic("bids", schema=BID), _sink(live, cleanup_policy="compact")
     flow = Flow("f")
     flow.read("bids", bids).write("out", out, key="name")
@@ -124,16 +124,16 @@ def test_record_without_the_key_that_its_topic_needs_is_a_dead_letter(live: Live
     live.run(flow)
 
     assert [value["id"] for value in live.values(out)] == [1, 3]
-    (letter,) = live.records(bids.dead_letter)
-    assert letter.json == {"id": 2}
-    assert b"key" in letter.headers["flowcore-reason"]
+    (record,) = live.records(bids.dead_letter)
+    assert record.json == {"id": 2}
+    assert b"key" in record.headers["flowcore-reason"]
 
 
-def test_record_that_grew_too_large_stops_the_query_where_it_shall(live: Live) -> None:
-    """One line says which record it was, how large it is, and what the topic takes."""
+def test_oversized_record_stops_the_query_with_on_error_fail(live: Live) -> None:
+    """The one-line error has the record id, the message's size and the topic's limit."""
     bids = live.topic("bids", schema=BID, on_error="fail")
     out = _sink(live, max_message_bytes=str(LIMIT))
     live.send(bids, {"id": 1, "name": "a"}, {"id": 2, "name": "too long"})
 
     with pytest.raises(RunError, match=rf"{out.name} becomes a message of \d+ bytes.*{bids.name}:0:1:0"):
-        live.run(_grown(bids, out))
+        live.run(_lengthened(bids, out))

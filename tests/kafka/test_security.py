@@ -1,4 +1,4 @@
-"""A broker that asks for a name, a password and encryption lets in all that a flow does, and nobody else."""
+"""A flow with credentials uses a broker with authentication and encryption; others are rejected."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
-PASSWORD = 'p"4\\ss'  # noqa: S105 - of a broker that lives as long as these tests
+PASSWORD = 'p"4\\ss'  # noqa: S105 - password of a broker that ends with these tests
 LISTENER = """
 listeners=PLAINTEXT://{{host}}:{{port}},CONTROLLER://{{host}}:{{controller_port}},LOGIN://{{host}}:{login}
 advertised.listeners=PLAINTEXT://{{host}}:{{port}},LOGIN://{{host}}:{login}
@@ -46,7 +46,7 @@ listener.name.login.plain.sasl.jaas.config=org.apache.kafka.common.security.plai
 
 @pytest.fixture(scope="module")
 def settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
-    """The settings by which a broker with such a listener lets one in."""
+    """Settings with the credentials of a broker with such a listener."""
     folder = tmp_path_factory.mktemp("secured")
     key, certificate, both = folder / "key.pem", folder / "certificate.pem", folder / "both.pem"
     made_of = ["-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=broker"]
@@ -78,7 +78,7 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
 
 @pytest.fixture(scope="module")
 def address(settings: Settings) -> str:
-    """The broker's, with thirty records in its topic."""
+    """The broker's address; its topic has thirty records."""
     found = BrokerAddress(settings.bootstrap_servers or "", Security.of(settings))
     producer = Producer(client_login(found))
     for number in range(30):
@@ -87,8 +87,10 @@ def address(settings: Settings) -> str:
     return found
 
 
-def test_live_flow_is_let_in(settings: Settings, address: str, spark: SparkSession, tmp_path: Path) -> None:
-    """Source, sink, markers, their collector, watermarks between flows and questions about offsets."""
+def test_live_flow_with_credentials_runs(
+    settings: Settings, address: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    """Source, sink, markers, their collector, watermarks and offset queries all authenticate."""
     strategy = bounded_out_of_orderness(timedelta(seconds=1))
     flow = Flow("f")
     bids = flow.read("in", KafkaTopic("in", schema="id BIGINT", watermark=strategy))
@@ -103,10 +105,10 @@ def test_live_flow_is_let_in(settings: Settings, address: str, spark: SparkSessi
     assert sum(end_offsets(address, "out.events").values()) > 0
 
 
-def test_bounded_flow_is_let_in(
+def test_bounded_flow_with_credentials_runs(
     settings: Settings, address: str, spark: SparkSession, tmp_path: Path
 ) -> None:
-    """From topic to topic."""
+    """A bounded flow copies a topic to a topic."""
     flow = Flow("g")
     flow.read("in", KafkaTopic("in", schema="id BIGINT", until="latest")).write("copy", KafkaTopic("copy"))
     settings = replace(settings, state_dir=tmp_path)
@@ -119,10 +121,10 @@ def test_bounded_flow_is_let_in(
 @pytest.mark.parametrize(
     "wrong", [{"kafka_password": "guess"}, {"kafka_ca": None}], ids=["password", "authority"]
 )
-def test_flow_that_is_not_let_in_does_not_start(
+def test_flow_without_valid_credentials_does_not_start(
     settings: Settings, spark: SparkSession, tmp_path: Path, wrong: dict[str, str | None]
 ) -> None:
-    """It says so, and names no password."""
+    """The error contains no password."""
     flow = Flow("h")
     flow.read("in", KafkaTopic("in", schema="id BIGINT")).write("out", KafkaTopic("out"))
     settings = replace(settings, state_dir=tmp_path, **wrong)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""However bounded and unbounded parts hang together, what comes out is right."""
+"""Results are right for every combination of bounded and unbounded parts."""
 
 from pathlib import Path
 from typing import Any
@@ -33,8 +33,8 @@ def _rows(live: Live, topic: KafkaTopic, *columns: str) -> list[tuple[Any, ...]]
     return sorted(tuple(value.get(column) for column in columns) for value in live.values(topic))
 
 
-def test_diamond_with_an_aggregate_of_an_aggregate_behind_it(live: Live) -> None:
-    """Each shop's share of all: its total, the total of totals, and a join of both."""
+def test_stream_joins_a_diamond_of_nested_aggregates(live: Live) -> None:
+    """Each shop's share is its total joined with the total of totals."""
     out = live.topic("out")
     flow = Flow("f")
     totals = flow.read("sales", Parquet("sales", schema="shop STRING, price DOUBLE")).aggregate(
@@ -51,8 +51,8 @@ def test_diamond_with_an_aggregate_of_an_aggregate_behind_it(live: Live) -> None
     assert _rows(live, out, "id", "share") == [(1, 4 / 26), (2, 10 / 26), (3, 12 / 26)]
 
 
-def test_one_result_for_two_streams_and_another_beside_it(live: Live) -> None:
-    """Two stages side by side; the first one's table is joined by a stream with state and by one without."""
+def test_two_streams_join_the_same_result(live: Live) -> None:
+    """Of two parallel stages, the first one's table is joined by a stream with state and by one without."""
     bids, asks = _bids(live), live.topic("asks", schema="id BIGINT, shop STRING")
     live.send(asks, {"id": 7, "shop": "b"})
     top, plain = live.topic("top"), live.topic("plain")
@@ -74,8 +74,8 @@ def test_one_result_for_two_streams_and_another_beside_it(live: Live) -> None:
     assert _rows(live, plain, "id", "dearest", "n") == [(7, 10.0, 1)]
 
 
-def test_flow_without_bounded_part(live: Live) -> None:
-    """Nothing is waited for: the queries start at once."""
+def test_flow_without_a_bounded_part_starts_at_once(live: Live) -> None:
+    """The plan consists of the live stage only."""
     out = live.topic("out")
     flow = Flow("f")
     flow.read("bids", _bids(live)).where("id > 1").write("out", out)
@@ -86,8 +86,8 @@ def test_flow_without_bounded_part(live: Live) -> None:
     assert _rows(live, out, "id", "shop") == [(2, "b"), (3, "c")]
 
 
-def test_flow_without_stream(live: Live, tmp_path: Path) -> None:
-    """Bounded stages and nothing behind them; a bounded topic is read to its end."""
+def test_flow_without_a_stream_runs_its_bounded_stages(live: Live, tmp_path: Path) -> None:
+    """The plan has no live stage; a bounded topic is read to its end."""
     flow = Flow("f")
     topic = _bids(live)
     bids = flow.read("bids", KafkaTopic(topic.name, schema=topic.schema, until="latest"))

@@ -1,4 +1,4 @@
-"""A live query looks after itself: it catches up, goes live, and takes over what is committed meanwhile."""
+"""A live query supervises itself: it catches up, goes live, and switches to newly committed results."""
 
 import signal
 import subprocess
@@ -27,12 +27,12 @@ pytestmark = pytest.mark.kafka
 Live = Any
 BID = "id BIGINT NOT NULL, price DOUBLE"
 BAND = {"backlog_enter": 500, "backlog_leave": 100}
-# Slow enough that a burst outlasts a real-time batch, and native.
+# Native, and slow enough that a burst takes longer than a real-time batch.
 SLOW = "java_method('java.lang.Thread', 'sleep', cast(2 as bigint)) as slow"
 
 
 def test_query_catches_up_goes_live_and_catches_up_again(live: Live) -> None:
-    """By itself, on one checkpoint, each bid out once; every switch is told with its reason."""
+    """Modes switch on one checkpoint; each bid is emitted once, and every switch has its reason."""
     bids, out = live.topic("bids", schema=BID), live.topic("out")
     live.send(bids, *map(_bid, range(2_000)), partitions=2)
     flow = Flow("itself")
@@ -63,10 +63,10 @@ def test_query_catches_up_goes_live_and_catches_up_again(live: Live) -> None:
     assert "no partition has over 100 unread" in last.switches[0].reason
     assert "over 500 unread" in last.switches[1].reason
     assert all(one.pause_ms is not None for one in last.switches)
-    told = [
-        look.queries[0].backlog for look in read_history(history_folder(live.settings.state_dir, "itself"))
+    statuses = [
+        beat.queries[0].backlog for beat in read_history(history_folder(live.settings.state_dir, "itself"))
     ]
-    assert {True, False} <= set(told)
+    assert {True, False} <= set(statuses)
 
 
 DYING = """
@@ -107,14 +107,14 @@ with open_context(plan, settings) as context, LiveRun(plan, context) as run:
 
 
 def passing(source: str, out: str) -> Flow:
-    """A flow that real-time mode takes."""
+    """A flow that supports real-time mode."""
     flow = Flow("passing")
     flow.read("bids", KafkaTopic(source, schema=BID)).write("out", KafkaTopic(out))
     return flow
 
 
-def test_kill_in_the_middle_of_a_switch_loses_nothing(live: Live) -> None:
-    """Between the end of the one mode and the start of the other, and right after that."""
+def test_kill_during_a_switch_loses_nothing(live: Live) -> None:
+    """The run is killed between the end of one mode and the start of the next, and right after it."""
     bids, out = live.topic("bids"), live.topic("out")
     given = [live.servers, str(live.settings.state_dir), bids.name, out.name]
     codes = []
@@ -162,8 +162,8 @@ print("released" if '"released": true' in lease.read_text() else lease.read_text
 """
 
 
-def test_killed_jvm_is_named_and_leaves_no_lease(live: Live, tmp_path: Path) -> None:
-    """One error in words, in the history, too, though Spark answers nothing; the lease is free at once."""
+def test_killed_jvm_is_reported_and_releases_the_lease(live: Live, tmp_path: Path) -> None:
+    """One error names the lost JVM, also in the history, and the lease is released at once."""
     bids, out = live.topic("bids"), live.topic("out")
     given = [live.servers, str(tmp_path / "killed"), bids.name, out.name]
     live.send(bids, *map(_bid, range(10)), partitions=2)
@@ -181,8 +181,8 @@ def test_killed_jvm_is_named_and_leaves_no_lease(live: Live, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("mode", [None, "micro-batch"])
-def test_committed_result_is_taken_over_by_a_running_stream(mode: Any, live: Live, tmp_path: Path) -> None:
-    """Twice, while records come: each has the values of the version in its header; nothing lost or twice."""
+def test_running_stream_switches_to_a_committed_result(mode: Any, live: Live, tmp_path: Path) -> None:
+    """Over two switches each output has the values of its header's version; none is lost or repeated."""
     bids, out = live.topic("bids", schema=BID), live.topic("out")
     flow = Flow("fresh")
     shops = flow.read("shops", Parquet("shops", schema="id BIGINT, city STRING")).select(
@@ -227,10 +227,10 @@ def test_committed_result_is_taken_over_by_a_running_stream(mode: Any, live: Liv
 
 
 @pytest.mark.parametrize("damage", ["file", "column"])
-def test_result_that_cannot_be_joined_leaves_the_stream_on_the_old_one(
+def test_stream_keeps_its_result_if_a_new_one_cannot_be_joined(
     damage: str, live: Live, tmp_path: Path
 ) -> None:
-    """Damaged files, and a table without the column; also when it falls behind and starts anew."""
+    """A result with damaged files or a missing column is skipped, also when the query restarts in backlog."""
     bids, out = live.topic("bids", schema=BID), live.topic("out")
     flow = Flow("damaged")
     shops = flow.read("shops", Parquet("shops", schema="id BIGINT, city STRING")).select(
@@ -273,7 +273,7 @@ def _other(good: Any, damage: str) -> Any:
 
 
 def committed(folder: StageFolder) -> str:
-    """The version that is committed."""
+    """The committed version."""
     manifest = folder.manifest()
     assert manifest is not None
     return manifest.version
@@ -304,4 +304,4 @@ def _wait(run: Any, condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 240
     while not condition():
         assert not run.wait(0.1), "the queries have ended"
-        assert time.monotonic() < deadline, f"the condition did not come about in time: {run.health()}"
+        assert time.monotonic() < deadline, f"the condition did not become true in time: {run.health()}"

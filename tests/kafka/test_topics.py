@@ -1,4 +1,4 @@
-"""Questions about topics get the broker's own answers, and no broker gets a clear one."""
+"""Functions about topics return the broker's answers, or a clear error without a broker."""
 
 import contextlib
 import gc
@@ -30,12 +30,12 @@ pytestmark = pytest.mark.kafka
 
 @pytest.fixture
 def topic() -> str:
-    """A name that no other test uses: the broker is shared."""
+    """A topic name that no other test uses, since the broker is shared."""
     return f"topic-{uuid.uuid4()}"
 
 
-def test_topics_are_created_where_missing_and_left_alone_where_not(kafka: str, topic: str) -> None:
-    """The second call asks for another number and changes nothing."""
+def test_only_missing_topics_are_created(kafka: str, topic: str) -> None:
+    """A second call with another number of partitions changes nothing."""
     assert partition_counts(kafka, [topic]) == {topic: None}
 
     ensure_topics(kafka, {topic: 3})
@@ -45,13 +45,13 @@ def test_topics_are_created_where_missing_and_left_alone_where_not(kafka: str, t
 
 
 def test_topic_name_that_kafka_refuses_is_named(kafka: str) -> None:
-    """The broker's reason comes with the topic and the partitions."""
+    """The error has the topic, its partitions and the broker's reason."""
     with pytest.raises(BrokerError, match=r"topic 'no spaces' with 2 partitions cannot be created"):
         ensure_topics(kafka, {"no spaces": 2})
 
 
 def test_offsets_count_the_records_of_each_partition(kafka: str, topic: str) -> None:
-    """Begin and end enclose what is there; a time finds the first record that is not older."""
+    """Begin and end offsets enclose the records; a time gives the first record at or after it."""
     ensure_topics(kafka, {topic: 2})
     producer = Producer({"bootstrap.servers": kafka})
     for time_ms in (1000, 2000, 3000):
@@ -69,7 +69,7 @@ def test_offsets_count_the_records_of_each_partition(kafka: str, topic: str) -> 
 
 
 def test_offsets_of_a_missing_topic_are_refused(kafka: str, topic: str) -> None:
-    """Asking for them does not create the topic either."""
+    """Reading offsets does not create the topic."""
     with pytest.raises(BrokerError, match=f"topic '{topic}' does not exist"):
         end_offsets(kafka, topic)
 
@@ -78,7 +78,7 @@ def test_offsets_of_a_missing_topic_are_refused(kafka: str, topic: str) -> None:
 
 @pytest.fixture
 def silent() -> Iterator[str]:
-    """An address where connections are accepted and nothing is ever answered, as by a paused broker."""
+    """An address that accepts connections and never answers, like a paused broker."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         yield f"127.0.0.1:{listener.getsockname()[1]}"
 
@@ -93,8 +93,8 @@ def test_topics_without_a_broker_fail_in_seconds() -> None:
     assert time.monotonic() - started < 6
 
 
-def test_topics_of_a_broker_that_is_silent_fail_in_seconds(silent: str) -> None:
-    """A connection is not an answer."""
+def test_topics_of_a_silent_broker_fail_in_seconds(silent: str) -> None:
+    """An accepted connection without an answer is a timeout."""
     started = time.monotonic()
 
     with pytest.raises(BrokerError, match="did not answer within 5 s"):
@@ -104,13 +104,13 @@ def test_topics_of_a_broker_that_is_silent_fail_in_seconds(silent: str) -> None:
 
 
 def test_address_that_cannot_be_read_is_refused_at_once() -> None:
-    """It is an error of this library, and it repeats the address."""
+    """The error is a BrokerError that repeats the address."""
     with pytest.raises(BrokerError, match="bootstrap_servers='localhost:kafka'"):
         partition_counts("localhost:kafka", ["bids"])
 
 
-def test_waiting_asks_first_whether_it_is_in_vain() -> None:
-    """What the caller raises ends the waiting, long before its time is over."""
+def test_waiting_ends_when_its_check_raises() -> None:
+    """An exception of the caller's check ends the wait long before its timeout."""
     asked = []
 
     def still_running() -> None:
@@ -125,7 +125,7 @@ def test_waiting_asks_first_whether_it_is_in_vain() -> None:
 
 
 def _open_now() -> tuple[set[threading.Thread], set[str]]:
-    """This process's threads and sockets; a socket's name holds its inode, so no two are confused."""
+    """Threads and sockets of this process; a socket's name has its inode, so it is unique."""
     sockets = set()
     for link in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):
@@ -133,21 +133,21 @@ def _open_now() -> tuple[set[threading.Thread], set[str]]:
     return set(threading.enumerate()), {name for name in sockets if name.startswith("socket:")}
 
 
-def _left_behind(before: tuple[set[threading.Thread], set[str]]) -> tuple[set[threading.Thread], set[str]]:
-    """What is open now and was not. Other libraries of the test process may close theirs meanwhile."""
+def _still_open(before: tuple[set[threading.Thread], set[str]]) -> tuple[set[threading.Thread], set[str]]:
+    """Threads and sockets opened since ``before``; other libraries may have closed theirs."""
     threads, sockets = _open_now()
     return threads - before[0], sockets - before[1]
 
 
-def _said_by_the_client(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """Spark's gateway writes debug lines whenever the garbage collector likes: they are none of ours."""
+def _client_logs(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """Messages of the client and of flowcore; Spark's gateway logs at any time."""
     return [record.getMessage() for record in caplog.records if record.name.startswith(("kafka", "flowcore"))]
 
 
-def test_answered_questions_leave_nothing_behind(
+def test_answered_requests_leave_nothing_open(
     kafka: str, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """No thread, no socket, no line in the log; the garbage collector need not help."""
+    """No thread, socket or log line remains, without the garbage collector's help."""
     before = _open_now()
     gc.disable()
     try:
@@ -156,31 +156,31 @@ def test_answered_questions_leave_nothing_behind(
             ensure_topics(kafka, {topic: 2})
             offsets_at(kafka, topic, 0)
 
-        assert _left_behind(before) == (set(), set())
+        assert _still_open(before) == (set(), set())
     finally:
         gc.enable()
-    assert _said_by_the_client(caplog) == []
+    assert _client_logs(caplog) == []
 
 
 @pytest.mark.parametrize("listens", [True, False], ids=["silent", "absent"])
-def test_unanswered_questions_leave_nothing_behind(
+def test_unanswered_requests_leave_nothing_open(
     silent: str, listens: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nor do attempts that fail, though the client drops what it opened for them."""
+    """Failed attempts close all threads and sockets that the client has opened."""
     before = _open_now()
     gc.disable()
     try:
         with caplog.at_level(logging.DEBUG), pytest.raises(BrokerError):
             wait_until_ready(silent if listens else f"127.0.0.1:{free_port()}", 0, lambda: None)
 
-        assert _left_behind(before) == (set(), set())
+        assert _still_open(before) == (set(), set())
     finally:
         gc.enable()
-    assert _said_by_the_client(caplog) == []
+    assert _client_logs(caplog) == []
 
 
 def test_other_users_of_the_client_keep_their_log(caplog: pytest.LogCaptureFixture) -> None:
-    """Only what is said while topics are asked about is dropped."""
+    """Log messages are dropped only during requests about topics."""
     logging.getLogger("kafka.net.manager").warning("bootstrap failed")
 
     assert caplog.messages == ["bootstrap failed"]

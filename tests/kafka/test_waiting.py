@@ -1,4 +1,4 @@
-"""A stream that waits for its bounded stage holds nothing: no memory, no disk, no connection."""
+"""A stream that waits for its bounded stage uses no memory, disk or connection."""
 
 import json
 import subprocess
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.kafka
 
 @pytest.fixture(scope="module")
 def report() -> dict[str, Any]:
-    """What the benchmark finds over a small input, with records waiting in the topic."""
+    """The benchmark's report for a small input, with records waiting in the topic."""
     command = [sys.executable, "-m", "flowcore.cli.main", "bench", "waiting", "--json"]
     done = subprocess.run(
         [*command, "--records", "20000", "--pending", "2000"],
@@ -25,12 +25,12 @@ def report() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("what", ["memory_bytes", "disk_bytes", "queries", "connections", "checkpoint_files"])
-def test_waiting_stream_holds_nothing(what: str, report: dict[str, Any]) -> None:
-    """Before the commit the flow holds what its bounded stage holds alone; when the stream runs, more."""
+def test_waiting_stream_uses_no_resources(what: str, report: dict[str, Any]) -> None:
+    """Before the commit the flow uses what its bounded stage alone uses; with the stream it uses more."""
     assert report[f"waiting_{what}"] == 0
     assert report["whole"][f"running_{what}"] > report["alone"][what]
 
 
 def test_waiting_stream_runs_afterwards(report: dict[str, Any]) -> None:
-    """What was waiting in the topic is joined by the same run."""
+    """The same run joins the records that waited in the topic."""
     assert report["verified"] == "2,000 records joined by the same run afterwards"
