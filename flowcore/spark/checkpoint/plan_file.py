@@ -75,13 +75,13 @@ def require_fit(query: LiveQuery, flow: str, checkpoint: Path, types: StateTypes
     if not planned_batches(checkpoint):
         return
     path = plan_file_of(checkpoint)
-    if path.exists():
-        found = tuple(_differences(path, query, flow, types))
-    else:
+    if not path.exists():
         found = tuple(_topic_differences(query, checkpoint))
+    else:
+        found = tuple(_differences(path, query, flow, types))
     if found:
         msg = (
-            f"query {query.name!r} of flow {flow!r} cannot go on from its checkpoint {checkpoint}: "
+            f"query {query.name!r} of flow {flow!r} cannot continue from its checkpoint {checkpoint}: "
             f"{'; '.join(found)}: its state would be read as something else; go back to the flow that made "
             f"it, or start anew: with another state.dir, with another name for {query.name!r}, or after you "
             f"have deleted {checkpoint} and {path.name}"
@@ -115,6 +115,15 @@ def write_plan_file(query: LiveQuery, flow: str, checkpoint: Path, types: StateT
     part.replace(path)
 
 
+def _topic_differences(query: LiveQuery, checkpoint: Path) -> Iterator[str]:
+    """The differences that show without a plan file: other topics."""
+    topics = [topic for source in query.sources if (topic := source.topic) is not None]
+    now = {topic.name for topic in topics}
+    before = checkpointed_topics(checkpoint) - ({topic.events for topic in topics} - now)
+    if before != now:
+        yield f"it was reading {', '.join(sorted(before))}, and now {', '.join(sorted(now))}"
+
+
 def _differences(path: Path, query: LiveQuery, flow: str, types: StateTypes | None) -> Iterator[str]:
     old_flow, old_query, needs, old_types = _read(path)
     if (old_flow, old_query) != (flow, query.name):
@@ -126,15 +135,6 @@ def _differences(path: Path, query: LiveQuery, flow: str, types: StateTypes | No
 
 def _show(types: StateTypes) -> str:
     return ", ".join(f"{name} ({', '.join(kinds) or 'nothing'})" for name, kinds in types.items()) or "none"
-
-
-def _topic_differences(query: LiveQuery, checkpoint: Path) -> Iterator[str]:
-    """The differences that show without a plan file: other topics."""
-    topics = [topic for source in query.sources if (topic := source.topic) is not None]
-    now = {topic.name for topic in topics}
-    before = checkpointed_topics(checkpoint) - ({topic.events for topic in topics} - now)
-    if before != now:
-        yield f"it was reading {', '.join(sorted(before))}, and now {', '.join(sorted(now))}"
 
 
 def _read(path: Path) -> tuple[str, str, CheckpointNeeds, StateTypes]:

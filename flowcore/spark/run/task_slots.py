@@ -40,13 +40,13 @@ def slots_needed(plan: Plan, settings: Settings) -> int:
     """
     held = shared = 0
     for query in plan.live_queries:
-        partitions = 0
-        for source in query.sources:
-            topic = source.topic
-            if topic is not None:
-                counts = partition_counts(broker_of(topic, settings), [topic.name])
-                partitions += counts[topic.name] or topic.partitions or 1
-        if tracks_latency(query, settings, checkpoint_folder(query, plan.flow, settings)):
+        topics = [(broker_of(topic, settings), topic) for each in query.sources if (topic := each.topic)]
+        tracked = tracks_latency(query, settings, checkpoint_folder(query, plan.flow, settings))
+        partitions = sum(
+            partition_counts(servers, [topic.name])[topic.name] or topic.partitions or 1
+            for servers, topic in topics
+        )
+        if tracked:
             partitions *= 2  # companion topics have as many
         if query.mode.value == "realtime":
             held += partitions + (settings.shuffle_partitions if query.updating else 0)

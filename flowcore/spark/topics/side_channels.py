@@ -98,10 +98,10 @@ class SideChannels:
 
 def tracks_latency(query: LiveQuery, settings: Settings, checkpoint: Path) -> bool:
     """Whether latency markers pass through a query."""
+    before = checkpointed_topics(checkpoint)
+    wanted = settings.latency_interval.total_seconds() > 0
     if not can_carry_markers(query):
         return False
-    wanted = settings.latency_interval.total_seconds() > 0
-    before = checkpointed_topics(checkpoint)
     if not before:
         return wanted
     tracked = any(topic.events in before for node in query.sources if (topic := node.topic))
