@@ -20,6 +20,7 @@ from flowcore.keyed.columns import concat_batches
 from flowcore.keyed.packed import PACKED, Channel, Packed
 from flowcore.serializers.formats import RawFormat
 from flowcore.serializers.tagged import TaggedSerializer
+from flowcore.watermarks.generators import call_generator
 
 __all__ = ["InputColumns", "Packing"]
 
@@ -143,7 +144,8 @@ class Packing:
             return
         times = batch.column(self.inputs.newest)
         function = self.functions.get(channel.source)
-        newest_ms = [seen.get(channel), function(times) if function else pc.max(times).as_py()]
+        last_ms = call_generator(function, times) if function else pc.max(times).as_py()
+        newest_ms = [seen.get(channel), last_ms]
         seen[channel] = max((each for each in newest_ms if each is not None), default=None)
         at: int = batch.column(self.inputs.offset)[0].as_py()
         if self.inputs.record is not None:

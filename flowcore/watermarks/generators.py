@@ -23,7 +23,7 @@ from flowcore.watermarks.strategies import (
     Punctuated,
 )
 
-__all__ = ["GeneratorState", "advance", "watermark_ms"]
+__all__ = ["GeneratorState", "advance", "call_generator", "watermark_ms"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,17 +48,18 @@ def advance(
         seen: The state before.
         timestamp_ms: The record's timestamp, if any.
         marker: The expression of a punctuated strategy is true for the record.
-        expression_ms: The value of the expression of a periodic strategy for the record.
+        expression_ms: The value of a periodic strategy's expression for the record, or of its function for
+            the batch of the record.
     """
     match generator:
         case NoWatermarks():
             return seen
         case Punctuated() if not marker:
             return seen
-        case Periodic():
+        case PeriodicFunction(function=function) if expression_ms is None and timestamp_ms is not None:
+            time_ms = call_generator(function, pa.array([timestamp_ms], pa.int64()))
+        case Periodic() | PeriodicFunction():
             time_ms = expression_ms
-        case PeriodicFunction(function=function):
-            time_ms = _call(function, pa.array([timestamp_ms], pa.int64()))
         case _:
             time_ms = timestamp_ms
     if time_ms is None or (seen.newest_ms is not None and time_ms <= seen.newest_ms):
@@ -77,7 +78,12 @@ def watermark_ms(generator: Generator, seen: GeneratorState) -> int | None:
             return seen.newest_ms
 
 
-def _call(function: Callable[[Any], int | None], timestamps_ms: Any) -> int | None:
+def call_generator(function: Callable[[Any], int | None], timestamps_ms: Any) -> int | None:
+    """Call a user's generator with the timestamps of a batch of one partition.
+
+    Raises:
+        FunctionError: It returned something that is not a time.
+    """
     time_ms = function(timestamps_ms)
     if time_ms is None or (isinstance(time_ms, int) and MIN_TIMESTAMP_MS <= time_ms <= MAX_TIMESTAMP_MS):
         return time_ms

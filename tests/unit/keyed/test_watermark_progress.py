@@ -1,0 +1,77 @@
+"""The watermark of a key group, from what tasks report of the partitions of its sources."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from flowcore.errors import FunctionError
+from flowcore.keyed.packing import InputColumns, Packing
+from flowcore.keyed.watermark_progress import WatermarkProgress, WatermarkSource
+from flowcore.watermarks import periodic
+
+
+def _four_seconds_behind(timestamps: pa.Array[int]) -> int | None:
+    newest = pc.max(timestamps).as_py()
+    return None if newest is None else newest - 4_000
+
+
+def _packing(function: object) -> Packing:
+    inputs = InputColumns(
+        key_group="key_group", source="source", partition="partition", offset="offset", newest="newest"
+    )
+    rows = pa.schema([("v", pa.int64())])
+    return Packing(
+        inputs=inputs,
+        sources=("bids",),
+        key_groups=1,
+        rows=rows,
+        functions={"bids": function},  # type: ignore[dict-item]
+    )
+
+
+def _batch(*timestamps_ms: int | None) -> pa.RecordBatch:
+    count = len(timestamps_ms)
+    return pa.record_batch(
+        {
+            "key_group": pa.array([0] * count, pa.int32()),
+            "source": pa.array([0] * count, pa.int32()),
+            "partition": pa.array([0] * count, pa.int32()),
+            "offset": pa.array(range(count), pa.int64()),
+            "newest": pa.array(timestamps_ms, pa.int64()),
+            "v": pa.array(range(count), pa.int64()),
+        }
+    )
+
+
+def _progress() -> WatermarkProgress:
+    strategy = periodic(_four_seconds_behind)
+    return WatermarkProgress({"bids": WatermarkSource(strategy, ("0",))})
+
+
+def test_progress_applies_a_function_once_to_the_timestamps_of_a_batch() -> None:
+    """The task that reads a partition calls the function; a key group takes its result as it is."""
+    (*_, last) = _packing(_four_seconds_behind).run([_batch(9_000, None, 10_000)])
+    (payload,) = last.column("payload").to_pylist()
+    progress = _progress()
+    progress.seen("bids", "0", int.from_bytes(payload, "big", signed=True))
+    progress.poll(0)
+
+    assert progress.watermark_ms == 6_000
+
+
+def test_progress_keeps_its_watermark_when_a_function_reports_nothing() -> None:
+    """A batch without timestamps moves nothing."""
+    progress = _progress()
+    progress.seen("bids", "0", 6_000)
+    progress.seen("bids", "0", None)
+    progress.poll(0)
+
+    assert progress.watermark_ms == 6_000
+
+
+def test_packing_refuses_a_function_whose_result_is_not_a_time() -> None:
+    """A text would be taken for a time by nobody downstream."""
+    with pytest.raises(FunctionError, match="not a time"):
+        list(_packing(lambda _: "soon").run([_batch(1_000)]))
