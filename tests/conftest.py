@@ -1,4 +1,4 @@
-"""What tests of several folders share: one Spark session for a whole run, started when first needed."""
+"""Fixtures shared by all test folders: one Spark session per run, started when first needed."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from flowcore.settings import Settings
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# A shell's background job ignores SIGINT, and so would all that tests start.
+# A shell's background job ignores SIGINT, and so would its child processes.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-# A run that is ended ends what it has started, as it does at Ctrl-C.
+# A terminated run ends its child processes, as Ctrl-C does.
 signal.signal(signal.SIGTERM, signal.default_int_handler)
-# No test is about time: a busy machine makes no example wrong. Failing examples outlive a checkout.
+# No test depends on time, so a busy machine fails no example. Failing examples are kept across checkouts.
 hypothesis.register_profile(
     "flowcore",
     deadline=None,
@@ -31,13 +31,13 @@ hypothesis.register_profile(
 hypothesis.register_profile("coverage", hypothesis.get_profile("flowcore"), max_examples=10)
 hypothesis.load_profile("flowcore")
 
-_SLOTS = 6  # a real-time query holds one for each partition
+_SLOTS = 6  # a real-time query occupies one per partition
 
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The session as flowcore starts it, with a JVM that compiles quickly."""
-    from flowcore.spark.run.session import session  # noqa: PLC0415 - tests without Spark shall not import it
+    from flowcore.spark.run.session import session  # noqa: PLC0415 - tests without Spark do not import it
 
     settings = Settings.of(
         {

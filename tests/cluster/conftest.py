@@ -1,4 +1,4 @@
-"""A Spark standalone cluster on loopback: a master and two workers, processes as on machines of their own."""
+"""A Spark standalone cluster on loopback: a master and two workers, each in its own processes."""
 
 from __future__ import annotations
 
@@ -38,18 +38,18 @@ class Worker:
     folder: Path
 
     def die(self) -> None:
-        """End the worker and its executors as a machine does that loses its power."""
+        """Kill the worker and its executors, as a power failure would."""
         os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
 
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Where a flow can run.
+    """A running cluster.
 
     Attributes:
-        master: What ``spark.master`` has to be.
-        workers: Its workers.
+        master: The value of ``spark.master``.
+        workers: The workers of the cluster.
     """
 
     master: str
@@ -58,14 +58,14 @@ class Cluster:
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[str]:
-    """The address of a broker."""
+    """The address of a running broker."""
     with EmbeddedBroker() as started:
         yield started.bootstrap_servers
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A master and two workers, which end with the test, and all that they have started."""
+    """A master and two workers; they and all their processes end with the test."""
     folder = tmp_path_factory.mktemp("cluster")
     port, ui = free_port(), free_port()
     address = ("--host", "127.0.0.1", "--port", str(port))
@@ -85,7 +85,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = _TIMEOUT_S) -> None:
-    """Wait for a condition; fail if it does not come true."""
+    """Wait until a condition is true; fail after the timeout."""
     end = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < end, f"after {timeout_s:.0f} s it is still not so that {what}"
@@ -94,7 +94,7 @@ def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = _TIM
 
 @contextmanager
 def _daemon(folder: Path, kind: str, *options: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A daemon of Spark with a supervisor, so that it ends however these tests do."""
+    """Run a Spark daemon under a supervisor, so that it ends with the tests even if they are killed."""
     folder.mkdir()
     home = pyspark_jars().parent
     environment = os.environ | {
@@ -129,7 +129,7 @@ def _alive(ui: int) -> int:
     try:
         connection.request("GET", "/json/")
         state: dict[str, Any] = json.load(connection.getresponse())
-    except (OSError, json.JSONDecodeError):  # a master that is starting answers with its front page
+    except (OSError, json.JSONDecodeError):  # a starting master answers with its HTML page
         return 0
     finally:
         connection.close()

@@ -1,6 +1,6 @@
 """A flow for a cluster: a bounded stage, a native query that joins it, and a query with state by key group.
 
-Only the driver has this module; the workers get it by the setting ``spark.submit.pyFiles``.
+Only the driver imports this module from disk; workers receive it by ``spark.submit.pyFiles``.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ PARTITIONS = 2
 
 
 class Account(KeyedProcessFunction):
-    """Counts a customer's orders and adds them up, and says on which worker."""
+    """Counts a customer's orders, adds them up, and emits the worker's folder."""
 
     def open(self, context: Any) -> None:
-        """Declare what is kept of each customer."""
+        """Declare the state of each customer."""
         self.orders = context.value_state("orders", "BIGINT")
         self.spent = context.value_state("spent", "BIGINT")
 
     def process(self, record: Mapping[str, Any], context: Any) -> Iterator[Mapping[str, Any]]:
-        """One line of account for each order."""
+        """Emit one account line for each order."""
         self.orders.set(self.orders.get(0) + 1)
         self.spent.set(self.spent.get(0) + record["amount"])
         yield {

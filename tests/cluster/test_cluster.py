@@ -1,4 +1,4 @@
-"""The flow of `orders.py` on a cluster, by settings alone, and a machine that dies meanwhile."""
+"""The flow of `orders.py` runs on a cluster, configured by settings only, and survives a machine's loss."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """The flow, its topics and its folders, which all machines see."""
+    """The flow, its topics, and its folders, which all machines share."""
 
     servers: str
     folder: Path
@@ -51,7 +51,7 @@ class Orders:
 
     @contextmanager
     def running(self, *options: str) -> Iterator[subprocess.Popen[bytes]]:
-        """`flowcore run`, on the cluster by nothing but settings; its processes end with it."""
+        """Run `flowcore run` on the cluster; its processes end with the context."""
         settings = {
             "spark.master": self.master,
             "spark.submit.pyFiles": HERE / "orders.py",
@@ -83,11 +83,11 @@ class Orders:
 
     @property
     def log(self) -> Path:
-        """What the runs print."""
+        """Output of the runs."""
         return self.folder / "run.log"
 
     def arrived(self, orders: int, run: subprocess.Popen[bytes]) -> None:
-        """Wait until so many orders are in both of the flow's topics, repeats not counted."""
+        """Wait until both topics of the flow have this number of distinct orders."""
 
         def done() -> bool:
             assert run.poll() is None, self.log.read_text()
@@ -97,11 +97,11 @@ class Orders:
         wait_until(done, f"{orders} orders have arrived", RUN_TIMEOUT_S)
 
     def count(self, topic: str) -> int:
-        """How many records a topic has."""
+        """Number of records in a topic, including repeats."""
         return sum(end_offsets(self.servers, topic).values())
 
     def rows(self, topic: str) -> list[Row]:
-        """What a topic has, without repeats, in the order of its partitions."""
+        """Distinct rows of a topic, in the order of its partitions."""
         ends = end_offsets(self.servers, topic)
         consumer = Consumer(
             {"bootstrap.servers": self.servers, "group.id": "test", "enable.auto.commit": False}
@@ -119,13 +119,13 @@ class Orders:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What was there after each step.
+    """Contents of the topics after each step.
 
     Attributes:
-        sliced: Orders in each topic after the slice.
-        priced: What the query in real-time mode wrote.
-        accounts: What the query with state wrote.
-        orders: How many were sent.
+        sliced: Number of orders in each topic after the slice.
+        priced: Output of the query in real-time mode.
+        accounts: Output of the query with state.
+        orders: Number of orders sent.
     """
 
     sliced: tuple[int, int]
@@ -136,7 +136,7 @@ class Outcome:
 
 @pytest.fixture(scope="module")
 def outcome(cluster: Cluster, broker: str, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
-    """History and a slice; then live, and one of the two machines dies."""
+    """Run the bounded stage and a slice; then run live while one of two machines is killed."""
     flow = Orders(broker, tmp_path_factory.mktemp("shared"), cluster.master)
     (flow.folder / "rates").mkdir()
     (flow.folder / "rates/rates.csv").write_text("currency,rate\nchf,1.0\neur,1.5\neur,2.0\n")
@@ -154,21 +154,21 @@ def outcome(cluster: Cluster, broker: str, tmp_path_factory: pytest.TempPathFact
     return Outcome(sliced, flow.rows("priced"), flow.rows("accounts"), 3 * AT_ONCE)
 
 
-def test_history_and_a_slice_run_on_a_cluster(outcome: Outcome) -> None:
+def test_bounded_stage_and_slice_run_on_a_cluster(outcome: Outcome) -> None:
     """Each order is priced and counted once."""
     assert outcome.sliced == (AT_ONCE, AT_ONCE)
 
 
-def test_a_live_query_loses_nothing_when_a_machine_dies(outcome: Outcome) -> None:
-    """Every order has its price, by the rates that the bounded stage found."""
+def test_live_query_loses_nothing_when_a_machine_is_killed(outcome: Outcome) -> None:
+    """Every order has a price by the rates of the bounded stage."""
     prices = {row["number"]: row["price"] for row in outcome.priced}
 
     assert prices == {number: number * (1.0, 2.0)[number % 2] for number in range(outcome.orders)}
     assert len(outcome.priced) == outcome.orders
 
 
-def test_state_by_key_group_goes_on_elsewhere_when_a_machine_dies(outcome: Outcome) -> None:
-    """Each customer's count has no gap and no repeat over slice, live run and the machine's end."""
+def test_key_group_state_moves_when_a_machine_is_killed(outcome: Outcome) -> None:
+    """Each customer's count has no gap and no repeat over slice, live run and the machine's loss."""
     counts: dict[str, list[int]] = {}
     spent: dict[str, int] = {}
     for row in outcome.accounts:
@@ -184,7 +184,7 @@ def test_state_by_key_group_goes_on_elsewhere_when_a_machine_dies(outcome: Outco
     }
 
 
-def test_state_is_kept_by_both_machines(outcome: Outcome, cluster: Cluster) -> None:
+def test_key_groups_run_on_both_machines(outcome: Outcome, cluster: Cluster) -> None:
     """The function ran in the folders of both workers."""
     folders = {row["folder"] for row in outcome.accounts}
 
@@ -192,7 +192,7 @@ def test_state_is_kept_by_both_machines(outcome: Outcome, cluster: Cluster) -> N
 
 
 def _alive(group: int) -> bool:
-    """Whether a process group has a process."""
+    """Return whether a process group has a process."""
     try:
         os.killpg(group, 0)
     except ProcessLookupError:

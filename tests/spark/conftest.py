@@ -1,4 +1,4 @@
-"""Bounded flows over small tables that another program can compute too."""
+"""Fixtures for bounded flows over small tables, which DuckDB can compute too."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ Rows = list[tuple[Any, ...]]
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    """Data and state of one test."""
+    """Settings with the data and state folders of one test."""
     return Settings.of({"data.dir": tmp_path, "state.dir": tmp_path / "state"}, environment={})
 
 
 @pytest.fixture
 def context(spark: SparkSession, settings: Settings) -> Context:
-    """The shared session over a test's own folders."""
+    """The shared session with the folders of one test."""
     return Context(spark, settings, "f")
 
 
 @pytest.fixture
 def run(context: Context) -> Run:
-    """Run the bounded stages of a flow; for each its manifest, and whether it ran or was up to date."""
+    """Run a flow's bounded stages; return each manifest, and whether the stage ran or was up to date."""
 
     class Results(SilentListener):
         def __init__(self) -> None:
@@ -58,7 +58,7 @@ def run(context: Context) -> Run:
 
 @pytest.fixture
 def rows(tmp_path: Path) -> Callable[[str], Rows]:
-    """Ask DuckDB, with the test's folder as ``{dir}``; the rows in one order."""
+    """Query DuckDB, with the test's folder as ``{dir}``; rows are sorted."""
 
     def ask(query: str) -> Rows:
         with duckdb.connect() as connection:
@@ -70,7 +70,7 @@ def rows(tmp_path: Path) -> Callable[[str], Rows]:
 
 @pytest.fixture
 def tables(tmp_path: Path) -> None:
-    """``sales`` with keys that repeat, have no partner, or are null; ``shops`` likewise."""
+    """Tables ``sales`` and ``shops`` with keys that repeat, have no partner, or are null."""
     sales = {
         "id": list(range(12)),
         "shop": ["a", "b", "a", None, "c", "b", "zz", "a", None, "d", "d", "c"],

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.spark
 
 
 class _StatusStream:
-    """A stream of the backlog status; each run is one batch, if there are changes."""
+    """A stream of the backlog status; each run is one batch if there are changes."""
 
     def __init__(self, spark: SparkSession, folder: Path) -> None:
         self.checkpoint = folder / "query"
@@ -36,7 +36,7 @@ class _StatusStream:
                 raise
 
 
-def test_each_change_is_read_once_and_in_order(spark: SparkSession, tmp_path: Path) -> None:
+def test_backlog_changes_are_read_once_and_in_order(spark: SparkSession, tmp_path: Path) -> None:
     """An equal status is not a change; without changes there is no batch; files are deleted once read."""
     stream = _StatusStream(spark, tmp_path)
     status = BacklogStatusWriter(stream.checkpoint)
@@ -55,8 +55,8 @@ def test_each_change_is_read_once_and_in_order(spark: SparkSession, tmp_path: Pa
     assert len(list((tmp_path / "query.backlog").glob("*.json"))) <= 1
 
 
-def test_repeated_batch_reads_the_same_status(spark: SparkSession, tmp_path: Path) -> None:
-    """And not what a new driver has written since."""
+def test_repeated_batch_reads_the_same_backlog_status(spark: SparkSession, tmp_path: Path) -> None:
+    """A repeated batch does not read what a new driver has written since."""
     stream = _StatusStream(spark, tmp_path)
     BacklogStatusWriter(stream.checkpoint).write(backlog=True)
     stream.run(fails=True)
@@ -67,7 +67,7 @@ def test_repeated_batch_reads_the_same_status(spark: SparkSession, tmp_path: Pat
     assert stream.read == [[True], [True], [False]]
 
 
-def test_batch_without_its_file_reads_nothing(spark: SparkSession, tmp_path: Path) -> None:
+def test_batch_without_its_status_file_reads_nothing(spark: SparkSession, tmp_path: Path) -> None:
     """An older copy of a checkpoint continues; the start writes the status again."""
     stream = _StatusStream(spark, tmp_path)
     BacklogStatusWriter(stream.checkpoint).write(backlog=True)

@@ -1,4 +1,4 @@
-"""Windows and processes that need Python give over a table what the pure operators give over its rows."""
+"""Windows and processes in Python give over a table what the pure operators give over its rows."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @pytest.fixture
 def visits(tmp_path: Path) -> list[Visit]:
-    """A table ``visits`` in three files, in no order; what is returned is in order of time."""
+    """A table ``visits`` in three unsorted files; returns its rows sorted by time."""
     chosen = random.Random(11)  # noqa: S311 - no secret
     keys = [*"abcdefgh", None]
     found = [
@@ -69,7 +69,7 @@ def _first_and_last(context: Any, records: Sequence[Visit]) -> Iterator[Visit]:
 
 
 class _Span:
-    """How far apart the smallest and the largest number are."""
+    """The difference of the largest and the smallest number."""
 
     def create(self) -> list[int]:
         return []
@@ -118,7 +118,7 @@ def _written(rows: Rows, folder: str) -> list[str]:
 
 @pytest.mark.parametrize("case", WINDOWS)
 def test_windows_give_what_the_operator_gives(case: str, run: Run, rows: Rows, visits: list[Visit]) -> None:
-    """Over all records in order of time, then the end of input."""
+    """All records in order of time, followed by the end of input, give the operator's results."""
     flow = Flow("f")
     read = flow.read("in", Parquet("visits", schema=VISITS))
     stream = WINDOWS[case](lambda windows, **more: read.window(windows, by="key", timestamp="at", **more))
@@ -165,7 +165,7 @@ class _Gaps(KeyedProcessFunction):
 
 
 class _Batches(KeyedProcessFunction):
-    """Whole batches."""
+    """Processes whole batches."""
 
     def process_batch(self, keys: Sequence[Any], batch: pa.RecordBatch, context: Any) -> list[pa.RecordBatch]:
         doubled = pc.multiply(batch.column("number"), 2)
@@ -177,7 +177,7 @@ _NUMBERS = "key STRING, at BIGINT, n BIGINT"
 
 
 def test_process_gives_what_the_operator_gives(run: Run, rows: Rows, visits: list[Visit]) -> None:
-    """State by key, timers when the input has ended, results and side outputs."""
+    """State by key, timers at the end of input, results and side outputs are those of the operator."""
     flow = Flow("f")
     stream = flow.read("in", Parquet("visits", schema=VISITS)).process(
         _Gaps(), by="key", timestamp="at", uses=["number"], schema=_NUMBERS,
@@ -198,10 +198,10 @@ def test_process_gives_what_the_operator_gives(run: Run, rows: Rows, visits: lis
         assert _written(rows, folder) == _in_one_order([tuple(each.value.values()) for each in results])
 
 
-def test_functions_behind_a_process_run_in_its_call(
+def test_functions_downstream_of_a_process_run_in_its_call(
     context: Context, rows: Rows, visits: list[Visit]
 ) -> None:
-    """The physical plan has one Python node; results are those of the functions one after the other."""
+    """The physical plan has one Python node, and results are those of the functions in a row."""
     plans: list[str] = []
     flow = Flow("f")
     found = flow.read("in", Parquet("visits", schema=VISITS)).process(
@@ -238,7 +238,7 @@ def _physical(frame: Any) -> str:
 
 
 def test_process_of_batches_sees_rows_in_order_of_time(run: Run, rows: Rows, visits: list[Visit]) -> None:
-    """Without a key there is one group, and what a function returns keeps its order."""
+    """Without a key there is one group, and the function's output keeps its order."""
     flow = Flow("f")
     read = flow.read("in", Parquet("visits", schema=VISITS))
     read.process(_Batches(), timestamp="at", schema="at BIGINT, n BIGINT").write("out", Parquet("out"))
@@ -252,7 +252,7 @@ def test_process_of_batches_sees_rows_in_order_of_time(run: Run, rows: Rows, vis
 def test_late_output_of_bounded_windows_is_empty(
     windows: Any, run: Run, rows: Rows, visits: list[Visit]
 ) -> None:
-    """Event time stands still until the input has ended."""
+    """Event time does not advance until the end of input, so no record is late."""
     flow = Flow("f")
     stream = flow.read("in", Parquet("visits", schema=VISITS)).window(
         windows, by="key", timestamp="at", late="side-output"
@@ -266,8 +266,8 @@ def test_late_output_of_bounded_windows_is_empty(
 
 
 @pytest.mark.usefixtures("visits")
-def test_function_that_fails_is_named(run: Run) -> None:
-    """With what it raised."""
+def test_failing_function_is_named(run: Run) -> None:
+    """The error has the operator's name and the exception."""
 
     def refuses(_context: Any, _records: Sequence[Visit]) -> list[Visit]:
         msg = "not this"
@@ -285,7 +285,7 @@ def test_function_that_fails_is_named(run: Run) -> None:
 
 @pytest.mark.usefixtures("visits")
 def test_row_without_timestamp_is_refused_by_name(run: Run) -> None:
-    """As by windows that need no Python."""
+    """The error is that of native windows."""
     flow = Flow("f")
     read = flow.read("in", Parquet("visits", schema=VISITS))
     windows = read.window(Session(gap=1), by="key", timestamp="if(number = 7, null, at)")
@@ -304,8 +304,8 @@ ODD = "CASE number % 5 WHEN 0 THEN 0.0D WHEN 1 THEN -0.0D WHEN 2 THEN double('Na
 )
 @pytest.mark.parametrize("windows", [Session(gap=1_000), Global()], ids=["by-column", "by-record"])
 @pytest.mark.usefixtures("visits")
-def test_keys_are_equal_where_spark_groups_them(run: Run, context: Context, key: str, windows: Any) -> None:
-    """Zeros and not-a-number, alone and in a struct; one window for each key."""
+def test_keys_are_grouped_as_spark_groups_them(run: Run, context: Context, key: str, windows: Any) -> None:
+    """Zeros and NaN, alone and in a struct, have one window per key."""
     flow = Flow("f")
     visits = flow.read("visits", Parquet("visits", schema=VISITS)).with_columns(odd=key)
     kept = visits.window(windows, by="odd", timestamp="at", trigger=_at_the_end(windows))
@@ -324,7 +324,7 @@ def _at_the_end(windows: Any) -> Any:
 
 
 def _counts(context: Context, folder: str) -> list[tuple[str, int]]:
-    """Keys as text, in which not-a-number can be compared, and how many rows they have."""
+    """Number of rows by key; keys as text, so that NaN can be compared."""
     frame = context.spark.read.parquet(context.path(folder)).selectExpr("to_json(struct(odd)) AS odd", "n")
     return sorted(
         (row.odd, row.n) for row in frame.groupBy("odd").sum("n").withColumnRenamed("sum(n)", "n").collect()
@@ -333,8 +333,8 @@ def _counts(context: Context, folder: str) -> list[tuple[str, int]]:
 
 @pytest.mark.parametrize("key", ["map(key, number)", "struct(array(number))", "array(number)"])
 @pytest.mark.usefixtures("visits")
-def test_a_key_that_would_not_be_found_again_is_refused(run: Run, key: str) -> None:
-    """Arrays and maps, also within a struct."""
+def test_key_without_equality_is_refused(run: Run, key: str) -> None:
+    """Arrays and maps are refused, also within a struct."""
     flow = Flow("f")
     visits = flow.read("visits", Parquet("visits", schema=VISITS)).with_columns(odd=key)
     found = visits.window(Session(1), by="odd", timestamp="at").aggregate(n="count(*)")

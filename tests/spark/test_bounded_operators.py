@@ -19,7 +19,7 @@ SALES = "id BIGINT, shop STRING, region BIGINT, price DOUBLE"
 SHOPS = "name STRING, area BIGINT, city STRING"
 
 
-class _Given:
+class _Tables:
     def __init__(self) -> None:
         self.flow = Flow("f")
         self.sales = self.flow.read("sales", Parquet("sales", schema=SALES))
@@ -32,17 +32,17 @@ def _double_price(frame: DataFrame) -> DataFrame:
     return frame.withColumn("price", F.col("price") * 2)
 
 
-def _diamond(given: _Given) -> Stream:
-    totals = given.sales.aggregate(by="shop", total="sum(price)")
-    return given.sales.join(totals, on="shop").select("id", "price / total as share")
+def _diamond(tables: _Tables) -> Stream:
+    totals = tables.sales.aggregate(by="shop", total="sum(price)")
+    return tables.sales.join(totals, on="shop").select("id", "price / total as share")
 
 
-def _self_join(given: _Given) -> Stream:
-    other = given.sales.select("id as other_id", "shop")
-    return given.sales.join(other, on="shop").where("id < other_id").select("id", "other_id")
+def _self_join(tables: _Tables) -> Stream:
+    other = tables.sales.select("id as other_id", "shop")
+    return tables.sales.join(other, on="shop").where("id < other_id").select("id", "other_id")
 
 
-CASES: dict[str, tuple[Callable[[_Given], Stream], str]] = {
+CASES: dict[str, tuple[Callable[[_Tables], Stream], str]] = {
     **{
         f"join-{how}-same-name": (
             lambda g, how=how: g.sales.join(g.places, on="shop", how=how).select("id", "shop", "city"),
@@ -185,13 +185,13 @@ CASES: dict[str, tuple[Callable[[_Given], Stream], str]] = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_bounded_operator_gives_what_duckdb_gives(case: str, run: Run, rows: Rows) -> None:
-    """The same rows, as often, with nulls where they belong; and the columns that were declared."""
+    """Rows, their counts, nulls and column names are those of DuckDB."""
     declare, query = CASES[case]
-    given = _Given()
-    stream = declare(given)
+    tables = _Tables()
+    stream = declare(tables)
     stream.write("out", Parquet("out"))
 
-    run(given.flow)
+    run(tables.flow)
 
     for table in ("sales", "shops"):
         query = query.replace(f"from {table}", f"from '{{dir}}/{table}/*.parquet'")
@@ -201,7 +201,7 @@ def test_bounded_operator_gives_what_duckdb_gives(case: str, run: Run, rows: Row
     assert sorted(stream.columns) == [name for (name,) in names]
 
 
-MISTAKES: dict[str, tuple[Callable[[_Given], Stream], str]] = {
+MISTAKES: dict[str, tuple[Callable[[_Tables], Stream], str]] = {
     "unknown-function": (
         lambda g: g.sales.select("id", "no_such(price) as x"),
         "'select_3' cannot be compiled: .*no_such",
@@ -233,16 +233,14 @@ MISTAKES: dict[str, tuple[Callable[[_Given], Stream], str]] = {
 
 
 @pytest.mark.parametrize("case", MISTAKES)
-def test_bounded_operator_that_spark_refuses_is_named(
-    case: str, run: Run, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """The error is a plan's, in one line, and names the operator; no JVM trace."""
+def test_operator_that_spark_refuses_is_named(case: str, run: Run, capfd: pytest.CaptureFixture[str]) -> None:
+    """The error is one line that names the operator, without a JVM trace."""
     declare, message = MISTAKES[case]
-    given = _Given()
-    declare(given).write("out", Parquet("out"))
+    tables = _Tables()
+    declare(tables).write("out", Parquet("out"))
 
     with pytest.raises(PlanError, match=message) as caught:
-        run(given.flow)
+        run(tables.flow)
 
     assert "\n" not in str(caught.value)
     assert "org.apache" not in str(caught.value)

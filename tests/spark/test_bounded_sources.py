@@ -58,7 +58,7 @@ def _write(folder: Path, name: str, text: str) -> None:
 def test_text_source_gives_its_rows(
     source: Source, files: dict[str, str], tmp_path: Path, run: Run, rows: Rows
 ) -> None:
-    """All files of the folder; an empty or missing field is null."""
+    """All files of the folder are read; an empty or missing field is null."""
     for name, text in files.items():
         _write(tmp_path, name, text)
 
@@ -70,7 +70,7 @@ def test_text_source_gives_its_rows(
 
 
 def test_parquet_source_gives_the_declared_columns(tmp_path: Path, run: Run, rows: Rows) -> None:
-    """In the declared order and types; other columns are not read."""
+    """Columns have the declared order and types; other columns are not read."""
     (tmp_path / "in").mkdir()
     pq.write_table(pa.table({"x": [1], "b": [2], "a": [3]}), tmp_path / "in" / "p.parquet")
 
@@ -161,10 +161,10 @@ MISTAKES: dict[str, tuple[Source, dict[str, str], type[FlowcoreError], str]] = {
 
 
 @pytest.mark.parametrize("case", MISTAKES)
-def test_source_that_does_not_fit_is_an_error(
+def test_source_that_does_not_fit_its_schema_is_an_error(
     case: str, tmp_path: Path, run: Run, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """A short message says where and what, without a JVM trace; nothing is written."""
+    """A short message names the place and the reason, without a JVM trace; nothing is written."""
     source, files, kind, message = MISTAKES[case]
     for name, text in files.items():
         _write(tmp_path, name, text)
@@ -180,8 +180,8 @@ def test_source_that_does_not_fit_is_an_error(
     assert "\tat " not in capfd.readouterr().err
 
 
-def test_parquet_source_names_a_column_that_is_not_there(tmp_path: Path, run: Run) -> None:
-    """The message has both lists."""
+def test_parquet_source_names_a_missing_column(tmp_path: Path, run: Run) -> None:
+    """The message lists the declared columns and the columns of the file."""
     (tmp_path / "in").mkdir()
     pq.write_table(pa.table({"id": [1], "prise": [2.0]}), tmp_path / "in" / "p.parquet")
 

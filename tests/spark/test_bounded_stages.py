@@ -1,4 +1,4 @@
-"""A stage runs when it must and not when it need not, and leaves all or nothing."""
+"""A stage runs if its inputs have changed, and writes all of its output or nothing."""
 
 import json
 import os
@@ -31,7 +31,7 @@ def _source(folder: Path, *values: int, name: str = "p") -> None:
 
 
 def _result_flow(condition: str = "a > 1", name: str = "f") -> Flow:
-    """A flow whose bounded result ``kept`` a live query would join."""
+    """A flow with a bounded result ``kept``, as a live query would join it."""
     flow = Flow(name)
     kept = flow.read("in", Parquet("in", schema="a BIGINT")).where(condition, name="kept")
     flow.read("live", KafkaTopic("live", schema="a BIGINT")).join(kept, on="a").write(
@@ -50,10 +50,8 @@ def _sink_flow(*conditions: str) -> Flow:
     return flow
 
 
-def test_stage_result_is_what_its_manifest_says(
-    tmp_path: Path, run: Run, context: Context, rows: Rows
-) -> None:
-    """Rows, columns with Spark's types, and files that hold them."""
+def test_stage_result_matches_its_manifest(tmp_path: Path, run: Run, context: Context, rows: Rows) -> None:
+    """The manifest has the rows, the columns with Spark's types, and the files."""
     _source(tmp_path, 1, 2, 3)
 
     ((manifest, fresh),) = run(_result_flow())
@@ -67,8 +65,8 @@ def test_stage_result_is_what_its_manifest_says(
     assert rows(f"from '{root / manifest.version}/kept/*.parquet'") == [(2,), (3,)]
 
 
-def test_stage_without_rows_leaves_a_table(tmp_path: Path, run: Run, context: Context) -> None:
-    """An empty result is a result: a stream can join it."""
+def test_stage_without_rows_writes_an_empty_table(tmp_path: Path, run: Run, context: Context) -> None:
+    """A stream can join an empty result."""
     _source(tmp_path, 1)
 
     ((manifest, _),) = run(_result_flow("a > 5"))
@@ -81,7 +79,7 @@ def test_stage_without_rows_leaves_a_table(tmp_path: Path, run: Run, context: Co
 
 
 def test_stage_is_skipped_when_nothing_has_changed(tmp_path: Path, run: Run) -> None:
-    """The flow declared again over the same files has the committed result."""
+    """A flow declared again over the same files reuses the committed result."""
     _source(tmp_path, 1, 2, 3)
     ((first, _),) = run(_result_flow())
 
@@ -90,7 +88,7 @@ def test_stage_is_skipped_when_nothing_has_changed(tmp_path: Path, run: Run) -> 
 
 @pytest.mark.parametrize("change", ["touched", "added", "removed", "expression", "refresh"])
 def test_stage_runs_again_when_something_has_changed(change: str, tmp_path: Path, run: Run) -> None:
-    """Another file, another expression, or because somebody says so."""
+    """A changed file, a changed expression or a requested refresh runs the stage."""
     _source(tmp_path, 1, 2, 3)
     _source(tmp_path, 4, name="q")
     ((first, _),) = run(_result_flow())
@@ -115,7 +113,7 @@ def test_stage_runs_again_when_something_has_changed(change: str, tmp_path: Path
 
 
 def test_stage_run_again_in_one_session_sees_the_new_files(tmp_path: Path, run: Run, rows: Rows) -> None:
-    """What several sinks share is kept in memory for one run only."""
+    """A frame shared by several sinks is cached for one run only."""
     flow = _sink_flow("a > 0", "a > 1")
     _source(tmp_path, 1, 2)
     run(flow)
@@ -127,8 +125,8 @@ def test_stage_run_again_in_one_session_sees_the_new_files(tmp_path: Path, run: 
     assert rows("select a from '{dir}/out/1/*.parquet'") == [(2,), (3,)]
 
 
-def test_stage_runs_again_when_its_sink_is_gone(tmp_path: Path, run: Run, rows: Rows) -> None:
-    """Somebody who deletes the output wants it back."""
+def test_stage_runs_again_when_its_output_is_deleted(tmp_path: Path, run: Run, rows: Rows) -> None:
+    """A deleted output is written again."""
     _source(tmp_path, 1, 2)
     run(_sink_flow("a > 0"))
     for file in (tmp_path / "out" / "0").iterdir():
@@ -150,7 +148,9 @@ def test_stage_runs_again_when_its_sink_is_gone(tmp_path: Path, run: Run, rows: 
     ],
     ids=["parquet", "csv", "json"],
 )
-def test_file_sink_is_replaced_whole(sink: Parquet, query: str, tmp_path: Path, run: Run, rows: Rows) -> None:
+def test_file_sink_is_replaced_as_a_whole(
+    sink: Parquet, query: str, tmp_path: Path, run: Run, rows: Rows
+) -> None:
     """The new files replace the old ones, and no other files are left."""
     for number in (1, 2):
         _source(tmp_path, number, number + 1)
@@ -162,10 +162,8 @@ def test_file_sink_is_replaced_whole(sink: Parquet, query: str, tmp_path: Path, 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "out", "state"]
 
 
-def test_stage_that_fails_leaves_the_old_output(
-    tmp_path: Path, run: Run, context: Context, rows: Rows
-) -> None:
-    """Result and sink are as they were, and no half-written file is anywhere."""
+def test_failing_stage_keeps_the_old_output(tmp_path: Path, run: Run, context: Context, rows: Rows) -> None:
+    """Result and sink are unchanged, and there is no partial file."""
     _source(tmp_path, 1, 2)
     run(_sink_flow("a > 0"))
     run(_result_flow())
@@ -213,8 +211,8 @@ with session(settings, "killed") as spark:
 """
 
 
-def test_stage_that_is_killed_leaves_nothing_visible(tmp_path: Path, run: Run, context: Context) -> None:
-    """A kill -9 between two files: no manifest, no output, and the next run works."""
+def test_killed_stage_has_no_visible_output(tmp_path: Path, run: Run, context: Context) -> None:
+    """A kill -9 between two files leaves no manifest and no output, and the next run succeeds."""
     folder = results_of(context).folder("kept+file")
     with subprocess.Popen([sys.executable, "-c", KILLED, str(tmp_path)], start_new_session=True) as process:
         try:
@@ -277,7 +275,7 @@ print(json.dumps(seen))
 
 
 def test_session_stops_its_jvm(tmp_path: Path) -> None:
-    """At its end no Java is left, and a next session in the same process starts another."""
+    """At the session's end its Java process is gone; the next session starts a new one."""
     done = subprocess.run(
         [sys.executable, "-c", ALIVE], env={**os.environ, "STATE": str(tmp_path)},
         capture_output=True, text=True, check=True, timeout=120,

@@ -1,4 +1,4 @@
-"""Windows over bounded input put rows where the assigners put them, and give what the pure operators give."""
+"""Windows over bounded input assign rows as the assigners do and give the pure operators' results."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _HOUR_MS = 3_600_000
 
 
 def _data(*, ends: bool) -> list[tuple[str | None, int, int]]:
-    """Rows around 1970 and, on demand, at both ends of 64-bit time; none in order."""
+    """Unsorted rows around 1970 and, with ``ends``, at both ends of 64-bit time."""
     chosen = random.Random(7)  # noqa: S311 - no secret
     times = [chosen.randrange(-40_000, 40_000) for _ in range(120)]
     times += [0, -1, 1, 9_999, 10_000, -10_000, -10_001]
@@ -50,7 +50,7 @@ def _shown(time_ms: int) -> datetime | None:
 
 
 def _expected(assigner: WindowAssigner, rows: list[tuple[str | None, int, int]]) -> list[tuple[Any, ...]]:
-    """One row for each key and window, in plain Python."""
+    """One row for each key and window, computed in plain Python."""
     found: dict[Any, list[int]] = defaultdict(list)
     for key, number, at in rows:
         for window in assigner.assign(at):
@@ -76,8 +76,8 @@ def _in_one_order(rows: list[tuple[Any, ...]]) -> list[str]:
     ],
     ids=repr,
 )
-def test_native_windows_start_where_the_assigners_say(spark: SparkSession, windows: Any) -> None:
-    """Before 1970, with offsets, for a slide that does not divide the size, at both ends of time."""
+def test_native_windows_start_as_the_assigners_compute(spark: SparkSession, windows: Any) -> None:
+    """Starts are right before 1970, with offsets, for uneven slides, and at both ends of 64-bit time."""
     rows = _data(ends=True)
     stream = Flow("f").read("in", Parquet("in", schema=ROWS))
     window = stream.window(windows, by="key", timestamp="at").aggregate(total="sum(number)", n="count(*)")
@@ -96,7 +96,7 @@ def test_native_windows_start_where_the_assigners_say(spark: SparkSession, windo
 
 @pytest.fixture
 def visits(tmp_path: Path) -> list[tuple[str | None, int, int]]:
-    """A table ``visits`` in two files, in no order of time."""
+    """A table ``visits`` in two files, not sorted by time."""
     rows = _data(ends=False)
     (tmp_path / "visits").mkdir()
     for part in (0, 1):
@@ -113,8 +113,8 @@ VISITS = Parquet("visits", schema=f"{ROWS}, stamp TIMESTAMP")
 
 
 @pytest.mark.usefixtures("visits")
-def test_native_windows_give_what_another_program_gives(run: Run, rows: Rows) -> None:
-    """By a TIMESTAMP, without and with a key, and up to the end of input."""
+def test_native_windows_give_what_duckdb_gives(run: Run, rows: Rows) -> None:
+    """Windows by a TIMESTAMP, with and without a key, and until the end of input, are right."""
     flow = Flow("f")
     read = flow.read("visits", VISITS)
     read.window(Tumbling(7), by="key", timestamp="stamp", name="a").aggregate(n="count(*)").write(
@@ -141,7 +141,7 @@ def test_native_windows_give_what_another_program_gives(run: Run, rows: Rows) ->
 
 
 def test_row_without_timestamp_is_refused_by_name(run: Run, tmp_path: Path) -> None:
-    """It would belong to no window, and is not dropped in silence."""
+    """The row would belong to no window, so the run fails instead of dropping it."""
     (tmp_path / "visits").mkdir()
     table = pa.table({"key": ["a", "b"], "number": [1, 2], "at": pa.array([5, None], pa.int64())})
     pq.write_table(table, tmp_path / "visits" / "part-0.parquet")

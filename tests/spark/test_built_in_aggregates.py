@@ -1,4 +1,4 @@
-"""What built-in aggregates of windows give is what Spark's aggregates of the same text give."""
+"""Built-in aggregates of windows give the results of Spark's aggregates with the same text."""
 
 import math
 import random
@@ -30,7 +30,7 @@ TEXTS = [
 
 
 def _rows(seed: int, size: int) -> list[tuple[Any, ...]]:
-    """Some values are missing, some are no numbers."""
+    """Random rows, some with missing values, some with NaN."""
     chosen = random.Random(seed)  # noqa: S311 - no secret
 
     def maybe(value: Any) -> Any:
@@ -57,7 +57,7 @@ def _same(mine: Any, theirs: Any) -> bool:
 
 @pytest.mark.parametrize("size", [0, 1, 2, 40], ids=["nothing", "one", "two", "many"])
 def test_built_in_aggregates_give_what_spark_gives(spark: SparkSession, size: int) -> None:
-    """In one partition, whose order is that of arrival."""
+    """Results are equal for one partition, whose order is that of arrival."""
     rows = _rows(seed=size, size=size)
     aggregates = {f"a{number}": text for number, text in enumerate(TEXTS)}
     stream = Flow("f").read("in", Parquet("in", schema=SCHEMA))

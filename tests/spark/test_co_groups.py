@@ -1,4 +1,4 @@
-"""Co-groups give what DuckDB gives over the same files, and a function sees each group whole."""
+"""Co-groups give what DuckDB gives over the same files, and a function gets each group as a whole."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -21,7 +21,7 @@ SALES = "id BIGINT, shop STRING, region BIGINT, price DOUBLE"
 SHOPS = "name STRING, area BIGINT, city STRING"
 
 
-class _Given:
+class _Sides:
     def __init__(self) -> None:
         self.flow = Flow("f")
         self.sales = self.flow.read("sales", Parquet("sales", schema=SALES))
@@ -35,7 +35,7 @@ _KEYS = "(select shop as k from sales union select name from shops)"
 
 
 def _by_shop(columns: str) -> str:
-    """Each side aggregated apart over the keys of both; null is a key."""
+    """Aggregate each side separately over the keys of both; null is a key."""
     return f"""
         select k, {columns} from {_KEYS}
         left join (select shop, sum(price) as total, count(*) as sold, count(distinct region) as regions,
@@ -44,7 +44,7 @@ def _by_shop(columns: str) -> str:
             on p.name is not distinct from k"""  # noqa: S608 - columns are constants of this module
 
 
-CASES: dict[str, tuple[Callable[[_Given], Stream], str]] = {
+CASES: dict[str, tuple[Callable[[_Sides], Stream], str]] = {
     "aggregates-of-both-sides": (
         lambda g: g.grouped(total="sum(left.price)", sold="count(left)", city="max(right.city)"),
         _by_shop("total, coalesce(sold, 0), city"),
@@ -110,17 +110,17 @@ def _totals(key: str | None, left: pa.RecordBatch, right: pa.RecordBatch) -> pa.
 
 @pytest.mark.parametrize("once", [False, True], ids=["", "grouped-once"])
 @pytest.mark.parametrize("case", CASES)
-def test_co_group_is_what_duckdb_finds(
+def test_co_group_gives_what_duckdb_gives(
     case: str, *, once: bool, run: Run, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A row for each key of either side, each side aggregated apart; however often records are grouped."""
+    """Each key of either side has one row; the sides are aggregated separately, however rows are grouped."""
     monkeypatch.setattr(co_groups, "has_distinct_keys", lambda *_: once)
-    given = _Given()
+    sides = _Sides()
     declare, query = CASES[case]
-    declare(given).write("out", Parquet("out"))
+    declare(sides).write("out", Parquet("out"))
     query = re.sub(r"from (sales|shops)\b", r"from '{dir}/\1/*.parquet'", query)
 
-    run(given.flow)
+    run(sides.flow)
 
     assert rows("from '{dir}/out/*.parquet'") == rows(query)
 
@@ -135,13 +135,13 @@ class _Numbered(RichFunction):
         return [{"shop": key, "opened": self.opened}] * (len(left) + len(right))
 
 
-def test_co_group_of_a_rich_function_is_opened_and_may_emit_any_number(run: Run, rows: Rows) -> None:
-    """It is a Python function like those of other operators; what follows it is in its chain."""
-    given = _Given()
-    every = given.grouped(_Numbered(), schema="shop STRING, opened INT")
+def test_rich_function_of_a_co_group_is_opened_and_emits_any_number(run: Run, rows: Rows) -> None:
+    """It is a Python function like those of other operators, and later functions are in its chain."""
+    sides = _Sides()
+    every = sides.grouped(_Numbered(), schema="shop STRING, opened INT")
     every.filter(lambda record: record["shop"] is not None).write("out", Parquet("out"))
 
-    run(given.flow)
+    run(sides.flow)
 
     counted = "select count(*), min(opened), max(opened) from '{dir}/out/*.parquet'"
     known = "select count(*) from '{dir}/sales/*.parquet' where shop is not null"
@@ -154,11 +154,11 @@ def _failing(key: Any, left: Any, right: Any) -> Any:
 
 
 def test_co_group_names_operator_and_group_when_its_function_fails(run: Run) -> None:
-    """The user's own line and the group's key are in the error, and no trace of ours."""
-    given = _Given()
-    given.grouped(_failing, schema="shop STRING, price DOUBLE", name="best").write("out", Parquet("out"))
+    """The error has the user's line and the group's key, and no internal stack frames."""
+    sides = _Sides()
+    sides.grouped(_failing, schema="shop STRING, price DOUBLE", name="best").write("out", Parquet("out"))
 
     with pytest.raises(
         RunError, match=r"operator 'best': its function raised \w+.*test_co_groups.py:\d+.*'shop'"
     ):
-        run(given.flow)
+        run(sides.flow)

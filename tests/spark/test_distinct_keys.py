@@ -17,7 +17,7 @@ SCHEMA = "id BIGINT, amount BIGINT"
 
 
 @pytest.fixture(autouse=True)
-def _small_inputs_are_looked_at(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def _sample_small_inputs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(distinct_keys, "WORTH_BYTES", 0)
     for name, keys in {"unique": 1_000, "other": 1_000, "repeated": 900}.items():
         (tmp_path / name).mkdir()
@@ -58,7 +58,7 @@ def _aggregates(frame: DataFrame) -> int:
 def test_records_of_distinct_keys_are_aggregated_once(
     declare: object, aggregates: int, spark: SparkSession, tmp_path: Path
 ) -> None:
-    """And where a filter might make Spark read all for the sample, nothing is sampled."""
+    """If a filter could make Spark read all rows for the sample, nothing is sampled."""
     frame = _compiled(declare(), spark, tmp_path)  # type: ignore[operator]
 
     assert _aggregates(frame) == aggregates
@@ -67,7 +67,7 @@ def test_records_of_distinct_keys_are_aggregated_once(
     assert len(set(found["id"])) == len(found["id"])
 
 
-def test_small_inputs_are_not_looked_at(
+def test_small_inputs_are_not_sampled(
     monkeypatch: pytest.MonkeyPatch, spark: SparkSession, tmp_path: Path
 ) -> None:
     """The sample would take as long as it could save."""

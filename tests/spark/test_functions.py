@@ -1,4 +1,4 @@
-"""What is said about functions without a JVM is what Spark says."""
+"""The functions known without a JVM are those of Spark."""
 
 from collections.abc import Iterator
 
@@ -10,7 +10,7 @@ from flowcore.errors import PlanError
 
 pytestmark = pytest.mark.spark
 
-# These stand in FROM, or only where SQL has its own words for them.
+# Spark lists these, but they are used in FROM or have their own SQL syntax.
 _NOT_CALLED = {"collations", "sql_keywords"}
 
 
@@ -33,7 +33,7 @@ def _parsed(name: str) -> Expression | None:
 
 
 def test_every_aggregate_of_spark_is_known(spark: SparkSession) -> None:
-    """One that is not would make one row of a whole table where single rows were meant."""
+    """An unknown aggregate would reduce a whole table to one row."""
     names = set(_functions(spark, "agg_funcs"))
     assert {"max", "mean", "any"} <= names
 
@@ -43,7 +43,7 @@ def test_every_aggregate_of_spark_is_known(spark: SparkSession) -> None:
 
 
 def test_every_generator_of_spark_is_known(spark: SparkSession) -> None:
-    """One that is not would give several outputs of a stream one id."""
+    """An unknown generator would give several outputs of a record the same id."""
     names = set(_functions(spark, "generator_funcs")) - _NOT_CALLED | {"json_tuple"}
     assert {"explode", "inline_outer"} <= names
 
@@ -55,8 +55,8 @@ def test_every_generator_of_spark_is_known(spark: SparkSession) -> None:
 @pytest.mark.parametrize(
     "group", ["string_funcs", "math_funcs", "datetime_funcs", "array_funcs", "map_funcs"]
 )
-def test_no_plain_function_of_spark_is_taken_for_more(spark: SparkSession, group: str) -> None:
-    """A function of one row is refused nowhere, and its arguments are all it reads."""
+def test_scalar_functions_of_spark_are_known_as_scalar(spark: SparkSession, group: str) -> None:
+    """A function of one row is accepted everywhere and reads only its arguments."""
     for name in _functions(spark, group):
         found = _parsed(name)
         assert found is None or not (found.aggregates or found.generates), name

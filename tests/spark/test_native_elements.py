@@ -1,4 +1,4 @@
-"""Elements and events in SQL are the bytes of the Python serializers, and the same bytes are refused."""
+"""Elements and events in SQL have the bytes of the Python serializers and refuse the same bytes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ VALUES = [b"", b"\x00\xff", "zażółć".encode(), bytes(1 << 20)]
 
 @pytest.fixture(scope="module")
 def live(spark: SparkSession) -> SparkSession:
-    """A session as live queries use it."""
+    """A session with the configuration of live queries."""
     return live_session(spark, Settings.of({}, environment={}))
 
 

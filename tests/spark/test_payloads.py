@@ -55,7 +55,7 @@ _LAST = datetime(9999, 12, 31, 23, 59, 59, 999999)  # noqa: DTZ001 - a column wi
 
 @pytest.fixture(scope="module")
 def live(spark: SparkSession) -> SparkSession:
-    """A session as live queries use it."""
+    """A session with the configuration of live queries."""
     return live_session(spark, Settings.of({}, environment={}))
 
 
@@ -295,7 +295,7 @@ def _golden_row(case: dict[str, Any]) -> Row:
 
 @pytest.mark.parametrize("case", GOLDEN, ids=lambda case: case["name"])
 def test_golden_bytes_are_those_that_spark_writes_and_reads(case: dict[str, Any], live: SparkSession) -> None:
-    """JSON too, for the numbers of the golden file."""
+    """JSON is checked too, for the numbers of the golden file."""
     golden = case["text"].encode() if "text" in case else bytes.fromhex(case["bytes"])
     topic, row = _golden_topic(case), _golden_row(case)
 
@@ -346,7 +346,7 @@ def test_confluent_avro_is_read_by_the_schema_that_its_header_names(live: SparkS
 def test_users_format_is_written_and_read_in_python(
     live: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Under its registered name; an error concerns one record."""
+    """The format is used under its registered name, and an error concerns one record."""
     monkeypatch.setattr(registry, "_FORMATS", dict(registry._FORMATS))
     registry.register("test-lines", lambda columns, sep: Lines([column.name for column in columns], sep))
     topic = KafkaTopic(
@@ -361,7 +361,7 @@ def test_users_format_is_written_and_read_in_python(
 
 
 class Lines:
-    """Texts with a separator."""
+    """Encodes texts with a separator."""
 
     name, version, fingerprint = "test-lines", 1, ""
 
@@ -369,11 +369,11 @@ class Lines:
         self.names, self.sep = names, sep
 
     def encode(self, value: Any, /) -> bytes:
-        """All fields."""
+        """Encode all fields."""
         return self.sep.join(value[name] for name in self.names).encode()
 
     def decode(self, data: bytes, /) -> Any:
-        """As many as there are columns."""
+        """Decode as many fields as there are columns."""
         return dict(zip(self.names, data.decode().split(self.sep), strict=True))
 
 
@@ -390,7 +390,7 @@ class Lines:
 def test_sink_takes_columns_that_fit_its_types(
     kind: str, given: str, wanted: str, ok: bool, live: SparkSession
 ) -> None:
-    """A column whose values could be cut is refused before a record is written, with the cast to write."""
+    """A column whose values could be cut is refused before the first write, with the cast to add."""
     topic = KafkaTopic("out", f"c {wanted} NOT NULL", format=kind)
     frame = live.sql(f"SELECT {given} AS c")
 
@@ -405,7 +405,7 @@ def test_sink_takes_columns_that_fit_its_types(
 
 @pytest.mark.parametrize("kind", ["avro", "fixed", "avro-confluent"])
 def test_sink_names_the_column_that_is_null(kind: str, live: SparkSession) -> None:
-    """Instead of writing another value."""
+    """The sink fails instead of writing another value."""
     options = {"schema_id": 1} if kind == "avro-confluent" else {}
     topic = KafkaTopic("out", "id INT NOT NULL, price INT NOT NULL", format=kind, format_options=options)
     frame = live.sql("SELECT 1 AS id, CAST(NULL AS INT) AS price")
@@ -415,13 +415,13 @@ def test_sink_names_the_column_that_is_null(kind: str, live: SparkSession) -> No
 
 
 def test_raw_sink_refuses_a_number(live: SparkSession) -> None:
-    """Any bytes are accepted."""
+    """Only strings and binary values can be written as raw bytes."""
     with pytest.raises(PlanError, match="column 'c' is INT and would be written as BINARY"):
         _written(KafkaTopic("out", format="raw"), live.sql("SELECT 1 AS c"))
 
 
 @pytest.mark.parametrize(
-    ("value", "said"),
+    ("value", "text"),
     [
         (b'{"id":\n\t"x"}', '{"id": "x"}'),
         (b"\xff\0\1", "bytes FF0001"),
@@ -432,20 +432,20 @@ def test_raw_sink_refuses_a_number(live: SparkSession) -> None:
     ],
     ids=["lines", "binary", "empty", "null", "long-text", "long-binary"],
 )
-def test_failure_shows_the_value_on_one_line(value: bytes | None, said: str, live: SparkSession) -> None:
-    """As text if it is UTF-8."""
+def test_failure_shows_the_value_on_one_line(value: bytes | None, text: str, live: SparkSession) -> None:
+    """Valid UTF-8 is shown as text."""
     names = "value BINARY, topic STRING, partition INT, offset BIGINT"
     frame = live.createDataFrame([(value, "bids", 3, 12)], names)
 
-    assert frame.selectExpr(f"{show_payload('value')} AS text").collect()[0].text == said
+    assert frame.selectExpr(f"{show_payload('value')} AS text").collect()[0].text == text
     with pytest.raises(Exception, match=r"bids\[3\]@12 does not fit the schema") as error:
         frame.where(fail_with_payload("'does not fit the schema'")).collect()
-    assert said in str(error.value)
+    assert text in str(error.value)
 
 
 @pytest.mark.parametrize("case", ["fixed", "protobuf"])
 def test_python_is_called_once_for_each_record(case: str, live: SparkSession) -> None:
-    """However many columns and conditions use the result, for reading and for writing."""
+    """One call serves all columns and conditions, for reading and for writing."""
     topic, rows = TABLES[case]
     read = Flow("f").read("r", topic).operator
     assert isinstance(read, Read)

@@ -1,4 +1,4 @@
-"""Python operators in a row run in one call of a worker, on the columns that they use."""
+"""Consecutive Python operators run in one call of a worker, on the columns that they use."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _rounded(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 @pytest.mark.usefixtures("tables")
 def test_chain_of_every_kind_gives_what_sql_gives(run: Run, rows: Rows) -> None:
-    """With native operators upstream and downstream."""
+    """The chain has native operators upstream and downstream."""
     flow = Flow("f")
     cheap = _sales(flow).where("price < 50").select("id", "shop", "price")
     rated = cheap.map(_rate, schema="id BIGINT, rate DOUBLE, tags ARRAY<STRING>")
@@ -72,7 +72,7 @@ def test_chain_of_every_kind_gives_what_sql_gives(run: Run, rows: Rows) -> None:
 
 
 def _plan(context: Context, flow: Flow) -> str:
-    """The physical plan of the only chain of a flow's only stage."""
+    """Physical plan of a flow's only chain."""
     (stage,) = plan_flow(flow, settings=context.settings).bounded
     (chain,) = stage.chains
     ends = [result.operator for result in stage.results]
@@ -83,7 +83,7 @@ def _plan(context: Context, flow: Flow) -> str:
 
 @pytest.mark.usefixtures("tables")
 def test_chain_is_one_call_on_the_columns_it_uses(context: Context) -> None:
-    """The plan says so: one node, and the scan reads nothing else."""
+    """The plan has one Python node, and the scan reads no other columns."""
     flow = Flow("f")
     only = _sales(flow).filter(lambda r: r["id"] > 3, uses=["id"])
     doubled = only.map(lambda r: {"price": r["price"]}, schema="price DOUBLE, note STRING", uses=["price"])
@@ -98,7 +98,7 @@ def test_chain_is_one_call_on_the_columns_it_uses(context: Context) -> None:
 
 
 class Counting:
-    """Notes its calls in files, since it is called in other processes."""
+    """Records its calls in files, since it is called in other processes."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -118,13 +118,13 @@ class Counting:
             file.write("x")
 
     def noted(self) -> dict[str, int]:
-        """How often each was called."""
+        """Number of calls by method."""
         return {file.name: file.stat().st_size for file in self.folder.iterdir()}
 
 
 @pytest.mark.usefixtures("tables")
 def test_fan_out_within_a_chain_calls_each_function_once(run: Run, rows: Rows, tmp_path: Path) -> None:
-    """Though each branch is written by a job of its own; a rich function is opened once for each task."""
+    """Each branch is written by a separate job; a rich function is opened once per task."""
     (tmp_path / "calls").mkdir()
     counting = Counting(tmp_path / "calls")
     flow = Flow("f")
@@ -142,9 +142,9 @@ def test_fan_out_within_a_chain_calls_each_function_once(run: Run, rows: Rows, t
 
 
 @pytest.mark.usefixtures("tables")
-def test_result_in_the_middle_of_a_chain_is_whole(context: Context, rows: Rows) -> None:
+def test_result_within_a_chain_is_complete(context: Context, rows: Rows) -> None:
     """A live query joins a result that another function of the stage reads, too."""
-    from flowcore import KafkaTopic  # noqa: PLC0415 - of this test alone
+    from flowcore import KafkaTopic  # noqa: PLC0415 - only this test needs it
 
     flow = Flow("f")
     marked = _sales(flow).map(lambda r: {**r, "mark": "m"}, schema=f"{SALES}, mark STRING", name="marked")
@@ -176,7 +176,7 @@ TYPES = {
 
 
 def test_values_of_every_type_reach_functions_as_python_has_them(run: Run, tmp_path: Path) -> None:
-    """And come back, and nulls with them."""
+    """Values and nulls pass to a function and back unchanged."""
     values = {name: value for name, (_, value) in TYPES.items()}
 
     def check(record: dict[str, Any]) -> bool:
@@ -197,7 +197,7 @@ def test_values_of_every_type_reach_functions_as_python_has_them(run: Run, tmp_p
     run(flow)
 
     table = pq.read_table(tmp_path / "out", coerce_int96_timestamp_unit="us").sort_by("id")
-    position = table.schema.get_field_index("t")  # Spark's files do not say that it is in UTC
+    position = table.schema.get_field_index("t")  # Spark's files do not declare that it is in UTC
     table = table.set_column(position, "t", table["t"].cast(pa.timestamp("us", "UTC")))
     found = table.to_pylist(maps_as_pydicts="strict")
     assert {name: found[1][name] for name in values} == values
@@ -227,7 +227,7 @@ def _spoil(record: dict[str, Any]) -> dict[str, Any]:
 def test_failure_in_a_worker_names_the_operator(
     spark: SparkSession, settings: Settings, function: Callable[..., Any], check: str, says: str
 ) -> None:
-    """In its own words, without a stack."""
+    """The error has the exception's message, without a stack."""
     settings = Settings.of(
         {
             "data.dir": settings.data_dir,
@@ -250,8 +250,8 @@ def test_failure_in_a_worker_names_the_operator(
 
 
 @pytest.mark.usefixtures("tables")
-def test_functions_that_use_no_column_still_see_every_record(run: Run, rows: Rows) -> None:
-    """Only their number matters then."""
+def test_functions_without_columns_are_called_for_every_record(run: Run, rows: Rows) -> None:
+    """Only the number of records matters."""
     flow = Flow("f")
     ones = _sales(flow).map(lambda _: {"one": 1}, schema="one BIGINT", uses=[])
     ones.aggregate(n="count(*)").write("out", Parquet("out"))

@@ -1,4 +1,4 @@
-"""Stages that need nothing of each other run at once, and end together when one of them fails."""
+"""Independent stages run concurrently, and end together if one of them fails."""
 
 import os
 import signal
@@ -31,14 +31,14 @@ FINISHING, COMMITTED, FAILED = StageState.FINISHING, StageState.COMMITTED, Stage
 
 
 def _meeting(folder: Path, mine: str, other: str) -> Callable[[Any], Any]:
-    """A source whose task ends only when that of another one is there too."""
+    """A source whose task ends only when another source's task is running too."""
 
     def wait(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
         (folder / mine).touch()
         deadline = time.monotonic() + 30
         while not (folder / other).exists():
             if time.monotonic() > deadline:
-                msg = f"{other} never came"
+                msg = f"{other} did not start"
                 raise TimeoutError(msg)
             time.sleep(0.05)
         yield from frames
@@ -58,8 +58,8 @@ def _changes(flow: Flow, context: Context) -> list[tuple[str, StageState]]:
     return [(progress.stage.name, progress.state) for progress in changes]
 
 
-def test_stages_that_share_nothing_run_at_once(tmp_path: Path, context: Context, rows: Rows) -> None:
-    """Each of these ends only if the other one runs at the same time."""
+def test_independent_stages_run_concurrently(tmp_path: Path, context: Context, rows: Rows) -> None:
+    """Each stage ends only if the other runs at the same time."""
     flow = _two(tmp_path, _meeting(tmp_path, "1", "2"), _meeting(tmp_path, "2", "1"))
 
     changes = _changes(flow, context)
@@ -72,8 +72,8 @@ def test_stages_that_share_nothing_run_at_once(tmp_path: Path, context: Context,
         assert rows(f"from '{{dir}}/{name}/*.parquet'") == [(0,)]
 
 
-def test_stages_run_one_after_another_where_a_setting_says_so(tmp_path: Path, context: Context) -> None:
-    """For instance because they read through functions what others write, which no plan can see."""
+def test_stages_run_in_sequence_with_stages_at_once_1(tmp_path: Path, context: Context) -> None:
+    """A function may read files that another stage writes, which the plan cannot detect."""
     alone = replace(context, settings=replace(context.settings, stages_at_once=1))
     flow = _two(
         tmp_path,
@@ -86,10 +86,10 @@ def test_stages_run_one_after_another_where_a_setting_says_so(tmp_path: Path, co
     ]
 
 
-def test_stage_that_reads_what_another_writes_waits_for_it(
+def test_stage_waits_for_the_stage_whose_output_it_reads(
     tmp_path: Path, context: Context, rows: Rows
 ) -> None:
-    """In one run, however many stages may run at once, a chain through files has the new files everywhere."""
+    """Within one run, every stage of a chain through files reads the new files."""
     (tmp_path / "in").mkdir()
     for values in ([1, 2], [5, 6, 7]):
         pq.write_table(pa.table({"a": values}), tmp_path / "in" / "p.parquet")
@@ -104,8 +104,8 @@ def test_stage_that_reads_what_another_writes_waits_for_it(
         assert rows("from '{dir}/z/*.parquet'") == [(2 * sum(values),)]
 
 
-def test_stage_that_fails_ends_the_others(tmp_path: Path, context: Context) -> None:
-    """The others are cancelled, what they have written is removed, and its own error is what is raised."""
+def test_failing_stage_cancels_the_others(tmp_path: Path, context: Context) -> None:
+    """The other stages are cancelled and their output is removed; the error is that of the failing stage."""
 
     def slow(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
         (tmp_path / "begun").touch()
@@ -143,8 +143,8 @@ def _each(events: list[StageProgress], flow: Flow, context: Context) -> Iterator
         yield from ()
 
 
-def test_stages_end_when_nobody_listens_any_more(tmp_path: Path, context: Context) -> None:
-    """As at Ctrl-C: the caller leaves, and when it has left nothing runs and nothing is left."""
+def test_stages_end_when_the_caller_closes_the_run(tmp_path: Path, context: Context) -> None:
+    """As with Ctrl-C, no job is running and no output exists afterwards."""
     flow = _two(tmp_path, _meeting(tmp_path, "1", "never"), _meeting(tmp_path, "2", "never"))
 
     with closing(run_concurrently(plan_flow(flow).bounded, context, refresh=False)) as changes:
@@ -157,7 +157,7 @@ def test_stages_end_when_nobody_listens_any_more(tmp_path: Path, context: Contex
     assert not context.spark.sparkContext.statusTracker().getActiveJobsIds()
 
 
-def test_stage_finishes_before_anything_of_it_is_visible(tmp_path: Path, context: Context) -> None:
+def test_finishing_stage_has_no_visible_output(tmp_path: Path, context: Context) -> None:
     """In the state finishing the output is complete but not visible; when committed, it is."""
     flow = _two(
         tmp_path,
@@ -165,14 +165,14 @@ def test_stage_finishes_before_anything_of_it_is_visible(tmp_path: Path, context
         lambda spark: spark.range(0, 1, 1, 1).toDF("a"),
     )
     alone = replace(context, settings=replace(context.settings, stages_at_once=1))
-    held = []
+    states = []
 
     for progress in run_concurrently(plan_flow(flow).bounded[:1], alone, refresh=False):
         if progress.state is COMMITTED:
-            held = [state for state, seconds in progress.seconds if seconds >= 0]
+            states = [state for state, seconds in progress.seconds if seconds >= 0]
             assert progress.manifest == results_of(context).folder("x").manifest()
 
-    assert held == [WAITING, RUNNING, FINISHING]
+    assert states == [WAITING, RUNNING, FINISHING]
 
 
 INTERRUPTED = """
@@ -195,7 +195,7 @@ flow.read("two", from_frame(slow("2"), "a BIGINT")).write("y", Parquet("y"))
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "terminate"])
 def test_stages_are_stopped_by_a_signal(number: signal.Signals, tmp_path: Path) -> None:
-    """The command ends at once, says so, leaves nothing of either stage, and no process."""
+    """The command prints `stopped`, exits at once, and leaves no output and no process."""
     (tmp_path / "slow_flow.py").write_text(INTERRUPTED)
     command = [sys.executable, "-m", "flowcore.cli.main", "run", "slow_flow:flow"]
     command += ["--set", "execution.short-lived=true"]
@@ -210,20 +210,20 @@ def test_stages_are_stopped_by_a_signal(number: signal.Signals, tmp_path: Path) 
                 assert time.monotonic() < deadline
                 time.sleep(0.05)
             process.send_signal(number)
-            _, said = process.communicate(timeout=40)
+            _, errors = process.communicate(timeout=40)
         finally:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
 
     assert process.returncode == 130
-    assert said.splitlines()[-1] == "stopped"
+    assert errors.splitlines()[-1] == "stopped"
     left = {path.name for path in tmp_path.iterdir()} - {"1", "2", "slow_flow.py", "__pycache__"}
     assert left == {".flowcore"}
     assert not list(tmp_path.rglob("*.parquet"))
 
 
-def test_command_tells_each_stage_and_its_states(tmp_path: Path) -> None:
-    """On the terminal each stage is named as it is finishing and as it is committed."""
+def test_command_prints_each_stage_and_its_states(tmp_path: Path) -> None:
+    """The terminal shows each stage when it is finishing and when it is committed."""
     text = INTERRUPTED.replace("time.sleep(60)", "pass")
     (tmp_path / "quick_flow.py").write_text(text)
     command = [sys.executable, "-m", "flowcore.cli.main", "run", "quick_flow:flow"]

@@ -1,4 +1,4 @@
-"""What is in a checkpoint that a real query has left is shown without the query."""
+"""The state in a real query's checkpoint is shown without the query."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ TOTALS = WindowAggregate(BuiltIns((("n", BuiltIn("count")), ("total", BuiltIn("s
 
 
 class Kept(KeyedProcessFunction):
-    """A value, a map and timers of both kinds."""
+    """Keeps a value, a map and timers of both kinds."""
 
     def open(self, context: Any) -> None:
         self.sum = context.value_state("sum", "BIGINT")
@@ -52,12 +52,12 @@ class Kept(KeyedProcessFunction):
         context.register_processing_timer(99_999_999_999_999)
 
 
-def folded(assigner: Any) -> ColumnarWindows:
+def by_column(assigner: Any) -> ColumnarWindows:
     config = WindowConfig(assigner=assigner, function=TOTALS, allowed_lateness_ms=5)
     return ColumnarWindows(config=config, keys=("user",), timestamp="t", rows=ROWS)
 
 
-def evicted() -> RecordWindows:
+def by_record() -> RecordWindows:
     config = WindowConfig(
         assigner=TumblingWindows(10), function=WindowProcess(CollectList()), evictor=CountEvictor(5)
     )
@@ -110,19 +110,19 @@ def keys(found: Iterable[KeyGroupState | NativeState]) -> dict[str, dict[str, An
 
 CASES = {
     "panes": (
-        folded(TumblingWindows(10)),
+        by_column(TumblingWindows(10)),
         {"b": {"panes": [(10, 20, 1, 1, 4), (30, 40, 1, 1, 8)]}},
     ),
     "sessions": (
-        folded(SessionWindows(5)),
+        by_column(SessionWindows(5)),
         {"b": {"windows": [(12, 17, 1, 1, 4), (30, 35, 1, 1, 8)]}},
     ),
 }
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_state_shows_what_is_folded_by_column(live: SparkSession, tmp_path: Path, name: str) -> None:
-    """Complete ones too, as long as the lateness lasts; those of a are forgotten."""
+def test_state_shows_windows_by_column(live: SparkSession, tmp_path: Path, name: str) -> None:
+    """Complete windows are shown until their lateness ends; expired windows are not."""
     operator, expected = CASES[name]
 
     found = keys(read_state(live, checkpoint(live, tmp_path, operator, 20)))
@@ -139,8 +139,8 @@ def test_state_shows_what_is_folded_by_column(live: SparkSession, tmp_path: Path
 
 
 def test_state_shows_buffers_and_timers_of_windows_by_record(live: SparkSession, tmp_path: Path) -> None:
-    """How many records a window holds, and when it will be asked."""
-    found = keys(read_state(live, checkpoint(live, tmp_path, evicted(), 5)))
+    """A window is shown with its number of records and its timers."""
+    found = keys(read_state(live, checkpoint(live, tmp_path, by_record(), 5)))
 
     assert found["a"]["windows"] == [
         {"start_ms": 0, "end_ms": 10, "records": 2, "firings": 0, "event_timers": [9]}
@@ -149,7 +149,7 @@ def test_state_shows_buffers_and_timers_of_windows_by_record(live: SparkSession,
 
 
 def test_state_shows_values_and_timers_of_process_functions(live: SparkSession, tmp_path: Path) -> None:
-    """By key; a timer that has been due is gone."""
+    """Values are shown by key; a timer that has fired is not."""
     found = keys(read_state(live, checkpoint(live, tmp_path, process(), 1001)))
 
     assert found["a"] == {
@@ -162,7 +162,7 @@ def test_state_shows_values_and_timers_of_process_functions(live: SparkSession, 
 
 
 def test_state_shows_what_spark_aggregates_natively(live: SparkSession, tmp_path: Path) -> None:
-    """Key and value as Spark keeps them."""
+    """Key and value are shown as Spark keeps them."""
     (tmp_path / "in").mkdir()
     live.range(10).selectExpr("id % 2 AS odd", "id").coalesce(1).write.json(str(tmp_path / "in/part"))
     frame = live.readStream.schema("odd BIGINT, id BIGINT").json(str(tmp_path / "in/part"))
@@ -182,8 +182,8 @@ def test_state_shows_what_spark_aggregates_natively(live: SparkSession, tmp_path
 
 
 def test_state_refuses_a_checkpoint_that_is_damaged(live: SparkSession, tmp_path: Path) -> None:
-    """With what Spark said."""
-    damaged = checkpoint(live, tmp_path, folded(TumblingWindows(10)), 20)
+    """The error contains Spark's message."""
+    damaged = checkpoint(live, tmp_path, by_column(TumblingWindows(10)), 20)
     for store in (damaged / "state/0").glob("[0-9]*"):
         shutil.rmtree(store)
 

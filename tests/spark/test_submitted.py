@@ -1,4 +1,4 @@
-"""A run that `spark-submit` starts, as on Kubernetes: there is a driver's JVM before there is flowcore."""
+"""`spark-submit` starts a run, as on Kubernetes: the driver's JVM exists before flowcore."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ pytestmark = pytest.mark.spark
 FLOW = """
 from flowcore import Flow, Json, from_frame
 
-def told(spark):
+def reported(spark):
     context = spark.sparkContext
     return spark.createDataFrame([(context.master, context.appName)], "master STRING, name STRING")
 
-flow = Flow("told")
-flow.read("spark", from_frame(told, "master STRING, name STRING")).write("told", Json("told"))
+flow = Flow("reported")
+flow.read("spark", from_frame(reported, "master STRING, name STRING")).write("reported", Json("reported"))
 """
 
 
-def test_what_spark_submit_is_told_wins(tmp_path: Path) -> None:
-    """The flow runs on the master that it was submitted to, under the name that it was given."""
-    (tmp_path / "told_flow.py").write_text(FLOW)
+def test_options_of_spark_submit_take_precedence(tmp_path: Path) -> None:
+    """The flow runs on the submitted master, under the submitted name."""
+    (tmp_path / "reported_flow.py").write_text(FLOW)
     conf = {
         "spark.driver.host": "127.0.0.1",
         "spark.driver.extraClassPath": driver_class_path(),
@@ -41,7 +41,7 @@ def test_what_spark_submit_is_told_wins(tmp_path: Path) -> None:
         [
             pyspark_jars().parent / "bin/spark-submit", "--master", "local[3]", "--name", "submitted",
             *(part for key, value in conf.items() for part in ("--conf", f"{key}={value}")),
-            main.__file__, "run", "told_flow:flow",
+            main.__file__, "run", "reported_flow:flow",
             "--set", f"data.dir={tmp_path}", "--set", f"state.dir={tmp_path / 'state'}",
         ],
         env=os.environ
@@ -55,5 +55,7 @@ def test_what_spark_submit_is_told_wins(tmp_path: Path) -> None:
     )  # fmt: skip
 
     assert done.returncode == 0, done.stderr
-    lines = [line for file in (tmp_path / "told").glob("*.json") for line in file.read_text().splitlines()]
+    lines = [
+        line for file in (tmp_path / "reported").glob("*.json") for line in file.read_text().splitlines()
+    ]
     assert [json.loads(line) for line in lines] == [{"master": "local[3]", "name": "submitted"}]

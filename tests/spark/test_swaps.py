@@ -70,7 +70,7 @@ BEFORE, IN_FIRST, BETWEEN, LAST = 1, 3, 4, 7
 def test_sinks_are_swapped_together_whenever_a_run_is_killed(
     move: int, tmp_path: Path, run: Run, rows: Rows
 ) -> None:
-    """After kill -9 at this move, the next start has all of the old output or all of the new."""
+    """After kill -9 at this move, the next start has all of the old output or all of the new output."""
     _source(tmp_path, 1)
     run(_flow())
     _source(tmp_path, 1, 2)
@@ -127,7 +127,7 @@ def test_sinks_stay_as_they_were_when_one_of_them_fails(
     assert results_of(context).folder("x+y+z").manifest() is not None
 
 
-def test_interrupted_commit_is_left_to_the_run_that_is_at_it(tmp_path: Path) -> None:
+def test_commit_of_a_running_stage_is_not_changed(tmp_path: Path) -> None:
     """While another process runs the stage, its folders are not moved."""
     folder = StageFolder(tmp_path / "results", "x")
     with folder.fresh_version() as (version, _):
@@ -147,8 +147,8 @@ def test_interrupted_commit_is_left_to_the_run_that_is_at_it(tmp_path: Path) -> 
     assert (tmp_path / "x").is_dir()
 
 
-def test_swap_done_twice_is_done_once(tmp_path: Path) -> None:
-    """The second call has nothing to do."""
+def test_second_swap_changes_nothing(tmp_path: Path) -> None:
+    """A repeated call has nothing to move."""
     (tmp_path / "x").mkdir()
     (tmp_path / "x" / "old").touch()
     swap = Swap.of(str(tmp_path / "x"), "20250101T000000-0123abcd")
@@ -161,8 +161,8 @@ def test_swap_done_twice_is_done_once(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.rglob("*")] == ["x", "new"]
 
 
-def test_roll_back_removes_only_what_it_knows(tmp_path: Path) -> None:
-    """Hidden files of others, and folders of other targets, are not touched."""
+def test_roll_back_removes_only_its_own_folders(tmp_path: Path) -> None:
+    """Other hidden files, and folders of other targets, are kept."""
     for name in (".x.20250101T000000-0123abcd", ".x.20250101T000000-0123abcd.old"):
         (tmp_path / name).mkdir()
     others = {".x.backup", ".y.20250101T000000-0123abcd", "x.20250101T000000-0123abcd", "x"}

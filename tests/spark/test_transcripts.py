@@ -24,7 +24,7 @@ REPLAYED = [each for each in ALL if each.kind in ("window", "flush")]
 def outcomes(
     spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> dict[Path, Outcome]:
-    """Of the transcripts that are asked for, replayed side by side."""
+    """Outcomes of the requested transcripts, replayed concurrently."""
     chosen = [
         item.callspec.params["transcript"] for item in request.session.items if item.module is request.module
     ]
@@ -36,7 +36,7 @@ def outcomes(
 
 @pytest.mark.parametrize("transcript", REPLAYED, ids=lambda transcript: transcript.path.stem)
 def test_transcript_agrees_on_spark(transcript: Transcript, outcomes: dict[Path, Outcome]) -> None:
-    """Step by step."""
+    """Each step of a transcript has the recorded outcome."""
     outcome = outcomes[transcript.path]
 
     assert outcome.disagreement is None

@@ -1,4 +1,4 @@
-"""What is raised in a Spark worker reaches the user in its own words."""
+"""An exception in a Spark worker reaches the user with its own message."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ def _divide() -> None:
     ],
     ids=["timestamp", "watermark", "function"],
 )
-def test_error_in_a_worker_keeps_its_words(
+def test_error_in_a_worker_keeps_its_message(
     run: Callable[[Flow], Any], tmp_path: Path, fails: Callable[[], None], says: str
 ) -> None:
-    """The message, with the operator's name, and neither a stack of Java nor one of Python."""
+    """The error has the message and the operator's name, without a stack of Java or Python."""
 
     def fail(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         fails()

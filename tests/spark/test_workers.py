@@ -1,4 +1,4 @@
-"""Python workers: what they find imported, and in which environment they are asked for."""
+"""Modules that a Python worker has imported, and the environment of the request for it."""
 
 from collections.abc import Iterable, Iterator
 
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.spark
 
 
 def _imported(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    import sys  # noqa: PLC0415 - of the worker
+    import sys  # noqa: PLC0415 - runs in the worker
 
     for _ in batches:
         found = sorted({"pandas", "flowcore.windows.columnar.keyed", "flowcore.chains.task"} & {*sys.modules})
@@ -25,8 +25,8 @@ def test_worker_is_forked_with_its_imports(spark: SparkSession) -> None:
     assert found["name"].to_pylist() == ["flowcore.chains.task", "flowcore.windows.columnar.keyed", "pandas"]
 
 
-def test_environment_is_another_where_queries_are_told_apart(spark: SparkSession) -> None:
-    """Who asks for workers at the same time reads the one that was there; it must not change meanwhile."""
+def test_environment_is_replaced_while_workers_are_requested(spark: SparkSession) -> None:
+    """Concurrent requests read the previous environment, which must not change meanwhile."""
     context, before = spark.sparkContext, spark.sparkContext.environment
     known = dict(before)
 
