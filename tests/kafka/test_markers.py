@@ -106,7 +106,7 @@ def test_bad_events_are_dead_letters(live: Live) -> None:
     assert [record.value for record in dead_letters] == bad
     assert {record.headers["flowcore-topic"] for record in dead_letters} == {bids.events.encode()}
     assert [int(record.headers["flowcore-offset"]) for record in dead_letters] == list(range(len(bad)))
-    assert all(b"no event" in record.headers["flowcore-reason"] for record in dead_letters)
+    assert all(b"not an event" in record.headers["flowcore-reason"] for record in dead_letters)
     assert _mine(live, out) == [(0, good)]
     assert live.values(out) == [{"id": 1}]
 
