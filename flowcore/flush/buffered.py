@@ -26,7 +26,6 @@ class BufferedOperator:
     """Configuration of an operator with a buffer downstream.
 
     Attributes:
-        operator: The operator.
         buffer: The buffer; its rows are the operator's results.
     """
 

@@ -27,7 +27,6 @@ class LatestRecords:
 
     Args:
         keys: The key's columns; none for one key for all.
-        schema: The columns of rows.
     """
 
     __slots__ = ("_distinct", "_keys", "_log", "_logged", "_schema")

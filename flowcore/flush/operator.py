@@ -46,7 +46,6 @@ class FlushBuffers:
             None in a slice, where nothing is available after each step unless the backlog status says so.
         keys: The key's columns; none for one record in all.
         timestamp: The column of the records' timestamps, a 64-bit integer that may be null.
-        rows: The columns of records.
     """
 
     config: BufferOutput
@@ -72,11 +71,7 @@ class FlushBuffers:
 
 
 class BufferGroup:
-    """The buffer of one key group.
-
-    Args:
-        operator: Its configuration.
-    """
+    """The buffer of one key group."""
 
     def __init__(self, operator: FlushBuffers) -> None:
         self._operator = operator

@@ -22,7 +22,6 @@ class BoundedRun:
     """A run over one key group, or over several as if they were one.
 
     Args:
-        operator: The operator.
         clock_ms: Processing time, which does not advance.
     """
 

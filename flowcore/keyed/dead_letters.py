@@ -34,8 +34,6 @@ class Failure:
     """One call that failed.
 
     Attributes:
-        operator: The operator whose function failed.
-        error: The error.
         place: The number of the record in its batch; None if no single record caused the call.
         content: The function's input; None for the record as functions see it.
     """
@@ -61,11 +59,7 @@ class DeadLetters:
     places: tuple[str, ...]
 
     def schema(self, rows: pa.Schema) -> pa.Schema:
-        """The columns of dead letters.
-
-        Args:
-            rows: The columns of records.
-        """
+        """The columns of dead letters."""
         texts = (pa.field(name, pa.string()) for name in (CONTENT, REASON, OPERATOR))
         return pa.schema([*texts, *(rows.field(name) for name in self.places)])
 

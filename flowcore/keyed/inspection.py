@@ -61,8 +61,6 @@ class InspectedGroup:
 
     Attributes:
         operator: The name of the operator; empty if an older flowcore wrote the state.
-        layout: The state layout.
-        watermark_ms: The current watermark.
         wake_ms: The processing time of its next step without input; None if there is none.
         bytes: The size of the state in the store.
         counters: Numbers of events since the beginning.

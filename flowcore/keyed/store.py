@@ -36,12 +36,7 @@ class Store(Protocol):
 
 
 class MemoryStore:
-    """A store in memory, for tests and tools.
-
-    Attributes:
-        kept: The manifest, if any.
-        segments: Segments by number.
-    """
+    """A store in memory, for tests and tools."""
 
     def __init__(self, kept: bytes | None = None, segments: dict[int, bytes] | None = None) -> None:
         self.kept = kept

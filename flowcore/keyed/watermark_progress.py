@@ -39,11 +39,7 @@ class WatermarkSource:
 
 
 class WatermarkProgress:
-    """The watermarks of one key group.
-
-    Args:
-        sources: The query's inputs by name.
-    """
+    """The watermarks of one key group."""
 
     def __init__(self, sources: Mapping[str, WatermarkSource]) -> None:
         self._sources = sources

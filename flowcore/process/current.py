@@ -20,7 +20,6 @@ class ProcessResult(NamedTuple):
 
     Attributes:
         key: The key of its record or timer.
-        value: A record.
         timestamp_ms: The time of its record or timer.
         origin: The number of its record in the step, from 0; None for a timer.
     """
@@ -36,8 +35,6 @@ class ProcessEmissions:
     """The outputs of one step, in order.
 
     Attributes:
-        results: Records.
-        side_outputs: Records of side outputs, by name.
         batches: Batches that a function of batches returned.
     """
 
@@ -57,8 +54,6 @@ class Current:
     """Shared by an operator, its function's context and its states.
 
     Attributes:
-        state: The state of all keys.
-        emissions: The outputs of this step.
         timestamp_ms: The time of the record or timer, None if it has none.
         timestamps_ms: The times of the rows of a batch.
         origin: The number of the record in the step, None for a timer and for a batch.

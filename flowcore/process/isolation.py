@@ -26,10 +26,8 @@ class FailedCall:
     """A call that failed and was rolled back.
 
     Attributes:
-        key: The key.
         timestamp_ms: The time of the record or timer, None if it has none.
         origin: The number of the record in the step, from 0; None for a timer.
-        error: The exception.
     """
 
     key: Any
@@ -42,7 +40,6 @@ class IsolatedCalls:
     """A context in which failing calls of an operator are rolled back and recorded.
 
     Args:
-        operator: The operator.
         require: Raises for outputs that do not fit the declared columns.
 
     Attributes:

@@ -22,14 +22,7 @@ from flowcore.keyed.key_index import key_by_name, to_python_keys, to_python_valu
 from flowcore.keyed.operator import StepOutputs
 from flowcore.keyed.plain import from_plain, to_plain
 from flowcore.keyed.user_code import to_function_error, wrap_errors
-from flowcore.process.codec import (
-    STATE_VERSION,
-    decode_key,
-    encode_key,
-    keys_of,
-    remove_key,
-    require_layouts,
-)
+from flowcore.process.codec import STATE_VERSION, decode_key, encode_key, keys_of, remove_key, require_layouts
 from flowcore.process.current import ProcessResult
 from flowcore.process.function import KeyedProcessFunction
 from flowcore.process.isolation import IsolatedCalls

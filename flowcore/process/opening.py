@@ -31,9 +31,6 @@ class OpenContext:
 
     A state is identified by its name over restarts, and has a type as Spark DDL. An entry expires in
     processing time when it is older than ``ttl``; with ``lives_from="read"`` reading renews it.
-
-    Attributes:
-        declared: The declarations by name.
     """
 
     def __init__(self, current: Current) -> None:

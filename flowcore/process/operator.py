@@ -28,12 +28,7 @@ Call = Callable[[Callable[..., Outputs], Any], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessConfig:
-    """Configuration of a process function.
-
-    Args:
-        function: The user's function.
-        side_outputs: The names of its side outputs.
-    """
+    """Configuration of a process function."""
 
     function: KeyedProcessFunction
     side_outputs: tuple[str, ...] = ()
@@ -42,11 +37,7 @@ class ProcessConfig:
 class ProcessOperator:
     """Processes records, watermarks and processing time; the constructor opens the function.
 
-    Args:
-        config: The configuration.
-
     Attributes:
-        declared: The declared states by name.
         current: The current call, or the last one if the function raised.
         call: Calls a method of the function: `call_function`, unless failures are isolated.
 

@@ -68,9 +68,6 @@ class ProcessOutputs:
     Attributes:
         name: The operator's name, for errors.
         keys: The key's columns; none for one key for all.
-        rows: The columns of records.
-        results: The columns of results.
-        side_outputs: The columns of side outputs, by name.
         places: Columns of records that say where a record was; outputs carry them.
         topics: Topic names, by the number in the first of ``places``; partition and offset follow it.
         keyed: Results carry their key, as `key_fields`. Not for functions of batches, which have no one key.
@@ -120,11 +117,7 @@ class ProcessOutputs:
 
 
 class RowBuilder:
-    """Builds rows of a function's outputs.
-
-    Args:
-        config: The columns.
-    """
+    """Builds rows of a function's outputs."""
 
     def __init__(self, config: ProcessOutputs) -> None:
         self._config = config

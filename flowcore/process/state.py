@@ -33,11 +33,8 @@ class ProcessState:
 
     Attributes:
         watermark_ms: The current watermark, at first the smallest timestamp.
-        clock_ms: The current processing time.
         backlog: The records that arrive are backlog.
         cells: The cells of each key that has any, by the state's name.
-        event_timers: Event-time timers of keys.
-        processing_timers: Processing-time timers of keys.
         expiries: When entries of ``(key, name of the state)`` expire; computed from the cells.
         touched: Keys whose cells or timers may have changed since the last write.
     """
@@ -57,9 +54,6 @@ class Undo:
 
     Before an isolated call (`flowcore.process.isolation`) accesses something, a copy of it is saved. A timer
     that the call cancelled and that is restored fires after the others of its time.
-
-    Args:
-        state: The state of all keys.
     """
 
     def __init__(self, state: ProcessState) -> None:

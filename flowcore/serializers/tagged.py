@@ -62,7 +62,6 @@ class TaggedSerializer(Generic[V]):
     """Any stream element to bytes and back.
 
     Args:
-        value_format: The format of a record's value.
         operator: Name of the operator, for error messages.
 
     >>> from flowcore.serializers.formats import RawFormat

@@ -59,7 +59,6 @@ class ValueOnlySerializer(Generic[V]):
     """Records to exactly their values' bytes and back.
 
     Args:
-        value_format: The format of a record's value.
         operator: Name of the operator, for error messages.
 
     >>> from flowcore.serializers.formats import RawFormat

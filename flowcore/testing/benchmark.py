@@ -63,7 +63,6 @@ class Report:
     """The outcome of one benchmark.
 
     Attributes:
-        name: The benchmark.
         workload: What was done, with sizes.
         figures: The numbers of each contender.
         ratios: Named ratios of medians, flowcore's over the rival's.

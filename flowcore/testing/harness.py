@@ -121,7 +121,6 @@ class WindowHarness(_Harness[Emissions]):
     """A window operator in memory.
 
     Args:
-        config: What the windows do.
         clock: A clock that is shared with other harnesses; a new one, at 0, if not given.
 
     Attributes:
@@ -183,7 +182,6 @@ class ProcessHarness(_Harness[ProcessEmissions]):
     Args:
         function: The function. A restart continues with a copy of it as it was given, so that attributes that
             are not states are lost, as in a live query.
-        side_outputs: Names of its side outputs.
         clock: A clock that is shared with other harnesses; a new one, at 0, if not given.
 
     Attributes:

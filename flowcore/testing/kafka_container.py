@@ -73,9 +73,7 @@ class KafkaBroker(DockerContainer):
         self.bootstrap_servers, self.secure = (f"{host}:{port}" for host, port in addresses.values())
         self.with_kwargs(labels={_OWNER_LABEL: _owner()})
         properties = _PROPERTIES.read_text().format(
-            plain=self.bootstrap_servers,
-            secure=self.secure,
-            protocol="SASL_SSL" if pem else "PLAINTEXT",
+            plain=self.bootstrap_servers, secure=self.secure, protocol="SASL_SSL" if pem else "PLAINTEXT"
         )
         self.with_copy_into_container(properties.encode(), "/mnt/shared/config/server.properties")
         self.with_copy_into_container(pem or b"", "/etc/kafka/secrets/broker.pem")

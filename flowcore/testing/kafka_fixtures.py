@@ -23,9 +23,6 @@ def new_kafka_broker(pem: bytes | None = None) -> KafkaBroker:
     """Return a Kafka container that is not started yet.
 
     Without a container engine, the test fails if ``CI`` is set in the environment; otherwise it is skipped.
-
-    Args:
-        pem: The broker's key and certificate, see `KafkaBroker`.
     """
     try:
         return KafkaBroker(pem=pem)

@@ -38,7 +38,6 @@ class RecordBuffer(Generic[_K, _V]):
 
     Args:
         config: When it is flushed.
-        now_ms: Processing time.
 
     Attributes:
         records: The latest record of each key, the one that arrived last at the end.

@@ -52,11 +52,7 @@ class SteppedQuery:
 
     Args:
         spark: A session with the configuration of live queries.
-        operator: The operator.
-        rows: The columns of records.
-        keys: The columns of the key.
         folder: An empty folder for the steps and the checkpoint.
-        key_groups: The number of key groups.
         clock_ms: The start of a manual clock; None for the system's clock.
         relays: Pass all control elements on, also those that change nothing.
     """

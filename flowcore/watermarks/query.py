@@ -25,12 +25,7 @@ _EMITTED = "told"
 
 
 class GeneratedWatermarks:
-    """The watermarks of a source with a strategy.
-
-    Args:
-        strategy: The strategy.
-        partitions: All partitions of the source.
-    """
+    """The watermarks of a source with a strategy."""
 
     def __init__(self, strategy: WatermarkStrategy, partitions: Iterable[int]) -> None:
         self._strategy = strategy
@@ -68,11 +63,7 @@ class GeneratedWatermarks:
 
 
 class ArrivingWatermarks:
-    """The watermarks that a source reads among its records.
-
-    Args:
-        partitions: All partitions of the source.
-    """
+    """The watermarks that a source reads among its records."""
 
     def __init__(self, partitions: Iterable[int]) -> None:
         self._merged = MergedWatermark({str(partition): PartitionWatermark() for partition in partitions})
@@ -111,11 +102,7 @@ class ArrivingWatermarks:
 
 
 class QueryWatermarks:
-    """The watermarks that a query emits.
-
-    Args:
-        sources: The watermarks of its sources, by name.
-    """
+    """The watermarks that a query emits."""
 
     def __init__(self, sources: Mapping[str, GeneratedWatermarks | ArrivingWatermarks]) -> None:
         self.sources = sources

@@ -150,7 +150,6 @@ class WatermarkStrategy:
     """A generator of watermarks, and the treatment of partitions that are idle or ahead.
 
     Args:
-        generator: Computes event time from the records of a partition.
         idle_after_ms: A partition without records for longer than this is idle; None: it is never idle.
         all_idle: What the watermark does while all partitions are idle.
         max_drift_ms: A partition further than this ahead of the slowest should pause; None: it never does.

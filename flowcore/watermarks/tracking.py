@@ -27,8 +27,6 @@ class Tracking:
     """The state of a source.
 
     Attributes:
-        seen: The generator's state of each partition.
-        timers: The idle timer of each partition.
         merged: The watermarks that were emitted.
         idle_period: The current period in which the watermark advances with processing time.
     """

@@ -24,10 +24,8 @@ class Fold:
     """One function.
 
     Attributes:
-        create: Returns an empty accumulator.
         add: Adds one record's arguments to an accumulator.
         merge: Merges two accumulators, the earlier one first.
-        result: Returns the result of an accumulator.
         arguments: The number of arguments; none stands for ``*``.
         skips_nulls: A record whose last argument is null does not count.
         chooses_nulls: ``ignore nulls`` decides whether it skips nulls.

@@ -34,9 +34,6 @@ class WindowConfig:
     """What a window operator does.
 
     Args:
-        assigner: Assigns windows to records.
-        function: Computes the outputs of a window.
-        time: The time that assigns records to windows.
         trigger: When a window emits; by default at its end. A global window has no end, so without a trigger
             it emits nothing.
         evictor: The records to keep when a window emits; all records are kept until then.

@@ -22,7 +22,6 @@ class StoredRecord(NamedTuple):
     Attributes:
         arrival: Its position among the records of its key.
         timestamp_ms: Its event time, None if it has none.
-        value: Its value.
     """
 
     arrival: int
@@ -36,12 +35,7 @@ Content = list[StoredRecord]
 
 @dataclass(frozen=True, slots=True)
 class Buffering:
-    """Stores every record.
-
-    Attributes:
-        function: The function of the windows.
-        layout: The name of the state layout.
-    """
+    """Stores every record."""
 
     function: WindowFunction
     layout: str = "records"

@@ -37,7 +37,6 @@ class CountEvictor:
 
     Args:
         keep_records: Their number, zero or more.
-        after: Runs after the function.
 
     Raises:
         InvalidWindowError: The number is negative.
@@ -61,7 +60,6 @@ class TimeEvictor:
 
     Args:
         window_ms: The span, zero or more; a record exactly this much older than the newest is removed.
-        after: Runs after the function.
 
     Raises:
         InvalidWindowError: The span is negative.
@@ -93,7 +91,6 @@ class DeltaEvictor:
 
     Args:
         threshold: A record with this difference is removed.
-        after: Runs after the function.
         delta: The difference of the newest value (second) from a record's own (first). By default the newest
             minus the own, so that a value above the newest stays.
     """

@@ -55,12 +55,8 @@ class WindowContext:
 
     Attributes:
         key: The window's key; None where windows are not keyed.
-        window: The window.
-        watermark_ms: The current watermark.
-        clock_ms: The current processing time.
         firing: 1-based number of this firing of the window.
         is_late: A record that arrived after the window was complete made it emit.
-        is_backlog: The input is backlog.
         key_state: The function's state of this key, shared by its windows. It is kept until the function
             empties it.
         own: The value of `window_state`; None where windows merge.
@@ -144,7 +140,6 @@ class WindowAggregate:
     """Folds values into an accumulator.
 
     Args:
-        function: The aggregate function.
         then: Computes the outputs from its result.
     """
 
@@ -154,11 +149,7 @@ class WindowAggregate:
 
 @dataclass(frozen=True, slots=True)
 class WindowProcess:
-    """Keeps every record until the window emits.
-
-    Args:
-        then: Computes the outputs.
-    """
+    """Keeps every record until the window emits."""
 
     then: ProcessFunction
 

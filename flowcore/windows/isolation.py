@@ -36,11 +36,8 @@ class FailedWindow:
     """A window for which a function raised an error.
 
     Attributes:
-        key: Its key.
-        window: The window.
         firing: 1-based number of the firing that failed.
         values: Its records, or the value that they were folded into.
-        error: The error.
     """
 
     key: Any
@@ -54,7 +51,6 @@ class IsolatingWindowOperator(WindowOperator):
     """The window operator with failure isolation, which makes it slower.
 
     Args:
-        config: What the windows do.
         require: Raises an error for results that cannot be emitted.
 
     Attributes:

@@ -59,9 +59,7 @@ class RecordWindows:
         value_of: Builds the windows' input from the mapping.
         record_of: Builds a mapping from an output.
         timestamp: The column of the records' timestamps, a 64-bit integer.
-        rows: The schema of records.
         results: The schema of the output mappings.
-        late: The columns of late records.
         dead_letters: Writes dead letters for failures; None if a failure stops the query.
     """
 

@@ -31,11 +31,7 @@ TimerHandler = Callable[[int, OpenPane], TriggerResult]
 
 
 class WindowOperator:
-    """Assigns records to windows, calls triggers, and emits.
-
-    Args:
-        config: What the windows do.
-    """
+    """Assigns records to windows, calls triggers, and emits."""
 
     def __init__(self, config: WindowConfig) -> None:
         self.config = config

@@ -16,15 +16,7 @@ from flowcore.windows.rows import WindowResult
 from flowcore.windows.state import KeyState, Pane, WindowState, WindowTimer
 from flowcore.windows.window import TimeWindow
 
-__all__ = [
-    "OpenPane",
-    "copy_key",
-    "delete_if_empty",
-    "delete_key",
-    "merge_panes",
-    "open_pane",
-    "replace_key",
-]
+__all__ = ["OpenPane", "copy_key", "delete_if_empty", "delete_key", "merge_panes", "open_pane", "replace_key"]
 
 
 class OpenPane:

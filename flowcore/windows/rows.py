@@ -15,7 +15,6 @@ class KeyedRecord(NamedTuple):
 
     Attributes:
         key: Hashable plain data; None where windows are not keyed.
-        value: The value.
         timestamp_ms: The event time, None if it has none.
     """
 
@@ -29,9 +28,6 @@ class WindowResult:
     """One output of one window.
 
     Attributes:
-        key: The window's key.
-        value: The output of the function.
-        window: The window.
         firing: 1-based number of this firing of the window; a merged window continues from the highest number
             of its parts.
         is_late: A record that arrived after the window was complete made it emit.
@@ -64,9 +60,7 @@ class Emissions:
     """The outputs of one step, in order.
 
     Attributes:
-        results: Outputs of windows.
         late: Records of the late side output.
-        dropped_records: The number of late records that were dropped.
     """
 
     results: list[WindowResult] = field(default_factory=list)

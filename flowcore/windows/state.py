@@ -21,8 +21,6 @@ class WindowTimer(NamedTuple):
     """What a timer is for.
 
     Attributes:
-        key: The key.
-        window: The window.
         ends_window: The window is removed; otherwise its trigger is called.
     """
 
@@ -40,7 +38,6 @@ class Pane:
         trigger: State of its trigger.
         event_timers: Times of its trigger's event-time timers.
         processing_timers: Times of its trigger's processing-time timers.
-        firings: How many times it has emitted.
         own: The process function's state of this window.
     """
 
@@ -79,12 +76,7 @@ class WindowState:
 
     Attributes:
         watermark_ms: The current watermark; the smallest timestamp before the first one.
-        clock_ms: The current processing time.
-        dropped_records: The total number of late records that were dropped.
         backlog: The input is backlog.
-        keys: State by key.
-        event_timers: All event-time timers.
-        processing_timers: All processing-time timers.
     """
 
     watermark_ms: int = MIN_TIMESTAMP_MS

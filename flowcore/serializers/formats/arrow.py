@@ -51,7 +51,6 @@ class ValueArrowFormat:
     """A format of mappings of columns or of Protobuf messages, value by value.
 
     Args:
-        value_format: The format of one value.
         rows: The Arrow type of a row: a struct of the columns.
     """
 
@@ -107,7 +106,6 @@ class FixedArrowFormat:
     """A fixed layout by column, with the same bytes and errors as `FixedFormat`.
 
     Args:
-        layout: The layout of one value.
         rows: The Arrow type of a row: a struct of the columns, in order.
     """
 
@@ -168,12 +166,7 @@ class FixedArrowFormat:
 
 
 def arrow_format(value_format: ValueFormat[Any], rows: pa.StructType) -> ArrowFormat:
-    """The fastest form of a format over Arrow arrays.
-
-    Args:
-        value_format: The format of one value.
-        rows: The Arrow type of a row: a struct of the columns.
-    """
+    """The fastest form of a format over Arrow arrays."""
     if isinstance(value_format, FixedFormat):
         return FixedArrowFormat(value_format, rows)
     return ValueArrowFormat(value_format, rows)

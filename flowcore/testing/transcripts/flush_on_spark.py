@@ -38,7 +38,6 @@ class SparkFlushRunner:
     """A buffer during one transcript.
 
     Args:
-        operator: The transcript's ``operator`` section.
         spark: A session with the configuration of live queries.
         folder: An empty folder.
     """

@@ -28,8 +28,7 @@ KINDS: Mapping[str, TranscriptKind] = {
         in_order=True,
     ),
     "serializer": TranscriptKind(
-        build=SerializerRunner,
-        actions=frozenset({"write", "read_timestamp_of", "through_event", "settings"}),
+        build=SerializerRunner, actions=frozenset({"write", "read_timestamp_of", "through_event", "settings"})
     ),
     "session-merge": TranscriptKind(
         build=SessionMergeRunner, actions=frozenset({"merge", "add", "retire"}), agrees=agrees_with_merge

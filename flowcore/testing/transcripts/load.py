@@ -26,7 +26,6 @@ class Transcript:
     """One file.
 
     Attributes:
-        path: The file.
         name: The law that it shows.
         operator: Its kind and settings.
         steps: Actions with their expectations, in order.

@@ -27,7 +27,6 @@ class Difference:
 
     Attributes:
         step: The step's number from 1; 0 for building the operator.
-        action: The step's action.
         name: The expectation; ``error`` if it is about a refusal.
         expected: The expected value.
         seen: The observed value.

@@ -33,7 +33,6 @@ class SparkWindowRunner:
     """Windows during one transcript.
 
     Args:
-        operator: The transcript's ``operator`` section.
         spark: A session with the configuration of live queries.
         folder: An empty folder.
     """
@@ -85,12 +84,7 @@ class SparkWindowRunner:
 
 
 def _windows(config: WindowConfig, value: pa.DataType) -> KeyGroupOperator:
-    """The operator of a live query: columnar where that is possible.
-
-    Args:
-        config: What the windows do, by record.
-        value: The type of their results.
-    """
+    """The operator of a live query: columnar where that is possible."""
     columnar = config
     if isinstance(config.function, WindowAggregate) and isinstance(config.function.function, Sum):
         columnar = replace(config, function=_TOTAL)

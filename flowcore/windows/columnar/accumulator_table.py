@@ -18,11 +18,7 @@ _MIN_CAPACITY = 64
 
 
 class AccumulatorTable:
-    """Accumulators by key.
-
-    Args:
-        accumulators: The columns.
-    """
+    """Accumulators by key."""
 
     __slots__ = ("_changed", "_columns", "_index", "_keys")
 
@@ -40,12 +36,7 @@ class AccumulatorTable:
         return self._index.find(keys)
 
     def positions(self, keys: Sequence[Any], columns: KeyColumns) -> Ints:
-        """Return the position of each of some distinct keys, adding the new ones.
-
-        Args:
-            keys: The keys as Python values.
-            columns: The keys as columns.
-        """
+        """Return the position of each of some distinct keys, adding the new ones."""
         found = self._index.find(keys)
         (new,) = np.nonzero(found < 0)
         if len(new):

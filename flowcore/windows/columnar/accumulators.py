@@ -134,7 +134,6 @@ class ColumnarAggregates:
 
     Args:
         aggregates: ``(output column, aggregate)``.
-        types: The types of the input columns.
     """
 
     aggregates: tuple[tuple[str, BuiltIn], ...]

@@ -34,11 +34,8 @@ class ColumnarConfig:
     """Configuration of columnar windows.
 
     Attributes:
-        config: What the windows do.
         keys: The key's columns; none for one key for all.
         timestamp: The column of the records' timestamps, a 64-bit integer.
-        rows: The schema of records.
-        late: The columns of late records.
     """
 
     config: WindowConfig

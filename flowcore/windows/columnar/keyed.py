@@ -31,12 +31,7 @@ class ColumnarWindows(ColumnarConfig):
 
     @staticmethod
     def refusal(config: WindowConfig, types: Mapping[str, pa.DataType]) -> str | None:
-        """Return why windows are not supported, None if they are.
-
-        Args:
-            config: What the windows do.
-            types: The types of the columns that their aggregates read.
-        """
+        """Return why windows are not supported, None if they are."""
         match config.assigner:
             case SlidingWindows(size_ms=size_ms, slide_ms=1) if size_ms > 1:
                 return "they slide by 1 ms, so that at the ends of time their numbers do not fit 64 bits"

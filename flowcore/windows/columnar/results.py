@@ -28,8 +28,6 @@ class ResultWriter:
 
     Attributes:
         schema: The schema of the rows: the key's columns, the aggregates', `WINDOW_FIELDS`.
-        aggregates: Compute the results.
-        out: The outputs of the step.
     """
 
     schema: pa.Schema

@@ -27,12 +27,7 @@ _KEYS_PER_PIECE = 1 << 16
 
 
 class SessionGroup(ColumnarGroup):
-    """A key group of sessions.
-
-    Args:
-        context: What the windows do.
-        gap_ms: The gap of the sessions.
-    """
+    """A key group of sessions."""
 
     def __init__(self, context: ColumnarConfig, gap_ms: int) -> None:
         super().__init__(context)
@@ -84,10 +79,7 @@ class SessionGroup(ColumnarGroup):
 
     def header(self) -> Mapping[str, Any]:
         """The watermark and, for readers of the state, the allowed lateness."""
-        return {
-            "watermark_ms": self._watermark_ms,
-            "lateness_ms": self._context.config.allowed_lateness_ms,
-        }
+        return {"watermark_ms": self._watermark_ms, "lateness_ms": self._context.config.allowed_lateness_ms}
 
     def delta(self) -> bytes | None:
         """Write all sessions of the keys that changed and still have any."""

@@ -24,11 +24,7 @@ _MIN_CAPACITY = 64
 
 
 class SessionStore:
-    """Sessions by key.
-
-    Args:
-        accumulators: The accumulators of each session.
-    """
+    """Sessions by key."""
 
     def __init__(self, accumulators: Sequence[Accumulator]) -> None:
         self._first: dict[Any, int] = {}

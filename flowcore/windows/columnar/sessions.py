@@ -28,8 +28,6 @@ class Sessions:
         owner: The number of the key.
         start: The first millisecond.
         last: The last millisecond.
-        firings: The number of firings so far.
-        accumulated: The accumulators.
     """
 
     owner: Ints

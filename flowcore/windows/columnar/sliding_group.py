@@ -31,12 +31,7 @@ _ROWS_PER_PIECE = 1 << 16
 
 
 class SlidingGroup(ColumnarGroup):
-    """A key group of tumbling or sliding windows; a tumbling window slides by its size.
-
-    Args:
-        context: What the windows do.
-        grid: Their panes.
-    """
+    """A key group of tumbling or sliding windows; a tumbling window slides by its size."""
 
     def __init__(self, context: ColumnarConfig, grid: PaneGrid) -> None:
         super().__init__(context)
