@@ -55,12 +55,10 @@ class CompiledPart:
     """Per-record steps, compiled.
 
     Attributes:
-        text: The generated text.
         run: ``run(records, start, exits)``. Each exit is two functions: one takes a record, the other the
             number of the input record that it was made from.
         exits: The exits, in the order that `run` expects.
         owners: For each line of the text, the step whose function it calls, or None.
-        steps: All steps.
     """
 
     text: str

@@ -25,8 +25,6 @@ class DownstreamChain:
     row only where it leaves the chain.
 
     Attributes:
-        spec: The chain.
-        check: Which records the reuse check watches.
         isolate_failures: Set records aside for which a function fails.
     """
 
@@ -51,10 +49,6 @@ class DownstreamChain:
         self, inputs: Sequence[Mapping[str, Any]] | pa.RecordBatch, locate: Callable[[int], str | None]
     ) -> list[tuple[str, pa.RecordBatch, Sequence[int] | None]]:
         """The outputs: name, rows, and for each row the number of its input record, where that is known.
-
-        Args:
-            inputs: Records, or a batch of them.
-            locate: Describes the origin of an input record, for errors.
 
         Raises:
             FunctionError: A function failed, and no single record caused it.

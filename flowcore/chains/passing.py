@@ -62,8 +62,6 @@ class PassingChain:
     """A chain over some rows of a stream of Arrow batches.
 
     Attributes:
-        spec: The chain.
-        check: Which records the reuse check watches.
         inputs: The names of the chain's input columns in the batches, by the names in the chain.
         branch: The branch column, if the result has one.
         number: The value of the branch column in the chain's rows; None if all rows are the chain's.

@@ -47,12 +47,7 @@ class ReuseCheck:
     """Runs per-record steps, and checks all records or a sample of them.
 
     Attributes:
-        part: The same steps, compiled.
         sender: The step whose output is the input, None for the chain's input.
-        schema: The input's columns.
-        receivers: The steps that read it.
-        mode: ``"sample"`` or ``"full"``.
-        locate: The coordinates of an input record.
         every: A sample is two records out of this many.
     """
 

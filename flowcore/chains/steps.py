@@ -26,14 +26,12 @@ class Step:
     """One operator of a chain.
 
     Attributes:
-        name: The operator's name, for errors.
         kind: Whether its function takes a record (``map``, ``filter``, ``flat_map``) or an Arrow batch
             (``map_batches``). A ``process`` is the head of a chain; key groups call it, and its outputs are
             the chain's input.
         function: The user's function. If it has ``open`` and ``close``, they are called before its first and
             after its last call in a task.
         schema: The columns that it emits; a record's other columns are dropped when it becomes a row.
-        receivers: The downstream steps, each with the copy that it gets.
         outlet: The outlet at which its records also leave the chain, None if they do not.
         outlet_schema: The columns that leave the chain, None for all.
         outlet_copy: The copy that leaves; records wait at the outlet until their batch is complete.
@@ -66,7 +64,6 @@ class ChainSpec:
     """A tree of steps over one input.
 
     Attributes:
-        schema: The columns of its input.
         head: The step that reads the input; nothing else refers to the input's records.
     """
 

@@ -38,8 +38,6 @@ class ChainOutput:
     """Records that left a chain at one outlet.
 
     Attributes:
-        outlet: The outlet.
-        batch: The records.
         origins: For each record the number of the input record that it was made from, in ascending order;
             None if that is unknown because a function took whole batches.
     """
@@ -69,9 +67,7 @@ class ChainTask:
     """A chain in a worker, compiled once for any number of batches.
 
     Args:
-        spec: The chain.
         indexed: Report the input record that each output was made from.
-        check: Which records the reuse check watches; see `flowcore.chains.reuse_check`.
         isolate_failures: If a function fails for a record, set that record aside without outputs and continue
             with the others; needs ``indexed``. A failure that no single record caused is raised.
     """
@@ -125,11 +121,7 @@ class ChainTask:
             gc.set_threshold(*before)
 
     def run(self, batch: pa.RecordBatch, locate: Locate | None = None) -> list[ChainOutput]:
-        """Run the chain on a batch. Afterwards `refused` has the records set aside, by position.
-
-        Args:
-            batch: The input, with the chain's schema.
-            locate: The coordinates of a record by its position in the batch, for errors.
+        """Run the chain on a batch of its input; then `refused` has the records set aside, by position.
 
         Raises:
             FunctionError: A user's function raised, or its result does not match its schema.

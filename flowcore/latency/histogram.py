@@ -79,11 +79,6 @@ class LatencySummary:
     Args:
         source: Operator id in the markers, such as ``auctions/bids``.
         sink: Name of the operator that wrote the records beside the markers.
-        count: Number of counted markers.
-        p50_ms: 50th percentile.
-        p90_ms: 90th percentile.
-        p99_ms: 99th percentile.
-        max_ms: Longest latency.
         skewed: Uncounted markers that were received before they were marked: two clocks differ.
         implausible: Uncounted markers more than a day off.
         saturated: Markers over one hour, counted as one hour.

@@ -34,13 +34,7 @@ class LatencyTracker:
         self._sinks: dict[str, _Sources] = {}
 
     def record(self, event: LatencyMarkerEvent, sink: str, received_us: int) -> None:
-        """Count one marker that has reached a sink, whatever its content.
-
-        Args:
-            event: The marker.
-            sink: Name of the operator that wrote it.
-            received_us: When it was received, by this machine's clock.
-        """
+        """Count a marker that a sink received, by this machine's clock, whatever the marker's content."""
         self._sinks.setdefault(sink, _Sources()).record(event, received_us)
 
     def total(self) -> tuple[LatencySummary, ...]:

@@ -40,11 +40,7 @@ def line_chart(
 ) -> str:
     """A chart as HTML: a title, a legend with the last and the highest value, and the lines.
 
-    Args:
-        title: The chart's title.
-        lines: Lines without a known value are left out; without any line the result is empty text.
-        span_ms: The first and the last time.
-        show: Formats a value.
+    Lines without a known value are left out; without any line the result is empty text.
     """
     known = [line for line in lines if line.values]
     if not known:

@@ -24,8 +24,6 @@ class TextTable:
     """A table of texts, for the terminal, Markdown and HTML.
 
     Attributes:
-        title: The subject.
-        header: Names of the columns.
         rows: Texts in the order of the header. The first columns name the subject of the row.
         names: Number of those columns.
     """
@@ -105,9 +103,7 @@ def liveness_problem(last: FlowProgress, now_ms: int) -> str | None:
 
     A run whose report is overdue does not run: its process or machine is gone, or hangs.
 
-    Args:
-        last: The run's last progress.
-        now_ms: The current time, on a clock that agrees with the run's.
+    The clock of ``now_ms`` has to agree with the run's.
     """
     ago_s = (now_ms - last.time_ms) / 1000
     ago = f"{show_seconds(max(ago_s, 0))} ago"

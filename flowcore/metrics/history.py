@@ -72,12 +72,7 @@ def last_progress(folder: Path) -> FlowProgress | None:
 
 
 def read_history(folder: Path, since_ms: int | None = None) -> list[FlowProgress]:
-    """The progress that is still kept, oldest first; older progress is coarser.
-
-    Args:
-        folder: See `history_folder`.
-        since_ms: Skip older progress.
-    """
+    """The progress that is still kept, oldest first, optionally since a time; older progress is coarser."""
     found = {
         one.time_ms: one
         for name in LEVELS_MS

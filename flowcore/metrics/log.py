@@ -45,12 +45,7 @@ class LogListener:
 
 
 def describe_events(before: FlowProgress | None, now: FlowProgress) -> list[str]:
-    """Events since the previous progress: dead letters, dropped records, switches of queries.
-
-    Args:
-        before: The previous progress, None at first.
-        now: The current progress.
-    """
+    """Events since the previous progress: dead letters, dropped records, switches of queries."""
     found = []
     known = {query.name: query for query in before.queries} if before else {}
     for query in now.queries:

@@ -53,13 +53,10 @@ class QueryProgress(_Stored):
     """Progress of one query.
 
     Attributes:
-        name: The query's name.
         mode: ``"realtime"``, ``"micro-batch"``, ``"slice"``, or ``"waiting"`` until it is started.
-        mode_reason: Why it has this mode.
         backlog: Whether it reads backlog: a bounded result that it joins is pending, or a source lags
             (`flowcore.backlog.thresholds`); None if that is not known.
         bounded: The versions of the bounded results that it joins, by stage.
-        partitions: The partitions of its sources' topics.
     """
 
     name: str
@@ -162,11 +159,7 @@ class Switch(_Stored):
     """A change of a query: it was started again in another mode or with another result, or it recovered.
 
     Attributes:
-        time_ms: Time of the change.
-        query: The query's name.
         before: Its mode before, in this run or in the previous one.
-        after: Its mode now.
-        reason: Why it changed.
         pause_ms: From the end of the previous query to the start of the current one; None between two runs.
     """
 
@@ -183,13 +176,8 @@ class FlowProgress(_Stored):
     """Progress of a flow's live run.
 
     Attributes:
-        flow: The flow's name.
-        time_ms: Time of this progress.
         state: ``"running"``, ``"ended"`` (stopped, or caught up) or ``"failed"``.
-        error: Why it failed.
         interval_s: Seconds to the next report; if it is overdue, the run is gone.
-        host: Name of the run's machine.
-        pid: Its process there.
         switches: The last ones, oldest first.
     """
 

@@ -36,9 +36,7 @@ class Reporter:
     nor the other listeners.
 
     Args:
-        poll: Returns the current progress.
         listeners: They are called in this order.
-        interval_s: Seconds between two reports.
     """
 
     def __init__(

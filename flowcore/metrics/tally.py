@@ -29,10 +29,6 @@ class Batch:
     """Spark's report of one committed batch.
 
     Attributes:
-        number: The batch's id.
-        start_ms: When it began.
-        length_ms: Its duration.
-        records: Records that were read.
         late: Late records that were emitted as a side output.
         dropped: Late records that were dropped.
         saved: Results that later ones of their key replaced before a flush.
@@ -130,7 +126,6 @@ class QueryTally:
     """Sums the batches of one query.
 
     Args:
-        started_ms: When the query was started.
         offsets: Offsets that were committed before that.
     """
 
@@ -187,14 +182,7 @@ def partitions_of(
     ends: TopicOffsets,
     watermarks: Mapping[str, Mapping[int, PartitionWatermark]],
 ) -> tuple[PartitionProgress, ...]:
-    """Progress of a query in each partition of its sources' topics.
-
-    Args:
-        topics: The topics.
-        offsets: The query's committed offsets.
-        ends: The end offsets of the topics.
-        watermarks: The watermarks of the partitions.
-    """
+    """Progress in each partition of a query's topics, from the committed offsets and the topics' ends."""
     found = []
     for topic in topics:
         at, end, times = offsets.get(topic, {}), ends.get(topic, {}), watermarks.get(topic, {})

@@ -34,12 +34,7 @@ def translate_plan_errors(operator: str) -> Iterator[None]:
 
 @contextmanager
 def translate_run_errors(what: str, log: str) -> Iterator[None]:
-    """Translate the errors of an action of Spark.
-
-    Args:
-        what: The stage or query, as the message names it.
-        log: The file of Spark's own log.
-    """
+    """Translate the errors of an action of Spark; messages name ``what`` it ran, and Spark's ``log`` file."""
     try:
         yield
     except FlowcoreError:

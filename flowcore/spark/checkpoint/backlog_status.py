@@ -24,11 +24,7 @@ _SCHEMA = "at BIGINT, backlog BOOLEAN"
 
 
 class BacklogStatusWriter:
-    """Writes the backlog status of one query.
-
-    Args:
-        checkpoint: The folder of the query's checkpoint.
-    """
+    """Writes the backlog status of one query."""
 
     def __init__(self, checkpoint: Path) -> None:
         self._folder = _folder(checkpoint)

@@ -36,12 +36,9 @@ class Holder:
     """A process that holds leases, or held them.
 
     Attributes:
-        host: Name of its machine.
         space: The boot id of the machine and the container, since a host name may be reused; empty if
             unknown.
-        pid: The process id.
         began: When the process started, since a process id may be reused; empty if unknown.
-        released: Whether the process has released the lease.
     """
 
     host: str
@@ -77,11 +74,7 @@ def may_take(holder: Holder | None, age_s: float, mine: Holder, *, lives: bool) 
 
 
 class Leases:
-    """The leases of this process; a context manager with a thread that renews them.
-
-    Args:
-        heartbeat_s: Seconds between two renewals.
-    """
+    """The leases of this process; a context manager with a thread that renews them."""
 
     def __init__(self, heartbeat_s: float = _HEARTBEAT_S) -> None:
         self._mine = Holder.here()

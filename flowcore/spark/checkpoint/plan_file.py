@@ -61,13 +61,7 @@ def require_checkpoints_fit(plan: Plan, settings: Settings) -> None:
 
 
 def require_fit(query: LiveQuery, flow: str, checkpoint: Path, types: StateTypes | None = None) -> None:
-    """Check that a query can restore its checkpoint, if there is one.
-
-    Args:
-        query: The query as it is planned now.
-        flow: Its flow.
-        checkpoint: The folder of the checkpoint.
-        types: The types of Spark's state, if they are known already.
+    """Check that a query can restore its checkpoint, if there is one, and the state types, if known.
 
     Raises:
         StateError: The query cannot.

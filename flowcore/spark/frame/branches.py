@@ -62,8 +62,6 @@ class BranchedFrame:
         frame: The rows; with the column `BRANCH` if the frame is `shared`.
         names: Fresh physical column names, the same at every start of the query.
         has_coordinates: Its rows carry the coordinates of their source record.
-        has_bad: It may contain bad records.
-        has_markers: It may contain latency markers.
         keeps_dropped: A dropped record stays as `RowKind.DROPPED`, for the watermarks of windows downstream.
         shared: It contains rows of several branches or kinds.
     """

@@ -42,9 +42,7 @@ class KeyedOutputs:
     """The outputs of one operator.
 
     Attributes:
-        whole: The rows of all outputs.
         results: Its results, or the outputs of its downstream chain, by operator.
-        sides: Its side outputs by name.
     """
 
     whole: DataFrame
@@ -62,12 +60,7 @@ def apply_bounded(
 ) -> KeyedOutputs:
     """Run an operator that compiles to the form ``"key-group"``.
 
-    Args:
-        node: The operator.
-        frame: Its input.
-        key_groups: The number of key groups.
-        clock_ms: The constant processing time that its functions see.
-        downstream: Its downstream chain, and the chain's outlets.
+    Its functions see the constant processing time ``clock_ms``. ``downstream`` is a chain with its outlets.
     """
     chain, leaving = downstream or (None, ())
     frame = _sort(node, frame, key_groups)

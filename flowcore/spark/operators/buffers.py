@@ -44,14 +44,7 @@ def find_buffer(node: Operator, query: LiveQuery) -> Flush | None:
 def add_buffer(
     node: Operator, operator: KeyGroupOperator, keys: Sequence[str], context: KeyGroupContext
 ) -> KeyGroupOperator:
-    """An operator on key groups, with a buffer for its results if the plan has one.
-
-    Args:
-        node: The operator as declared.
-        operator: The operator.
-        keys: The columns of its results for which the latest is kept.
-        context: The query.
-    """
+    """An operator on key groups, with a buffer for its latest results by key if the plan has one."""
     flush = find_buffer(node, context.query)
     if flush is None:
         return operator
@@ -62,14 +55,7 @@ def add_buffer(
 def apply_buffer(
     flush: Flush, branched: BranchedFrame, branch: Branch, context: KeyGroupContext
 ) -> tuple[BranchedFrame, Branch]:
-    """The latest record of each key, once in a flush interval.
-
-    Args:
-        flush: The buffer.
-        branched: The frame of the branch.
-        branch: The records.
-        context: The query.
-    """
+    """The latest record of each key, once in a flush interval."""
     keys = flush.key or ()
     columns = {**branch.columns, **context.coordinates}
     inputs = select_inputs(flush.operator, keys, branched, branch, columns, context)

@@ -36,12 +36,8 @@ def apply_aggregate(
 ) -> tuple[BranchedFrame, Branch]:
     """The groups of a branch's records, and latency markers.
 
-    Args:
-        node: The operator.
-        branched: The frame of the branch.
-        branch: The records to group.
-        timed: A group has the timestamp of its newest record.
-        buffered: A batch has all records of a flush interval.
+    If ``timed``, a group has the timestamp of its newest record. If ``buffered``, a batch has all records of
+    a flush interval.
     """
     if not (branched.has_markers or timed):
         frame = batch.group(branched.rows_of(branch), node.by, node.aggregates)

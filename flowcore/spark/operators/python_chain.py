@@ -85,12 +85,7 @@ def apply_bounded_chain(
 ) -> tuple[DataFrame, Mapping[Operator, DataFrame]]:  # fmt: skip
     """Run a chain on bounded input: a frame with all outputs, and for each operator the part it emits.
 
-    Args:
-        chain: The operators.
-        frame: The input of the first.
-        used: The output columns of each operator that are used, in lower case.
-        ends: Operators whose whole output leaves the stage.
-        check: Which records the reuse check watches.
+    The arguments are those of `apply_chain`.
     """
     branched = BranchedFrame(frame, (f"_c{number}" for number in count(1)), has_coordinates=False)
     branch = Branch(1, {column: column for column in frame.columns})
@@ -205,12 +200,8 @@ def make_downstream_chain(
 ) -> tuple[DownstreamChain, Sequence[ChainOutlet]]:  # fmt: skip
     """A chain that begins with a keyed process and runs in its key groups, and the chain's outlets.
 
-    Args:
-        chain: The chain.
-        used: The output columns of each operator that are used, in lower case.
-        ends: Operators whose whole output leaves the chain.
-        check: Which records the reuse check watches.
-        isolate_failures: Set records aside for which a function fails.
+    The arguments are those of `apply_chain`. Records are set aside for which a function fails, if
+    ``isolate_failures`` is true.
     """
     writer = _SpecWriter(chain, used, ends)
     spec = writer.spec(spark_types(chain.head.schema) if isinstance(chain.head, KeyedProcess) else {})

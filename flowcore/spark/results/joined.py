@@ -53,12 +53,7 @@ class Joined:
 
 
 class JoinedResults:
-    """The results that the live queries of a plan join; a context manager that releases them.
-
-    Args:
-        plan: A plan with live queries.
-        context: Session and settings.
-    """
+    """The results that the live queries of a plan join; a context manager that releases them."""
 
     def __init__(self, plan: Plan, context: Context) -> None:
         self._plan = plan

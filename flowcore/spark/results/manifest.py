@@ -68,14 +68,9 @@ class Manifest:
     """The result of a bounded stage, and the versions of its sources.
 
     Attributes:
-        flow: Name of the flow.
-        stage: Name of the stage.
         version: Name of the folder of its files; sorts by time.
-        created_ms: Time of the commit.
-        duration_ms: Duration of the stage.
         fingerprint: Digest of what the stage computes.
         sources: Version of each source (files, offsets); empty text if unknown.
-        tables: The tables by name.
         rejected: Number of bad records by source; they are in the source's dead-letter topic.
         swaps: Folders of the stage's sinks that replace the old ones after the commit.
     """

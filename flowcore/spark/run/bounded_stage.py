@@ -72,10 +72,7 @@ def run_bounded(
 ) -> Manifest:
     """Run a stage to the end of its input and commit its result.
 
-    Args:
-        stage: The stage.
-        context: Session and settings.
-        finishing: Called when the input has ended, before the commit.
+    The function ``finishing`` is called when the input has ended, before the commit.
 
     Raises:
         RunError: The stage failed, or another process runs it; none of its results are visible.

@@ -48,8 +48,6 @@ class StageProgress:
     """A bounded stage has entered a state.
 
     Attributes:
-        stage: The stage.
-        state: The state.
         seconds: The time that it spent in each of the states before.
         manifest: Its result, once it is committed.
         fresh: Whether it ran; false if its committed result is up to date.
@@ -73,11 +71,8 @@ def run_concurrently(
 ) -> Generator[StageProgress]:
     """Run the stages whose result is not up to date, and yield each change of a stage's state.
 
-    Args:
-        stages: Stages of one plan, in its order.
-        context: Session and settings.
-        refresh: Run stages even if their results are up to date.
-        meanwhile: Called repeatedly while they run; an exception from it ends them.
+    The stages are in their plan's order. ``refresh`` runs them all. ``meanwhile`` is called repeatedly while
+    they run; an exception from it ends them.
 
     Raises:
         FlowcoreError: A stage failed; by then the others have ended.

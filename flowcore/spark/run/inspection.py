@@ -24,12 +24,7 @@ __all__ = ["KeyGroupState", "NativeState", "read_state"]
 
 @dataclass(frozen=True, slots=True)
 class KeyGroupState:
-    """The state of a key group.
-
-    Attributes:
-        number: Its number.
-        held: The state by operator.
-    """
+    """The state of a key group."""
 
     number: int
     held: InspectedGroup
@@ -37,14 +32,7 @@ class KeyGroupState:
 
 @dataclass(frozen=True, slots=True)
 class NativeState:
-    """The state that one of Spark's operators keeps for one key.
-
-    Attributes:
-        operator: Spark's name of the operator.
-        store: The name of its state store.
-        key: The key's columns.
-        value: The value's columns.
-    """
+    """The state that one of Spark's operators keeps for one key."""
 
     operator: str
     store: str
@@ -55,9 +43,7 @@ class NativeState:
 def read_state(spark: SparkSession, checkpoint: Path) -> Iterator[KeyGroupState | NativeState]:
     """Read the state of a checkpoint as of its last committed batch, one key group after the other.
 
-    Args:
-        spark: A session with the configuration of live queries.
-        checkpoint: The checkpoint's folder.
+    The session needs the configuration of live queries.
 
     Raises:
         StateError: The checkpoint cannot be read.

@@ -25,12 +25,7 @@ __all__ = ["LiveRuns"]
 
 
 class LiveRuns:
-    """The live queries of one plan; a context manager that stops them at its end.
-
-    Args:
-        plan: A plan, with or without live queries.
-        context: Session and settings.
-    """
+    """The live queries of one plan; a context manager that stops them at its end."""
 
     def __init__(self, plan: Plan, context: Context) -> None:
         self.plan = plan
@@ -84,9 +79,6 @@ class LiveRuns:
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until every query has ended by itself; True if they have.
-
-        Args:
-            timeout_s: The longest time to wait in seconds, None for no limit.
 
         Raises:
             RunError: A query failed; the others are stopped.

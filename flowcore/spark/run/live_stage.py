@@ -43,7 +43,6 @@ class LiveRun:
 
     Args:
         plan: A plan with a live stage, whose bounded stages are all committed.
-        context: Session and settings.
         observation: An observation of more queries than these; the caller closes it. Default: a new one.
 
     Raises:
@@ -126,9 +125,6 @@ class LiveRun:
         Meanwhile, a query is restarted after its running batch if it enters backlog, has caught up, or must
         join another version of a result. That may take longer than the timeout.
 
-        Args:
-            timeout_s: The longest time to wait in seconds, None for no limit.
-
         Raises:
             RunError: A query failed; the others are stopped.
         """
@@ -186,13 +182,7 @@ class _Active(Protocol):
 
 
 def wait_until_ended(run: _Active, poll: Callable[[], None], timeout_s: float | None) -> bool:
-    """Wait until a run has ended by itself; True if it has.
-
-    Args:
-        run: The run.
-        poll: Supervises the run; raises the error with which it failed.
-        timeout_s: The longest time to wait in seconds, None for no limit.
-    """
+    """Wait until a run has ended by itself; True if it has. ``poll`` raises the error of a failed run."""
     end = None if timeout_s is None else time.monotonic() + timeout_s
     while True:
         # Read first: a query that fails after the poll has not ended well.

@@ -47,8 +47,6 @@ class RunMeter:
     may call it at the same time.
 
     Args:
-        plan: A plan with a live stage.
-        context: Session and settings.
         last: The last known progress of the run before, to detect switches of mode.
 
     Raises:
@@ -70,10 +68,7 @@ class RunMeter:
     def add(self, query: LiveQuery, checkpoint: Path, active: Callable[[], bool]) -> None:
         """Add a query before it is started, so that its lag is known.
 
-        Args:
-            query: The query as planned.
-            checkpoint: The folder of its checkpoint.
-            active: Whether the query runs, or is about to be restarted.
+        It is ``active`` while it runs, or is about to be restarted.
         """
         begins = {}
         with suppress(BrokerError):  # where the query begins if its checkpoint has no offsets
@@ -95,13 +90,8 @@ class RunMeter:
     ) -> None:
         """Record that a query was started or restarted; its counts continue.
 
-        Args:
-            query: The query, with the mode that it was started in.
-            running: Spark's query.
-            bounded: The joined version of each bounded stage's result.
-            watermarks: The watermarks of its sources, if it emits them.
-            reason: Why it was restarted. Default: why it is in its mode.
-            pause_ms: How long it did not run, if it was restarted.
+        The query has the mode that it was started in. ``pause_ms`` is how long it did not run. By default the
+        reason is why it is in its mode.
         """
         meter = self._queries[query.name]
         before = meter.mode or self._before.get(query.name)
@@ -127,13 +117,7 @@ class RunMeter:
     def read(
         self, state: str = "running", error: str = "", latencies: Iterable[LatencySummary] = ()
     ) -> FlowProgress:
-        """The progress of the run; while a broker does not answer, the ends of its topics are the last known.
-
-        Args:
-            state: See `FlowProgress`.
-            error: See `FlowProgress`.
-            latencies: Of the last minute.
-        """
+        """The progress of the run; for a silent broker, with the last known ends of its topics."""
         with self._reading:
             self._poll_topics()
             now_ms, silent_s = _now_ms(), self._topics.silent_s
@@ -171,12 +155,7 @@ class RunMeter:
 
 
 class Observation:
-    """Meters the live queries of one plan, and reports to listeners from their start to their end.
-
-    Args:
-        plan: A plan with live queries.
-        context: Session and settings.
-    """
+    """Meters the live queries of one plan, and reports to listeners from their start to their end."""
 
     def __init__(self, plan: Plan, context: Context) -> None:
         self._plan = plan
@@ -205,11 +184,7 @@ class Observation:
         return self._meter
 
     def begin(self, latency: Callable[[], Iterable[LatencySummary]]) -> None:
-        """Begin to report, after queries have started.
-
-        Args:
-            latency: The latency of these queries in the last minute.
-        """
+        """Begin to report, after queries have started."""
         self._latencies.append(latency)
         if self._listeners and self._reporter is None:
             interval_s = self._context.settings.metrics_interval.total_seconds()

@@ -31,12 +31,7 @@ WAITING = "waiting"
 
 
 def waiting_queries(plan: Plan, committed: Collection[str]) -> tuple[QueryProgress, ...]:
-    """The live queries of a plan that wait for bounded stages; they hold no resources.
-
-    Args:
-        plan: The plan of the run.
-        committed: Names of the bounded stages that are committed.
-    """
+    """The live queries of a plan that wait for bounded stages; they hold no resources."""
     pending = {r.operator for stage in plan.bounded if stage.name not in committed for r in stage.results}
     return tuple(
         QueryProgress(name=query.name, mode=WAITING, active=True, backlog=_inputs(query, pending).backlog)
@@ -58,9 +53,7 @@ class QueryMeter:
     """Adds up the progress of one query over all its starts in a run.
 
     Args:
-        query: The query as planned.
         tally: Starts at the offsets from which the query reads.
-        thresholds: Of a backlog.
         active: Whether the query runs, or is about to be restarted.
     """
 

@@ -39,9 +39,6 @@ class PreparedQuery:
     Attributes:
         query: The query, with the mode to start it in.
         catching_up: It ends when it has read all records that are there.
-        joined: The results that it joins.
-        side_channels: What it carries besides its records.
-        frame: The rows for its sink.
         types: The types of the state that Spark keeps, by operator with state.
     """
 
@@ -62,12 +59,8 @@ def prepare_query(
 ) -> PreparedQuery:
     """Compile a query, and check that it can continue from its checkpoint.
 
-    Args:
-        query: The query as planned.
-        context: The live session and settings.
-        joined: The results that it joins.
-        side_channels: What it carries besides its records.
-        batch_records: Catch up in micro-batches of this many records, and end; None for its own mode.
+    With ``batch_records`` it catches up in micro-batches of this many records, and ends; otherwise it runs in
+    its own mode.
 
     Raises:
         PlanError: Spark refuses an operator.
@@ -87,10 +80,6 @@ def prepare_query(
 
 class RunningQuery:
     """A query that was started; it ends by itself, after its batch, or at once.
-
-    Args:
-        prepared: The query to start.
-        context: The live session and settings.
 
     Raises:
         RunError: Spark cannot start it.

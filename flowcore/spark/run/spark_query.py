@@ -63,11 +63,7 @@ class RunningBatch:
         self._batch = re.compile(rf"runId = {running.runId}\s+batch = (\d+)")
 
     def records(self, committed: int) -> int:
-        """The records that batches after a committed one have read; 0 if that is unknown.
-
-        Args:
-            committed: Number of the last committed batch, -1 if there is none.
-        """
+        """The records that batches after a committed one (-1 if none) have read; 0 if that is unknown."""
         try:
             count = self._store.executionsCount()
             recent = self._store.executionsList(max(count - _LAST, 0), _LAST)

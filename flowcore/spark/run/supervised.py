@@ -37,13 +37,6 @@ _POLL_S = 2.0
 class SupervisedQuery:
     """One live query of a run, from its first start to the end of the run.
 
-    Args:
-        query: The query as planned.
-        context: The live session and settings.
-        meter: The meter of the run.
-        results: The results that the run's queries join.
-        side_channels: What the query carries besides its records.
-
     Raises:
         FlowcoreError: It cannot be compiled, or cannot continue from its checkpoint.
     """

@@ -79,12 +79,6 @@ def require_slots(plan: Plan, context: Context) -> None:
 def await_slots(needed: int, slots: Callable[[], int], master: str, patience_s: float) -> None:
     """Wait until a cluster has enough slots.
 
-    Args:
-        needed: The number of slots needed.
-        slots: Counts the slots that the cluster has.
-        master: The cluster's name in the error.
-        patience_s: The longest time to wait in seconds.
-
     Raises:
         RunError: There are still fewer.
     """

@@ -55,12 +55,7 @@ class Incoming:
     """Reads the messages of a source.
 
     Attributes:
-        node: The source.
-        topic: Its topic.
-        side_channels: What the query carries beside its records.
         keeps_bad: The query writes bad messages; otherwise they are dropped here, or fail the query.
-        has_ordinals: Whether records carry an ordinal.
-        number: The source's number in the query.
         may_fail: A record becomes bad if a function fails for it, so records keep their bytes.
     """
 

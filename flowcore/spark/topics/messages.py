@@ -46,11 +46,7 @@ def bad_record_headers(
 ) -> str:
     """Headers of a dead letter: where the message was, which operator refused it, and why.
 
-    Args:
-        node: The source.
-        reason: SQL text of the reason.
-        timestamp_ms: SQL text of Kafka's timestamp of the message, if it is known.
-        failed: SQL text of the operator whose function failed; null if the message could not be read.
+    ``failed`` is the operator whose function failed as SQL text, null if the message could not be read.
     """
     found = {
         "flowcore-topic": "topic",

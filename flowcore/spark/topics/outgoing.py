@@ -48,11 +48,7 @@ class Outgoing:
     """How the rows of a query are written.
 
     Attributes:
-        sinks: The sinks of the query.
         dead_letters: The sources whose bad messages the query writes.
-        side_channels: What it carries beside its records.
-        sources: The topics that it reads.
-        has_ordinals: Whether its records carry an ordinal.
         joined_version: The version of the bounded results that it joins; empty if it joins none.
     """
 
@@ -145,12 +141,8 @@ def _divert_oversized(
     A good record may grow until it is larger than its topic accepts, or lose the key that a compacted topic
     needs. If the broker refused it, the query would fail, and fail again after each restart.
 
-    Args:
-        messages: A frame with the columns topic, key, value and headers.
-        sinks: The sinks that it is written to.
-        sources: The topics that the query reads. A message without a single source record, such as the
-            output of an aggregate, goes to the dead letters of the first.
-        limits: The limits of the sinks' topics.
+    A message without a single source record, such as the output of an aggregate, goes to the dead letters of
+    the first source.
     """
     reason = f"CASE {' '.join(_refusals(topic, limits[topic.name]) for _, topic in sinks)} END"
     if any(source.on_error == "fail" for source in sources):

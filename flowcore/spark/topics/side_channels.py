@@ -32,7 +32,6 @@ class SideChannels:
     """What a query carries beside its records.
 
     Attributes:
-        has_markers: Latency markers pass through the query.
         tagged_sinks: The sinks that write tagged elements; their records' timestamps are carried.
         writes_watermarks: The sources have watermarks, and the tagged sinks write them.
         partitions: The number of partitions of each topic of the query, by name.

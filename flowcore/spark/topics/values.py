@@ -58,12 +58,7 @@ def is_bad_record(read: Read, payload: str = "value") -> str:
 
 
 def write_value(topic: KafkaTopic, columns: Mapping[str, str], frame: DataFrame) -> str:
-    """The bytes of a value; null fields are left out of JSON.
-
-    Args:
-        topic: The topic that it is written to.
-        columns: SQL text of the columns, by name.
-        frame: The frame that the text is evaluated on.
+    """The bytes of a value of columns, which are SQL text over a frame; null fields are left out of JSON.
 
     Raises:
         PlanError: A column has a type that cannot be written as the type in the topic's schema.

@@ -91,11 +91,6 @@ class WatermarkSender:
     """Writes a running query's watermarks to its sinks; a context manager with one thread.
 
     Args:
-        query: The query's plan.
-        running: The query.
-        watermarks: The watermarks of its sources.
-        writer: Writes elements to its sinks.
-        interval_s: Time between two polls.
         state: The file of the state that a restart needs.
         pending: Watermarks that wait for the query's buffers.
     """

@@ -34,11 +34,7 @@ _FIRST_AND_LAST = {
 
 
 class AvroSql:
-    """Avro values of a topic, with or without a registry's header.
-
-    Args:
-        topic: The topic, whose format is Avro.
-    """
+    """Avro values of a topic, with or without a registry's header."""
 
     def __init__(self, topic: KafkaTopic) -> None:
         self._topic = topic

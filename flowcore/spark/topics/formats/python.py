@@ -27,11 +27,7 @@ __all__ = ["PythonSql"]
 
 
 class PythonSql:
-    """Values of a topic that Python reads and writes.
-
-    Args:
-        topic: The topic.
-    """
+    """Values of a topic that Python reads and writes."""
 
     def __init__(self, topic: KafkaTopic) -> None:
         self._topic = topic

@@ -26,11 +26,6 @@ _WIDER = {
 def cast_columns(topic: KafkaTopic, columns: Mapping[Column, str], frame: DataFrame) -> dict[str, str]:
     """SQL text of the columns, by name, in the schema's types.
 
-    Args:
-        topic: The topic that they are written to.
-        columns: SQL text of each column, over the frame.
-        frame: The frame.
-
     Raises:
         PlanError: A value of a column might change in the schema's type.
     """
