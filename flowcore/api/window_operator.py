@@ -30,12 +30,7 @@ from flowcore.windows import (
 )
 from flowcore.windows.built_in import BuiltIn, BuiltIns
 from flowcore.windows.config import WindowConfig
-from flowcore.windows.functions import (
-    PlainProcess,
-    WindowAggregate,
-    WindowProcess,
-    WindowReduce,
-)
+from flowcore.windows.functions import PlainProcess, WindowAggregate, WindowProcess, WindowReduce
 
 __all__ = ["WINDOW_COLUMNS", "Window"]
 

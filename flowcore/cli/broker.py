@@ -49,11 +49,7 @@ class _Topic(click.ParamType[tuple[str, int]]):
 @click.option("--heap-mib", default=512, show_default=True, help="Heap of the broker's JVM in MiB.")
 @click.option("--json", "as_json", is_flag=True, help="Print one line of JSON when the broker is ready.")
 def broker(
-    data: Path | None,
-    port: int | None,
-    topics: tuple[tuple[str, int], ...],
-    heap_mib: int,
-    as_json: bool,
+    data: Path | None, port: int | None, topics: tuple[tuple[str, int], ...], heap_mib: int, as_json: bool
 ) -> None:
     """Run a Kafka broker on this machine until Ctrl-C.
 
@@ -66,10 +62,7 @@ def broker(
       flowcore broker --data ~/kafka --port 9092
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with (
-        contextlib.suppress(KeyboardInterrupt),
-        EmbeddedBroker(data, port, heap_mib) as running,
-    ):
+    with contextlib.suppress(KeyboardInterrupt), EmbeddedBroker(data, port, heap_mib) as running:
         ensure_topics(running.bootstrap_servers, dict(topics))
         if as_json:
             ready = {"bootstrap_servers": running.bootstrap_servers, "log": str(running.log)}

@@ -68,11 +68,7 @@ def _replay(path: Path, kinds: Mapping[str, TranscriptKind]) -> dict[str, Any]:
         transcript = load(path)
         found |= {"name": transcript.name, "kind": transcript.kind}
         if transcript.kind not in kinds:
-            return {
-                **found,
-                "result": "skipped",
-                "why": f"kind {transcript.kind!r} cannot be replayed here",
-            }
+            return {**found, "result": "skipped", "why": f"kind {transcript.kind!r} cannot be replayed here"}
         outcome = replay_transcript(transcript, kinds)
     except FlowcoreError as error:
         return {**found, "result": "failed", "why": str(error)}
@@ -96,10 +92,7 @@ def _engine(name: str) -> Iterator[tuple[Mapping[str, TranscriptKind], int]]:
     if name == "memory":
         yield KINDS, 1
         return
-    from flowcore.testing.transcripts.on_spark import (  # noqa: PLC0415 - Spark is slow to import
-        AT_ONCE,
-        kinds_on_spark,
-    )
+    from flowcore.testing.transcripts.on_spark import AT_ONCE, kinds_on_spark  # noqa: PLC0415 - Spark is slow to import
 
     with kinds_on_spark() as kinds:
         yield kinds, AT_ONCE

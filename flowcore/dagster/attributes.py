@@ -25,8 +25,7 @@ class AssetAttributes(dg.Model, dg.Resolvable):
     group: str | None = Field(default=None, description="Group of the assets. Default: the flow's name.")
     tags: Mapping[str, str] = Field(default={}, description="Tags of every asset of the flow.")
     descriptions: Mapping[str, str] = Field(
-        default={},
-        description="Markdown by the name of a table or sink; `live` names the live queries.",
+        default={}, description="Markdown by the name of a table or sink; `live` names the live queries."
     )
 
     def spec(

@@ -100,8 +100,7 @@ class FlowcoreResource(dg.ConfigurableResource):  # type: ignore[type-arg]
     kafka: KafkaResource = Field(default=KafkaResource(), description="The broker.")
     results: ResultsResource = Field(default=ResultsResource(), description="Folders.")
     more: dict[str, str] = Field(
-        default={},
-        description="Any other setting by its key, for instance execution.trigger-interval: 2 s.",
+        default={}, description="Any other setting by its key, for instance execution.trigger-interval: 2 s."
     )
 
     def settings(self) -> Settings:

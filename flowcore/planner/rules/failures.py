@@ -8,13 +8,7 @@ dead letters hold the function's input.
 from __future__ import annotations
 
 from flowcore.api.decisions import Decision
-from flowcore.api.operators import (
-    MapBatches,
-    Operator,
-    PythonOperator,
-    Read,
-    StatefulOperator,
-)
+from flowcore.api.operators import MapBatches, Operator, PythonOperator, Read, StatefulOperator
 from flowcore.planner.model import BoundedStage, LiveQuery, find_live_sources
 
 __all__ = ["decide_failure", "select_dead_letter_sources"]

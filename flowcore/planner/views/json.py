@@ -110,8 +110,4 @@ def _edge(edge: EdgeDetail) -> dict[str, Any]:
 
 
 def _decision(decision: Decision) -> dict[str, Any]:
-    return {
-        "value": decision.value,
-        "because": list(decision.reasons),
-        "to_change_it": list(decision.change),
-    }
+    return {"value": decision.value, "because": list(decision.reasons), "to_change_it": list(decision.change)}
