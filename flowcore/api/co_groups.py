@@ -34,8 +34,6 @@ class SideAggregate:
     """An aggregate over the records of one side.
 
     Attributes:
-        side: The side.
-        expression: As the user wrote it.
         columns: The columns of the side that it reads, as the side spells them.
     """
 
@@ -44,12 +42,7 @@ class SideAggregate:
     columns: tuple[str, ...]
 
     def rename(self, record: str, names: Mapping[str, str]) -> str:
-        """The text with other columns.
-
-        Args:
-            record: The text for the whole record (``count(left)``).
-            names: The text for each column, by its name in lower case.
-        """
+        """The text with ``record`` for a whole record (``count(left)``), and ``names`` by lower-case column."""
         found = zip(self.expression.references, self.expression.fields, strict=True)
         return self.expression.replace(
             (start, end, record) if field is None else (start, field[1], names[field[0].lower()])

@@ -44,9 +44,7 @@ ADDED_LATER = {"fingerprint": "unless default"}
 class Parquet:
     """A Parquet file or a folder of them. As a source it is bounded.
 
-    Args:
-        path: File or folder.
-        schema: The columns to read, as Spark DDL; needed to read, not to write.
+    ``schema``, the columns to read as Spark DDL, is needed to read, not to write.
     """
 
     path: str

@@ -18,7 +18,6 @@ from flowcore.api.checks import refuse
 from flowcore.api.expressions import Expression
 from flowcore.api.operators import Read
 from flowcore.api.resolution import parse_row
-from flowcore.api.schema import Schema
 from flowcore.watermarks.strategies import Periodic, Punctuated
 
 __all__ = ["event_time_expression", "marker_condition", "require_event_time", "watermark_expression"]
@@ -78,18 +77,15 @@ def _generator_expression(read: Read, kind: type[Punctuated | Periodic]) -> Expr
 def _require_type(
     read: Read, what: str, expression: Expression | None, allowed: Container[exp.DType], problem: str
 ) -> None:
-    found = None if expression is None else _type_of(expression, read.schema)
-    if expression and found and found.this not in allowed:
-        refuse(f"operator {read.name!r}: {what} {expression.text!r} is {found.sql('spark')}: {problem}")
-
-
-def _type_of(expression: Expression, schema: Schema) -> exp.DataType:
-    columns: dict[str, object] = {"t": {column.name: column.type for column in schema.columns}}
+    if expression is None:
+        return
+    columns: dict[str, object] = {"t": {column.name: column.type for column in read.schema.columns}}
     try:
         value = sqlglot.parse_one(expression.text, dialect="spark")
         query = exp.select(exp.alias_(value, "x")).from_("t")
         known = qualify(query, schema=columns, dialect="spark", validate_qualify_columns=False)
         found = annotate_types(known, schema=columns, dialect="spark").expressions[0].type
     except (SqlglotError, LookupError, ValueError, TypeError, AttributeError, RecursionError):
-        found = None
-    return found or exp.DataType(this=_Type.UNKNOWN)
+        return
+    if found and found.this not in allowed:
+        refuse(f"operator {read.name!r}: {what} {expression.text!r} is {found.sql('spark')}: {problem}")

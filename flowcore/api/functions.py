@@ -60,7 +60,7 @@ def is_rich(function: object) -> bool:
 
 
 def promises(function: object, operator: str) -> Mapping[str, bool]:
-    """The attributes that follow from the kind of a function and from what it declares.
+    """The attributes of an operator that keeps no record itself, and calls this function.
 
     It declares ``is_output_value_stored`` and ``is_output_idempotent`` as attributes, properties or
     methods. By default a plain function does not use its output again, and a rich one does.
@@ -69,6 +69,9 @@ def promises(function: object, operator: str) -> Mapping[str, bool]:
         PlanError: A declaration is neither true nor false.
     """
     return {
+        "output_only_at_end": False,
+        "output_on_checkpoint": False,
+        "input_record_stored": False,
         "output_value_stored": _declared(function, "is_output_value_stored", operator, is_rich(function)),
         "output_idempotent": _declared(function, "is_output_idempotent", operator, default=False),
     }

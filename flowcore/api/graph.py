@@ -13,11 +13,7 @@ __all__ = ["Graph", "StreamCore"]
 
 
 class Graph:
-    """The named operators of one flow.
-
-    Args:
-        name: Letters, digits, ``_``, ``-``, ``.``; names folders, checkpoints and Dagster assets.
-    """
+    """The named operators of one flow."""
 
     def __init__(self, name: str) -> None:
         checks.require_name("flow", name)
@@ -31,7 +27,6 @@ class Graph:
 
     @property
     def sinks(self) -> tuple[Write, ...]:
-        """The operators that write."""
         return tuple(node for node in self.operators if isinstance(node, Write))
 
     def register(self, node: Operator) -> None:
@@ -60,12 +55,7 @@ class Graph:
 
 
 class StreamCore:
-    """The output of one operator.
-
-    Attributes:
-        graph: The graph of its flow.
-        operator: The operator whose output it is.
-    """
+    """The output of one operator."""
 
     def __init__(self, graph: Graph, operator: Operator) -> None:
         self.graph = graph
@@ -73,16 +63,13 @@ class StreamCore:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Names of its columns, in order."""
         return self.operator.columns
 
     @property
     def bounded(self) -> bool:
-        """True if it ends."""
         return self.operator.bounded
 
     def attributes(self) -> OperatorAttributes:
-        """The attributes of its operator."""
         return self.operator.attributes()
 
     def append(self, node: Operator) -> Self:
@@ -97,14 +84,7 @@ class StreamCore:
     def _fields(
         self, name: str, attributes: Attributes | None, *, flush: timedelta | None = None, **changed: Any
     ) -> dict[str, Any]:
-        """The fields of a new operator that reads this stream and passes on its columns.
-
-        Args:
-            name: The name of the operator.
-            attributes: Its declared attributes.
-            flush: Its declared flush interval.
-            changed: Fields that differ, or that only its class has.
-        """
+        """The fields of a new operator that reads this stream, unless ``changed``, and passes on its columns."""
         node = self.operator
         return {
             "name": name, "inputs": (node,), "columns": node.columns, "bounded": node.bounded,

@@ -53,10 +53,8 @@ def find_not_idempotent(text: str) -> tuple[str, ...]:
         for node in tree.find_all(exp.Anonymous)
         if id(node) not in within and not any(inner is call for inner in node.walk() for call in calls)
     ]
-    names = (_NAMES.get(type(node)) or _name(node) for node in (*calls, *unknown))
+    names = (
+        _NAMES.get(type(node)) or node.sql(dialect="spark").partition("(")[0].strip().lower()
+        for node in (*calls, *unknown)
+    )
     return tuple(dict.fromkeys(name for name in names if name not in IDEMPOTENT))
-
-
-def _name(node: exp.Expr) -> str:
-    """The name that Spark has for it."""
-    return node.sql(dialect="spark").partition("(")[0].strip().lower()

@@ -132,7 +132,6 @@ class Aggregate(Operator):
     aggregates: tuple[tuple[str, Expression], ...]
 
     def own_attributes(self) -> Mapping[str, bool]:
-        """Over bounded input it emits at the end; else later rows replace as its functions allow."""
         replaces = self.bounded or not any(find_not_idempotent(each.text) for _, each in self.aggregates)
         known = Operator.own_attributes(self)
         return {**known, "output_only_at_end": self.bounded, "output_idempotent": replaces}
@@ -206,7 +205,6 @@ class CoGroup(Operator):
     aggregates: tuple[tuple[str, SideAggregate], ...]
 
     def own_attributes(self) -> Mapping[str, bool]:
-        """A key has all its records when both inputs have ended."""
         return {**Operator.own_attributes(self), "output_only_at_end": True, "output_idempotent": True}
 
     def describe(self) -> str:
@@ -248,7 +246,6 @@ class Apply(Operator):
     realtime: bool
 
     def own_attributes(self) -> Mapping[str, bool]:
-        """Nothing is known of the function."""
         return {}
 
     def describe(self) -> str:

@@ -34,13 +34,7 @@ class PythonOperator(Operator):
     passes: tuple[str, ...] = ()
 
     def own_attributes(self) -> Mapping[str, bool]:
-        """What the function declares; the operator itself keeps no record."""
-        return {
-            "output_only_at_end": False,
-            "output_on_checkpoint": False,
-            "input_record_stored": False,
-            **promises(self.function, self.name),
-        }
+        return promises(self.function, self.name)
 
     def describe(self) -> str:
         uses = "" if self.uses is None else f", using {', '.join(self.uses) or 'no column'}"

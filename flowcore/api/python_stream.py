@@ -71,13 +71,7 @@ class PythonStream(StreamCore):
         name: str | None = None,
         attributes: Attributes | None = None,
     ) -> Self:
-        """Keep the records for which a Python function returns true: ``record -> bool``.
-
-        Args:
-            function: As for `map`.
-            uses: The columns that it reads, as for `map`.
-            name: Name of the operator.
-            attributes: Attributes that override those that the function declares.
+        """Keep the records for which a Python function returns true: ``record -> bool``; see `map`.
 
         Raises:
             PlanError: It is not a function, or a column of ``uses`` is unknown.
@@ -101,15 +95,7 @@ class PythonStream(StreamCore):
     ) -> Self:
         """Make any number of records of each with a Python function: ``record -> records``.
 
-        Args:
-            function: As for `map`; returns or yields records.
-            schema: The columns of its records, as Spark DDL; checked when it runs.
-            uses: The columns that it reads, as for `map`.
-            passes: The columns that it passes on unchanged, as for `map`.
-            key: As for `map`; without a default.
-            flush: As for `map`.
-            name: Name of the operator.
-            attributes: Attributes that override those that the function declares.
+        The function returns or yields records. All arguments are those of `map`; ``key`` has no default.
 
         Raises:
             PlanError: It is not a function, or a column of ``uses``, ``passes`` or ``key`` is unknown.
@@ -131,13 +117,7 @@ class PythonStream(StreamCore):
     ) -> Self:
         """Pass Arrow record batches to a Python function: ``RecordBatch -> RecordBatch``.
 
-        Args:
-            function: Gets a ``pyarrow.RecordBatch`` of any length and returns one of any length.
-            schema: The columns of what it returns, as Spark DDL; checked when it runs.
-            uses: The columns that it reads, as for `map`.
-            passes: The columns that it passes on unchanged, as for `map`.
-            name: Name of the operator.
-            attributes: Attributes that override those that the function declares.
+        Both are a ``pyarrow.RecordBatch`` of any length. The other arguments are those of `map`.
 
         Raises:
             PlanError: It is not a function, or a column of ``uses`` or ``passes`` is unknown.

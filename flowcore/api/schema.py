@@ -68,7 +68,6 @@ class Schema:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Column names in order."""
         return tuple(column.name for column in self.columns)
 
     @property

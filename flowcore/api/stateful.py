@@ -64,7 +64,6 @@ class StatefulOperator(Operator):
         return KeptState(self.name, self.state_kind, self.by, (self.state_values(),), key_groups)
 
     def placed_state(self, key_groups: int) -> Decision:
-        """In how many parts a live query keeps its state."""
         groups = f"{key_groups} key group{'s' * (key_groups != 1)}"
         why = f"state.key-groups is {key_groups}, and a checkpoint keeps the number it began with"
         keys = () if self.by else ("it has no key, so that one of them has everything",)
@@ -110,13 +109,7 @@ class KeyedProcess(StatefulOperator):
     side_outputs: tuple[tuple[str, Schema], ...] = ()
 
     def own_attributes(self) -> Mapping[str, bool]:
-        """What the function declares; without that, it may use its output records again."""
-        return {
-            "output_only_at_end": False,
-            "output_on_checkpoint": False,
-            "input_record_stored": False,
-            **promises(self.function, self.name),
-        }
+        return promises(self.function, self.name)
 
     def describe(self) -> str:
         sides = ", ".join(name for name, _ in self.side_outputs)
@@ -140,8 +133,7 @@ class KeyedProcess(StatefulOperator):
 
     @property
     def emits_without_input(self) -> bool:
-        """Any call may set a timer of processing time."""
-        return True
+        return True  # any call may set a timer of processing time
 
     @property
     def calls_user_functions(self) -> bool:

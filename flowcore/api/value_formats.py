@@ -144,7 +144,13 @@ def _check_values(topic: Formatted) -> None:
             msg = f"value format {topic.format!r} has no option {min(options)!r}: drop it"
             raise FormatError(msg)
         case "raw":
-            _check_raw(topic)
+            columns = () if topic.schema is None else Schema.parse(topic.schema).columns
+            if topic.schema is not None and (len(columns) != 1 or columns[0].type not in _RAW_TYPES):
+                msg = (
+                    f"a raw value is one column, BINARY or STRING, and the schema is {topic.schema}: the bytes "
+                    "would have to be cut; pass schema='body BINARY', or name another format"
+                )
+                raise FormatError(msg)
             return
         case "protobuf" if "message" not in options:
             msg = (
@@ -181,13 +187,3 @@ def _check_columns(schema: Schema, fields: Mapping[str, Column]) -> None:
                 f"{kind}, and cast it in a select"
             )
             raise FormatError(msg)
-
-
-def _check_raw(topic: Formatted) -> None:
-    columns = () if topic.schema is None else Schema.parse(topic.schema).columns
-    if topic.schema is not None and (len(columns) != 1 or columns[0].type not in _RAW_TYPES):
-        msg = (
-            f"a raw value is one column, BINARY or STRING, and the schema is {topic.schema}: the bytes would "
-            "have to be cut; pass schema='body BINARY', or name another format"
-        )
-        raise FormatError(msg)

@@ -63,7 +63,6 @@ class Tumbling:
         self.assigner()
 
     def assigner(self) -> WindowAssigner:
-        """The assigner, in milliseconds."""
         return TumblingWindows(whole_ms("seconds", self.seconds), whole_ms("offset", self.offset))
 
 
@@ -88,7 +87,6 @@ class Sliding:
         self.assigner()
 
     def assigner(self) -> WindowAssigner:
-        """The assigner, in milliseconds."""
         return SlidingWindows(
             whole_ms("seconds", self.seconds), whole_ms("slide", self.slide), whole_ms("offset", self.offset)
         )
@@ -101,7 +99,6 @@ class GapColumn:
     column: str
 
     def __call__(self, key: Any, value: Mapping[str, Any]) -> int:
-        """Read the gap of one record."""
         gap_ms = value[self.column]
         if gap_ms is None:
             msg = (
@@ -133,7 +130,6 @@ class Session:
         self.assigner()
 
     def assigner(self) -> WindowAssigner:
-        """The assigner, in milliseconds."""
         if isinstance(self.gap, str):
             return DynamicSessionWindows(GapColumn(GAP_COLUMN))
         if callable(self.gap):
@@ -146,7 +142,6 @@ class Global:
     """One window per key, which never ends: it emits when its trigger fires."""
 
     def assigner(self) -> WindowAssigner:
-        """The assigner."""
         return GlobalWindows()
 
 
@@ -155,7 +150,6 @@ class EndOfStream:
     """One window per key, which emits when the input has ended; the input must be bounded."""
 
     def assigner(self) -> WindowAssigner:
-        """The assigner."""
         return EndOfStreamWindows()
 
 

@@ -200,7 +200,7 @@ class Window(StatefulOperator):
 
     @property
     def calls_user_functions(self) -> bool:
-        """Triggers and evictors may be the user's too."""
+        # Triggers and evictors may be the user's too.
         return bool(self.functions) or self.config.trigger is not None or self.config.evictor is not None
 
     @property
@@ -221,7 +221,6 @@ class Window(StatefulOperator):
 
 
 def _describe_windows(node: Window) -> str:
-    """The kind of windows and their lengths."""
     match node.config.assigner:
         case TumblingWindows(size_ms=size_ms, offset_ms=offset_ms):
             return f"tumbling windows of {_length(size_ms)}{_offset(offset_ms)}"
@@ -242,7 +241,6 @@ def _describe_windows(node: Window) -> str:
 
 
 def _describe_function(node: Window) -> str:
-    """What the windows compute."""
     function = node.config.function
     then = function.then.function if isinstance(function.then, PlainProcess) else function.then
     named = "" if then is None else name_of(then)
