@@ -42,7 +42,7 @@ class SideAggregate:
     columns: tuple[str, ...]
 
     def rename(self, record: str, names: Mapping[str, str]) -> str:
-        """The text with ``record`` for a whole record (``count(left)``), and ``names`` by lower-case column."""
+        """The text with ``record`` for a whole record (``count(left)``), and other names of columns."""
         found = zip(self.expression.references, self.expression.fields, strict=True)
         return self.expression.replace(
             (start, end, record) if field is None else (start, field[1], names[field[0].lower()])

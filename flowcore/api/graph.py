@@ -84,7 +84,7 @@ class StreamCore:
     def _fields(
         self, name: str, attributes: Attributes | None, *, flush: timedelta | None = None, **changed: Any
     ) -> dict[str, Any]:
-        """The fields of a new operator that reads this stream, unless ``changed``, and passes on its columns."""
+        """The fields of an operator that reads this stream and passes on its columns, except the changed."""
         node = self.operator
         return {
             "name": name, "inputs": (node,), "columns": node.columns, "bounded": node.bounded,

@@ -147,8 +147,8 @@ def _check_values(topic: Formatted) -> None:
             columns = () if topic.schema is None else Schema.parse(topic.schema).columns
             if topic.schema is not None and (len(columns) != 1 or columns[0].type not in _RAW_TYPES):
                 msg = (
-                    f"a raw value is one column, BINARY or STRING, and the schema is {topic.schema}: the bytes "
-                    "would have to be cut; pass schema='body BINARY', or name another format"
+                    f"a raw value is one column, BINARY or STRING, and the schema is {topic.schema}: the "
+                    "bytes would have to be cut; pass schema='body BINARY', or name another format"
                 )
                 raise FormatError(msg)
             return

@@ -17,7 +17,7 @@ from flowcore.metrics.dagster import Figure, figures, plotted
 from flowcore.metrics.health import markdown, tables
 from flowcore.metrics.progress import FlowProgress
 from flowcore.planner.plan import Plan
-from flowcore.planner.rules.lineage import trace_columns
+from flowcore.planner.rules.columns import trace_columns
 from flowcore.spark.results.manifest import Manifest, Table
 from flowcore.spark.results.store import version_time_s
 from flowcore.spark.run.bounded_stages import StageProgress

@@ -53,13 +53,7 @@ class Plan(PlanData):
 
 
 def plan_flow(flow: Flow, mode: Mode | None = None, settings: Settings | None = None) -> Plan:
-    """Plan a flow.
-
-    Args:
-        flow: What was declared.
-        mode: How live queries shall run; None for the fastest mode that each allows, in micro-batches while
-            it catches up.
-        settings: What decides beside the flow; None for the defaults.
+    """Plan a flow; without a mode each live query gets the fastest that it allows, and catches up in batches.
 
     Raises:
         PlanError: The flow writes nothing, or cannot run as asked.

@@ -1,4 +1,4 @@
-"""The output columns of each operator that any reader uses.
+"""The output columns of each operator that any reader uses, and the source columns that they are made of.
 
 An unused column need not be computed, carried or joined. Names are lower case, as Spark compares them.
 """
@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from flowcore.api.operators import Operator, SideOutput
+from flowcore.api.lineage import Origins
+from flowcore.api.operators import Operator, Read, SideOutput
 
-__all__ = ["find_used_columns"]
+__all__ = ["find_used_columns", "trace_columns"]
 
 
 def find_used_columns(
@@ -31,3 +32,22 @@ def find_used_columns(
                 late = node.columns if isinstance(node, SideOutput) else ()
                 used[parent] |= node.columns_read(used[node]) & {*map(str.lower, (*parent.columns, *late))}
     return {node: frozenset(columns) for node, columns in used.items()}
+
+
+def trace_columns(operator: Operator) -> dict[str, tuple[tuple[Read, str], ...]]:
+    """The sources and their columns from which each output column is made, sorted.
+
+    All that a Python function reads counts; see `flowcore.api.lineage` for what does not.
+    """
+    known: dict[Operator, Origins] = {}
+    sources: dict[str, Read] = {}
+    for node in operator.upstream:
+        known[node] = node.lineage(known)
+        if isinstance(node, Read):
+            sources[node.name] = node
+    return {
+        column: tuple(
+            (sources[name], origin) for name, origin in sorted(known[operator].get(column.lower(), ()))
+        )
+        for column in operator.columns
+    }

@@ -36,12 +36,7 @@ def build_chains(
     """The chains among the operators of one stage or live query.
 
     An operator continues a chain where all readers of its input in the stage are Python operators; else the
-    records leave the worker there anyway.
-
-    Args:
-        operators: Inputs before readers.
-        object_reuse: ``pipeline.object-reuse``.
-        ends: Operators whose output is buffered.
+    records leave the worker there anyway, as after the operators in ``ends``, whose output is buffered.
     """
     readers: dict[Operator, list[Operator]] = {node: [] for node in operators}
     for node in operators:
@@ -76,11 +71,7 @@ def choose_copy(
 ) -> Decision:
     """``"reuse"``, ``"shallow"`` or ``"deep"``, for records from one operator to the next of a chain.
 
-    Args:
-        sender: The attributes of the operator that emits them.
-        receiver: The attributes of the operator that gets them.
-        names: The names of both, for the reasons.
-        object_reuse: ``pipeline.object-reuse``: no copy, whatever the attributes are.
+    With ``object_reuse`` (``pipeline.object-reuse``) nothing is copied, whatever the attributes are.
     """
     first, second = names
     if object_reuse:

@@ -24,13 +24,7 @@ Place = tuple[str | None, str]
 
 
 class Arrival(NamedTuple):
-    """Input that arrives in a topic once in an interval.
-
-    Attributes:
-        topic: The topic's name.
-        interval_ms: The interval.
-        after: The operator that is flushed, None if it is in another flow.
-    """
+    """Input that arrives in a topic once in an interval, after a flush (None: of another flow)."""
 
     topic: str
     interval_ms: int

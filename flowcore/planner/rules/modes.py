@@ -20,13 +20,10 @@ __all__ = ["choose_mode"]
 def choose_mode(
     operators: tuple[Operator, ...], requested: Mode | None, buffered: Mapping[Operator, str] | None = None
 ) -> Decision:
-    """The mode of the query made of these live operators.
+    """The mode of the query made of these live operators: the requested one, or the fastest possible.
 
-    Args:
-        operators: The live operators of one query.
-        requested: What the user asked for; None for the fastest that is possible.
-        buffered: Operators whose output has a flush interval, and why. Real-time mode emits each change at
-            once; a user who asks for it gets it, unless an operator has an interval of its own.
+    ``buffered`` says which operators have a flush interval, and why. Real-time mode emits each change at
+    once; a user who asks for it gets it, unless an operator has an interval of its own.
 
     Raises:
         PlanError: ``realtime`` was asked for and is not possible.
@@ -53,23 +50,19 @@ def _find_obstacles(operators: tuple[Operator, ...]) -> Iterator[Obstacle]:
     for node in operators:
         own = tuple(node.realtime_obstacles())
         yield from own
-        topic = node.topic
-        if (
-            isinstance(node, Write)
-            and watermarked
-            and not own
-            and topic
-            and topic.elements in ("tagged", "auto")
-        ):
+        tagged = node.topic is not None and node.topic.elements in ("tagged", "auto")
+        if isinstance(node, Write) and watermarked and not own and tagged:
             yield Obstacle(
                 f"{node.name} writes watermarks, which leave between two batches",
                 f"give the topic of {node.name} elements='plain', if nobody reads its watermarks",
             )
-        elif isinstance(node, Union) and _reads_topic_twice(node):
-            yield Obstacle(
-                f"{node.name} unites two reads of one topic, which real-time mode refuses; read it once",
-                f"read the topic of {node.name} once",
-            )
+        elif isinstance(node, Union):
+            topics = [(each.servers, each.name) for read in find_live_sources([node]) if (each := read.topic)]
+            if len(topics) != len(set(topics)):
+                yield Obstacle(
+                    f"{node.name} unites two reads of one topic, which real-time mode refuses; read it once",
+                    f"read the topic of {node.name} once",
+                )
     python = [node.name for node in operators if isinstance(node, PythonOperator)]
     if python:
         names = ", ".join(python)
@@ -91,8 +84,3 @@ def _find_flushes(
                 f"{node.name} has a flush interval ({why}), and real-time mode emits each change at once",
                 f"give {node.name} flush=timedelta(0){insist}",
             )
-
-
-def _reads_topic_twice(union: Union) -> bool:
-    topics = [(topic.servers, topic.name) for read in find_live_sources([union]) if (topic := read.topic)]
-    return len(topics) != len(set(topics))

@@ -62,9 +62,14 @@ class _Pushing:
             return moved
         functions = self._find_functions(inputs[0])
         obstacles = [found for each in functions if (found := self._find_obstacle(moved, each))]
-        self.decisions.append((node.name, _decide(functions, obstacles)))
         if obstacles:
+            change = tuple(dict.fromkeys(each.change for each in obstacles if each.change))
+            why = tuple(dict.fromkeys(each.why for each in obstacles))
+            self.decisions.append((node.name, Decision("where it stands", why, change)))
             return moved
+        passed = f"{'it passes' if len(functions) == 1 else 'they pass'} its columns on unchanged"
+        place = f"before {', '.join(each.name for each in reversed(functions))}"
+        self.decisions.append((node.name, Decision(place, (passed,))))
         below = functions[-1].inputs[0]
         top: Operator = replace(
             moved, inputs=(below,), columns=below.columns, key=below.key, updating=below.updating
@@ -112,11 +117,3 @@ class _Pushing:
                 f"put it before {parent.name}, if it cannot",
             )
         return None
-
-
-def _decide(functions: list[PythonOperator], obstacles: list[Obstacle]) -> Decision:
-    if obstacles:
-        change = tuple(dict.fromkeys(each.change for each in obstacles if each.change))
-        return Decision("where it stands", tuple(dict.fromkeys(each.why for each in obstacles)), change)
-    same = f"{'it passes' if len(functions) == 1 else 'they pass'} its columns on unchanged"
-    return Decision(f"before {', '.join(node.name for node in reversed(functions))}", (same,))

@@ -18,28 +18,24 @@ __all__ = ["set_start"]
 
 def set_start(query: LiveQuery, stages: tuple[BoundedStage, ...], settings: Settings) -> LiveQuery:
     """The query with the stages that it starts after."""
-    after, reasons, change = _select_stages(query, stages, settings)
-    when = f"when {', '.join(after)} {'are' if len(after) > 1 else 'is'} committed" if after else "at once"
-    return replace(query, after=after, start=Decision(when, reasons, change))
-
-
-def _select_stages(
-    query: LiveQuery, stages: tuple[BoundedStage, ...], settings: Settings
-) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
-    every = tuple(stage.name for stage in stages)
+    after = tuple(stage.name for stage in stages)
     joined = tuple(
         stage.name
         for stage in stages
         if not {result.operator for result in stage.results}.isdisjoint(query.results)
     )
-    others = ", ".join(name for name in every if name not in joined)
-    if not every:
-        return (), ("the flow has no bounded stage",), ()
-    if not others:
-        return every, ("it joins a table of each bounded stage, and of a table never a part",), ()
-    if settings.result_visibility == "whole":
-        return every, ("execution.hand-over is whole",), ("set execution.hand-over to pipelined",)
-    if settings.latency_interval:
-        reason = "the latency markers of a source are for all of its queries, so these start together"
-        return every, (reason,), ("set metrics.latency.interval to 0",)
-    return joined, ("execution.hand-over is pipelined", f"it joins nothing of {others}"), ()
+    others = ", ".join(name for name in after if name not in joined)
+    change: tuple[str, ...] = ()
+    if not after:
+        reasons: tuple[str, ...] = ("the flow has no bounded stage",)
+    elif not others:
+        reasons = ("it joins a table of each bounded stage, and of a table never a part",)
+    elif settings.result_visibility == "whole":
+        reasons, change = ("execution.hand-over is whole",), ("set execution.hand-over to pipelined",)
+    elif settings.latency_interval:
+        reasons = ("the latency markers of a source are for all of its queries, so these start together",)
+        change = ("set metrics.latency.interval to 0",)
+    else:
+        after, reasons = joined, ("execution.hand-over is pipelined", f"it joins nothing of {others}")
+    when = f"when {', '.join(after)} {'are' if len(after) > 1 else 'is'} committed" if after else "at once"
+    return replace(query, after=after, start=Decision(when, reasons, change))

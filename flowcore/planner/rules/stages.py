@@ -74,16 +74,13 @@ def _set_order(stage: BoundedStage, earlier: list[BoundedStage]) -> BoundedStage
 
 def _find_conflicts(stage: BoundedStage, earlier: BoundedStage) -> Iterator[str]:
     """The places that one stage writes and the other reads or writes."""
+    verbs = {Read: "reads", Write: "writes"}
     here: tuple[Read | Write, ...] = (*stage.sources, *stage.sinks)
     there: tuple[Read | Write, ...] = (*earlier.sources, *earlier.sinks)
     for mine in here:
         for theirs in there:
             if (isinstance(mine, Write) or isinstance(theirs, Write)) and _overlap(mine, theirs):
-                yield f"{mine.name} {_verb(mine)} what {theirs.name} {_verb(theirs)}"
-
-
-def _verb(end: Read | Write) -> str:
-    return "reads" if isinstance(end, Read) else "writes"
+                yield f"{mine.name} {verbs[type(mine)]} what {theirs.name} {verbs[type(theirs)]}"
 
 
 def _overlap(one: Read | Write, other: Read | Write) -> bool:

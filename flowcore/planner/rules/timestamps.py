@@ -63,14 +63,8 @@ def choose_format(
             (*settings, "nothing else stands in the way of value-only elements"),
             ("set pipeline.force-timestamp-support=false and pipeline.auto-watermark-interval=0",),
         )
-    return Decision(
-        "value-only",
-        (
-            "pipeline.force-timestamp-support is false",
-            "pipeline.auto-watermark-interval is 0",
-            "no source sets watermarks",
-        ),
-    )
+    off = "pipeline.force-timestamp-support is false", "pipeline.auto-watermark-interval is 0"
+    return Decision("value-only", (*off, "no source sets watermarks"))
 
 
 def uses_timestamps(settings: Settings, strategies: Iterable[WatermarkStrategy | None]) -> bool:
@@ -115,12 +109,7 @@ def find_timed_sources(operators: Iterable[Operator]) -> frozenset[Read]:
 
 
 def find_untimed_sources(query: LiveQuery, plan: PlanData) -> frozenset[Read]:
-    """The sources whose records need a timestamp in other queries only, and whose bad records leave here.
-
-    Args:
-        query: A query of the plan.
-        plan: The plan, or a part of it that runs before the rest: edges are those of the whole.
-    """
+    """The sources whose records need a timestamp in other queries only, and whose bad records leave here."""
     readers = (edge.receiver for edge in plan.edges if not isinstance(edge.receiver, KafkaTopic))
     return find_timed_sources(readers).intersection(query.dead_letters) - find_timed_sources(query.operators)
 

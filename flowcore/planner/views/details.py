@@ -29,7 +29,6 @@ class OperatorDetail:
     """What was decided for one operator.
 
     Attributes:
-        node: The operator.
         compiled: In which form it runs.
         output: When it emits.
         flush: Whether its output is buffered, and by what.
@@ -38,7 +37,6 @@ class OperatorDetail:
         state: Of windows and process functions in a live query: where state is kept.
         late: Of windows in a live query: what happens to late records.
         alignment: Of a source whose partitions are aligned: how.
-        attributes: Its attributes, declared or default.
         unknown: The attributes that were not declared.
     """
 
@@ -60,8 +58,6 @@ class EdgeDetail:
     """What was decided for one edge.
 
     Attributes:
-        sender: The operator or topic that sends.
-        receiver: The operator or topic that receives.
         kind: ``"pipelined"`` or ``"blocking"``.
         elements: What travels beside the values.
         copy: How records are copied.
@@ -106,11 +102,16 @@ def collect_details(plan: PlanData) -> tuple[PartDetail, ...]:
 
 
 def _operator(node: Operator, runs: BoundedStage | LiveQuery, place: Decision | None) -> OperatorDetail:
+    if isinstance(runs, LiveQuery):
+        flush = next(each for each in runs.flushes if each.operator is node)
+    else:
+        why = "it is a sink" if isinstance(node, Write) else "its stage emits once"
+        flush = Flush(node, "off", Decision("off", (why,)))
     return OperatorDetail(
         node=node,
         compiled=_compiled(node, runs.chains),
         output=node.emission(),
-        flush=_flush(node, runs),
+        flush=flush,
         failure=decide_failure(node, runs),
         place=place,
         state=node.placed_state(runs.key_groups) if isinstance(runs, LiveQuery) else None,
@@ -130,13 +131,6 @@ def _compiled(node: Operator, chains: tuple[Chain, ...]) -> Decision:
         (f"a Python function runs in a worker, in one call for {chain.name}",),
         ("say it in Spark SQL: select, with_columns, where",),
     )
-
-
-def _flush(node: Operator, runs: BoundedStage | LiveQuery) -> Flush:
-    if isinstance(runs, BoundedStage):
-        why = "it is a sink" if isinstance(node, Write) else "its stage emits once"
-        return Flush(node, "off", Decision("off", (why,)))
-    return next(each for each in runs.flushes if each.operator is node)
 
 
 def _edges(plan: PlanData, runs: BoundedStage | LiveQuery) -> Iterator[EdgeDetail]:

@@ -6,7 +6,7 @@ import pytest
 
 from flowcore import Flow, Parquet
 from flowcore.api.stream import Stream
-from flowcore.planner.rules.lineage import trace_columns
+from flowcore.planner.rules.columns import trace_columns
 from pipelines.auctions.flow import catalog
 
 
