@@ -66,10 +66,14 @@ class WindowOperator:
         return self.advance_watermark(state, MAX_TIMESTAMP_MS)
 
     def advance_clock(self, state: WindowState, clock_ms: int) -> Emissions:
-        """Set processing time."""
-        state.clock_ms = clock_ms
+        """Advance processing time.
+
+        A clock that goes back does not take processing time back: a window that has closed would be opened
+        and fired again with the same record ids.
+        """
+        state.clock_ms = max(state.clock_ms, clock_ms)
         queue, handler = state.processing_timers, self._trigger.on_processing_time
-        return self._run_timers(state, queue, clock_ms, handler, lambda pane: pane.processing_timers)
+        return self._run_timers(state, queue, state.clock_ms, handler, lambda pane: pane.processing_timers)
 
     def _run_timers(
         self,

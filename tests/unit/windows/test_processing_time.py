@@ -1,0 +1,59 @@
+"""Windows by processing time: the clock of a machine can go back, processing time cannot."""
+
+from __future__ import annotations
+
+import pytest
+
+from flowcore.testing.window_functions import Sum
+from flowcore.windows import (
+    KeyedRecord,
+    SessionWindows,
+    TumblingWindows,
+    WindowAggregate,
+    WindowConfig,
+    WindowOperator,
+    WindowState,
+    restore,
+    snapshot,
+)
+from flowcore.windows.panes import copy_key
+
+SECONDS = WindowConfig(
+    assigner=TumblingWindows(1_000), function=WindowAggregate(Sum()), time="processing"
+)
+SESSIONS = WindowConfig(
+    assigner=SessionWindows(100), function=WindowAggregate(Sum()), time="processing"
+)
+
+
+@pytest.mark.parametrize("restarts", [False, True], ids=["in one run", "over a restart"])
+def test_closed_window_does_not_fire_again_when_the_clock_goes_back(restarts: bool) -> None:
+    """A record that arrives at an earlier time of the clock belongs to the current window."""
+    operator, state = WindowOperator(SECONDS), WindowState()
+    operator.advance_clock(state, 500)
+    operator.process(state, [KeyedRecord("a", 1, None)])
+    (first,) = operator.advance_clock(state, 1_000).results
+    if restarts:
+        state = restore(snapshot(state, SECONDS), SECONDS)
+
+    assert not operator.advance_clock(state, 400).results
+    operator.process(state, [KeyedRecord("a", 2, None)])
+    assert not operator.advance_clock(state, 999).results
+    (second,) = operator.advance_clock(state, 2_000).results
+
+    assert [(each.window_start_ms, each.value) for each in (first, second)] == [(0, 1), (1_000, 2)]
+
+
+def test_copy_of_a_key_keeps_its_processing_timers_when_the_key_changes() -> None:
+    """The copy is what a failing call is rolled back to."""
+    operator, state = WindowOperator(SESSIONS), WindowState()
+    operator.advance_clock(state, 0)
+    operator.process(state, [KeyedRecord("a", 1, None)])
+    before = copy_key(state.keys["a"], SESSIONS)
+    timers = [set(pane.processing_timers) for pane in before.panes.values()]
+
+    operator.advance_clock(state, 50)
+    operator.process(state, [KeyedRecord("a", 2, None)])
+
+    assert any(timers)
+    assert [pane.processing_timers for pane in before.panes.values()] == timers
