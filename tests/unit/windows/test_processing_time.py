@@ -18,12 +18,8 @@ from flowcore.windows import (
 )
 from flowcore.windows.panes import copy_key
 
-SECONDS = WindowConfig(
-    assigner=TumblingWindows(1_000), function=WindowAggregate(Sum()), time="processing"
-)
-SESSIONS = WindowConfig(
-    assigner=SessionWindows(100), function=WindowAggregate(Sum()), time="processing"
-)
+SECONDS = WindowConfig(assigner=TumblingWindows(1_000), function=WindowAggregate(Sum()), time="processing")
+SESSIONS = WindowConfig(assigner=SessionWindows(100), function=WindowAggregate(Sum()), time="processing")
 
 
 @pytest.mark.parametrize("restarts", [False, True], ids=["in one run", "over a restart"])
