@@ -91,6 +91,14 @@ def test_outputs_of_one_record_are_told_apart(ordinal: str) -> None:
     assert records == [*second, *third]
 
 
+def test_outputs_keep_their_records_coordinates_when_there_are_as_many_as_records() -> None:
+    """Three records with no, one and two outputs: the number of rows does not tell whose they are."""
+    found = _rows(_chain(_step(_repeated, "flat_map")), _batch(1, 1, 1))
+
+    records = [(row["offset"], row["_ordinal"], row["_c3"]) for row in found]
+    assert records == [(1, "0", 10), (2, "0", 20), (2, "0.s-1", 20)]
+
+
 def test_filter_keeps_the_coordinates_of_what_it_keeps() -> None:
     """Each output is in the branch of its outlet."""
     branches = _step(lambda r: r["n"] > 10, "filter", outlet=0), _step(dict, "map", outlet=1)
