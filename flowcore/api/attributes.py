@@ -42,7 +42,7 @@ class OperatorAttributes:
 
 
 class OperatorAttributesBuilder:
-    """Declares some attributes, and leaves the others undeclared.
+    """Declares some of the attributes of `OperatorAttributes`, and leaves the others undeclared.
 
     >>> OperatorAttributesBuilder().set_output_idempotent(True).build().output_idempotent
     True
@@ -52,31 +52,22 @@ class OperatorAttributesBuilder:
         self._given: dict[str, bool] = {}
 
     def set_output_only_at_end(self, value: bool) -> Self:
-        """Whether nothing is emitted before the input has ended."""
         return self._set("output_only_at_end", value)
 
     def set_output_on_checkpoint(self, value: bool) -> Self:
-        """Whether records may be emitted when a checkpoint is taken."""
         return self._set("output_on_checkpoint", value)
 
     def set_output_value_stored(self, value: bool) -> Self:
-        """Whether an emitted record may still be used."""
         return self._set("output_value_stored", value)
 
     def set_input_record_stored(self, value: bool) -> Self:
-        """Whether the input record object may be kept or changed."""
         return self._set("input_record_stored", value)
 
     def set_output_idempotent(self, value: bool) -> Self:
-        """Whether a later output replaces the earlier ones of its key."""
         return self._set("output_idempotent", value)
 
     def build(self, operator: str = "") -> OperatorAttributes:
-        """The attributes; each one that was not set is logged at DEBUG with its default.
-
-        Args:
-            operator: Its name, for the log.
-        """
+        """The attributes; each one that was not set is logged at DEBUG with its default."""
         attributes = OperatorAttributes(**self._given)
         for field in fields(attributes):
             if field.name not in self._given:

@@ -15,8 +15,46 @@ from flowcore.api.value_formats import runs_in_python
 __all__ = ["Read", "Write"]
 
 
+class _End(Operator):
+    """An operator with a connector."""
+
+    __slots__ = ()
+
+    @property
+    def connector(self) -> Source:
+        """The source or sink."""
+        raise NotImplementedError
+
+    @property
+    def topic(self) -> KafkaTopic | None:
+        return self.connector if isinstance(self.connector, KafkaTopic) else None
+
+    def compiled(self) -> Decision:
+        if self.topic is None or not runs_in_python(self.topic):
+            return Operator.compiled(self)
+        return Decision(
+            "python",
+            (f"Spark has no expression for the format {self.topic.format!r}",),
+            ("use a format that Spark has itself, such as json, avro or raw",),
+        )
+
+    def realtime_obstacles(self) -> Iterator[Obstacle]:
+        if self.topic is None:
+            yield Obstacle(f"{self.name} is not a Kafka topic", f"let {self.name} be a KafkaTopic")
+        elif runs_in_python(self.topic):
+            yield Obstacle(
+                f"format {self.topic.format!r} of {self.name} runs in Python",
+                f"give {self.name} a format that Spark has itself, such as json, avro or raw",
+            )
+
+    def _connector_text(self) -> str:
+        names = (getattr(self.connector, each, None) for each in ("name", "path", "function"))
+        name = next(filter(None, names), self.connector)
+        return f"{type(self.connector).__name__} {getattr(name, '__qualname__', name)}"
+
+
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Read(Operator):
+class Read(_End):
     """A source."""
 
     source: Source
@@ -24,15 +62,10 @@ class Read(Operator):
 
     @property
     def connector(self) -> Source:
-        """The source, as `Write.connector` is the sink."""
         return self.source
 
-    @property
-    def topic(self) -> KafkaTopic | None:
-        return self.source if isinstance(self.source, KafkaTopic) else None
-
     def describe(self) -> str:
-        text = f"read {_connector_text(self.source)}"
+        text = f"read {self._connector_text()}"
         topic = self.topic
         if topic is None or (topic.event_time is None and topic.watermark is None):
             return text
@@ -41,9 +74,6 @@ class Read(Operator):
 
     def lineage(self, known: Mapping[Operator, Origins]) -> Origins:  # noqa: ARG002 - it has no inputs
         return {column.lower(): frozenset({(self.name, column)}) for column in self.columns}
-
-    def compiled(self) -> Decision:
-        return _format_compiled(self.topic) or Operator.compiled(self)
 
     def alignment(self) -> Decision | None:
         strategy = self.topic.watermark if self.topic is not None else None
@@ -56,72 +86,29 @@ class Read(Operator):
         change = "set execution.max-records-per-batch, so that a backlog is read in small steps"
         return Decision("in proportion", reasons, (change,))
 
-    def realtime_obstacles(self) -> Iterator[Obstacle]:
-        return _connector_obstacles(self)
-
     def flush_obstacle(self) -> Obstacle:
         return Obstacle("it is a source")
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Write(Operator):
+class Write(_End):
     """A sink."""
 
     sink: Sink
 
     @property
     def connector(self) -> Sink:
-        """The sink, as `Read.connector` is the source."""
         return self.sink
-
-    @property
-    def topic(self) -> KafkaTopic | None:
-        return self.sink if isinstance(self.sink, KafkaTopic) else None
 
     def describe(self) -> str:
         key = f", key {', '.join(self.key) or 'constant'}" if self.key is not None else ""
-        return f"write {_connector_text(self.sink)}{key}"
+        return f"write {self._connector_text()}{key}"
 
     def reads(self, used: Collection[str]) -> Collection[str]:  # noqa: ARG002 - it writes all
         return self.inputs[0].columns
 
-    def compiled(self) -> Decision:
-        return _format_compiled(self.topic) or Operator.compiled(self)
-
     def emission(self) -> Decision:
         return Decision("none", ("it is a sink",))
 
-    def realtime_obstacles(self) -> Iterator[Obstacle]:
-        return _connector_obstacles(self)
-
     def flush_obstacle(self) -> Obstacle:
         return Obstacle("it is a sink")
-
-
-def _connector_text(connector: Source | Sink) -> str:
-    name = next(
-        (found for each in ("name", "path", "function") if (found := getattr(connector, each, None))),
-        connector,
-    )
-    return f"{type(connector).__name__} {getattr(name, '__qualname__', name)}"
-
-
-def _connector_obstacles(node: Read | Write) -> Iterator[Obstacle]:
-    topic = node.topic
-    if topic is None:
-        yield Obstacle(f"{node.name} is not a Kafka topic", f"let {node.name} be a KafkaTopic")
-    elif runs_in_python(topic):
-        yield Obstacle(
-            f"format {topic.format!r} of {node.name} runs in Python",
-            f"give {node.name} a format that Spark has itself, such as json, avro or raw",
-        )
-
-
-def _format_compiled(topic: KafkaTopic | None) -> Decision | None:
-    if topic is None or not runs_in_python(topic):
-        return None
-    return Decision(
-        "python",
-        (f"Spark has no expression for the format {topic.format!r}",),
-        ("use a format that Spark has itself, such as json, avro or raw",),
-    )

@@ -58,7 +58,6 @@ class Csv:
     A line that does not fit the schema fails the stage and is shown: nothing is dropped.
 
     Args:
-        path: File or folder.
         schema: The columns in the file's order, as Spark DDL; needed to read, not to write.
         header: The first line of each file holds the names.
         delimiter: The separator of fields.
@@ -79,7 +78,6 @@ class Json:
     A line that does not fit the schema fails the stage and is shown: nothing is dropped.
 
     Args:
-        path: File or folder.
         schema: The fields to read, as Spark DDL; needed to read, not to write.
         options: Further options of Spark's JSON reader or writer, for instance ``timestampFormat``.
     """
@@ -97,7 +95,6 @@ class KafkaTopic:
     field without value) is written to the topic ``<name>.dead-letter`` with its bytes and coordinates.
 
     Args:
-        name: The topic.
         schema: The fields of a value, as Spark DDL; needed to read, and to write other formats than JSON.
         start: Where the first run begins; later runs of a stream continue where it stopped.
         until: Where reading ends, which makes the topic a bounded source. ``"latest"`` is the end
@@ -172,11 +169,9 @@ class Frame:
 
 
 def from_frame(function: Callable[..., Any], schema: Schema | str) -> Frame:
-    """Make a bounded source of any function from a SparkSession to a DataFrame.
+    """Make a bounded source of any function ``spark -> DataFrame``, with its columns as Spark DDL.
 
-    Args:
-        function: ``spark -> DataFrame``; called when the stage runs, not when it is declared.
-        schema: The columns of the frame, as Spark DDL; checked when it runs.
+    It is called, and its columns are checked, when the stage runs and not when it is declared.
     """
     return Frame(function, schema)
 

@@ -61,11 +61,7 @@ class Expression:
 
     @classmethod
     def parse(cls, text: str, operator: str) -> Expression:
-        """Parse Spark SQL text, with or without an alias.
-
-        Args:
-            text: One expression, for instance ``"price / median as ratio"``.
-            operator: The operator's name, for the error.
+        """Parse Spark SQL text, with or without an alias: ``"price / median as ratio"``.
 
         Raises:
             PlanError: The text is not exactly one expression, or holds a subquery or a ``struct.*``.

@@ -60,10 +60,7 @@ class Flow(Graph):
 
 
 def load_flow(text: str) -> Flow:
-    """Import a module and return one of its flows.
-
-    Args:
-        text: ``MODULE:FLOW``, the flow being the name of a variable.
+    """Import a module and return one of its flows, from ``MODULE:FLOW`` with the name of a variable.
 
     Raises:
         ConfigurationError: The text is not of this form, or there is no such module.

@@ -136,11 +136,7 @@ class Operator:
         return type(self).__name__.lower()
 
     def reads(self, used: Collection[str]) -> Collection[str]:
-        """The columns that it reads of its inputs.
-
-        Args:
-            used: The columns that are used of its output, in lower case.
-        """
+        """The columns that it reads of its inputs; ``used`` are those used of its output, in lower case."""
         return used
 
     def columns_read(self, used: Collection[str]) -> frozenset[str]:
@@ -243,11 +239,7 @@ class Operator:
         return None
 
     def key_passed_by(self, passes: Sequence[str]) -> tuple[str, ...] | None:
-        """Its key downstream of a function that makes one record of each, None if a column is lost.
-
-        Args:
-            passes: The columns that the function passes on unchanged.
-        """
+        """Its key downstream of a function that passes these columns on unchanged, None if one is lost."""
         if self.key is None:
             return None
         passed = {column.lower(): column for column in passes}

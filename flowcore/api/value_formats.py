@@ -81,12 +81,6 @@ def check_format(topic: Formatted) -> None:
 def check_written(topic: Formatted, columns: Sequence[str], sink: str, key: Sequence[str] | None) -> None:
     """Check that a stream has the columns of a sink's values, and that no other column is lost.
 
-    Args:
-        topic: The sink's topic.
-        columns: The stream's columns.
-        sink: The sink's name, for the error.
-        key: The columns of the Kafka key.
-
     Raises:
         PlanError: A column is missing, or would be neither in the value nor in the key.
     """

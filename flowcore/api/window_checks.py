@@ -39,14 +39,7 @@ _OWN = "flowcore.windows"
 
 
 def require_windows(node: Operator, name: str, config: WindowConfig, timestamp: Expression | None) -> None:
-    """Check that windows emit at some time, that their settings have an effect, and that records have a time.
-
-    Args:
-        node: The input.
-        name: The name of the operator.
-        config: The windows.
-        timestamp: The time of a row of a bounded input, if it is declared.
-    """
+    """Check that windows emit at some time, that their settings have effects, and that records have times."""
     if isinstance(config.assigner, EndOfStreamWindows) and not node.bounded:
         source = node.live_sources[0]
         refuse(

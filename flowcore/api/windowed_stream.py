@@ -33,8 +33,6 @@ class WindowedStream(Generic[_StreamT]):
     ``window_start`` and ``window_end`` (TIMESTAMP), ``firing`` (INT, from 1) and ``is_late`` (BOOLEAN).
 
     Attributes:
-        stream: The input.
-        given_name: The name that the user gave to the operator.
         template: The operator without its function and output columns.
     """
 
@@ -44,7 +42,6 @@ class WindowedStream(Generic[_StreamT]):
 
     @property
     def name(self) -> str:
-        """The name that the operator will have."""
         return self.given_name or self.stream.graph.free_name("window")
 
     def aggregate(

@@ -131,27 +131,20 @@ class _View:
         end_s = None if seconds is None else self._began_s + seconds
         try:
             if console.is_terminal:
-                self._show_table(console, end_s)
-            else:
-                self._show_lines(end_s)
+                with Live(console=console, auto_refresh=False, transient=True) as live:
+                    while _sleep(end_s, _REFRESH_S):
+                        table = _table("last minute; Ctrl-C stops", self._recent())
+                        live.update(Group(table, *self._notes()), refresh=True)
+            while not console.is_terminal and _sleep(end_s, _LINES_S):
+                for summary in self._recent():
+                    click.echo(_line(summary))
+                for note in self._notes():
+                    click.echo(note.plain)
         finally:
             if self.total():
                 console.print(_table("since the start", self.total()))
                 for note in self._notes():
                     console.print(note)
-
-    def _show_table(self, console: Console, end_s: float | None) -> None:
-        with Live(console=console, auto_refresh=False, transient=True) as live:
-            while _sleep(end_s, _REFRESH_S):
-                table = _table("last minute; Ctrl-C stops", self._recent())
-                live.update(Group(table, *self._notes()), refresh=True)
-
-    def _show_lines(self, end_s: float | None) -> None:
-        while _sleep(end_s, _LINES_S):
-            for summary in self._recent():
-                click.echo(_line(summary))
-            for note in self._notes():
-                click.echo(note.plain)
 
     def _recent(self) -> list[LatencySummary]:
         return [summary for collector in self._collectors for summary in collector.recent()]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
 from typing import Any, Literal
 
 import dagster as dg
@@ -93,14 +94,8 @@ class Automation(dg.Model, dg.Resolvable):
     @property
     def restart_policy(self) -> RestartPolicy:
         """When a crashed live run is launched again."""
-        return RestartPolicy(
-            first_wait_s=self.first_wait_s,
-            longest_wait_s=self.longest_wait_s,
-            limit=self.restarts,
-            stable_s=self.stable_s,
-            start_s=self.start_s,
-            silent_s=self.silent_s,
-        )
+        same = {each.name: getattr(self, each.name) for each in fields(RestartPolicy) if each.name != "limit"}
+        return RestartPolicy(limit=self.restarts, **same)
 
 
 class Objectives(dg.Model, dg.Resolvable):

@@ -25,11 +25,7 @@ _INTERVAL_S = 60
 
 
 def build_dead_letter_checks(topics: Iterable[KafkaTopic]) -> list[dg.AssetChecksDefinition]:
-    """A check for each dead-letter topic.
-
-    Args:
-        topics: The source topics of all flows; several may share a dead-letter topic.
-    """
+    """A check for each dead-letter topic of these source topics; several may share one."""
     return [_build_check(topic) for topic in {topic.dead_letter: topic for topic in topics}.values()]
 
 
@@ -77,19 +73,14 @@ def build_dead_letter_sensor(plan: Plan) -> dg.SensorDefinition:
 
 
 def _check_fields(topic: KafkaTopic, settings: Settings) -> dict[str, Any]:
-    letters = _count_recent(topic, settings)
+    servers, letters = broker_of(topic, settings), 0
+    if partition_counts(servers, [topic.dead_letter])[topic.dead_letter] is not None:
+        since = offsets_at(servers, topic.dead_letter, time.time_ns() // 1_000_000 - _PERIOD_MS)
+        ends = end_offsets(servers, topic.dead_letter)
+        letters = sum(ends[partition] - offset for partition, offset in since.items())
     return {
         "passed": not letters,
         "severity": dg.AssetCheckSeverity.WARN,
         "description": f"{letters:,} messages of topic {topic.name!r} became dead letters in the last hour",
         "metadata": {"letters": letters},
     }
-
-
-def _count_recent(topic: KafkaTopic, settings: Settings) -> int:
-    servers = broker_of(topic, settings)
-    if partition_counts(servers, [topic.dead_letter])[topic.dead_letter] is None:
-        return 0
-    since = offsets_at(servers, topic.dead_letter, time.time_ns() // 1_000_000 - _PERIOD_MS)
-    ends = end_offsets(servers, topic.dead_letter)
-    return sum(ends[partition] - offset for partition, offset in since.items())

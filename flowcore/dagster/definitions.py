@@ -31,13 +31,7 @@ _FLOWCORE, _SPARK = FlowcoreResource(), SparkResource()
 
 @dataclass(frozen=True, slots=True)
 class FlowAssets:
-    """One flow as Dagster sees it.
-
-    Attributes:
-        plan: The flow's plan.
-        definitions: Its assets, checks, jobs, schedules and sensors, without resources and external assets,
-            which flows share.
-    """
+    """A flow's plan, and its definitions without resources and external assets, which flows share."""
 
     plan: Plan
     definitions: dg.Definitions
@@ -56,15 +50,8 @@ def flow_assets(
 ) -> FlowAssets:
     """Build the Dagster definitions of a flow; no JVM is started.
 
-    Args:
-        flow: The flow.
-        owners: Owners of its assets: e-mail addresses, or ``team:name``.
-        group: Group of its assets. Default: the flow's name.
-        tags: Tags of every asset of the flow.
-        descriptions: Markdown by the name of a table or sink; ``"live"`` names the live queries.
-        automation: When it runs without a person.
-        objectives: Service level objectives of its stream.
-        expectations: Expectations of the values, by table of a bounded stage.
+    ``owners``, ``group``, ``tags`` and ``descriptions`` are those of `AssetAttributes`. ``expectations`` are
+    by table of a bounded stage.
 
     Raises:
         PlanError: The flow cannot run, or a table does not have an expected column.

@@ -50,13 +50,7 @@ def build_live_asset(
     """The asset of a flow's live queries.
 
     The run evaluates its own checks: of a check the UI shows only what belongs to the run of the latest
-    materialization, which is the latest heartbeat.
-
-    Args:
-        flow: Planned again for the mode of each run.
-        plan: The flow's plan; it has a live stage.
-        attributes: Owners, tags, descriptions.
-        objectives: Service level objectives of its stream.
+    materialization, which is the latest heartbeat. The flow is planned again for the mode of each run.
     """
     if plan.live is None:
         msg = f"flow {plan.flow!r} has no unbounded source: there is nothing to run live"

@@ -38,12 +38,7 @@ def plan_metadata(plan: Plan) -> Metadata:
 
 
 def stage_metadata(progress: StageProgress, manifest: Manifest) -> Metadata:
-    """Metadata that all tables and sinks of a stage share.
-
-    Args:
-        progress: Progress of the committed stage.
-        manifest: The committed result.
-    """
+    """Metadata that all tables and sinks of a committed stage share."""
     return {
         "version": dg.MetadataValue.text(manifest.version),
         "state": dg.MetadataValue.text(progress.state.value),
@@ -56,14 +51,7 @@ def stage_metadata(progress: StageProgress, manifest: Manifest) -> Metadata:
 
 
 def table_metadata(table: Table, folder: Path, operator: Operator, flow: str) -> Metadata:
-    """Metadata of one table.
-
-    Args:
-        table: The committed table.
-        folder: Folder of its files.
-        operator: The operator whose output it is.
-        flow: The flow's name.
-    """
+    """Metadata of one committed table, the output of an operator, with its files in a folder."""
     columns = [dg.TableColumn(name, kind) for name, kind in table.schema]
     lineage = dg.TableColumnLineage(
         {

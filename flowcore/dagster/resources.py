@@ -128,10 +128,6 @@ class SparkResource(LazyPySparkResource):
     def context(self, plan: Plan, settings: Settings) -> Context:
         """Prepare the execution of a plan; topics are checked before Spark is started.
 
-        Args:
-            plan: The plan to run.
-            settings: From `FlowcoreResource.settings`.
-
         Raises:
             BrokerError: A broker cannot be reached.
             RunError: A source topic does not exist.

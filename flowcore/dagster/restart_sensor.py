@@ -42,12 +42,7 @@ _NOT_COPIED = ("dagster/", ".dagster/", "flowcore/")
 
 
 def build_restart_sensor(plan: Plan, policy: RestartPolicy) -> dg.SensorDefinition:
-    """The supervisor of a flow's live run; it is on at first.
-
-    Args:
-        plan: The flow's plan; it has a live stage.
-        policy: When a crashed run is launched again.
-    """
+    """The supervisor of a flow's live run; it is on at first."""
     job = identifier(plan.flow, "live")
 
     @dg.sensor(
@@ -171,18 +166,15 @@ def _fate(instance: dg.DagsterInstance, record: dg.RunRecord) -> Fate:
         case dg.DagsterRunStatus.SUCCESS:
             return Fate.ENDED
         case dg.DagsterRunStatus.CANCELED:
-            return Fate.ENDED if _was_terminated(instance, run.run_id) else Fate.CRASHED
+            # Only events of the run itself carry data on why it ended: those of a termination have none.
+            kinds = {dg.DagsterEventType.RUN_CANCELING, dg.DagsterEventType.RUN_CANCELED}
+            events = (entry.get_dagster_event() for entry in instance.all_logs(run.run_id, of_type=kinds))
+            terminated = any(event.event_specific_data is None for event in events)
+            return Fate.ENDED if terminated else Fate.CRASHED
         case dg.DagsterRunStatus.FAILURE:
             return Fate.PENDING if run.is_complete_and_waiting_to_retry else Fate.CRASHED
         case _:
             return Fate.PENDING
-
-
-def _was_terminated(instance: dg.DagsterInstance, run: str) -> bool:
-    """Whether somebody terminated the run: only events of the run itself carry data on why it ended."""
-    kinds = {dg.DagsterEventType.RUN_CANCELING, dg.DagsterEventType.RUN_CANCELED}
-    events = (entry.get_dagster_event() for entry in instance.all_logs(run, of_type=kinds))
-    return any(event.event_specific_data is None for event in events)
 
 
 def _restart_request(instance: dg.DagsterInstance, run: str, crashes: int) -> dg.RunRequest:

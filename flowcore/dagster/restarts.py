@@ -43,8 +43,6 @@ class Attempt:
 
     Attributes:
         run: The run's id.
-        fate: Its state.
-        began_s: When it was started.
         heartbeat_s: Its last heartbeat, None if there is none.
         ended_s: When it ended, None while it has not.
         restarted: Whether it was launched in place of a crashed run, not by a person.
@@ -140,10 +138,8 @@ RestartDecision = Leave | Wait | Relaunch | Lost | GiveUp
 def decide_restart(attempts: Sequence[Attempt], now_s: float, policy: RestartPolicy) -> RestartDecision:
     """Decide what to do about a flow's live run now.
 
-    Args:
-        attempts: Its runs, latest first: at least ``policy.limit + 1`` of them, if there are so many.
-        now_s: The time, on a clock that agrees with the runs'.
-        policy: When a crashed run is launched again.
+    ``attempts`` are its runs, latest first: at least ``policy.limit + 1`` of them, if there are so many.
+    ``now_s`` is from a clock that agrees with theirs.
     """
     if not attempts:
         return Leave("it was never launched")

@@ -36,15 +36,7 @@ _INTERVAL_S = 60
 
 @dataclass(frozen=True, slots=True)
 class ObjectiveResult:
-    """The result of one objective.
-
-    Attributes:
-        name: The objective's name.
-        passed: Whether the objective is met.
-        found: The measured value, in the unit of the limit; None if nothing is known.
-        limit: The largest value that is allowed.
-        description: Both as text.
-    """
+    """Whether an objective is met; ``found`` has the unit of the limit, None if nothing is known."""
 
     name: str
     passed: bool
@@ -69,12 +61,9 @@ def check_descriptions(objectives: Objectives) -> dict[str, str]:
 def evaluate_objectives(
     progress: FlowProgress | None, now_ms: int, objectives: Objectives
 ) -> list[ObjectiveResult]:
-    """Evaluate the objectives that `check_descriptions` names.
+    """Evaluate the objectives that `check_descriptions` names on the run's last progress.
 
-    Args:
-        progress: The run's last progress, None if there is none.
-        now_ms: The current time, on a clock that agrees with the run's.
-        objectives: The limits.
+    ``now_ms`` is from a clock that agrees with the run's.
     """
     share = objectives.late_share, objectives.dead_letter_share
     results = [
@@ -177,9 +166,7 @@ def changed_evaluations(
 ) -> dg.SensorResult:
     """A sensor result with the evaluations whose outcome has changed; the cursor keeps the last outcomes.
 
-    Args:
-        cursor: The sensor's cursor.
-        evaluations: By a name that is unique within the sensor.
+    The names of the evaluations are unique within the sensor.
     """
     reported: dict[str, bool] = json.loads(cursor or "{}")
     changed = {name: each for name, each in evaluations.items() if reported.get(name) is not each.passed}

@@ -65,14 +65,7 @@ def _check_files(folder: StageFolder, name: str) -> dg.AssetCheckResult:
 
 @dataclass(frozen=True, slots=True)
 class _Expectation:
-    """One expectation of a table.
-
-    Attributes:
-        name: Name of the asset check.
-        description: What is expected.
-        violations: Spark SQL of an aggregate that counts the rows that violate it.
-        severity: Severity of the check if there are any.
-    """
+    """An expectation of a table; ``violations`` is Spark SQL that counts the rows that violate it."""
 
     name: str
     description: str
@@ -83,11 +76,7 @@ class _Expectation:
 def build_expectation_checks(
     plan: Plan, expectations: Mapping[str, Expectations]
 ) -> list[dg.AssetChecksDefinition]:
-    """The checks of all tables of a flow that have expectations.
-
-    Args:
-        plan: The flow's plan.
-        expectations: By table.
+    """The checks of all tables of a flow that have expectations, given by table.
 
     Raises:
         ConfigurationError: No bounded stage writes a table of that name.

@@ -27,11 +27,7 @@ _STORAGE_POLL_S = 2.0
 
 
 class TerminationRequests:
-    """Requests to terminate a run, read from Dagster's run storage.
-
-    Args:
-        context: Context of the run; create this object in the process that executes the run.
-    """
+    """Requests to terminate a run, read from Dagster's run storage in the process that executes the run."""
 
     def __init__(self, context: dg.AssetExecutionContext) -> None:
         self._context = context

@@ -16,11 +16,9 @@ __all__ = ["find_used_columns", "trace_columns"]
 def find_used_columns(
     operators: Sequence[Operator], ends: Collection[Operator] = ()
 ) -> Mapping[Operator, frozenset[str]]:
-    """The output columns of each operator that its readers among the operators use.
+    """The output columns of each operator that its readers use; of ``ends`` all columns are used.
 
-    Args:
-        operators: Inputs before readers.
-        ends: Operators of which all columns are used.
+    ``operators`` has inputs before readers.
     """
     used: dict[Operator, set[str]] = {node: set() for node in operators}
     for node in ends:

@@ -40,12 +40,8 @@ def choose_format(
 ) -> Decision:
     """``"tagged"`` with everything that asks for timestamps, or ``"value-only"``.
 
-    Args:
-        force: ``pipeline.force-timestamp-support``.
-        auto_watermark_interval: ``pipeline.auto-watermark-interval``.
-        strategies: The watermark strategy of each source upstream, by its name.
-        tagged: The sources that read tagged elements: without a strategy of their own they pass on the
-            watermarks that arrive.
+    ``strategies`` are those of the sources upstream. Sources in ``tagged`` read tagged elements: without a
+    strategy of their own they pass on the watermarks that arrive.
 
     Source: FLIP-330, Support specifying stream records without timestamps.
     """

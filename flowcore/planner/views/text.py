@@ -15,12 +15,7 @@ __all__ = ["render_text"]
 
 
 def render_text(plan: PlanData, *, verbose: bool = False) -> str:
-    """Stages, edges and modes of a plan, each with its reasons.
-
-    Args:
-        plan: The plan.
-        verbose: Add what every rule decided for every operator and edge, on or off.
-    """
+    """Stages, edges and modes of a plan, with reasons; if verbose, also all decisions for each operator."""
     lines = [f"flow {plan.flow}: {len(plan.stages)} stage{'s' * (len(plan.stages) != 1)}"]
     for number, stage in enumerate(plan.stages, 1):
         if isinstance(stage, BoundedStage):
