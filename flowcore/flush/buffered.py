@@ -34,16 +34,13 @@ class BufferedOperator:
 
     @property
     def layout(self) -> str:
-        """The state layouts of both."""
         return f"{self.operator.layout}; {self.buffer.layout}"
 
     @property
     def outputs(self) -> Mapping[str, pa.Schema]:
-        """The outputs of both."""
         return {**self.operator.outputs, **self.buffer.outputs}
 
     def open(self) -> _Group:
-        """A key group without state."""
         return _Group(self.operator.open(), self.buffer.open())
 
 
@@ -64,12 +61,10 @@ class _Group:
         self._run(out, self._inner.advance_clock, clock_ms)
 
     def attributes(self, attributes: RecordAttributes, out: StepOutputs) -> None:
-        """Pass the attributes through both."""
         self._run(out, self._inner.attributes, attributes)
         self._buffer.attributes(attributes, out)
 
     def rows(self, rows: pa.RecordBatch, out: StepOutputs) -> None:
-        """Pass records to the operator."""
         self._run(out, self._inner.rows, rows)
 
     def advance_watermark(self, watermark_ms: int, out: StepOutputs) -> None:
@@ -78,16 +73,13 @@ class _Group:
         self._buffer.advance_watermark(watermark_ms, out)
 
     def status(self, status: WatermarkStatus, out: StepOutputs) -> None:
-        """Pass the status through both."""
         self._run(out, self._inner.status, status)
         self._buffer.status(status, out)
 
     def marker(self, marker: LatencyMarker, out: StepOutputs) -> None:
-        """Pass the marker through both."""
         self._run(out, self._inner.marker, marker)
 
     def finish(self, out: StepOutputs, *, idle: bool) -> None:
-        """Finish both."""
         self._run(out, self._inner.finish, idle=idle)
         self._buffer.finish(out, idle=idle)
 
@@ -96,7 +88,6 @@ class _Group:
         return isinstance(self._inner, SupportsFailureIsolation) and self._inner.isolate_failures()
 
     def header(self) -> Mapping[str, Any]:
-        """The headers of both."""
         return {"operator": self._inner.header(), "buffer": self._buffer.header()}
 
     def delta(self) -> bytes | None:
@@ -110,7 +101,6 @@ class _Group:
         yield from (_join(b"", piece) for piece in self._buffer.snapshot())
 
     def restore(self, header: Mapping[str, Any], pieces: Iterator[bytes]) -> None:
-        """Restore both."""
         buffered: list[bytes] = []
 
         def operator_pieces() -> Iterator[bytes]:

@@ -66,7 +66,6 @@ class FlushBuffers:
         return {RESULTS: self.rows, ELEMENTS: _ELEMENT_ROWS}
 
     def open(self) -> BufferGroup:
-        """A key group without state."""
         return BufferGroup(self)
 
 
@@ -136,7 +135,6 @@ class BufferGroup:
         self._control(Watermark(watermark_ms), out)
 
     def status(self, status: WatermarkStatus, out: StepOutputs) -> None:
-        """Buffer the status if there are records."""
         self._control(status, out)
 
     def marker(self, marker: LatencyMarker, out: StepOutputs) -> None:
@@ -174,13 +172,11 @@ class BufferGroup:
         return written
 
     def snapshot(self) -> Iterator[bytes]:
-        """All records."""
         self._mark_saved()
         for piece in self._records.pieces():
             yield _encode(piece, flushed=False)
 
     def restore(self, header: Mapping[str, Any], pieces: Iterator[bytes]) -> None:
-        """Apply a header, and snapshots and deltas."""
         self._begun = True
         self._state = BufferState.restore(header["rest"])
         self._clock_ms, self._last_input_ms = header["clock_ms"], header["heard_ms"]

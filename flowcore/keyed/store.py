@@ -47,21 +47,16 @@ class MemoryStore:
         return MemoryStore(self.kept, dict(self.segments))
 
     def manifest(self) -> bytes | None:
-        """The manifest, if any."""
         return self.kept
 
     def put_manifest(self, manifest: bytes, /) -> None:
-        """Replace the manifest."""
         self.kept = manifest
 
     def segment(self, number: int, /) -> bytes | None:
-        """A segment."""
         return self.segments.get(number)
 
     def put_segment(self, number: int, content: bytes, /) -> None:
-        """Write a segment."""
         self.segments[number] = content
 
     def remove_segment(self, number: int, /) -> None:
-        """Remove a segment."""
         self.segments.pop(number, None)

@@ -56,7 +56,6 @@ class KeyedProcesses(ProcessOutputs):
         return f"process by {', '.join(self.keys)}"
 
     def open(self) -> _Group:
-        """A key group without state."""
         return _Group(self)
 
     @cached_property
@@ -180,7 +179,6 @@ class _Group:
         self._emit_dead_letters(failures, pa.RecordBatch.from_pylist([], schema=self._config.rows), out)
 
     def advance_watermark(self, watermark_ms: int, out: StepOutputs) -> None:
-        """Fire event-time timers."""
         before_ms = self._state.watermark_ms
         self._advances += 1
         with self._timer_calls("event", out):
@@ -191,7 +189,6 @@ class _Group:
         """A watermark status has no effect on timers."""
 
     def marker(self, marker: LatencyMarker, out: StepOutputs) -> None:
-        """Emit the marker."""
         out.markers.append(marker)
 
     def finish(self, out: StepOutputs, *, idle: bool) -> None:  # noqa: ARG002 - a key group's signature
@@ -209,20 +206,17 @@ class _Group:
         }
 
     def delta(self) -> bytes | None:
-        """The keys that were touched."""
         touched = list(self._state.touched)
         self._state.touched.clear()
         return self._encode(touched) if touched else None
 
     def snapshot(self) -> Iterator[bytes]:
-        """All keys."""
         self._state.touched.clear()
         keys = list(keys_of(self._state))
         for start in range(0, len(keys), _KEYS_PER_PIECE):
             yield self._encode(keys[start : start + _KEYS_PER_PIECE])
 
     def restore(self, header: Mapping[str, Any], pieces: Iterator[bytes]) -> None:
-        """Apply a header, and snapshots and deltas."""
         declared = self._config.opened.declared
         require_layouts(header.get("states", {}), declared)
         self._state.watermark_ms = header.get("watermark_ms", self._state.watermark_ms)

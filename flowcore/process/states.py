@@ -97,13 +97,15 @@ class _State:
             state.expiries.add(owner, state.clock_ms + ttl_ms)
 
 
-class ValueState(_State):
-    """One value."""
-
+class _OneValue(_State):
     def get(self, default: Any = None) -> Any:
         """The value, or the default if there is none."""
         found = self._read(None)
         return default if found is None else found
+
+
+class ValueState(_OneValue):
+    """One value."""
 
     def set(self, value: Any) -> None:
         """Replace the value; None removes it.
@@ -180,7 +182,7 @@ class MapState(_State, MutableMapping[Any, Any]):
         return len(self._cell())
 
 
-class ReducingState(_State):
+class ReducingState(_OneValue):
     """One value, to which others are added."""
 
     def __init__(
@@ -199,11 +201,6 @@ class ReducingState(_State):
         value = self._function(kept.value, value) if kept else value
         self.declaration.types[0].require(self.declaration.name, value)
         self._write(None, value)
-
-    def get(self, default: Any = None) -> Any:
-        """The value, or the default if there is none."""
-        found = self._read(None)
-        return default if found is None else found
 
 
 class AggregatingState(_State):

@@ -71,7 +71,8 @@ class KafkaBroker(DockerContainer):
         addresses = {"9092/tcp": (_HOST, plain), "9094/tcp": (_HOST, free_port(besides=plain))}
         self.ports = cast("dict[str, int | None]", addresses)  # Docker's client also accepts hosts
         self.bootstrap_servers, self.secure = (f"{host}:{port}" for host, port in addresses.values())
-        self.with_kwargs(labels={_OWNER_LABEL: _owner()})
+        # With the host, since a container engine may serve several machines.
+        self.with_kwargs(labels={_OWNER_LABEL: f"{socket.gethostname()}/{os.getpid()}"})
         properties = _PROPERTIES.read_text().format(
             plain=self.bootstrap_servers, secure=self.secure, protocol="SASL_SSL" if pem else "PLAINTEXT"
         )
@@ -132,7 +133,8 @@ class KafkaBroker(DockerContainer):
         try:
             wait_until_ready(self.bootstrap_servers, timeout_s, self._check)
         except BrokerError as error:
-            msg = f"{error}; its last lines are\n{self._last_lines()}"
+            lines: bytes = self.get_wrapped_container().logs(tail=_LOG_LINES)
+            msg = f"{error}; its last lines are\n{lines.decode(errors='replace')}"
             raise BrokerError(msg) from error
         return self
 
@@ -141,15 +143,6 @@ class KafkaBroker(DockerContainer):
         if self.status == "exited":
             msg = f"the Kafka container of image {self.image} has ended"
             raise BrokerError(msg)
-
-    def _last_lines(self) -> str:
-        lines: bytes = self.get_wrapped_container().logs(tail=_LOG_LINES)
-        return lines.decode(errors="replace")
-
-
-def _owner() -> str:
-    # With the host, since a container engine may serve several machines.
-    return f"{socket.gethostname()}/{os.getpid()}"
 
 
 def _remove_orphans(client: DockerClient) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
@@ -210,14 +211,10 @@ def _append(kept: list[Any], value: Any) -> list[Any]:
     return kept
 
 
-def _plus(one: Any, other: Any) -> Any:
-    return one + other
-
-
 FOLDS: Mapping[str, Fold] = {
-    "count": Fold(create=int, add=lambda kept, *_: kept + 1, merge=_plus, arguments=1, distinct=True),
-    "count_if": Fold(create=int, add=lambda kept, true: kept + bool(true), merge=_plus),
-    "sum": _combining(_plus, distinct=True),
+    "count": Fold(create=int, add=lambda kept, *_: kept + 1, merge=operator.add, arguments=1, distinct=True),
+    "count_if": Fold(create=int, add=lambda kept, true: kept + bool(true), merge=operator.add),
+    "sum": _combining(operator.add, distinct=True),
     "avg": Fold(
         create=lambda: [0, 0],
         add=lambda kept, value: [kept[0] + 1, kept[1] + value],
@@ -237,6 +234,6 @@ FOLDS: Mapping[str, Fold] = {
     "stddev_pop": _moments(_deviation(0)),
     "var_samp": _moments(_variance(1)),
     "var_pop": _moments(_variance(0)),
-    "collect_list": Fold(create=list, add=_append, merge=_plus, result=list, distinct=True),
+    "collect_list": Fold(create=list, add=_append, merge=operator.add, result=list, distinct=True),
 }
 """Every built-in aggregate by its name."""

@@ -78,7 +78,6 @@ class RecordWindows:
 
     @property
     def layout(self) -> str:
-        """The name of the state layout."""
         return f"records by {', '.join(self.keys)}: {window_state_layout(self.config)}"
 
     @property
@@ -95,7 +94,6 @@ class RecordWindows:
         return outputs
 
     def open(self) -> _Group:
-        """Create a key group without state."""
         return _Group(self)
 
 
@@ -158,13 +156,11 @@ class _Group:
         return {"watermark_ms": state.watermark_ms, "clock_ms": state.clock_ms, "backlog": state.backlog}
 
     def delta(self) -> bytes | None:
-        """Write the keys that changed."""
         changed = list(self._changed)
         self._changed.clear()
         return self._encode(changed) if changed else None
 
     def snapshot(self) -> Iterator[bytes]:
-        """Write all keys."""
         self._changed.clear()
         keys = list(self._state.keys)
         for start in range(0, len(keys), _KEYS_PER_PIECE):

@@ -58,14 +58,12 @@ class ValueArrowFormat:
     rows: pa.StructType
 
     def decode(self, payloads: Any) -> Any:
-        """The rows of an array of bytes; null where the bytes are not a value."""
         found = [None if data is None else self._row(data) for data in payloads.to_pylist()]
         if not self._fit(found):
             found = [row if self._fit([row]) else None for row in found]
         return pa.array(found, self.rows)
 
     def encode(self, rows: Any) -> Any:
-        """Structs of ``value``, the bytes, and ``error``, which is null where there are bytes."""
         pairs = [self._bytes(row) for row in rows.to_pylist()]
         values = pa.array([value for value, _ in pairs], pa.binary())
         errors = pa.array([error for _, error in pairs], pa.string())
@@ -113,7 +111,6 @@ class FixedArrowFormat:
     rows: pa.StructType
 
     def decode(self, payloads: Any) -> Any:
-        """The rows of an array of bytes; null where the bytes are not a value."""
         payloads = payloads.cast(pa.large_binary())
         size: Any = pc.binary_length(payloads)
         fits = pc.equal(size, pa.scalar(self.layout.size_bytes, pa.int64())).fill_null(False)
@@ -133,7 +130,6 @@ class FixedArrowFormat:
         return found.take(pa.array(row, mask=row < 0))
 
     def encode(self, rows: Any) -> Any:
-        """Structs of ``value``, the bytes, and ``error``, which is null where there are bytes."""
         table = np.zeros(len(rows), self._dtype)
         errors = np.full(len(rows), None, object)
         for place, column in enumerate(self.layout.columns):

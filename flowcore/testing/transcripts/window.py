@@ -6,60 +6,35 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+from flowcore import windows
 from flowcore.elements import MAX_TIMESTAMP_MS
 from flowcore.errors import ConfigurationError, InvalidWindowError, NoTimestampError
 from flowcore.testing.harness import WindowHarness
 from flowcore.testing.transcripts.runner import fail_unknown, refusing
 from flowcore.testing.window_functions import CollectList, Sum
-from flowcore.windows import (
-    CountEvictor,
-    DeltaEvictor,
-    DynamicSessionWindows,
-    EndOfStreamWindows,
-    Evictor,
-    GlobalWindows,
-    SessionWindows,
-    SlidingWindows,
-    TimeEvictor,
-    TumblingWindows,
-    WindowAggregate,
-    WindowAssigner,
-    WindowConfig,
-    WindowProcess,
-)
-from flowcore.windows.triggers import (
-    ContinuousEventTime,
-    ContinuousProcessingTime,
-    Count,
-    EndOfStreamTrigger,
-    EventTimeTrigger,
-    Never,
-    ProcessingTimeTrigger,
-    Purging,
-    Trigger,
-)
+from flowcore.windows import triggers
 
 __all__ = ["WindowRunner", "window_config"]
 
 _NAMED = ("kind", "purging")
-_TRIGGERS: Mapping[str, Callable[..., Trigger]] = {
-    "event-time": EventTimeTrigger,
-    "processing-time": ProcessingTimeTrigger,
-    "count": Count,
-    "continuous-event-time": ContinuousEventTime,
-    "continuous-processing-time": ContinuousProcessingTime,
-    "end-of-stream": EndOfStreamTrigger,
-    "never": Never,
+_TRIGGERS: Mapping[str, Callable[..., triggers.Trigger]] = {
+    "event-time": triggers.EventTimeTrigger,
+    "processing-time": triggers.ProcessingTimeTrigger,
+    "count": triggers.Count,
+    "continuous-event-time": triggers.ContinuousEventTime,
+    "continuous-processing-time": triggers.ContinuousProcessingTime,
+    "end-of-stream": triggers.EndOfStreamTrigger,
+    "never": triggers.Never,
 }
-_WINDOWS: Mapping[str, Callable[..., WindowAssigner]] = {
-    "tumbling": TumblingWindows,
-    "sliding": SlidingWindows,
-    "global": GlobalWindows,
-    "end-of-stream": EndOfStreamWindows,
+_WINDOWS: Mapping[str, Callable[..., windows.WindowAssigner]] = {
+    "tumbling": windows.TumblingWindows,
+    "sliding": windows.SlidingWindows,
+    "global": windows.GlobalWindows,
+    "end-of-stream": windows.EndOfStreamWindows,
 }
-_FUNCTIONS: Mapping[str, WindowAggregate | WindowProcess] = {
-    "sum": WindowAggregate(Sum()),
-    "list": WindowProcess(CollectList()),
+_FUNCTIONS: Mapping[str, windows.WindowAggregate | windows.WindowProcess] = {
+    "sum": windows.WindowAggregate(Sum()),
+    "list": windows.WindowProcess(CollectList()),
 }
 
 
@@ -94,14 +69,14 @@ class WindowRunner:
         }
 
 
-def window_config(operator: Mapping[str, Any]) -> WindowConfig:
+def window_config(operator: Mapping[str, Any]) -> windows.WindowConfig:
     """The configuration in the ``operator`` section of a transcript.
 
     Raises:
         InvalidWindowError: It is not valid.
         ConfigurationError: It names something that is not in the README.
     """
-    return WindowConfig(
+    return windows.WindowConfig(
         assigner=_build_assigner(operator["window"]),
         function=_look_up("aggregate", _FUNCTIONS, operator.get("aggregate", "sum")),
         time=operator.get("time", "event"),
@@ -112,27 +87,27 @@ def window_config(operator: Mapping[str, Any]) -> WindowConfig:
     )
 
 
-def _build_assigner(written: Mapping[str, Any]) -> WindowAssigner:
+def _build_assigner(written: Mapping[str, Any]) -> windows.WindowAssigner:
     match written:
         case {"kind": "session", "gap_ms": gap_ms, **others} if not others:
-            return SessionWindows(gap_ms)
+            return windows.SessionWindows(gap_ms)
         case {"kind": "session"}:
             return _build_dynamic_sessions(written)
         case _:
-            assigner: WindowAssigner = _build(_look_up("window", _WINDOWS, written["kind"]), written)
+            assigner: windows.WindowAssigner = _build(_look_up("window", _WINDOWS, written["kind"]), written)
             return assigner
 
 
-def _build_dynamic_sessions(written: Mapping[str, Any]) -> WindowAssigner:
+def _build_dynamic_sessions(written: Mapping[str, Any]) -> windows.WindowAssigner:
     by_value, by_key = written.get("gap_by_value") or {}, written.get("gap_by_key") or {}
-    otherwise_ms = SessionWindows(written["gap_ms"]).gap_ms if "gap_ms" in written else None
+    otherwise_ms = windows.SessionWindows(written["gap_ms"]).gap_ms if "gap_ms" in written else None
     for gap_ms in (*by_value.values(), *by_key.values()):
         if gap_ms < 0:
             msg = (
                 f"a gap of {gap_ms} ms is negative: a session would end before it starts; write zero or more"
             )
             raise InvalidWindowError(msg)
-    return DynamicSessionWindows(partial(_gap_ms, by_value, by_key, otherwise_ms))
+    return windows.DynamicSessionWindows(partial(_gap_ms, by_value, by_key, otherwise_ms))
 
 
 def _gap_ms(
@@ -145,20 +120,20 @@ def _gap_ms(
     return gap_ms
 
 
-def _build_trigger(written: Mapping[str, Any]) -> Trigger:
-    trigger: Trigger = _build(_look_up("trigger", _TRIGGERS, written["kind"]), written)
-    return Purging(trigger) if written.get("purging", False) else trigger
+def _build_trigger(written: Mapping[str, Any]) -> triggers.Trigger:
+    trigger: triggers.Trigger = _build(_look_up("trigger", _TRIGGERS, written["kind"]), written)
+    return triggers.Purging(trigger) if written.get("purging", False) else trigger
 
 
-def _build_evictor(written: Mapping[str, Any]) -> Evictor:
+def _build_evictor(written: Mapping[str, Any]) -> windows.Evictor:
     after = written.get("after", False)
     match written:
         case {"kind": "count", "keep": keep_records}:
-            return CountEvictor(keep_records, after)
+            return windows.CountEvictor(keep_records, after)
         case {"kind": "time", "window_ms": window_ms}:
-            return TimeEvictor(window_ms, after)
+            return windows.TimeEvictor(window_ms, after)
         case {"kind": "delta", "threshold": threshold}:
-            return DeltaEvictor(threshold, after)
+            return windows.DeltaEvictor(threshold, after)
         case _:
             msg = f"evictor {dict(written)!r} is not in the README: nothing could be run; use one that is"
             raise ConfigurationError(msg)

@@ -68,24 +68,18 @@ class Accumulator:
     @property
     def combine(self) -> np.ufunc:
         """Combines two columns."""
-        match self.kind:
-            case "count" | "sum":
-                return np.add
-            case "min":
-                return np.fmin if self.floating else np.minimum
-            case "max":
-                return np.maximum
+        if self.kind == "min":
+            return np.fmin if self.floating else np.minimum
+        return np.maximum if self.kind == "max" else np.add
 
     @property
     def combine_numbers(self) -> Callable[[Any, Any], Any]:
         """Combines two Python numbers; a sum may exceed 64 bits until `to_array` wraps it."""
-        match self.kind:
-            case "count" | "sum":
-                return operator.add
-            case "min":
-                return _fmin if self.floating else min
-            case "max":
-                return _maximum if self.floating else max
+        if self.kind == "min":
+            return _fmin if self.floating else min
+        if self.kind == "max":
+            return _maximum if self.floating else max
+        return operator.add
 
     def to_array(self, values: Sequence[Any]) -> _Numbers:
         """Convert Python numbers to a column; integers wrap around as in NumPy."""
@@ -110,13 +104,9 @@ class Accumulator:
         if self.floating and not np.isfinite(values).all():
             return self._running_one_by_one(values, groups)
         grouped = pd.Series(values).groupby(groups, sort=False)
-        match self.kind:
-            case "count" | "sum":
-                return grouped.cumsum().to_numpy()
-            case "min":
-                return grouped.cummin().to_numpy()
-            case "max":
-                return grouped.cummax().to_numpy()
+        name = "cumsum" if self.kind == "count" else f"cum{self.kind}"
+        running: _Numbers = getattr(grouped, name)().to_numpy()
+        return running
 
     def _running_one_by_one(self, values: _Numbers, groups: Ints) -> _Numbers:
         """For infinities and not-a-number, which pandas skips."""

@@ -62,7 +62,6 @@ class ColumnarWindows(ColumnarConfig):
         return f"{what} by {', '.join(self.keys)}: {columns}"
 
     def open(self) -> SlidingGroup | SessionGroup:
-        """Create a key group without state."""
         match self.config.assigner:
             case TumblingWindows() | SlidingWindows() as assigner:
                 return SlidingGroup(self, PaneGrid.from_assigner(assigner))

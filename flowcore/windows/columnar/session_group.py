@@ -37,7 +37,6 @@ class SessionGroup(ColumnarGroup):
 
     @np.errstate(invalid="ignore", over="ignore")  # not-a-number and wrapped sums are valid results
     def rows(self, rows: pa.RecordBatch, out: StepOutputs) -> None:
-        """Merge records into their sessions."""
         times_ms = self._times_of(rows)
         columns = [rows.column(name) for name in self._context.keys]
         coding = factorize_keys(columns, rows.num_rows)
@@ -88,7 +87,6 @@ class SessionGroup(ColumnarGroup):
         return self._encode(changed) if changed else None
 
     def snapshot(self) -> Iterator[bytes]:
-        """Write all sessions."""
         self._changed.clear()
         keys = self._store.keys()
         for start in range(0, len(keys), _KEYS_PER_PIECE):

@@ -42,7 +42,6 @@ class SlidingGroup(ColumnarGroup):
 
     @np.errstate(invalid="ignore", over="ignore")  # not-a-number and wrapped sums are valid results
     def rows(self, rows: pa.RecordBatch, out: StepOutputs) -> None:
-        """Fold records into their panes."""
         times_ms = self._times_of(rows)
         panes = self._grid.panes_at(times_ms)
         ended = panes < self._grid.first_pane_after(self._ended)
@@ -83,7 +82,6 @@ class SlidingGroup(ColumnarGroup):
         return segments.encode(tables) if tables else None
 
     def snapshot(self) -> Iterator[bytes]:
-        """Write all panes."""
         for pane, table in self._panes.items():
             table.take_changed()
             for start in range(0, len(table), _ROWS_PER_PIECE):

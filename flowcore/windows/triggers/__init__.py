@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from flowcore.windows.triggers.at_end import EndOfStreamTrigger, EventTimeTrigger, ProcessingTimeTrigger
 from flowcore.windows.triggers.by_record import Count, Delta
-from flowcore.windows.triggers.continuous import ContinuousEventTime, ContinuousProcessingTime
+from flowcore.windows.triggers.by_time import (
+    ContinuousEventTime,
+    ContinuousProcessingTime,
+    EndOfStreamTrigger,
+    EventTimeTrigger,
+    ProcessingTimeTrigger,
+)
 from flowcore.windows.triggers.trigger import Never, Purging, Trigger, TriggerContext, TriggerResult
 
 __all__ = [
