@@ -13,7 +13,7 @@ from flowcore.settings import Settings
 from flowcore.spark.context import Context
 from flowcore.spark.run.observation import RunMeter
 from flowcore.spark.topics import ends as topic_ends
-from flowcore.spark.topics.ends import TopicEnds
+from flowcore.spark.topics.offsets import TopicEnds
 
 pytestmark = pytest.mark.kafka
 

@@ -31,8 +31,7 @@ from flowcore.spark.checkpoint.offset_log import committed_offsets
 from flowcore.spark.context import Context
 from flowcore.spark.run.query_meter import WAITING, QueryMeter, waiting_queries
 from flowcore.spark.run.spark_query import RunningBatch
-from flowcore.spark.topics.ends import TopicEnds
-from flowcore.spark.topics.offsets import start_offsets
+from flowcore.spark.topics.offsets import TopicEnds, start_offsets
 from flowcore.watermarks.query import QueryWatermarks
 
 __all__ = ["Observation", "RunMeter"]

@@ -20,7 +20,7 @@ from flowcore.planner.model import LiveQuery
 from flowcore.planner.plan import Plan
 from flowcore.spark.errors import ignore_lost_jvm
 from flowcore.spark.run.spark_query import RunningBatch, batches_after
-from flowcore.spark.topics.ends import TopicEnds
+from flowcore.spark.topics.offsets import TopicEnds
 from flowcore.watermarks.merge import PartitionWatermark
 from flowcore.watermarks.query import QueryWatermarks
 

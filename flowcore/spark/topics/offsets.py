@@ -1,4 +1,4 @@
-"""Offsets: resolve the start and end positions of topics.
+"""Offsets of topics: their start and end positions, and their ends while live queries run.
 
 A client resolves positions once, so that a bounded stage reads exactly the records that its manifest names,
 whenever Spark reads them.
@@ -7,17 +7,26 @@ whenever Spark reads them.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import time
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 
 from flowcore.api.connectors import KafkaTopic, Position
-from flowcore.errors import PlanError
-from flowcore.kafka.topics import begin_offsets, end_offsets, offsets_at
+from flowcore.errors import BrokerError, PlanError
+from flowcore.kafka.topics import begin_offsets, end_offsets, end_offsets_of_topics, offsets_at
+from flowcore.metrics.tally import TopicOffsets
+from flowcore.planner.plan import Plan
+from flowcore.spark.context import Context, broker_of
 
-__all__ = ["offset_range", "offsets_json", "start_offsets"]
+__all__ = ["TopicEnds", "offset_range", "offsets_json", "start_offsets"]
 
 _Offsets = dict[int, int]
 """By partition."""
+
+_FIRST_ANSWER_S, _ANSWER_S = 10.0, 2.0
+_AWAY_S = 5.0
+_OUTAGE_S = 10.0
+"""A broker that is silent for less time is only slow."""
 
 
 def start_offsets(topic: KafkaTopic, servers: str) -> _Offsets:
@@ -50,6 +59,68 @@ def offsets_json(topic: KafkaTopic, offsets: _Offsets) -> str:
     return json.dumps({topic.name: {str(partition): offset for partition, offset in sorted(offsets.items())}})
 
 
+class TopicEnds:
+    """The end offsets of the topics of a live stage, dead letters included.
+
+    Attributes:
+        ends: The last answers of the brokers.
+
+    Raises:
+        BrokerError: A broker cannot be reached.
+    """
+
+    def __init__(self, plan: Plan, context: Context) -> None:
+        self._brokers: dict[str, set[str]] = {}
+        for query in plan.live_queries:
+            for node in (*query.sources, *query.sinks):
+                if topic := node.topic:
+                    names = self._brokers.setdefault(broker_of(topic, context.settings), set())
+                    names |= {topic.name, *([topic.dead_letter] if node in query.dead_letters else [])}
+        self.ends: TopicOffsets = {}
+        self._answered_s: dict[str, float] = {}
+        self._ask_again_s: dict[str, float] = {}
+        for servers in self._brokers:
+            self._fetch(servers, _FIRST_ANSWER_S)
+        self._before = self.ends
+
+    @property
+    def silent_s(self) -> float:
+        """Seconds since the last answer of the broker that has been silent longest; 0 while all answer."""
+        now_s = time.monotonic()
+        return max((now_s - self._answered_s[servers] for servers in self._ask_again_s), default=0.0)
+
+    def poll(self) -> Mapping[str, float]:
+        """Ask the brokers; the ends of a broker that does not answer do not change.
+
+        Returns:
+            By address, how many seconds a broker was silent that answers again.
+        """
+        back = {}
+        for servers in self._brokers:
+            if time.monotonic() < self._ask_again_s.get(servers, 0.0):
+                continue
+            before_s = self._answered_s[servers]
+            try:
+                self._fetch(servers, _ANSWER_S)
+            except BrokerError:
+                # A run that stops while its broker is silent must not wait for it at each poll.
+                self._ask_again_s[servers] = time.monotonic() + _AWAY_S
+            else:
+                away_s = self._answered_s[servers] - before_s
+                if self._ask_again_s.pop(servers, None) is not None and away_s >= _OUTAGE_S:
+                    back[servers] = away_s
+        return back
+
+    def records_since_start(self, topics: Iterable[str]) -> int:
+        """The number of records that topics have got since the start."""
+        return sum(_sum(self.ends, name) - _sum(self._before, name) for name in topics)
+
+    def _fetch(self, servers: str, timeout_s: float) -> None:
+        found = end_offsets_of_topics(servers, sorted(self._brokers[servers]), timeout_s)
+        self.ends = {**self.ends, **found}
+        self._answered_s[servers] = time.monotonic()
+
+
 def _resolve(topic: KafkaTopic, place: Position, servers: str) -> _Offsets:
     match place:
         case "earliest":
@@ -68,3 +139,7 @@ def _resolve(topic: KafkaTopic, place: Position, servers: str) -> _Offsets:
                 )
                 raise PlanError(msg)
             return begin | dict(place)
+
+
+def _sum(ends: TopicOffsets, topic: str) -> int:
+    return sum(ends.get(topic, {}).values())
