@@ -8,12 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
+from functools import partial
 from typing import Any, Self
 
 from flowcore.latency import LatencySummary
 from flowcore.metrics.measures import measured
 
 __all__ = ["FlowProgress", "LatencyProgress", "PartitionProgress", "QueryProgress", "Switch"]
+
+_if_known = partial(measured, default=None)
+_counter = partial(measured, kind="counter", default=0)
+
+
+def _quantile(quantile: str) -> Any:
+    doc, labels = "latency of the last minute's markers", {"quantile": quantile}
+    return _if_known("flowcore_latency_seconds", doc, scale=0.001, labels=labels)
 
 
 class _Stored:
@@ -32,20 +41,13 @@ class PartitionProgress(_Stored):
 
     topic: str
     partition: int
-    offset: int | None = measured(
-        "flowcore_partition_offset", "first uncommitted offset", default=None, plotted=False
+    offset: int | None = _if_known("flowcore_partition_offset", "first uncommitted offset", plotted=False)
+    end: int | None = _if_known("flowcore_partition_end_offset", "offset of the next record", plotted=False)
+    lag: int | None = _if_known("flowcore_partition_lag_records", "uncommitted records")
+    watermark_ms: int | None = _if_known(
+        "flowcore_partition_watermark_timestamp_seconds", "watermark of the partition", scale=0.001
     )
-    end: int | None = measured(
-        "flowcore_partition_end_offset", "offset of the next record", default=None, plotted=False
-    )
-    lag: int | None = measured("flowcore_partition_lag_records", "uncommitted records", default=None)
-    watermark_ms: int | None = measured(
-        "flowcore_partition_watermark_timestamp_seconds", "watermark of the partition",
-        default=None, scale=0.001,
-    )  # fmt: skip
-    idle: bool | None = measured(
-        "flowcore_partition_idle", "1 while the partition is idle", default=None, plotted=False
-    )
+    idle: bool | None = _if_known("flowcore_partition_idle", "1 while the partition is idle", plotted=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,60 +65,45 @@ class QueryProgress(_Stored):
     mode: str
     mode_reason: str = ""
     active: bool = measured("flowcore_query_active", "1 until the query ends", plotted=False)
-    batches: int = measured("flowcore_query_batches", "batches committed", kind="counter", default=0)
-    rows_in: int = measured(
-        "flowcore_query_records_in", "records read",
-        key="records", kind="counter", default=0,
-    )  # fmt: skip
-    rows_per_second: float | None = measured(
-        "flowcore_query_records_in_per_second", "records read a second",
-        key="records_per_second", default=None,
-    )  # fmt: skip
-    rows_out: int = measured(
-        "flowcore_query_records_out", "records added to its sinks' topics, by any writer",
-        key="records_out", kind="counter", default=0,
-    )  # fmt: skip
-    rows_out_per_second: float | None = measured(
-        "flowcore_query_records_out_per_second", "records added to its sinks' topics a second",
-        key="records_out_per_second", default=None,
-    )  # fmt: skip
-    lag: int | None = measured("flowcore_query_lag_records", "unread records of its sources", default=None)
-    backlog: bool | None = measured(
-        "flowcore_query_backlog", "1 while it reads backlog, 0 while it reads live records", default=None
+    batches: int = _counter("flowcore_query_batches", "batches committed")
+    rows_in: int = _counter("flowcore_query_records_in", "records read", key="records")
+    rows_per_second: float | None = _if_known(
+        "flowcore_query_records_in_per_second", "records read a second", key="records_per_second"
     )
-    batch_ms: int | None = measured(
-        "flowcore_query_batch_duration_seconds", "duration of the last batch", default=None, scale=0.001
+    rows_out: int = _counter(
+        "flowcore_query_records_out", "records added to its sinks' topics, by any writer", key="records_out"
     )
-    watermark_ms: int | None = measured(
-        "flowcore_query_watermark_timestamp_seconds", "watermark of the query",
-        default=None, scale=0.001,
-    )  # fmt: skip
-    late: int = measured(
-        "flowcore_query_late_records", "late records that its windows emitted as a side output",
-        kind="counter", default=0,
-    )  # fmt: skip
-    dropped: int = measured(
-        "flowcore_query_dropped_records", "records that were dropped because they were too late",
-        kind="counter", default=0,
-    )  # fmt: skip
-    dead_letters: int = measured(
-        "flowcore_query_dead_letters", "messages added to its dead-letter topics",
-        kind="counter", default=0,
-    )  # fmt: skip
-    saved: int = measured(
-        "flowcore_query_saved_records", "results that a flush buffer replaced by later ones of their key",
-        kind="counter", default=0,
-    )  # fmt: skip
-    held: int | None = measured(
-        "flowcore_query_held_records", "results in flush buffers",
-        default=None,
-    )  # fmt: skip
-    oldest_held_ms: int | None = measured(
-        "flowcore_query_oldest_held_seconds", "age of the oldest result in a flush buffer", default=None,
-        scale=0.001,
-    )  # fmt: skip
-    state_rows: int | None = measured("flowcore_query_state_rows", "rows of state", default=None)
-    state_bytes: int | None = measured("flowcore_query_state_bytes", "bytes of state", default=None)
+    rows_out_per_second: float | None = _if_known(
+        "flowcore_query_records_out_per_second",
+        "records added to its sinks' topics a second",
+        key="records_out_per_second",
+    )
+    lag: int | None = _if_known("flowcore_query_lag_records", "unread records of its sources")
+    backlog: bool | None = _if_known(
+        "flowcore_query_backlog", "1 while it reads backlog, 0 while it reads live records"
+    )
+    batch_ms: int | None = _if_known(
+        "flowcore_query_batch_duration_seconds", "duration of the last batch", scale=0.001
+    )
+    watermark_ms: int | None = _if_known(
+        "flowcore_query_watermark_timestamp_seconds", "watermark of the query", scale=0.001
+    )
+    late: int = _counter(
+        "flowcore_query_late_records", "late records that its windows emitted as a side output"
+    )
+    dropped: int = _counter(
+        "flowcore_query_dropped_records", "records that were dropped because they were too late"
+    )
+    dead_letters: int = _counter("flowcore_query_dead_letters", "messages added to its dead-letter topics")
+    saved: int = _counter(
+        "flowcore_query_saved_records", "results that a flush buffer replaced by later ones of their key"
+    )
+    held: int | None = _if_known("flowcore_query_held_records", "results in flush buffers")
+    oldest_held_ms: int | None = _if_known(
+        "flowcore_query_oldest_held_seconds", "age of the oldest result in a flush buffer", scale=0.001
+    )
+    state_rows: int | None = _if_known("flowcore_query_state_rows", "rows of state")
+    state_bytes: int | None = _if_known("flowcore_query_state_bytes", "bytes of state")
     bounded: Mapping[str, str] = field(default_factory=dict)
     partitions: tuple[PartitionProgress, ...] = ()
 
@@ -128,22 +115,10 @@ class LatencyProgress(_Stored):
     source: str
     sink: str
     markers: int = measured("flowcore_latency_markers", "latency markers of the last minute")
-    p50_ms: float | None = measured(
-        "flowcore_latency_seconds", "latency of the last minute's markers",
-        default=None, scale=0.001, labels={"quantile": "0.5"},
-    )  # fmt: skip
-    p90_ms: float | None = measured(
-        "flowcore_latency_seconds", "latency of the last minute's markers",
-        default=None, scale=0.001, labels={"quantile": "0.9"},
-    )  # fmt: skip
-    p99_ms: float | None = measured(
-        "flowcore_latency_seconds", "latency of the last minute's markers",
-        default=None, scale=0.001, labels={"quantile": "0.99"},
-    )  # fmt: skip
-    max_ms: float | None = measured(
-        "flowcore_latency_seconds", "latency of the last minute's markers",
-        default=None, scale=0.001, labels={"quantile": "1"},
-    )  # fmt: skip
+    p50_ms: float | None = _quantile("0.5")
+    p90_ms: float | None = _quantile("0.9")
+    p99_ms: float | None = _quantile("0.99")
+    max_ms: float | None = _quantile("1")
 
     @classmethod
     def of_summary(cls, one: LatencySummary) -> LatencyProgress:
@@ -192,9 +167,11 @@ class FlowProgress(_Stored):
     host: str = ""
     pid: int = 0
     broker_silent_ms: int = measured(
-        "flowcore_flow_broker_silent_seconds", "time since a silent broker last answered; 0 without one",
-        default=0, scale=0.001,
-    )  # fmt: skip
+        "flowcore_flow_broker_silent_seconds",
+        "time since a silent broker last answered; 0 without one",
+        default=0,
+        scale=0.001,
+    )
     queries: tuple[QueryProgress, ...] = ()
     latencies: tuple[LatencyProgress, ...] = ()
     switches: tuple[Switch, ...] = ()
