@@ -6,7 +6,6 @@ A scrape does not poll the run: it shows the last report.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from types import TracebackType
 from typing import Any, Self
 
 from prometheus_client import CollectorRegistry, start_http_server
@@ -64,9 +63,7 @@ class PrometheusListener(Collector):
         self._port = self._server.server_port
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()

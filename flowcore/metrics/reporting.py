@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from types import TracebackType
 from typing import Protocol, Self
 
 from flowcore.background import PeriodicThread
@@ -50,10 +49,8 @@ class Reporter:
         self._thread.__enter__()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._thread.__exit__(kind, error, trace)
+    def __exit__(self, *_: object) -> None:
+        self._thread.__exit__(None, None, None)
         self._report()
 
     def _report(self) -> None:

@@ -33,11 +33,7 @@ class Context:
         return path_of(given, self.settings)
 
     def servers(self, topic: KafkaTopic) -> str:
-        """The broker of a topic.
-
-        Raises:
-            RunError: Neither the topic nor the settings name one.
-        """
+        """The broker of a topic; see `broker_of`."""
         return broker_of(topic, self.settings)
 
 

@@ -16,7 +16,6 @@ import threading
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from flowcore.background import PeriodicThread
@@ -86,10 +85,8 @@ class Leases:
         self._renewing.__enter__()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._renewing.__exit__(kind, error, trace)
+    def __exit__(self, *_: object) -> None:
+        self._renewing.__exit__(None, None, None)
         for path in self._held:
             with suppress(OSError):  # the lease becomes free when it is stale
                 if _is_last(path):

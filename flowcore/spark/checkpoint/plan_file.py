@@ -69,11 +69,8 @@ def require_fit(query: LiveQuery, flow: str, checkpoint: Path, types: StateTypes
     if not planned_batches(checkpoint):
         return
     path = plan_file_of(checkpoint)
-    if not path.exists():
-        found = tuple(_topic_differences(query, checkpoint))
-    else:
-        found = tuple(_differences(path, query, flow, types))
-    if found:
+    known = _differences(path, query, flow, types) if path.exists() else _topic_differences(query, checkpoint)
+    if found := tuple(known):
         msg = (
             f"query {query.name!r} of flow {flow!r} cannot continue from its checkpoint {checkpoint}: "
             f"{'; '.join(found)}: its state would be read as something else; go back to the flow that made "

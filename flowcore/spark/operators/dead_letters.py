@@ -11,10 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from flowcore.keyed.dead_letters import CONTENT, OPERATOR, REASON, DeadLetters
 from flowcore.spark.frame.rows import BAD_REASON, FAILED_OPERATOR, KAFKA_MS, SOURCE, VALUE
 from flowcore.spark.frame.sql import literal
-from flowcore.spark.operators.keyed_step import (
-    COORDINATE_PREFIX,
-    KeyGroupContext,
-)
+from flowcore.spark.operators.keyed_step import COORDINATE_PREFIX, KeyGroupContext
 
 __all__ = ["dead_letter_columns", "route_dead_letters"]
 

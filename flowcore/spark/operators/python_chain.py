@@ -12,13 +12,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import DataType, IntegerType, StructField, StructType
 
-from flowcore.api.operators import (
-    ChainOperator,
-    KeyedProcess,
-    MapBatches,
-    Operator,
-    PythonTransform,
-)
+from flowcore.api.operators import ChainOperator, KeyedProcess, MapBatches, Operator, PythonTransform
 from flowcore.api.schema import Schema
 from flowcore.chains import (
     ChainSpec,

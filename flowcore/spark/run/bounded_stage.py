@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
 from pyspark.sql import DataFrame
 
 from flowcore.api.connectors import KafkaTopic
-from flowcore.api.operators import (
-    KeyedProcess,
-    Operator,
-    PythonOperator,
-    Read,
-    SideOutput,
-    Window,
-    Write,
-)
+from flowcore.api.operators import KeyedProcess, Operator, PythonOperator, Read, SideOutput, Window, Write
+from flowcore.chains import DownstreamChain
 from flowcore.planner.model import BoundedStage, Chain
 from flowcore.planner.rules.columns import find_used_columns
 from flowcore.planner.rules.fingerprint import fingerprint_operators
@@ -27,7 +20,7 @@ from flowcore.spark.context import Context
 from flowcore.spark.errors import translate_plan_errors, translate_run_errors
 from flowcore.spark.operators import batch
 from flowcore.spark.operators.bounded_keyed import apply_bounded
-from flowcore.spark.operators.python_chain import apply_bounded_chain, make_downstream_chain
+from flowcore.spark.operators.python_chain import ChainOutlet, apply_bounded_chain, make_downstream_chain
 from flowcore.spark.results.manifest import Manifest, Table
 from flowcore.spark.results.store import results_of
 from flowcore.spark.results.swaps import Swap, finish_swaps, roll_back_swaps
@@ -106,7 +99,9 @@ def run_bounded(
             fingerprint=fingerprint_operators(stage.operators),
             sources=sources,
             tables={
-                result.name: Table.scan(path / result.name, _columns(frames[result.operator]), folder.root)
+                result.name: Table.scan(
+                    path / result.name, tuple(frames[result.operator].dtypes), folder.root
+                )
                 for result in stage.results
             },
             rejected=rejected,
@@ -118,16 +113,15 @@ def run_bounded(
     return manifest
 
 
-def _columns(frame: DataFrame) -> tuple[tuple[str, str], ...]:
-    return tuple((field.name, field.dataType.simpleString()) for field in frame.schema.fields)
-
-
 def _compile(
     stage: BoundedStage, context: Context, kept: ExitStack
 ) -> tuple[dict[Operator, DataFrame], dict[str, int]]:
     frames: dict[Operator, DataFrame] = {}
     rejected: dict[str, int] = {}
     shared = _shared(stage)
+    ends = [result.operator for result in stage.results]
+    used = find_used_columns(stage.operators, ends)
+    check = context.settings.object_reuse_check
     chains: dict[Operator, Chain] = {chain.head: chain for chain in stage.chains}
     for node in stage.operators:
         match node:
@@ -141,13 +135,17 @@ def _compile(
                 continue
             case _ if node in chains and not isinstance(node, KeyedProcess):
                 with translate_plan_errors(node.name):
-                    frames |= _apply_chain(chains[node], stage, frames[node.inputs[0]], context, kept)
+                    frame = frames[node.inputs[0]]
+                    whole, parts = apply_bounded_chain(chains[node], frame, used, ends, check)
+                    _persist_shared(whole, parts, kept)
+                    frames |= parts
             case _ if isinstance(node, PythonOperator) or node in frames:
                 pass  # it runs with the head of its chain, or was compiled with its process
             case Window() | KeyedProcess() if node.compiled().value == "key-group":
                 with translate_plan_errors(node.name):
-                    chain = chains.get(node)
-                    frames |= _apply_by_key_group(node, chain, stage, frames[node.inputs[0]], context, kept)
+                    chain, frame = chains.get(node), frames[node.inputs[0]]
+                    downstream = make_downstream_chain(chain, used, ends, check) if chain else None
+                    frames |= _apply_by_key_group(node, downstream, stage, frame, context, kept)
             case _:
                 frames[node] = batch.apply_native(node, frames)
         if node in shared and node in frames:
@@ -157,34 +155,17 @@ def _compile(
     return frames, rejected
 
 
-def _apply_chain(
-    chain: Chain, stage: BoundedStage, frame: DataFrame, context: Context, kept: ExitStack
-) -> Mapping[Operator, DataFrame]:
-    ends = [result.operator for result in stage.results]
-    used = find_used_columns(stage.operators, ends)
-    whole, parts = apply_bounded_chain(chain, frame, used, ends, context.settings.object_reuse_check)
-    _persist_shared(whole, parts, kept)
-    return parts
-
-
 def _apply_by_key_group(  # noqa: PLR0917 - the node, then its surroundings
     node: Window | KeyedProcess,
-    chain: Chain | None,
+    downstream: tuple[DownstreamChain, Sequence[ChainOutlet]] | None,
     stage: BoundedStage,
     frame: DataFrame,
     context: Context,
     kept: ExitStack,
 ) -> Mapping[Operator, DataFrame]:
     """The results of an operator or of the chain that it begins, and the side outputs of a process."""
-    now_ms = time.time_ns() // 1_000_000
-    downstream = None
-    if chain is not None:
-        ends = [result.operator for result in stage.results]
-        used = find_used_columns(stage.operators, ends)
-        downstream = make_downstream_chain(chain, used, ends, context.settings.object_reuse_check)
-    found = apply_bounded(
-        node, frame, key_groups=context.settings.key_groups, clock_ms=now_ms, downstream=downstream
-    )
+    now_ms, key_groups = time.time_ns() // 1_000_000, context.settings.key_groups
+    found = apply_bounded(node, frame, key_groups=key_groups, clock_ms=now_ms, downstream=downstream)
     parts: dict[Operator, DataFrame] = {**found.results}
     for side in stage.operators:
         if isinstance(side, SideOutput) and node in side.inputs and side.output in found.sides:

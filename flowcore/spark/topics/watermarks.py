@@ -14,10 +14,11 @@ import time
 from collections.abc import Mapping
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
 
 from flowcore.api.event_time import marker_condition, watermark_expression
 from flowcore.api.operators import Read
@@ -30,12 +31,6 @@ from flowcore.serializers.tagged import TaggedSerializer
 from flowcore.spark.frame.branches import Branch
 from flowcore.spark.frame.rows import BRANCH, CHANNEL, ELEMENT, TIMESTAMP_MS, RowKind
 from flowcore.watermarks.query import ArrivingWatermarks, GeneratedWatermarks, QueryWatermarks
-
-if TYPE_CHECKING:
-    from types import TracebackType
-    from typing import Self
-
-    from pyspark.sql.streaming.query import StreamingQuery
 
 __all__ = ["WatermarkSender", "newest_timestamp", "observation_name", "observe_watermarks", "watermarks_of"]
 
@@ -126,10 +121,8 @@ class WatermarkSender:
         self._polling.__enter__()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._polling.__exit__(kind, error, trace)
+    def __exit__(self, *_: object) -> None:
+        self._polling.__exit__(None, None, None)
         self._poll()  # a slice ends right after its last batch
 
     def _try_to_poll(self) -> None:
