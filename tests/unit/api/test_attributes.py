@@ -1,4 +1,4 @@
-"""Attributes: declared, defaulted to what is safe, and refused where they contradict the flow."""
+"""Attributes have declared or safe default values, and are refused if they contradict the flow."""
 
 import logging
 import re
@@ -33,7 +33,7 @@ SAFE = {
 
 @pytest.mark.parametrize("name", SAFE)
 def test_builder_sets_one_and_logs_the_others(name: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Each attribute that nobody set is named at DEBUG, with the safe default that is assumed."""
+    """Each attribute that is not set is logged at DEBUG with its assumed safe default."""
     with caplog.at_level(logging.DEBUG, logger="flowcore"):
         builder = OperatorAttributesBuilder()
         getattr(builder, f"set_{name}")(not SAFE[name])
@@ -46,14 +46,14 @@ def test_builder_sets_one_and_logs_the_others(name: str, caplog: pytest.LogCaptu
         assert logged == (field != name)
 
 
-def test_builder_refuses_what_is_no_truth_value() -> None:
-    """'false' would be true."""
+def test_builder_refuses_values_other_than_booleans() -> None:
+    """The text 'false' is refused, since Python treats it as true."""
     with pytest.raises(PlanError, match="output_idempotent='false' is neither true nor false"):
         OperatorAttributesBuilder().set_output_idempotent("false")  # type: ignore[arg-type]
 
 
-def test_declaring_logs_what_is_unknown_of_an_operator(caplog: pytest.LogCaptureFixture) -> None:
-    """Of a DataFrame function nothing is known; of Spark's own operators everything."""
+def test_declaring_logs_the_unknown_attributes_of_an_operator(caplog: pytest.LogCaptureFixture) -> None:
+    """All attributes of a DataFrame function are unknown; those of Spark's operators are known."""
     with caplog.at_level(logging.DEBUG, logger="flowcore"):
         _sales().where("a > 1", name="known").apply(_same, name="unknown")
 
@@ -94,7 +94,7 @@ class _Plainly:
 
 
 class _Bare:
-    """Says nothing of itself."""
+    """A function without attributes."""
 
     def keep(self, record: Any) -> Any:
         return record
@@ -144,7 +144,7 @@ ADD: dict[str, Callable[..., Stream]] = {
 @pytest.mark.parametrize("kind", ADD)
 @pytest.mark.parametrize("case", FUNCTIONS)
 def test_functions_declare_what_they_promise(case: str, kind: str) -> None:
-    """As attribute, property or method; else a plain function keeps nothing and a rich one may."""
+    """Attributes are an attribute, property or method; a plain function keeps nothing by default."""
     function, stored, idempotent = FUNCTIONS[case]
     attributes = ADD[kind](_sales(), function).attributes()
 
@@ -153,8 +153,8 @@ def test_functions_declare_what_they_promise(case: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ADD)
-def test_what_is_declared_with_an_operator_wins(kind: str) -> None:
-    """A builder says only what was set on it, built attributes say everything."""
+def test_attributes_of_the_operator_take_precedence(kind: str) -> None:
+    """A builder overrides only what was set on it; built attributes override everything."""
     partly = OperatorAttributesBuilder().set_output_value_stored(False)
     whole = OperatorAttributes(output_value_stored=False)
 
@@ -165,7 +165,7 @@ def test_what_is_declared_with_an_operator_wins(kind: str) -> None:
 
 
 def test_a_builder_may_be_used_again() -> None:
-    """An operator keeps what was set when it was declared."""
+    """An operator keeps the values that the builder had when the operator was declared."""
     builder = OperatorAttributesBuilder().set_output_idempotent(True)
     stream = _sales().where("a > 1", attributes=builder)
     builder.set_output_idempotent(False)
@@ -174,7 +174,7 @@ def test_a_builder_may_be_used_again() -> None:
 
 
 def _every(flow: Flow, attributes: OperatorAttributesBuilder) -> None:
-    """One of each kind of operator, each with these attributes."""
+    """One operator of each kind, with the given attributes."""
     sales = flow.read("sales", Parquet("sales", schema=ROW), attributes=attributes)
     sales.select("a", attributes=attributes)
     sales.with_columns(c="a", attributes=attributes)
@@ -190,7 +190,7 @@ def _every(flow: Flow, attributes: OperatorAttributesBuilder) -> None:
 
 @pytest.mark.parametrize("name", SAFE)
 def test_every_operator_takes_every_attribute(name: str) -> None:
-    """Whatever it says of itself."""
+    """Each operator has the attributes that were declared for it."""
     for value in (True, False):
         flow = Flow("f")
         _every(flow, getattr(OperatorAttributesBuilder(), f"set_{name}")(value))
@@ -202,7 +202,7 @@ def test_every_operator_takes_every_attribute(name: str) -> None:
         assert {node for node, each in found.items() if each != value} == (set() if value else natural)
 
 
-def test_built_in_operators_tell_what_they_are() -> None:
+def test_built_in_operators_declare_their_attributes() -> None:
     """A bounded group is complete at the end; a group of a stream replaces its earlier row."""
     flow = Flow("f")
     bids = flow.read("bids", KafkaTopic("bids", schema=ROW))
@@ -276,7 +276,7 @@ MISTAKES: dict[str, tuple[Callable[[Stream], object], str]] = {
 
 @pytest.mark.parametrize("case", MISTAKES)
 def test_mistake_is_an_error_when_declared(case: str) -> None:
-    """It names the operator, and both sides of a contradiction."""
+    """The error names the operator and both sides of a contradiction."""
     declare, message = MISTAKES[case]
 
     with pytest.raises(PlanError) as caught:
@@ -285,15 +285,15 @@ def test_mistake_is_an_error_when_declared(case: str) -> None:
     assert re.search(message, str(caught.value)), str(caught.value)
 
 
-def test_output_at_the_end_of_a_topic_that_ends_is_no_contradiction() -> None:
-    """``until`` makes it bounded."""
+def test_output_at_the_end_of_a_bounded_topic_is_accepted() -> None:
+    """A topic with ``until`` is bounded."""
     bids = Flow("f").read("bids", KafkaTopic("bids", schema=ROW, until="latest"))
 
     assert bids.map(_same, schema=ROW, attributes=OperatorAttributes(output_only_at_end=True)).bounded
 
 
 def test_python_operators_have_the_columns_they_declare() -> None:
-    """A filter those of its input, with its key; a map the key if it passes it on."""
+    """A filter has its input's columns and key; a map keeps the key if it returns the key's columns."""
     bids = Flow("f").read("bids", KafkaTopic("bids", schema=ROW))
     counted = bids.aggregate(by="a", n="count(*)")
 
@@ -312,7 +312,7 @@ def _print(change: Callable[[Stream], Stream]) -> str:
 
 
 def test_fingerprint_sees_functions_but_not_promises() -> None:
-    """What is computed counts, not how records travel."""
+    """A fingerprint depends on the computation, not on declared attributes."""
     before = _print(lambda s: s.map(_same, schema=ROW))
 
     assert _print(lambda s: s.map(_same, schema=ROW, attributes=OperatorAttributes())) == before

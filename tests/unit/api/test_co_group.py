@@ -98,7 +98,7 @@ def test_co_group_refuses_what_it_cannot_compute(further: dict[str, Any], messag
 
 @pytest.mark.parametrize("swapped", [False, True], ids=["right", "left"])
 def test_co_group_refuses_an_unbounded_side_and_names_both(swapped: bool) -> None:
-    """It would wait for ever, for either side."""
+    """A key of an unbounded side would never be complete."""
     flow = Flow("f")
     shops, _ = _sides(flow)
     live = flow.read("live", KafkaTopic("live", schema="shop STRING"))
@@ -109,7 +109,7 @@ def test_co_group_refuses_an_unbounded_side_and_names_both(swapped: bool) -> Non
 
 
 def test_co_group_of_a_topic_that_ends_is_bounded() -> None:
-    """``until`` gives it an end."""
+    """A topic with ``until`` has an end."""
     flow = Flow("f")
     shops, _ = _sides(flow)
     past = flow.read("past", KafkaTopic("past", schema="shop STRING", until="latest"))
@@ -139,7 +139,7 @@ def test_function_of_groups_has_the_identity_of_the_users_function(kind: Callabl
 
 
 def test_co_group_of_a_rich_function_may_keep_its_output() -> None:
-    """As for every other operator: its output is copied unless it declares otherwise."""
+    """As for every operator, its output is copied unless it declares otherwise."""
     plain = _grouped(_every, schema="n INT").attributes()
     rich = _grouped(RichFunction(), schema="n INT").attributes()
 
@@ -168,7 +168,7 @@ def test_function_of_records_gets_key_and_both_lists(on: tuple[str, ...], key: o
 
 
 def test_function_of_batches_gets_the_records_of_each_group_alone() -> None:
-    """Also in a sliced batch, and if a side has no record."""
+    """Groups are separate in a sliced batch too, and if a side has no record."""
     side = pa.list_(pa.struct({"v": pa.int64()}))
     batch = pa.RecordBatch.from_pydict(
         {

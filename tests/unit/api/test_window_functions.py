@@ -27,7 +27,7 @@ from flowcore.windows.built_in import BuiltIn
 from flowcore.windows.triggers import Count, Delta, Never, Purging
 
 BID = "category STRING, price DOUBLE, gap_ms BIGINT, tags ARRAY<STRING>, at TIMESTAMP"
-BEHIND = ("window_start", "window_end", "firing", "is_late")
+WINDOW_COLUMNS = ("window_start", "window_end", "firing", "is_late")
 
 
 def _bids(flow: Flow | None = None, name: str = "bids", **topic: Any) -> Stream:
@@ -142,14 +142,14 @@ def test_python_functions_get_the_columns_that_they_use() -> None:
     windows = _bids().window(Tumbling(10), by="category", uses=["Price"])
 
     assert _window(windows.process(lambda _, records: records, schema="n INT")).uses == ("price",)
-    assert windows.reduce(max).columns == ("category", "price", *BEHIND)
-    assert windows.aggregate_with(Sum(), schema="n INT").columns == ("category", "n", *BEHIND)
+    assert windows.reduce(max).columns == ("category", "price", *WINDOW_COLUMNS)
+    assert windows.aggregate_with(Sum(), schema="n INT").columns == ("category", "n", *WINDOW_COLUMNS)
 
 
 def test_reduced_records_have_the_columns_of_the_input_once_each() -> None:
     reduced = _bids().window(Tumbling(10), by="price").reduce(max)
 
-    assert reduced.columns == ("price", "category", "gap_ms", "tags", "at", *BEHIND)
+    assert reduced.columns == ("price", "category", "gap_ms", "tags", "at", *WINDOW_COLUMNS)
     assert _window(reduced).values == ("category", "gap_ms", "tags", "at")
 
 
@@ -172,7 +172,7 @@ def test_plain_function_can_make_the_outputs() -> None:
     harness = WindowHarness(_window(stream).config)
     harness.feed(("a", {}, 100))
 
-    assert stream.columns == ("category", "label", *BEHIND)
+    assert stream.columns == ("category", "label", *WINDOW_COLUMNS)
     assert [result.value for result in harness.end_of_input().results] == [{"label": "a: 1"}]
 
 

@@ -32,7 +32,7 @@ from flowcore.windows import (
 
 BID = "category STRING, price DOUBLE, gap_ms BIGINT, tags ARRAY<STRING>, at TIMESTAMP"
 
-BEHIND = ("window_start", "window_end", "firing", "is_late")
+WINDOW_COLUMNS = ("window_start", "window_end", "firing", "is_late")
 
 
 def _bids(flow: Flow | None = None, name: str = "bids", **topic: Any) -> Stream:
@@ -50,11 +50,11 @@ def test_window_has_columns_of_key_values_and_window() -> None:
         _bids().window(Tumbling(seconds=10), by="Category").aggregate(n="count(*)", top="max(price)")
     )
 
-    assert per_category.columns == ("category", "n", "top", *BEHIND)
+    assert per_category.columns == ("category", "n", "top", *WINDOW_COLUMNS)
 
 
 def test_window_without_key_is_one_for_all() -> None:
-    assert _bids().window(Tumbling(10)).aggregate(n="count(*)").columns == ("n", *BEHIND)
+    assert _bids().window(Tumbling(10)).aggregate(n="count(*)").columns == ("n", *WINDOW_COLUMNS)
 
 
 @pytest.mark.parametrize(

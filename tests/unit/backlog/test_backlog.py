@@ -29,7 +29,7 @@ def _emitted(channels: int, *reports: tuple[int, bool]) -> list[bool | None]:
 
 
 @pytest.mark.parametrize(
-    ("channels", "said", "emitted"),
+    ("channels", "reports", "emitted"),
     [
         (1, [(0, False), (0, False), (0, True), (0, True), (0, False)], [False, None, True, None, False]),
         (2, [(0, False), (1, False)], [None, False]),
@@ -40,21 +40,21 @@ def _emitted(channels: int, *reports: tuple[int, bool]) -> list[bool | None]:
     ids=["one", "no-backlog-at-all", "undefined-holds-back", "any-wins", "the-last-decides"],
 )
 def test_channels_emit_only_changes(
-    channels: int, said: list[tuple[int, bool]], emitted: list[bool | None]
+    channels: int, reports: list[tuple[int, bool]], emitted: list[bool | None]
 ) -> None:
-    """Backlog at once, no backlog when every channel has said so."""
-    assert _emitted(channels, *said) == emitted
+    """Backlog is emitted at once; its end is emitted when every channel has reported it."""
+    assert _emitted(channels, *reports) == emitted
 
 
 @given(st.integers(1, 4), st.lists(st.tuples(st.integers(0, 3), st.booleans()), max_size=20))
-def test_channels_emit_the_combination(channels: int, said: list[tuple[int, bool]]) -> None:
-    """The last emitted status is the combination, where that is known; none is emitted twice."""
-    said = [(channel % channels, backlog) for channel, backlog in said]
+def test_channels_emit_the_combination(channels: int, reports: list[tuple[int, bool]]) -> None:
+    """The last emitted status is the known combination of all channels; no status is repeated."""
+    reports = [(channel % channels, backlog) for channel, backlog in reports]
     last: bool | None = None
-    for upto, now in enumerate(_emitted(channels, *said), 1):
+    for upto, now in enumerate(_emitted(channels, *reports), 1):
         assert now is None or now != last
         last = last if now is None else now
-        standing = dict(said[:upto])
+        standing = dict(reports[:upto])
         if any(standing.values()):
             assert last is True
         elif len(standing) == channels:
@@ -62,14 +62,14 @@ def test_channels_emit_the_combination(channels: int, said: list[tuple[int, bool
 
 
 @pytest.mark.parametrize("channel", [-1, 2])
-def test_channels_refuse_one_that_is_not_there(channel: int) -> None:
-    """It would be counted for another."""
+def test_channels_refuse_an_unknown_channel(channel: int) -> None:
+    """An unknown channel would be counted as another one."""
     with pytest.raises(ConfigurationError, match=f"channel {channel} is not one of 2"):
         receive(open_channels(2), channel, RecordAttributes(backlog=True))
 
 
-def test_channels_refuse_to_be_none() -> None:
-    """Nothing would ever be emitted."""
+def test_channels_refuse_a_count_of_zero() -> None:
+    """Without channels no status would ever be emitted."""
     with pytest.raises(ConfigurationError, match="channels=0 is not positive"):
         open_channels(0)
 
@@ -92,13 +92,13 @@ def test_channels_are_plain_values() -> None:
     ids=["shorter", "negative-in-backlog", "zero", "negative"],
 )  # fmt: skip
 def test_checkpoint_interval_refuses(build: Callable[[], object], message: str) -> None:
-    """The interval of backlog is for fewer checkpoints, or for none."""
+    """The interval in backlog may only make checkpoints less frequent, or turn them off."""
     with pytest.raises(ConfigurationError, match=message):
         build()
 
 
 def test_checkpoint_interval_of_backlog_may_be_equal_or_none() -> None:
-    """None given means the same, zero means no checkpoints."""
+    """None means the same interval; zero means no checkpoints."""
     assert CheckpointInterval(10, 10).interval_ms_in(backlog=True) == 10
     assert CheckpointInterval(10).interval_ms_in(backlog=True) == 10
     assert CheckpointInterval(10, 0).interval_ms_in(backlog=True) is None
@@ -106,7 +106,7 @@ def test_checkpoint_interval_of_backlog_may_be_equal_or_none() -> None:
 
 
 def test_inputs_are_backlog_while_a_result_is_pending() -> None:
-    """Whatever the sources say; when all is committed, they decide, and not before they have spoken."""
+    """Pending results count as backlog; after their commit the sources decide, once all have reported."""
     inputs = QueryInputs(["a", "b"], ["bids"])
 
     emitted = [
@@ -120,8 +120,8 @@ def test_inputs_are_backlog_while_a_result_is_pending() -> None:
     assert inputs.backlog
 
 
-def test_inputs_say_nothing_until_every_source_has() -> None:
-    """A query that joins nothing is neither in backlog nor out of it when it starts."""
+def test_inputs_have_no_status_until_every_source_has_reported() -> None:
+    """A query without joined results starts with an unknown backlog status."""
     inputs = QueryInputs([], ["bids", "asks"])
     inputs.update("bids", backlog=False)
 
@@ -141,13 +141,13 @@ LIMITS = Thresholds(enter=100, leave=10)
 def test_source_is_in_backlog_from_one_number_down_to_another(
     lag: int, before: bool | None, backlog: bool
 ) -> None:
-    """Between the two it stays what it was."""
+    """Between the two thresholds the status does not change."""
     assert LIMITS.in_backlog(lag, before=before) is backlog
 
 
 @given(st.lists(st.integers(0, 120), min_size=1), st.sampled_from([None, True, False]))
 def test_backlog_never_flaps(lags: list[int], before: bool | None) -> None:
-    """Between two changes of mind the lag has crossed the whole band; inside of it nothing changes."""
+    """Between two changes of the status the lag has crossed the whole band between the thresholds."""
     at: list[tuple[int, bool]] = []
     for lag in lags:
         after = LIMITS.in_backlog(lag, before=before)
@@ -161,7 +161,7 @@ def test_backlog_never_flaps(lags: list[int], before: bool | None) -> None:
 
 
 @pytest.mark.parametrize(("enter", "leave"), [(10, 10), (10, 11), (10, -1), (0, 0)])
-def test_thresholds_refuse_what_would_go_to_and_fro(enter: int, leave: int) -> None:
+def test_thresholds_refuse_an_empty_band(enter: int, leave: int) -> None:
     """The message names both settings."""
     with pytest.raises(ConfigurationError, match=f"backlog.leave={leave} is not below backlog.enter={enter}"):
         Thresholds(enter, leave)
@@ -183,5 +183,5 @@ def test_thresholds_refuse_what_would_go_to_and_fro(enter: int, leave: int) -> N
 def test_batch_in_backlog_has_what_is_read_in_the_interval(
     interval: CheckpointInterval, per_second: float | None, records: int
 ) -> None:
-    """As far as the speed is known, and never more than a batch may have."""
+    """Batch size is speed times interval once the speed is known, up to the limit of a batch."""
     assert batch_records(interval, per_second, 5_000_000) == records

@@ -39,7 +39,7 @@ class Op:
         self.emitted: list[RecordDict] = []
 
     def __call__(self, record: RecordDict) -> Any:
-        """Call the function; keep its argument and result, so that no address is used twice."""
+        """Call the function; keep argument and result, so that no address is reused."""
         self.received.append(record)
         result = self.function(record)
         if self.kind == "flat_map":
@@ -54,12 +54,12 @@ class Op:
 
 
 def plain(name: str, function: Callable[[Any], Any] = dict, kind: StepKind = "map") -> Op:
-    """As of a plain function: it keeps neither its input nor its output."""
+    """Attributes of a plain function: it keeps neither input nor output."""
     return Op(name, function, kind, output_value_stored=False, input_record_stored=False)
 
 
 def rich(name: str, function: Callable[[RecordDict], Any] = dict) -> Op:
-    """As a function with state is."""
+    """Attributes of a rich function, which may keep both."""
     return Op(name, function, output_value_stored=True, input_record_stored=False)
 
 
@@ -101,7 +101,7 @@ def line(*ops: Op) -> Tree:
 
 
 def outputs(spec: ChainSpec, batch: pa.RecordBatch = INPUT, **settings: Any) -> list[list[RecordDict]]:
-    """The records that leave by each outlet."""
+    """The records of each outlet."""
     task = ChainTask(spec, **settings)
     with task.running():
         found = task.run(batch)
@@ -113,7 +113,7 @@ def outputs(spec: ChainSpec, batch: pa.RecordBatch = INPUT, **settings: Any) -> 
 
 
 def _same(receiver: Op, sender: Op) -> bool:
-    """Whether one was given the very objects of the other."""
+    """Return whether two lists hold the same objects."""
     assert receiver.received
     same = {given is put for given, put in zip(receiver.received, sender.emitted, strict=True)}
     assert len(same) == 1
@@ -153,7 +153,7 @@ def test_fan_out_shares_what_the_sender_does_not_keep_and_nothing_else() -> None
 
 
 def test_nothing_declared_is_copied_everywhere() -> None:
-    """Not even a list is shared."""
+    """Without declared attributes not even a list is shared."""
     one, two, three, four = Op("op1"), Op("op2"), Op("op3"), Op("op4")
 
     outputs(chain((one, ((two, ((three, ()),)), (four, ())))))
@@ -165,8 +165,8 @@ def test_nothing_declared_is_copied_everywhere() -> None:
     assert not _inner_shared(two, four)
 
 
-def test_receiver_that_keeps_its_record_gets_one_of_its_own_with_the_same_values() -> None:
-    """A shallow copy, where the sender keeps nothing."""
+def test_receiver_that_keeps_its_record_gets_a_shallow_copy() -> None:
+    """If the sender keeps nothing, the receiver gets a shallow copy."""
     one, two = plain("op1"), Op("op2", output_value_stored=False, input_record_stored=True)
 
     outputs(chain(line(one, two)))
@@ -175,8 +175,8 @@ def test_receiver_that_keeps_its_record_gets_one_of_its_own_with_the_same_values
     assert all(a["tags"] is b["tags"] for a, b in zip(two.received, one.emitted, strict=True))
 
 
-def test_object_reuse_makes_no_copy_whatever_is_declared() -> None:
-    """The setting wins."""
+def test_object_reuse_makes_no_copy() -> None:
+    """The setting overrides the declared attributes."""
     one, two, three = Op("op1"), rich("op2"), Op("op3")
 
     outputs(chain(line(one, two, three), object_reuse=True))
@@ -185,8 +185,8 @@ def test_object_reuse_makes_no_copy_whatever_is_declared() -> None:
     assert _same(three, two)
 
 
-def test_copies_are_made_before_anybody_is_called() -> None:
-    """A receiver that changes its own record does not reach the copy of the next one."""
+def test_copies_are_made_before_any_receiver_is_called() -> None:
+    """A receiver that changes its own record does not affect the copy of the next one."""
 
     def spoil(record: RecordDict) -> RecordDict:
         record["tags"].append("spoilt")
@@ -207,7 +207,7 @@ def test_copies_are_made_before_anybody_is_called() -> None:
 
 
 def test_every_kind_of_step_in_one_chain() -> None:
-    """Records become a batch only where a function wants one, and records again downstream."""
+    """Records are converted to a batch only for functions of batches, and back downstream of them."""
 
     def doubled(batch: pa.RecordBatch) -> pa.RecordBatch:
         calls.append(batch.num_rows)
@@ -232,7 +232,7 @@ def test_every_kind_of_step_in_one_chain() -> None:
 @pytest.mark.parametrize("depth", [1, 11, 12, 25, 60], ids=str)
 @pytest.mark.parametrize("kind", ["map", "filter", "flat_map"])
 def test_chain_may_be_longer_than_python_nests(kind: StepKind, depth: int) -> None:
-    """Twenty loops within each other are the most that Python compiles."""
+    """Python compiles at most twenty nested loops; a longer chain still runs."""
 
     def function(record: RecordDict) -> Any:
         return [record] if kind == "flat_map" else record
@@ -242,8 +242,8 @@ def test_chain_may_be_longer_than_python_nests(kind: StepKind, depth: int) -> No
     assert outputs(spec) == [INPUT.to_pylist()]
 
 
-def test_outputs_tell_the_record_that_they_were_made_of() -> None:
-    """Where one makes several or none, the number of the input record is kept."""
+def test_outputs_have_the_number_of_their_input_record() -> None:
+    """The number is kept if a step emits several records or none."""
     many = plain("many", lambda r: [r] * r["n"], "flat_map")
     task = ChainTask(
         chain((many, ((plain("a"), ()), (plain("b", lambda r: r["n"] > 1, "filter"), ())))), indexed=True
@@ -256,8 +256,8 @@ def test_outputs_tell_the_record_that_they_were_made_of() -> None:
     assert second.batch.column("n").to_pylist() == [2, 2]
 
 
-def test_batch_function_forgets_the_record() -> None:
-    """It may return other rows in another order."""
+def test_batch_function_drops_the_number_of_the_record() -> None:
+    """A batch function may return other rows in another order, so its output has no record number."""
     wide = plain("wide", kind="map_batches")
     wide.function = lambda batch: batch
 
@@ -267,7 +267,7 @@ def test_batch_function_forgets_the_record() -> None:
 
 
 def test_long_batch_is_one_batch_to_every_function_and_outlet() -> None:
-    """However many records are made of it at once; numbers and errors are those of the whole."""
+    """Record numbers and errors refer to the whole batch, however it is processed internally."""
     size = 2_345
     rows: list[RecordDict] = [{"n": n, "tags": [], "at": None} for n in range(size)]
     long = pa.RecordBatch.from_pylist(rows, schema=SCHEMA)
@@ -296,8 +296,8 @@ def test_long_batch_is_one_batch_to_every_function_and_outlet() -> None:
             ChainTask(chain(line(plain("bad", bad)), spied=False), indexed=True).run(long, lambda n: f"t:{n}")
 
 
-def test_empty_batches_call_nobody() -> None:
-    """Nor does a filter that leaves nothing."""
+def test_empty_batches_call_no_function() -> None:
+    """A filter that drops all records leaves an empty batch, too."""
     wide = plain("wide", kind="map_batches")
     wide.function = lambda _: pytest.fail("called with nothing")
     none = plain("none", lambda _: False, "filter")
@@ -331,7 +331,7 @@ ERRORS: dict[str, tuple[Op, str]] = {
 @pytest.mark.parametrize(("bad", "says"), ERRORS.values(), ids=ERRORS)
 @pytest.mark.parametrize("check", ["off", "sample", "full"])
 def test_error_names_operator_and_record(bad: Op, says: str, check: Any) -> None:
-    """The one whose function it was, wherever it is in the chain, and the input record."""
+    """The error names the failing function's operator, anywhere in the chain, and the input record."""
     before = plain("before", lambda r: r["n"] < 5, "filter")
     task = ChainTask(chain(line(plain("first"), before, bad), spied=False), indexed=True, check=check)
 
@@ -343,8 +343,8 @@ def test_error_names_operator_and_record(bad: Op, says: str, check: Any) -> None
 
 
 @pytest.mark.parametrize("check", ["off", "full"])
-def test_error_shows_the_record_where_it_has_no_coordinates(check: Any) -> None:
-    """On one line, and not all of a long one."""
+def test_error_shows_a_record_without_coordinates(check: Any) -> None:
+    """The record is on one line and shortened."""
     bad = plain("bad", lambda r: r["no such column"])
     long = pa.RecordBatch.from_pylist(
         [{"n": 7, "tags": ["two\nlines", "x" * 999], "at": None}], schema=SCHEMA
@@ -366,7 +366,7 @@ def test_error_downstream_is_not_that_of_the_operators_before() -> None:
 
 
 def test_error_when_a_copy_is_made_is_the_senders() -> None:
-    """Its function emitted something that is not a record."""
+    """The sender's function emitted something other than a record."""
     two = Op("two", output_value_stored=False, input_record_stored=True)
 
     with pytest.raises(FunctionError, match=r"operator 'one'.*does not emit dicts"):
@@ -393,7 +393,7 @@ def test_error_of_a_batch_function_names_it(result: Callable[[Any], Any], says: 
 
 
 def test_batch_function_may_return_a_table_or_types_that_can_be_cast() -> None:
-    """Columns in any order, others beside them."""
+    """Columns may be in any order and there may be additional ones."""
     wide = plain("wide", kind="map_batches")
     wide.function = lambda b: pa.table(
         {"z": [1, 2, 3], "at": b["at"], "tags": b["tags"], "n": b["n"].cast("int32")}
@@ -403,7 +403,7 @@ def test_batch_function_may_return_a_table_or_types_that_can_be_cast() -> None:
 
 
 class Rich:
-    """Notes when it is opened, called and closed."""
+    """Records when it is opened, called and closed."""
 
     def __init__(self, fails: str = "") -> None:
         self.calls: list[str] = []
@@ -420,7 +420,7 @@ class Rich:
         return record
 
     def method(self, record: RecordDict, _more: int = 0) -> RecordDict:
-        """Also a function of it."""
+        """A function that is a method."""
         return self(record)
 
     def _call(self, name: str) -> None:
@@ -448,7 +448,7 @@ def _rich_chain(*functions: Callable[[RecordDict], RecordDict]) -> ChainSpec:
 
 
 def test_rich_functions_are_open_once_around_all_batches() -> None:
-    """However often the object is used in the chain."""
+    """A function is opened once, however often its object occurs in the chain."""
     one, two = Rich(), Rich()
     task = ChainTask(_rich_chain(one, two, partial(one.method, _more=1)))
 
@@ -470,7 +470,7 @@ def test_rich_functions_are_open_once_around_all_batches() -> None:
     ids=["open", "record", "close"],
 )
 def test_rich_functions_are_closed_when_one_fails(fails: str, calls: tuple[list[str], list[str]]) -> None:
-    """All that were opened; the error names the one that failed."""
+    """All opened functions are closed, and the error names the failing one."""
     one, two = Rich(), Rich(fails)
     task = ChainTask(_rich_chain(one, two))
 
@@ -547,7 +547,7 @@ ROWS = st.lists(
 
 @given(shape=SHAPES, rows=ROWS)
 def test_decided_copies_give_what_deep_copies_everywhere_give(shape: Any, rows: list[RecordDict]) -> None:
-    """For any tree of functions that keep their promises; and the check finds and changes nothing."""
+    """For any tree of functions that keep their promises, results are equal; the check finds nothing."""
     batch = pa.RecordBatch.from_pylist(rows, schema=SCHEMA)
     expected = outputs(chain(_grown(shape), everywhere="deep", spied=False), batch)
 

@@ -1,4 +1,4 @@
-"""Rows that are not records of a chain, and columns that are not its, pass it unchanged."""
+"""Rows that are not records, and columns outside the schema, pass through a chain unchanged."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _repeated(record: Record) -> Iterator[Record]:
 
 
 def test_other_rows_pass_unchanged_after_the_records() -> None:
-    """A function that fails on everything never sees them."""
+    """Rows that are not records do not reach a function that fails for everything."""
     found = _rows(_chain(_step(lambda _: 1 // 0, "map")), _batch(0, 2, -1))
 
     assert [row["_branch"] for row in found] == [0, 2, -1]
@@ -73,7 +73,7 @@ def test_other_rows_pass_unchanged_after_the_records() -> None:
 
 
 def test_marker_does_not_overtake_the_records_before_it() -> None:
-    """Of one batch."""
+    """The order holds within one batch."""
     found = _rows(_chain(_step(dict, "map")), _batch(1, -1, 1), _batch(1, 1))
 
     assert [row["_branch"] for row in found] == [1, 1, -1, 1, 1]
@@ -81,8 +81,8 @@ def test_marker_does_not_overtake_the_records_before_it() -> None:
 
 
 @pytest.mark.parametrize("ordinal", ["0", "0._c1-2"])
-def test_outputs_of_one_record_are_told_apart(ordinal: str) -> None:
-    """The first one keeps its ordinal."""
+def test_outputs_of_one_record_have_different_ordinals(ordinal: str) -> None:
+    """The first output keeps its ordinal."""
     found = _rows(_chain(_step(_repeated, "flat_map")), _batch(1, 0, 1, 1, ordinal=ordinal))
 
     records = [(row["offset"], row["_ordinal"], row["_c3"]) for row in found if row["_branch"] == 1]
@@ -111,8 +111,8 @@ def test_filter_keeps_the_coordinates_of_what_it_keeps() -> None:
     assert {row["_ordinal"] for row in found} == {"0"}
 
 
-def test_batch_function_has_no_coordinates_to_keep() -> None:
-    """Null, where other rows have them."""
+def test_output_of_a_batch_function_has_no_coordinates() -> None:
+    """The coordinates are null."""
     found = _rows(_chain(_step(lambda batch: batch.slice(1), "map_batches")), _batch(1, 0, 1))
 
     assert [(row["_branch"], row["topic"], row["offset"], row["_c3"]) for row in found] == [
@@ -121,21 +121,21 @@ def test_batch_function_has_no_coordinates_to_keep() -> None:
 
 
 def test_error_names_the_coordinates() -> None:
-    """Of the record, wherever it was in the batch."""
+    """The coordinates are those of the failing record, anywhere in the batch."""
     with pytest.raises(FunctionError, match=r"for the record t\[0\]@2"):
         _rows(_chain(_step(lambda r: 1 // (r["n"] - 20) and r, "map")), _batch(1, 0, 1))
 
 
-def test_all_rows_are_the_chains_where_no_lanes_are() -> None:
-    """Whatever their number."""
+def test_all_rows_are_records_without_branches() -> None:
+    """Without a branch column every row is a record."""
     found = _rows(_chain(_step(dict, "map"), number=None), _batch(1, 2))
 
     assert [row["_c3"] for row in found] == [0, 10]
 
 
 @given(st.lists(st.lists(st.integers(-1, 3), max_size=6), max_size=4))
-def test_every_row_comes_out_once(branches: list[list[int]]) -> None:
-    """Each with its own coordinates, in the order of its kind."""
+def test_every_row_is_emitted_once(branches: list[list[int]]) -> None:
+    """Each row keeps its coordinates and the order of its kind."""
     batches = [_batch(*each) for each in branches]
 
     found = [list(_chain(_step(dict, "map")).run([batch])) for batch in batches]
@@ -157,7 +157,7 @@ def _isolating(head: Step, *outlets: OutletRows) -> PassingChain:
 
 
 def _messages(*branches: int) -> pa.RecordBatch:
-    """As `_batch`; all rows have their bytes."""
+    """The rows of `_batch`, all with their bytes."""
     batch = _batch(*branches)
     values = pa.array([f"bytes {place}".encode() for place in range(len(branches))])
     return batch.set_column(batch.schema.get_field_index("_value"), "_value", values)
@@ -167,8 +167,8 @@ def _seventh(record: Record) -> Record:
     return {"n": record["n"] // (record["n"] % 70)}
 
 
-def test_record_that_fails_goes_on_as_a_bad_message() -> None:
-    """With its own coordinates and bytes; records before and after it, and other rows, are unchanged."""
+def test_failing_record_becomes_a_bad_message() -> None:
+    """It keeps coordinates and bytes; the records around it and other rows are unchanged."""
     chain = _isolating(_step(_seventh, "map"))
 
     rows = _rows(chain, _messages(1, 1, 2, 1, 1, 1, 1, 1, 1))
@@ -184,8 +184,8 @@ def test_record_that_fails_goes_on_as_a_bad_message() -> None:
     assert [row["offset"] for row in rows if row["_branch"] == 2] == [2]
 
 
-def test_record_that_fails_leaves_nothing_else() -> None:
-    """Neither the records that it had become before, nor those of another branch."""
+def test_failing_record_has_no_other_output() -> None:
+    """Its earlier outputs, also those of another branch, are not emitted."""
 
     def some(record: Record) -> Iterator[Record]:
         yield {"n": record["n"]}
@@ -203,8 +203,8 @@ def test_record_that_fails_leaves_nothing_else() -> None:
     assert offsets == {0: [2], 1: [0, 1, 3], 3: [0, 0, 1, 1, 3, 3]}
 
 
-def test_record_whose_output_does_not_fit_fails_too() -> None:
-    """All of them at once, in each branch."""
+def test_record_whose_output_does_not_fit_is_a_bad_message() -> None:
+    """All such records are found at once, in each branch."""
     odd = _step(lambda record: {"n": "x" if record["n"] % 20 else record["n"]}, "map")
 
     rows = _rows(_isolating(odd), _messages(*[1] * 2500))
@@ -214,28 +214,28 @@ def test_record_whose_output_does_not_fit_fails_too() -> None:
     assert all("emits n='x'" in row["_c2"] for row in rows if row["_branch"] == 0)
 
 
-def test_record_without_bytes_stops_everything() -> None:
-    """There is nothing that could be kept of it: its source asks to stop."""
+def test_failing_record_without_bytes_stops_the_chain() -> None:
+    """A record without bytes cannot be a dead letter, since its source asks to stop."""
     with pytest.raises(FunctionError, match=r"ZeroDivisionError.*t\[0\]@0"):
         _rows(_isolating(_step(_seventh, "map")), _batch(1, 1))
 
 
-def test_failure_of_no_single_record_stops_everything() -> None:
-    """A function of batches, and a function downstream of one."""
+def test_failure_without_a_single_record_stops_the_chain() -> None:
+    """This applies to a function of batches and to functions downstream of one."""
 
     def fails(batch: pa.RecordBatch) -> pa.RecordBatch:
         raise ValueError(batch.num_rows)
 
-    behind = _step(lambda batch: batch, "map_batches", _step(_seventh, "map"), outlet=None)
-    for head in (_step(fails, "map_batches"), behind):
+    downstream = _step(lambda batch: batch, "map_batches", _step(_seventh, "map"), outlet=None)
+    for head in (_step(fails, "map_batches"), downstream):
         with pytest.raises(FunctionError, match="operator 'op'"):
             _rows(_isolating(head), _messages(1, 1))
 
 
 @pytest.mark.parametrize("check", ["off", "sample", "full"])
 @given(branches=st.lists(st.sampled_from([1, 1, 1, 2]), max_size=30))
-def test_every_record_comes_out_or_is_bad_whatever_is_checked(check: Any, branches: list[int]) -> None:
-    """Once, and never both."""
+def test_every_record_is_emitted_or_bad(check: Any, branches: list[int]) -> None:
+    """Each record is exactly one of the two, for every setting of the check."""
     chain = replace(_isolating(_step(_seventh, "map", _step(_seventh, "map"), outlet=None)), check=check)
 
     rows = _rows(chain, _messages(*branches))
@@ -253,15 +253,15 @@ def _fails_twice(number: int) -> bool:
     return False
 
 
-def test_record_that_failed_is_bad_in_its_own_batch_alone() -> None:
-    """A worker runs many batches."""
+def test_failing_record_affects_only_its_own_batch() -> None:
+    """Later batches of the same worker are not affected."""
     rows = _rows(_isolating(_step(_seventh, "map")), _messages(1, 1), _messages(2), _messages(2, 1))
 
     assert [(row["_branch"], row["offset"]) for row in rows] == [(1, 1), (0, 0), (2, 0), (1, 1), (2, 0)]
 
 
-def test_check_forgets_the_records_that_failed() -> None:
-    """A function that hands on the one object that it keeps may go on to change it."""
+def test_check_ignores_failed_records() -> None:
+    """After a failure a function may change the one object that it keeps."""
     kept: Record = {}
 
     def same_object(record: Record) -> Record:

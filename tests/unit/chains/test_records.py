@@ -1,4 +1,4 @@
-"""Records come out of Arrow and go back as they were; copies share nothing that can be changed."""
+"""Records are read from Arrow and written back unchanged; copies share no mutable value."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ TYPES: dict[str, tuple[pa.DataType, Any]] = {
 
 
 @pytest.mark.parametrize("name", TYPES)
-def test_value_comes_back_as_it_was(name: str) -> None:
-    """And null beside it."""
+def test_value_round_trips(name: str) -> None:
+    """A null next to the value is kept, too."""
     kind, value = TYPES[name]
     schema = pa.schema({"a": kind, "b": pa.int64()})
     records = [{"a": value, "b": 1}, {"a": None, "b": 2}]
@@ -78,8 +78,8 @@ TEXTS = st.sampled_from(["", "a", "ä", "\x00", "two words"])
         max_size=5,
     )
 )
-def test_records_come_back_as_they_were(rows: list[dict[str, Any]]) -> None:
-    """By property; and what Arrow itself reads of them is the same."""
+def test_records_round_trip(rows: list[dict[str, Any]]) -> None:
+    """For any records, reading gives the same as Arrow's own conversion."""
     inner = pa.struct([("c", pa.string()), ("d", pa.float64())])
     schema = pa.schema(
         [
@@ -96,20 +96,20 @@ def test_records_come_back_as_they_were(rows: list[dict[str, Any]]) -> None:
 
 
 def test_slice_of_a_batch_is_read_from_its_begin() -> None:
-    """Nested values too."""
+    """The offset of a slice applies to nested values, too."""
     whole = pa.RecordBatch.from_pylist([{"a": [n], "b": {"c": n}} for n in range(5)])
 
     assert to_records(whole.slice(3, 1)) == [{"a": [3], "b": {"c": 3}}]
 
 
-def test_no_records_make_an_empty_batch() -> None:
-    """Of the schema."""
+def test_empty_list_of_records_is_an_empty_batch() -> None:
+    """The empty batch has the schema."""
     assert batch_writer(TWO_COLUMNS)([]).to_pydict() == {"a": [], "b": []}
     assert batch_writer(TWO_COLUMNS.remove(1))([]).to_pydict() == {"a": []}
 
 
-def test_columns_beside_the_schema_are_left_out() -> None:
-    """A function may carry something for the next."""
+def test_columns_outside_the_schema_are_dropped() -> None:
+    """A function may return additional fields for the next function."""
     assert batch_writer(pa.schema({"a": pa.int64()}))([{"z": object(), "a": 1}]).to_pylist() == [{"a": 1}]
 
 
@@ -126,7 +126,7 @@ def test_columns_beside_the_schema_are_left_out() -> None:
     ids=["missing", "text", "range", "number", "list", "none"],
 )
 def test_misfit_is_named_with_its_place(record: Any, says: str) -> None:
-    """The first record that does not fit."""
+    """The error names the first record that does not fit."""
     write = batch_writer(TWO_COLUMNS)
 
     with pytest.raises(MisfitError, match=says) as caught:
@@ -155,7 +155,7 @@ NESTED = pa.schema(
 
 
 def _mutable(value: Any) -> dict[int, Any]:
-    """Everything in a value that can be changed."""
+    """Every mutable object within a value."""
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
     found = {} if isinstance(value, tuple) else {id(value): value} if isinstance(value, (dict, list)) else {}
     return found | {key: each for part in inner for key, each in _mutable(part).items()}
@@ -163,14 +163,14 @@ def _mutable(value: Any) -> dict[int, Any]:
 
 @given(record=st.dictionaries(st.sampled_from("abcd"), VALUES))
 def test_deep_copy_is_equal_and_shares_nothing(record: dict[str, Any]) -> None:
-    """Whether or not a record is of the schema that its copier was made for."""
+    """This holds for records of the copier's schema and for other records."""
     for copied in (deep_copy(record), make_copier(NESTED)(record)):
         assert repr(copied) == repr(record)
         assert _mutable(copied).keys().isdisjoint(_mutable(record).keys())
 
 
-def test_copier_of_a_schema_copies_what_the_schema_says() -> None:
-    """Lists, structs, lists of structs."""
+def test_copier_of_a_schema_copies_nested_values() -> None:
+    """Lists, structs and lists of structs are copied."""
     record = {"a": 1, "b": [{"a": "x"}, None], "c": {"a": [1]}}
 
     copied = make_copier(NESTED)(record)
@@ -180,8 +180,8 @@ def test_copier_of_a_schema_copies_what_the_schema_says() -> None:
     assert make_copier(NESTED)({"a": 1, "b": None, "c": None}) == {"a": 1, "b": None, "c": None}
 
 
-def test_deep_copy_of_what_is_no_record_is_pythons() -> None:
-    """Objects, sets, arrays of bytes."""
+def test_deep_copy_of_other_objects_is_pythons() -> None:
+    """Objects, sets and byte arrays are copied by `copy.deepcopy`."""
 
     class Thing:
         def __init__(self) -> None:

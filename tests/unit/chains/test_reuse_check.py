@@ -1,4 +1,4 @@
-"""The check finds a function that breaks its promise, and nobody else; it names both."""
+"""The check finds exactly the functions that break their promise, and names function and attribute."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SCHEMA = pa.schema({"n": pa.int64(), "tags": pa.list_(pa.string())})
 
 
 def batch(size: int) -> pa.RecordBatch:
-    """Some records."""
+    """A batch of records."""
     return pa.RecordBatch.from_pylist([{"n": n, "tags": ["t"]} for n in range(size)], schema=SCHEMA)
 
 
@@ -25,7 +25,7 @@ def step(
     name: str, function: Callable[[Any], Any], *downstream: tuple[Copy, Step], kind: StepKind = "map",
     out: bool = False, inp: bool = False,
 ) -> Step:  # fmt: skip
-    """A step; ``out`` and ``inp`` say whether it stores its output and its input."""
+    """A step; ``out`` and ``inp`` declare whether it stores its output and its input."""
     return Step(
         name=name, kind=kind, function=function, schema=SCHEMA, stores_output=out, stores_input=inp,
         receivers=tuple(Receiver(each, copy) for copy, each in downstream), outlet=None if downstream else 0,
@@ -34,7 +34,7 @@ def step(
 
 
 def run(head: Step, size: int = 4, check: CheckMode = "full") -> int:
-    """How many records come out."""
+    """Run a chain; return the number of output records."""
     task = ChainTask(ChainSpec(SCHEMA, head), check=check)
     with task.running():
         return sum(output.batch.num_rows for output in task.run(batch(size)))
@@ -58,7 +58,7 @@ def set_inner(record: RecordDict) -> RecordDict:
 
 
 class Reusing:
-    """Puts out one object again and again."""
+    """Emits one object repeatedly."""
 
     def __init__(self) -> None:
         self.record: RecordDict = {"tags": []}
@@ -168,14 +168,14 @@ LIES: dict[str, tuple[Callable[[], Step], str]] = {
 
 @pytest.mark.parametrize("check", ["full", "sample"])
 @pytest.mark.parametrize(("made", "says"), LIES.values(), ids=LIES)
-def test_lie_is_found(made: Callable[[], Step], says: str, check: CheckMode) -> None:
-    """With the function, the attribute and the column."""
+def test_broken_promise_is_found(made: Callable[[], Step], says: str, check: CheckMode) -> None:
+    """The error names the function, the attribute and the column."""
     with pytest.raises(ObjectReuseError, match=says):
         run(made(), check=check)
 
 
 def _recursive(record: RecordDict) -> RecordDict:
-    """Refers to itself, and so to its record, till garbage is collected."""
+    """A value that refers to itself, and so to its record, until garbage collection."""
 
     def count(number: int) -> int:
         return number and count(number - 1) + len(record["tags"])
@@ -203,13 +203,13 @@ TRUTHS: dict[str, Callable[[], Step]] = {
 
 
 @pytest.mark.parametrize("made", TRUTHS.values(), ids=TRUTHS)
-def test_kept_promise_is_left_in_peace(made: Callable[[], Step]) -> None:
-    """Even where it looks like a lie."""
+def test_kept_promise_is_no_error(made: Callable[[], Step]) -> None:
+    """This includes functions that look as if they broke their promise."""
     assert run(made()) in (4, 8)
 
 
 def test_sample_sees_two_records_of_a_thousand() -> None:
-    """In a row, so that a change in the next call is seen; and over batches of any size."""
+    """Two consecutive records are checked, so a change in the next call is found, for any batch size."""
     seen: list[int] = []
 
     def late(record: RecordDict) -> RecordDict:
@@ -231,7 +231,7 @@ def test_sample_sees_two_records_of_a_thousand() -> None:
 
 
 def test_sample_runs_every_record_in_order() -> None:
-    """Checked or not."""
+    """Records outside the sample run in order, too."""
     found: list[int] = []
 
     def note(record: RecordDict) -> bool:
@@ -262,12 +262,12 @@ def test_sample_runs_every_record_in_order() -> None:
     ids=str,
 )
 def test_fingerprints_of_different_values_differ(left: Any, right: Any) -> None:
-    """Also where Python calls them equal."""
+    """This includes values that Python treats as equal."""
     assert freeze(left) != freeze(right)
 
 
 def test_fingerprint_names_the_column_that_changed() -> None:
-    """Or that came, or went."""
+    """Added and removed columns are named, too."""
     record = {"a": 1, "b": [{"c": bytearray(b"x")}]}
     before = freeze(record)
     assert changed_column(before, freeze(record)) is None

@@ -47,7 +47,7 @@ times = st.floats(0, 1e7)
 
 
 def _loop(policy: RestartPolicy, lives_s: float, ticks: int, tick_s: float = 1.0) -> list[Attempt]:
-    """A person launches a run; it and each restart crash after the same time. Oldest first."""
+    """Runs, oldest first: a person launches one, and it and each restart crash after the same time."""
     runs = [Attempt(run="0", fate=Fate.CRASHED, began_s=0, ended_s=lives_s)]
     now_s = lives_s
     for _ in range(ticks):
@@ -65,8 +65,8 @@ def _loop(policy: RestartPolicy, lives_s: float, ticks: int, tick_s: float = 1.0
 
 
 @pytest.mark.parametrize("fate", [Fate.PENDING, Fate.ENDED])
-def test_run_that_did_not_crash_is_left_alone(fate: Fate) -> None:
-    """Also after earlier crashes, and at any later time."""
+def test_run_that_did_not_crash_is_not_restarted(fate: Fate) -> None:
+    """This holds after earlier crashes, and at any later time."""
     last = replace(CRASHED, fate=fate)
 
     assert isinstance(decide_restart([last, CRASHED], 1e9, POLICY), Leave)
@@ -84,14 +84,14 @@ def test_run_that_did_not_crash_is_left_alone(fate: Fate) -> None:
     ids=["beats", "silent", "starts", "never-beat"],
 )
 def test_run_without_heartbeat_is_lost(run: Attempt, now_s: float, lost: bool) -> None:
-    """It has more time until its first beat than between two."""
+    """The time allowed until the first beat is longer than that between two beats."""
     found = decide_restart([run], now_s, POLICY)
 
     assert isinstance(found, Lost if lost else Leave)
 
 
 def test_restart_is_due_after_the_wait() -> None:
-    """Not a moment earlier, and at any time later."""
+    """It is not due earlier, and stays due later."""
     assert decide_restart([CRASHED], 1_014.9, POLICY) == Wait("1", 1, 1_015)
     assert decide_restart([CRASHED], 1_015, POLICY) == Relaunch("1", 1)
     assert decide_restart([CRASHED], 1e9, POLICY) == Relaunch("1", 1)
@@ -99,13 +99,13 @@ def test_restart_is_due_after_the_wait() -> None:
 
 @given(policy=policies, crashes=st.integers(1, 5_000))
 def test_waits_grow_up_to_the_longest(policy: RestartPolicy, crashes: int) -> None:
-    """Each is at least the one before, and none is longer than allowed."""
+    """Each wait is at least the previous one and at most the limit."""
     assert policy.wait_s(crashes) <= policy.wait_s(crashes + 1) <= policy.longest_wait_s
 
 
 @given(policy=policies, share=st.floats(0, 0.99))
 def test_crash_loop_ends_with_an_alert(policy: RestartPolicy, share: float) -> None:
-    """Exactly as many restarts as allowed, however short each run lives; then never again."""
+    """The number of restarts is the limit, however short each run is."""
     runs = _loop(policy, policy.stable_s * share, ticks=100)
 
     assert len(runs) == 1 + policy.limit
@@ -114,7 +114,7 @@ def test_crash_loop_ends_with_an_alert(policy: RestartPolicy, share: float) -> N
 
 @given(policy=policies, times=st.floats(1, 3))
 def test_run_that_recovers_may_crash_for_ever(policy: RestartPolicy, times: float) -> None:
-    """A run that lived long enough begins a new row, so months of rare crashes add up to nothing."""
+    """A long run resets the count, so that rare crashes over months do not reach the limit."""
     policy = replace(policy, limit=max(policy.limit, 1))
     # Sums of floats: a life of exactly the limit may come out a hair shorter.
     assert len(_loop(policy, policy.stable_s * times + 1, ticks=50)) > 20
@@ -134,24 +134,26 @@ def test_launch_by_a_person_begins_a_new_row(policy: RestartPolicy) -> None:
 def test_only_a_crash_is_followed_by_a_launch(
     runs: list[Attempt], now_s: float, policy: RestartPolicy
 ) -> None:
-    """Whatever happened before."""
+    """This holds for any earlier runs."""
     if isinstance(decide_restart(runs, now_s, policy), (Relaunch, Wait, GiveUp)):
         assert runs[0].fate is Fate.CRASHED
 
 
 @given(runs=attempts, now_s=times, later_s=times, policy=policies)
-def test_what_is_due_stays_due(
+def test_due_restart_stays_due(
     runs: list[Attempt], now_s: float, later_s: float, policy: RestartPolicy
 ) -> None:
-    """A tick that failed, or came late, changes nothing about the next one's answer."""
+    """A failed or late tick does not change the decision of the next one."""
     found = decide_restart(runs, now_s, policy)
     if isinstance(found, (Relaunch, GiveUp)):
         assert decide_restart(runs, now_s + later_s, policy) == found
 
 
 @given(runs=attempts, now_s=times, policy=policies)
-def test_enough_of_the_past_is_enough(runs: list[Attempt], now_s: float, policy: RestartPolicy) -> None:
-    """The decision needs only one run more than the limit."""
+def test_decision_needs_a_bounded_number_of_runs(
+    runs: list[Attempt], now_s: float, policy: RestartPolicy
+) -> None:
+    """The decision reads one run more than the limit."""
     whole, part = (decide_restart(seen, now_s, policy) for seen in (runs, runs[: policy.limit + 1]))
 
     assert type(whole) is type(part)

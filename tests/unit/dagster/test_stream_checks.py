@@ -91,12 +91,10 @@ def test_each_declared_check_gets_a_result(latency: float | None) -> None:
 counts = st.integers(0, 10_000)
 
 
-@given(rows=counts, late=counts, dropped=counts, letters=counts, limit=st.floats(0, 1))
-def test_share_is_between_nothing_and_all(
-    rows: int, late: int, dropped: int, letters: int, limit: float
-) -> None:
+@given(rows=counts, late=counts, dropped=counts, bad=counts, limit=st.floats(0, 1))
+def test_share_is_between_nothing_and_all(rows: int, late: int, dropped: int, bad: int, limit: float) -> None:
     """Whatever is counted first; and it passes exactly if it is not above the limit."""
-    query = replace(QUERY, rows_in=rows, late=late, dropped=dropped, dead_letters=letters)
+    query = replace(QUERY, rows_in=rows, late=late, dropped=dropped, dead_letters=bad)
     objectives = Objectives(late_share=limit, dead_letter_share=limit)
     for result in evaluate_objectives(replace(RUN, queries=(query,)), NOW_MS, objectives)[:2]:
         assert result.found is None or 0 <= result.found <= 1

@@ -1,4 +1,4 @@
-"""A buffer, a clock that is moved by hand, and what has left."""
+"""A buffer with a manually moved clock and a list of its output."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["BufferRun"]
 
 
 class BufferRun:
-    """One buffer and its clock; every element that has left is kept."""
+    """One buffer and its clock; every emitted element is kept."""
 
     def __init__(self, config: BufferOutput, now_ms: int = 0) -> None:
         self.config = config

@@ -1,4 +1,4 @@
-"""What a buffer keeps beside its records is written as JSON and restored as it was."""
+"""The state of a buffer, besides its records, is written as JSON and restored unchanged."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ WRITTEN = {
 
 
 def test_snapshot_is_this_json() -> None:
-    """It changes only on purpose, and with a new version: earlier checkpoints must be readable."""
+    """The layout changes only with a new version, since earlier checkpoints must be readable."""
     assert _filled().snapshot() == WRITTEN
     assert BufferState.restore(json.loads(json.dumps(WRITTEN))) == _filled()
 
@@ -47,7 +47,7 @@ def test_snapshot_is_this_json() -> None:
     st.lists(st.builds(LatencyMarker, milliseconds, st.sampled_from("xy"), st.integers(0, 2)), max_size=4),
 )
 def test_snapshot_through_json_restores_the_same(controls: list[Any], markers: list[Any]) -> None:
-    """Everything, in the same order: the next flush emits the same."""
+    """After a restore the next flush emits the same elements in the same order."""
     state = BufferState()
     for element in (*controls, *markers):
         state.add(element)
@@ -58,8 +58,8 @@ def test_snapshot_through_json_restores_the_same(controls: list[Any], markers: l
     assert list(restored.controls) == list(state.controls)
 
 
-def test_snapshot_is_not_changed_by_what_follows() -> None:
-    """It is of one moment."""
+def test_snapshot_is_not_changed_by_later_elements() -> None:
+    """A snapshot has the state of one moment."""
     state = _filled()
     written = state.snapshot()
     state.flush(11)
@@ -78,6 +78,6 @@ def test_snapshot_is_not_changed_by_what_follows() -> None:
     ids=["later", "other", "no-element", "no-markers"],
 )
 def test_restore_refuses(change: dict[str, Any], message: str) -> None:
-    """It does not begin with an empty buffer in silence."""
+    """Unknown state is an error instead of an empty buffer."""
     with pytest.raises(SerializationError, match=message):
         BufferState.restore(WRITTEN | change)

@@ -29,7 +29,7 @@ def _each_second(**settings: Any) -> BufferRun:
 
 
 def test_buffer_flushes_once_the_interval_has_passed_since_the_last_flush() -> None:
-    """Not a millisecond earlier; and the next interval counts from when it did, not from when it was due."""
+    """It does not flush earlier; the next interval starts at the flush, not at its due time."""
     run = _each_second()
     run.put("a", 1)
 
@@ -41,7 +41,7 @@ def test_buffer_flushes_once_the_interval_has_passed_since_the_last_flush() -> N
 
 
 def test_buffer_counts_the_interval_from_its_start() -> None:
-    """A clock that shows the time of day does not make the first flush due at once."""
+    """The first flush is not due at once, although the clock shows the time of day."""
     run = BufferRun(BufferOutput(interval_ms=1_000), now_ms=1_700_000_000_000)
 
     assert run.put("a", 1) == ()
@@ -51,7 +51,7 @@ def test_buffer_counts_the_interval_from_its_start() -> None:
 
 @pytest.mark.parametrize("occasion", ["idle", "poll", "full", "upstream"])
 def test_buffer_counts_the_interval_from_a_flush_of_any_kind(occasion: str) -> None:
-    """Also from one that found nothing to send."""
+    """An empty flush starts a new interval, too."""
     run = _each_second(memory_buffer_only=True, max_entries=2)
     run.at(500)
     match occasion:
@@ -72,7 +72,7 @@ def test_buffer_counts_the_interval_from_a_flush_of_any_kind(occasion: str) -> N
 
 
 def test_buffer_is_polled_by_every_element() -> None:
-    """A record or a watermark that comes late is in the flush that was due."""
+    """A late record or watermark is in the flush that was due."""
     run = _each_second()
     run.put("a", 1, 5)
     run.now_ms = 1_000
@@ -83,7 +83,7 @@ def test_buffer_is_polled_by_every_element() -> None:
 
 
 def test_buffer_flushes_when_the_clock_was_put_back() -> None:
-    """An hour less on the clock does not hold records for that hour."""
+    """If the clock is set back an hour, records do not wait an hour."""
     run = _each_second()
     run.at(3_600_000)
     run.put("a", 1)
@@ -95,7 +95,7 @@ def test_buffer_flushes_when_the_clock_was_put_back() -> None:
 
 
 def test_buffer_that_is_full_flushes_at_once_and_begins_anew() -> None:
-    """Updates of a key do not fill it; without memory-buffer-only nothing does."""
+    """Updates of a key do not fill the buffer, and only memory-buffer-only limits its size."""
     run = _each_second(memory_buffer_only=True, max_entries=2)
     unbounded = _each_second(max_entries=2)
 
@@ -106,7 +106,7 @@ def test_buffer_that_is_full_flushes_at_once_and_begins_anew() -> None:
 
 
 def test_buffer_that_is_not_keyed_holds_one_record() -> None:
-    """Whatever keys come."""
+    """It holds one record for all keys."""
     run = _each_second(keyed=False)
     run.put("a", 1)
     run.put("b", 2)
@@ -117,7 +117,7 @@ def test_buffer_that_is_not_keyed_holds_one_record() -> None:
 
 @pytest.mark.parametrize("interval_ms", [None, 0])
 def test_buffer_without_interval_holds_nothing(interval_ms: int | None) -> None:
-    """Everything passes, the end of input too, and no occasion sends anything."""
+    """Every element passes, including the end of input, and no event causes a flush."""
     run = BufferRun(BufferOutput(interval_ms, memory_buffer_only=True, max_entries=1, backlog_interval_ms=60))
     marker = LatencyMarker(1, "op", 0)
 
@@ -128,7 +128,7 @@ def test_buffer_without_interval_holds_nothing(interval_ms: int | None) -> None:
 
 
 def test_empty_buffer_lets_everything_pass() -> None:
-    """Before the first record, and after a flush."""
+    """This holds before the first record and after a flush."""
     run = _each_second()
     elements = (Watermark(4), IDLE, LatencyMarker(2, "op", 0), LatencyMarker(1, "op", 0), LIVE)
     for element in elements:
@@ -140,7 +140,7 @@ def test_empty_buffer_lets_everything_pass() -> None:
 
 
 def test_flush_sends_deletions_and_empty_values() -> None:
-    """Downstream may have an earlier value, so a key that came and went is emitted all the same."""
+    """A key deleted within its interval is emitted, since downstream may have an earlier value."""
     run = _each_second()
     run.put("a", {"count": 1})
     run.put("a", {"deleted": True})
@@ -180,7 +180,7 @@ def test_flush_sends_the_latest_watermark_and_status_between_records(
 
 
 def test_flush_sends_records_in_the_order_in_which_they_came() -> None:
-    """In the order of the latest records: an updated key follows one that was not updated."""
+    """The order is that of each key's latest record, so an updated key follows earlier ones."""
     run = _each_second()
     for key, value in (("a", 1), ("b", 2), ("a", 3)):
         run.put(key, value)
@@ -189,7 +189,7 @@ def test_flush_sends_records_in_the_order_in_which_they_came() -> None:
 
 
 def test_flush_without_watermark_covers_no_record() -> None:
-    """A status that was held goes ahead of them."""
+    """A buffered status is emitted before the records."""
     run = _each_second()
     run.put("a", 1, 5)
     run.control(IDLE)
@@ -198,7 +198,7 @@ def test_flush_without_watermark_covers_no_record() -> None:
 
 
 def test_flush_sends_the_earliest_marker_of_each_source_subtask_last() -> None:
-    """Earliest by its mark, whichever came first; one subtask of two operators is two."""
+    """The earliest mark counts, not the first arrival; subtasks of two operators are separate."""
     run = _each_second()
     run.put("a", 1)
     for marked_ms, operator, subtask in ((7, "x", 0), (5, "x", 0), (6, "x", 0), (9, "x", 1), (8, "y", 0)):
@@ -230,7 +230,7 @@ def test_backlog_buffers_records_until_it_ends() -> None:
 
 
 def test_backlog_has_a_longer_interval_where_one_is_set() -> None:
-    """It counts from the flush at the change."""
+    """The interval starts at the flush of the change."""
     run = _each_second(backlog_interval_ms=5_000)
     run.at(700)
     run.control(BACKLOG)
@@ -240,7 +240,7 @@ def test_backlog_has_a_longer_interval_where_one_is_set() -> None:
     assert run.at(5_700) == (Record(1),)
 
 
-def test_backlog_does_not_hold_what_nothing_follows_or_memory_cannot() -> None:
+def test_backlog_is_flushed_when_input_is_quiet_or_memory_is_full() -> None:
     """Waiting saves nothing if the input is quiet, and a full buffer cannot wait."""
     run = _each_second(memory_buffer_only=True, max_entries=2)
     run.control(BACKLOG)
@@ -275,13 +275,13 @@ def test_buffer_has_the_time_of_its_oldest_record() -> None:
     ids=["interval", "backlog", "shorter", "zero-entries", "negative-entries"],
 )  # fmt: skip
 def test_config_refuses(build: Callable[[], object], message: str) -> None:
-    """What cannot work is an error when it is declared."""
+    """An invalid configuration is an error when it is declared."""
     with pytest.raises(ConfigurationError, match=message):
         build()
 
 
 def test_config_takes_the_boundaries() -> None:
-    """Equal intervals, no interval in backlog, one entry."""
+    """Equal intervals, no interval in backlog and one entry are valid."""
     assert BufferOutput(10, backlog_interval_ms=10).interval_ms_in(backlog=True) == 10
     assert BufferOutput(10, backlog_interval_ms=0).interval_ms_in(backlog=True) is None
     assert BufferOutput(10, max_entries=1).capacity is None

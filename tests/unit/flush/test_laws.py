@@ -1,4 +1,4 @@
-"""Whatever a buffer gets, it emits the latest record of each key, in order and in time."""
+"""For any input a buffer emits the latest record of each key, in order and in time."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ configs = st.builds(
 
 
 def _happens(run: BufferRun, position: int, happening: tuple[Any, ...], watermark_ms: int) -> int:
-    """Let it happen; the highest watermark after it."""
+    """Apply one event; return the highest watermark after it."""
     match happening:
         case ("put", key, timestamp_ms):
             run.put(key, [key, position], timestamp_ms)
@@ -111,7 +111,7 @@ def test_latest_record_of_each_key_is_emitted(config: BufferOutput, happened: li
 def test_no_watermark_overtakes_a_record_that_it_covers(
     config: BufferOutput, happened: list[tuple[Any, ...]]
 ) -> None:
-    """Whatever came before a watermark with a time at or before it does not leave after it."""
+    """A record at or before a watermark that arrived before it is emitted before it."""
     came, watermark_ms = {}, -10
     for position, happening in enumerate(happened):
         if happening[0] == "watermark":
@@ -134,7 +134,7 @@ def test_no_watermark_overtakes_a_record_that_it_covers(
 def test_last_status_and_every_backlog_change_are_emitted(
     config: BufferOutput, happened: list[tuple[Any, ...]]
 ) -> None:
-    """And records stay on their side of every change of backlog."""
+    """Records stay on their side of every change of backlog."""
     left = _ran(config, happened).left
 
     statuses = [element.idle for element in left if isinstance(element, WatermarkStatus)]
@@ -155,7 +155,7 @@ def test_last_status_and_every_backlog_change_are_emitted(
 def test_earliest_marker_of_each_subtask_arrives(
     config: BufferOutput, happened: list[tuple[Any, ...]]
 ) -> None:
-    """Markers that leave are among those that came, and the earliest of all is never the one dropped."""
+    """Emitted markers are among those received, and the earliest one is never dropped."""
     came = [happening[1:] for happening in happened if happening[0] == "marker"]
 
     left = [
@@ -173,13 +173,13 @@ def test_earliest_marker_of_each_subtask_arrives(
 def test_restart_anywhere_changes_nothing(
     config: BufferOutput, happened: list[tuple[Any, ...]], restarts: frozenset[int]
 ) -> None:
-    """The same elements leave in the same order."""
+    """The same elements are emitted in the same order."""
     assert _ran(config, happened, restarts).left == _ran(config, happened).left
 
 
 @given(configs, happenings)
 def test_nothing_waits_longer_than_allowed(config: BufferOutput, happened: list[tuple[Any, ...]]) -> None:
-    """After whatever happens the buffer is neither overdue nor overfull; only records make others wait."""
+    """The buffer is never overdue or too large; only records make other elements wait."""
     run, watermark_ms = BufferRun(config), -10
     for position, happening in enumerate(happened):
         watermark_ms = _happens(run, position, happening, watermark_ms)
@@ -195,7 +195,7 @@ def test_nothing_waits_longer_than_allowed(config: BufferOutput, happened: list[
 
 @given(happenings)
 def test_at_most_one_record_of_a_key_is_emitted_in_an_interval(happened: list[tuple[Any, ...]]) -> None:
-    """However many come, if neither quiet nor backlog nor memory asks for more."""
+    """This holds for any number of records, unless quiet input, backlog or memory causes a flush."""
     run, sent = BufferRun(BufferOutput(interval_ms=10)), []
     for position, happening in enumerate(happened):
         if happening[0] in ("put", "clock"):

@@ -1,4 +1,4 @@
-"""A buffer on key groups does by column what the pure one does record by record, over restarts too."""
+"""A buffer on key groups processes columns as the pure buffer processes records, over restarts too."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def buffers(config: BufferOutput, quiet_ms: int | None = 0) -> FlushBuffers:
 
 
 def packed(items: Sequence[Item]) -> list[Packed]:
-    """A step's input: runs of records, and what stands between them; markers follow."""
+    """Input of a step: runs of records with elements between them; markers last."""
     found: list[Packed] = []
     run: list[tuple[str, int, int | None]] = []
 
@@ -85,7 +85,7 @@ def packed(items: Sequence[Item]) -> list[Packed]:
 
 
 def left(out: StepOutputs) -> list[StreamElement[Any]]:
-    """What left, in order; markers follow."""
+    """Output in order; markers last."""
     found: list[StreamElement[Any]] = []
     for output, batch in out.batches:
         for row in batch.to_pylist():
@@ -97,7 +97,7 @@ def left(out: StepOutputs) -> list[StreamElement[Any]]:
 
 
 def purely(buffer: RecordBuffer[Any, Any], items: Sequence[Item], now_ms: int) -> list[Any]:
-    """The same step of the pure buffer; markers last."""
+    """The output of the same step of the pure buffer; markers last."""
     found: list[StreamElement[Any]] = [*buffer.poll(now_ms)]
     for item in sorted(items, key=lambda item: isinstance(item, LatencyMarker)):
         match item:
@@ -114,7 +114,7 @@ def purely(buffer: RecordBuffer[Any, Any], items: Sequence[Item], now_ms: int) -
 
 
 class _Worker:
-    """Key groups of one buffer: a store, and workers that may each have missed steps."""
+    """Key groups of one buffer: a store, and workers that may have missed steps."""
 
     def __init__(self, operator: Any, workers: int = 1, smallest_log_bytes: int = 256 << 10) -> None:
         self.runtime = Runtime(
@@ -194,10 +194,10 @@ def rising(happened: list[tuple[int, list[Any]]]) -> list[Step]:
 
 
 @given(configs, steps, workers, st.sampled_from([0, 200, 1 << 20]))
-def test_buffer_emits_what_the_record_buffer_emits_in_the_same_order(
+def test_buffer_emits_the_output_of_the_record_buffer_in_order(
     config: BufferOutput, happened: list[tuple[int, list[Any]]], taken_by: list[int], smallest_log: int
 ) -> None:
-    """Whichever of three workers takes a step, and wherever the state is written as a snapshot."""
+    """This holds for three workers in turn and for a snapshot after any step."""
     group = _Worker(buffers(config), workers=3, smallest_log_bytes=smallest_log)
     now_ms, pure = 0, RecordBuffer[Any, Any](config)
 
@@ -220,7 +220,7 @@ def in_backlog(**settings: Any) -> _Worker:
 
 
 def test_buffer_in_backlog_is_flushed_when_the_backlog_ends() -> None:
-    """However long that takes, also over a restart; the first flush has all that was held."""
+    """The first flush has all buffered records, however long the backlog lasts, over a restart too."""
     group = in_backlog()
 
     for clock, key in enumerate("bcad", 6):
@@ -232,7 +232,7 @@ def test_buffer_in_backlog_is_flushed_when_the_backlog_ends() -> None:
 
 
 def test_buffer_in_backlog_is_flushed_at_its_longer_interval_if_there_is_one() -> None:
-    """And when nothing comes for long enough: nothing would be saved by waiting on."""
+    """It is also flushed when the input is quiet, since further waiting saves nothing."""
     group = in_backlog(backlog_interval_ms=3_000)
 
     assert group.step([("a", 2, None)], 7_900) == []
@@ -242,14 +242,14 @@ def test_buffer_in_backlog_is_flushed_at_its_longer_interval_if_there_is_one() -
 
 
 def test_buffer_in_backlog_is_flushed_when_it_is_full() -> None:
-    """Memory is not stretched for it."""
+    """Backlog does not raise the memory limit."""
     group = in_backlog(memory_buffer_only=True, max_entries=2)
 
     assert group.step([("b", 2, None)], 20_000) == [Record(("a", 1), None), Record(("b", 2), None)]
 
 
 def test_buffer_of_a_slice_in_backlog_waits_for_its_end() -> None:
-    """A slice emits when it has read everything; then nothing is buffered."""
+    """A slice emits when it has read all input; then nothing is buffered."""
     group = _Worker(buffers(BufferOutput(interval_ms=1_000), None))
     group.step([BACKLOG, ("a", 1, None)], 5_000)
 
@@ -258,8 +258,8 @@ def test_buffer_of_a_slice_in_backlog_waits_for_its_end() -> None:
     assert group.step([("a", 3, None)], 9_200) == [Record(("a", 3), None)]
 
 
-def test_flush_sends_what_the_watermark_covers_in_front_of_it() -> None:
-    """One whose timestamp equals it, too; those without time and markers follow."""
+def test_flush_sends_the_records_that_a_watermark_covers_before_it() -> None:
+    """A record at the watermark is covered; records without a timestamp and markers follow."""
     group = _Worker(buffers(BufferOutput(interval_ms=1_000)))
     marker = LatencyMarker(5, "op", 0)
     group.step([("after", 1, 11), ("at", 2, 10), ("none", 3, None), Watermark(10), marker], 0)
@@ -280,7 +280,7 @@ def each_second(quiet_ms: int | None = 400, **settings: Any) -> _Worker:
 
 
 def test_buffer_asks_to_be_woken_for_the_flush_that_is_due_next() -> None:
-    """When nothing has come for long enough, or when the interval has passed, whichever is first."""
+    """The wake-up is at the end of the interval or of the quiet time, whichever is first."""
     group = each_second()
     assert group.wakes_at() is None
 
@@ -293,7 +293,7 @@ def test_buffer_asks_to_be_woken_for_the_flush_that_is_due_next() -> None:
 
 
 def test_buffer_is_quiet_only_when_nothing_has_come_for_long_enough() -> None:
-    """A step without input before that, for whatever reason, does not flush; nor does one with input."""
+    """A step with input, or an earlier step without input, does not flush."""
     group = each_second()
     group.step([("a", 1, 7)], 5_100)
 
@@ -305,7 +305,7 @@ def test_buffer_is_quiet_only_when_nothing_has_come_for_long_enough() -> None:
 
 
 def test_buffer_of_a_slice_is_flushed_by_each_step() -> None:
-    """There may be nothing after it; an update within the step is saved all the same."""
+    """Each step may be the last; updates within a step are still combined."""
     group = each_second(quiet_ms=None)
 
     assert group.step([("a", 1, 7), ("a", 2, 8)], 5_100) == [Record(("a", 2), 8)]
@@ -313,15 +313,15 @@ def test_buffer_of_a_slice_is_flushed_by_each_step() -> None:
 
 
 def test_buffer_begins_its_first_interval_with_its_first_step() -> None:
-    """A clock that shows the time of day does not make the first flush due at once."""
+    """The first flush is not due at once, although the clock shows the time of day."""
     group = _Worker(buffers(BufferOutput(interval_ms=1_000), quiet_ms=5_000))
 
     assert group.step([("a", 1, None)], 1_700_000_000_000) == []
     assert group.wakes_at() == 1_700_000_001_000
 
 
-def test_buffer_tells_how_many_records_it_saved() -> None:
-    """Those that later ones of their key replaced, also over restarts."""
+def test_buffer_reports_how_many_records_it_saved() -> None:
+    """Replaced records are counted, over restarts too."""
     group = each_second()
     group.step([("a", 1, None), ("a", 2, None), ("b", 1, None)], 5_100)
     group.remembered[0].clear()
@@ -332,8 +332,8 @@ def test_buffer_tells_how_many_records_it_saved() -> None:
     assert group.runtime.read(group.store)[0].counters == {"saved_records": 2}
 
 
-def test_buffer_tells_what_it_holds_and_since_when() -> None:
-    """After each step."""
+def test_buffer_reports_its_size_and_age() -> None:
+    """Both are reported after each step."""
     group = each_second()
 
     def gauges(items: Sequence[Item], now_ms: int) -> dict[str, int]:
@@ -345,8 +345,8 @@ def test_buffer_tells_what_it_holds_and_since_when() -> None:
     assert gauges([], 6_000) == {"held_records": 0}
 
 
-def test_what_a_buffer_writes_goes_with_what_comes_and_not_with_what_is_held() -> None:
-    """And of what has left nothing stays but what a snapshot is not worth."""
+def test_buffer_writes_in_proportion_to_its_input() -> None:
+    """Written bytes do not grow with the buffered records, and emitted records are deleted."""
     group = each_second(quiet_ms=100_000)
     group.step([(f"key-{n}", n, None) for n in range(20_000)], 5_100)
     held = sum(map(len, group.store.segments.values()))
@@ -360,7 +360,7 @@ def test_what_a_buffer_writes_goes_with_what_comes_and_not_with_what_is_held() -
 
 
 def test_state_of_another_version_or_another_buffer_is_refused() -> None:
-    """What is held would be lost."""
+    """Its buffered records would be lost."""
     group = each_second()
     group.step([("a", 1, None)], 5_100)
     other = _Worker(buffers(BufferOutput(interval_ms=1_000, keyed=False)))
@@ -377,7 +377,7 @@ def test_state_of_another_version_or_another_buffer_is_refused() -> None:
 
 @pytest.mark.parametrize("most", [1, 3, 5_000, 100_000])
 def test_latest_records_count_keys(most: int) -> None:
-    """Whether rows come one by one or ten thousand at once; keys are looked at by column."""
+    """Keys are counted by column, for rows one by one and for ten thousand at once."""
     chance = random.Random(5)  # noqa: S311 - no secret
     latest, held = LatestRecords(("key",), ROWS), dict[str, int]()
     left_over = 40_000 if most > 3 else 40
@@ -449,7 +449,7 @@ def emitted(out: StepOutputs) -> list[tuple[str, Any]]:
 
 
 def without_buffer(windows: KeyGroup, items: Sequence[Item]) -> Iterator[tuple[str, Any]]:
-    """What windows emit in a step, and the watermarks between."""
+    """Output of the windows in a step, with the watermarks between."""
     for item in items:
         out = StepOutputs()
         if isinstance(item, Watermark):
@@ -462,7 +462,7 @@ def without_buffer(windows: KeyGroup, items: Sequence[Item]) -> Iterator[tuple[s
 
 
 def buffered(buffer: RecordBuffer[Any, Any], came: list[tuple[str, Any]], now_ms: int) -> list[Any]:
-    """What the pure buffer makes of it; there was nothing at all if nothing came."""
+    """Output of the pure buffer for it; empty input gives empty output."""
     found = [*buffer.poll(now_ms)]
     for output, what in came:
         if output == RESULTS:
@@ -478,7 +478,7 @@ def buffered(buffer: RecordBuffer[Any, Any], came: list[tuple[str, Any]], now_ms
 def test_buffered_windows_emit_what_a_buffer_downstream_of_windows_does(
     happened: list[tuple[int, list[Any]]], taken_by: list[int], smallest_log: int
 ) -> None:
-    """Both in one operator with one state, against two operators; late records are not buffered."""
+    """One operator with one state emits what two operators emit; late records are not buffered."""
     both = _Worker(BOTH, 3, smallest_log)
     windows, pure, now_ms = WINDOWS.open(), RecordBuffer[Any, Any](BOTH.buffer.config), 0
 

@@ -1,4 +1,4 @@
-"""A watermark does not overtake records that wait in buffers."""
+"""A watermark does not overtake buffered records."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from flowcore.flush.pending_watermarks import PendingWatermarks
 IDLE, ACTIVE = WatermarkStatus(idle=True), WatermarkStatus(idle=False)
 
 
-def test_nothing_waits_where_there_is_no_buffer() -> None:
+def test_watermark_does_not_wait_without_a_buffer() -> None:
     """It is released at once, before any batch is known."""
     held = PendingWatermarks(0)
     held.add((IDLE, Watermark(5)), now_ms=1_000)
@@ -20,7 +20,7 @@ def test_nothing_waits_where_there_is_no_buffer() -> None:
 
 
 def test_pending_watermark_is_released_by_a_batch_that_began_an_interval_later() -> None:
-    """And of several only the latest, in the order of those that leave."""
+    """Of several pending watermarks only the latest is released, in order."""
     held = PendingWatermarks(500)
     held.add((Watermark(5), IDLE), now_ms=1_000)
     held.add((Watermark(6),), now_ms=1_100)
@@ -36,7 +36,7 @@ def test_pending_watermark_is_released_by_a_batch_that_began_an_interval_later()
 def test_no_watermark_is_released_early_and_none_is_forgotten(
     elements: list[tuple[int, bool]], interval_ms: int
 ) -> None:
-    """Whatever arrives between batches; the last one is released in the end."""
+    """For any arrivals between batches, the last watermark is released in the end."""
     held, now_ms, times, left = PendingWatermarks(interval_ms), 0, {}, []
     for number, (moves, batch) in enumerate(elements):
         now_ms += moves
@@ -53,7 +53,7 @@ def test_no_watermark_is_released_early_and_none_is_forgotten(
 
 
 def test_nothing_is_released_in_backlog_unless_buffers_are_flushed_in_it() -> None:
-    """Where they are, at their longer interval; a batch of live records releases the rest."""
+    """With an interval in backlog it is released then, else by a batch of live records."""
     held, longer = PendingWatermarks(500, None), PendingWatermarks(500, 2_000)
     for each in (held, longer):
         each.add((Watermark(5),), now_ms=1_000)

@@ -1,4 +1,4 @@
-"""What flowcore brings to a machine: found, brought once, and never half."""
+"""Java, jars and archives are found, fetched once, and never used incomplete."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def java_home(tmp_path: Path) -> JavaHome:
 def test_find_java_takes_17_to_21(
     version: str, fits: bool, java_home: JavaHome, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Spark 4.3 runs on Java 17 to 21, so that no other is taken."""
+    """Spark 4.3 runs on Java 17 to 21, so other versions are refused."""
     monkeypatch.setenv("JAVA_HOME", str(java_home(version)))
     if fits:
         assert find_java().version == int(version.partition(".")[0])
@@ -78,10 +78,10 @@ def test_find_java_takes_17_to_21(
             find_java()
 
 
-def test_find_java_looks_on_when_java_home_is_unfit(
+def test_find_java_ignores_an_unsupported_java_home(
     java_home: JavaHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An old JAVA_HOME does not hide a fitting Java of the system."""
+    """An old JAVA_HOME does not hide a supported Java of the system."""
     monkeypatch.setenv("JAVA_HOME", str(java_home("11.0.2")))
     home = java_home("21.0.1")
     monkeypatch.setattr(java, "_SYSTEM_JAVAS", tmp_path)
@@ -101,8 +101,8 @@ def test_find_java_refuses_one_without_the_vector_module(
         find_java()
 
 
-def test_find_java_says_what_to_run_when_there_is_none() -> None:
-    """The message ends in the command that mends it."""
+def test_find_java_names_the_command_when_there_is_none() -> None:
+    """The message ends with the command that installs Java."""
     with pytest.raises(InstallationError, match=r"found no Java 17 to 21 .*; run: \S+"):
         find_java()
 
@@ -110,7 +110,7 @@ def test_find_java_says_what_to_run_when_there_is_none() -> None:
 def test_jars_are_downloaded_once_by_two_processes(
     java_home: JavaHome, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of two processes that need the jars at once, the second waits and takes the first one's."""
+    """Of two concurrent processes, the second waits and uses the first one's jars."""
     home = java_home("17.0.1", IVY)
     monkeypatch.setenv("JAVA_HOME", str(home))
     program = "from flowcore.installation.jars import jars; print(len(jars('connector')))"
@@ -122,8 +122,8 @@ def test_jars_are_downloaded_once_by_two_processes(
     assert (home / "bin/calls").read_text() == "call\n"
 
 
-def test_jars_need_no_java_when_they_are_there(java_home: JavaHome, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second call starts nothing and asks nobody."""
+def test_existing_jars_need_no_java(java_home: JavaHome, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second call starts no process and opens no connection."""
     monkeypatch.setenv("JAVA_HOME", str(java_home("17.0.1", IVY)))
     first = jars("broker")
     monkeypatch.delenv("JAVA_HOME")
@@ -131,10 +131,8 @@ def test_jars_need_no_java_when_they_are_there(java_home: JavaHome, monkeypatch:
     assert jars("broker") == first
 
 
-def test_jars_of_a_failed_download_are_not_there(
-    java_home: JavaHome, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Half of the jars is none: the folder only appears whole, and the error says what to do."""
+def test_failed_download_leaves_no_jars(java_home: JavaHome, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder appears only when complete, and the error names the command to run."""
     monkeypatch.setenv("JAVA_HOME", str(java_home("17.0.1", IVY + "echo UNRESOLVED; exit 1\n")))
 
     with pytest.raises(InstallationError, match=r"UNRESOLVED.*flowcore setup"):
@@ -143,7 +141,7 @@ def test_jars_of_a_failed_download_are_not_there(
 
 
 def test_jars_survive_a_killed_download(java_home: JavaHome, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a killed process left is removed, and the download is done again."""
+    """Files of a killed process are removed, and the download is repeated."""
     home = java_home("17.0.1", IVY.replace("sleep 0.3", "sleep 30"))
     monkeypatch.setenv("JAVA_HOME", str(home))
     program = "from flowcore.installation.jars import jars; jars('connector')"
@@ -191,7 +189,7 @@ def with_jars(java_home: JavaHome, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("with_jars")
 def test_archive_is_used_only_where_one_fits() -> None:
-    """Without an archive Spark starts as ever; one for this class path is quoted for its launcher."""
+    """Without an archive Spark starts normally; an archive of this class path is quoted for its launcher."""
     assert driver_options() == []
     assert driver_options(short_lived=True) == ["-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=240m"]
     archive_file().parent.mkdir()
@@ -205,7 +203,7 @@ def test_archive_is_used_only_where_one_fits() -> None:
 
 @pytest.mark.usefixtures("with_jars")
 def test_archive_is_made_whole_and_once(tmp_path: Path) -> None:
-    """The work is run for the first caller only, and old archives beyond three are removed."""
+    """Only the first caller creates it, and old archives beyond three are removed."""
     work = ["/bin/sh", "-c", f'echo x >>"{tmp_path}/calls"; echo archive >"$0"']
     folder = archive_file().parent
     folder.mkdir()
@@ -222,15 +220,15 @@ def test_archive_is_made_whole_and_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("with_jars")
-def test_archive_that_cannot_be_made_says_why_and_leaves_nothing() -> None:
-    """A failing job's last error is in the message."""
+def test_failed_archive_reports_its_reason_and_leaves_no_file() -> None:
+    """The message contains the last error of the failed job."""
     with pytest.raises(InstallationError, match=r"exit code 1, ValueError: no"):
         make_archive([sys.executable, "-c", "raise ValueError('no')"])
     assert not archive_file().exists()
 
 
 def test_doctor_fails_and_names_the_command_when_java_is_missing() -> None:
-    """Each row that is not ok says what mends it, and a missing one makes the exit code 1."""
+    """Each failed row names its fix, and a missing requirement gives exit code 1."""
     answer = CliRunner().invoke(doctor, ["--json"])
 
     assert answer.exit_code == 1
@@ -241,8 +239,8 @@ def test_doctor_fails_and_names_the_command_when_java_is_missing() -> None:
     assert all(row["mend"] for row in rows.values() if row["status"] != "ok")
 
 
-def test_setup_says_in_one_line_that_python_is_missing(tmp_path: Path) -> None:
-    """On a machine without a fitting Python, set-up ends with the command that brings one."""
+def test_setup_names_the_command_when_python_is_missing(tmp_path: Path) -> None:
+    """Without a supported Python, set-up prints one line with the command that installs one."""
     clone, programs = tmp_path / "a clone", tmp_path / "bin"
     (clone / "deploy").mkdir(parents=True)
     programs.mkdir()

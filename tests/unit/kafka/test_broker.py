@@ -1,4 +1,4 @@
-"""What of the embedded broker needs no Java: its supervisor, its lock, its ports, its options."""
+"""The parts of the embedded broker that need no Java: supervisor, lock, ports and options."""
 
 import json
 import os
@@ -22,7 +22,7 @@ Supervise = Callable[[list[str]], "subprocess.Popen[str]"]
 
 @pytest.fixture
 def supervise(tmp_path: Path) -> Iterator[Supervise]:
-    """Start supervisors as the broker does, with a shell in Java's place."""
+    """Start supervisors as the broker does, with a shell instead of Java."""
     started: list[subprocess.Popen[str]] = []
 
     def start(scripts: list[str]) -> subprocess.Popen[str]:
@@ -58,7 +58,7 @@ def _wait_for_line(path: Path) -> str:
 
 
 def test_supervisor_stops_its_child_when_the_pipe_ends(supervise: Supervise, tmp_path: Path) -> None:
-    """The end of stdin terminates the child, removes the folder and is no failure."""
+    """The end of stdin terminates the child, removes the folder and gives exit code 0."""
     process = supervise([f"echo $$ > {tmp_path}/pid; exec sleep 600"])
     child = int(_wait_for_line(tmp_path / "pid"))
 
@@ -71,7 +71,7 @@ def test_supervisor_stops_its_child_when_the_pipe_ends(supervise: Supervise, tmp
 
 
 def test_supervisor_kills_a_child_that_does_not_terminate(supervise: Supervise, tmp_path: Path) -> None:
-    """SIGTERM to the supervisor ends it too, and a child that is stuck is killed after its grace."""
+    """SIGTERM ends the supervisor too, and a stuck child is killed after its grace period."""
     process = supervise([f"trap '' TERM; echo $$ > {tmp_path}/pid; while :; do sleep 0.1; done"])
     child = int(_wait_for_line(tmp_path / "pid"))
 
@@ -83,7 +83,7 @@ def test_supervisor_kills_a_child_that_does_not_terminate(supervise: Supervise, 
 
 
 def test_supervisor_ignores_the_terminals_interrupt(supervise: Supervise, tmp_path: Path) -> None:
-    """Ctrl-C is for the owner, which may still need the child for its own clean-up."""
+    """Ctrl-C is for the owner, which may still need the child to clean up."""
     process = supervise([f"echo $$ > {tmp_path}/pid; exec sleep 600"])
     child = int(_wait_for_line(tmp_path / "pid"))
 
@@ -123,7 +123,7 @@ def test_folder_is_refused_while_another_broker_holds_it(tmp_path: Path) -> None
 
 
 def test_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
-    """A file in the folder's place is named, with what to do."""
+    """The error names the file at the folder's path and the fix."""
     (tmp_path / "data").touch()
 
     with (
@@ -134,7 +134,7 @@ def test_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
 
 
 def test_taken_port_is_refused_before_anything_starts() -> None:
-    """The message names the port that was asked for."""
+    """The message names the requested port."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
 
@@ -143,7 +143,7 @@ def test_taken_port_is_refused_before_anything_starts() -> None:
 
 
 def test_free_port_is_below_the_ports_that_the_system_hands_out() -> None:
-    """A free port can be listened on, is not the one to avoid, and stays free over a restart."""
+    """A free port can be opened, is not the excluded one, and stays free over a restart."""
     first = free_port()
 
     assert 20_000 <= first < 30_000
@@ -153,7 +153,7 @@ def test_free_port_is_below_the_ports_that_the_system_hands_out() -> None:
 
 
 def test_stop_of_a_broker_that_is_not_started_does_nothing() -> None:
-    """Cleaning up twice, or before a start, is no error; watching one is."""
+    """Stopping twice or before a start is not an error; watching is."""
     broker = EmbeddedBroker()
     broker.stop()
 
@@ -170,7 +170,7 @@ def test_topic_option_takes_a_name_and_partitions(given: str, expected: tuple[st
 
 
 @pytest.mark.parametrize("given", [":2", "bids:0", "bids:x", "bids:-1", "bids:1:2"])
-def test_topic_option_refuses_what_is_no_topic(given: str) -> None:
-    """The message repeats what was given."""
+def test_topic_option_refuses_other_text(given: str) -> None:
+    """The message repeats the given text."""
     with pytest.raises(click.BadParameter, match=f"'{given}' is not NAME or NAME:PARTITIONS"):
         _Topic().convert(given, None, None)

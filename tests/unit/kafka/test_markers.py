@@ -12,7 +12,7 @@ MS_NS = 1_000_000
 
 
 def test_marks_are_made_at_the_turn_of_a_millisecond() -> None:
-    """Never before the moment that they name, hardly after it, and never twice the same."""
+    """A mark is never before its time, hardly after it, and never repeated."""
     marks, late_ns = [], []
     for _ in range(50):
         began_ns = time.time_ns()
@@ -26,7 +26,7 @@ def test_marks_are_made_at_the_turn_of_a_millisecond() -> None:
 
 
 def test_mark_on_a_busy_machine_is_less_than_a_millisecond_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where each look at the clock comes 0.7 ms after the last one, it does not try for ever."""
+    """If the clock is read only every 0.7 ms, the attempt ends after a bounded number of reads."""
     clock = _clock(step_ns=700_000)
     monkeypatch.setattr("flowcore.kafka.markers.time.time_ns", lambda: next(clock))
     monkeypatch.setattr("flowcore.kafka.markers.time.sleep", lambda _seconds: None)
@@ -37,7 +37,7 @@ def test_mark_on_a_busy_machine_is_less_than_a_millisecond_off(monkeypatch: pyte
 
 
 def test_wake_up_that_comes_late_waits_for_the_next_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A mark half a millisecond before the sending would be half a millisecond of latency."""
+    """A mark half a millisecond before its sending would add half a millisecond of latency."""
     times = iter([900_000, 910_000, 1_500_000, 1_600_000, 1_610_000, 1_990_000, 2_050_000])
     monkeypatch.setattr("flowcore.kafka.markers.time.time_ns", lambda: next(times))
     monkeypatch.setattr("flowcore.kafka.markers.time.sleep", lambda _seconds: None)
@@ -45,8 +45,8 @@ def test_wake_up_that_comes_late_waits_for_the_next_turn(monkeypatch: pytest.Mon
     assert _mark() == 2
 
 
-def test_clock_that_is_set_back_does_not_make_it_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It looks for the next turn of the new time, and not for that of the old one."""
+def test_clock_set_back_does_not_delay_a_mark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It waits for the next millisecond of the new time, not of the old time."""
     times = iter(
         [1_000 * MS_NS + 900_000, 5 * MS_NS, 5 * MS_NS, 5 * MS_NS + 900_000, 5 * MS_NS + 910_000, 6 * MS_NS]
     )

@@ -1,4 +1,4 @@
-"""Security: settings that do not fit together are refused, the others said in the words of each client."""
+"""Security settings: contradictions are refused, the others are translated for each client."""
 
 from __future__ import annotations
 
@@ -42,15 +42,15 @@ def pem(tmp_path: Path) -> Path:
     ids=["protocol", "name", "mechanism", "none", "password", "newline", "plain-ca", "no-file", "half"],
 )
 def test_security_that_does_not_fit_is_refused(given: dict[str, Any], message: str) -> None:
-    """Before a client is made, and with no password in the message."""
+    """The error is raised before a client is created, and contains no password."""
     with pytest.raises(SettingsError, match=message) as raised:
         Security(**given)
 
     assert "s3cret" not in str(raised.value)
 
 
-def test_each_client_gets_its_own_words(pem: Path) -> None:
-    """kafka-python, librdkafka and Java; the last one certificates as text."""
+def test_each_client_gets_its_own_options(pem: Path) -> None:
+    """kafka-python, librdkafka and Java are configured; Java gets certificates as text."""
     address = BrokerAddress("a:1", Security(**LOGIN, ca=pem, certificate=pem, key=pem))  # type: ignore[arg-type]
 
     assert admin_login(address) == {
@@ -75,14 +75,14 @@ def test_each_client_gets_its_own_words(pem: Path) -> None:
 
 
 def test_plain_address_changes_nothing() -> None:
-    """A run without security has the clients' own defaults."""
+    """Without security settings the clients keep their defaults."""
     assert client_login("a:1") == {"bootstrap.servers": "a:1", "security.protocol": "plaintext"}
     assert spark_login("a:1") == {"kafka.bootstrap.servers": "a:1"}
 
 
 @given(password=st.text(st.sampled_from('ab"\\;= é'), min_size=1))
 def test_password_cannot_leave_its_quotes(password: str) -> None:
-    """Whatever it holds is part of it, and never of Kafka's own language."""
+    """Special characters are quoted and do not become options of Kafka."""
     login = spark_login(BrokerAddress("a:1", Security(**{**LOGIN, "password": password})))  # type: ignore[arg-type]
     _, _, rest = login["kafka.sasl.jaas.config"].partition(' password="')
     found, at = "", 0
@@ -96,7 +96,7 @@ def test_password_cannot_leave_its_quotes(password: str) -> None:
 
 
 def test_password_is_not_shown() -> None:
-    """Neither by settings nor by what is made of them."""
+    """Neither settings nor derived options show it."""
     settings = Settings.of({"kafka.sasl.password": "s3cret"}, environment={})
     address = BrokerAddress("a:1", Security(**LOGIN))  # type: ignore[arg-type]
 
@@ -104,7 +104,7 @@ def test_password_is_not_shown() -> None:
 
 
 def test_login_is_for_the_broker_of_the_settings_only() -> None:
-    """A topic that names a broker of its own does not get the password."""
+    """A topic with its own broker does not get the password."""
     given = {
         "kafka.bootstrap.servers": "a:1", "kafka.security.protocol": "SASL_PLAINTEXT",
         "kafka.sasl.mechanism": "PLAIN", "kafka.sasl.username": "ann", "kafka.sasl.password": "s3cret",

@@ -18,7 +18,7 @@ NUMBERS = pa.schema([("n", pa.int64())])
 
 
 class _Noted(KeyedProcessFunction):
-    """Puts out what it is given and when it was last open; notes its life in a list."""
+    """Emits its input and the time of its last opening; records its calls in a list."""
 
     def __init__(self, life: list[str]) -> None:
         self.life = life
@@ -64,7 +64,7 @@ def test_timers_are_due_when_the_records_have_ended() -> None:
 
 
 class _Backlog(KeyedProcessFunction):
-    """Puts out what its records are."""
+    """Emits the backlog status of its records."""
 
     def process(self, record: Mapping[str, Any], context: Any) -> Iterator[dict[str, Any]]:  # noqa: ARG002
         yield {"n": int(context.is_backlog)}

@@ -103,7 +103,7 @@ def left(stepped: StepResult) -> list[dict[str, Any]]:
 
 
 class Shown(Everything):
-    """Everything that can be seen, as text, and some of it beside."""
+    """Emits all that it can read as text, and some of it to a side output."""
 
     def process(self, record: Any, context: Any) -> Any:
         if record["number"] % 2:
@@ -118,7 +118,7 @@ class Shown(Everything):
 
 
 class Failing(Shown):
-    """Does everything, and then fails for actions that begin with a !, and for some timers."""
+    """Makes all changes, and then raises for actions that begin with a ! and for some timers."""
 
     def process(self, record: Any, context: Any) -> Any:
         do, bad = record["do"].removeprefix("!"), record["do"].startswith("!")
@@ -143,7 +143,7 @@ DO = ["set", "add", "put", "read", "remove", "clear", "event timer", "clock time
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[tuple[list[Row], int, bool]]:
-    """Steps: records, how far the clock goes, does another worker take it?"""
+    """Steps: records, advance of the clock, and whether another worker runs the step."""
     record = st.builds(
         row, st.sampled_from("ab"), st.integers(0, 40),
         st.sampled_from(DO) | st.sampled_from(DO).map("!{}".format), st.integers(0, 60),
@@ -154,8 +154,8 @@ def histories(draw: st.DrawFn) -> list[tuple[list[Row], int, bool]]:
 
 @settings(max_examples=200, deadline=None)
 @given(histories())
-def test_a_call_that_fails_was_never_made(history: Any) -> None:
-    """Other calls see the state without those records and timers; dead letters count them."""
+def test_failing_call_has_no_effect(history: Any) -> None:
+    """Other calls see the state without the failed records and timers; dead letters count them."""
     harness = ProcessHarness(Shown(), ["odd"])
     store, clock, newest = MemoryStore(), 0, -1
     workers: list[StateCache] = [{}, {}]
@@ -184,7 +184,7 @@ def test_a_call_that_fails_was_never_made(history: Any) -> None:
 
 
 class Sums(KeyedProcessFunction):
-    """Takes batches, and fails at negative numbers."""
+    """Processes batches and raises for negative numbers."""
 
     def open(self, context: Any) -> None:
         self.sum = context.value_state("sum", "BIGINT")
@@ -203,8 +203,8 @@ class Sums(KeyedProcessFunction):
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.lists(st.tuples(st.sampled_from("ab"), st.integers(-2, 5)), min_size=1), max_size=4))
-def test_of_a_batch_that_fails_only_some_records_do(steps: list[list[tuple[str, int]]]) -> None:
-    """Those that fail by themselves; no two outputs have one origin and ordinal."""
+def test_failing_batch_loses_only_its_failing_records(steps: list[list[tuple[str, int]]]) -> None:
+    """Each record is retried alone; no two outputs have one origin and ordinal."""
     store, remembered, sums = MemoryStore(), StateCache(), Counter[str]()
     for clock, given_rows in enumerate(steps):
         rows = [row(user, 0, "", number, place) for place, (user, number) in enumerate(given_rows)]
@@ -229,7 +229,7 @@ def test_of_a_batch_that_fails_only_some_records_do(steps: list[list[tuple[str, 
 
 
 class Kept(KeyedProcessFunction):
-    """Changes values in place, and may fail then."""
+    """Changes values in place and may raise afterwards."""
 
     def open(self, context: Any) -> None:
         self.value = context.value_state("value", "ARRAY<BIGINT>")
@@ -259,7 +259,7 @@ def _extended(kept: list[int], new: list[int]) -> list[int]:
 
 
 class Gathered:
-    """Numbers, gathered in place; fails at -1."""
+    """Gathers numbers in place; raises for -1."""
 
     def create(self) -> list[int]:
         return []
@@ -280,15 +280,15 @@ class Gathered:
         return list(accumulator)
 
 
-def test_values_that_are_changed_in_place_are_undone_too() -> None:
-    """In every kind of state."""
+def test_values_changed_in_place_are_rolled_back() -> None:
+    """This holds for every kind of state."""
     rows = [row("a", 0, "", 1), row("a", 0, "fail", 2), row("a", 0, "", 3)]
     good = runtime(processes(Kept())).step(0, packed([rows[0], rows[2]]), 0, MemoryStore(), {})
     assert seen(runtime(processes(Kept())).step(0, packed(rows), 0, MemoryStore(), {})) == seen(good)
 
 
-def test_a_letter_says_what_was_given_and_where_it_was() -> None:
-    """A record's row and coordinates, or a timer's key, time domain and time; operator and error."""
+def test_dead_letter_has_the_input_and_its_coordinates() -> None:
+    """It has a record's row and coordinates, or a timer's key, time domain and time; operator and error."""
     rows = [row("a", 1, "!read", 2, 812), row("a", 100, "event timer", 3), row("a", 101, "clock timer", 8)]
     store, remembered = MemoryStore(), StateCache()
 
@@ -309,8 +309,8 @@ def test_a_letter_says_what_was_given_and_where_it_was() -> None:
     assert json.loads(of_clock["@content"]) == {"key": {"user": "a"}, "clock": "clock", "time_ms": 8}
 
 
-def test_a_source_that_stops_stops() -> None:
-    """For its records, and where no single record failed; records of other sources become dead letters."""
+def test_failure_stops_the_query_for_sources_with_on_error_fail() -> None:
+    """Its records, and failures without a single record, stop the query; others become dead letters."""
     strict = runtime(processes(Failing(), (False, True)))
     assert len(left(strict.step(0, packed([row("a", 1, "!read", 2)]), 0, MemoryStore(), {}))) == 1
     for bad in (row("a", 1, "!read", 2, source=0), row("a", 100, "event timer", 3)):
@@ -319,7 +319,7 @@ def test_a_source_that_stops_stops() -> None:
 
 
 def test_failures_are_isolated_until_a_step_has_none() -> None:
-    """The first one costs a step that is taken twice, and those that follow at once cost none."""
+    """The first failure repeats its step; directly following failures cost no repetition."""
     calls: list[int] = []
 
     class Noted(KeyedProcessFunction):
@@ -335,7 +335,7 @@ def test_failures_are_isolated_until_a_step_has_none() -> None:
 
 
 class Fussy:
-    """A trigger that fails for records and at times, when it has changed all it can."""
+    """A trigger that raises for some records and times, after all possible changes."""
 
     mergeable = True
 
@@ -392,8 +392,8 @@ CONFIGS = {
         max_size=8,
     ),
 )
-def test_a_record_for_which_a_window_fails_was_never_there(config: str, steps: Any) -> None:
-    """Folds, merges and triggers that fail for it; the dead letters name the records."""
+def test_record_whose_window_call_raises_is_rolled_back(config: str, steps: Any) -> None:
+    """Folds, merges and triggers may raise; the dead letters name the records."""
     store, remembered, good_store, good_remembered = MemoryStore(), StateCache(), MemoryStore(), StateCache()
     task, good_task = (runtime(windows(CONFIGS[config]())) for _ in range(2))
     for clock, given_rows in enumerate(steps):
@@ -436,7 +436,7 @@ def picky(context: Any, values: Sequence[Mapping[str, Any]]) -> list[Any]:
 
 
 def test_a_window_that_cannot_fire_becomes_a_dead_letter_and_keeps_its_records() -> None:
-    """A record that comes later lets it emit again, as if it had not tried."""
+    """A later record can make the window emit again."""
     config = WindowConfig(
         assigner=TumblingWindows(10), function=WindowProcess(PlainProcess(picky)), allowed_lateness_ms=50
     )
@@ -445,12 +445,12 @@ def test_a_window_that_cannot_fire_becomes_a_dead_letter_and_keeps_its_records()
         0, packed([row("a", 1, "x", 1), row("a", 2, "x", 2), row("b", 20, "x", 0)]), 0, store, remembered
     )
 
-    (letter,) = left(first)
-    assert json.loads(letter["@content"]) == {
+    (dead_letter,) = left(first)
+    assert json.loads(dead_letter["@content"]) == {
         "key": {"user": "a"}, "window_start_ms": 0, "window_end_ms": 10, "firing": 1,
         "values": [{"do": "x", "number": 1}, {"do": "x", "number": 2}],
     }  # fmt: skip
-    assert letter["@reason"] == (
+    assert dead_letter["@reason"] == (
         "operator 'watch': its function raised ValueError: [1, 2] for key 'a', window from 0 to 10 ms"
     )
     second = task.step(0, packed([row("a", 3, "x", 3)]), 0, store, remembered)
@@ -459,7 +459,7 @@ def test_a_window_that_cannot_fire_becomes_a_dead_letter_and_keeps_its_records()
 
 
 class Late(Fussy):
-    """A trigger that fails when the window is complete."""
+    """A trigger that raises when the window is complete."""
 
     def on_event_time(self, time_ms: int, context: Any) -> TriggerResult:
         context.state = {"asked": time_ms}
@@ -468,7 +468,7 @@ class Late(Fussy):
 
 
 class Untidy:
-    """A process function that fails when it tidies up."""
+    """A process function that raises when it clears its state."""
 
     def process(self, _context: Any, values: Sequence[Any]) -> list[Any]:
         return [len(values)]
@@ -479,7 +479,7 @@ class Untidy:
 
 
 def test_a_trigger_or_a_clearing_that_fails_becomes_a_dead_letter() -> None:
-    """The window is forgotten at its end all the same."""
+    """The window is deleted at its end nevertheless."""
     reasons = []
     for config in (
         WindowConfig(assigner=TumblingWindows(10), function=WindowAggregate(Gathered()), trigger=Late()),
@@ -487,10 +487,10 @@ def test_a_trigger_or_a_clearing_that_fails_becomes_a_dead_letter() -> None:
     ):
         store, task = MemoryStore(), runtime(windows(config))
         stepped = task.step(0, packed([row("a", 1, "", 5), row("b", 30, "", 6)]), 0, store, {})
-        (letter,) = left(stepped)
-        reasons.append(letter["@reason"])
-        assert json.loads(letter["@content"])["window_end_ms"] == 10
-        assert json.loads(letter["@content"])["values"] in ([[5]], [{"do": "", "number": 5}])
+        (dead_letter,) = left(stepped)
+        reasons.append(dead_letter["@reason"])
+        assert json.loads(dead_letter["@content"])["window_end_ms"] == 10
+        assert json.loads(dead_letter["@content"])["values"] in ([[5]], [{"do": "", "number": 5}])
         _, group = task.read(store)
         (piece,) = group.snapshot()
         assert [each["key"] for each in json.loads(piece[1:])["keys"]] == ["b"]
@@ -502,8 +502,8 @@ def test_a_trigger_or_a_clearing_that_fails_becomes_a_dead_letter() -> None:
     )
 
 
-def test_a_trigger_that_fails_at_its_time_is_not_asked_again() -> None:
-    """What it has changed and asked for is undone, though the window lives on."""
+def test_trigger_that_raises_at_its_timer_is_not_called_again() -> None:
+    """Its changes and timers are rolled back, and the window is kept."""
     config = WindowConfig(
         assigner=TumblingWindows(10),
         function=WindowAggregate(Gathered()),
@@ -517,7 +517,7 @@ def test_a_trigger_that_fails_at_its_time_is_not_asked_again() -> None:
 
 
 def test_windows_that_stop_name_key_and_record_or_window() -> None:
-    """Without dead letters, from the traceback."""
+    """Without dead letters the error names them."""
     config = WindowConfig(assigner=TumblingWindows(10), function=WindowReduce(reduced))
     with pytest.raises(FunctionError, match=r"ValueError for key 'a', record \{'do': '', 'number': -1\}"):
         runtime(windows(config, None)).step(
@@ -531,7 +531,7 @@ def test_windows_that_stop_name_key_and_record_or_window() -> None:
 
 
 def test_a_large_window_becomes_several_dead_letters() -> None:
-    """Each no larger than a megabyte."""
+    """Each dead letter is at most a megabyte."""
     config = WindowConfig(assigner=TumblingWindows(10), function=WindowProcess(PlainProcess(picky)))
     rows = [row("a", 1, "x" * 600_000, 1), row("a", 1, "y" * 600_000, 2), row("b", 30, "", 0)]
     found = left(runtime(windows(config)).step(0, packed(rows), 0, MemoryStore(), {}))

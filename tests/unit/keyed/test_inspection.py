@@ -1,4 +1,4 @@
-"""What is in a store is shown without the operator that left it there."""
+"""The content of a state store is shown without the operator that wrote it."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def shown(found: InspectedGroup) -> dict[str, list[tuple[Any, ...]]]:
 
 
 @pytest.mark.parametrize("operator", [by_column, by_record], ids=["by column", "by record"])
-def test_windows_that_are_forgotten_are_not_shown(operator: Any) -> None:
-    """Though segments that were written before still have them."""
+def test_deleted_windows_are_not_shown(operator: Any) -> None:
+    """Older segments may still contain them."""
     found = left_by(operator(windows(allowed_lateness_ms=5)), RECORDS, [("c", 24, 16)], [("b", 33, 32)])
 
     ends = {key: [each[:2] for each in held] for key, held in shown(found).items()}
@@ -46,8 +46,8 @@ def test_windows_that_are_forgotten_are_not_shown(operator: Any) -> None:
     assert found.watermark_ms == 32
 
 
-def test_what_was_written_later_counts() -> None:
-    """Of a pane and of a key's sessions."""
+def test_later_segment_takes_precedence() -> None:
+    """This holds for a pane and for a key's sessions."""
     panes = left_by(by_column(windows()), [("a", 1, 1)], [("a", 2, 2), ("b", 3, 5)])
     sessions = left_by(
         by_column(windows(assigner=SessionWindows(5))), [("a", 1, 1)], [("a", 4, 2), ("a", 9, 7)]
@@ -57,8 +57,8 @@ def test_what_was_written_later_counts() -> None:
     assert shown(sessions) == {"a": [(1, 14, 10)]}
 
 
-def test_of_an_unknown_form_only_sizes_are_shown() -> None:
-    """An operator that is newer than this module."""
+def test_unknown_state_layout_is_shown_by_size_only() -> None:
+    """A newer version may have written the state."""
     runtime = runtime_of(by_column(windows()))
     store = MemoryStore()
     runtime.step(0, rows(("a", 1, 1)), 0, store, {})
@@ -71,7 +71,7 @@ def test_of_an_unknown_form_only_sizes_are_shown() -> None:
 
 
 def test_state_of_another_version_is_refused() -> None:
-    """As a query would refuse it."""
+    """It is refused as a query would refuse it."""
     store = MemoryStore()
     runtime_of(by_column(windows(assigner=TumblingWindows(10)))).step(0, rows(("a", 1, 1)), 0, store, {})
     assert store.kept is not None

@@ -1,4 +1,4 @@
-"""Keys of floating-point numbers and structs: found again in every runtime of key groups, over restarts."""
+"""Keys of floating-point numbers and structs are found in every runtime of key groups, over restarts."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def shown(value: Any) -> str:
 
 
 class Counted(KeyedProcessFunction):
-    """Counts, and emits the count at a timer."""
+    """Counts records and emits the count at a timer."""
 
     def open(self, context: Any) -> None:
         self.n = context.value_state("n", "BIGINT")
@@ -85,7 +85,7 @@ def operators() -> dict[str, Any]:
 @settings(max_examples=40, deadline=None)
 @given(steps=st.lists(st.lists(st.tuples(keys, numbers), min_size=1, max_size=5), min_size=1, max_size=5))
 def test_keys_are_found_again(operator: str, steps: list[list[tuple[Any, Any]]]) -> None:
-    """Also by a worker that reads them from the store; they are emitted unchanged."""
+    """A worker that reads them from the store finds them too; they are emitted unchanged."""
     store = MemoryStore()
     configured = operators()[operator]
     for clock, found in enumerate(steps):
@@ -113,8 +113,8 @@ def _step(configured: Any, columns: Any, clock: int, store: MemoryStore) -> Any:
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(keys))
-def test_a_struct_is_a_tuple_and_back(values: list[Any]) -> None:
-    """And numbered so that equal ones have one number."""
+def test_struct_key_becomes_a_tuple_and_back(values: list[Any]) -> None:
+    """Equal structs have the same number."""
     column = pa.array(values, KIND)
     (found,) = ([*to_python_keys([column], len(values))],)
     assert repr(pa.array(found, KIND).to_pylist()) == repr(values)

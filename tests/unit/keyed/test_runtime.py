@@ -1,4 +1,4 @@
-"""The runtime of key groups: state over restarts, workers, tasks tried again and batches run again."""
+"""The runtime of key groups: state over restarts, workers, repeated tasks and repeated batches."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def results(stepped: Any) -> list[tuple[Any, ...]]:
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[tuple[list[tuple[str, int, int]], int, str]]:
-    """Batches of records, each with the worker that takes it and what happens to it."""
+    """Batches of records, each with its worker and its failure or repetition."""
     record = st.tuples(st.sampled_from("abc"), st.integers(0, 60), st.integers(1, 5))
     fate = st.sampled_from(["done", "done", "done", "failed", "repeated"])
     step = st.tuples(st.lists(record, min_size=1, max_size=5), st.integers(0, 2), fate)
@@ -94,10 +94,10 @@ def histories(draw: st.DrawFn) -> list[tuple[list[tuple[str, int, int]], int, st
     st.sampled_from([TumblingWindows(10), SlidingWindows(12, 4)]),
     st.sampled_from([0, 3000, 1 << 20]),
 )
-def test_state_is_right_whichever_workers_take_the_batches(
+def test_state_is_right_for_any_assignment_of_batches_to_workers(
     operator: Any, history: Any, lateness: int, assigner: Any, smallest_log: int
 ) -> None:
-    """Three workers, tasks that fail after they have stepped, and batches run again, against one worker."""
+    """Three workers with failing tasks and repeated batches agree with one worker."""
     config = windows(assigner=assigner, allowed_lateness_ms=lateness, late="side-output")
     runtime = replace(runtime_of(operator(config)), smallest_log_bytes=smallest_log)
     plain, store = MemoryStore(), MemoryStore()
@@ -118,8 +118,8 @@ def test_state_is_right_whichever_workers_take_the_batches(
         assert found == expected
 
 
-def test_what_is_written_goes_with_what_is_touched_and_not_with_what_is_held() -> None:
-    """A hundred steps that touch one key each, beside 20,000 keys that are held."""
+def test_runtime_writes_in_proportion_to_the_touched_keys() -> None:
+    """Of 20,000 keys in state, a hundred steps write only the one key that each touches."""
     runtime = runtime_of(by_column(windows(assigner=TumblingWindows(1_000_000))))
     store, remembered = MemoryStore(), StateCache()
     runtime.step(0, rows(*((f"user-{n}", 1, 1) for n in range(20_000))), 0, store, remembered)
@@ -136,7 +136,7 @@ def test_what_is_written_goes_with_what_is_touched_and_not_with_what_is_held() -
 
 
 def test_deltas_are_folded_into_a_snapshot_when_they_outgrow_it() -> None:
-    """Keys that are touched again and again do not make the log grow for ever."""
+    """Repeated changes of the same keys do not make the log grow without bound."""
     runtime = runtime_of(by_column(windows(assigner=TumblingWindows(1_000_000))))
     store, remembered = MemoryStore(), StateCache()
     keys = [f"user-{n}" for n in range(2_000)]
@@ -153,7 +153,7 @@ def test_deltas_are_folded_into_a_snapshot_when_they_outgrow_it() -> None:
 
 
 def test_a_partition_without_records_holds_event_time() -> None:
-    """The slowest partition holds the watermark, also one without any record."""
+    """The slowest partition determines the watermark, even without any record."""
     runtime = runtime_of(by_column(windows()), partitions=2)
     store, remembered = MemoryStore(), StateCache()
 
@@ -164,8 +164,8 @@ def test_a_partition_without_records_holds_event_time() -> None:
     assert results(stepped) == [("a", 2, 2, 0, 1, False)]
 
 
-def test_an_idle_partition_is_not_waited_for_and_the_group_asks_to_be_woken() -> None:
-    """Nothing comes; the clock makes the silent partition idle and the window emit."""
+def test_idle_partition_is_ignored_after_a_wake_up() -> None:
+    """Without input, the wake-up marks the silent partition idle, and the window emits."""
     strategy = WatermarkStrategy(BoundedOutOfOrderness(0), idle_after_ms=1000)
     runtime = runtime_of(by_column(windows()), partitions=2, strategy=strategy)
     store, remembered = MemoryStore(), StateCache()
@@ -279,7 +279,7 @@ def test_packing_sends_records_to_their_group_and_time_to_all() -> None:
     assert seen_by == sorted([(g, four, 99) for g in range(3)] + [(g, five, 3) for g in range(3)])
 
 
-def test_packing_tells_every_group_what_records_are() -> None:
+def test_packing_separates_records_from_backlog_statuses() -> None:
     """A row with a backlog status is not a record, and carries no event time."""
     packing = Packing(
         inputs=InputColumns(
@@ -315,7 +315,7 @@ def test_packing_tells_every_group_what_records_are() -> None:
 
 
 class _Hearing:
-    """A key group that notes in which order it hears of what; it keeps nothing."""
+    """A key group that records the order of its calls and has no state."""
 
     layout, outputs, wake_ms = "hears", dict[str, pa.Schema](), None
 
@@ -373,8 +373,8 @@ def test_a_change_of_backlog_is_passed_on_once_before_the_records_after_it() -> 
     assert step(True, False) == [False, "idle"]
 
 
-def test_a_partition_that_was_added_since_is_waited_for() -> None:
-    """A restart with one more partition holds event time until it has records too."""
+def test_added_partition_holds_event_time() -> None:
+    """After a restart the new partition holds event time until it has records."""
     store = MemoryStore()
     runtime_of(by_column(windows())).step(0, rows(("a", 5, 1)), 0, store, StateCache())
     runtime = runtime_of(by_column(windows()), partitions=2)
@@ -386,7 +386,7 @@ def test_a_partition_that_was_added_since_is_waited_for() -> None:
 
 
 def test_a_missing_segment_is_an_error() -> None:
-    """Not a state with something missing."""
+    """The state is not restored with missing entries."""
     store = MemoryStore()
     runtime = runtime_of(by_column(windows()))
     runtime.step(0, rows(("a", 5, 1)), 0, store, StateCache())
@@ -409,7 +409,7 @@ def test_segments_of_another_version_are_refused(operator: Any) -> None:
 
 
 def test_times_as_keys_and_values_survive_a_restart() -> None:
-    """Spark's times are in a zone that plain data does not hold."""
+    """Spark's times have a zone, which plain data does not store."""
     kind = pa.timestamp("us", tz="UTC")
     schema = pa.schema([pa.field("user", kind), pa.field("t", pa.int64()), pa.field("v", kind)])
     latest = WindowAggregate(BuiltIns((("latest", BuiltIn("last_value", ("v",))),)))
@@ -428,7 +428,7 @@ def test_times_as_keys_and_values_survive_a_restart() -> None:
     assert [(row["user"], row["latest"]) for row in found.to_pylist()] == [(now, now)]
 
 
-def test_event_time_goes_on_with_the_clock_while_all_are_idle() -> None:
+def test_event_time_advances_with_processing_time_while_all_are_idle() -> None:
     """A window of idle partitions fires when processing time has advanced far enough."""
     strategy = WatermarkStrategy(BoundedOutOfOrderness(0), idle_after_ms=100, all_idle="advance")
     runtime = runtime_of(by_column(windows()), strategy=strategy)
@@ -445,8 +445,8 @@ def test_event_time_goes_on_with_the_clock_while_all_are_idle() -> None:
     assert (clocks[-1], results(stepped)) == (107, [("a", 1, 1, 0, 1, False)])
 
 
-def test_a_users_function_says_how_far_event_time_has_come() -> None:
-    """It sees the timestamps of one partition's batch."""
+def test_users_function_computes_the_watermark() -> None:
+    """It gets the timestamps of one partition's batch."""
     packing = Packing(
         inputs=InputColumns(key_group="g", source="s", partition="p", offset="o", newest="t"),
         sources=("in",), key_groups=1, rows=ROWS, functions={"in": lambda times: len(times) * 100},

@@ -20,7 +20,7 @@ Timer = tuple[int, bool, str]
 def test_timers_fire_by_time_and_each_once(
     registered: list[tuple[bool, int, bool, str]], now_ms: int
 ) -> None:
-    """Whatever was cancelled and registered again before."""
+    """This holds after any cancelled and repeated registrations."""
     queue, wanted = TimerQueue[tuple[bool, str]](), set[Timer]()
 
     for add, time_ms, last, owner in registered:

@@ -62,7 +62,7 @@ def test_progress_applies_a_function_once_to_the_timestamps_of_a_batch() -> None
 
 
 def test_progress_keeps_its_watermark_when_a_function_reports_nothing() -> None:
-    """A batch without timestamps moves nothing."""
+    """A batch without timestamps does not advance the watermark."""
     progress = _progress()
     progress.seen("bids", "0", 6_000)
     progress.seen("bids", "0", None)

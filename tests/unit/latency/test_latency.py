@@ -30,7 +30,7 @@ def marker(
 
 
 def after(*latencies_us: int) -> LatencySummary:
-    """The only summary of a tracker whose markers took this long."""
+    """The only summary of a tracker whose markers have these latencies."""
     tracker = LatencyTracker()
     for taken_us in latencies_us:
         tracker.record(marker(), "out", MARKED_US + taken_us)
@@ -58,12 +58,12 @@ def after(*latencies_us: int) -> LatencySummary:
     ],
 )  # fmt: skip
 def test_marker_is_judged_by_the_distance_of_mark_and_receipt(taken_us: int, expected: object) -> None:
-    """Up to 5 ms before its mark is 0, more is skew; more than a day either way is implausible."""
+    """Up to 5 ms early is 0, more is skew; more than a day in either direction is implausible."""
     assert latency_us(MARKED_MS, MARKED_US + taken_us) == expected
 
 
 def test_percentiles_are_those_of_what_was_recorded() -> None:
-    """Of 1 to 1,000 microseconds, one each: every figure is exact."""
+    """For latencies of 1 to 1,000 microseconds, every percentile is exact."""
     assert after(*range(1, 1_001)) == LatencySummary(
         "flow/bids", "out", 1_000, p50_ms=0.5, p90_ms=0.9, p99_ms=0.99, max_ms=1.0, subtasks=1
     )
@@ -91,7 +91,7 @@ def test_percentiles_are_within_a_thousandth(latencies_us: list[int]) -> None:
     ids=["an-hour", "just-over", "a-day"],
 )
 def test_longer_than_an_hour_is_counted_as_an_hour(taken_us: int, saturated: int) -> None:
-    """The longest is cut, and that it was cut can be seen."""
+    """The maximum is cut, and the summary shows that it was."""
     summary = after(taken_us)
 
     assert (summary.count, summary.p50_ms, summary.max_ms) == (1, 3_600_000.0, 3_600_000.0)
@@ -99,7 +99,7 @@ def test_longer_than_an_hour_is_counted_as_an_hour(taken_us: int, saturated: int
 
 
 def test_skewed_and_implausible_markers_are_counted_and_left_out() -> None:
-    """They move no percentile, and where nothing else came there is none."""
+    """They do not change percentiles; without other markers there are no percentiles."""
     assert after(2_000, -SKEW_TOLERANCE_US - 1, -PLAUSIBLE_US - 1, PLAUSIBLE_US + 1) == LatencySummary(
         "flow/bids", "out", 1, 2.0, 2.0, 2.0, 2.0, skewed=1, implausible=2, subtasks=1
     )
@@ -130,7 +130,7 @@ def test_sources_and_sinks_are_kept_apart_and_subtasks_counted() -> None:
 
 
 def test_recent_forgets_what_the_total_keeps() -> None:
-    """A minute later the old figures are gone, and at most ten seconds after that."""
+    """Old figures are removed between 60 and 70 seconds later."""
     tracker = LatencyTracker()
     start_us = MARKED_US - MARKED_US % (10 * SECOND_US)
     for second, taken_us in ((0, 9_000), (30, 1_000)):
@@ -148,7 +148,7 @@ def test_recent_forgets_what_the_total_keeps() -> None:
 
 
 def test_recent_recovers_from_a_clock_that_is_set_back() -> None:
-    """What was counted in what is now the future is dropped; the total keeps it."""
+    """Counts in the future are dropped from the recent figures and kept in the total."""
     tracker = LatencyTracker()
     for received_us, taken_us in ((MARKED_US + 3_600 * SECOND_US, 5_000), (MARKED_US, 1_000)):
         tracker.record(marker(marked_ms=(received_us - taken_us) // 1_000), "out", received_us)
@@ -160,8 +160,8 @@ def test_recent_recovers_from_a_clock_that_is_set_back() -> None:
     assert tracker.total()[0].count == 2
 
 
-def test_sources_that_nobody_knows_take_no_more_room_than_is_set() -> None:
-    """From the 33rd source on all are counted as one, and none is lost."""
+def test_unknown_sources_use_bounded_memory() -> None:
+    """From the 33rd source on, all are counted as one, and none is lost."""
     tracker = LatencyTracker()
     for number in range(100):
         tracker.record(marker(f"hostile-{number}"), "out", MARKED_US + 1_000)
@@ -175,7 +175,7 @@ def test_sources_that_nobody_knows_take_no_more_room_than_is_set() -> None:
     assert sum(each.count for each in found.values()) == 101
 
 
-def test_subtasks_that_nobody_knows_take_no_more_room_than_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_subtasks_use_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pairs of source and subtask are bounded over all sources."""
     monkeypatch.setattr(tracker_module, "MAX_SUBTASKS", 3)
     tracker = LatencyTracker()
@@ -190,7 +190,7 @@ def test_subtasks_that_nobody_knows_take_no_more_room_than_is_set(monkeypatch: p
 
 
 def test_implausible_marks_take_no_place_of_a_source() -> None:
-    """A source that only sent nonsense is not listed by name; one called "other" is not listed twice."""
+    """A source with only implausible marks is not listed; a source named "other" is listed once."""
     tracker = LatencyTracker()
     tracker.record(marker("hostile", marked_ms=MIN_TIMESTAMP_MS), "out", MARKED_US)
     tracker.record(marker(OTHER), "out", MARKED_US)
@@ -212,7 +212,7 @@ def test_implausible_marks_take_no_place_of_a_source() -> None:
 )
 @settings(deadline=None)
 def test_every_marker_is_counted_once(events: list[tuple[int, str, int]]) -> None:
-    """Whatever a marker says it is counted in one place, of late as since the start."""
+    """Each marker is counted in one category, recently and in total."""
     tracker = LatencyTracker()
     for marked_ms, operator_id, subtask in events:
         tracker.record(LatencyMarkerEvent(marked_ms, operator_id, subtask), "out", MARKED_US)
@@ -228,8 +228,8 @@ def test_every_marker_is_counted_once(events: list[tuple[int, str, int]]) -> Non
 
 
 @pytest.mark.parametrize("now_us", [1_700_000_000_000_000, 1_700_000_009_999_999, 1_700_000_012_345_678])
-def test_recent_counts_from_the_moment_that_it_says(now_us: int) -> None:
-    """A marker that came at it is counted, one before it is not."""
+def test_recent_counts_from_its_start(now_us: int) -> None:
+    """A marker at the start is counted, an earlier one is not."""
     since_us = recent_since_us(now_us)
     found = RecentHistogram()
     for received_us in (since_us - 1, since_us, now_us):

@@ -29,14 +29,14 @@ REPORT = json.loads("""{
 
 
 def batch(number: int, end_ms: int, *, length_ms: int = 1_000, records: int = 0, **more: Any) -> Batch:
-    """A batch that ended so long after the start."""
+    """A batch that ended this long after the start."""
     return Batch(
         number=number, start_ms=START_MS + end_ms - length_ms, length_ms=length_ms, records=records, **more
     )
 
 
-def test_batch_is_what_spark_tells() -> None:
-    """State and late records of all operators together; offsets of all sources."""
+def test_batch_has_sparks_figures() -> None:
+    """State and late records are summed over operators; offsets are those of all sources."""
     assert Batch.of(REPORT) == Batch(
         number=3, start_ms=1_000_440, length_ms=14_714, records=3_800, dropped=3,
         state_rows=12, state_bytes=265_400, watermark_ms=None,
@@ -53,14 +53,14 @@ def test_batch_of_a_store_that_does_not_count_has_no_rows() -> None:
 
 
 def test_batch_has_sparks_watermark_once_there_is_one() -> None:
-    """It stands at the epoch before."""
+    """Before that it is the epoch."""
     batch = {**REPORT, "eventTime": {"watermark": "1970-01-01T00:00:02.500Z"}}
 
     assert Batch.of(batch).watermark_ms == 2_500
 
 
 def test_batch_counts_what_operators_observe() -> None:
-    """Late records of windows, dropped ones with Spark's; the watermark that is furthest behind."""
+    """Late records of windows and Spark's dropped ones are counted; the watermark is the minimum."""
     observed = {
         "flowcore-keygroups-a": {
             "late_records": 10,
@@ -91,8 +91,8 @@ def test_batch_counts_what_a_flush_buffer_holds_and_has_saved() -> None:
     assert (tally.saved, tally.held, tally.held_since_ms) == (7, 0, None)
 
 
-def test_tally_keeps_what_a_batch_without_input_does_not_tell() -> None:
-    """Windows still have their state and their time."""
+def test_tally_keeps_figures_that_an_empty_batch_does_not_report() -> None:
+    """Windows still have their state and their watermark."""
     tally = QueryTally(START_MS)
 
     tally.take([batch(4, 1_000, state_bytes=70, watermark_ms=800), batch(5, 2_000)])
@@ -101,7 +101,7 @@ def test_tally_keeps_what_a_batch_without_input_does_not_tell() -> None:
 
 
 def test_batch_of_windows_that_have_no_time_yet_has_no_watermark() -> None:
-    """They say the smallest number that there is."""
+    """Windows report the smallest number until they have a watermark."""
     observed = {"windows": {"late_records": 1, "watermark_ms": MIN_TIMESTAMP_MS}}
     found = Batch.of({**REPORT, "observedMetrics": observed})
 
@@ -127,8 +127,8 @@ def test_backlog_status_is_not_counted_as_records() -> None:
     assert batch == Batch.of(REPORT)
 
 
-def test_trigger_that_found_nothing_to_read_is_no_batch() -> None:
-    """It has the number of the batch to come, whose records must count."""
+def test_trigger_without_input_is_not_a_batch() -> None:
+    """It has the number of the next batch, whose records must be counted."""
     nothing = {**REPORT, "durationMs": {"latestOffset": 2, "triggerExecution": 34}, "numInputRows": 0}
     tally = QueryTally(START_MS)
 
@@ -139,8 +139,8 @@ def test_trigger_that_found_nothing_to_read_is_no_batch() -> None:
     assert (tally.batches, tally.rows_in) == (1, 3_800)
 
 
-def test_tally_goes_on_from_the_checkpoint() -> None:
-    """A topic that a batch says nothing of stays where it was."""
+def test_tally_continues_from_the_checkpoint() -> None:
+    """A topic that a batch does not report keeps its offsets."""
     tally = QueryTally(START_MS, {"bids": {0: 5}, "asks": {0: 9}})
 
     tally.take([batch(1, 1_000, offsets={"bids": {0: 8}})])
@@ -170,7 +170,7 @@ def test_tally_goes_on_from_the_checkpoint() -> None:
 def test_rate_in_is_that_of_the_last_batches(
     batches: list[Batch], now_ms: int, busy: bool, expected: float | None
 ) -> None:
-    """Over ten seconds, or over the last batch where it took longer."""
+    """It covers ten seconds, or the last batch if that took longer."""
     tally = QueryTally(START_MS)
     tally.take(batches)
 
@@ -178,7 +178,7 @@ def test_rate_in_is_that_of_the_last_batches(
 
 
 def test_rate_out_is_over_the_window_however_often_it_is_asked() -> None:
-    """Two readers of one run see the same."""
+    """Two readers of one run get the same rate."""
     often, rarely = Rate(), Rate()
     count = 0
     for now_ms in range(0, 3 * WINDOW_MS, 100):
@@ -192,7 +192,7 @@ def test_rate_out_is_over_the_window_however_often_it_is_asked() -> None:
 
 
 def test_rate_out_forgets_what_was_before_the_window() -> None:
-    """A stream that stands still is seen to."""
+    """The rate of a stopped stream falls to zero."""
     rate = Rate()
     for now_ms in range(0, 2 * WINDOW_MS, 1_000):
         rate.take(now_ms, now_ms)
@@ -202,8 +202,8 @@ def test_rate_out_forgets_what_was_before_the_window() -> None:
     assert last == 0
 
 
-def test_rate_out_is_unknown_at_the_first_look() -> None:
-    """There is nothing to compare it with."""
+def test_rate_out_is_unknown_at_the_first_poll() -> None:
+    """There is no earlier value to compare with."""
     rate = Rate()
 
     assert [rate.take(0, 5), rate.take(1_000, 25)] == [None, 20.0]

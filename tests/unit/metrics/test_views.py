@@ -1,4 +1,4 @@
-"""A person, Prometheus and Dagster see the reported progress of a run."""
+"""Reported progress of a run is shown to people, Prometheus and Dagster."""
 
 import io
 import itertools
@@ -45,7 +45,7 @@ SWITCH = Switch(time_ms=NOW_MS - 60_000, query="out", before="slice", after="rea
 
 
 def query(**more: Any) -> QueryProgress:
-    """A query of which everything is known."""
+    """A query with a value in every field."""
     partition = PartitionProgress(
         topic="bids", partition=1, offset=900, end=1_000, lag=100, watermark_ms=NOW_MS - 3_000, idle=False
     )
@@ -61,7 +61,7 @@ def query(**more: Any) -> QueryProgress:
 
 
 def run(**more: Any) -> FlowProgress:
-    """A run of which everything is known."""
+    """A run with a value in every field."""
     latency = LatencyProgress(
         source="sales/bids", sink="sales/out", markers=60, p50_ms=0.5, p90_ms=2.0, p99_ms=4.0, max_ms=30.0
     )
@@ -73,13 +73,13 @@ def run(**more: Any) -> FlowProgress:
 
 
 def scrape(url: str) -> str:
-    """What Prometheus would get."""
+    """The text that Prometheus reads."""
     with urllib.request.urlopen(url) as answer:  # noqa: S310 - the address is ours
         return str(answer.read().decode())
 
 
 def samples(text: str) -> dict[str, float]:
-    """What a scrape says, by name and labels."""
+    """Values of a scrape by name and labels."""
     return {
         f"{sample.name}{json.dumps(sample.labels, sort_keys=True)}": sample.value
         for family in text_string_to_metric_families(text)
@@ -88,7 +88,7 @@ def samples(text: str) -> dict[str, float]:
 
 
 def test_prometheus_serves_every_measure_in_base_units() -> None:
-    """Counters end in _total, times are seconds; names carry their unit; labels say what of."""
+    """Counters end in _total, times are seconds, and names carry their unit."""
     with PrometheusListener(0) as listener:
         listener.progressed(run())
         found = samples(scrape(listener.url))
@@ -108,8 +108,8 @@ def test_prometheus_serves_every_measure_in_base_units() -> None:
     assert not [name for name in names if name.endswith("_ms")]
 
 
-def test_prometheus_says_nothing_of_what_is_not_known() -> None:
-    """No sample, not a zero."""
+def test_prometheus_omits_unknown_values() -> None:
+    """An unknown value has no sample instead of a zero."""
     names = {family.name for family in metrics_of(run(queries=(query(lag=None, partitions=()),)))}
 
     assert "flowcore_query_lag_records" not in names
@@ -130,8 +130,8 @@ def test_prometheus_port_that_is_taken_is_refused() -> None:
         assert "flowcore_query_active" in scrape(first.url)
 
 
-def test_prometheus_without_looks_is_refused(tmp_path: Path) -> None:
-    """It would have nothing to show."""
+def test_prometheus_without_a_metrics_interval_is_refused(tmp_path: Path) -> None:
+    """Without an interval it would have no values."""
     settings = Settings.of(
         {"state.dir": tmp_path, "metrics.prometheus.port": 0, "metrics.interval": "0"}, environment={}
     )
@@ -140,8 +140,8 @@ def test_prometheus_without_looks_is_refused(tmp_path: Path) -> None:
         pass
 
 
-def test_dashboard_and_alerts_ask_for_metrics_that_exist() -> None:
-    """Every name in the dashboard and in Prometheus' files is one that a run serves."""
+def test_dashboard_and_alerts_use_existing_metrics() -> None:
+    """Every metric in the dashboard and in Prometheus' files is served by a run."""
     served = {sample.name for family in metrics_of(run()) for sample in family.samples}
     texts = [file.read_text() for folder in ("grafana", "prometheus") for file in _files(DEPLOY / folder)]
     asked = {name for text in texts for name in re.findall(r"\bflowcore_[a-z_]+", text)}
@@ -151,7 +151,7 @@ def test_dashboard_and_alerts_ask_for_metrics_that_exist() -> None:
 
 
 def test_dashboard_shows_something_of_every_kind() -> None:
-    """Each panel has a title, a unit where it has axes, and asks the data source that is provisioned."""
+    """Each panel has a title, a unit if it has axes, and the provisioned data source."""
     dashboard = json.loads((DEPLOY / "grafana" / "flowcore.json").read_text())
     panels = [panel for panel in dashboard["panels"] if panel["type"] != "row"]
 
@@ -196,8 +196,8 @@ def _polls(broken: int | None = None) -> Callable[[], FlowProgress]:
     return poll
 
 
-def test_reporter_looks_at_the_start_and_at_the_end() -> None:
-    """However long the interval is."""
+def test_reporter_polls_at_the_start_and_at_the_end() -> None:
+    """This holds for any interval."""
     received = _Received(enough=1)
 
     with Reporter(_polls(), [received], interval_s=3_600):
@@ -206,7 +206,7 @@ def test_reporter_looks_at_the_start_and_at_the_end() -> None:
     assert received.seconds == [0, 1]
 
 
-def test_reporter_goes_on_whatever_fails() -> None:
+def test_reporter_continues_after_a_failure() -> None:
     """A poll or another listener may fail."""
     received = _Received(enough=4)
 
@@ -216,8 +216,8 @@ def test_reporter_goes_on_whatever_fails() -> None:
     assert received.seconds[:4] == [0, 2, 3, 4]
 
 
-def test_news_are_what_is_lost_and_what_switches() -> None:
-    """Told once, when it happens."""
+def test_events_are_losses_and_switches() -> None:
+    """Each event is reported once, when it happens."""
     before = run(switches=())
     after = run(queries=(query(late=9, dropped=6, dead_letters=6),))
 
@@ -229,8 +229,8 @@ def test_news_are_what_is_lost_and_what_switches() -> None:
     assert describe_events(after, after) == []
 
 
-def test_log_has_a_line_a_minute_and_news_at_once(caplog: pytest.LogCaptureFixture) -> None:
-    """And one at the end."""
+def test_log_has_a_line_per_minute_and_events_at_once(caplog: pytest.LogCaptureFixture) -> None:
+    """The log has one more line at the end."""
     caplog.set_level(logging.INFO, "flowcore.metrics.log")
     listener = LogListener()
 
@@ -262,7 +262,7 @@ def test_log_has_a_line_a_minute_and_news_at_once(caplog: pytest.LogCaptureFixtu
 def test_run_that_is_gone_has_a_liveness_problem(
     last: FlowProgress, ago_s: int, expected: str | None
 ) -> None:
-    """By its last report, and by its age."""
+    """The problem depends on the last report and its age."""
     found = liveness_problem(last, NOW_MS + ago_s * 1000)
 
     assert found is None if expected is None else re.search(expected, found or "")
@@ -277,7 +277,7 @@ def test_run_whose_process_is_gone_is_detected_at_once() -> None:
 
 
 def test_tables_show_everything_that_is_known() -> None:
-    """A subject of which nothing is known is left out."""
+    """A subject without values is omitted."""
     found = {table.title: table for table in tables(run())}
     nothing = tables(run(latencies=(), switches=(), queries=(query(bounded={}, partitions=()),)))
 
@@ -291,8 +291,8 @@ def test_tables_show_everything_that_is_known() -> None:
     assert [table.title for table in nothing] == ["queries", "late or lost", "since the start"]
 
 
-def test_markdown_keeps_its_columns_whatever_the_text() -> None:
-    """A bar in a reason does not begin a column."""
+def test_markdown_keeps_its_columns_for_any_text() -> None:
+    """A bar in a reason does not start a column."""
     found = tables(run(switches=(replace(SWITCH, reason="a|b"),)))
     (table,) = (table for table in found if table.title == "last switches")
 
@@ -311,14 +311,14 @@ def state(tmp_path: Path) -> Path:
 
 
 def call(*arguments: str) -> tuple[int, str, str]:
-    """Run a command as a person does: exit code, output, errors."""
+    """Run a command; return exit code, output and errors."""
     found = CliRunner().invoke(flowcore, arguments)
     error = str(found.exception) if found.exception and not isinstance(found.exception, SystemExit) else ""
     return found.exit_code, found.stdout, error or found.stderr
 
 
 def test_top_once_shows_the_run_and_json_gives_it_to_scripts(state: Path) -> None:
-    """Both end with 0 while it runs; the flow's name is enough."""
+    """Both exit with 0 while the run is active; the flow's name is enough."""
     shown = call("top", "sales", "--once", "--set", f"state.dir={state}")
     given = call("top", "pipelines.auctions.flow:flow", "--json", "--set", f"state.dir={state}")
     received = call("top", "sales", "--json", "--set", f"state.dir={state}")
@@ -330,7 +330,7 @@ def test_top_once_shows_the_run_and_json_gives_it_to_scripts(state: Path) -> Non
     assert json.loads(received[1])["queries"][0]["lag"] == 100
 
 
-def test_top_ends_with_1_and_says_so_when_the_flow_does_not_run(state: Path) -> None:
+def test_top_exits_with_1_when_the_flow_does_not_run(state: Path) -> None:
     """The last progress is shown nevertheless."""
     HistoryWriter(history_folder(state, "sales")).progressed(run(time_ms=NOW_MS, state="ended"))
 
@@ -341,14 +341,14 @@ def test_top_ends_with_1_and_says_so_when_the_flow_does_not_run(state: Path) -> 
     assert "does not run; it ended" in error
 
 
-def test_top_without_a_terminal_says_what_to_pass(state: Path) -> None:
-    """It could not draw."""
+def test_top_without_a_terminal_names_the_option(state: Path) -> None:
+    """It needs a terminal to draw in."""
     assert "pass --once or --json" in call("top", "sales", "--set", f"state.dir={state}")[2]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "terminate"])
-def test_top_ends_well_when_a_person_has_seen_enough(state: Path, number: signal.Signals) -> None:
-    """In a real terminal: it draws, and leaves with 0 and without a traceback."""
+def test_top_exits_with_0_on_a_signal(state: Path, number: signal.Signals) -> None:
+    """In a real terminal it draws, and exits without a traceback."""
     ours, theirs = pty.openpty()
     command = [sys.executable, "-m", "flowcore.cli.main", "top", "sales", "--set", f"state.dir={state}"]
     with subprocess.Popen(command, stdout=theirs, stderr=theirs) as process:
@@ -370,7 +370,7 @@ def test_top_ends_well_when_a_person_has_seen_enough(state: Path, number: signal
 
 
 def test_top_draws_every_table() -> None:
-    """Nothing in a name is taken for markup."""
+    """Names are not interpreted as markup."""
     console = Console(width=200, record=True, file=io.StringIO())
     console.print(_view(run(queries=(query(name="[red]x"),))))
     text = console.export_text()
@@ -380,7 +380,7 @@ def test_top_draws_every_table() -> None:
 
 
 class _Outside(HTMLParser):
-    """Finds what a page would load, and whether its tags are closed."""
+    """Finds the resources that a page would load, and tags that are not closed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -398,7 +398,7 @@ class _Outside(HTMLParser):
 
 
 def test_report_is_one_page_that_loads_nothing(state: Path, tmp_path: Path) -> None:
-    """With a plot for all that is known, the runs, and the last switches."""
+    """It has a plot of every known value, the runs and the last switches."""
     file = tmp_path / "page.html"
     code, output, _ = call("report", "sales", "--html", str(file), "--set", f"state.dir={state}")
     page = file.read_text()
@@ -413,7 +413,7 @@ def test_report_is_one_page_that_loads_nothing(state: Path, tmp_path: Path) -> N
 
 
 def test_report_of_the_last_part_leaves_out_the_rest(state: Path, tmp_path: Path) -> None:
-    """And says so where nothing is left."""
+    """If nothing is left, the report states it."""
     arguments = ("report", "sales", "--html", str(tmp_path / "page.html"), "--set", f"state.dir={state}")
 
     assert "5 progress reports" in call(*arguments, "--since", "1 h")[1]
@@ -421,15 +421,15 @@ def test_report_of_the_last_part_leaves_out_the_rest(state: Path, tmp_path: Path
     assert "a duration is a number" in call(*arguments, "--since", "soon")[2]
 
 
-def test_report_that_cannot_be_written_says_what_to_pass(state: Path, tmp_path: Path) -> None:
+def test_report_that_cannot_be_written_names_the_option(state: Path, tmp_path: Path) -> None:
     """The folder does not exist."""
     missing = tmp_path / "missing" / "page.html"
 
     assert "No such file" in call("report", "sales", "--html", str(missing), "--set", f"state.dir={state}")[2]
 
 
-def test_report_takes_names_for_text() -> None:
-    """A flow or an error may have any letters."""
+def test_report_escapes_names() -> None:
+    """Names of flows and errors may contain any characters."""
     page = report_page([run(flow="<b>", state="failed", error="<script>")])
 
     assert "<script>" not in page
@@ -437,7 +437,7 @@ def test_report_takes_names_for_text() -> None:
 
 
 def test_chart_breaks_a_line_where_nothing_ran_and_keeps_peaks() -> None:
-    """A plot of a hundred thousand points has no more of them than pixels, and the highest is among them."""
+    """A plot of a hundred thousand points has at most one per pixel, including the highest."""
     points: list[tuple[int, float | None]] = [(time_ms, 1.0) for time_ms in range(100_000)]
     points[50_003] = (50_003, 100.0)
     points[70_000] = (70_000, None)
@@ -451,6 +451,6 @@ def test_chart_breaks_a_line_where_nothing_ran_and_keeps_peaks() -> None:
     assert "none" not in chart
 
 
-def test_chart_of_nothing_is_nothing() -> None:
-    """No empty frame."""
+def test_chart_without_points_is_empty() -> None:
+    """There is no empty frame."""
     assert line_chart("t", [Line("a", [(0, None)])], (0, 1), show_count) == ""

@@ -66,7 +66,7 @@ def _chains(plan: Plan) -> tuple[Chain, ...]:
 
 
 def test_what_follows_a_process_is_in_its_chain() -> None:
-    """Up to where anybody else reads; a side output does not count, and what is in front is another call."""
+    """The chain ends at a second reader; side outputs do not count, and upstream functions are separate."""
     read = Flow("f").read("bids", KafkaTopic("bids", schema=ROW)).map(_same, schema=ROW, name="before")
     process = read.process(_Same(), by="a", schema=ROW, name="process", side_outputs={"odd": ROW})
     one = process.map(_same, schema=ROW, name="one").filter(bool, name="two")
@@ -96,7 +96,7 @@ def test_what_follows_a_process_is_in_its_chain() -> None:
 def test_copies_downstream_of_a_process_follow_the_table(
     function: Any, keeps: bool, setting: bool, copy: str
 ) -> None:
-    """It is rich: it may reuse its outputs unless it declares otherwise; batches do not change."""
+    """A process may reuse its outputs unless it declares otherwise; batches are immutable."""
     attributes = OperatorAttributesBuilder().set_input_record_stored(keeps)
     one = _processed(function).map(_same, schema=ROW, name="one", attributes=attributes)
 
@@ -105,8 +105,8 @@ def test_copies_downstream_of_a_process_follow_the_table(
     assert [each.value for each in chain.copies.values()] == [copy]
 
 
-def test_a_process_that_others_read_too_begins_no_chain() -> None:
-    """Nor does one with a buffer downstream."""
+def test_process_with_several_readers_starts_no_chain() -> None:
+    """Nor does a process with a buffer downstream."""
     process = _processed()
     plan = _plan(process.map(_same, schema=ROW, name="one"), process.select("a", name="native"))
     assert [chain.name for chain in _chains(plan)] == ["one"]
@@ -117,7 +117,7 @@ def test_a_process_that_others_read_too_begins_no_chain() -> None:
 
 
 def test_a_bounded_process_begins_a_chain_too() -> None:
-    """In a batch as in a stream."""
+    """A bounded process is chained as a live one is."""
     flow = Flow("f")
     process = flow.read("in", Parquet("in", schema=ROW)).process(_Same(), by="a", schema=ROW, name="process")
     process.map(_same, schema=ROW, name="one").write("out", Parquet("out"))
@@ -126,7 +126,7 @@ def test_a_bounded_process_begins_a_chain_too() -> None:
 
 
 def test_failure_downstream_of_a_process_is_a_dead_letter() -> None:
-    """As its own failures do; not downstream of functions of batches, nor of native operators."""
+    """This excludes functions of batches and functions downstream of native operators."""
     process = _processed()
     one = process.map(_same, schema=ROW, name="one")
     two = process.map_batches(_same, schema=ROW, name="two").map(_same, schema=ROW, name="three")
@@ -159,7 +159,7 @@ def _operator(stream: Stream) -> Operator:
 
 
 class Numbers(KeyedProcessFunction):
-    """Puts out a record for each, which it remembers, and one for a timer."""
+    """Emits an output for each record, which it remembers, and one for a timer."""
 
     def __init__(self) -> None:
         self.made: list[Any] = []
@@ -195,8 +195,8 @@ def emitted(operator: KeyedProcesses, *rows: Row) -> dict[str, list[dict[str, An
 ROWS = row("a", 1, "", 10, 5), row("b", 30, "", 20, 6)
 
 
-def test_outputs_carry_what_they_were_made_of() -> None:
-    """Record or timer, which of its results, and which of what became of that."""
+def test_outputs_have_their_origin() -> None:
+    """The origin is the record or timer, and the ordinal at each step of the chain."""
     three = Receiver(step("flat_map", lambda r: [r, {"n": r["n"] * 100}] if r["n"] % 2 else [r]), "deep")
     found = emitted(chained(Numbers(), three), *ROWS)
 
@@ -212,7 +212,7 @@ def test_outputs_carry_what_they_were_made_of() -> None:
 
 @pytest.mark.parametrize(("copy", "shared"), [("reuse", True), ("shallow", False), ("deep", False)])
 def test_a_process_hands_on_the_very_object_or_a_copy(copy: Any, shared: bool) -> None:
-    """Without a way through columns in between."""
+    """The object is not converted to columns in between."""
     seen: list[Any] = []
     function = Numbers()
     keep = Receiver(step("map", lambda r: seen.append(r) or r), copy)
@@ -225,8 +225,8 @@ def test_a_process_hands_on_the_very_object_or_a_copy(copy: Any, shared: bool) -
     assert seen == function.made
 
 
-def test_a_process_parts_into_several_functions() -> None:
-    """Each outlet on its own; what is given batches has no single record that an output was made of."""
+def test_process_feeds_several_functions() -> None:
+    """Each outlet is separate; outputs of a function of batches have no single record as origin."""
     batched = step("map_batches", lambda batch: batch.slice(1), outlet=1, name="batched")
     kept = step("filter", lambda r: r["n"] > 15, outlet=0)
     found = emitted(chained(Numbers(), Receiver(kept), Receiver(batched)), *ROWS)
@@ -243,7 +243,7 @@ def _picky(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_a_failing_function_downstream_of_a_process_makes_a_dead_letter() -> None:
-    """With what it was given, where that came from, and whose function it was; others go on."""
+    """It has the input, its coordinates and the failing operator; other records are processed."""
     found = emitted(chained(Numbers(), Receiver(step("map", _picky))), *ROWS)
 
     assert [each["n"] for each in found["chain 0"]] == [10, 21]
@@ -256,8 +256,8 @@ def test_a_failing_function_downstream_of_a_process_makes_a_dead_letter() -> Non
     assert "emits a record without the column 'n'" in of_records[6]["@reason"]
 
 
-def test_a_function_downstream_of_a_process_stops_where_the_source_says_so() -> None:
-    """For a record of it, and for a timer."""
+def test_failing_function_downstream_of_a_process_stops_with_on_error_fail() -> None:
+    """This holds for a record and for a timer."""
     strict = dead_letters((True, False))
     operator = chained(Numbers(), Receiver(step("map", _picky)), dead_letters=strict)
     with pytest.raises(FunctionError, match="operator 'next': its function raised ValueError: 11"):
@@ -267,7 +267,7 @@ def test_a_function_downstream_of_a_process_stops_where_the_source_says_so() -> 
 
 
 def test_functions_downstream_of_a_process_are_opened_and_closed_with_it() -> None:
-    """Once for a task."""
+    """They are opened once per task."""
     calls: list[str] = []
 
     class Noted:

@@ -1,4 +1,4 @@
-"""Keyed process functions on key groups emit what the harness does, over restarts, workers and repeats."""
+"""Keyed process functions on key groups emit what the harness does, over restarts and repeats."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ Row = tuple[str, int, str, int, int]
 
 
 class Shown(Everything):
-    """Everything that can be seen, as text, and some of it beside."""
+    """Emits all that it can read as text, and some of it to a side output."""
 
     def process(self, record: Any, context: Any) -> Any:
         if context.is_backlog:
@@ -57,7 +57,7 @@ class Shown(Everything):
 
 
 class Sums(KeyedProcessFunction):
-    """Takes batches."""
+    """Processes batches."""
 
     def open(self, context: Any) -> None:
         self.sum = context.value_state("sum", "BIGINT")
@@ -101,7 +101,7 @@ def packed(given_rows: Sequence[Row], group: int, *, backlog: bool | None = None
 
 
 def emitted(stepped: StepResult | StepOutputs) -> list[tuple[Any, ...]]:
-    """Output, what was seen, timestamp; and the identity: record or timer, and ordinal."""
+    """Output, side outputs, timestamp; and the origin: record or timer, and ordinal."""
     out = stepped.outputs if isinstance(stepped, StepResult) else stepped
     return [
         (output, *(row[name] for name in ("seen", "@timestamp_ms", "at", "@timer", "@ordinal")))
@@ -115,7 +115,7 @@ DO = ["set", "add", "put", "read", "remove", "clear", "event timer", "clock time
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[tuple[list[Row], int, int, str, bool, bool | None]]:
-    """Steps: records, how far the clock goes, which worker takes it, its fate, in a new task? and backlog."""
+    """Steps: records, advance of the clock, worker, failure, new task, and backlog."""
     places = iter(range(1000))
     record = st.tuples(
         st.sampled_from("abc"), st.integers(0, 40), st.sampled_from(DO), st.integers(0, 60),
@@ -145,7 +145,7 @@ EMPTY_SNAPSHOT = [
 @given(histories())
 @example(EMPTY_SNAPSHOT)
 def test_key_groups_emit_what_the_harness_does(history: Any) -> None:
-    """Two groups, three workers, tasks that fail and batches run again; and no two outputs have one id."""
+    """This holds for two groups, three workers, failing tasks and repeated batches; record ids are unique."""
     harness = ProcessHarness(Shown(), ["odd"])
     stores = [MemoryStore(), MemoryStore()]
     workers: list[StateCache] = [{}, {}, {}]
@@ -190,7 +190,7 @@ def test_key_groups_emit_what_the_harness_does(history: Any) -> None:
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.lists(st.integers(0, 30), min_size=1, max_size=4), max_size=6))
 def test_a_function_of_batches_has_batches(steps: list[list[int]]) -> None:
-    """Its outputs have the first record of a batch as their origin, and no timestamp; its timers do."""
+    """Its outputs have the batch's first record as origin and no timestamp; its timers have one."""
     harness, store = ProcessHarness(Sums(), ["odd"]), MemoryStore()
     place = 0
     for clock, numbers in enumerate(steps):
@@ -212,8 +212,8 @@ def batch(*given_rows: Row) -> pa.RecordBatch:
     return pa.record_batch([list(column) for column in zip(*given_rows, strict=True)], schema=ROWS)
 
 
-def test_it_is_woken_by_timers_of_the_clock_and_by_what_expires() -> None:
-    """The earlier one; and by nothing when both are gone."""
+def test_process_is_woken_by_processing_time_timers_and_expiry() -> None:
+    """The earlier of both wakes it; without either there is no wake-up."""
     group = processes(Shown()).open()
     group.advance_clock(100, StepOutputs())
     assert group.wake_ms is None
@@ -241,8 +241,8 @@ class Kept(KeyedProcessFunction):
         return [{"seen": record["do"] or None}, {"unseen": 3}][: 1 + record["number"] // 50]
 
 
-def test_a_function_may_keep_more_than_before_and_not_less() -> None:
-    """A state of another type is refused, too."""
+def test_process_may_add_states_but_not_remove_them() -> None:
+    """A state with another type is refused, too."""
     store = MemoryStore()
     runtime(Kept(("n", "BIGINT"))).step(0, packed([("a", 1, "x", 1, 0)], 0), 0, store, {})
 
@@ -253,20 +253,20 @@ def test_a_function_may_keep_more_than_before_and_not_less() -> None:
         runtime(Kept(("n", "BIGINT"))).step(0, [], 2, store, {})
 
 
-def test_an_output_of_other_columns_is_shown() -> None:
-    """The record that does not fit, and not the first one."""
+def test_output_with_other_columns_is_named() -> None:
+    """The error shows the record that does not fit, not the first one."""
     with pytest.raises(FunctionError, match=r"operator 'watch': its function emitted \{'unseen': 3\}"):
         processes(Kept(("n", "BIGINT"))).open().rows(batch(("a", 1, "x", 50, 0)), StepOutputs())
 
 
 def test_state_of_another_version_is_refused() -> None:
-    """It says which."""
+    """The error names the version."""
     with pytest.raises(StateError, match="state of version 9, this flowcore reads 1"):
         processes(Shown()).open().restore({}, iter([bytes([9])]))
 
 
-def test_a_record_without_columns_is_a_record() -> None:
-    """A function that uses none of them."""
+def test_record_without_columns_is_processed() -> None:
+    """A function may use none of the columns."""
 
     class Counts(KeyedProcessFunction):
         def process(self, record: Any, context: Any) -> list[Any]:
@@ -279,7 +279,7 @@ def test_a_record_without_columns_is_a_record() -> None:
 
 
 class Recorded(KeyedProcessFunction):
-    """Writes down when it is opened and closed, and fails when it is asked to."""
+    """Records when it is opened and closed, and raises on request."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
@@ -303,7 +303,7 @@ class Recorded(KeyedProcessFunction):
 
 
 def test_a_function_is_opened_once_for_each_task_and_closed_after_it() -> None:
-    """What a worker remembers goes on with the function as it was opened again."""
+    """The state in a worker's memory is used with the newly opened function."""
     function = Recorded()
     run, store, remembered = runtime(function), MemoryStore(), StateCache()
 
@@ -317,8 +317,8 @@ def test_a_function_is_opened_once_for_each_task_and_closed_after_it() -> None:
     assert [row[1] for row in emitted(stepped)] == ["7"]
 
 
-def test_a_failure_says_at_which_record_or_timer() -> None:
-    """Topic, partition and offset; key and time."""
+def test_failure_names_its_record_or_timer() -> None:
+    """The error has topic, partition and offset, or key and time."""
     where = [("topic", pa.int32()), ("partition", pa.int32()), ("offset", pa.int64())]
     rows = pa.schema([*ROWS, *where])
     operator = processes(

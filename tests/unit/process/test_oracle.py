@@ -36,7 +36,7 @@ TTL_MS = 10
 
 
 class Everything(KeyedProcessFunction):
-    """Does what a record says, then emits everything that it can read."""
+    """Does what a record asks for, then emits everything that it can read."""
 
     def open(self, context: OpenContext) -> None:
         ttl = timedelta(milliseconds=TTL_MS)
@@ -187,7 +187,7 @@ class Reference:
 
 
 class Job:
-    """The operator over some key groups, as a runtime has it: restarted at will, each group by itself."""
+    """The operator over several key groups, as in a runtime: groups are separate and can be restarted."""
 
     def __init__(self, groups: int) -> None:
         self.groups = [
@@ -241,7 +241,7 @@ STEPS = st.lists(
 
 
 def _by_key(found: Sequence[tuple[Any, Any]]) -> dict[Any, list[Any]]:
-    """Keys have no order among each other."""
+    """Sort by key, since keys have no order among each other."""
     return {key: [value for one, value in found if one == key] for key, _ in found}
 
 

@@ -23,7 +23,7 @@ SECOND = timedelta(seconds=1)
 
 
 class Scripted(KeyedProcessFunction):
-    """Does what each record says: a record is a function of this object and the context."""
+    """Runs each record, which is a function of this object and the context."""
 
     def __init__(self, ttl: timedelta | None = None, lives_from: Any = "write") -> None:
         self.how = {"ttl": ttl, "lives_from": lives_from}
@@ -48,13 +48,13 @@ Step = Callable[[Scripted, ProcessContext], Any]
 
 
 def _do(harness: ProcessHarness, key: Any, step: Step, timestamp_ms: int | None = None) -> Any:
-    """What a step finds."""
+    """Content of a step's output."""
     results = harness.feed((key, {"do": step}, timestamp_ms)).results
     return results[0].value["found"] if results else None
 
 
 def _all(function: Scripted, _: ProcessContext) -> Any:
-    """What is in all states."""
+    """Content of all states."""
     return (
         function.value.get(), function.list.get(), dict(function.map), function.sum.get(),
         function.total.get(),
@@ -170,7 +170,7 @@ def test_reading_lets_an_entry_live_on_only_if_asked_for(lives_from: str, left: 
 
 
 def test_entries_of_lists_and_maps_expire_one_by_one() -> None:
-    """One that is written again lives anew."""
+    """An entry that is written again gets a new time to live."""
     harness = ProcessHarness(Scripted(ttl=SECOND))
     _do(harness, "a", lambda f, _: (f.list.add("first"), f.map.update(x=1, y=2)))
     harness.move_clock(400)
@@ -265,7 +265,7 @@ def test_timers_come_by_time_over_all_keys() -> None:
 
 
 class Ticking(KeyedProcessFunction):
-    """A timer that asks for the next one, until the input has ended."""
+    """Registers the next timer at each timer, until the end of input."""
 
     def process(self, record: RecordMapping, context: ProcessContext) -> Outputs:
         context.register_event_timer(context.timestamp_ms + record["every"])
@@ -301,7 +301,7 @@ class Histories(KeyedProcessFunction):
 
 
 def test_function_can_read_whether_its_records_are_backlog() -> None:
-    """News at first; also over a restart."""
+    """The input is live at first; the status survives a restart."""
     harness = ProcessHarness(Histories())
     harness.feed(("a", {"n": 1}))
     harness.backlog(backlog=True)
@@ -455,7 +455,7 @@ def test_restore_takes_a_function_that_keeps_more() -> None:
 
 
 def test_touched_keys_are_those_whose_state_may_have_changed() -> None:
-    """So that a runtime writes these and no others."""
+    """A runtime writes only these keys."""
     operator, state = ProcessOperator(ProcessConfig(function=Scripted(ttl=SECOND))), ProcessState()
     from flowcore.process import KeyedRecord  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""Every value format brings values back, and refuses in words what it cannot hold."""
+"""Every value format round-trips its values and refuses other values with a message."""
 
 from __future__ import annotations
 
@@ -52,21 +52,21 @@ def of_scalars(request: pytest.FixtureRequest) -> ValueFormat[Any]:
 @given(value=scalars)
 @pytest.mark.parametrize("kind", [JsonFormat, AvroFormat], ids=["json", "avro"])
 def test_scalars_round_trip(kind: Any, value: dict[str, Any]) -> None:
-    """With every limit, null and character."""
+    """This covers every limit, null and character."""
     value_format = kind.of(Schema.parse(SCALARS).columns)
 
     assert value_format.decode(value_format.encode(value)) == value
 
 
 def test_text_of_a_mebibyte_round_trips(of_scalars: ValueFormat[Any]) -> None:
-    """Nothing is cut."""
+    """Long text is not cut."""
     value = {"a": None, "b": None, "c": None, "d": None, "e": "ż" * (MIB // 2)}
 
     assert of_scalars.decode(of_scalars.encode(value)) == value
 
 
 def test_nullable_columns_may_be_left_out(of_scalars: ValueFormat[Any]) -> None:
-    """They are null."""
+    """Missing columns are null."""
     assert of_scalars.encode({"e": "x"}) == of_scalars.encode(
         {"a": None, "b": None, "c": None, "d": None, "e": "x"}
     )
@@ -82,13 +82,13 @@ def test_nullable_columns_may_be_left_out(of_scalars: ValueFormat[Any]) -> None:
     ids=repr,
 )  # fmt: skip
 def test_values_that_do_not_fit_are_refused(of_scalars: ValueFormat[Any], value: Any) -> None:
-    """Nothing is converted in silence."""
+    """Values are not converted silently."""
     with pytest.raises(SerializationError):
         of_scalars.encode(value)
 
 
 def test_truncated_at_every_byte_is_refused(of_scalars: ValueFormat[Any]) -> None:
-    """No part of a value is a value."""
+    """A part of a value is not a value."""
     data = of_scalars.encode({"a": 300, "b": -1, "c": 1.5, "d": True, "e": "zażółć"})
 
     for size in range(len(data)):
@@ -97,7 +97,7 @@ def test_truncated_at_every_byte_is_refused(of_scalars: ValueFormat[Any]) -> Non
 
 
 def test_bytes_left_over_are_refused(of_scalars: ValueFormat[Any]) -> None:
-    """A second value is not passed over."""
+    """A second value after the first is not ignored."""
     data = of_scalars.encode({"e": "x"})
 
     with pytest.raises(SerializationError):
@@ -106,7 +106,7 @@ def test_bytes_left_over_are_refused(of_scalars: ValueFormat[Any]) -> None:
 
 @given(st.binary(max_size=60))
 def test_any_bytes_are_read_or_refused(data: bytes) -> None:
-    """No format raises anything but its own error."""
+    """A format raises no other error than its own."""
     for value_format in (
         JsonFormat.of([("a", "BIGINT")]),
         AvroFormat.of(Schema.parse(SCALARS).columns),
@@ -123,7 +123,7 @@ def test_any_bytes_are_read_or_refused(data: bytes) -> None:
 
 
 def test_raw_is_the_bytes_themselves() -> None:
-    """And nothing but bytes."""
+    """Other values than bytes are refused."""
     assert RawFormat().decode(RawFormat().encode(b"\0\xff")) == b"\0\xff"
     with pytest.raises(SerializationError, match="'x' is str, not bytes"):
         RawFormat().encode("x")
@@ -131,7 +131,7 @@ def test_raw_is_the_bytes_themselves() -> None:
 
 @pytest.mark.parametrize("kind", [JsonFormat, AvroFormat, FixedFormat], ids=lambda kind: kind.name)
 def test_columns_are_checked(kind: Any) -> None:
-    """Before anything is written."""
+    """They are checked before the first write."""
     with pytest.raises(FormatError, match=r"column 'x ARRAY<INT>.*' has a type that the .* does not support"):
         kind.of([("x", "ARRAY<INT>")])
     with pytest.raises(FormatError, match="was given 'x' twice"):
@@ -141,5 +141,5 @@ def test_columns_are_checked(kind: Any) -> None:
 
 
 def test_columns_have_one_spelling_of_each_type() -> None:
-    """Two ways to write a type are one schema."""
+    """Two spellings of a type are one schema."""
     assert JsonFormat.of([("x", "long")]).fingerprint == JsonFormat.of([("x", "BIGINT")]).fingerprint

@@ -1,4 +1,4 @@
-"""Formats over whole arrays do to each value what the format of one value does, whatever the others are."""
+"""Formats over arrays treat each value as the format of single values does."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ row = st.fixed_dictionaries({kind.lower(): values for kind, values in VALUES.ite
 @settings(deadline=None)
 @given(st.lists(row, max_size=20))
 def test_fixed_arrow_format_writes_the_bytes_of_one_at_a_time(values: list[dict[str, Any]]) -> None:
-    """And reads them back."""
+    """It reads them back, too."""
     written = BULK.encode(pa.array(values, BULK.rows))
 
     assert written.field("value").to_pylist() == [FIXED.encode(value) for value in values]
@@ -78,7 +78,7 @@ payload = st.one_of(
 @settings(deadline=None)
 @given(st.lists(payload, max_size=20), st.integers(0, 5), st.integers(0, 5))
 def test_fixed_arrow_format_reads_what_one_at_a_time_reads(values: list[Any], skip: int, drop: int) -> None:
-    """A bad value is null and disturbs no other; the array may be a slice of another."""
+    """A bad value is null and does not affect others; the array may be a slice."""
     array = pa.array(values, pa.binary())[skip : len(values) - drop]
 
     found = BULK.decode(array).to_pylist()
@@ -93,7 +93,7 @@ def _text(values: Any) -> str:
 
 @pytest.mark.parametrize("large", [pa.binary(), pa.large_binary()], ids=["binary", "large"])
 def test_fixed_arrow_format_refuses_what_no_column_can_hold(large: pa.DataType) -> None:
-    """A boolean of 2, a day or a moment outside of the years 1 to 9999; the limits themselves are good."""
+    """Booleans of 2 and times outside of the years 1 to 9999 are refused; the limits are valid."""
     day, moment = date(1, 1, 1), datetime(9999, 12, 31, 23, 59, 59, 999999, tzinfo=UTC)
     layout = FixedFormat.of([("b", "BOOLEAN"), ("d", "DATE"), ("t", "TIMESTAMP")])
     form = FixedArrowFormat(layout, _rows([("b", "BOOLEAN"), ("d", "DATE"), ("t", "TIMESTAMP")]))
@@ -108,8 +108,8 @@ def test_fixed_arrow_format_refuses_what_no_column_can_hold(large: pa.DataType) 
     assert found == [row, *[None] * 7, row]
 
 
-def test_fixed_arrow_format_says_which_column_is_null_or_out_of_range() -> None:
-    """The rows around it are written."""
+def test_fixed_arrow_format_names_the_column_that_is_null_or_out_of_range() -> None:
+    """The other rows are written."""
     form = FixedArrowFormat(
         FixedFormat.of([("a", "INT"), ("d", "DATE")]), _rows([("a", "INT"), ("d", "DATE")])
     )
@@ -128,7 +128,7 @@ def test_fixed_arrow_format_says_which_column_is_null_or_out_of_range() -> None:
 
 @pytest.mark.parametrize("size", [0, 1])
 def test_fixed_arrow_format_takes_small_arrays(size: int) -> None:
-    """And arrays of bad values alone."""
+    """This includes arrays of bad values only."""
     rows = pa.array([{kind.lower(): None for kind in VALUES}] * size, BULK.rows)
 
     assert len(BULK.encode(rows)) == size
@@ -147,14 +147,14 @@ json_payload = st.one_of(
 @settings(deadline=None)
 @given(st.lists(json_payload, max_size=20))
 def test_value_arrow_format_are_what_one_at_a_time_reads(values: list[Any]) -> None:
-    """Bad ones are null."""
+    """Bad values are null."""
     found = ValueArrowFormat(JSON, JSON_ROWS).decode(pa.array(values, pa.binary())).to_pylist()
 
     assert found == [_one(JSON, data) for data in values]
 
 
 class Careless:
-    """A format that raises what it likes, and gives what it likes."""
+    """A format that raises any error and returns any value."""
 
     name, version, fingerprint = "careless", 1, ""
 
@@ -174,8 +174,8 @@ class Careless:
         ][data[0]]()
 
 
-def test_value_arrow_format_survive_whatever_a_format_does() -> None:
-    """One record, whatever it holds, takes no other with it."""
+def test_value_arrow_format_isolates_errors_of_a_format() -> None:
+    """An error of one record does not affect other records."""
     form = ValueArrowFormat(Careless(), JSON_ROWS)
     payloads = [bytes([n]) for n in range(6)] + [b"\0", b"", b"\x63", None]
 
@@ -195,7 +195,7 @@ def test_value_arrow_format_survive_whatever_a_format_does() -> None:
 
 
 def test_arrow_format_is_vectorised_where_it_can_be() -> None:
-    """The fixed layout is; others are called once for each value."""
+    """The fixed layout is vectorised; other formats are called once per value."""
     assert isinstance(arrow_format(FIXED, BULK.rows), FixedArrowFormat)
     assert isinstance(arrow_format(JSON, JSON_ROWS), ValueArrowFormat)
 
@@ -216,7 +216,7 @@ def test_protobuf_types_are_those_of_the_fields() -> None:
 
 
 def test_protobuf_message_becomes_a_row_and_comes_back() -> None:
-    """What is absent is null, what has a default has it."""
+    """An absent field is null; a field with a default has its default."""
     api = Api(name="a", syntax="SYNTAX_PROTO3", version="1")
     api.source_context.file_name = "f"
     api.methods.add(name="m", request_streaming=True).options.add(name="o")
@@ -240,7 +240,7 @@ WRONG: dict[str, tuple[type[Any], dict[str, Any], str]] = {
 
 @pytest.mark.parametrize("case", WRONG)
 def test_protobuf_refuses_a_row_that_its_message_does_not_hold(case: str) -> None:
-    """With the field's name."""
+    """The error names the field."""
     kind, values, message = WRONG[case]
 
     with pytest.raises(SerializationError, match=message):
@@ -250,7 +250,7 @@ def test_protobuf_refuses_a_row_that_its_message_does_not_hold(case: str) -> Non
 @settings(deadline=None)
 @given(st.lists(st.one_of(st.none(), st.binary(max_size=12)), max_size=10))
 def test_protobuf_arrow_format_reads_what_its_format_reads(values: list[bytes | None]) -> None:
-    """Whatever the bytes."""
+    """This holds for any bytes."""
     form = ValueArrowFormat(ProtobufFormat(Timestamp), _rows([("seconds", "BIGINT"), ("nanos", "INT")]))
 
     found = form.decode(pa.array(values, pa.binary())).to_pylist()
@@ -262,7 +262,7 @@ def test_protobuf_arrow_format_reads_what_its_format_reads(values: list[bytes | 
 
 
 def test_protobuf_timestamp_is_a_moment() -> None:
-    """Microseconds are kept, and nothing finer; before 1970 too."""
+    """Microseconds are kept, smaller units are not; times before 1970 are valid."""
     from flowcore.serializers.formats import protobuf  # noqa: PLC0415 - its private half
 
     moments = [datetime(1, 1, 1, tzinfo=UTC), datetime(1969, 12, 31, 23, 59, 59, 1, tzinfo=UTC)]
@@ -276,7 +276,7 @@ def test_protobuf_timestamp_is_a_moment() -> None:
 
 
 def test_fixed_arrow_format_finds_the_bytes_of_a_slice() -> None:
-    """Arrow may hand on a part of a larger buffer."""
+    """Arrow may pass a part of a larger buffer."""
     form = FixedArrowFormat(FixedFormat.of([("a", "TINYINT")]), _rows([("a", "TINYINT")]))
     values = pa.array([b"\1", b"\2", b"\3", b"\4"], pa.large_binary())
 

@@ -1,4 +1,4 @@
-"""Avro takes schemas with bounds, derived or written by hand, with a registry's header or without."""
+"""Avro accepts bounded schemas, derived or written by hand, with or without a registry's header."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from flowcore.serializers.formats import (
 
 
 def test_avro_takes_a_schema_of_any_shape() -> None:
-    """What is no column type of the derived schemas is written by hand."""
+    """A schema written by hand may have types that derived schemas do not have."""
     lists = AvroFormat('{"type": "array", "items": "long"}')
 
     assert lists.encode([1, -1]).hex() == "04020100"
@@ -24,7 +24,7 @@ def test_avro_takes_a_schema_of_any_shape() -> None:
 
 
 @pytest.mark.parametrize(
-    ("schema", "said"),
+    ("schema", "message"),
     [
         ("{", "cannot be used"),
         ('"nothing"', "cannot be used"),
@@ -42,14 +42,14 @@ def test_avro_takes_a_schema_of_any_shape() -> None:
     ],
     ids=["json", "type", "itself", "itself-in-list", "itself-in-map", "nulls", "fixed-0", "empty-records"],
 )  # fmt: skip
-def test_avro_refuses_schemas_without_bounds(schema: Any, said: str) -> None:
-    """Some bytes of them end the process, or fill the memory."""
-    with pytest.raises(FormatError, match=said):
+def test_avro_refuses_schemas_without_bounds(schema: Any, message: str) -> None:
+    """Some bytes of them end the process or fill the memory."""
+    with pytest.raises(FormatError, match=message):
         AvroFormat(schema)
 
 
 def test_avro_takes_one_type_in_many_places() -> None:
-    """A named type that is used again is not inside itself."""
+    """A named type that is used again is not recursive."""
     point = {"type": "record", "name": "p", "fields": [{"name": "x", "type": "int"}]}
     fields = [
         {"name": "a", "type": point},
@@ -63,7 +63,7 @@ def test_avro_takes_one_type_in_many_places() -> None:
 
 
 def test_avro_refuses_what_its_writer_would_change() -> None:
-    """A required long takes neither 1.5 nor true."""
+    """A required long accepts neither 1.5 nor true."""
     required = AvroFormat.of(Schema.parse("a BIGINT NOT NULL").columns)
 
     for wrong in (1.5, True, None):
@@ -72,13 +72,13 @@ def test_avro_refuses_what_its_writer_would_change() -> None:
 
 
 def test_avro_names_only_what_avro_can_name() -> None:
-    """Before anything is written."""
+    """Names are checked before the first write."""
     with pytest.raises(FormatError, match="column 'a b' cannot be a field of Avro"):
         AvroFormat.of([("a b", "BIGINT")])
 
 
 def test_avro_gives_spark_the_schema_it_writes_with() -> None:
-    """As JSON, without what the library keeps in it."""
+    """The schema is JSON without the library's own entries."""
     given_ = json.loads(AvroFormat.of(Schema.parse("a BIGINT, t TIMESTAMP NOT NULL").columns).schema_json)
 
     assert given_ == {
@@ -92,7 +92,7 @@ def test_avro_gives_spark_the_schema_it_writes_with() -> None:
 
 
 def test_avro_reads_other_writers_by_their_number() -> None:
-    """An older schema is read as the newer one."""
+    """A value of an older schema is read as the newer schema."""
     old = {"type": "record", "name": "r", "fields": [{"name": "a", "type": "int"}]}
     new = {
         "type": "record", "name": "r",
@@ -109,7 +109,7 @@ def test_avro_reads_other_writers_by_their_number() -> None:
 
 @pytest.mark.parametrize("data", [b"", b"\0\0\0\0", b"\1\0\0\0\7\2"], ids=["empty", "short", "magic"])
 def test_avro_refuses_bytes_without_the_registry_header(data: bytes) -> None:
-    """The message says how to read bare Avro."""
+    """The message names the format for bare Avro."""
     with pytest.raises(SerializationError, match="read them with the format 'avro'"):
         ConfluentAvroFormat('"long"', 7).decode(data)
 

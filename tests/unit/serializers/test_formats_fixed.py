@@ -1,4 +1,4 @@
-"""The fixed layout has as many bytes whatever the value is."""
+"""The fixed layout has the same number of bytes for every value."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ FIXED = FixedFormat.of(
     )
 )  # fmt: skip
 def test_fixed_round_trips(value: dict[str, Any]) -> None:
-    """In 36 bytes, whatever the value."""
+    """Each value has 36 bytes."""
     data = FIXED.encode(value)
 
     assert len(data) == FIXED.size_bytes == 36
@@ -45,7 +45,7 @@ def test_fixed_round_trips(value: dict[str, Any]) -> None:
 
 
 def test_fixed_reads_times_of_every_zone_as_utc() -> None:
-    """A moment is a moment."""
+    """The same moment in another zone has the same bytes."""
     times = FixedFormat.of([("t", "TIMESTAMP")])
     noon = datetime(2024, 1, 1, 12, tzinfo=timezone(timedelta(hours=2)))
 
@@ -64,13 +64,13 @@ def test_fixed_reads_times_of_every_zone_as_utc() -> None:
     ids=repr,
 )  # fmt: skip
 def test_fixed_refuses_what_does_not_fit(type_: str, field: Any) -> None:
-    """Nothing is converted or cut."""
+    """Values are neither converted nor cut."""
     with pytest.raises(SerializationError):
         FixedFormat.of([("x", type_)]).encode({"x": field})
 
 
 @pytest.mark.parametrize(
-    ("type_", "data", "said"),
+    ("type_", "data", "message"),
     [
         ("INT", "000000", "3 bytes where the fixed layout has 4"),
         ("INT", "0000000000", "5 bytes where the fixed layout has 4"),
@@ -80,13 +80,13 @@ def test_fixed_refuses_what_does_not_fit(type_: str, field: Any) -> None:
         ("TIMESTAMP", "8000000000000000", "outside the years 1 to 9999"),
     ],
 )
-def test_fixed_errors(type_: str, data: str, said: str) -> None:
-    """They name the column or the size."""
-    with pytest.raises(SerializationError, match=said):
+def test_fixed_errors(type_: str, data: str, message: str) -> None:
+    """Errors name the column or the size."""
+    with pytest.raises(SerializationError, match=message):
         FixedFormat.of([("x", type_)]).decode(bytes.fromhex(data))
 
 
 def test_fixed_has_no_place_for_nulls() -> None:
-    """A nullable column is refused before anything is written."""
+    """A nullable column is refused before the first write."""
     with pytest.raises(FormatError, match=r"column 'id INT' may be null.*declare it NOT NULL"):
         FixedFormat.of(Schema.parse("id INT").columns)

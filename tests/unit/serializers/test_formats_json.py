@@ -23,7 +23,7 @@ text = st.text(st.characters(exclude_categories=["Cs"]))
 
 
 @pytest.mark.parametrize(
-    ("data", "said"),
+    ("data", "message"),
     [
         (b"", "not JSON in UTF-8"),
         (b"{", "not JSON in UTF-8"),
@@ -48,14 +48,14 @@ text = st.text(st.characters(exclude_categories=["Cs"]))
         (b'{"e":null}', "the object has no 'e', which is NOT NULL"),
     ],
 )
-def test_json_errors(data: bytes, said: str) -> None:
-    """They name the column and what it holds."""
-    with pytest.raises(SerializationError, match=said):
+def test_json_errors(data: bytes, message: str) -> None:
+    """Errors name the column and its value."""
+    with pytest.raises(SerializationError, match=message):
         JsonFormat.of(Schema.parse(SCALARS).columns).decode(data)
 
 
-def test_json_passes_over_what_is_no_column() -> None:
-    """Other writers may send more."""
+def test_json_ignores_unknown_fields() -> None:
+    """Other writers may send more fields."""
     assert JsonFormat.of([("a", "BIGINT")]).decode(b' {"z":[{}],"a":1} ') == {"a": 1}
 
 
@@ -72,7 +72,7 @@ def test_json_passes_over_what_is_no_column() -> None:
     ids=str,
 )  # fmt: skip
 def test_json_doubles_are_written_as_java_does(number: float, written: str) -> None:
-    """From Java's own documentation of Double.toString, and Jackson's of what is no number."""
+    """Cases are from Java's documentation of Double.toString and Jackson's of NaN and infinities."""
     doubles = JsonFormat.of([("x", "DOUBLE")])
     data = doubles.encode({"x": number})
 
@@ -100,7 +100,7 @@ def test_json_refuses_a_float_that_single_precision_cannot_hold() -> None:
 
 @given(st.floats(allow_nan=False, allow_infinity=False))
 def test_json_doubles_read_back_as_they_were(number: float) -> None:
-    """By any reader of JSON, to the last bit."""
+    """Any JSON reader gets the same bits."""
     data = JsonFormat.of([("x", "DOUBLE")]).encode({"x": number})
 
     assert struct.pack(">d", json.loads(data)["x"]) == struct.pack(">d", number)
@@ -108,7 +108,7 @@ def test_json_doubles_read_back_as_they_were(number: float) -> None:
 
 @given(st.floats(width=32, allow_nan=False, allow_infinity=False))
 def test_json_floats_read_back_as_they_were(number: float) -> None:
-    """To the last bit of single precision."""
+    """All bits of single precision are kept."""
     floats = JsonFormat.of([("x", "FLOAT")])
 
     assert struct.pack(">f", floats.decode(floats.encode({"x": number}))["x"]) == struct.pack(">f", number)
@@ -116,7 +116,7 @@ def test_json_floats_read_back_as_they_were(number: float) -> None:
 
 @given(text)
 def test_json_text_is_written_for_any_reader(string: str) -> None:
-    """Names and values, with capital letters in escapes and nothing escaped that need not be."""
+    """Escapes have upper-case digits, and only necessary characters are escaped."""
     data = JsonFormat.of([(string, "STRING")]).encode({string: string})
 
     assert json.loads(data) == {string: string}

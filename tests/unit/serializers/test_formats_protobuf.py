@@ -1,4 +1,4 @@
-"""Protobuf messages come back whole, and are told apart by all their types."""
+"""Protobuf messages round-trip, and are identified by all of their types."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MIB = 1 << 20
 
 
 def _required() -> Any:
-    """A message of the old syntax, with a field that it requires and another message within."""
+    """A proto2 message with a required field and a nested message."""
     file = descriptor_pb2.FileDescriptorProto(name="flowcore_test.proto", package="t", syntax="proto2")
     inner = file.message_type.add(name="Inner")
     inner.field.add(name="x", number=1, type="TYPE_INT64", label="LABEL_OPTIONAL")
@@ -43,7 +43,7 @@ def test_protobuf_round_trips(seconds: int, nanos: int) -> None:
 
 
 def test_protobuf_takes_large_and_foreign_text() -> None:
-    """A mebibyte, and letters beyond ASCII."""
+    """Text of a mebibyte and text beyond ASCII round-trip."""
     for value_format, value in (
         (ProtobufFormat(BytesValue), BytesValue(value=bytes(MIB))),
         (ProtobufFormat(StringValue), StringValue(value="zażółć")),
@@ -52,7 +52,7 @@ def test_protobuf_takes_large_and_foreign_text() -> None:
 
 
 def test_protobuf_refuses_other_values_and_bytes() -> None:
-    """Another class, a wire type that is none, text that is no UTF-8, nesting without end."""
+    """Other classes, invalid wire types, invalid UTF-8 and endless nesting are refused."""
     stamps, words = ProtobufFormat(Timestamp), ProtobufFormat(StringValue)
 
     with pytest.raises(SerializationError, match="the value is StringValue, not Timestamp"):
@@ -81,8 +81,8 @@ def _varint(number: int) -> bytes:
     return bytes((*out, number))
 
 
-def test_protobuf_refuses_messages_that_lack_what_they_require() -> None:
-    """On both sides."""
+def test_protobuf_refuses_messages_without_required_fields() -> None:
+    """They are refused for reading and for writing."""
     outer = _required()
 
     with pytest.raises(SerializationError, match="cannot be written"):
@@ -92,13 +92,13 @@ def test_protobuf_refuses_messages_that_lack_what_they_require() -> None:
 
 
 def test_protobuf_identity_is_that_of_all_its_types() -> None:
-    """Not of the file that it was generated from."""
+    """The generated file's name is not part of it."""
     assert ProtobufFormat(_required()).fingerprint == ProtobufFormat(_required()).fingerprint
     assert ProtobufFormat(Timestamp).fingerprint != ProtobufFormat(StringValue).fingerprint
 
 
 def test_protobuf_takes_message_classes_only() -> None:
-    """A message, or anything else, is not its class."""
+    """A message or another object is refused."""
     for wrong in (dict, Timestamp(), "Timestamp"):
         with pytest.raises(FormatError, match="is not a generated Protobuf message class"):
             ProtobufFormat(wrong)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Formats are built by name, and say who they are in a way that is kept and compared."""
+"""Formats are built by name and have an identity that is stored and compared."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ FORMATS: dict[str, Callable[[str], ValueFormat[Any]]] = {
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_identity_is_kept_as_json_and_reads_itself(name: str) -> None:
-    """The same on another machine, and after pickling."""
+def test_identity_round_trips_through_json(name: str) -> None:
+    """It is the same on another machine and after pickling."""
     made = FORMATS[name]("INT")
     kept = json.loads(json.dumps(identity(made)))
 
@@ -44,15 +44,15 @@ def test_identity_is_kept_as_json_and_reads_itself(name: str) -> None:
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_identity_of_another_schema_is_refused(name: str) -> None:
-    """Even if the bytes could be read."""
+    """It is refused even if the bytes could be read."""
     with pytest.raises(
         FormatError, match=rf"written as '{name}' with the schema .* fields would change places"
     ):
         check_readable(FORMATS[name]("BIGINT"), identity(FORMATS[name]("INT")))
 
 
-def test_identity_tells_milliseconds_from_microseconds() -> None:
-    """Avro's own canonical form does not."""
+def test_identity_distinguishes_milliseconds_and_microseconds() -> None:
+    """Avro's canonical form does not."""
     kinds = ["timestamp-micros", "timestamp-millis"]
     found = {AvroFormat({"type": "long", "logicalType": kind}).fingerprint for kind in kinds}
 
@@ -60,7 +60,7 @@ def test_identity_tells_milliseconds_from_microseconds() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    ("changed", "message"),
     [
         ({"format": "jsn"}, "value format 'jsn' is unknown.*did you mean 'json'"),
         ({"format": "raw", "schema": ""}, "written as 'raw' and would be read as 'json'"),
@@ -71,11 +71,11 @@ def test_identity_tells_milliseconds_from_microseconds() -> None:
     ],
     ids=["unknown", "other", "newer", "older", "no-number", "no-schema"],
 )
-def test_identity_that_cannot_be_read_is_refused(changed: dict[str, Any], said: str) -> None:
-    """Each for its own reason."""
+def test_identity_that_cannot_be_read_is_refused(changed: dict[str, Any], message: str) -> None:
+    """Each case has its own reason."""
     made = JsonFormat.of([("x", "INT")])
 
-    with pytest.raises(FormatError, match=said):
+    with pytest.raises(FormatError, match=message):
         check_readable(made, {**identity(made), **changed})
 
 
@@ -94,7 +94,7 @@ class _Reversed:
 
 
 def test_registry_takes_formats_of_users(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are built by name, and say which of their versions they read."""
+    """They are built by name and declare which versions they read."""
     monkeypatch.setattr(registry, "_FORMATS", dict(registry._FORMATS))
     register("reversed", lambda _columns: _Reversed(), reads={1, 2})
     made = build_format("reversed")
@@ -109,7 +109,7 @@ def test_registry_takes_formats_of_users(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.parametrize(
-    ("name", "columns", "options", "said"),
+    ("name", "columns", "options", "message"),
     [
         ("xml", None, {}, "value format 'xml' is unknown"),
         ("json", None, {}, "value format 'json' needs columns"),
@@ -120,9 +120,9 @@ def test_registry_takes_formats_of_users(monkeypatch: pytest.MonkeyPatch) -> Non
     ],
     ids=["unknown", "json-columns", "avro-columns", "option", "no-schema-id", "no-message"],
 )
-def test_registry_says_what_a_format_needs(
-    name: str, columns: Any, options: dict[str, Any], said: str
+def test_registry_names_missing_options_of_a_format(
+    name: str, columns: Any, options: dict[str, Any], message: str
 ) -> None:
-    """In words of the flow's declaration."""
-    with pytest.raises(FormatError, match=said):
+    """The error uses the names of the flow's declaration."""
+    with pytest.raises(FormatError, match=message):
         build_format(name, columns, **options)

@@ -1,4 +1,4 @@
-"""Tagged, value-only and event bytes come back as they were; whatever else is refused in words."""
+"""Tagged, value-only and event bytes round-trip; other bytes are refused with a message."""
 
 from __future__ import annotations
 
@@ -61,14 +61,14 @@ EVERY_ELEMENT: list[StreamElement[bytes]] = [
 @laws
 @given(records | others)
 def test_tagged_round_trips(element: StreamElement[bytes]) -> None:
-    """Every element, with every time."""
+    """This covers every element and the limits of time."""
     assert TAGGED.decode(TAGGED.encode(element)) == element
 
 
 @laws
 @given(records)
 def test_value_only_is_the_value(record: Record[bytes]) -> None:
-    """Not a byte more, and tagged is one or nine more."""
+    """It has no additional byte; a tagged element has one or nine more."""
     tagged = TAGGED.encode(record)
 
     assert VALUE_ONLY.encode(record) == record.value
@@ -79,7 +79,7 @@ def test_value_only_is_the_value(record: Record[bytes]) -> None:
 @pytest.mark.parametrize("value", [b"", MIB], ids=["empty", "1-MiB"])
 @pytest.mark.parametrize("timestamp_ms", [None, MIN_TIMESTAMP_MS, MAX_TIMESTAMP_MS])
 def test_values_of_any_size_round_trip(value: bytes, timestamp_ms: int | None) -> None:
-    """Nothing and a mebibyte."""
+    """An empty value and a mebibyte are valid."""
     record = Record(value, timestamp_ms)
 
     assert TAGGED.decode(TAGGED.encode(record)) == record
@@ -87,7 +87,7 @@ def test_values_of_any_size_round_trip(value: bytes, timestamp_ms: int | None) -
 
 
 def test_non_ascii_text_round_trips() -> None:
-    """Through a format that knows text."""
+    """The format encodes text."""
     record = Record({"name": "zażółć 🦆"}, 1)
     tagged = TaggedSerializer(JsonFormat.of([("name", "STRING")]))
 
@@ -99,7 +99,7 @@ def test_non_ascii_text_round_trips() -> None:
     st.binary(max_size=40) | st.builds(lambda tag, rest: bytes((tag,)) + rest, st.integers(0, 7), st.binary())
 )
 def test_tagged_reads_only_what_it_would_write(data: bytes) -> None:
-    """Any bytes are an element that is written as they are, or are refused."""
+    """Any bytes are refused, or are an element that is written as the same bytes."""
     try:
         element = TAGGED.decode(data)
     except SerializationError:
@@ -110,7 +110,7 @@ def test_tagged_reads_only_what_it_would_write(data: bytes) -> None:
 
 @pytest.mark.parametrize("size", [0, 1, 2, 7, 8, 9, 13, 14, 20])
 def test_tagged_every_tag_is_read_or_refused(size: int) -> None:
-    """With bodies of each size that some element has, and others."""
+    """Bodies of all sizes are tried."""
     fits = {
         Tag.RECORD_WITH_TIMESTAMP: size >= 8,
         Tag.RECORD: True,
@@ -132,7 +132,7 @@ def test_tagged_every_tag_is_read_or_refused(size: int) -> None:
 
 @pytest.mark.parametrize("element", EVERY_ELEMENT, ids=lambda element: type(element).__name__)
 def test_tagged_truncated_at_every_byte(element: StreamElement[bytes]) -> None:
-    """It is refused, or is the same record with a shorter value: values have no length of their own."""
+    """It is refused, or is the record with a shorter value, since values have no length field."""
     data = TAGGED.encode(element)
 
     for size in range(len(data)):
@@ -149,13 +149,13 @@ def test_tagged_truncated_at_every_byte(element: StreamElement[bytes]) -> None:
 
 @pytest.mark.parametrize("element", EVERY_ELEMENT[2:], ids=lambda element: type(element).__name__)
 def test_tagged_refuses_bytes_left_over(element: StreamElement[bytes]) -> None:
-    """All but records end where they end."""
+    """Every element but a record has a fixed end."""
     with pytest.raises(SerializationError):
         TAGGED.decode(TAGGED.encode(element) + b"\0")
 
 
 @pytest.mark.parametrize(
-    ("data", "said"),
+    ("data", "message"),
     [
         ("", "clicks[3]@812 has 0 bytes, a tagged element needs at least 1"),
         ("00 0000", "clicks[3]@812 has 3 bytes, a tagged record with timestamp has at least 9"),
@@ -171,9 +171,9 @@ def test_tagged_refuses_bytes_left_over(element: StreamElement[bytes]) -> None:
         ("03 0000000000000000 00000000 01 ff", "has an operator id that is not UTF-8"),
     ],
 )
-def test_tagged_errors_name_coordinates(data: str, said: str) -> None:
-    """And what was found there."""
-    with pytest.raises(SerializationError, match=re.escape(said)):
+def test_tagged_errors_name_coordinates(data: str, message: str) -> None:
+    """They also name the bytes found."""
+    with pytest.raises(SerializationError, match=re.escape(message)):
         TAGGED.decode(bytes.fromhex(data), "clicks[3]@812")
 
 
@@ -187,7 +187,7 @@ def test_tagged_errors_name_the_other_form() -> None:
 def test_errors_of_values_name_operator_or_coordinates(
     serializer: type[TaggedSerializer[Any] | ValueOnlySerializer[Any]],
 ) -> None:
-    """The format knows neither."""
+    """The format does not have this information."""
     json = serializer(JsonFormat.of([("id", "BIGINT")]), "clicks")
 
     with pytest.raises(
@@ -201,7 +201,7 @@ def test_errors_of_values_name_operator_or_coordinates(
 @laws
 @given(others)
 def test_value_only_refuses_all_but_records(element: StreamElement[bytes]) -> None:
-    """With its own error, which names operator, element and what to do."""
+    """The error names operator, element and fix."""
     with pytest.raises(OnlyRecordsError) as raised:
         VALUE_ONLY.encode(element)
 
@@ -211,8 +211,8 @@ def test_value_only_refuses_all_but_records(element: StreamElement[bytes]) -> No
     assert "set pipeline.force-timestamp-support to true" in message
 
 
-def test_value_only_record_refuses_to_tell_its_timestamp() -> None:
-    """With its own error, which names the operator and what to do."""
+def test_value_only_record_has_no_timestamp() -> None:
+    """The error names the operator and the fix."""
     record = VALUE_ONLY.decode(VALUE_ONLY.encode(Record(b"x", 7)))
 
     with pytest.raises(NoTimestampError, match=r"operator 'clicks'.*set a watermark strategy"):
@@ -248,7 +248,7 @@ def test_value_only_record_is_a_record_otherwise() -> None:
 @laws
 @given(st.builds(LatencyMarkerEvent, times, operator_ids, st.integers(0, MAX_SUBTASK)))
 def test_events_round_trip(event: LatencyMarkerEvent) -> None:
-    """And are never longer than they say."""
+    """They are never longer than their declared length."""
     data = EVENTS.encode(event)
 
     assert EVENTS.decode(data) == event
@@ -260,7 +260,7 @@ def test_events_round_trip(event: LatencyMarkerEvent) -> None:
     st.binary(max_size=40) | st.builds(lambda rest: b"\x01\x01" + rest, st.binary(min_size=13, max_size=300))
 )
 def test_events_reads_only_what_it_would_write(data: bytes) -> None:
-    """Any bytes are an event that is written as they are, or are refused."""
+    """Any bytes are refused, or are an event that is written as the same bytes."""
     try:
         event = EVENTS.decode(data)
     except SerializationError:
@@ -270,7 +270,7 @@ def test_events_reads_only_what_it_would_write(data: bytes) -> None:
 
 
 def test_events_truncated_at_every_byte_or_too_long() -> None:
-    """All refused."""
+    """All of them are refused."""
     data = EVENTS.encode(LatencyMarkerEvent(258, "op", 3))
 
     for bad in (*(data[:size] for size in range(len(data))), data + b"x", data + MIB):
@@ -279,7 +279,7 @@ def test_events_truncated_at_every_byte_or_too_long() -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "said"),
+    ("data", "message"),
     [
         (b"", r"bids\.events\[0\]@12 has 0 bytes, an event has 2 to 270"),
         (bytes(271), r"bids\.events\[0\]@12 has 271 bytes, an event has 2 to 270"),
@@ -294,9 +294,9 @@ def test_events_truncated_at_every_byte_or_too_long() -> None:
     ],
     ids=["empty", "too-long", "newer", "older", "kind", "truncated", "length-too-large"],
 )
-def test_events_errors_name_coordinates(data: bytes, said: str) -> None:
-    """And the version or kind that is not known."""
-    with pytest.raises(SerializationError, match=said):
+def test_events_errors_name_coordinates(data: bytes, message: str) -> None:
+    """They also name the unknown version or kind."""
+    with pytest.raises(SerializationError, match=message):
         EVENTS.decode(data, "bids.events[0]@12")
 
 

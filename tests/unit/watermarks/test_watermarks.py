@@ -96,8 +96,8 @@ def test_generator_follows_the_newest_record_that_counts(
 
     counting = {NoWatermarks: [], Punctuated: [t for t, marker in rows if marker and t is not None]}
     times: list[int] = counting.get(type(generator), [t for t, _ in rows if t is not None])
-    behind = generator.delay_ms + 1 if isinstance(generator, BoundedOutOfOrderness) else 0
-    assert watermark_ms(generator, seen) == (max(max(times) - behind, MIN_TIMESTAMP_MS) if times else None)
+    delay = generator.delay_ms + 1 if isinstance(generator, BoundedOutOfOrderness) else 0
+    assert watermark_ms(generator, seen) == (max(max(times) - delay, MIN_TIMESTAMP_MS) if times else None)
 
 
 def _advance(

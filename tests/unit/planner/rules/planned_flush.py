@@ -1,4 +1,4 @@
-"""Operators that a plan may hold back, and the plan's word on one of them."""
+"""Operators that a plan may buffer, and the plan's decision about one of them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MINUTE = timedelta(minutes=1)
 
 
 class Latest(RichFunction):
-    """A user's function of which a later output replaces the earlier ones."""
+    """A user's function whose later output replaces earlier output."""
 
     is_output_idempotent = True  # type: ignore[assignment]
 
@@ -33,11 +33,11 @@ class Latest(RichFunction):
 
 
 class Each(KeyedProcessFunction):
-    """One that promises nothing."""
+    """A function that does not promise idempotent output."""
 
 
 class Ranked(KeyedProcessFunction):
-    """One that promises it."""
+    """A function that promises idempotent output."""
 
     is_output_idempotent = True
 

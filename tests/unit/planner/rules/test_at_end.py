@@ -69,8 +69,8 @@ def _bounded_2(flow: Flow) -> Stream:
 
 
 @pytest.mark.parametrize("case", AT_END)
-def test_operator_puts_out_at_the_end_where_its_attribute_says_so(case: str) -> None:
-    """Its result is blocking for a stream, and its part of the flow a batch without checkpoints."""
+def test_operator_emits_at_the_end_if_its_attribute_is_set(case: str) -> None:
+    """Its result is blocking for a stream, and its part of the flow is a batch without checkpoints."""
     declare, reason = AT_END[case]
     flow = Flow("f")
     stream = declare(flow).select("*", name="result")
@@ -92,7 +92,7 @@ def test_operator_puts_out_at_the_end_where_its_attribute_says_so(case: str) -> 
 
 
 @pytest.mark.parametrize("case", BEFORE)
-def test_operator_puts_out_before_the_end_otherwise(case: str) -> None:
+def test_operator_emits_before_the_end_otherwise(case: str) -> None:
     """Output is not delayed without a reason."""
     declare, when = BEFORE[case]
 
@@ -132,7 +132,7 @@ def _number(context: Any, values: Any) -> Any:
 
 @pytest.mark.parametrize("case", WINDOWS)
 def test_window_is_a_grouped_aggregate_only_where_nothing_sees_single_records(case: str) -> None:
-    """One window up to the end, built-in aggregates, and nothing of the user's own in it."""
+    """It has one window up to the end, built-in aggregates, and no user function."""
     declare, expected = WINDOWS[case]
 
     node = declare(Flow("f")).operator
@@ -143,7 +143,7 @@ def test_window_is_a_grouped_aggregate_only_where_nothing_sees_single_records(ca
 
 
 def test_window_at_the_end_is_native_in_the_plan() -> None:
-    """No state, no Python."""
+    """It has no state and no Python node."""
     flow = Flow("f")
     _at_end(_bounded(flow), name="tops").write("out", Parquet("out"))
 

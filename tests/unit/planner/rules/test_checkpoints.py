@@ -1,4 +1,4 @@
-"""A plan says when a live query takes a checkpoint, and whether anything is flushed for it."""
+"""A plan states when a live query takes a checkpoint, and whether output is flushed for it."""
 
 import pytest
 
@@ -25,12 +25,12 @@ def _checkpoint(mode: Mode | None, *, flushing: bool = False, **settings: str) -
     ids=["realtime", "micro-batch", "slice"],
 )
 def test_checkpoint_follows_the_mode(mode: Mode | None, value: str) -> None:
-    """In real-time mode by processing time, else with each batch."""
+    """Checkpoints are taken by processing time in real-time mode, else with each batch."""
     assert _checkpoint(mode).value == value
 
 
 def test_checkpoint_interval_is_the_setting() -> None:
-    """And the plan names it."""
+    """The plan names the setting."""
     decision = _checkpoint(None, **{"execution.realtime.batch-duration": "30 s"})
 
     assert decision.value == "every 30 s"
@@ -38,8 +38,8 @@ def test_checkpoint_interval_is_the_setting() -> None:
 
 
 @pytest.mark.parametrize("flushing", [True, False])
-def test_nothing_is_flushed_for_a_checkpoint_unless_somebody_asks(flushing: bool) -> None:
-    """Who asks is named."""
+def test_output_is_flushed_for_a_checkpoint_on_request_only(flushing: bool) -> None:
+    """The plan names the operator that requests it."""
     reasons = " ".join(_checkpoint(None, flushing=flushing).reasons)
 
     assert ("held emits what it holds before it" in reasons) == flushing

@@ -17,7 +17,7 @@ def _used(flow: Flow) -> dict[str, set[str]]:
 
 
 def test_columns_are_used_from_the_sink_backwards() -> None:
-    """What is computed for nobody needs no input either."""
+    """The inputs of an unused column are unused, too."""
     flow = Flow("f")
     doubled = _sales(flow).with_columns(twice="price * 2", loud="upper(shop)", name="doubled")
     doubled.select("id", "Twice", name="chosen").write("out", KafkaTopic("out"))
@@ -31,7 +31,7 @@ def test_columns_are_used_from_the_sink_backwards() -> None:
 
 
 def test_columns_of_conditions_keys_and_aggregates_are_used() -> None:
-    """A record is kept, joined or counted by columns that may not leave."""
+    """Conditions, joins and counts use columns that are not in the output."""
     flow = Flow("f")
     shops = flow.read("shops", Parquet("shops", schema="shop STRING, city STRING, size INT"))
     joined = _sales(flow).where("price > 0", name="paid").join(shops, on="shop", how="left", name="placed")
@@ -46,7 +46,7 @@ def test_columns_of_conditions_keys_and_aggregates_are_used() -> None:
 
 
 def test_a_dropped_column_is_not_used() -> None:
-    """What nobody gets is not read."""
+    """A column that no sink gets is not read."""
     flow = Flow("f")
     _sales(flow).drop("tags", "Price", name="short").write("out", KafkaTopic("out"))
 
@@ -65,7 +65,7 @@ def test_a_generator_is_used_even_if_its_column_is_not() -> None:
 
 
 def test_every_column_is_used_by_a_function_and_by_each_branch() -> None:
-    """A function may read all columns; two readers use what either does."""
+    """A function may read all columns; two readers use the columns of both."""
     flow = Flow("f")
     sales = _sales(flow)
     sales.select("id").write("ids", KafkaTopic("ids"))
@@ -92,7 +92,7 @@ def test_a_python_function_uses_all_columns_or_those_it_names() -> None:
 
 
 def test_a_batch_function_that_uses_no_column_is_sent_none() -> None:
-    """It may only count."""
+    """Such a function only counts rows."""
     flow = Flow("f")
     _sales(flow).map_batches(lambda batch: batch, schema="n INT", uses=[]).write("out", KafkaTopic("out"))
 

@@ -1,4 +1,4 @@
-"""What a query needs in its checkpoint follows from its plan, without what may change."""
+"""The needs of a query on its checkpoint follow from its plan, without its changeable parts."""
 
 import json
 from datetime import timedelta
@@ -29,8 +29,8 @@ def _queries(flow: Flow) -> tuple[LiveQuery, ...]:
     return plan.live_queries
 
 
-def test_needs_are_topics_in_order_and_what_is_kept() -> None:
-    """One entry for each operator with state; names of sinks and filters are not among them."""
+def test_needs_are_topics_in_order_and_state() -> None:
+    """Each operator with state has one entry; sinks and filters have none."""
     flow = Flow("f")
     both = _bids(flow).where("price > 0").union(_bids(flow, "asks"))
     both.aggregate(by="shop", best="max(price)", name="top").write("out", KafkaTopic("out"))
@@ -41,7 +41,7 @@ def test_needs_are_topics_in_order_and_what_is_kept() -> None:
 
 
 def test_fingerprint_is_of_needs_alone() -> None:
-    """Another name of the operator, another filter or sink: the same. Another function or topic: another."""
+    """Other names, filters and sinks keep the fingerprint; other functions and topics change it."""
 
     def fingerprint(
         topic: str = "bids", function: str = "max", name: str = "top", where: str = "true"
@@ -56,8 +56,8 @@ def test_fingerprint_is_of_needs_alone() -> None:
     assert len({same, fingerprint("asks"), fingerprint(function="min")}) == 3
 
 
-def test_windows_are_kept_by_key_group() -> None:
-    """Their length, what they fold and the number of groups decide; how late a record may come does not."""
+def test_needs_of_windows_have_their_length_function_and_key_groups() -> None:
+    """The allowed lateness is not among the needs."""
 
     def fingerprint(*, size_s: int = 10, total: str = "sum(price)", late_s: int = 0, groups: int = 16) -> str:
         flow = Flow("f")
@@ -82,7 +82,7 @@ def test_windows_are_kept_by_key_group() -> None:
 
 
 @pytest.mark.parametrize(
-    ("now", "said"),
+    ("now", "difference"),
     [
         (CheckpointNeeds(("asks",), (TOP,)), "it was reading topic bids, and now topic asks"),
         (CheckpointNeeds(("asks", "bids"), (TOP,)), "it was reading topic bids, and now topics asks, bids"),
@@ -104,13 +104,13 @@ def test_windows_are_kept_by_key_group() -> None:
     ],
     ids=["topic", "one-more-topic", "state-gone", "state-new", "kind", "key-groups"],
 )
-def test_differences_show_both_sides(now: CheckpointNeeds, said: str) -> None:
-    """What was, and what is."""
-    assert list(find_differences(CheckpointNeeds(("bids",), (TOP,)), now)) == [said]
+def test_differences_show_both_sides(now: CheckpointNeeds, difference: str) -> None:
+    """A difference has the old and the new value."""
+    assert list(find_differences(CheckpointNeeds(("bids",), (TOP,)), now)) == [difference]
 
 
 def test_differences_are_none_where_only_a_name_has_changed() -> None:
-    """The place in the query is what counts."""
+    """Operators are compared by their place in the query."""
     renamed = KeptState("other", TOP.kind, TOP.keys, TOP.values)
 
     assert not list(
@@ -118,8 +118,8 @@ def test_differences_are_none_where_only_a_name_has_changed() -> None:
     )
 
 
-def test_run_is_refused_before_anything_is_looked_at(tmp_path: Path) -> None:
-    """No broker is asked, no stage is run and no JVM is started for a plan that cannot go on."""
+def test_incompatible_run_is_refused_before_it_starts(tmp_path: Path) -> None:
+    """No broker is contacted, no stage runs and no JVM starts for a plan that cannot resume."""
     flow = Flow("f")
     shops = flow.read("shops", Parquet("nowhere", schema="shop STRING"))
     live = _bids(flow).join(shops, on="shop")
@@ -138,8 +138,8 @@ def test_run_is_refused_before_anything_is_looked_at(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["0"]
 
 
-def test_checkpoint_that_was_never_used_is_not_looked_at(tmp_path: Path) -> None:
-    """A run that was ended before its first batch leaves nothing to go on from."""
+def test_unused_checkpoint_is_not_checked(tmp_path: Path) -> None:
+    """A run that ended before its first batch leaves no state to resume from."""
     flow = Flow("f")
     _bids(flow).write("out", KafkaTopic("out"))
     settings = Settings.of({"state.dir": tmp_path}, environment={})

@@ -1,4 +1,4 @@
-"""Copies between Python functions: decided once, by what sender and receiver promise."""
+"""Copies between Python functions are decided once, by the attributes of sender and receiver."""
 
 import pickle
 from collections.abc import Callable
@@ -41,7 +41,7 @@ TABLE = {
 
 @pytest.mark.parametrize("case", TABLE, ids=str)
 def test_copy_is_decided_by_the_table(case: tuple[bool, bool, bool]) -> None:
-    """A stored value asks for a deep copy, a stored record for a shallow one, a setting for none."""
+    """A stored value needs a deep copy, a stored record a shallow one; object reuse needs none."""
     stored, kept, reuse = case
     sender = OperatorAttributes(output_value_stored=stored)
     receiver = OperatorAttributes(input_record_stored=kept)
@@ -55,7 +55,7 @@ def test_copy_is_decided_by_the_table(case: tuple[bool, bool, bool]) -> None:
 
 @pytest.mark.parametrize("field", ["output_only_at_end", "output_on_checkpoint", "output_idempotent"])
 def test_copy_does_not_depend_on_other_attributes(field: str) -> None:
-    """They are about when output comes, not about whose object it is."""
+    """They concern the time of output, not the ownership of objects."""
     for value in (True, False):
         sender = OperatorAttributes(output_value_stored=False, **{field: value})
         receiver = OperatorAttributes(input_record_stored=False, **{field: value})
@@ -76,7 +76,7 @@ def _stored(value: bool) -> OperatorAttributesBuilder:
 
 
 class _Made:
-    """A flow whose operators are written each to a topic of its name, where nothing else reads them."""
+    """A flow whose operators each write to a topic of their name, if no other operator reads them."""
 
     def __init__(self) -> None:
         self.flow = Flow("f")
@@ -115,7 +115,7 @@ def test_chain_shares_what_its_sender_does_not_keep() -> None:
 
 
 def test_fan_out_is_decided_for_each_receiver() -> None:
-    """op1(s=false) -> {op2, op3(s=true) -> {op4, op5}}: op4 and op5 share nothing with anybody."""
+    """op1(s=false) -> {op2, op3(s=true) -> {op4, op5}}: op4 and op5 share no objects."""
     made = _Made()
     op1 = made.map(made.bids, "op1", attributes=_stored(False))
     op2, op3 = made.map(op1, "op2"), made.map(op1, "op3", attributes=_stored(True))
@@ -130,7 +130,7 @@ def test_fan_out_is_decided_for_each_receiver() -> None:
 
 
 def test_fan_out_copies_only_for_the_receiver_that_asks() -> None:
-    """One that changes its record gets its own; its neighbour pays nothing for that."""
+    """A receiver that changes its record gets a copy; the other receiver gets the object."""
     made = _Made()
     op1 = made.map(made.bids, "op1")
     changing = OperatorAttributesBuilder().set_input_record_stored(True)
@@ -141,7 +141,7 @@ def test_fan_out_copies_only_for_the_receiver_that_asks() -> None:
 
 
 def test_nothing_declared_is_copied_everywhere() -> None:
-    """Operators that promise nothing are given copies, and so is what leaves them."""
+    """Operators without declared attributes get copies, and their output is copied, too."""
     made = _Made()
     op1 = made.map(made.bids, "op1", attributes=OperatorAttributes())
 
@@ -153,7 +153,7 @@ def test_nothing_declared_is_copied_everywhere() -> None:
 
 @pytest.mark.parametrize("reuse", [False, True])
 def test_object_reuse_is_a_setting(reuse: bool) -> None:
-    """It wins over whatever anybody declares, on the way out too."""
+    """It overrides all attributes, also for the outputs of a chain."""
     made = _Made()
     op1 = made.map(made.bids, "op1", function=_Rich())
     plan = made.plan(made.map(op1, "op2", function=_Rich()), **{"pipeline.object-reuse": reuse})
@@ -164,7 +164,7 @@ def test_object_reuse_is_a_setting(reuse: bool) -> None:
 
 
 def test_batches_are_never_copied_on_their_way_on() -> None:
-    """Nobody can change an Arrow batch; records on their way into one are copied like others."""
+    """An Arrow batch is immutable; records that become a batch are copied like others."""
     made = _Made()
     batches = made.map(made.bids, "op1", function=_Rich()).map_batches(_Rich(), schema=ROW, name="op2")
 
@@ -173,8 +173,8 @@ def test_batches_are_never_copied_on_their_way_on() -> None:
     assert _copies(chain) == {"op1 op2": "deep", "op2 op3": "reuse"}
 
 
-def test_chain_ends_where_anybody_else_reads() -> None:
-    """Records leave the worker there anyway; what follows is called anew."""
+def test_chain_ends_at_another_reader() -> None:
+    """The records leave the worker there, so downstream functions are a new call."""
     made = _Made()
     op1 = made.map(made.bids, "op1")
     plan = made.plan(made.map(op1, "op2"), op1.select("a", name="native"))
@@ -183,7 +183,7 @@ def test_chain_ends_where_anybody_else_reads() -> None:
 
 
 def test_chains_are_those_of_one_query() -> None:
-    """In another query other operators read, so other operators are chained."""
+    """Each query has its own readers, so it has its own chains."""
     made = _Made()
     op1 = made.map(made.bids, "op1")
     counted = made.map(op1, "op2").aggregate(by="a", n="count(*)", name="counted")
@@ -196,7 +196,7 @@ def test_chains_are_those_of_one_query() -> None:
 
 
 def test_bounded_stages_have_chains_too() -> None:
-    """History is not treated otherwise than a stream."""
+    """Bounded input is chained as a stream is."""
     flow = Flow("f")
     sales = flow.read("sales", Parquet("sales", schema=ROW))
     sales.filter(_same, name="op1").map(_Rich(), schema=ROW, name="op2").write("out", Parquet("out"))
@@ -221,7 +221,7 @@ KINDS: list[Callable[[Stream], Stream]] = [
 @settings(max_examples=150, deadline=None)
 @given(steps=st.lists(st.tuples(st.integers(0, 50), st.sampled_from(range(len(KINDS)))), max_size=14))
 def test_chains_divide_the_python_operators(steps: list[tuple[int, int]]) -> None:
-    """Each is in one chain; an edge has a copy inside it, or its sender is among the outputs."""
+    """Each operator is in one chain; an edge has a copy within it, or its sender is an output."""
     flow = Flow("f")
     streams = [flow.read("bids", KafkaTopic("bids", schema=ROW))]
     for parent, kind in steps:

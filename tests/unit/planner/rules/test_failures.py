@@ -1,4 +1,4 @@
-"""What becomes of a record for which a function fails: its source and who shares its query decide."""
+"""The handling of a failing record depends on its source and on the operators of its query."""
 
 from collections.abc import Callable
 from typing import Any
@@ -84,8 +84,8 @@ CASES: dict[str, tuple[Callable[[Flow], Stream], str, str]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_failing_record_goes_where_the_plan_says(case: str) -> None:
-    """Wherever the record can leave as it came, the query goes on; else the plan says why not."""
+def test_plan_decides_about_a_failing_record(case: str) -> None:
+    """If the record can be a dead letter, the query continues; else the plan states the reason."""
     declare, value, reason = CASES[case]
     flow = Flow("f")
     stream = declare(flow)
@@ -102,8 +102,8 @@ def test_failing_record_goes_where_the_plan_says(case: str) -> None:
     assert any(reason in text for each in found if each for text in each.reasons)
 
 
-def test_files_take_nothing_but_records() -> None:
-    """A process function whose results go to files has no way out for anything else."""
+def test_process_with_files_as_sink_has_no_dead_letters() -> None:
+    """A process function whose results are files cannot write dead letters."""
     flow = Flow("f")
     _processed(_live(flow)).write("out", Parquet("out", schema=SALE))
 
@@ -117,7 +117,7 @@ def test_files_take_nothing_but_records() -> None:
 
 
 def test_operator_without_a_function_has_no_failure() -> None:
-    """Spark's own arithmetic gives null in a stream."""
+    """Spark's arithmetic gives null in a stream."""
     flow = Flow("f")
     _live(flow).select("shop").write("out", KafkaTopic("out"))
 

@@ -113,7 +113,7 @@ DIFFERENT: dict[str, tuple[Build, Build]] = {
 
 @pytest.mark.parametrize("case", SAME)
 def test_fingerprint_is_the_same_for_the_same_computation(case: str) -> None:
-    """Declaring a flow once more changes nothing."""
+    """Declaring a flow again changes nothing."""
     first, second = SAME[case]
 
     assert _print(first) == _print(second)
@@ -121,7 +121,7 @@ def test_fingerprint_is_the_same_for_the_same_computation(case: str) -> None:
 
 @pytest.mark.parametrize("case", DIFFERENT)
 def test_fingerprint_sees(case: str) -> None:
-    """Each of these gives another result over the same data."""
+    """Each of these changes gives another result over the same data."""
     first, second = DIFFERENT[case]
 
     assert _print(first) != _print(second)
@@ -152,8 +152,8 @@ def _recursive(frame: Any, depth: int = 0) -> Any:
     return frame if depth else _recursive(frame, 1)
 
 
-def test_fingerprint_ends_for_functions_that_call_themselves() -> None:
-    """Directly, or through a closure."""
+def test_fingerprint_ends_for_recursive_functions() -> None:
+    """They may do so directly or through a closure."""
 
     def inner(frame: Any, depth: int = 0) -> Any:
         return frame if depth else inner(frame, 1)
@@ -215,7 +215,7 @@ def _windowed(declare: Callable[[Any], Stream], **settings: Any) -> Build:
     ids=["aggregate", "argument", "trigger", "code of a method", "field", "code of a dataclass"],
 )
 def test_fingerprint_changes_with_what_windows_do(one: Build, other: Build) -> None:
-    """Also where functions are objects that nobody could call."""
+    """This includes functions that are objects without a call method."""
     assert _print(one) == _print(one)
     assert _print(one) != _print(other)
 
@@ -238,7 +238,7 @@ print(fingerprint_operators(flow.operators))
 
 
 def test_fingerprint_is_the_same_in_every_process() -> None:
-    """Neither addresses nor the order of sets are in it, or every start would run every stage again."""
+    """It has no addresses and no order of sets, which would run all stages again."""
     prints = {
         subprocess.run(
             [sys.executable, "-c", PROGRAM],

@@ -57,8 +57,8 @@ BUILT_IN = {
 
 
 @pytest.mark.parametrize("text", BUILT_IN.values(), ids=BUILT_IN)
-def test_built_in_aggregate_leaves_once_an_interval_by_the_trigger(text: str | None) -> None:
-    """By key, and also where there is one row over everything, if there is anything to compute."""
+def test_built_in_aggregate_is_emitted_once_per_interval_by_the_trigger(text: str | None) -> None:
+    """This holds with a key, and for one row over everything, if it has aggregates."""
     computed = {} if text is None else {"x": text}
 
     flush = flush_of(lambda sales: sales.aggregate(by="shop", name="held", **computed))
@@ -87,8 +87,8 @@ NOT_BUILT_IN = {
 
 
 @pytest.mark.parametrize("text", NOT_BUILT_IN.values(), ids=NOT_BUILT_IN)
-def test_other_aggregate_is_never_held_back_unless_that_is_declared(text: str) -> None:
-    """The plan names the function; an interval of the operator's own is an error."""
+def test_other_aggregate_is_buffered_only_if_declared(text: str) -> None:
+    """The plan names the function; an interval of the operator itself is an error."""
     flush = flush_of(lambda sales: sales.aggregate(by="shop", name="held", x=text))
 
     assert flush.way == "off"
@@ -137,10 +137,10 @@ BY_KEY_GROUP: dict[str, tuple[Callable[[Stream], Stream], tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize(("build", "key"), BY_KEY_GROUP.values(), ids=BY_KEY_GROUP)
-def test_what_reads_as_input_comes_has_a_buffer_by_key_group(
+def test_row_by_row_operator_has_a_buffer_by_key_group(
     build: Callable[[Stream], Stream], key: tuple[str, ...]
 ) -> None:
-    """It is the query's one operator with state, in micro-batches."""
+    """The buffer is the query's only operator with state, in micro-batches."""
     query = query_of(build)
     flush = query.buffer
 
@@ -220,17 +220,17 @@ REFUSED: dict[str, tuple[Callable[[Stream], Stream], str]] = {
 
 
 @pytest.mark.parametrize(("build", "why"), REFUSED.values(), ids=REFUSED)
-def test_anything_else_is_not_buffered_and_the_plan_says_why(
+def test_other_operators_are_not_buffered_and_the_plan_has_the_reason(
     build: Callable[[Stream], Stream], why: str
 ) -> None:
-    """Whatever the setting is."""
+    """This holds for every value of the setting."""
     flush = flush_of(build)
 
     assert (flush.way, flush.config, flush.decision.value) == ("off", None, "off")
     assert why in flush.decision.reasons[0]
 
 
-def test_source_and_sink_are_not_held_back() -> None:
+def test_source_and_sink_are_not_buffered() -> None:
     """A sink's input has been buffered upstream."""
     query = query_of(lambda sales: sales.aggregate(by="shop", x="max(price)"))
     ends = {each.operator.name: each.decision.reasons for each in query.flushes if each.way == "off"}

@@ -1,4 +1,4 @@
-"""Where operators are flushed one after the other, delays do not add up."""
+"""The delays of consecutive flushes do not add up."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _one(query: LiveQuery) -> Flush:
 
 @pytest.mark.parametrize("order", [(1, 2, 3, 4), (4, 3, 2, 1), (2, 4, 1, 3)], ids=str)
 def test_chain_of_flushes_costs_one_interval_and_a_tenth_for_each_that_follows(order: Iterable[int]) -> None:
-    """In whatever order the parts were declared."""
+    """The order of declarations does not matter."""
     flow = Flow("f")
     for number in order:
         _top(flow, f"t{number}", f"t{number + 1}")
@@ -57,7 +57,7 @@ def test_chain_of_flushes_costs_one_interval_and_a_tenth_for_each_that_follows(o
 
 
 def test_queries_that_read_each_other_have_their_own_intervals_once() -> None:
-    """A circle has a beginning somewhere."""
+    """A circle of queries has a first query, too."""
     flow = Flow("f")
     _top(flow, "t1", "t2")
     _top(flow, "t2", "t1")
@@ -67,7 +67,7 @@ def test_queries_that_read_each_other_have_their_own_intervals_once() -> None:
     assert sorted(query.batch_interval_ms or 0 for query in queries.values()) == [6_000, 60_000]
 
 
-def test_interval_that_is_longer_than_that_of_the_input_stands() -> None:
+def test_interval_longer_than_that_of_the_input_is_kept() -> None:
     """Input that arrives more often than it may be emitted is buffered."""
     flow = Flow("f")
     _top(flow, "t1", "t2", flush=MINUTE / 2)
@@ -77,7 +77,7 @@ def test_interval_that_is_longer_than_that_of_the_input_stands() -> None:
 
 
 def test_topic_of_another_flow_may_be_declared_to_be_flushed() -> None:
-    """Its plan is not known here."""
+    """The plan of the other flow is not known."""
     flow = Flow("f")
     rows = flow.read("rows", _topic("rows", flushed=2 * MINUTE))
     rows.aggregate(by="shop", price="max(price)").write("out", KafkaTopic("out"))
@@ -90,8 +90,8 @@ def test_topic_of_another_flow_may_be_declared_to_be_flushed() -> None:
     assert "topic rows fills once in 2 min: results leave no more often" in flush.decision.reasons
 
 
-def test_input_of_which_a_part_comes_all_the_time_is_held_back() -> None:
-    """The other part would else make results leave at each batch."""
+def test_partly_unflushed_input_is_buffered() -> None:
+    """The unflushed part would otherwise cause results with each batch."""
     flow = Flow("f")
     _top(flow, "t1", "t2")
     both = flow.read("rows", _topic("rows")).union(flow.read("tops", _topic("t2")))
@@ -101,7 +101,7 @@ def test_input_of_which_a_part_comes_all_the_time_is_held_back() -> None:
 
 
 def test_topic_of_another_broker_is_another_topic() -> None:
-    """Names alone do not tell."""
+    """A topic is identified by broker and name."""
     flow = Flow("f")
     _top(flow, "t1", "t2")
     rows = flow.read("rows", KafkaTopic("t2", schema=SCHEMA, on_error="fail", servers="other:1"))
@@ -110,8 +110,8 @@ def test_topic_of_another_broker_is_another_topic() -> None:
     assert _queries(flow)["out"].batch_interval_ms == 60_000
 
 
-def test_windows_that_are_flushed_are_the_beginning_of_a_chain_too() -> None:
-    """By whatever they are."""
+def test_flushed_windows_start_a_chain() -> None:
+    """This holds for every way of flushing them."""
 
     def windows(rows: Stream) -> Stream:
         return rows.window(Tumbling(10), by="shop", time="processing", name="held").aggregate(
@@ -132,7 +132,7 @@ def test_windows_that_are_flushed_are_the_beginning_of_a_chain_too() -> None:
 
 
 def test_slice_has_no_chain() -> None:
-    """It is one batch, whatever it reads."""
+    """A slice is one batch for any input."""
     flow = Flow("f")
     rows = flow.read("rows", _topic("rows", flushed=2 * MINUTE))
     rows.aggregate(by="shop", price="max(price)").write("out", KafkaTopic("out"))
@@ -143,8 +143,8 @@ def test_slice_has_no_chain() -> None:
 
 
 @pytest.mark.parametrize("wrong", [timedelta(0), timedelta(seconds=-1), 60], ids=str)
-def test_flushed_is_a_time_between_two_flushes(wrong: timedelta) -> None:
-    """None would be no flush."""
+def test_flushed_interval_is_positive(wrong: timedelta) -> None:
+    """An interval of zero would mean no flush."""
     with pytest.raises(
         ConfigurationError, match=r"flushed=.* of topic 'rows' is not a time between two flushes"
     ):

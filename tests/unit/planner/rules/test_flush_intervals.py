@@ -52,20 +52,20 @@ from tests.unit.planner.rules.planned_flush import (
 def test_interval_of_an_operator_that_cannot_be_buffered_is_an_error(
     build: Callable[[Stream], Stream], why: str
 ) -> None:
-    """The message says why it cannot, and what to do."""
+    """The message has the reason and the fix."""
     with pytest.raises(PlanError, match=rf"flush=1 min, and .*{why}.* or leave flush out"):
         query_of(build, flush__max_interval="0")
 
 
 @pytest.mark.parametrize("wrong", [timedelta(seconds=-1), timedelta(microseconds=1), 60], ids=str)
 def test_interval_of_an_operator_is_a_length_of_time(wrong: Any) -> None:
-    """Zero is one; a negative one would never be over."""
+    """Zero is valid; a negative one is refused."""
     with pytest.raises(PlanError, match=r"'held': flush=.* is not a whole number of milliseconds from 0 up"):
         query_of(lambda sales: sales.aggregate(by="shop", x="max(price)", flush=wrong, name="held"))
 
 
 def test_key_of_a_function_is_refused_unless_later_output_replaces_earlier() -> None:
-    """Else readers of the topic would drop records that count."""
+    """Readers of the topic would otherwise drop records that count."""
     with pytest.raises(PlanError, match="key='shop', and its function does not declare"):
         query_of(lambda sales: sales.map(same, schema=SALE, key="shop"))
     with pytest.raises(PlanError, match=r"key='shopp'.*did you mean 'shop'"):
@@ -86,8 +86,8 @@ def test_key_of_a_function_is_that_of_its_sink_and_keeps_it_out_of_files() -> No
 
 
 @pytest.mark.parametrize("flush", [MINUTE, timedelta(0)], ids=["held", "not-held"])
-def test_branches_behind_one_aggregate_are_one_query(flush: timedelta) -> None:
-    """No buffer parts them: what is emitted with the aggregate needs none, and none can be downstream."""
+def test_branches_downstream_of_one_aggregate_are_one_query(flush: timedelta) -> None:
+    """The aggregate flushes by the trigger, so no buffer separates the branches."""
     flow = Flow("f")
     top = flow.read("sales", KafkaTopic("sales", schema=SALE, on_error="fail")).aggregate(
         by="shop", x="max(price)", flush=flush
@@ -101,7 +101,7 @@ def test_branches_behind_one_aggregate_are_one_query(flush: timedelta) -> None:
 
 
 def test_interval_does_not_make_a_stage_run_again() -> None:
-    """It changes nothing in what a bounded stage leaves."""
+    """It does not change the result of a bounded stage."""
     rows = Flow("f").read("rows", Parquet("rows", schema=SALE))
     long, short = (
         Flow("f").read("rows", Parquet("rows", schema=SALE)).aggregate(by="shop", x="max(price)", flush=flush)
@@ -113,8 +113,8 @@ def test_interval_does_not_make_a_stage_run_again() -> None:
     )
 
 
-def test_interval_of_an_operator_wins_over_the_setting() -> None:
-    """Longer or shorter; without any there is no buffer."""
+def test_interval_of_an_operator_overrides_the_setting() -> None:
+    """It may be longer or shorter; without either there is no buffer."""
     flush = flush_of(lambda sales: sales.aggregate(by="shop", x="max(price)", name="held", flush=2 * MINUTE))
     unset = flush_of(
         lambda sales: sales.aggregate(by="shop", x="max(price)", name="held"), flush__max_interval="0"
@@ -138,10 +138,10 @@ def test_interval_of_an_operator_wins_over_the_setting() -> None:
     ],
     ids=["window", "process", "map", "flat-map"],
 )
-def test_every_operator_that_can_be_held_back_takes_an_interval(
+def test_every_buffered_operator_accepts_an_interval(
     build: Callable[[Stream, timedelta], Stream],
 ) -> None:
-    """With and without one of the run; zero takes it out."""
+    """It is accepted with and without an interval of the run; zero turns the buffer off."""
     for setting in ("0", "1 min"):
         held = flush_of(lambda sales: build(sales, 2 * MINUTE), flush__max_interval=setting)
         assert held.config is not None
@@ -150,7 +150,7 @@ def test_every_operator_that_can_be_held_back_takes_an_interval(
 
 
 def test_interval_takes_an_aggregate_out_of_real_time() -> None:
-    """There each change leaves; the plan says what stands in the way and what to do."""
+    """Real-time mode emits each change; the plan states the reason and the fix."""
     query = query_of(lambda sales: sales.aggregate(by="shop", x="max(price)", name="held"))
 
     assert query.mode.value == "micro-batch"
@@ -160,8 +160,8 @@ def test_interval_takes_an_aggregate_out_of_real_time() -> None:
     assert query.batch_interval_ms == 60_000
 
 
-def test_interval_gives_way_to_real_time_that_was_asked_for_unless_it_is_the_operators_own() -> None:
-    """Who insists on each change at once has it; two wishes that contradict each other are an error."""
+def test_requested_real_time_mode_overrides_the_interval_of_the_run() -> None:
+    """An operator's own interval contradicts the mode, which is an error."""
     flush = flush_of(lambda sales: sales.aggregate(by="shop", x="max(price)", name="held"), mode="realtime")
 
     assert (flush.way, flush.config) == ("off", None)
@@ -172,8 +172,8 @@ def test_interval_gives_way_to_real_time_that_was_asked_for_unless_it_is_the_ope
         )
 
 
-def test_trigger_that_is_longer_stands() -> None:
-    """A query whose batches are far apart anyway needs nothing more."""
+def test_longer_trigger_is_kept() -> None:
+    """A query with long batches needs no other delay."""
     flush = flush_of(
         lambda sales: sales.aggregate(by="shop", x="max(price)", name="held"), trigger_interval="5 min"
     )
@@ -182,7 +182,7 @@ def test_trigger_that_is_longer_stands() -> None:
     assert "execution.trigger-interval is 5 min" in flush.decision.reasons[-1]
 
 
-def test_slice_puts_out_once() -> None:
+def test_slice_emits_once() -> None:
     """All of its input is backlog."""
     flush = flush_of(lambda sales: sales.aggregate(by="shop", x="max(price)", name="held"), mode="slice")
 
@@ -200,8 +200,8 @@ def test_slice_puts_out_once() -> None:
 
 
 @pytest.mark.parametrize("way", ["trigger", "key-groups"])
-def test_what_follows_a_flush_leaves_with_it(way: str) -> None:
-    """Delays do not add up: one record of a key gives one of the same key."""
+def test_operators_downstream_of_a_flush_have_no_buffer(way: str) -> None:
+    """They emit one record of a key for one record of the same key, so delays do not add up."""
 
     def build(sales: Stream) -> Stream:
         front = (
@@ -230,8 +230,8 @@ def test_what_follows_a_flush_leaves_with_it(way: str) -> None:
     assert found["between"].decision.change == ("give front flush=2 min",)
 
 
-def test_chain_of_functions_ends_where_records_are_held_back() -> None:
-    """What follows the buffer is another call of a worker."""
+def test_chain_of_functions_ends_at_a_buffer() -> None:
+    """Functions downstream of the buffer run in another call of a worker."""
     query = query_of(
         lambda sales: (
             sales.map(same, schema=SALE)
@@ -244,7 +244,7 @@ def test_chain_of_functions_ends_where_records_are_held_back() -> None:
 
 
 def test_backlog_and_memory_are_part_of_the_buffer() -> None:
-    """Settings of the run; in backlog an interval is never shorter than out of it."""
+    """They are settings of the run; the interval in backlog is never the shorter one."""
 
     def build(sales: Stream) -> Stream:
         return sales.process(Ranked(), by="shop", schema="n INT", name="held")
@@ -273,12 +273,12 @@ def test_interval_in_backlog_that_is_shorter_is_an_error() -> None:
 
 @pytest.mark.parametrize("wrong", ["-1 s", -1, timedelta(seconds=-1)], ids=str)
 def test_negative_interval_is_an_error(wrong: object) -> None:
-    """With the key, the value and the reason."""
+    """The error has the key, the value and the reason."""
     with pytest.raises(SettingsError, match=r"execution\.flush\.max-interval=.*cannot be negative"):
         Settings.of({"execution.flush.max-interval": wrong}, environment={})
 
 
-def test_bounded_stage_holds_nothing_back() -> None:
+def test_bounded_stage_has_no_buffer() -> None:
     """It emits once, so an interval has no effect."""
     flow = Flow("f")
     sales = flow.read("sales", Parquet("sales", schema=SALE))

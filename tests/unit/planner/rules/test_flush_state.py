@@ -1,4 +1,4 @@
-"""A buffer is state of its own: a checkpoint needs it, and output that cannot be buffered is named."""
+"""A buffer is state: a checkpoint needs it, and output that cannot be buffered is named."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Latest(RichFunction):
 
 
 class OneByOne(KeyedProcessFunction):
-    """The same, of records."""
+    """The same for records."""
 
     def is_output_idempotent(self) -> bool:
         return True
@@ -37,7 +37,7 @@ class OneByOne(KeyedProcessFunction):
 
 
 class ByBatch(OneByOne):
-    """The same, of batches."""
+    """The same for batches."""
 
     def process_batch(self, _keys: Any, batch: Any, _context: Any) -> list[Any]:
         return [batch]
@@ -61,8 +61,8 @@ def query_of(kind: str, flush: timedelta) -> LiveQuery:
 
 
 @pytest.mark.parametrize("kind", ["function", "process", "window"])
-def test_a_buffer_is_part_of_what_a_checkpoint_has_to_be_of(kind: str) -> None:
-    """With and without it are two states, and the difference names the operator; the interval may change."""
+def test_buffer_is_part_of_the_needs_on_a_checkpoint(kind: str) -> None:
+    """State with and without a buffer differs, and the error names the operator; intervals may change."""
     with_buffer, without = query_of(kind, FLUSH), query_of(kind, timedelta(0))
     needs, before = derive_needs(with_buffer), derive_needs(without)
 
@@ -73,7 +73,7 @@ def test_a_buffer_is_part_of_what_a_checkpoint_has_to_be_of(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["function", "process"])
-def test_a_query_with_a_buffer_goes_by_the_clock(kind: str) -> None:
+def test_query_with_a_buffer_uses_processing_time(kind: str) -> None:
     """It is flushed without input, and its key groups get watermarks."""
     query = query_of(kind, FLUSH)
 
@@ -83,7 +83,7 @@ def test_a_query_with_a_buffer_goes_by_the_clock(kind: str) -> None:
 
 
 def test_a_function_of_batches_cannot_be_buffered() -> None:
-    """What it returns has no one key; the error says so."""
+    """Its output has no single key; the error states this."""
     bids = Flow("f").read("bids", KafkaTopic("bids", schema=SALE))
 
     with pytest.raises(PlanError, match="a batch that its function returns has no one key"):

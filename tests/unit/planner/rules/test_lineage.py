@@ -1,4 +1,4 @@
-"""Column lineage: each column of a result leads to the columns of the sources that it is made of."""
+"""Column lineage gives, for each column of a result, the source columns it is computed from."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def sales() -> Stream:
 
 
 def test_lineage_of_the_reference_flow() -> None:
-    """Through two joins and an aggregate."""
+    """It follows two joins and an aggregate."""
     assert _lineage(catalog) == {
         "auction_id": "auctions.auction_id",
         "category": "auctions.category",
@@ -34,13 +34,13 @@ def test_lineage_of_the_reference_flow() -> None:
     }
 
 
-def test_lineage_of_what_is_not_dropped(sales: Stream) -> None:
-    """The other columns are passed on."""
+def test_lineage_of_passed_columns(sales: Stream) -> None:
+    """Columns that are not dropped keep their origin."""
     assert _lineage(sales.drop("item")) == {"price": "sales.price", "shop": "sales.shop"}
 
 
 def test_lineage_of_expressions(sales: Stream) -> None:
-    """All columns of an expression count; a condition does not, nor does the case of a name."""
+    """All columns of an expression count; conditions and the case of names do not."""
     made = (
         sales.where("shop = 'a'").with_columns(worth="price * length(ITEM)").select("worth", "shop as place")
     )
@@ -49,7 +49,7 @@ def test_lineage_of_expressions(sales: Stream) -> None:
 
 
 def test_lineage_of_a_union_is_that_of_all_inputs() -> None:
-    """By name."""
+    """Columns are matched by name."""
     flow = Flow("f")
     one, two = (flow.read(name, Parquet(name, schema="a BIGINT")) for name in ("one", "two"))
 
@@ -58,7 +58,7 @@ def test_lineage_of_a_union_is_that_of_all_inputs() -> None:
 
 @pytest.mark.parametrize(("how", "key"), [("left", "one.a"), ("full", "one.a two.b")], ids=["left", "full"])
 def test_lineage_of_a_key_is_that_of_the_sides_that_may_give_it(how: str, key: str) -> None:
-    """Of a full join, both."""
+    """The key of a full join is from both sides."""
     flow = Flow("f")
     one = flow.read("one", Parquet("one", schema="a BIGINT"))
     two = flow.read("two", Parquet("two", schema="b BIGINT, c BIGINT"))
@@ -67,7 +67,7 @@ def test_lineage_of_a_key_is_that_of_the_sides_that_may_give_it(how: str, key: s
 
 
 def test_lineage_of_a_function_is_all_that_it_reads(sales: Stream) -> None:
-    """But for what it passes on."""
+    """Columns that it passes through keep their own origin."""
     made = sales.map(lambda record: {"n": len(record["Item"])}, schema="n BIGINT")
 
     assert _lineage(made) == {"n": "sales.Item sales.price sales.shop"}

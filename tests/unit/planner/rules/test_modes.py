@@ -1,4 +1,4 @@
-"""A query runs in real time where it can, and where it cannot the plan says what stands in the way."""
+"""A query runs in real-time mode if it can; otherwise the plan states the reason."""
 
 from collections.abc import Callable
 
@@ -57,7 +57,7 @@ NATIVE: dict[str, Callable[[Stream], Stream]] = {
 
 @pytest.mark.parametrize("case", NATIVE)
 def test_mode_is_realtime_where_everything_is_native(case: str) -> None:
-    """A table that both sides of a union join is read as a result, not as a source."""
+    """A table joined by both sides of a union is read as a result, not as a source."""
     assert _mode(NATIVE[case]).value == "realtime"
 
 
@@ -100,8 +100,8 @@ OBSTACLES: dict[str, tuple[Callable[[Stream], Stream], object, str]] = {
 
 
 @pytest.mark.parametrize("case", OBSTACLES)
-def test_mode_names_what_stands_in_the_way(case: str) -> None:
-    """Left alone it becomes micro-batch with the reason; asked for real time it is refused with it."""
+def test_mode_has_the_reason_against_real_time(case: str) -> None:
+    """Without a requested mode it is micro-batch with the reason; requested real time is refused with it."""
     build, sink, obstacle = OBSTACLES[case]
 
     decision = _mode(build, sink=sink)
@@ -114,8 +114,8 @@ def test_mode_names_what_stands_in_the_way(case: str) -> None:
 
 
 @pytest.mark.parametrize("requested", ["micro-batch", "slice"])
-def test_mode_is_what_was_asked_for(requested: str) -> None:
-    """With the reason that it was."""
+def test_mode_is_the_requested_one(requested: str) -> None:
+    """The reason states the request."""
     decision = _mode(lambda bids: bids, requested)
 
     assert decision.value == requested
@@ -123,7 +123,7 @@ def test_mode_is_what_was_asked_for(requested: str) -> None:
 
 
 def test_mode_of_dead_letters_alone_ends_with_a_slice() -> None:
-    """Asked for a slice, a query that only carries bad records stops too."""
+    """In a slice, a query that only carries bad records stops too."""
     flow = Flow("f")
     bids = flow.read("bids", KafkaTopic("bids", schema="shop STRING"))
     bids.aggregate(n="count(*)").write("n", KafkaTopic("n"))

@@ -1,4 +1,4 @@
-"""Filters go before Python functions where nobody can tell the difference, and nowhere else."""
+"""Filters run before Python functions if this changes no result, and nowhere else."""
 
 import operator
 import re
@@ -24,14 +24,14 @@ def _same(record: Any) -> Any:
 
 
 class _Rich(RichFunction):
-    """May count what it has seen, even if it keeps no record."""
+    """A function that may count its records, although it keeps none."""
 
     def is_output_value_stored(self) -> bool:
         return False
 
 
 def _order(declare: Declare, bounded: bool = False) -> tuple[str, dict[str, Any]]:
-    """The operators between source and sink in the order in which they are planned."""
+    """The planned order of the operators between source and sink."""
     flow = Flow("f")
     source = Parquet("in", schema=ROW) if bounded else KafkaTopic("in", schema=ROW)
     end = declare(flow.read("in", source))
@@ -72,7 +72,7 @@ MOVED: dict[str, tuple[Declare, str]] = {
 
 @pytest.mark.parametrize("case", MOVED)
 def test_filter_goes_before_functions(case: str) -> None:
-    """And the plan names them."""
+    """The plan names the functions."""
     declare, expected = MOVED[case]
 
     order, filters = _order(declare)
@@ -111,7 +111,7 @@ STAYING: dict[str, tuple[Declare, str, str, str]] = {
 
 @pytest.mark.parametrize("case", STAYING)
 def test_filter_stays_with_a_reason(case: str) -> None:
-    """The plan says what stands in the way, and what would change it."""
+    """The plan states the reason and what would change it."""
     declare, expected, why, change = STAYING[case]
 
     order, filters = _order(declare)
@@ -122,8 +122,8 @@ def test_filter_stays_with_a_reason(case: str) -> None:
     assert re.search(change, " ".join(filters["w"].change))
 
 
-def test_filter_stays_where_others_read_what_it_drops() -> None:
-    """They would miss records."""
+def test_filter_stays_if_others_read_the_dropped_records() -> None:
+    """The other readers would miss records."""
     flow = Flow("f")
     kept = flow.read("in", KafkaTopic("in", schema=ROW)).filter(_same, name="f")
     kept.where("a > 1", name="w").write("some", KafkaTopic("some"))
@@ -143,7 +143,7 @@ def test_readers_without_a_sink_do_not_count() -> None:
 
 
 def test_filter_of_a_batch_goes_only_before_what_drops_nothing() -> None:
-    """A condition such as 1 / a > 0 fails on a record that the function was to drop."""
+    """A condition such as 1 / a > 0 fails for a record that the function would have dropped."""
     dropping: list[Declare] = [
         lambda s: s.filter(_same, name="f").where("1 / a > 0", name="w"),
         lambda s: s.flat_map(_same, schema=ROW, passes=["a"], name="f").where("1 / a > 0", name="w"),
@@ -157,8 +157,8 @@ def test_filter_of_a_batch_goes_only_before_what_drops_nothing() -> None:
     assert _order(lambda s: _passing(s).where("1 / a > 0", name="w"), bounded=True)[0] == "w f"
 
 
-def test_filters_that_are_not_behind_python_are_not_decided_about() -> None:
-    """Spark places them; the flow's own operators stay the very objects."""
+def test_filters_without_python_upstream_have_no_decision() -> None:
+    """Spark places them; the flow's operators are the same objects."""
     flow = Flow("f")
     flow.read("in", KafkaTopic("in", schema=ROW)).where("a > 1").select("a").where("a > 2").write(
         "out", KafkaTopic("out")
@@ -167,8 +167,8 @@ def test_filters_that_are_not_behind_python_are_not_decided_about() -> None:
     assert push_filters(flow.operators) == (flow.operators, ())
 
 
-def test_pushing_leaves_the_declared_flow_alone() -> None:
-    """The plan has operators of its own, with the same names, columns and keys."""
+def test_pushing_does_not_change_the_declared_flow() -> None:
+    """The plan has its own operators with the same names, columns and keys."""
     flow = Flow("f")
     counted = flow.read("in", KafkaTopic("in", schema=ROW)).aggregate(by="a", n="count(*)")
     kept = counted.filter(_same, name="f").where("n > 1", name="w").select("a", "n", name="s")
@@ -209,7 +209,7 @@ STEPS: list[Declare] = [
 
 
 def _computed(node: Operator, rows: list[dict[str, int]]) -> list[dict[str, int]]:
-    """The plainest way to run an operator."""
+    """Run an operator in the simplest way."""
     if isinstance(node, Read):
         return rows
     given = _computed(node.inputs[0], rows)

@@ -1,4 +1,4 @@
-"""A live query starts after what it waits for, which a setting may make less than everything."""
+"""A live query starts after the stages it waits for, which a setting can reduce."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ SALE = "shop STRING, price DOUBLE"
 
 
 def _queries(**more: Any) -> dict[str, LiveQuery]:
-    """Four queries: of the stages a and b they join the first, both, or none; c is a bounded sink."""
+    """Four queries that join stages a, b, both or none; c is a bounded sink."""
     flow = Flow("f")
     a, b, c = (flow.read(name, Parquet(name, schema=f"shop STRING, {name}_value DOUBLE")) for name in "abc")
     c.write("c_out", Parquet("out"))
@@ -29,8 +29,8 @@ def _queries(**more: Any) -> dict[str, LiveQuery]:
     return {query.name: query for query in live.queries} if live else {}
 
 
-def test_queries_start_together_after_all_stages() -> None:
-    """Unless somebody asks for more; where there would be more, the plan says what to set."""
+def test_queries_start_together_after_all_stages_by_default() -> None:
+    """If pipelined results would start queries earlier, the plan names the setting."""
     queries = _queries()
 
     assert {query.after for query in queries.values()} == {("a", "b", "c_out")}
@@ -38,7 +38,7 @@ def test_queries_start_together_after_all_stages() -> None:
 
 
 def test_queries_start_after_what_they_join_where_results_are_pipelined() -> None:
-    """Each after its own tables, whole ones; what joins nothing starts at once."""
+    """Each waits for its own complete tables; a query without joins starts at once."""
     queries = _queries(execution__hand_over="pipelined")
 
     assert {name: query.after for name, query in queries.items()} == {
@@ -52,15 +52,15 @@ def test_queries_start_after_what_they_join_where_results_are_pipelined() -> Non
 
 
 def test_queries_whose_latency_is_tracked_start_together() -> None:
-    """Of one source there is one writer of markers; the plan says that this is in the way."""
+    """A source has one writer of markers; the plan states this reason."""
     queries = _queries(execution__hand_over="pipelined", metrics__latency__interval="1 s")
 
     assert {query.after for query in queries.values()} == {("a", "b", "c_out")}
     assert queries["one"].start.change == ("set metrics.latency.interval to 0",)
 
 
-def test_query_that_joins_every_stage_has_nothing_to_gain() -> None:
-    """A part of a table is never read."""
+def test_query_that_joins_every_stage_starts_after_all() -> None:
+    """A partial table is never read."""
     flow = Flow("f")
     shops = flow.read("shops", Parquet("shops", schema="shop STRING"))
     flow.read("bids", KafkaTopic("bids", schema=SALE)).join(shops, on="shop").write("out", KafkaTopic("out"))
@@ -74,6 +74,6 @@ def test_query_that_joins_every_stage_has_nothing_to_gain() -> None:
 
 @pytest.mark.parametrize("value", ["partial", True], ids=["unknown", "a-flag"])
 def test_setting_is_one_of_two(value: object) -> None:
-    """Anything else is an error that says so."""
+    """Another value is an error that names both."""
     with pytest.raises(ValueError, match="it must be whole or pipelined"):
         Settings.of({"execution.hand-over": value})

@@ -1,4 +1,4 @@
-"""The plan splits a flow where Spark has to, and nowhere else."""
+"""The plan splits a flow only where Spark requires it."""
 
 import pytest
 
@@ -33,8 +33,8 @@ def test_plan_refuses_a_flow_without_sink() -> None:
         plan_flow(flow)
 
 
-def test_stages_that_share_nothing_are_apart() -> None:
-    """Each can be run, skipped and repeated alone."""
+def test_independent_stages_are_separate() -> None:
+    """Each can be run, skipped and repeated separately."""
     flow = Flow("f")
     joined = _live(flow).join(_bounded(flow, "a"), on="shop").join(_bounded(flow, "b"), on="shop")
     joined.write("out", KafkaTopic("out"))
@@ -43,7 +43,7 @@ def test_stages_that_share_nothing_are_apart() -> None:
 
 
 def test_stages_that_share_an_operator_are_one() -> None:
-    """What both need is computed once: the results and the sink leave one stage together."""
+    """The shared part is computed once, and one stage writes the results and the sink."""
     flow = Flow("f")
     base = _bounded(flow, "a")
     first, second = base.where("a_value > 1", name="first"), base.select("shop", name="second")
@@ -59,7 +59,7 @@ def test_stages_that_share_an_operator_are_one() -> None:
 
 
 def test_stages_connected_by_a_third_are_one() -> None:
-    """Being connected is transitive, in whatever order the ends were declared."""
+    """Being connected is transitive, for any order of declarations."""
     flow = Flow("f")
     a, b = _bounded(flow, "a"), _bounded(flow, "b")
     a.write("only_a", Parquet("x"))
@@ -70,7 +70,7 @@ def test_stages_connected_by_a_third_are_one() -> None:
 
 
 def test_stage_leaves_out_what_no_result_needs() -> None:
-    """An operator that nobody reads runs nowhere."""
+    """An operator without readers does not run."""
     flow = Flow("f")
     a = _bounded(flow, "a")
     a.where("a_value > 1", name="unused")
@@ -97,7 +97,7 @@ def test_result_that_two_queries_join_is_one() -> None:
 
 
 def test_queries_without_state_share_a_read() -> None:
-    """Branches of one source, and of sources that were united, are one query."""
+    """Branches of one source, and of united sources, are one query."""
     flow = Flow("f")
     bids, asks = _live(flow), _live(flow, "asks")
     bids.write("one", KafkaTopic("one"))
@@ -109,8 +109,8 @@ def test_queries_without_state_share_a_read() -> None:
     assert {sink.name for sink in query.sinks} == {"one", "two", "both"}
 
 
-def test_queries_of_sources_that_never_meet_are_apart() -> None:
-    """One can fall behind or fail without the other."""
+def test_queries_of_unrelated_sources_are_separate() -> None:
+    """One can lag or fail without the other."""
     flow = Flow("f")
     _live(flow).write("one", KafkaTopic("one"))
     _live(flow, "asks").write("two", KafkaTopic("two"))
@@ -119,7 +119,7 @@ def test_queries_of_sources_that_never_meet_are_apart() -> None:
 
 
 def test_query_with_state_may_have_several_sinks() -> None:
-    """Sinks downstream of the same state share a query, others do not."""
+    """Only sinks downstream of the same state share a query."""
     flow = Flow("f")
     best = _live(flow, on_error="fail").aggregate(by="shop", best="max(price)")
     best.write("all", KafkaTopic("all"))
@@ -163,7 +163,7 @@ BRANCHES = ["plain", "state", "other_state", "files", "function", "united"]
 
 @pytest.mark.parametrize("subset", range(1, 2 ** len(BRANCHES)))
 def test_bad_records_leave_through_exactly_one_query(subset: int) -> None:
-    """For every mix of branches; and query names, which name checkpoints, are unique."""
+    """This holds for every mix of branches; query names, which name checkpoints, are unique."""
     which = {name for bit, name in enumerate(BRANCHES) if subset >> bit & 1}
     flow = Flow("f")
     _branches(flow, which, "dead-letter")
@@ -177,7 +177,7 @@ def test_bad_records_leave_through_exactly_one_query(subset: int) -> None:
     assert sorted(sink.name for query in queries for sink in query.sinks) == sorted(which)
 
 
-def test_bad_records_go_nowhere_where_they_fail_the_query() -> None:
+def test_source_with_on_error_fail_has_no_query_of_dead_letters() -> None:
     """on_error='fail' has no dead letters."""
     flow = Flow("f")
     _branches(flow, set(BRANCHES) - {"united"}, "fail")
@@ -198,8 +198,8 @@ def test_plan_lists_every_topic_once() -> None:
     ]  # fmt: skip
 
 
-def test_stages_that_meet_in_a_folder_run_one_after_another() -> None:
-    """A stage waits for an earlier one that writes what it reads, or reads or writes what it writes."""
+def test_stages_that_share_a_folder_run_in_sequence() -> None:
+    """A stage waits for an earlier one if one of them writes a folder that the other reads or writes."""
     flow = Flow("f")
     _bounded(flow, "a").write("report", Parquet("out/report"))
     flow.read("again", Parquet("out", schema="shop STRING")).write("copy", Parquet("copy"))
@@ -213,8 +213,8 @@ def test_stages_that_meet_in_a_folder_run_one_after_another() -> None:
     assert back.start.reasons == ("back writes what a reads",)
 
 
-def test_stages_that_meet_in_a_topic_run_one_after_another() -> None:
-    """A bounded read of a topic that an earlier stage fills has to see all of it."""
+def test_stages_that_share_a_topic_run_in_sequence() -> None:
+    """A bounded read of a topic must see all records that an earlier stage writes."""
     flow = Flow("f")
     _bounded(flow, "a").write("fill", KafkaTopic("t"))
     flow.read("filled", KafkaTopic("t", schema="shop STRING", until="latest")).write("x", Parquet("x"))
@@ -224,7 +224,7 @@ def test_stages_that_meet_in_a_topic_run_one_after_another() -> None:
 
 
 def test_stages_may_read_the_same_at_once() -> None:
-    """Readers do not disturb each other."""
+    """Concurrent readers do not affect each other."""
     flow = Flow("f")
     flow.read("one", Parquet("in", schema="shop STRING")).write("x", Parquet("x"))
     flow.read("two", Parquet("in", schema="shop STRING")).write("y", Parquet("y"))
@@ -233,7 +233,7 @@ def test_stages_may_read_the_same_at_once() -> None:
 
 
 def test_stages_are_in_the_order_in_which_they_were_declared() -> None:
-    """Whether they end in a sink or in a result: a result may be read from what an earlier sink wrote."""
+    """This covers sinks and results, since a result may read what an earlier sink wrote."""
     flow = Flow("f")
     _bounded(flow, "a").write("report", Parquet("out"))
     again = flow.read("again", Parquet("out", schema="shop STRING"))

@@ -1,4 +1,4 @@
-"""Elements carry timestamps where something asks for them, and the plan says what that is (FLIP-330)."""
+"""Elements have timestamps if an operator needs them, and the plan names it (FLIP-330)."""
 
 from __future__ import annotations
 
@@ -86,17 +86,17 @@ def _case(
 
 
 def test_gate_is_tested_with_every_combination() -> None:
-    """Two to the fourth."""
+    """There are two to the fourth."""
     assert {*GATE} == {
         *itertools.product((False, True), (ZERO, SOME), (ZERO, SOME), (None, FOUR_SECONDS)),
     }
 
 
 @pytest.mark.parametrize("given", GATE, ids=lambda given: _case(*given)[0])
-def test_gate_names_everything_that_asks_for_timestamps(
+def test_gate_names_every_reason_for_timestamps(
     given: tuple[bool, timedelta, timedelta, WatermarkStrategy | None],
 ) -> None:
-    """As a function, for a job, and in a plan; no_watermarks() is the same as none."""
+    """This holds as a function, for a job and in a plan; no_watermarks() equals no strategy."""
     *rest, strategy = given
     _, settings = _case(*given)
     for same in (strategy,) if strategy else (None, no_watermarks()):
@@ -111,14 +111,14 @@ def test_gate_names_everything_that_asks_for_timestamps(
 
 
 def test_gate_names_the_interval_as_it_was_set() -> None:
-    """So that it can be found."""
+    """The user can find this text in the settings."""
     decision = choose_format(False, timedelta(seconds=90), {})
 
     assert decision.reasons[0] == "pipeline.auto-watermark-interval is 90 s"
 
 
 def test_gate_names_every_source_that_sets_watermarks() -> None:
-    """Each would have to be changed."""
+    """Each of them would have to be changed."""
     decision = choose_format(False, ZERO, {"a": monotonous(), "b": None, "c": FOUR_SECONDS})
 
     assert decision.reasons == (
@@ -136,7 +136,7 @@ def _formats(plan: Plan) -> dict[str, str]:
 
 
 def test_each_edge_follows_the_sources_upstream_of_it() -> None:
-    """One branch needs timestamps, the other does not, and where they meet both do."""
+    """One branch needs timestamps, the other does not, and their union does."""
     flow = Flow("f")
     timed, plain = _bids(flow, "timed", watermark=FOUR_SECONDS), _bids(flow, "plain")
     plain.where("shop = 'a'", name="some").write("left", KafkaTopic("left"))
@@ -168,8 +168,8 @@ def test_timestamps_do_not_cross_a_blocking_edge() -> None:
     assert "table -> joined" not in formats
 
 
-def test_edges_are_those_of_what_runs() -> None:
-    """An operator that no sink needs has none; files have no elements."""
+def test_edges_are_those_of_running_operators() -> None:
+    """An operator that no sink needs has no edges; files have no elements."""
     flow = Flow("f")
     bids = _bids(flow)
     bids.where("shop = 'a'", name="unused")
@@ -179,7 +179,7 @@ def test_edges_are_those_of_what_runs() -> None:
 
 
 def test_edges_of_a_query_are_its_own_also_where_names_are_shared() -> None:
-    """A topic may be called like an operator of another query."""
+    """A topic may have the name of another query's operator."""
     flow = Flow("f")
     _bids(flow, "a").write("x", KafkaTopic("b"))
     _bids(flow, "c").write("b", KafkaTopic("x"))
@@ -211,7 +211,7 @@ def test_edges_of_a_query_are_its_own_also_where_names_are_shared() -> None:
 def test_topic_is_written_as_it_declares(
     elements: str, watermark: WatermarkStrategy | None, settings: Settings, written: str
 ) -> None:
-    """Only where it leaves the choice to the plan does the plan choose."""
+    """The plan chooses only if the topic leaves the choice open."""
     flow = Flow("f")
     _bids(flow, watermark=watermark).write("out", KafkaTopic("out", elements=elements))  # type: ignore[arg-type]
 
@@ -227,7 +227,7 @@ def test_topic_is_written_as_it_declares(
     ids=["strategy", "tagged-source"],
 )
 def test_topic_of_values_refuses_watermarks_in_the_plan(source: dict[str, object], why: str) -> None:
-    """Else the first watermark would stop the query."""
+    """The first watermark would otherwise stop the query."""
     flow = Flow("f")
     _bids(flow, **source).write("out", KafkaTopic("out", elements="value-only"))
 
@@ -249,10 +249,8 @@ def test_topic_of_values_refuses_watermarks_in_the_plan(source: dict[str, object
     ],
     ids=["passed-on", "made-anew", "dropped"],
 )
-def test_tagged_source_brings_watermarks_along(
-    watermark: WatermarkStrategy | None, inner: str, why: str
-) -> None:
-    """Unless it declares what to do about them."""
+def test_tagged_source_has_watermarks(watermark: WatermarkStrategy | None, inner: str, why: str) -> None:
+    """The source may declare another strategy."""
     flow = Flow("f")
     _bids(flow, elements="tagged", watermark=watermark).write("out", KafkaTopic("out", elements="auto"))
 
@@ -274,7 +272,7 @@ def test_tagged_source_brings_watermarks_along(
 def test_windows_that_end_by_event_time_need_that_of_every_live_source(
     windows: Callable[[Stream], WindowedStream], dated: set[str]
 ) -> None:
-    """Not that of what is joined, nor do other windows."""
+    """Joined tables and other windows do not need event time."""
     flow = Flow("f")
     settings = {"event_time": "at", "watermark": FOUR_SECONDS}
     both = _bids(flow, **settings).union(_bids(flow, "asks", **settings))
@@ -306,7 +304,7 @@ def test_part_of_a_plan_keeps_the_sources_that_windows_of_the_rest_need_timed() 
 
 
 def test_explain_is_one_line_where_all_edges_agree() -> None:
-    """A simple flow's plan stays short."""
+    """The plan of a simple flow stays short."""
     flow = Flow("f")
     _bids(flow).where("shop = 'a'").select("shop").write("out", KafkaTopic("out"))
 
@@ -318,7 +316,7 @@ def test_explain_is_one_line_where_all_edges_agree() -> None:
 
 
 def test_explain_names_edges_that_differ_and_topics_with_elements() -> None:
-    """And where event time is from."""
+    """It also names the origin of event time."""
     flow = Flow("f")
     timed = _bids(flow, "timed", event_time="at", watermark=FOUR_SECONDS, elements="value-only")
     timed.union(_bids(flow, "plain", watermark=no_watermarks()), name="both").write(
@@ -339,7 +337,7 @@ def test_explain_names_edges_that_differ_and_topics_with_elements() -> None:
 
 
 def test_explain_names_topics_of_bounded_stages_too() -> None:
-    """They are written as elements just so."""
+    """They are written as elements, too."""
     flow = Flow("f")
     _bids(flow, until="latest").write("copy", KafkaTopic("copied", elements="tagged"))
 

@@ -1,4 +1,4 @@
-"""Windows that cannot be right are refused; the attributes of the others."""
+"""Windows with contradictions are refused; the others have attributes."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -33,7 +33,7 @@ from flowcore.windows import (
 from flowcore.windows.triggers import ContinuousEventTime, Count, EventTimeTrigger, Never, Purging
 
 BID = "category STRING, price DOUBLE, gap_ms BIGINT, tags ARRAY<STRING>, at TIMESTAMP"
-BEHIND = ("window_start", "window_end", "firing", "is_late")
+WINDOW_COLUMNS = ("window_start", "window_end", "firing", "is_late")
 
 
 def _bids(flow: Flow | None = None, name: str = "bids", **topic: Any) -> Stream:
@@ -146,7 +146,7 @@ def test_every_source_of_a_union_needs_watermarks() -> None:
     ],
 )
 def test_windows_that_can_emit_are_taken(declare: Callable[[], Any]) -> None:
-    assert declare().aggregate(n="count(*)").columns[-4:] == BEHIND
+    assert declare().aggregate(n="count(*)").columns[-4:] == WINDOW_COLUMNS
 
 
 def test_join_with_a_table_keeps_timestamps() -> None:
@@ -155,7 +155,7 @@ def test_join_with_a_table_keeps_timestamps() -> None:
     cities = shops.aggregate(by=["category", "city"], shops="count(*)")
     windows = _bids(flow).join(cities, on="category").window(Tumbling(10), by="city")
 
-    assert windows.aggregate(n="count(*)").columns == ("city", "n", *BEHIND)
+    assert windows.aggregate(n="count(*)").columns == ("city", "n", *WINDOW_COLUMNS)
 
 
 @pytest.mark.parametrize(

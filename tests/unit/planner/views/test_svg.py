@@ -16,7 +16,7 @@ SALE = "shop STRING, price DOUBLE"
 
 
 def _wide() -> Flow:
-    """Two stages, three queries, branches, a Python function, and text that means something to XML."""
+    """Two stages, three queries, branches, a Python function, and text with XML's special characters."""
     flow = Flow("wide")
     past = flow.read("past", Parquet("past", schema=SALE))
     shops = past.aggregate(by="shop", usual="avg(price)", name="usual")
