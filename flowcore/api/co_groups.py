@@ -125,12 +125,7 @@ class RecordGroupFunction(partial[Iterable[Mapping[str, Any]]]):
 
 
 class BatchGroupFunction(partial[Any]):
-    """A user's function of the groups of two sides, as a function of Arrow batches of keys and two lists.
-
-    Args:
-        function: ``function(key, left, right)``, with a record batch for each side; returns one.
-        on: As for `RecordGroupFunction`.
-    """
+    """As `RecordGroupFunction`; the user's function gets a record batch for each side and returns one."""
 
     def __call__(self, batch: Any) -> Any:
         """The function's batches for all groups of one batch, as one table."""

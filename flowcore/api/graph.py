@@ -73,11 +73,7 @@ class StreamCore:
         return self.operator.attributes()
 
     def append(self, node: Operator) -> Self:
-        """Add an operator to the graph; its output is a stream of the same class.
-
-        Raises:
-            PlanError: As for `Graph.register`.
-        """
+        """`Graph.register` an operator; its output is a stream of the same class."""
         self.graph.register(node)
         return type(self)(self.graph, node)
 

@@ -12,7 +12,6 @@ from rich.table import Table
 
 from flowcore.api.flow import Flow
 from flowcore.cli.flow_argument import flow_and_settings
-from flowcore.metrics.progress import QueryProgress
 from flowcore.planner.model import Mode
 from flowcore.planner.plan import Plan
 from flowcore.settings import Settings
@@ -106,11 +105,9 @@ class _Terminal:
                 self._console.print(f"[red]stage {name}: failed[/]")
         committed = {each for each, state in self._states.items() if state is StageState.COMMITTED}
         busy = [f"stage {each} {state}" for each, state in self._states.items() if state in _BUSY]
-        waiting = [f"query {query.name} waiting" for query in self._waiting(committed)]
+        queries = waiting_queries(self._plan, committed) if self._plan else ()
+        waiting = [f"query {query.name} waiting" for query in queries]
         self._wait(", ".join([*busy, *waiting]) or "starting the live queries")
-
-    def _waiting(self, committed: set[str]) -> tuple[QueryProgress, ...]:
-        return waiting_queries(self._plan, committed) if self._plan else ()
 
     def _committed(self, stage: str, manifest: Manifest, *, fresh: bool) -> None:
         rows = ", ".join(f"{name}: {table.rows:,} rows" for name, table in manifest.tables.items())

@@ -43,22 +43,19 @@ def topics_with_dead_letters(plan: Plan) -> tuple[KafkaTopic, ...]:
 
 def _external_assets(plan: Plan) -> Iterator[tuple[dg.AssetKey, str, str, bool]]:
     """Key, kind, description, and whether the flow's live queries write it."""
-    operators: dict[Read | Write, None] = {}
-    for stage in plan.bounded:
-        operators.update(dict.fromkeys(stage.sources))
+    ends: list[Read | Write] = [source for stage in plan.bounded for source in stage.sources]
     for query in plan.live_queries:
-        operators.update(dict.fromkeys([*query.sources, *query.sinks]))
-    for operator in operators:
-        is_written = isinstance(operator, Write)
-        connector = operator.source if isinstance(operator, Read) else operator.sink
-        match connector:
+        ends += [*query.sources, *query.sinks]
+    for operator in dict.fromkeys(ends):
+        match operator.connector:
             case KafkaTopic(name=name):
                 description = f"Kafka topic `{name}`"
             case Frame():
                 description = f"DataFrame that the flow makes for `{operator.name}`"
             case files:
                 description = f"{type(files).__name__} files `{files.path}`"
-        yield asset_key(plan.flow, operator), asset_kind(connector), description, is_written
+        kind = asset_kind(operator.connector)
+        yield asset_key(plan.flow, operator), kind, description, isinstance(operator, Write)
     for topic in topics_with_dead_letters(plan):
         description = f"Dead letters of topic `{topic.name}`, each with the reason in its headers"
         yield topic_key(topic.dead_letter), "kafka", description, True

@@ -11,19 +11,9 @@ from typing import Any
 
 import dagster as dg
 
+from flowcore.dagster import restarts
 from flowcore.dagster.names import identifier, live_key
-from flowcore.dagster.restarts import (
-    Attempt,
-    Fate,
-    GiveUp,
-    Leave,
-    Lost,
-    Relaunch,
-    RestartDecision,
-    RestartPolicy,
-    Wait,
-    decide_restart,
-)
+from flowcore.dagster.restarts import Fate, RestartPolicy
 from flowcore.metrics.health import show_seconds
 from flowcore.planner.plan import Plan
 
@@ -58,18 +48,18 @@ def build_restart_sensor(plan: Plan, policy: RestartPolicy) -> dg.SensorDefiniti
         decision, event, message = _decide(instance, plan.flow, policy)
         requests = []
         match decision:
-            case Relaunch(run=run, crashes=crashes):
+            case restarts.Relaunch(run=run, crashes=crashes):
                 requests.append(_restart_request(instance, run, crashes))
-            case Lost(run=run):
+            case restarts.Lost(run=run):
                 lost = instance.get_run_by_id(run)
                 if lost is not None and lost.status is dg.DagsterRunStatus.STARTED:
                     instance.report_run_failed(lost, f"flowcore's supervisor: {message}")
-            case GiveUp(run=run, crashes=crashes):
+            case restarts.GiveUp(run=run, crashes=crashes):
                 instance.add_run_tags(run, {GAVE_UP: f"after {crashes} crashes in a row"})
             case _:
                 pass
         changed = event is not None and event != context.cursor
-        failed = not isinstance(decision, Leave)  # that a run is active, its heartbeat reports
+        failed = not isinstance(decision, restarts.Leave)  # that a run is active, its heartbeat reports
         return dg.SensorResult(
             run_requests=requests,
             skip_reason=None if requests else message,
@@ -91,7 +81,7 @@ def build_running_check(plan: Plan, policy: RestartPolicy) -> dg.AssetChecksDefi
     )
     def running(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
         decision, _, message = _decide(context.instance, plan.flow, policy)
-        return dg.AssetCheckResult(passed=isinstance(decision, Leave), description=message)
+        return dg.AssetCheckResult(passed=isinstance(decision, restarts.Leave), description=message)
 
     return running
 
@@ -113,30 +103,30 @@ def _evaluation(flow: str, message: str, *, passed: bool) -> dg.AssetCheckEvalua
 
 def _decide(
     instance: dg.DagsterInstance, flow: str, policy: RestartPolicy
-) -> tuple[RestartDecision, str | None, str]:
+) -> tuple[restarts.RestartDecision, str | None, str]:
     """The decision, the event that it reports (unique to its cause; None for no event), and a message."""
     now_s, key = time.time(), live_key(flow)
     records = instance.get_run_records(
         dg.RunsFilter(job_name=identifier(flow, "live")), limit=policy.limit + 1
     )
     attempts = [_attempt(instance, record, None if number else key) for number, record in enumerate(records)]
-    decision = decide_restart(attempts, now_s, policy)
+    decision = restarts.decide_restart(attempts, now_s, policy)
     match decision:
-        case Leave(why=why, running=running):
+        case restarts.Leave(why=why, running=running):
             return decision, "runs" if running else None, why
-        case Wait(run=run, crashes=crashes, until_s=until_s):
+        case restarts.Wait(run=run, crashes=crashes, until_s=until_s):
             due = show_seconds(max(until_s - now_s, 0))
             message = f"run {run} crashed: restart {crashes} of {policy.limit} is due in {due}"
             return decision, f"crashed {run}", message
-        case Relaunch(run=run, crashes=crashes):
+        case restarts.Relaunch(run=run, crashes=crashes):
             return decision, f"again {run}", f"run {run} crashed: restart {crashes} of {policy.limit}"
-        case Lost(run=run, silent_s=silent_s):
+        case restarts.Lost(run=run, silent_s=silent_s):
             message = (
                 f"run {run} has sent no heartbeat for {show_seconds(silent_s)}: its process or its machine "
                 "is gone, or hangs; it counts as failed"
             )
             return decision, f"lost {run}", message
-        case GiveUp(run=run, crashes=crashes):
+        case restarts.GiveUp(run=run, crashes=crashes):
             message = (
                 f"run {run} is the last of {crashes} that crashed in a row: it is not launched again; see "
                 "its log, fix the cause, and launch the job"
@@ -144,11 +134,11 @@ def _decide(
             return decision, f"gave up {run}", message
 
 
-def _attempt(instance: dg.DagsterInstance, record: dg.RunRecord, key: dg.AssetKey | None) -> Attempt:
+def _attempt(instance: dg.DagsterInstance, record: dg.RunRecord, key: dg.AssetKey | None) -> restarts.Attempt:
     """A run as an attempt; with the key of the live asset also its last heartbeat."""
     run = record.dagster_run
     heartbeats = instance.fetch_materializations(key, limit=1).records if key else ()
-    return Attempt(
+    return restarts.Attempt(
         run=run.run_id,
         fate=_fate(instance, record),
         began_s=record.start_time or record.create_timestamp.timestamp(),

@@ -40,15 +40,10 @@ def order_by_topics(queries: Iterable[LiveQuery]) -> Iterator[LiveQuery]:
     """The queries, writers of a topic before its readers; those that read each other stay in order."""
     waiting = list(queries)
     while waiting:
-        written = {query.name: _places(query.sinks) for query in waiting}
         free = [
             query
             for query in waiting
-            if all(
-                places.isdisjoint(_places(query.sources))
-                for name, places in written.items()
-                if name != query.name
-            )
+            if not any(_places(query.sources) & _places(each.sinks) for each in waiting if each is not query)
         ]
         for query in free or waiting[:1]:
             yield query
