@@ -45,10 +45,7 @@ class FailedRows:
     """The rows that records become for which a function failed: bad messages with their other columns.
 
     Attributes:
-        branch: The value of their branch column.
         value: The column of the message's bytes; if it is null, the failure stops the query.
-        reason: The column for the error.
-        operator: The column for the failing operator's name.
     """
 
     branch: int
@@ -68,8 +65,6 @@ class PassingChain:
         carried: The columns that an output takes from the record that it was made from.
         ordinal: The carried column that distinguishes the outputs of one record, if there is one.
         coordinates: The carried columns with a record's topic, partition and offset, if there are any.
-        outlets: The rows of each outlet.
-        schema: The columns of the result.
         failed: The rows of records for which a function failed; None if a failure stops the query.
     """
 

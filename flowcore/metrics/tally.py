@@ -15,7 +15,7 @@ from flowcore.elements import MIN_TIMESTAMP_MS
 from flowcore.metrics.progress import PartitionProgress
 from flowcore.watermarks.merge import PartitionWatermark
 
-__all__ = ["Batch", "QueryTally", "Rate", "TopicOffsets", "partitions_of"]
+__all__ = ["Batch", "QueryTally", "Rate", "TopicOffsets", "partitions_of", "topic_offsets"]
 
 TopicOffsets = Mapping[str, Mapping[int, int]]
 """Offsets by topic and partition."""
@@ -99,7 +99,7 @@ class Batch:
             state_rows=sum(state["numRowsTotal"] for state in states) or None,
             state_bytes=sum(own_bytes or map(_state_bytes, states)) if own_bytes or states else None,
             watermark_ms=event_time if event_time > MIN_TIMESTAMP_MS else None,
-            offsets=_offsets(source["endOffset"] for source in report["sources"]),
+            offsets=topic_offsets(source["endOffset"] for source in report["sources"]),
         )
 
 
@@ -222,7 +222,8 @@ def _file_rows(sources: Iterable[Mapping[str, Any]]) -> int:
     return sum(source["numInputRows"] for source in sources if "logOffset" in (source["endOffset"] or ()))
 
 
-def _offsets(reports: Iterable[Any]) -> TopicOffsets:
+def topic_offsets(reports: Iterable[Any]) -> dict[str, dict[int, int]]:
+    """The offsets by topic and partition in Spark's JSON of sources; other kinds of sources are skipped."""
     found: dict[str, dict[int, int]] = {}
     for source in reports:
         for topic, partitions in source.items() if isinstance(source, Mapping) else ():

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
+
+from flowcore.metrics.tally import topic_offsets
 
 __all__ = ["checkpointed_topics", "clear_unused_log", "committed_offsets", "planned_batches"]
 
@@ -43,9 +44,5 @@ def clear_unused_log(checkpoint: Path) -> None:
 
 
 def _offsets(planned: Path) -> dict[str, dict[int, int]]:
-    found: dict[str, dict[int, int]] = {}
-    for line in planned.read_text().splitlines()[2:]:
-        for topic, offsets in json.loads(line).items() if line.startswith("{") else ():
-            if isinstance(offsets, Mapping):  # of a topic, not of the source of the backlog status
-                found[topic] = {int(number): offset for number, offset in offsets.items()}
-    return found
+    lines = planned.read_text().splitlines()[2:]
+    return topic_offsets(json.loads(line) for line in lines if line.startswith("{"))

@@ -19,9 +19,7 @@ __all__ = ["dead_letter_columns", "route_dead_letters"]
 def route_dead_letters(context: KeyGroupContext, shown: Sequence[str]) -> DeadLetters | None:
     """Which failures in a query's key groups become dead letters; None if each failure stops the query.
 
-    Args:
-        context: The query.
-        shown: The columns of a record that functions receive.
+    Functions receive the columns ``shown`` of a record.
     """
     routed = context.dead_letter_sources
     if not routed:

@@ -35,9 +35,7 @@ def has_distinct_keys(operator: str, inputs: Sequence[tuple[Operator, DataFrame,
 
     It samples only records that native projections read from files; computing others twice costs more.
 
-    Args:
-        operator: The name of the grouping operator.
-        inputs: Its inputs: each operator, its output, and the key there.
+    Each input is an operator, its output, and the key there.
     """
     if not all(_straight_from_files(node) for node, _, _ in inputs):
         return False

@@ -32,10 +32,7 @@ def canonical_key(schema: StructType, column: str, name: str) -> str:
 
     So two keys are equal, or not, in Spark, in Python, and when read back from state.
 
-    Args:
-        schema: The columns of the frame.
-        column: The key's column there.
-        name: The user's name of it.
+    The key is a ``column`` of the schema, and has the user's ``name`` in errors.
 
     Raises:
         PlanError: Values of its type cannot be compared everywhere.

@@ -61,7 +61,6 @@ class ChainOutlet:
     """The records that leave a chain at an operator.
 
     Attributes:
-        node: The operator.
         types: The types of its columns that are used.
         multiplied: An input record may become several.
         batched: It is unknown which input record a record was made from.
@@ -203,16 +202,7 @@ def make_downstream_chain(
 
 
 class _SpecWriter:
-    """Describes a chain of the plan for a worker.
-
-    Args:
-        chain: The chain.
-        used: The output columns of each operator that are used, in lower case.
-        ends: Operators whose whole output leaves.
-
-    Attributes:
-        outlets: The chain's outlets by number, once `spec` has been called.
-    """
+    """Describes a chain of the plan for a worker; it has `outlets`, by number, once `spec` was called."""
 
     def __init__(
         self, chain: Chain, used: Mapping[Operator, Collection[str]], ends: Collection[Operator]

@@ -38,7 +38,6 @@ class Joined:
 
     Attributes:
         versions: The version of each result, by the name of its stage.
-        frames: The results, by operator.
     """
 
     versions: Mapping[str, str]

@@ -51,7 +51,6 @@ class StageProgress:
         seconds: The time that it spent in each of the states before.
         manifest: Its result, once it is committed.
         fresh: Whether it ran; false if its committed result is up to date.
-        error: Why it failed.
     """
 
     stage: BoundedStage

@@ -19,8 +19,7 @@ from flowcore.spark.frame.sql import literal, quote
 from flowcore.spark.topics.formats.avro import AvroSql
 from flowcore.spark.topics.formats.json_text import JsonSql
 from flowcore.spark.topics.formats.python import PythonSql
-from flowcore.spark.topics.formats.sql_format import RECORD, RawSql, SqlFormat
-from flowcore.spark.topics.formats.typed import cast_columns, require_type
+from flowcore.spark.topics.formats.sql_format import RECORD, RawSql, SqlFormat, cast_columns, require_type
 
 __all__ = [
     "RECORD",

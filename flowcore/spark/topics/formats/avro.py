@@ -16,8 +16,7 @@ from flowcore.api.value_formats import format_of, value_schema
 from flowcore.serializers.formats import AvroFormat, ConfluentAvroFormat
 from flowcore.serializers.formats.avro_schemas import avro_columns
 from flowcore.spark.frame.sql import literal, quote, struct
-from flowcore.spark.topics.formats.sql_format import RECORD
-from flowcore.spark.topics.formats.typed import require_value
+from flowcore.spark.topics.formats.sql_format import RECORD, require_value
 
 __all__ = ["AvroSql"]
 
