@@ -15,10 +15,9 @@ from typing import Any
 from flowcore.elements import StreamElement, Watermark, WatermarkStatus
 from flowcore.watermarks import tracking
 from flowcore.watermarks.generators import GeneratorState
-from flowcore.watermarks.idleness import IdlePeriod, IdleTimer
 from flowcore.watermarks.merge import MergedWatermark, PartitionId, PartitionWatermark, merge, merge_arrived
 from flowcore.watermarks.strategies import Punctuated, WatermarkStrategy
-from flowcore.watermarks.tracking import Emitted, Tracking, emit_difference
+from flowcore.watermarks.tracking import Emitted, IdlePeriod, IdleTimer, Tracking, emit_difference
 
 __all__ = ["WatermarkProgress", "WatermarkSource"]
 

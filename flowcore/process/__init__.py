@@ -21,9 +21,8 @@ Times are integer milliseconds since the epoch, UTC, in signed 64 bits.
 from __future__ import annotations
 
 from flowcore.process.codec import restore_state, snapshot_state
-from flowcore.process.context import ProcessContext
 from flowcore.process.current import ProcessEmissions, ProcessResult
-from flowcore.process.function import KeyedProcessFunction
+from flowcore.process.function import KeyedProcessFunction, ProcessContext
 from flowcore.process.opening import OpenContext
 from flowcore.process.operator import ProcessConfig, ProcessOperator
 from flowcore.process.state import ProcessState

@@ -1,17 +1,19 @@
-"""The base class of users' keyed process functions."""
+"""The base class of users' keyed process functions, and the context that it gets with records and timers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from flowcore.process.context import ProcessContext
+from flowcore.elements import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
+from flowcore.errors import ElementError, FunctionError, NoTimestampError
+from flowcore.process.current import Current
 from flowcore.process.opening import OpenContext
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["KeyedProcessFunction", "Outputs", "RecordMapping"]
+__all__ = ["KeyedProcessFunction", "Outputs", "ProcessContext", "RecordMapping"]
 
 RecordMapping = Mapping[str, Any]
 """A record: values by column."""
@@ -60,3 +62,104 @@ class KeyedProcessFunction:
     def by_batch(cls) -> bool:
         """Whether the function takes batches."""
         return cls.process_batch is not KeyedProcessFunction.process_batch
+
+
+class ProcessContext:
+    """Key, time, timers and side outputs of the current call. Times are milliseconds since 1970, UTC."""
+
+    def __init__(self, current: Current, side_outputs: Sequence[str]) -> None:
+        self._current = current
+        self._side_outputs = tuple(side_outputs)
+
+    @property
+    def key(self) -> Any:
+        """The current key; a function of batches sets it before it accesses states or timers."""
+        return self._current.key
+
+    @key.setter
+    def key(self, key: Any) -> None:
+        self._current.key = key
+
+    @property
+    def timestamp_ms(self) -> int:
+        """The timestamp of the record, or the time of the timer.
+
+        Raises:
+            NoTimestampError: The record has no timestamp.
+        """
+        if self._current.timestamp_ms is None:
+            msg = (
+                "timestamp_ms of a record without timestamp: its stream was read without event time; set a "
+                "watermark strategy on its source, for instance watermark=monotonous()"
+            )
+            raise NoTimestampError(msg)
+        return self._current.timestamp_ms
+
+    @property
+    def timestamps_ms(self) -> Sequence[int | None]:
+        """The timestamps of the rows of a batch, None for rows without timestamp."""
+        return self._current.timestamps_ms
+
+    @property
+    def watermark_ms(self) -> int:
+        """The current watermark; the smallest timestamp before the first one."""
+        return self._current.state.watermark_ms
+
+    @property
+    def clock_ms(self) -> int:
+        """The current processing time."""
+        return self._current.state.clock_ms
+
+    @property
+    def is_backlog(self) -> bool:
+        """The records are backlog: outputs that are soon replaced may be left out."""
+        return self._current.state.backlog
+
+    @property
+    def input_ended(self) -> bool:
+        """No record follows. A function whose timers register timers must stop doing so."""
+        return self.watermark_ms == MAX_TIMESTAMP_MS
+
+    def register_event_timer(self, time_ms: int) -> None:
+        """Call ``on_timer`` for this key once the watermark reaches this time.
+
+        Registering a time twice has no effect. A timer set in the past fires at the next watermark.
+
+        Raises:
+            ElementError: It is not a 64-bit integer.
+        """
+        self._current.state.event_timers.add(self.key, _require_time(time_ms))
+
+    def register_processing_timer(self, time_ms: int) -> None:
+        """Call ``on_timer`` for this key once processing time reaches this time."""
+        self._current.state.processing_timers.add(self.key, _require_time(time_ms))
+
+    def delete_event_timer(self, time_ms: int) -> None:
+        """Cancel a timer, if there is one."""
+        self._current.state.event_timers.discard(self.key, time_ms)
+
+    def delete_processing_timer(self, time_ms: int) -> None:
+        """Cancel a timer, if there is one."""
+        self._current.state.processing_timers.discard(self.key, time_ms)
+
+    def side_output(self, name: str, record: Mapping[str, Any]) -> None:
+        """Emit a record to a side output.
+
+        Raises:
+            FunctionError: No side output of this name was declared.
+        """
+        if name not in self._side_outputs:
+            known = ", ".join(self._side_outputs) or "none"
+            msg = (
+                f"side output {name!r} was not declared (declared: {known}): the record would be lost; pass "
+                "side_outputs={...} to .process(...)"
+            )
+            raise FunctionError(msg)
+        self._current.emissions.side_outputs.setdefault(name, []).append(self._current.result(record))
+
+
+def _require_time(time_ms: int) -> int:
+    if not isinstance(time_ms, int) or not MIN_TIMESTAMP_MS <= time_ms <= MAX_TIMESTAMP_MS:
+        msg = f"timer at {time_ms!r}: not a time in 64-bit milliseconds, it would never fire; pass an int"
+        raise ElementError(msg)
+    return time_ms

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from flowcore.elements import MAX_TIMESTAMP_MS
-from flowcore.process.context import ProcessContext
 from flowcore.process.current import Current, ProcessEmissions
-from flowcore.process.function import KeyedProcessFunction, Outputs
+from flowcore.process.function import KeyedProcessFunction, Outputs, ProcessContext
 from flowcore.process.opening import OpenContext
 from flowcore.process.state import ProcessState
 from flowcore.process.states import Declaration

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from flowcore.testing.transcripts.backlog import BacklogRunner
+from flowcore.testing.transcripts.backlog import BacklogRunner, CheckpointIntervalRunner
 from flowcore.testing.transcripts.bundle import BundleRunner
-from flowcore.testing.transcripts.checkpoint_interval import CheckpointIntervalRunner
 from flowcore.testing.transcripts.flush import FlushRunner
 from flowcore.testing.transcripts.runner import TranscriptKind
 from flowcore.testing.transcripts.serializer import SerializerRunner

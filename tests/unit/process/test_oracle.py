@@ -27,8 +27,7 @@ from flowcore.process import (
     restore_state,
     snapshot_state,
 )
-from flowcore.process.context import ProcessContext
-from flowcore.process.function import Outputs, RecordMapping
+from flowcore.process.function import Outputs, ProcessContext, RecordMapping
 from flowcore.process.opening import OpenContext
 from flowcore.testing.window_functions import CountRecords
 

@@ -13,8 +13,7 @@ from flowcore.elements import MAX_TIMESTAMP_MS
 from flowcore.errors import ElementError, FunctionError, NoTimestampError, SchemaError, StateError
 from flowcore.process import KeyedProcessFunction, ProcessConfig, ProcessOperator, ProcessState
 from flowcore.process.codec import keys_of, require_layouts, restore_state
-from flowcore.process.context import ProcessContext
-from flowcore.process.function import Outputs, RecordMapping
+from flowcore.process.function import Outputs, ProcessContext, RecordMapping
 from flowcore.process.opening import OpenContext
 from flowcore.testing.harness import ProcessHarness
 from flowcore.testing.window_functions import Sum

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowcore.backlog import CheckpointInterval
-from flowcore.testing.transcripts.checkpoint_interval import (
+from flowcore.testing.transcripts.backlog import (
     CheckpointSchedule,
     due_times,
     schedule_first,

@@ -20,10 +20,19 @@ from flowcore.watermarks import (
     punctuated,
 )
 from flowcore.watermarks.generators import GeneratorState, advance, watermark_ms
-from flowcore.watermarks.idleness import IdleTimer, poll_timer, restart_timer
 from flowcore.watermarks.merge import MergedWatermark, PartitionId, PartitionWatermark, merge
 from flowcore.watermarks.strategies import BoundedOutOfOrderness, Generator, NoWatermarks, Punctuated
-from flowcore.watermarks.tracking import Emitted, Tracking, add_record, end_of_input, poll, start_tracking
+from flowcore.watermarks.tracking import (
+    Emitted,
+    IdleTimer,
+    Tracking,
+    add_record,
+    end_of_input,
+    poll,
+    poll_timer,
+    restart_timer,
+    start_tracking,
+)
 
 BOUNDED = BoundedOutOfOrderness(10)
 MARKED = Punctuated("is_marker")
