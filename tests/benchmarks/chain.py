@@ -252,10 +252,10 @@ def _through_spark(
 
 
 def _measured(
-    work: Mapping[str, Callable[[], object]], rounds: int, records: int, beside: str
+    work: Mapping[str, Callable[[], object]], rounds: int, records: int, suffix: str
 ) -> list[Figures]:
     # In its own process, a contender is measured by CPU time, which other processes do not affect.
-    clock, unit = (time.perf_counter, "orders/s") if beside == _SPARK else (time.process_time, "orders/CPU s")
+    clock, unit = (time.perf_counter, "orders/s") if suffix == _SPARK else (time.process_time, "orders/CPU s")
 
     def speed(each: Callable[[], object], _round: int) -> float:
         began = clock()
@@ -263,7 +263,7 @@ def _measured(
         return records / (clock() - began)
 
     found = in_turn(rounds, *(partial(speed, each) for each in work.values()))
-    return [Figures(f"{name}{beside}", unit, each) for name, each in zip(work, found, strict=True)]
+    return [Figures(f"{name}{suffix}", unit, each) for name, each in zip(work, found, strict=True)]
 
 
 def _chained(spec: ChainSpec, batches: Iterable[pa.RecordBatch]) -> list[pa.RecordBatch]:
@@ -322,10 +322,10 @@ def _spec(made: Flow) -> ChainSpec:
     (chain,) = stage.chains
     following: Step | None = None
     for node in reversed(chain.operators):
-        behind = chain.receivers(node)
+        downstream = chain.receivers(node)
         names = {name.lower() for name in node.columns}
         last = chain.outputs[node].value if following is None else "reuse"
-        between = chain.copies[node, behind[0]].value if behind else "reuse"
+        between = chain.copies[node, downstream[0]].value if downstream else "reuse"
         following = Step(
             name=node.name, kind=KINDS[type(node)], function=node.function,
             schema=pa.schema([field for field in OUTPUT if field.name in names]),

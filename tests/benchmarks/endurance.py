@@ -161,7 +161,7 @@ def _play(site: Site, trial: Trial) -> None:
     site.wait(
         lambda: site.written() > trial.bids // 20 and _worker(site), "the first bids of the backlog come out"
     )
-    with _healing(site, "kill -9 of the JVM", behind=True):
+    with _healing(site, "kill -9 of the JVM", in_backlog=True):
         _kill(_jvm(site))
     site.tell("live", run=site.live_run()["id"], written=site.written())
     _at(site, 0.25 * seconds)
@@ -223,17 +223,19 @@ def _versions(site: Site) -> list[str]:
 
 
 @contextmanager
-def _healing(site: Site, what: str, *, anew: bool = True, behind: bool = False) -> Iterator[dict[str, Any]]:
+def _healing(
+    site: Site, what: str, *, anew: bool = True, in_backlog: bool = False
+) -> Iterator[dict[str, Any]]:
     """Note an action, and the seconds until the stream reads again.
 
     Args:
         site: Where.
         what: Is done.
         anew: Another run has to be there then.
-        behind: The run is killed in backlog, and takes as long as the backlog does.
+        in_backlog: The run is killed in backlog, and takes as long as the backlog does.
     """
     run = site.live_run()["id"]
-    note = site.tell(what, run=run, **({"written": site.written()} if behind else {}))
+    note = site.tell(what, run=run, **({"written": site.written()} if in_backlog else {}))
     began = time.time()
     yield note
     healed = time.time()
@@ -283,7 +285,7 @@ def _terminate(site: Site) -> None:
         since_s = site.began_s + note["at_s"]
         return len([tick for tick in ticks if tick["timestamp"] > since_s and not tick["error"]]) > 2
 
-    site.wait(supervised, "the supervisor has looked at the terminated run")
+    site.wait(supervised, "the supervisor has polled the terminated run")
     note["run_after"] = site.live_run()["id"]
 
 
@@ -297,13 +299,13 @@ def _verify(site: Site) -> dict[str, Any]:
     highest = verify.compare_highest(
         verify.expected_highest(sent), verify.rows_from_json(values, verify.HIGHEST)
     )
-    letters = set(read_values(site.servers, LETTERS))
+    dead_letters = set(read_values(site.servers, LETTERS))
     spoiled = _spoiled(sent, records, histories)
-    wrong = sorted(set(site.feeder.refused) ^ letters)
+    wrong = sorted(set(site.feeder.refused) ^ dead_letters)
     return {
         "answer": asdict(found) | {"repeats": found.repeats},
         "highest": asdict(highest),
-        "dead_letters": {"sent": len(site.feeder.refused), "arrived": len(letters), "wrong": len(wrong)},
+        "dead_letters": {"sent": len(site.feeder.refused), "arrived": len(dead_letters), "wrong": len(wrong)},
         "spoiled": {
             name: [fault for fault, count in asdict(each).items() if fault in FAULTS and count]
             for name, each in spoiled.items()

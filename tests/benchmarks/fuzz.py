@@ -221,10 +221,10 @@ def check(servers: str, topic: KafkaTopic, load: Load, sent: Sent, show: Show = 
         copies[row["id"]] += 1
         wrong += row != _joined(row["id"])
         show(f"check {topic.elements}", done, good)
-    letters: Counter[bytes] = Counter()
+    dead_letters: Counter[bytes] = Counter()
     coordinates: Counter[tuple[object, ...]] = Counter()
     for message in chain.from_iterable(read_messages(servers, topic.dead_letter)):
-        letters[_digest(message.value())] += 1
+        dead_letters[_digest(message.value())] += 1
         headers = dict(message.headers() or ())
         coordinates[tuple(headers[f"flowcore-{name}"] for name in ("topic", "partition", "offset"))] += 1
     return Outcome(
@@ -234,8 +234,8 @@ def check(servers: str, topic: KafkaTopic, load: Load, sent: Sent, show: Show = 
         missing=sum(number not in copies for number in range(good)),
         duplicated=copies.total() - len(copies),
         wrong=wrong,
-        bad_missing=(sent.digests - letters).total(),
-        bad_unexpected=(letters - sent.digests).total(),
+        bad_missing=(sent.digests - dead_letters).total(),
+        bad_unexpected=(dead_letters - sent.digests).total(),
         coordinates_repeated=coordinates.total() - len(coordinates),
     )
 

@@ -160,15 +160,15 @@ class _SelfMeasurement(SilentListener):
         gateway: Any = SparkContext._gateway
         histogram = _live_objects(gateway)
         flow = self._settings.state_dir / "waiting"
-        beside = [path for path in flow.rglob("*") if path.is_file() and "results" not in path.parts]
+        files = [path for path in flow.rglob("*") if path.is_file() and "results" not in path.parts]
         return {
             "memory_bytes": sum(size for name, size in histogram.items() if STREAMING.match(name)),
             "heap_bytes": sum(histogram.values()),
             "peak_resident_bytes": _peak_resident(gateway.proc.pid),
-            "disk_bytes": sum(path.stat().st_size for path in (*beside, *_streaming_files(self._local))),
+            "disk_bytes": sum(path.stat().st_size for path in (*files, *_streaming_files(self._local))),
             "queries": sum(name.endswith("BatchExecution") for name in histogram),
             "connections": sum(_connections(pid, self._port) for pid in (gateway.proc.pid, "self")),
-            "checkpoint_files": len(beside),
+            "checkpoint_files": len(files),
         }
 
 

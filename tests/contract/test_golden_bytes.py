@@ -34,7 +34,7 @@ def _element(case: dict[str, Any]) -> Any:
 
 @pytest.mark.parametrize("case", ELEMENTS, ids=lambda case: str(case["element"]))
 def test_tagged_bytes_are_golden(case: dict[str, Any]) -> None:
-    """Encoded and decoded."""
+    """They are encoded and decoded."""
     serializer = TaggedSerializer(RawFormat(), "op")
 
     assert serializer.encode(_element(case)).hex() == bytes.fromhex(case["tagged"]).hex()
@@ -45,7 +45,7 @@ def test_tagged_bytes_are_golden(case: dict[str, Any]) -> None:
     "case", [case for case in ELEMENTS if "value_only" in case], ids=lambda case: str(case["element"])
 )
 def test_value_only_bytes_are_golden(case: dict[str, Any]) -> None:
-    """Encoded and decoded; the timestamp is not kept."""
+    """They are encoded and decoded; the timestamp is not kept."""
     serializer = ValueOnlySerializer(RawFormat(), "op")
 
     assert serializer.encode(_element(case)).hex() == bytes.fromhex(case["value_only"]).hex()
@@ -58,7 +58,7 @@ def test_golden_elements_have_every_tag() -> None:
 
 @pytest.mark.parametrize("case", EVENTS, ids=lambda case: str(case["latency_marker"]))
 def test_event_bytes_are_golden(case: dict[str, Any]) -> None:
-    """Encoded and decoded."""
+    """They are encoded and decoded."""
     operator_id, subtask, marked_ms = case["latency_marker"]
     event = LatencyMarkerEvent.from_marker(LatencyMarker(marked_ms, operator_id, subtask))
     serializer = LatencyMarkerEventSerializer()
@@ -89,7 +89,7 @@ def _value(case: dict[str, Any]) -> Any:
 
 @pytest.mark.parametrize("case", FORMATS, ids=lambda case: case["name"])
 def test_format_bytes_are_golden(case: dict[str, Any]) -> None:
-    """Encoded and decoded."""
+    """They are encoded and decoded."""
     golden = case["text"].encode() if "text" in case else bytes.fromhex(case["bytes"])
 
     assert _format(case).encode(_value(case)) == golden
@@ -98,7 +98,7 @@ def test_format_bytes_are_golden(case: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("case", FORMATS, ids=lambda case: case["name"])
 def test_value_only_adds_nothing_and_tagged_one_or_nine_bytes(case: dict[str, Any]) -> None:
-    """Exactly, whatever the format."""
+    """The numbers are exact for every format."""
     own = len(_format(case).encode(_value(case)))
     tagged, value_only = TaggedSerializer(_format(case)), ValueOnlySerializer(_format(case))
 

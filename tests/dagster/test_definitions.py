@@ -1,4 +1,4 @@
-"""What Dagster loads: the assets of the reference flow, and nothing that starts Spark."""
+"""The assets of the reference flow as Dagster loads them, without starting Spark."""
 
 import subprocess
 import sys
@@ -124,7 +124,7 @@ def test_definitions_of_the_reference_flow_are_these() -> None:
     ids=["slice-slice", "slice-live", "refresh"],
 )
 def test_schedule_skips_while_the_flow_runs(schedule: str, job: str) -> None:
-    """A slice behind a live run would wait in the queue, and one more with each tick."""
+    """Slices would wait in the queue for the live run, one more with each tick."""
     each = defs.resolve_schedule_def(schedule)
     with DagsterInstance.local_temp() as instance, build_schedule_context(instance) as context:
         idle = each(context)
@@ -200,7 +200,7 @@ def test_flows_that_read_one_topic_share_its_dead_letters() -> None:
 
 
 def test_files_that_one_flow_makes_are_not_outside_of_another() -> None:
-    """A bounded sink is an asset that can be materialized, also for the flow that reads it."""
+    """A bounded sink is an asset that can be materialized, also for a flow that reads it."""
     graph = definitions(
         flow_assets(_report("first", "raw", "clean")), flow_assets(_report("second", "clean", "out"))
     )
@@ -213,7 +213,7 @@ def test_files_that_one_flow_makes_are_not_outside_of_another() -> None:
 
 @pytest.mark.parametrize("name", ["shop-sales", "shop.sales"], ids=["dash", "dot"])
 def test_flow_names_that_dagster_refuses_are_rewritten_for_jobs_only(name: str) -> None:
-    """The asset keeps the flow's name; job, group, op and pool get one that Dagster takes."""
+    """The asset keeps the flow's name; job, group, op and pool get a valid name."""
     assets = definitions(flow_assets(_relay(name, "a", "b")))
 
     assert assets.resolve_asset_graph().has(AssetKey([name, "live"]))
@@ -221,7 +221,7 @@ def test_flow_names_that_dagster_refuses_are_rewritten_for_jobs_only(name: str) 
 
 
 def test_definitions_can_be_merged_with_others() -> None:
-    """A code location may have assets of its own beside its flows."""
+    """A code location may have other assets than those of its flows."""
     other = Definitions(assets=[AssetSpec("other")])
 
     assert Definitions.merge(defs, other).resolve_asset_graph().has(AssetKey("other"))

@@ -1,4 +1,4 @@
-"""What Dagster itself says of its files in deploy/."""
+"""Dagster validates its files in deploy/."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The second flow of docs/dagster.md is loaded and run as it stands there, in Python and as YAML."""
+"""The second flow of docs/dagster.md is loaded and run unchanged, in Python and as YAML."""
 
 import importlib
 import json
@@ -77,7 +77,7 @@ def _described(defs: Definitions) -> dict[str, Any]:
 
 
 def test_second_flow_is_short() -> None:
-    """What a newcomer writes."""
+    """The length is that of a first program."""
     assert sum(len(FILES[f"shop/{name}.py"].splitlines()) for name in ("flow", "definitions")) < 60
 
 
@@ -101,14 +101,14 @@ def test_second_flow_has_all_that_the_page_says() -> None:
     [(FlowComponent, FORM["attributes"]), (FlowsComponent, {"flows": [FORM["attributes"]]})],
     ids=["one", "several"],
 )
-def test_component_says_the_same_as_python(kind: type, attributes: dict[str, Any]) -> None:
-    """Word for word."""
+def test_component_equals_the_python_definitions(kind: type, attributes: dict[str, Any]) -> None:
+    """All described parts are equal."""
     assert FORM["type"] == "flowcore.dagster.FlowComponent"
     assert _described(_component(kind, attributes)) == _described(_python())
 
 
-def test_component_refuses_what_it_does_not_know() -> None:
-    """A field that is misspelt would have no effect."""
+def test_component_refuses_unknown_fields() -> None:
+    """A misspelt field would have no effect."""
     with pytest.raises(ComponentTreeException) as raised:
         _component(FlowComponent, {**FORM["attributes"], "automation": {"restart_limit": 3}})
 
@@ -116,7 +116,7 @@ def test_component_refuses_what_it_does_not_know() -> None:
 
 
 def test_second_flow_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From its table and its topic to its topic, by its two jobs."""
+    """Its two jobs process its table and its topic to the output topic."""
     (tmp_path / "sales.csv").write_text("item,price\nlamp,10\nlamp,20\nlamp,30\nchair,100\n")
     with EmbeddedBroker() as broker, DagsterInstance.ephemeral() as instance:
         monkeypatch.setenv("FLOWCORE_KAFKA_BOOTSTRAP_SERVERS", broker.bootstrap_servers)

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.dagster
 
 
 def _meeting(folder: Path, mine: str, other: str) -> Callable[[Any], Any]:
-    """A source whose task ends only when that of another one is there too."""
+    """A source whose task ends only when another source's task is running too."""
 
     def wait(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
         (folder / mine).touch()

@@ -96,7 +96,7 @@ def _checks(result: SensorResult) -> list[tuple[bool, str]]:
     return [(event.passed, event.description or "") for event in events]
 
 
-def test_nothing_is_launched_that_nobody_launched(supervised: Supervised) -> None:
+def test_supervisor_launches_no_flow_by_itself(supervised: Supervised) -> None:
     """The supervisor only restarts runs; it does not launch a flow by itself."""
     result = supervised.tick()
 
@@ -133,7 +133,7 @@ def test_crash_is_reported_once(supervised: Supervised) -> None:
 
 @pytest.mark.parametrize("in_time", [True, False], ids=["safe", "forced"])
 def test_run_that_a_person_terminated_stays_so(supervised: Supervised, in_time: bool) -> None:
-    """Also one that had to be marked as canceled, since its worker was gone."""
+    """This includes a run marked as canceled because its worker was lost."""
     run = supervised.start()
     if in_time:
         supervised.instance.report_run_canceling(run)
@@ -145,7 +145,7 @@ def test_run_that_a_person_terminated_stays_so(supervised: Supervised, in_time: 
 
 
 def test_run_that_reached_its_end_stays_so(supervised: Supervised) -> None:
-    """A run that was given a time."""
+    """A run with a time limit ends without a restart."""
     supervised.record(supervised.start(), DagsterEventType.RUN_SUCCESS)
 
     assert not supervised.tick().run_requests
@@ -191,7 +191,7 @@ def test_heartbeat_of_another_run_does_not_count(supervised: Supervised) -> None
 
 
 def test_run_that_dagster_launches_again_is_left_to_it(supervised: Supervised) -> None:
-    """Its retry is on the way: a second launch would wait behind it in the pool."""
+    """Dagster's retry is queued: a second launch would wait for it in the pool."""
     run = supervised.start()
     supervised.crash(run)
     supervised.instance.add_run_tags(run.run_id, {"dagster/will_retry": "true"})
@@ -200,7 +200,7 @@ def test_run_that_dagster_launches_again_is_left_to_it(supervised: Supervised) -
 
 
 def test_supervisor_gives_up_and_says_so(supervised: Supervised) -> None:
-    """After the limit: a tag on the last run, a failed check, and the reason at each tick."""
+    """After the limit there are a tag on the last run, a failed check, and the reason at each tick."""
     run: DagsterRun | None = supervised.start()
     runs = []
     while run is not None:

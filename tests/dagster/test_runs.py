@@ -103,7 +103,7 @@ def test_bounded_stage_shows_what_it_left(location: Location, history: ExecuteIn
 
 
 def test_bounded_stage_is_checked_in_the_same_run(history: ExecuteInProcessResult) -> None:
-    """The checks of each table run behind it."""
+    """The checks of each table run after it."""
     checks = {check.check_name: check for check in history.get_asset_check_evaluations()}
 
     assert checks.keys() == {"complete", "unique_auction_id", "range_sold", "range_median", "not_null_seller"}
@@ -112,7 +112,7 @@ def test_bounded_stage_is_checked_in_the_same_run(history: ExecuteInProcessResul
 
 
 def test_bounded_stage_shows_where_its_columns_come_from(history: ExecuteInProcessResult) -> None:
-    """Of each column of the table the columns of the files."""
+    """Each column of the table has the columns of the files that it is computed from."""
     lineage = _metadata(history, CATALOG)["dagster/column_lineage"].deps_by_column
 
     assert {
@@ -128,7 +128,7 @@ def test_bounded_stage_shows_where_its_columns_come_from(history: ExecuteInProce
 
 
 def test_run_leaves_no_jvm(history: ExecuteInProcessResult) -> None:
-    """When a run has ended, so have its session and its JVM."""
+    """After a run has ended, its session and its JVM have ended, too."""
     assert history.success
     assert SparkContext._gateway is None
     assert SparkContext._active_spark_context is None

@@ -62,14 +62,14 @@ def _tick(defs: Definitions, sensor: str, instance: DagsterInstance, cursor: str
 
 @pytest.fixture
 def instance() -> Iterator[DagsterInstance]:
-    """One without runs."""
+    """An instance without runs."""
     with DagsterInstance.ephemeral() as made:
         yield made
 
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[str]:
-    """One with a topic of two partitions that holds 30 records."""
+    """A broker with a topic of two partitions that has 30 records."""
     with EmbeddedBroker() as started:
         ensure_topics(started.bootstrap_servers, {"in": 2})
         _send(started.bootstrap_servers, "in", 30)
@@ -128,7 +128,7 @@ def test_new_history_without_files_skips_with_a_reason(tmp_path: Path, instance:
 def test_lag_launches_a_slice(
     broker: str, tmp_path: Path, instance: DagsterInstance, lag: int, launched: bool
 ) -> None:
-    """By what the query that is furthest behind has committed, and the topic's end as it is now."""
+    """Lag is the topic's end minus the offsets committed by the slowest query."""
     defs = _relay(broker, tmp_path, lag_records=lag)
     _progress(tmp_path, {"near": (15, 15), "far": (8, 12)})
     found = _tick(defs, "f_lag", instance)
@@ -138,7 +138,7 @@ def test_lag_launches_a_slice(
         assert found.tags == {"flowcore/because": "10 records are unread"}
 
 
-def test_lag_launches_nothing_beside_a_run(broker: str, tmp_path: Path, instance: DagsterInstance) -> None:
+def test_lag_launches_nothing_during_a_run(broker: str, tmp_path: Path, instance: DagsterInstance) -> None:
     """The run would wait in the pool, and one more with each tick."""
     defs = _relay(broker, tmp_path, lag_records=1)
     _progress(tmp_path, {"out": (0, 0)})
@@ -152,7 +152,7 @@ def test_lag_launches_nothing_beside_a_run(broker: str, tmp_path: Path, instance
 def test_lag_of_a_flow_that_never_ran_is_not_guessed(
     broker: str, tmp_path: Path, instance: DagsterInstance
 ) -> None:
-    """It may begin at the end of the topic."""
+    """Its first run may start at the end of the topic."""
     assert "never ran" in _tick(_relay(broker, tmp_path), "f_lag", instance).skip_message
 
 
@@ -171,10 +171,8 @@ def _progress(state: Path, offsets: dict[str, tuple[int, int]]) -> None:
     HistoryWriter(history_folder(state, "f")).progressed(progress)
 
 
-def test_dead_letters_are_reported_when_they_begin(
-    broker: str, tmp_path: Path, instance: DagsterInstance
-) -> None:
-    """First that there are none, then that there are some, and nothing in between."""
+def test_dead_letters_are_reported_on_change(broker: str, tmp_path: Path, instance: DagsterInstance) -> None:
+    """The first report has none, the second has some, and there is no report in between."""
     defs = _relay(broker, tmp_path)
     before = _tick(defs, "f_dead_letters", instance)
     ensure_topics(broker, {"in.dead-letter": 1})
@@ -188,7 +186,7 @@ def test_dead_letters_are_reported_when_they_begin(
 
 
 def test_dead_letters_wait_for_a_broker(tmp_path: Path, instance: DagsterInstance) -> None:
-    """Without one, a tick says so."""
+    """Without a broker the tick reports the reason."""
     found = _tick(_relay("127.0.0.1:9", tmp_path), "f_dead_letters", instance)
 
     assert isinstance(found, SkipReason)

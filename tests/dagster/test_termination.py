@@ -31,7 +31,7 @@ def _in_a_run(body: Callable[[AssetExecutionContext], None]) -> list[str]:
 
 
 def test_run_reads_its_termination() -> None:
-    """Without a signal."""
+    """No signal is sent."""
     found = []
 
     def body(context: AssetExecutionContext) -> None:
@@ -46,7 +46,7 @@ def test_run_reads_its_termination() -> None:
 
 
 def test_run_that_counts_as_failed_ends() -> None:
-    """Another run may have begun."""
+    """Another run may have started."""
     found = []
 
     def body(context: AssetExecutionContext) -> None:

@@ -117,7 +117,7 @@ def _feed(auctions: Any, times: int) -> None:
 
 
 def _back_after(ui: Ui, run: str, victim: Callable[[int], int]) -> str:
-    """Kill a process of a live run, by its JVM's id; the run that beats after it."""
+    """Kill a process of a live run, found by its JVM's id; return the next run that beats."""
     (jvm,) = ui.jvms()
     os.kill(victim(jvm), signal.SIGKILL)
     wait_until(lambda: ui.runs("auctions_live")[0]["id"] != run, "the live run is launched again")
@@ -244,7 +244,7 @@ def test_browser_shows_the_graph_of_the_flow(ui: Ui, session: Session) -> None:
 
 
 @needs_browser
-def test_browser_tells_which_run_was_launched_again(ui: Ui, session: Session) -> None:
+def test_browser_shows_which_run_was_launched_again(ui: Ui, session: Session) -> None:
     """The list of runs names the run whose place it took, and what became of both."""
     with browsing(ui.port) as browser:
         browser.open("/runs")
@@ -256,7 +256,7 @@ def test_browser_tells_which_run_was_launched_again(ui: Ui, session: Session) ->
 
 
 @needs_browser
-def test_browser_shows_what_history_came_to(ui: Ui, history: str) -> None:
+def test_browser_shows_the_result_of_the_history(ui: Ui, history: str) -> None:
     """The run that was launched with a click has made a table with rows and columns."""
     assert ui.run(history)["status"] == "SUCCESS"
     (metadata,) = ui.materializations("auctions", "catalog", run=history)
@@ -271,7 +271,7 @@ def test_browser_shows_what_history_came_to(ui: Ui, history: str) -> None:
 
 @pytest.fixture
 def long_history(auctions: Any) -> Iterator[None]:
-    """Enough of it that a stage is still at work when it has been terminated."""
+    """Enough history that a stage is still running when it is terminated."""
     write_history(NexmarkConfig(), LONG_EVENTS, auctions.data / "history")
     yield
     write_history(NexmarkConfig(), auctions.events, auctions.data / "history")

@@ -1,4 +1,4 @@
-"""Elements hold what every serializer can write, compare by value, and are taken apart by match."""
+"""Elements have values that every serializer can write, compare by value, and support `match`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ laws = settings(deadline=None)  # how long an example takes says more of the mac
 
 @pytest.mark.parametrize("timestamp_ms", [MIN_TIMESTAMP_MS, -1, 0, MAX_TIMESTAMP_MS])
 def test_elements_take_every_time_of_64_bits(timestamp_ms: int) -> None:
-    """Both ends are inside."""
+    """Both limits are included."""
     assert Record("x", timestamp_ms).timestamp_ms == timestamp_ms
     assert Watermark(timestamp_ms).timestamp_ms == timestamp_ms
     assert LatencyMarker(timestamp_ms, "op", 0).marked_ms == timestamp_ms
@@ -46,7 +46,7 @@ def test_elements_refuse_other_times(timestamp_ms: Any) -> None:
 
 
 def test_record_made_without_timestamp_answers_none() -> None:
-    """It has none, and everybody may ask."""
+    """Its timestamp may be read and is None."""
     assert Record("x").timestamp_ms is None
 
 
@@ -80,13 +80,13 @@ def test_markers_refuse_other_operator_ids(
 
 
 def test_markers_take_an_operator_id_of_255_bytes() -> None:
-    """The longest that the wire holds."""
+    """This is the longest id that the wire format can carry."""
     assert LatencyMarker(0, "ż" * 127 + "x", MAX_SUBTASK).subtask == MAX_SUBTASK
 
 
 @pytest.mark.parametrize("flag", [0, 1, None, "true"])
 def test_flags_are_bools(flag: Any) -> None:
-    """What is merely true is refused."""
+    """Other true values are refused."""
     with pytest.raises(ElementError, match=f"WatermarkStatus idle={flag!r}"):
         WatermarkStatus(flag)
     with pytest.raises(ElementError, match=f"RecordAttributes backlog={flag!r}"):
@@ -100,7 +100,7 @@ def test_flags_are_bools(flag: Any) -> None:
     st.integers(0, MAX_SUBTASK),
 )
 def test_events_carry_markers_unchanged(marked_ms: int, operator_id: str, subtask: int) -> None:
-    """There and back."""
+    """Markers round-trip through events."""
     marker = LatencyMarker(marked_ms, operator_id, subtask)
 
     assert LatencyMarkerEvent.from_marker(marker).to_marker() == marker
@@ -113,7 +113,7 @@ def test_events_carry_markers_unchanged(marked_ms: int, operator_id: str, subtas
     ids=lambda element: type(element).__name__,
 )  # fmt: skip
 def test_elements_are_plain_values(element: Any) -> None:
-    """Equal by value, hashable, without a dictionary, and the same on another worker."""
+    """They are equal by value, hashable, without a dictionary, and picklable."""
     assert pickle.loads(pickle.dumps(element)) == element  # noqa: S301 - our own
     assert hash(element) == hash(pickle.loads(pickle.dumps(element)))  # noqa: S301 - our own
     assert not hasattr(element, "__dict__")

@@ -1,4 +1,4 @@
-"""Errors keep their class and their message on the way through pickling, as Spark's workers send them."""
+"""Errors keep class and message through pickling, as Spark's workers send them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CLASSES = [getattr(errors, name) for name in errors.__all__]
 
 @pytest.mark.parametrize("error", CLASSES, ids=errors.__all__)
 def test_errors_survive_pickling(error: type[errors.FlowcoreError]) -> None:
-    """They come back as they were."""
+    """They are unpickled unchanged."""
     found = pickle.loads(pickle.dumps(error("what was given, what is wrong")))  # noqa: S301 - our own
 
     assert type(found) is error
@@ -22,13 +22,13 @@ def test_errors_survive_pickling(error: type[errors.FlowcoreError]) -> None:
 
 @pytest.mark.parametrize("error", CLASSES, ids=errors.__all__)
 def test_errors_are_drawn_in_the_tree(error: type[errors.FlowcoreError]) -> None:
-    """The tree at the head of the module is complete."""
+    """The tree in the module's docstring is complete."""
     assert issubclass(error, errors.FlowcoreError)
     assert error.__name__ in (errors.__doc__ or "")
 
 
 def test_errors_are_all_listed() -> None:
-    """What can be raised can be imported by name."""
+    """Every error can be imported by name."""
     defined = {
         name
         for name, found in vars(errors).items()

@@ -1,4 +1,4 @@
-"""What every package of the project keeps to."""
+"""Rules for every package of the project."""
 
 import importlib
 import pkgutil
@@ -9,7 +9,7 @@ import pipelines
 
 
 def test_no_module_takes_the_place_of_a_public_name() -> None:
-    """To import ``flowcore.x`` sets ``x`` in ``flowcore``, over a function of that name."""
+    """Importing ``flowcore.x`` sets ``flowcore.x``, even if a function has that name."""
     modules = [flowcore, pipelines]
     for top in tuple(modules):
         found = pkgutil.walk_packages(top.__path__, f"{top.__name__}.")

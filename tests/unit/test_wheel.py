@@ -18,7 +18,7 @@ CHECKOUT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with what the wheel puts into site-packages."""
+    """A folder with the wheel's content of site-packages."""
     folder = tmp_path_factory.mktemp("wheel")
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
     subprocess.run(command, cwd=CHECKOUT, check=True, capture_output=True)
@@ -40,14 +40,14 @@ def test_wheel_carries_every_file_of_the_package(installed: Path) -> None:
 
 
 def test_wheel_installs_one_top_level_package(installed: Path) -> None:
-    """`pipelines` belongs to the checkout: another project may have a package of that name."""
+    """`pipelines` is not installed, since another project may have a package of that name."""
     packages = {path.name for path in installed.iterdir() if not path.name.endswith(".dist-info")}
 
     assert packages == {"flowcore"}
 
 
-def test_bench_names_the_way_out_when_there_is_no_checkout(installed: Path, tmp_path: Path) -> None:
-    """One line, and no traceback."""
+def test_bench_without_a_checkout_names_the_fix(installed: Path, tmp_path: Path) -> None:
+    """The error is one line without a traceback."""
     code = (
         f"import sys; sys.path.insert(0, {str(installed)!r})\n"
         "sys.argv = ['flowcore', 'bench', 'join']\n"

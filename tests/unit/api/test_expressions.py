@@ -137,7 +137,7 @@ def test_expression_finds_generators(text: str) -> None:
     ],
 )  # fmt: skip
 def test_expression_refuses_what_is_not_one_expression(text: str) -> None:
-    """The message has the operator and the text, and no terminal codes or stack."""
+    """The message names operator and text, without terminal codes or stack."""
     with pytest.raises(PlanError) as caught:
         Expression.parse(text, "enrich")
 

@@ -198,7 +198,7 @@ def test_flow_refuses(case: str) -> None:
 
 
 def test_flow_ignores_the_case_of_columns() -> None:
-    """As Spark does; the output has the spelling that was written last."""
+    """Case is ignored as in Spark; the output has the last spelling."""
     given = _Given()
 
     stream = (
@@ -263,7 +263,7 @@ def test_flow_columns_follow_the_operators() -> None:
     ids=["parquet", "csv", "json", "frame", "kafka-until"],
 )  # fmt: skip
 def test_flow_source_is_bounded(source: Parquet) -> None:
-    """All sources but an unbounded topic."""
+    """Every source is bounded except an unbounded topic."""
     assert Flow("f").read("x", source).bounded
 
 
@@ -286,14 +286,14 @@ def test_topic_refuses(settings: dict[str, object], message: str) -> None:
 
 
 def test_topic_accepts_every_kind_of_position() -> None:
-    """Ends, times with a zone, offsets."""
+    """Positions are ends, times with a zone, and offsets."""
     KafkaTopic("t", start={0: 5}, until=datetime(2026, 1, 1, tzinfo=UTC))
     KafkaTopic("t", start=datetime(2026, 1, 1, tzinfo=UTC), until={0: 9})
     KafkaTopic("t", start="latest", until="latest")
 
 
 def test_declaring_and_planning_starts_no_jvm() -> None:
-    """Not even PySpark is imported."""
+    """PySpark is not imported either."""
     program = (
         "import sys; from pipelines.auctions.flow import flow; from flowcore.planner import plan_flow; "
         "from flowcore.planner.views.text import render_text; assert render_text(plan_flow(flow)); "

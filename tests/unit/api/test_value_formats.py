@@ -109,7 +109,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.parametrize("case", WRONG)
 def test_topic_refuses_what_its_format_cannot_hold(case: str) -> None:
-    """The error has the name of the topic, and what to do."""
+    """The error names the topic and the fix."""
     settings, message = WRONG[case]
 
     with pytest.raises(FormatError, match=f"topic 't': .*{message}"):

@@ -132,7 +132,7 @@ def test_aggregate_that_cannot_be_parsed_has_a_reason(text: str, message: str) -
     ids=["plain", "count", "gap in sql", "delta", "inner delta", "trigger", "evictor", "gap", "assigner"],
 )
 def test_built_in_aggregates_need_no_whole_records(windows: Any, settings: Any, whole: bool) -> None:
-    """Unless a trigger, an evictor or an assigner reads them."""
+    """They need them only if a trigger, an evictor or an assigner reads records."""
     uses = _window(_bids().window(windows, **settings).aggregate(n="count(*)", top="max(price)")).uses
 
     assert set(uses) == ({"category", "price", "gap_ms", "tags", "at"} if whole else {"price"})

@@ -25,7 +25,7 @@ found.filter(bool, name="kept").write("out", KafkaTopic("out"))
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where a user's module is."""
+    """The folder of a user's module."""
     (tmp_path / "planned_shop.py").write_text(FLOW)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -46,8 +46,8 @@ def test_plan_is_text_unless_asked_otherwise() -> None:
     assert "every decision" not in text
 
 
-def test_plan_verbose_names_what_is_off() -> None:
-    """Each with its reason."""
+def test_plan_verbose_names_inactive_rules() -> None:
+    """Each inactive rule has its reason."""
     text = _plan("--verbose").output
 
     assert text.startswith(_plan().output.rstrip())
@@ -81,7 +81,7 @@ def test_plan_as_mermaid_is_a_flowchart() -> None:
 
 @pytest.mark.parametrize("form", ["json", "mermaid"])
 def test_plan_refuses_verbose_where_it_changes_nothing(form: str) -> None:
-    """It would be ignored."""
+    """The option would be ignored."""
     result = _plan("--verbose", "--format", form)
 
     assert result.exit_code == 2
@@ -89,7 +89,7 @@ def test_plan_refuses_verbose_where_it_changes_nothing(form: str) -> None:
 
 
 def test_plan_starts_no_spark(folder: Path) -> None:
-    """For no format."""
+    """This holds for every format."""
     program = (
         "import sys; from planned_shop import flow; from flowcore.planner import plan_flow; "
         "p = plan_flow(flow); p.explain(verbose=True); p.to_mermaid(); p.to_dict(); "

@@ -36,7 +36,7 @@ def _folder(tmp_path: Path, **texts: str) -> Path:
 
 
 def test_replay_counts_what_passed(tmp_path: Path) -> None:
-    """In folders and files; passed transcripts are not listed."""
+    """Folders and files are accepted; passed transcripts are not listed."""
     folder = _folder(tmp_path, one=GOOD, two=GOOD)
 
     result = _replay(folder, folder / "one.yaml")
@@ -89,7 +89,7 @@ def test_replay_writes_json_lines(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("arguments", [[], ["--engine", "abacus", "."], ["not-there.yaml"]], ids=["none", "engine", "gone"])  # fmt: skip # noqa: E501
 def test_replay_refuses_what_it_cannot_run(arguments: list[str]) -> None:
-    """Before anything is replayed."""
+    """The error is raised before any transcript is replayed."""
     assert _replay(*arguments).exit_code == 2
 
 

@@ -35,7 +35,7 @@ def _result(name: str, run: FlowProgress | None, now_ms: int = NOW_MS) -> Object
     ids=["late", "too-late", "refused", "too-many-refused", "all-refused", "nothing-read"],
 )
 def test_share_may_be_what_is_allowed_and_not_more(query: QueryProgress, name: str, passed: bool) -> None:
-    """Dropped records count as late."""
+    """A share equal to the limit passes; dropped records count as late."""
     assert _result(name, replace(RUN, queries=(query,))).passed is passed
 
 
@@ -52,7 +52,7 @@ def test_share_is_that_of_the_worst_query() -> None:
     ("p99_ms", "passed"), [(50.0, True), (50.1, False), (None, True)], ids=["held", "missed", "unknown"]
 )
 def test_latency_is_that_of_the_slowest_pair(p99_ms: float | None, passed: bool) -> None:
-    """From any source to any sink."""
+    """It is the maximum over all sources and sinks."""
     fast = LatencyProgress(source="bids", sink="fast", markers=60, p99_ms=1.0)
     run = replace(RUN, latencies=(fast, replace(fast, sink="slow", p99_ms=p99_ms)))
 
@@ -74,7 +74,7 @@ def test_latency_is_that_of_the_slowest_pair(p99_ms: float | None, passed: bool)
 def test_freshness_is_the_time_since_the_last_progress(
     run: FlowProgress | None, now_ms: int, passed: bool
 ) -> None:
-    """A slice that has ended was fresh when it did; a failure is not."""
+    """An ended slice was fresh at its end; a failed run is not fresh."""
     assert _result("fresh", run, now_ms).passed is passed
 
 
@@ -92,8 +92,8 @@ counts = st.integers(0, 10_000)
 
 
 @given(rows=counts, late=counts, dropped=counts, bad=counts, limit=st.floats(0, 1))
-def test_share_is_between_nothing_and_all(rows: int, late: int, dropped: int, bad: int, limit: float) -> None:
-    """Whatever is counted first; and it passes exactly if it is not above the limit."""
+def test_share_is_between_0_and_1(rows: int, late: int, dropped: int, bad: int, limit: float) -> None:
+    """The share is within 0 and 1, and passes exactly if it is at most the limit."""
     query = replace(QUERY, rows_in=rows, late=late, dropped=dropped, dead_letters=bad)
     objectives = Objectives(late_share=limit, dead_letter_share=limit)
     for result in evaluate_objectives(replace(RUN, queries=(query,)), NOW_MS, objectives)[:2]:

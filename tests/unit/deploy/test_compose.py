@@ -1,4 +1,4 @@
-"""deploy/compose: it is what the Compose specification takes, nothing in it is root, and its parts fit."""
+"""deploy/compose is valid by the Compose specification, has no root user, and its parts match."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OURS = ("code", "webserver", "daemon")
 
 
 def interpolated(text: str) -> str:
-    """With variables in their places, as `docker compose` puts them there."""
+    """Replace variables as `docker compose` does."""
     variables = {name: value or "secret" for name, value in GIVEN.items()}
     return re.sub(r"\$\{(\w+)(?::[-?][^}]*)?\}", lambda found: variables[found[1]], text)
 
@@ -42,14 +42,14 @@ def mounts(service: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def checked(text: str) -> PyCompose:
-    """A compose file, read by the specification; ValueError if it is none."""
+    """A compose file checked by the specification; ValueError if it is invalid."""
     compose = PyCompose.from_yaml(yaml.safe_dump(yaml.safe_load(interpolated(text))))
     compose.validate()
     return compose
 
 
-def test_compose_file_is_what_the_specification_takes() -> None:
-    """Every key and every value; the volumes are those that services use."""
+def test_compose_file_is_valid_by_the_specification() -> None:
+    """Every key and value is valid; the declared volumes are those that services use."""
     compose = checked(TEXT)
 
     assert set(compose.service_names()) == {
@@ -69,14 +69,14 @@ def test_compose_file_is_what_the_specification_takes() -> None:
     ids=["key", "duration", "condition"],
 )
 def test_the_specification_is_strict(right: str, wrong: str) -> None:
-    """A slip in the file fails the test above."""
+    """A mistake in the file fails the test above."""
     with pytest.raises(ValueError, match=r"\w"):
         checked(TEXT.replace(right, wrong, 1))
 
 
 @each_service
 def test_service_is_not_root_and_may_do_nothing_else(service: dict[str, Any]) -> None:
-    """A user by number, no capabilities, nothing published but on loopback."""
+    """The user is a number, there are no capabilities, and ports are published on loopback only."""
     assert re.fullmatch(r"[1-9]\d*:\d+", service["user"])
     assert service["cap_drop"] == ["ALL"]
     assert service["security_opt"] == ["no-new-privileges:true"]
@@ -98,8 +98,8 @@ def test_service_is_watched_and_limited(service: dict[str, Any]) -> None:
 
 
 @each_service
-def test_service_has_an_image_that_does_not_change_under_it(service: dict[str, Any]) -> None:
-    """One version, from whichever registry the engine is set up for; ours is built from here."""
+def test_service_has_an_image_of_a_fixed_version(service: dict[str, Any]) -> None:
+    """The version is fixed, from any registry; flowcore's image is built from the checkout."""
     name, _, tag = service["image"].partition(":")
 
     assert tag not in ("", "latest") or name == "flowcore"
@@ -108,7 +108,7 @@ def test_service_has_an_image_that_does_not_change_under_it(service: dict[str, A
 
 @each_service
 def test_files_of_a_service_exist(service: dict[str, Any]) -> None:
-    """What is mounted from the project is there, and read only."""
+    """Mounted project files exist and are mounted read-only."""
     from_here = [source for source, _ in mounts(service) if source.startswith(".") and source != "./history"]
 
     assert all((COMPOSE / source).is_file() for source in from_here)
@@ -117,7 +117,7 @@ def test_files_of_a_service_exist(service: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("name", OURS)
 def test_settings_are_flowcores(name: str) -> None:
-    """A setting that does not exist would have no effect."""
+    """An unknown setting would have no effect."""
     environment = SERVICES[name]["environment"]
     ours = {key: value for key, value in environment.items() if key.startswith("FLOWCORE_")}
     settings = Settings.of(environment=ours)
@@ -132,7 +132,7 @@ def test_settings_are_flowcores(name: str) -> None:
 
 
 def test_services_find_each_other() -> None:
-    """Each address in a file is that of a service, at the port where it listens."""
+    """Each address in a file is a service's name and port."""
     (workspace,) = yaml.safe_load((COMPOSE / "workspace.yaml").read_text())["load_from"]
     (job,) = yaml.safe_load((COMPOSE / "prometheus.yml").read_text())["scrape_configs"]
     (source,) = yaml.safe_load((COMPOSE / "datasource.yaml").read_text())["datasources"]
@@ -155,7 +155,7 @@ def test_services_find_each_other() -> None:
 
 
 def test_dagster_is_set_up_as_elsewhere() -> None:
-    """Only where it keeps its runs is different; webserver, daemon and code share it."""
+    """Only the storage differs; webserver, daemon and code server share it."""
     here = yaml.safe_load((COMPOSE / "dagster.yaml").read_text())
     storage = here.pop("storage")["postgres"]["postgres_db"]
     postgres = SERVICES["postgres"]["environment"]
@@ -169,7 +169,7 @@ def test_dagster_is_set_up_as_elsewhere() -> None:
 
 
 def test_example_of_variables_names_all_of_them() -> None:
-    """And no other; passwords have no default."""
+    """It names no others, and passwords have no default."""
     used = dict(re.findall(r"\$\{(\w+)(:[-?])?", TEXT))
 
     assert used.keys() == GIVEN.keys()

@@ -1,4 +1,4 @@
-"""deploy/docker.sh: the engine that it started is stopped, and no other."""
+"""deploy/docker.sh stops only the engine that it has started."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PROGRAMS = {
 
 @pytest.fixture
 def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder that stands for the machine's engine."""
+    """A folder that simulates the machine's engine."""
     (tmp_path / "bin").mkdir()
     for name, script in PROGRAMS.items():
         (tmp_path / "bin" / name).write_text(f"#!/bin/bash\n{script}\n")
@@ -37,7 +37,7 @@ def docker(verb: str, folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_docker_engine_is_started_and_stopped_where_none_runs(engine: Path) -> None:
-    """Start returns with an engine that answers; stop ends it."""
+    """`start` returns when the engine answers; `stop` ends it."""
     assert docker("start", engine / "state").returncode == 0
     assert (engine / "up").exists()
     assert docker("stop", engine / "state").returncode == 0
@@ -45,7 +45,7 @@ def test_docker_engine_is_started_and_stopped_where_none_runs(engine: Path) -> N
 
 
 def test_docker_engine_that_ran_before_is_left_alone(engine: Path) -> None:
-    """Neither start nor stop touches somebody else's engine."""
+    """`start` and `stop` do not touch an engine of another owner."""
     (engine / "up").touch()
     assert docker("start", engine / "state").returncode == 0
     assert docker("stop", engine / "state").returncode == 0
@@ -54,7 +54,7 @@ def test_docker_engine_that_ran_before_is_left_alone(engine: Path) -> None:
 
 
 def test_docker_engine_that_cannot_start_shows_its_last_lines(engine: Path) -> None:
-    """The exit code is 1 and the engine's own words are there."""
+    """The exit code is 1, and the output contains the engine's message."""
     (engine / "bin/dockerd").write_text("#!/bin/bash\necho no cgroups; exit 3\n")
     done = docker("start", engine / "state")
 

@@ -1,4 +1,4 @@
-"""deploy/Dockerfile and its entry point: linted, made of files that are there, and not root."""
+"""deploy/Dockerfile and its entry point are linted, copy existing files, and do not run as root."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ TEXT = DOCKERFILE.read_text()
 
 
 def test_dockerfile_passes_the_linter() -> None:
-    """With its rules of every severity, and those of the shell."""
+    """All severities and the shell rules are enabled."""
     done = subprocess.run(["hadolint", DOCKERFILE], capture_output=True, text=True, check=False)
 
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-def test_image_is_made_of_what_is_let_in() -> None:
-    """Each file that is copied exists, and .dockerignore lets it pass; nothing else does."""
+def test_image_copies_files_that_dockerignore_allows() -> None:
+    """Each copied file exists, and .dockerignore allows exactly these files."""
     lines = (ROOT / "deploy/Dockerfile.dockerignore").read_text().splitlines()
     allowed = {line[1:] for line in lines if line.startswith("!")}
     copied = re.findall(r"^COPY (?!--from)(?:--\S+ )?(.+) \S+$", TEXT, re.MULTILINE)
@@ -36,8 +36,8 @@ def test_image_is_made_of_what_is_let_in() -> None:
     assert all((ROOT / name).exists() for name in names)
 
 
-def test_image_has_a_java_that_fits_and_no_root() -> None:
-    """The user is a number, as Kubernetes wants it to see that it is not 0."""
+def test_image_has_a_supported_java_and_no_root() -> None:
+    """The user is a number, so that Kubernetes can check that it is not 0."""
     (java,) = re.findall(r"openjdk-(\d+)-jre", TEXT)
 
     assert OLDEST <= int(java) <= NEWEST
@@ -46,7 +46,7 @@ def test_image_has_a_java_that_fits_and_no_root() -> None:
 
 @pytest.fixture
 def programs(tmp_path: Path) -> dict[str, str]:
-    """An environment in which spark-submit and java write down how they were called."""
+    """An environment in which spark-submit and java record their arguments."""
     (tmp_path / "bin").mkdir()
     for name in ("spark-submit", "java"):
         program = tmp_path / "bin" / name
@@ -64,7 +64,7 @@ def called(environment: dict[str, str], *arguments: str) -> list[str]:
 
 
 def test_entry_point_starts_a_driver(programs: dict[str, str]) -> None:
-    """As a client of the cluster that has made its pod, with the arguments as they are."""
+    """It is a client of the cluster that created its pod; arguments are unchanged."""
     found = called(
         programs | {"SPARK_DRIVER_BIND_ADDRESS": "10.0.0.7"},
         "driver",
@@ -81,7 +81,7 @@ def test_entry_point_starts_a_driver(programs: dict[str, str]) -> None:
 
 
 def test_entry_point_starts_an_executor(programs: dict[str, str]) -> None:
-    """With the options that Spark numbers, in their order, each as one argument."""
+    """Spark's numbered options are passed in order, each as one argument."""
     given = {
         **{f"SPARK_JAVA_OPT_{number}": f"-Dn={number} x" for number in range(12)},
         "SPARK_CLASSPATH": "/connector/*",
@@ -111,5 +111,5 @@ def test_entry_point_starts_an_executor(programs: dict[str, str]) -> None:
 
 
 def test_entry_point_runs_any_other_command(programs: dict[str, str]) -> None:
-    """As it is."""
+    """The command is run unchanged."""
     assert called(programs, "java", "-version") == ["-version"]

@@ -1,4 +1,4 @@
-"""deploy/kubernetes: what Kubernetes' own schemas take, nothing in it is root, and its parts fit."""
+"""deploy/kubernetes is valid by Kubernetes' schemas, has no root user, and its parts match."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def container(role: str) -> Resource:
 
 
 def helm_pods() -> dict[str, Resource]:
-    """What the chart makes of the values: a pod of each part, of what they say of it."""
+    """The chart's pods for the values: one per part."""
     parts = {
         "webserver": VALUES["dagsterWebserver"],
         "daemon": VALUES["dagsterDaemon"],
@@ -86,20 +86,20 @@ def test_kustomization_lists_every_resource() -> None:
 
 
 @pytest.mark.parametrize("resource", PLAIN, ids=map(title, PLAIN))
-def test_resource_is_what_kubernetes_takes(resource: Resource) -> None:
-    """By the schema of its kind; what that does not know is refused."""
+def test_resource_is_valid_for_kubernetes(resource: Resource) -> None:
+    """The schema of its kind refuses unknown fields."""
     kubernetes_validate.validate(resource, VERSION, strict=True)
 
 
 @pytest.mark.parametrize("given", PODS.values(), ids=PODS)
-def test_pod_is_what_kubernetes_takes(given: Resource) -> None:
-    """The same for what the Spark operator and the chart make pods of."""
+def test_pod_is_valid_for_kubernetes(given: Resource) -> None:
+    """This covers pods that the Spark operator and the chart create."""
     kubernetes_validate.validate(given, VERSION, strict=True)
 
 
 @pytest.mark.parametrize("given", PODS.values(), ids=PODS)
 def test_pod_is_not_root(given: Resource) -> None:
-    """As the image's own user, who may do nothing else, and to whom the folders belong."""
+    """It runs as the image's user, without capabilities, and that user owns the folders."""
     (inner,) = given["spec"]["containers"]
     outer = given["spec"]["securityContext"]
     (user,) = re.findall(r"^USER (\d+):\d+$", (ROOT / "deploy/Dockerfile").read_text(), re.MULTILINE)
@@ -112,8 +112,8 @@ def test_pod_is_not_root(given: Resource) -> None:
 
 
 @pytest.mark.parametrize("given", PODS.values(), ids=PODS)
-def test_volumes_of_a_pod_are_there(given: Resource) -> None:
-    """What it mounts it has, and what that is of is among the resources."""
+def test_volumes_of_a_pod_exist(given: Resource) -> None:
+    """Each mount has a volume, and each volume's source is among the resources."""
     (inner,) = given["spec"]["containers"]
     volumes = {volume["name"]: volume for volume in given["spec"].get("volumes", ())}
     there = {title(resource) for resource in PLAIN}
@@ -131,7 +131,7 @@ def test_volumes_of_a_pod_are_there(given: Resource) -> None:
 
 
 def test_settings_are_flowcores_and_name_the_folders_that_are_mounted() -> None:
-    """A setting that does not exist, or a folder that is not kept, would be found out too late."""
+    """An unknown setting or an unmounted folder would be noticed too late."""
     settings = Settings.of(tomllib.loads(SETTINGS), environment={})
     paths = {mount["mountPath"] for mount in container("driver")["volumeMounts"]}
 
@@ -142,7 +142,7 @@ def test_settings_are_flowcores_and_name_the_folders_that_are_mounted() -> None:
 
 
 def test_driver_and_code_server_read_the_settings() -> None:
-    """From the mounted file; the live query says beside where its Dagster is."""
+    """Both mount the file; the live query also has the address of its Dagster."""
     environment = {entry["name"]: entry["value"] for entry in container("driver")["env"]}
     (mounted,) = {
         mount["mountPath"] for mount in container("driver")["volumeMounts"] if mount["name"] == "settings"
@@ -155,7 +155,7 @@ def test_driver_and_code_server_read_the_settings() -> None:
 
 
 def test_live_query_is_a_command_that_exists() -> None:
-    """`flowcore run` of a flow that can be imported, in the image's Python, by this Spark."""
+    """It is `flowcore run` of an importable flow, with the image's Python and this Spark."""
     spec = LIVE["spec"]
     lock = (ROOT / "requirements.lock").read_text()
     dockerfile = (ROOT / "deploy/Dockerfile").read_text()
@@ -180,7 +180,7 @@ def test_live_query_is_a_command_that_exists() -> None:
 
 
 def test_executors_have_the_connector_and_cores_for_real_time() -> None:
-    """The class path that the image has; the bids' two partitions in both queries, and state."""
+    """They have the image's class path, and cores for two partitions in both queries and for state."""
     conf, executor = LIVE["spec"]["sparkConf"], LIVE["spec"]["executor"]
 
     assert (
@@ -193,8 +193,8 @@ def test_executors_have_the_connector_and_cores_for_real_time() -> None:
     assert executor["instances"] * executor["cores"] >= 2 + 2 + Settings().shuffle_partitions + 1
 
 
-def test_driver_may_look_after_its_executors() -> None:
-    """Its account is bound to a role of this namespace, and to no other."""
+def test_driver_may_manage_its_executors() -> None:
+    """Its account has a role of this namespace only."""
     account = LIVE["spec"]["driver"]["serviceAccount"]
     binding = next(resource for resource in PLAIN if resource["kind"] == "RoleBinding")
     role = next(resource for resource in PLAIN if resource["kind"] == "Role")
@@ -206,7 +206,7 @@ def test_driver_may_look_after_its_executors() -> None:
 
 
 def test_live_query_is_started_again_whatever_ends_it() -> None:
-    """And has an hour for its bounded stages before it has to be live."""
+    """It has an hour for its bounded stages until it must be live."""
     startup = container("driver")["startupProbe"]
 
     assert LIVE["spec"]["restartPolicy"]["type"] == "Always"

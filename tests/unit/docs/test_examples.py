@@ -1,4 +1,4 @@
-"""The examples of the pages about windows, process functions and state run as they stand, in order."""
+"""The examples in the docs of windows, process functions and state run unchanged and in order."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The README's program runs, and prints what the README says."""
+"""The README's program runs and prints the README's output."""
 
 from __future__ import annotations
 

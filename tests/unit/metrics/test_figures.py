@@ -44,7 +44,7 @@ RUN = FlowProgress(
 
 @contextmanager
 def webserver(status: int = 200) -> Iterator[tuple[str, list[tuple[str, Any]]]]:
-    """An address, and what comes there: paths and bodies."""
+    """An address, and the requests it received: paths and bodies."""
     came: list[tuple[str, Any]] = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -54,7 +54,7 @@ def webserver(status: int = 200) -> Iterator[tuple[str, list[tuple[str, Any]]]]:
             self.end_headers()
 
         def log_message(self, *_: Any) -> None:
-            """Nothing."""
+            """Do nothing."""
 
     server = HTTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever)
@@ -80,7 +80,7 @@ def test_figures_are_flat_and_leave_out_what_nobody_plots() -> None:
 
 
 def test_dagster_receives_reports_at_intervals_and_at_the_end() -> None:
-    """A report under ten seconds after another waits, but the last one does not."""
+    """A report less than ten seconds after the previous one waits, except the last."""
     with webserver() as (address, came):
         listener = DagsterListener(address)
         listener.progressed(RUN)
@@ -110,7 +110,7 @@ def test_dagster_without_answer_is_logged_once(caplog: pytest.LogCaptureFixture)
 
 
 def test_dagster_that_refuses_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """With what it answered."""
+    """The log has its answer."""
     with webserver(status=401) as (address, _), caplog.at_level(logging.WARNING):
         DagsterListener(address).progressed(RUN)
 

@@ -34,7 +34,7 @@ def write(folder: Path, times_ms: list[int], file_bytes: int = 1 << 20) -> None:
 
 
 def test_history_returns_what_was_written(tmp_path: Path) -> None:
-    """Each progress once, oldest first, also over several runs."""
+    """Each progress is returned once, oldest first, over several runs too."""
     write(tmp_path, [1_000, 2_000])
     write(tmp_path, [3_000])
 
@@ -43,8 +43,8 @@ def test_history_returns_what_was_written(tmp_path: Path) -> None:
     assert last_progress(tmp_path) == progress(3_000)
 
 
-def test_history_of_months_stays_small_and_tells_of_the_first_day(tmp_path: Path) -> None:
-    """Coarse files reach further back than fine ones; all together keep their size."""
+def test_history_of_months_stays_small_and_has_the_first_day(tmp_path: Path) -> None:
+    """Coarse files reach further back than fine files, and their total size is bounded."""
     file_bytes = 40_000
     apart_ms, days = 300 * SECOND_MS, 60
     write(tmp_path, list(range(0, days * 24 * HOUR_MS, apart_ms)), file_bytes)
@@ -57,7 +57,7 @@ def test_history_of_months_stays_small_and_tells_of_the_first_day(tmp_path: Path
 
 
 def test_history_thins_by_the_clock_not_by_the_run(tmp_path: Path) -> None:
-    """A slice every minute, a run of its own, does not fill the file of hours."""
+    """A slice every minute, each its own run, does not fill the file of hours."""
     for minute in range(120):
         write(tmp_path, [minute * 60_000])
 
@@ -70,7 +70,7 @@ def test_history_thins_by_the_clock_not_by_the_run(tmp_path: Path) -> None:
 def test_history_survives_a_process_that_is_killed_while_it_writes(
     tmp_path_factory: pytest.TempPathFactory, cut: int
 ) -> None:
-    """What came before is read, and what comes after; only the line that was cut off is lost."""
+    """Earlier and later progress is read; only the partial line is lost."""
     folder = tmp_path_factory.mktemp("history")
     write(folder, [1_000, 2_000])
     for file in folder.iterdir():
@@ -86,15 +86,15 @@ def test_history_survives_a_process_that_is_killed_while_it_writes(
     assert last_progress(folder) == progress(3_000)
 
 
-def test_history_goes_on_when_the_clock_is_put_back(tmp_path: Path) -> None:
-    """Else the coarse files would stand still until the old time is reached again."""
+def test_history_continues_when_the_clock_is_set_back(tmp_path: Path) -> None:
+    """Coarse files would otherwise pause until the old time is reached again."""
     write(tmp_path, [10 * HOUR_MS, HOUR_MS])
 
     assert len((tmp_path / "1h.jsonl").read_bytes().splitlines()) == 2
 
 
 def test_history_of_another_version_is_read(tmp_path: Path) -> None:
-    """Fields that are not known are left out, those that are missing have their default."""
+    """Unknown fields are ignored, and missing fields have their default."""
     stored = progress(1_000).stored()
     stored["colour"] = stored["queries"][0]["colour"] = "blue"
     del stored["switches"], stored["queries"][0]["late"]
@@ -107,7 +107,7 @@ def test_history_of_another_version_is_read(tmp_path: Path) -> None:
 
 
 def test_history_names_the_flows_that_have_one(tmp_path: Path) -> None:
-    """For a person who has mistyped."""
+    """The names help a user who has mistyped one."""
     write(history_folder(tmp_path, "sales"), [1])
     (tmp_path / "other" / "results").mkdir(parents=True)
 

@@ -1,4 +1,4 @@
-"""A right set of records passes, and each single fault in it is found."""
+"""The check accepts a right set of records and finds each single fault."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_right_records_pass(rows: list[Row], histories: dict[str, Path]) -> None
 
 
 def test_repeat_with_its_id_and_a_newer_version_passes(rows: list[Row], histories: dict[str, Path]) -> None:
-    """A bid that is joined again after a crash is right by the version that it then names."""
+    """A bid joined again after a crash is checked by the version it names."""
     again = expected_enriched(histories["v2"], BIDS).sort_by("bid_id").to_pylist()[0]
     late = {name: rows[0][name] for name in ("flowcore_id", "partition")}
     found = _check([*rows, again | late | {"version": "v2", "place": LIVE}], histories)
@@ -105,7 +105,7 @@ def _repeat(**columns: Any) -> Callable[[list[Row]], list[Row]]:
 def test_single_fault_is_found(
     rows: list[Row], histories: dict[str, Path], spoil: Callable[[list[Row]], list[Row]], fault: str
 ) -> None:
-    """Whatever else the fault brings with it, it is counted under its name."""
+    """Each fault is counted under its name, besides its consequences."""
     found = _check(spoil(rows), histories)
 
     assert not found.complete_and_right

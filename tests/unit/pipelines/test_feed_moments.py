@@ -1,4 +1,4 @@
-"""When does a paced feed send its bids?"""
+"""A paced feed sends its bids at random moments of the given rate."""
 
 from itertools import islice, pairwise
 
@@ -11,8 +11,8 @@ def test_bids_are_evenly_spaced() -> None:
     assert list(islice(_moments_s(4.0, at_random=False), 5)) == [0.0, 0.25, 0.5, 0.75, 1.0]
 
 
-def test_bids_at_random_moments_are_as_many_and_know_nothing_of_each_other() -> None:
-    """The gaps of a Poisson process: exponential of the mean that the rate says, each no hint of the next."""
+def test_bids_at_random_moments_are_a_poisson_process() -> None:
+    """Gaps are exponential with the mean of the rate, and independent of each other."""
     moments = list(islice(_moments_s(1_000.0, at_random=True), 100_001))
     gaps_ms = np.array([(after - before) * 1_000 for before, after in pairwise(moments)])
 

@@ -1,4 +1,4 @@
-"""A history is on disk whole or not at all, and is written once."""
+"""A history is written once, and is complete on disk or absent."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("events", [0, 49, 12_345], ids=["none", "part-of-a-cycle", "many-files"])
-def test_history_is_what_the_generator_says(tmp_path: Path, events: int) -> None:
-    """The files hold every event of the range once, in order."""
+def test_history_has_the_events_of_the_generator(tmp_path: Path, events: int) -> None:
+    """The files have every event of the range once, in order."""
     counts = write_history(CONFIG, events, tmp_path)
 
     for name, generate in GENERATORS.items():
@@ -41,7 +41,7 @@ def test_history_is_in_several_files(tmp_path: Path) -> None:
 
 
 def test_history_is_left_alone_if_it_is_the_same(tmp_path: Path) -> None:
-    """A second demo does not write what is there."""
+    """A second demo does not write existing data."""
     write_history(CONFIG, 1_000, tmp_path)
     before = (tmp_path / "bids").stat().st_ino
 
@@ -56,7 +56,7 @@ def test_history_is_left_alone_if_it_is_the_same(tmp_path: Path) -> None:
     ids=["other-seed", "other-length"],
 )
 def test_history_is_replaced_if_it_is_another(tmp_path: Path, config: NexmarkConfig, events: int) -> None:
-    """Nothing of an earlier history stays."""
+    """No data of an earlier history remains."""
     write_history(CONFIG, 5_000, tmp_path)
 
     write_history(config, events, tmp_path)
@@ -65,7 +65,7 @@ def test_history_is_replaced_if_it_is_another(tmp_path: Path, config: NexmarkCon
 
 
 def test_history_stays_invisible_until_it_is_whole(tmp_path: Path) -> None:
-    """A writer that dies between two files leaves no table, and the next one starts afresh."""
+    """A writer killed between two files leaves no table, and the next one starts again."""
 
     def die(table: str, rows: int, _total: int) -> None:
         if table == "bids" and rows > 2_000:
@@ -81,7 +81,7 @@ def test_history_stays_invisible_until_it_is_whole(tmp_path: Path) -> None:
 
 
 def test_history_refuses_a_folder_that_is_not_its_own(tmp_path: Path) -> None:
-    """Somebody's files are not deleted because they lie in a folder of that name."""
+    """Files of another owner in a folder of that name are not deleted."""
     precious = tmp_path / "bids" / "precious.txt"
     precious.parent.mkdir()
     precious.write_text("keep")
@@ -92,8 +92,8 @@ def test_history_refuses_a_folder_that_is_not_its_own(tmp_path: Path) -> None:
     assert precious.read_text() == "keep"
 
 
-def test_history_tells_how_far_it_is(tmp_path: Path) -> None:
-    """Progress goes up to the number of rows of each table."""
+def test_history_reports_its_progress(tmp_path: Path) -> None:
+    """Progress rises to the number of rows of each table."""
     seen: list[tuple[str, int, int]] = []
 
     counts = write_history(CONFIG, 5_000, tmp_path, lambda *step: seen.append(step))

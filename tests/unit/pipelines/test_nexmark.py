@@ -1,4 +1,4 @@
-"""The auction house is the same however it is cut, and keeps the proportions it was given."""
+"""The auction house is the same for every partition of its events, and has the configured shares."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ kinds = pytest.mark.parametrize("generate", [persons, auctions, bids], ids=["per
 @given(configs, st.tuples(numbers, numbers, numbers).map(sorted))
 @laws
 def test_pieces_of_a_range_fit_together(generate: Generate, config: NexmarkConfig, cuts: list[int]) -> None:
-    """Two halves made apart are the whole made at once."""
+    """Two separately generated halves equal the whole."""
     first, middle, last = cuts
 
     halves = pa.concat_tables([generate(config, first, middle), generate(config, middle, last)])
@@ -63,7 +63,7 @@ def test_pieces_of_a_range_fit_together(generate: Generate, config: NexmarkConfi
 def test_live_batches_are_pieces_of_one_stream(
     config: NexmarkConfig, history_events: int, count: int, batch_rows: int
 ) -> None:
-    """The size of a batch changes no bid."""
+    """The size of a batch does not change any bid."""
     whole = live_bids(config, history_events, 0, count)
 
     batches = list(live_batches(config, history_events, count, batch_rows))
@@ -75,7 +75,7 @@ def test_live_batches_are_pieces_of_one_stream(
 @given(configs, numbers, numbers)
 @laws
 def test_each_event_is_one_person_auction_or_bid(config: NexmarkConfig, start: int, count: int) -> None:
-    """No event is left out or counted twice, whatever the proportions."""
+    """For all proportions no event is missing or counted twice."""
     made = [generate(config, start, start + count) for generate in (persons, auctions, bids)]
 
     assert sum(table.num_rows for table in made) == count
@@ -101,8 +101,8 @@ def test_ids_follow_each_other() -> None:
 
 @given(configs)
 @laws
-def test_only_what_exists_is_named(config: NexmarkConfig) -> None:
-    """Sellers have joined when they sell, bidders when they bid, on auctions that are open."""
+def test_events_refer_to_existing_persons_and_auctions(config: NexmarkConfig) -> None:
+    """Sellers and bidders exist, and auctions are open when a bid refers to them."""
     joined = column(persons(config, 0, 3_000), "joined_ms")
     sold = auctions(config, 0, 3_000)
     opened = column(sold, "opened_ms")
@@ -116,7 +116,7 @@ def test_only_what_exists_is_named(config: NexmarkConfig) -> None:
 @given(configs)
 @laws
 def test_disorder_is_bounded(config: NexmarkConfig) -> None:
-    """No bid is further behind the latest one before it than the configuration says."""
+    """No bid lags the latest earlier one by more than the configured limit."""
     times_ms = column(bids(config, 0, 5_000), "bid_time_ms")
 
     behind_ms = np.maximum.accumulate(times_ms) - times_ms
@@ -127,7 +127,7 @@ def test_disorder_is_bounded(config: NexmarkConfig) -> None:
 @given(seeds)
 @settings(laws, max_examples=25)
 def test_disorder_has_its_share(seed: int) -> None:
-    """About one bid in five is late, if so configured, and by up to the whole allowance."""
+    """As configured, about one bid in five is late, by up to the full allowance."""
     config = NexmarkConfig(seed=seed, out_of_order_share=0.2, max_disorder_ms=1_000)
     made = bids(config, 10_000, 60_000)
 
@@ -139,8 +139,8 @@ def test_disorder_has_its_share(seed: int) -> None:
 
 @given(seeds, st.integers(1, 6))
 @settings(laws, max_examples=25)
-def test_hot_ones_have_their_shares(seed: int, ratio: int) -> None:
-    """All but 1/ratio of the auctions or bids are on the hot one; the rest rarely hits it."""
+def test_hot_items_have_their_shares(seed: int, ratio: int) -> None:
+    """All but 1/ratio of the auctions or bids are on the hot item; the others rarely are."""
     config = NexmarkConfig(
         seed=seed,
         hot_seller_ratio=ratio,
@@ -179,8 +179,8 @@ def test_prices_are_whole_cents_spread_over_six_decades(seed: int) -> None:
 
 @given(seeds)
 @settings(laws, max_examples=25)
-def test_live_bids_know_the_history_save_for_their_share(seed: int) -> None:
-    """Live bids follow the history's, on its auctions, but for the configured share."""
+def test_live_bids_refer_to_the_history_except_for_their_share(seed: int) -> None:
+    """Live bids follow the history, and the configured share refers to new auctions."""
     config = NexmarkConfig(seed=seed, unlisted_ratio=0.1)
     history_events = 10_030
     listed = column(auctions(config, 0, history_events), "auction_id")
@@ -210,7 +210,7 @@ def test_auctions_and_bids_share_one_column() -> None:
     ids=["persons", "auctions", "bids"],
 )
 def test_the_default_house_never_changes(generate: Generate, digest: str) -> None:
-    """A change of any row asks for a new GENERATOR_VERSION, and for new digests here."""
+    """Changing any row requires a new GENERATOR_VERSION and new digests here."""
     rows = generate(NexmarkConfig(), 0, 20_000).to_pylist()
 
     assert hashlib.sha256(repr(rows).encode()).hexdigest()[:16] == digest
@@ -225,7 +225,7 @@ def test_the_default_house_never_changes(generate: Generate, digest: str) -> Non
     ],
     ids=["no-bids", "negative-disorder", "share-above-one"],
 )
-def test_config_refuses_what_no_house_can_be(settings: dict[str, float], message: str) -> None:
+def test_config_refuses_impossible_values(settings: dict[str, float], message: str) -> None:
     """The message names the setting, its value and its range."""
     with pytest.raises(ConfigurationError, match=message):
         NexmarkConfig(**settings)  # type: ignore[arg-type]
@@ -242,6 +242,6 @@ def column(table: pa.Table, name: str) -> np.ndarray:
 
 
 def near(share: float | np.floating, expected: float, draws: int) -> bool:
-    """Whether a share of so many draws is within six standard deviations of what is expected."""
+    """Return whether a share of so many draws is within six standard deviations of its expectation."""
     deviation = (max(expected * (1 - expected), 1 / draws) / draws) ** 0.5
     return bool(abs(share - expected) <= 6 * deviation)

@@ -1,4 +1,4 @@
-"""A right set of results compares clean, and each single fault in it is found."""
+"""The check accepts a right set of results and finds each single fault."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_expected_enriched_is_what_plain_python_computes(enriched: list[Row]) ->
 
 
 def test_a_seller_without_bids_is_not_in_the_catalog(tmp_path: Path) -> None:
-    """An auction that nobody bid on has no median: its live bids get nulls, category and all."""
+    """An auction without bids has no median, so its live bids get nulls, including the category."""
     for name, table in (
         ("auctions", auctions(CONFIG, 0, 50).slice(0, 2)),
         ("bids", bids(CONFIG, 0, 50).slice(0, 0)),
@@ -102,7 +102,7 @@ def test_expected_highest_is_the_maximum_of_each_auction() -> None:
 
 
 def test_enriched_in_any_order_is_exact(enriched: list[Row]) -> None:
-    """Partitions are read one after another, so order means nothing."""
+    """Partitions are read in sequence, so order has no meaning."""
     comparison = compare(enriched, sorted(enriched, key=lambda row: row["price"]))
 
     assert comparison == Comparison(LIVE, LIVE, 0, 0, 0, 0)
@@ -147,7 +147,7 @@ def test_enriched_fault_is_counted_as_what_it_is(
     expected: Comparison,
     at: int,
 ) -> None:
-    """Wherever it is, one fault is one count, and only a copy leaves nothing lost or wrong."""
+    """At any place, one fault is one count; only a copy leaves nothing lost or wrong."""
     comparison = compare(enriched, corrupt(enriched, at))
 
     assert comparison == expected
@@ -195,7 +195,7 @@ def test_nothing_received_is_all_missing(enriched: list[Row]) -> None:
 def test_highest_is_judged_by_the_last_update(
     updates: list[tuple[int, float | None]], expected: Comparison
 ) -> None:
-    """What counts is what a table that follows the topic would hold."""
+    """A table that follows the topic would have the last update."""
     right = pa.table({"auction_id": [1, 2], "highest": [9.0, 7.0]}, schema=HIGHEST)
     received = pa.Table.from_pylist(
         [{"auction_id": auction, "highest": price} for auction, price in updates], schema=HIGHEST
@@ -204,8 +204,8 @@ def test_highest_is_judged_by_the_last_update(
     assert compare_highest(right, received) == expected
 
 
-def test_json_of_the_feed_reads_back_as_it_was() -> None:
-    """Every number survives the way through JSON, and the time of sending comes along."""
+def test_json_of_the_feed_round_trips() -> None:
+    """JSON keeps every number and the time of sending."""
     live = live_bids(CONFIG, EVENTS, 0, LIVE)
 
     values = encode(live, sent_us=42)

@@ -1,4 +1,4 @@
-"""Settings are read from defaults, environment and keys, later ones winning; a wrong one is explained."""
+"""Settings are read from defaults, environment and keys; later sources override earlier ones."""
 
 import re
 from collections.abc import Callable
@@ -23,12 +23,12 @@ def _of(**pairs: object) -> Settings:
 
 
 def test_settings_have_a_default_for_every_key() -> None:
-    """Nothing has to be set, and every key says what it means."""
+    """No setting is required, and every key has a description."""
     assert Settings.of(environment={}) == Settings()
     assert all(keys().values())
 
 
-def test_settings_later_ones_win() -> None:
+def test_later_settings_override_earlier_ones() -> None:
     """Default < environment < first mapping < second."""
     environment = {
         "FLOWCORE_DATA_DIR": "/env",
@@ -46,14 +46,14 @@ def test_settings_later_ones_win() -> None:
 
 
 def test_settings_environment_name_follows_from_the_key() -> None:
-    """Points and dashes become underscores."""
+    """Dots and dashes become underscores."""
     settings = Settings.of(environment={"FLOWCORE_EXECUTION_TRIGGER_INTERVAL": "2 s"})
 
     assert settings.trigger_interval == timedelta(seconds=2)
 
 
 def test_settings_for_spark_pass_as_they_are() -> None:
-    """Whatever begins with spark. is Spark's."""
+    """Keys that begin with spark. are passed to Spark."""
     settings = Settings.of({"spark.master": "spark://host:7077", "spark.any.thing": 3}, environment={})
 
     assert dict(settings.spark) == {"spark.master": "spark://host:7077", "spark.any.thing": "3"}
@@ -70,13 +70,13 @@ def test_settings_for_spark_pass_as_they_are() -> None:
     ],
 )
 def test_settings_unknown_key_suggests_the_nearest(key: str, near: str) -> None:
-    """A typing error would else have no effect and no message."""
+    """A mistyped key would otherwise have no effect and no message."""
     with pytest.raises(SettingsError, match=rf"{key}='x' does not exist.*did you mean '{near}'\?"):
         Settings.of({key: "x"}, environment={})
 
 
 def test_settings_unknown_key_with_nothing_near_lists_all() -> None:
-    """Then the message is the documentation."""
+    """Without a similar key the message lists all keys."""
     with pytest.raises(SettingsError) as caught:
         Settings.of({"zzz": "x"}, environment={})
 
@@ -111,7 +111,7 @@ def test_settings_unknown_key_with_nothing_near_lists_all() -> None:
     ],
 )
 def test_settings_refuse_a_value_of_another_kind(key: str, value: object) -> None:
-    """The message names the key and what was given."""
+    """The message names the key and the given value."""
     with pytest.raises(SettingsError, match=key):
         Settings.of({key: value}, environment={})
 
@@ -124,7 +124,7 @@ def test_settings_refuse_a_value_of_another_kind(key: str, value: object) -> Non
     ],
 )  # fmt: skip
 def test_duration_is_a_number_with_a_unit(text: str, milliseconds: int) -> None:
-    """As Flink and Spark write them."""
+    """The notation is that of Flink and Spark."""
     assert parse_duration(text) == timedelta(milliseconds=milliseconds)
 
 
@@ -136,7 +136,7 @@ def test_duration_in_any_unit_is_the_same_time(number: int) -> None:
 
 @given(st.integers(0, 10**12))
 def test_duration_shown_is_read_again(number: int) -> None:
-    """What a plan prints can be pasted into a setting."""
+    """A duration printed in a plan is a valid setting."""
     length = timedelta(milliseconds=number)
 
     assert parse_duration(show_duration(length)) == length
@@ -147,7 +147,7 @@ def test_duration_shown_is_read_again(number: int) -> None:
     [(0, "0"), (200, "200 ms"), (1000, "1 s"), (90_000, "90 s"), (86_400_000, "1 d"), (0.5, "0.5 ms")],
 )
 def test_duration_is_shown_in_its_largest_whole_unit(milliseconds: float, text: str) -> None:
-    """200 ms and not 0.2 s."""
+    """It is shown as 200 ms, not as 0.2 s."""
     assert show_duration(timedelta(milliseconds=milliseconds)) == text
 
 
@@ -178,7 +178,7 @@ def _file(folder: Path, text: str) -> Path:
 
 @pytest.mark.parametrize("text", [TABLES, WHOLE_KEYS], ids=["tables", "whole-keys"])
 def test_settings_file_has_tables_or_whole_keys(text: str, tmp_path: Path) -> None:
-    """Both ways of writing TOML mean the same."""
+    """Both notations of TOML are equivalent."""
     settings = Settings.of(file=_file(tmp_path, text), environment={})
 
     assert settings == Settings(
@@ -190,7 +190,7 @@ def test_settings_file_has_tables_or_whole_keys(text: str, tmp_path: Path) -> No
 
 
 def test_settings_are_defaults_then_file_then_environment_then_what_is_passed(tmp_path: Path) -> None:
-    """Each wins over the one before, key by key."""
+    """Each source overrides the previous one, key by key."""
     file = _file(tmp_path, "data.dir = 'file'\nstate.dir = 'file'\nmetrics.latency.interval = '1 s'")
     environment = {"FLOWCORE_STATE_DIR": "environment", "FLOWCORE_METRICS_LATENCY_INTERVAL": "2 s"}
 
@@ -203,7 +203,7 @@ def test_settings_are_defaults_then_file_then_environment_then_what_is_passed(tm
 
 
 def test_settings_file_may_be_named_by_the_environment(tmp_path: Path) -> None:
-    """As a scheduler does; a file that is passed is read instead."""
+    """A scheduler can name it this way; a file that is passed is read instead."""
     named = {"FLOWCORE_SETTINGS": str(_file(tmp_path, "data.dir = 'named'"))}
     (tmp_path / "other.toml").write_text("data.dir = 'passed'")
 
@@ -229,13 +229,13 @@ def test_settings_environment_takes_the_exact_key_too() -> None:
     ],
 )
 def test_settings_slip_in_a_variable_suggests_the_nearest(name: str, near: str) -> None:
-    """It would have no effect and no message."""
+    """A mistyped variable would otherwise have no effect."""
     with pytest.raises(SettingsError, match=rf"{name}='x' .*environment.*did you mean '{near}'"):
         Settings.of(environment={name: "x"})
 
 
-def test_settings_leave_other_variables_alone() -> None:
-    """Those of flowcore that are no settings, of a cluster, and of anybody else."""
+def test_settings_ignore_other_variables() -> None:
+    """Variables of flowcore that are not settings, of a cluster, and of other programs are ignored."""
     others = [
         "FLOWCORE_CACHE",
         "FLOWCORE_KAFKA_IMAGE",
@@ -248,8 +248,8 @@ def test_settings_leave_other_variables_alone() -> None:
 
 
 @pytest.mark.parametrize("pair", [("metrics.latency.interval", "soon"), ("metrics.latency.intervals", "1 s")])
-def test_settings_error_says_where_the_wrong_one_came_from(pair: tuple[str, str], tmp_path: Path) -> None:
-    """One of three places has to be looked at."""
+def test_settings_error_names_the_source_of_the_value(pair: tuple[str, str], tmp_path: Path) -> None:
+    """The user must know which of three places to change."""
     key, value = pair
     name = f"FLOWCORE_{key.upper().replace('.', '_')}"
     file = _file(tmp_path, f"{key} = '{value}'")
@@ -273,10 +273,8 @@ def test_settings_error_says_where_the_wrong_one_came_from(pair: tuple[str, str]
         ("data = 'a'", "setting data='a' does not exist"),
     ],
 )
-def test_settings_file_that_cannot_be_meant_is_refused(
-    text: str, message: str | None, tmp_path: Path
-) -> None:
-    """With its path; the second is the proof that a right one passes."""
+def test_settings_file_with_wrong_content_is_refused(text: str, message: str | None, tmp_path: Path) -> None:
+    """The error names its path; a second, valid file is accepted."""
     file = _file(tmp_path, text)
     if message is None:
         assert Settings.of(file=file, environment={}).data_dir == Path("a")
@@ -288,13 +286,13 @@ def test_settings_file_that_cannot_be_meant_is_refused(
 
 
 def test_settings_file_that_does_not_exist_is_refused(tmp_path: Path) -> None:
-    """Also where only the environment names it."""
+    """This includes a file that only the environment names."""
     with pytest.raises(SettingsError, match=r"gone\.toml cannot be read: No such file"):
         Settings.of(environment={"FLOWCORE_SETTINGS": str(tmp_path / "gone.toml")})
 
 
 def test_command_reads_file_environment_and_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """--settings, then FLOWCORE_..., then --set."""
+    """The order is --settings, then FLOWCORE_..., then --set."""
     monkeypatch.setenv("FLOWCORE_STATE_DIR", "environment")
     file = _file(tmp_path, "data.dir = 'file'\nstate.dir = 'file'\nmetrics.latency.interval = '1 s'")
 
@@ -313,7 +311,7 @@ def test_command_reads_file_environment_and_set(tmp_path: Path, monkeypatch: pyt
 
 
 def test_every_setting_is_documented() -> None:
-    """With its key, its default and the words of its definition."""
+    """The docs have its key, its default and its description."""
     table = (Path(__file__).parents[3] / "docs" / "running.md").read_text()
 
     assert [

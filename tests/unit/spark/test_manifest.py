@@ -36,8 +36,8 @@ def test_manifest_describes_the_files(tmp_path: Path) -> None:
     assert all(file.bytes == (tmp_path / file.path).stat().st_size for file in table.files)
 
 
-def test_manifest_survives_its_file(tmp_path: Path) -> None:
-    """What is read is what was written."""
+def test_manifest_round_trips_through_its_file(tmp_path: Path) -> None:
+    """A manifest reads back as written."""
     manifest = _manifest(tmp_path)
 
     manifest.write(tmp_path / "manifest.json")
@@ -82,7 +82,7 @@ def test_manifest_check_passes_what_was_committed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("damage", ["missing", "longer", "other"])
 def test_manifest_check_names_the_file_that_changed(tmp_path: Path, damage: str) -> None:
-    """A file that is missing, has another size, or only another byte."""
+    """The file is missing, has another size, or has one other byte."""
     manifest = _manifest(tmp_path)
     path = tmp_path / "v1" / "sales" / "part-1.parquet"
     content = path.read_bytes()

@@ -100,7 +100,7 @@ def test_result_has_one_run_at_a_time(store: ResultStore) -> None:
 
 
 def test_unused_result_versions_are_removed(store: ResultStore) -> None:
-    """The newest version stays, and versions that a live query has pinned."""
+    """The newest version and versions pinned by a live query are kept."""
     folder = store.folder("sales")
     first = _commit(folder)
     folder.pin("query", first)

@@ -1,4 +1,4 @@
-"""The Spark configuration of a run, by where it runs."""
+"""The Spark configuration of a run, by the place where it runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def config(**spark: Any) -> dict[str, str]:
 
 
 def test_session_on_this_machine_is_on_loopback_and_ships_nothing() -> None:
-    """With the task slots that were asked for."""
+    """It has the requested number of task slots."""
     found = config()
 
     assert found["spark.master"] == "local[50]"
@@ -25,8 +25,8 @@ def test_session_on_this_machine_is_on_loopback_and_ships_nothing() -> None:
     assert found["spark.python.daemon.module"] == "flowcore.spark.run.worker_daemon"
 
 
-def test_session_on_a_cluster_ships_the_connector_beside_the_users_jars() -> None:
-    """And leaves the driver's address to Spark, which the executors have to reach."""
+def test_session_on_a_cluster_ships_the_connector_and_the_users_jars() -> None:
+    """Spark chooses the driver's address, which the executors must reach."""
     found = config(master="spark://host:7077", jars="mine.jar,other.jar")
 
     connector = list(map(str, jars("connector")))
@@ -37,7 +37,7 @@ def test_session_on_a_cluster_ships_the_connector_beside_the_users_jars() -> Non
 
 
 def test_session_ships_nothing_to_executors_that_have_the_connector() -> None:
-    """As in an image that was made for it."""
+    """An image may contain the connector."""
     found = config(**{"master": "k8s://https://host", "executor.extraClassPath": "/opt/connector/*"})
 
     assert "spark.jars" not in found

@@ -17,7 +17,7 @@ def _plan() -> Plan:
 
 
 def test_query_waits_until_every_stage_is_committed() -> None:
-    """What it joins is its backlog until its source has said that there is none there either."""
+    """Pending results are its backlog until its source has reported that it has none."""
     plan = _plan()
 
     reported = [

@@ -46,13 +46,13 @@ def test_values_that_fit_are_good(value: bytes) -> None:
     ],
 )  # fmt: skip
 def test_values_that_do_not_fit_are_bad(value: bytes | None) -> None:
-    """Each for one reason."""
+    """Each case has one reason."""
     assert not is_value(SCHEMA, value)
 
 
 @given(st.integers(), st.integers(-(2**63), 2**63 - 1))
 def test_fuzzed_messages_are_bad(seed: int, time_ms: int) -> None:
-    """The messages that they were made from are good."""
+    """The original messages are good."""
     fuzzer = _fuzzer(seed)
     timed, plain = b"\x00" + time_ms.to_bytes(8, "big", signed=True) + GOOD, b"\x01" + GOOD
 

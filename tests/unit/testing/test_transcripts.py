@@ -78,7 +78,7 @@ def test_load_reads_scalars_as_they_stand(tmp_path: Path, written: str, read: ob
     ],
     ids=["no-kind", "no-list", "no-mapping", "twice", "no-yaml"],
 )
-def test_load_refuses_what_is_no_transcript(tmp_path: Path, text: str, message: str) -> None:
+def test_load_refuses_other_files(tmp_path: Path, text: str, message: str) -> None:
     """The message names the file."""
     path = tmp_path / "bad.yaml"
     path.write_text(text, encoding="utf-8")
@@ -152,7 +152,7 @@ def test_replay_disagrees(tmp_path: Path, expected: str, seen: Mapping[str, Any]
 def test_replay_compares_how_building_fails(
     tmp_path: Path, expected: str, refused: str | None, passed: bool
 ) -> None:
-    """The word has to be the one that is expected."""
+    """The error's word must be the expected one."""
 
     def build(_: Mapping[str, Any]) -> _Scripted:
         if refused:

@@ -200,7 +200,7 @@ def test_transcript_agrees(tmp_path: Path, case: str) -> None:
     ],
     ids=["status", "marker"],
 )
-def test_transcript_that_says_no_element_is_refused(tmp_path: Path, kind: str, step: str) -> None:
+def test_transcript_with_an_unknown_element_is_refused(tmp_path: Path, kind: str, step: str) -> None:
     """A typing error is not a step without effect."""
     outcome = _replayed(tmp_path, f"operator: {{kind: {kind}}}\nsteps: [{step}]")
 

@@ -33,7 +33,7 @@ NO_TIMESTAMPS = {"pipeline.force-timestamp-support": False, "pipeline.auto-water
         "strategy-with-settings", "null-strategy", "no-watermarks",
     ],
 )  # fmt: skip
-def test_settings_tell_the_mode(settings: dict[str, Any], mode: str) -> None:
+def test_settings_determine_the_mode(settings: dict[str, Any], mode: str) -> None:
     """The plan uses the same function."""
     assert SerializerRunner({}).act("settings", settings) == {"mode": mode}
 
@@ -71,7 +71,7 @@ def test_refusals_have_the_words_of_the_readme() -> None:
 
 
 @pytest.mark.parametrize("element", [{}, {"record": [1]}, {"watermark": "soon"}], ids=str)
-def test_what_is_no_element_is_a_mistake_in_the_file(element: dict[str, Any]) -> None:
-    """It is neither written nor a refusal."""
+def test_unknown_element_is_an_error_of_the_file(element: dict[str, Any]) -> None:
+    """It is not an expected refusal."""
     with pytest.raises(ConfigurationError, match="not a stream element"):
         SerializerRunner({}).act("write", element)

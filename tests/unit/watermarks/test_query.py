@@ -17,7 +17,7 @@ from flowcore.watermarks.merge import PartitionWatermark
 from flowcore.watermarks.query import ArrivingWatermarks, GeneratedWatermarks, QueryWatermarks
 
 
-def test_query_tells_the_minimum_of_its_partitions() -> None:
+def test_query_emits_the_minimum_of_its_partitions() -> None:
     """A partition without records holds event time back."""
     source = GeneratedWatermarks(bounded_out_of_orderness(timedelta(seconds=1)), range(2))
     query = QueryWatermarks({"a": source})
@@ -31,8 +31,8 @@ def test_query_tells_the_minimum_of_its_partitions() -> None:
     assert query.poll(0) == ()
 
 
-def test_query_tells_the_minimum_of_its_sources() -> None:
-    """One with watermarks of its own, one with those that arrive."""
+def test_query_emits_the_minimum_of_its_sources() -> None:
+    """One source has its own watermark strategy, the other reads watermarks."""
     own, arriving = GeneratedWatermarks(monotonous(), range(1)), ArrivingWatermarks(range(1))
     query = QueryWatermarks({"own": own, "arriving": arriving})
 
@@ -45,7 +45,7 @@ def test_query_tells_the_minimum_of_its_sources() -> None:
 
 
 def test_arriving_watermarks_wait_for_every_partition_and_channel() -> None:
-    """Two queries write to a topic of two partitions: four channels, the slowest counts."""
+    """Two queries write to a topic of two partitions: the minimum of four channels counts."""
     source = ArrivingWatermarks(range(2))
     query = QueryWatermarks({"s": source})
 
@@ -63,8 +63,8 @@ def test_arriving_watermarks_wait_for_every_partition_and_channel() -> None:
     assert query.poll(0) == ()
 
 
-def test_partition_stands_where_its_channels_do() -> None:
-    """The slowest that is not idle; a partition that nothing has come from is at the beginning."""
+def test_partition_has_the_minimum_of_its_channels() -> None:
+    """Idle channels do not count; a partition without elements is at the beginning."""
     arriving, own = ArrivingWatermarks(range(2)), GeneratedWatermarks(monotonous(), range(2))
     query = QueryWatermarks({"arriving": arriving, "own": own})
 
@@ -79,8 +79,8 @@ def test_partition_stands_where_its_channels_do() -> None:
     assert query.watermark_ms == MIN_TIMESTAMP_MS
 
 
-def test_idle_channels_are_not_waited_for() -> None:
-    """All idle: the query is idle; one back: it is active."""
+def test_idle_channels_are_ignored() -> None:
+    """If all channels are idle, the query is idle; one active channel makes it active."""
     source = ArrivingWatermarks(range(1))
     query = QueryWatermarks({"s": source})
 
@@ -96,7 +96,7 @@ def test_idle_channels_are_not_waited_for() -> None:
 
 
 def test_silent_partition_is_idle_after_the_timeout() -> None:
-    """By the clock that is passed in."""
+    """The time is the given processing time."""
     source = GeneratedWatermarks(monotonous().with_idleness(timedelta(seconds=1)), range(2))
     query = QueryWatermarks({"s": source})
     source.take({0: 100, 1: 50})
@@ -111,7 +111,7 @@ def test_silent_partition_is_idle_after_the_timeout() -> None:
 
 
 def test_punctuated_source_moves_with_its_markers() -> None:
-    """Records that are no markers only show that the partition is alive."""
+    """Other records only show that the partition is active."""
     source = GeneratedWatermarks(punctuated("end"), range(1))
     query = QueryWatermarks({"s": source})
 
@@ -122,8 +122,8 @@ def test_punctuated_source_moves_with_its_markers() -> None:
 
 
 @pytest.mark.parametrize("arriving", [True, False], ids=["arriving", "generated"])
-def test_query_goes_on_after_a_restart(arriving: bool) -> None:
-    """Each partition's state survives; the last watermark is emitted again, and never a lower one."""
+def test_query_continues_after_a_restart(arriving: bool) -> None:
+    """Each partition's state is restored; the last watermark is emitted again, and never a lower one."""
 
     def build() -> tuple[QueryWatermarks, GeneratedWatermarks | ArrivingWatermarks]:
         source = ArrivingWatermarks(range(2)) if arriving else GeneratedWatermarks(monotonous(), range(2))

@@ -77,7 +77,7 @@ def test_expression_of_a_generator_is_checked() -> None:
 
 
 def test_function_as_generator_cannot_be_written_to_a_topic() -> None:
-    """But it can be used in the flow."""
+    """It can be used within the flow."""
     flow, stream = _source(periodic(lambda timestamps: pc.max(timestamps).as_py()))
     stream.write("plain", KafkaTopic("plain"))
     plan_flow(flow)
@@ -116,8 +116,8 @@ def test_event_time_stands_still_while_all_are_idle_where_that_was_asked_for() -
     assert emitted == [(Watermark(100),), (), (IDLE,), ()]
 
 
-def test_event_time_that_has_not_begun_does_not_go_on() -> None:
-    """The clock says how long, and not from where."""
+def test_event_time_without_a_watermark_does_not_advance() -> None:
+    """Processing time gives a duration but no start."""
     assert _polls(monotonous().with_idleness(TEN, all_idle="advance"), 0, 12, 10**12) == [(), (), ()]
 
 

@@ -1,4 +1,4 @@
-"""The watermark is the minimum over active partitions, and never goes back."""
+"""The watermark is the minimum over active partitions, and never decreases."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ records = st.lists(st.tuples(timestamps, st.none() | st.booleans()))
 generators = st.sampled_from([BOUNDED, BoundedOutOfOrderness(0), MARKED, NoWatermarks()])
 
 
-def test_strategies_are_what_their_functions_say() -> None:
-    """Monotonous is no delay; everything is a plain value."""
+def test_functions_return_their_strategies() -> None:
+    """`monotonous` has no delay; strategies are plain values."""
     assert monotonous() == bounded_out_of_orderness(timedelta(0))
     assert bounded_out_of_orderness(timedelta(seconds=4)).generator == BoundedOutOfOrderness(4000)
     assert punctuated("is_marker").generator == MARKED
@@ -62,8 +62,8 @@ def test_strategies_are_what_their_functions_say() -> None:
         (punctuated("a > 1").with_idleness(timedelta(hours=2)), "punctuated by a > 1, idle after 2 h"),
     ],
 )
-def test_strategy_says_what_it_is(strategy: WatermarkStrategy, text: str) -> None:
-    """In a plan, a person reads this."""
+def test_strategy_has_a_description(strategy: WatermarkStrategy, text: str) -> None:
+    """A plan shows this text."""
     assert str(strategy) == text
 
 
@@ -83,13 +83,13 @@ def test_strategy_says_what_it_is(strategy: WatermarkStrategy, text: str) -> Non
     ids=str,
 )  # fmt: skip
 def test_strategy_refuses(build: Callable[[], object], message: str) -> None:
-    """What cannot work is an error when it is declared."""
+    """An invalid strategy is an error when it is declared."""
     with pytest.raises(ConfigurationError, match=message):
         build()
 
 
 def test_watermark_stops_at_the_first_millisecond_there_is() -> None:
-    """It saturates where it would underflow."""
+    """It saturates instead of underflowing."""
     assert watermark_ms(BOUNDED, GeneratorState(MIN_TIMESTAMP_MS + 11)) == MIN_TIMESTAMP_MS
     assert watermark_ms(BOUNDED, GeneratorState(MIN_TIMESTAMP_MS + 10)) == MIN_TIMESTAMP_MS
     assert watermark_ms(BOUNDED, GeneratorState(MIN_TIMESTAMP_MS + 12)) == MIN_TIMESTAMP_MS + 1
@@ -100,7 +100,7 @@ def test_watermark_stops_at_the_first_millisecond_there_is() -> None:
 def test_generator_follows_the_newest_record_that_counts(
     generator: Generator, rows: list[tuple[int | None, bool | None]]
 ) -> None:
-    """The definition, in one line over all records."""
+    """The expected value is the definition over all records."""
     seen = _advance(generator, GeneratorState(), rows)
 
     counting = {NoWatermarks: [], Punctuated: [t for t, marker in rows if marker and t is not None]}
@@ -118,7 +118,7 @@ def _advance(
 
 
 def test_idleness_is_noticed_counted_and_found() -> None:
-    """A poll notices the record, the next one starts the time-out; after more than that it is idle."""
+    """A poll sees the record, the next poll starts the timeout, and a poll after it finds it idle."""
     timer, idle = poll_timer(restart_timer(), 100, 10)
     assert (timer, idle) == (IdleTimer(), False)
     timer, idle = poll_timer(timer, 150, 10)
@@ -129,14 +129,14 @@ def test_idleness_is_noticed_counted_and_found() -> None:
 
 
 def test_idleness_counts_from_a_clock_at_zero_too() -> None:
-    """Zero is a time and not "not yet"."""
+    """Zero is a valid time."""
     timer, _ = poll_timer(IdleTimer(), 0, 10)
 
     assert poll_timer(timer, 11, 10) == (timer, True)
 
 
 def test_partition_without_time_out_is_never_idle() -> None:
-    """However long it is silent."""
+    """This holds for any time without records."""
     assert poll_timer(IdleTimer(quiet_since_ms=0), 10**15, None) == (IdleTimer(), False)
 
 
@@ -168,13 +168,13 @@ def _merged(**partitions: tuple[int, bool]) -> MergedWatermark:
          "new-partition-behind", "resumed-behind", "still-behind", "caught-up", "all-idle-holds"],
 )  # fmt: skip
 def test_merge_is_the_smallest_of_the_active(merged: MergedWatermark, watermark: int, idle: bool) -> None:
-    """And never back."""
+    """The merged watermark never decreases."""
     assert (merged.watermark_ms, merged.idle) == (watermark, idle)
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(-5, 5), st.booleans()), max_size=30))
 def test_merge_is_the_highest_minimum_there_ever_was(updates: list[tuple[str, int, bool]]) -> None:
-    """Computed from all updates instead of from state."""
+    """The expected value is computed from all updates instead of from state."""
     merged, minima = MergedWatermark(), [MIN_TIMESTAMP_MS]
     for count, (partition, time_ms, idle) in enumerate(updates, 1):
         merged = merge(merged, {partition: PartitionWatermark(time_ms, idle)})
@@ -186,7 +186,7 @@ def test_merge_is_the_highest_minimum_there_ever_was(updates: list[tuple[str, in
 
 
 def _run(strategy: WatermarkStrategy, *steps: Any, partitions: int = 1) -> list[Emitted]:
-    """What each step emits: an int is a poll, ``"end"`` the end, a tuple a record."""
+    """Output of each step: an int is a poll, ``"end"`` the end, a tuple a record."""
     state: Tracking = start_tracking(range(partitions))
     shown = []
     for step in steps:
@@ -202,26 +202,26 @@ def _run(strategy: WatermarkStrategy, *steps: Any, partitions: int = 1) -> list[
 
 
 def test_nothing_is_emitted_between_two_polls() -> None:
-    """And a poll emits only what has changed."""
+    """A poll emits only changes."""
     assert _run(monotonous(), (0, 5), (0, 9), 1, 2, (0, 9), 3) == [(), (), (Watermark(8),), (), (), ()]
 
 
-def test_source_without_watermarks_tells_only_its_end() -> None:
-    """Whatever its records and processing time are; nothing is emitted after the end."""
+def test_source_without_watermarks_emits_only_its_end() -> None:
+    """This holds for any records and processing times; nothing is emitted after the end."""
     emitted = _run(no_watermarks(), (0, 5, "marker"), 1, 10**9, "end", "end", 2)
 
     assert emitted == [(), (), (), (Watermark(MAX_TIMESTAMP_MS),), (), ()]
 
 
 def test_nothing_is_emitted_after_the_end() -> None:
-    """An ended input is silent, and not idle."""
+    """An ended input does not become idle."""
     strategy = monotonous().with_idleness(timedelta(milliseconds=10))
 
     assert _run(strategy, 0, "end", 5, 99) == [(), (Watermark(MAX_TIMESTAMP_MS),), (), ()]
 
 
-def test_idle_partition_is_not_waited_for_and_holds_when_it_is_back() -> None:
-    """Partition 1 falls silent at 10; what partition 0 says then counts; back at 20 it holds 99."""
+def test_idle_partition_is_ignored_until_it_is_active_again() -> None:
+    """Partition 1 is silent from 10, so partition 0 counts; at 20 it is active and holds 99."""
     strategy = monotonous().with_idleness(timedelta(milliseconds=10))
 
     script = [(0, 50), (1, 11), 0, (0, 60), 1, (0, 100), 12, (1, 20), (0, 200), 13, (1, 151), 14]
@@ -233,14 +233,14 @@ def test_idle_partition_is_not_waited_for_and_holds_when_it_is_back() -> None:
 
 
 def test_status_comes_before_the_watermark() -> None:
-    """A reader that ignores idle inputs would else miss it."""
+    """A reader that ignores idle inputs would otherwise miss the watermark."""
     strategy = monotonous().with_idleness(timedelta(milliseconds=10))
 
     assert _run(strategy, 0, 11, (0, 5), 12) == [(), (IDLE,), (), (ACTIVE, Watermark(4))]
 
 
-def test_marker_tells_at_once_and_wakes_its_partition() -> None:
-    """Also where it is older than the watermark: then only the status changes."""
+def test_marker_emits_at_once_and_activates_its_partition() -> None:
+    """If the marker is older than the watermark, only the status changes."""
     strategy = punctuated("x").with_idleness(timedelta(milliseconds=10))
 
     emitted = _run(strategy, (0, 5, "marker"), 0, 1, 12, (0, 9), (0, 4, "marker"), (0, 7, "marker"))

@@ -1,4 +1,4 @@
-"""Built-in aggregates against what the words mean, over random records, however they are merged."""
+"""Built-in aggregates have the results of their definitions, over random records and any merges."""
 
 import json
 import math
@@ -55,7 +55,7 @@ EXPECTED: dict[BuiltIn, Callable[[Values], Any]] = {
 
 
 def _by(every: Values, best: Any) -> Any:
-    """Where the last of the best values is."""
+    """Index of the last of the best values."""
     there = _there(every)
     return len(every) - 1 - every[::-1].index(best(there)) if there else None
 
@@ -89,7 +89,7 @@ def _folded(each: BuiltIns, records: list[dict[str, Any]], *, restarted: bool) -
 def test_built_in_is_what_its_name_says_however_it_is_cut_and_merged(
     each: BuiltIn, parts: list[Values], restarted: bool
 ) -> None:
-    """Parts follow each other, as the sessions do that a later record joins."""
+    """Merged parts are adjacent, as sessions that a later record joins."""
     function, records = BuiltIns((("found", each),)), _records([value for part in parts for value in part])
     cuts = [len(part) for part in parts]
     pieces = [records[sum(cuts[:n]) : sum(cuts[: n + 1])] for n in range(len(cuts))]
@@ -114,7 +114,7 @@ def test_result_is_not_changed_by_later_records() -> None:
     ("function", "expected"), [("min", 1.0), ("max", math.nan), ("min_by", 1.0), ("max_by", math.nan)]
 )
 def test_not_a_number_is_above_all_numbers(function: str, expected: float) -> None:
-    """As in Spark."""
+    """NaN is the maximum, as in Spark."""
     each = BuiltIn(function, ("x",) * FOLDS[function].arguments)
     kept = each.create()
     for value in (math.nan, 1.0, math.nan, 2.0):

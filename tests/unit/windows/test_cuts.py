@@ -42,7 +42,7 @@ DELAY_MS = 7
 
 
 class KeyGroup:
-    """One operator and its partitions' watermarks; it can be restarted."""
+    """One operator with its partitions' watermarks; it can be restarted."""
 
     def __init__(self, config: WindowConfig, partitions: int) -> None:
         self.config = config
@@ -67,8 +67,8 @@ class KeyGroup:
         self.state = restore(written, self.config)
 
 
-def _said(rows: Sequence[Row]) -> PartitionWatermark:
-    """A function of the batch alone, so that the next reader of the partition needs no state."""
+def _watermarks(rows: Sequence[Row]) -> PartitionWatermark:
+    """Watermarks of a batch, computed from the batch alone, so that readers need no state."""
     generator = bounded_out_of_orderness(timedelta(milliseconds=DELAY_MS)).generator
     found_ms = watermark_ms(generator, GeneratorState(max((row[2] for row in rows), default=None)))
     return PartitionWatermark(MIN_TIMESTAMP_MS if found_ms is None else found_ms)
@@ -76,7 +76,7 @@ def _said(rows: Sequence[Row]) -> PartitionWatermark:
 
 @st.composite
 def _partitions(draw: st.DrawFn) -> list[list[Row]]:
-    """Each partition has its own event time, out of order by no more than the delay."""
+    """Partitions with separate event times, out of order by at most the delay."""
     found = []
     for start_ms in draw(st.lists(st.integers(-200, 200), min_size=1, max_size=3)):
         rows, newest_ms = [], start_ms
@@ -90,7 +90,7 @@ def _partitions(draw: st.DrawFn) -> list[list[Row]]:
 
 @st.composite
 def _batches(draw: st.DrawFn, partitions: list[list[Row]]) -> list[dict[int, list[Row]]]:
-    """Some records of some partitions, until all are read: one may lag as long as it likes."""
+    """Batches with some records of some partitions until all are read; a partition may lag."""
     left = dict(enumerate(partitions))
     batches = []
     while any(left.values()):
@@ -103,7 +103,7 @@ def _batches(draw: st.DrawFn, partitions: list[list[Row]]) -> list[dict[int, lis
 
 
 def _expected(kind: str, size: int, slide: int, rows: Sequence[Row]) -> Counter[Any]:
-    """All records at once."""
+    """Results over all records at once."""
     groups = defaultdict(list)
     if kind == "session":
         for key in {row[0] for row in rows}:
@@ -146,7 +146,7 @@ def test_windows_add_up_to_the_same_however_partitions_are_cut(
     end = {number: PartitionWatermark(MAX_TIMESTAMP_MS) for number in range(len(partitions))}
 
     for taken in [*data.draw(_batches(partitions)), None]:
-        control = end if taken is None else {number: _said(rows) for number, rows in taken.items()}
+        control = end if taken is None else {number: _watermarks(rows) for number, rows in taken.items()}
         rows = [row for mine in (taken or {}).values() for row in mine]
         for number, group in enumerate(running):
             found.update(group.batch([row for row in rows if ord(row[0]) % groups == number], control))

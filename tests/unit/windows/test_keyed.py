@@ -110,7 +110,7 @@ steps_of_both_clocks: st.SearchStrategy[list[Step]] = st.lists(
 
 @st.composite
 def configs(draw: st.DrawFn) -> WindowConfig:
-    """Tumbling or sliding windows small enough for records to meet."""
+    """Tumbling or sliding windows small enough for several records in one."""
     size = draw(st.integers(1, 6))
     offset = draw(st.integers(-15, 15))
     assigner: WindowAssigner = draw(
@@ -306,7 +306,7 @@ class Values:
 
 @st.composite
 def configs_by_record(draw: st.DrawFn) -> WindowConfig:
-    """Windows of any kind, by both clocks."""
+    """Windows of any kind, by event time or processing time."""
     size = draw(st.integers(2, 6))
     sessions = DynamicSessionWindows(lambda _key, value: abs(value["v"] or size))
     assigner: WindowAssigner = draw(
@@ -327,7 +327,7 @@ def configs_by_record(draw: st.DrawFn) -> WindowConfig:
 
 @settings(max_examples=200, deadline=None)
 @given(configs_by_record(), steps_of_both_clocks)
-def test_windows_by_record_go_on_in_another_worker(config: WindowConfig, taken: list[Step]) -> None:
+def test_windows_by_record_continue_in_another_worker(config: WindowConfig, taken: list[Step]) -> None:
     """Triggers, evictors and a function with state, restored at any point."""
     results = pa.schema([pa.field("values", pa.list_(pa.int64())), pa.field("seen", pa.int64())])
     operator = RecordWindows(

@@ -145,7 +145,7 @@ steps: st.SearchStrategy[list[Step]] = st.lists(
 
 @st.composite
 def settings_of_windows(draw: st.DrawFn) -> dict[str, Any]:
-    """Windows small enough for records to meet."""
+    """Windows small enough for several records in one."""
     kind = draw(st.sampled_from(["tumbling", "sliding", "session"]))
     size = draw(st.integers(1, 12))
     return {
@@ -238,7 +238,7 @@ def test_windows_show_what_the_oracle_shows(given_: dict[str, Any], script: list
 
 @settings(max_examples=150, deadline=None)
 @given(settings_of_windows(), steps)
-def test_windows_keep_nothing_once_all_are_over(given_: dict[str, Any], script: list[Step]) -> None:
+def test_windows_keep_no_state_once_all_have_ended(given_: dict[str, Any], script: list[Step]) -> None:
     """At the maximum watermark all keys, panes and timers are deleted."""
     harness = WindowHarness(_config(given_))
 
@@ -303,7 +303,7 @@ def test_windows_do_not_depend_on_how_the_input_is_cut(
 
 @settings(max_examples=150, deadline=None)
 @given(settings_of_windows(), steps)
-def test_windows_of_a_key_know_nothing_of_other_keys(given_: dict[str, Any], script: list[Step]) -> None:
+def test_windows_of_a_key_do_not_depend_on_other_keys(given_: dict[str, Any], script: list[Step]) -> None:
     """An operator for each key gives the same results, so keys can be in any key group."""
     together = WindowHarness(_config(given_))
     apart = {key: WindowHarness(_config(given_)) for key in "ab"}
@@ -323,7 +323,7 @@ def test_windows_of_a_key_know_nothing_of_other_keys(given_: dict[str, Any], scr
 def test_windows_do_not_depend_on_order_between_two_watermarks(
     given_: dict[str, Any], script: list[Step], random: Any
 ) -> None:
-    """Where nothing fires by a record, the order of records between two watermarks is of no account."""
+    """If records do not fire windows, their order between two watermarks does not matter."""
     given_ = {**given_, "count": 0, "lateness": 0}
     ordered = WindowHarness(_config(given_, WindowAggregate(Sum())))
     shuffled = WindowHarness(_config(given_, WindowAggregate(Sum())))

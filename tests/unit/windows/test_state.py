@@ -1,4 +1,4 @@
-"""What windows keep is written as plain data with a version, and read back the same or refused."""
+"""State of windows is written as plain data with a version, and is restored or refused."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ plain = st.recursive(
 
 
 @given(plain)
-def test_plain_data_comes_back_the_same(value: Any) -> None:
-    """With its types, through text."""
+def test_plain_data_round_trips(value: Any) -> None:
+    """Values keep their types through text."""
     back = from_plain(json.loads(json.dumps(to_plain(value), allow_nan=False)))
 
     assert back == value
@@ -154,10 +154,10 @@ def test_snapshot_reads_as_written() -> None:
     ],
     ids=["newer", "none", "other-function", "other-windows"],
 )
-def test_restore_refuses_what_it_cannot_go_on_from(
+def test_restore_refuses_other_versions_and_layouts(
     changed: dict[str, Any], config: WindowConfig, message: str
 ) -> None:
-    """Another version, or windows that keep something else."""
+    """It refuses another version, and windows with another state layout."""
     written = snapshot(restore(WindowHarness(SUMS).snapshot(), SUMS), SUMS)
 
     with pytest.raises(StateError, match=message):

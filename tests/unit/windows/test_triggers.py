@@ -139,7 +139,7 @@ def test_continuous_purging_trigger_emits_what_is_new() -> None:
 
 
 def test_continuous_trigger_after_the_end_emits_with_each_record() -> None:
-    """As the event-time trigger does."""
+    """The event-time trigger does the same."""
     harness = _harness(TumblingWindows(100), ContinuousEventTime(60), allowed_lateness_ms=50)
 
     harness.feed(("a", 1, 5))
@@ -149,7 +149,7 @@ def test_continuous_trigger_after_the_end_emits_with_each_record() -> None:
     assert harness.watermark(200).results == []
 
 
-def test_continuous_clock_trigger_emits_at_multiples_of_the_clock() -> None:
+def test_continuous_processing_time_trigger_emits_at_multiples() -> None:
     """It also emits when processing time reaches the window's end."""
     harness = _harness(TumblingWindows(100), ContinuousProcessingTime(40), time="processing")
 
@@ -181,7 +181,7 @@ def test_continuous_clock_trigger_goes_on_when_a_session_grows() -> None:
     assert counts == [0, 1, 1, 0, 1, 0, 1]
 
 
-def test_clock_window_emits_at_once_in_its_last_millisecond() -> None:
+def test_processing_time_window_emits_at_once_in_its_last_millisecond() -> None:
     """A record after the window's end emits immediately, and only once."""
     harness = _harness(TumblingWindows(100), time="processing")
 
@@ -192,7 +192,7 @@ def test_clock_window_emits_at_once_in_its_last_millisecond() -> None:
     assert harness.snapshot()["keys"] == []
 
 
-def test_windows_of_the_clock_are_never_late() -> None:
+def test_processing_time_windows_are_never_late() -> None:
     """Watermarks and timestamps do not matter there."""
     harness = _harness(TumblingWindows(100), time="processing")
 
@@ -202,7 +202,7 @@ def test_windows_of_the_clock_are_never_late() -> None:
     assert _values(harness.move_clock(99)) == [[1, 2]]
 
 
-def test_event_window_with_a_clock_trigger_is_over_by_the_watermark() -> None:
+def test_event_time_window_with_a_processing_time_trigger_ends_by_the_watermark() -> None:
     """Its records and its timer are deleted."""
     harness = _harness(TumblingWindows(100), ProcessingTimeTrigger())
 
@@ -243,7 +243,7 @@ def test_end_of_stream_windows_emit_when_the_input_has_ended() -> None:
 
 
 class _AtThousands:
-    """A trigger of one's own: at each full thousand of the watermark, and never at the end."""
+    """A custom trigger that fires at each full thousand of the watermark, and not at the end."""
 
     mergeable = True
 

@@ -1,4 +1,4 @@
-"""What windows let go, merge, keep and refuse, seen through the harness."""
+"""Windows emit, merge, keep and refuse, as the harness shows."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_sliding_record_counts_only_in_its_windows_that_are_not_late() -> None:
     assert [(r.window_start_ms, r.value) for r in ended.results] == [(1000, [1, 2]), (2000, [1, 2])]
 
 
-def test_record_that_is_not_late_itself_leaves_no_trace_where_its_windows_are() -> None:
+def test_record_of_late_windows_only_is_neither_counted_nor_dropped() -> None:
     """A session of gap zero ends one millisecond before its record: it is neither counted nor dropped."""
     harness = _harness(DynamicSessionWindows(lambda *_: 0), late="side-output")
 
@@ -134,7 +134,7 @@ def test_late_session_that_merges_into_a_live_one_counts() -> None:
     assert [(r.window_start_ms, r.window_end_ms, r.value) for r in ended] == [(0, 150, [1, 2])]
 
 
-def test_session_that_has_emitted_goes_on_within_its_lateness() -> None:
+def test_session_that_has_emitted_continues_within_its_lateness() -> None:
     """If a record moves the end past the watermark, the session waits; otherwise it emits immediately."""
     harness = _harness(SessionWindows(100), allowed_lateness_ms=1000)
 
@@ -165,7 +165,7 @@ def test_two_sessions_that_emitted_are_joined_late() -> None:
     assert harness.snapshot()["keys"] == []
 
 
-def test_merged_session_goes_on_from_its_highest_firing() -> None:
+def test_merged_session_continues_from_its_highest_firing() -> None:
     """One part has emitted twice, the other not yet."""
     harness = _harness(SessionWindows(100), allowed_lateness_ms=1000)
 
@@ -201,7 +201,7 @@ def test_merged_counts_emit_with_the_next_record_only() -> None:
     ],
     ids=["count", "count-after", "count-none-after", "time", "time-after", "delta", "delta-after"],
 )  # fmt: skip
-def test_evictors_let_records_go_for_good(evictor: Evictor, first: list[int], second: list[int]) -> None:
+def test_evictors_remove_records_permanently(evictor: Evictor, first: list[int], second: list[int]) -> None:
     """An evictor before the function changes this firing; one after it changes later firings."""
     harness = _harness(TumblingWindows(1000), evictor=evictor, allowed_lateness_ms=1000)
 
@@ -252,7 +252,7 @@ def test_process_function_keeps_state_of_window_and_key() -> None:
     assert harness.snapshot()["keys"] == []
 
 
-def test_process_function_can_ask_whether_records_are_history() -> None:
+def test_process_function_can_read_the_backlog_status() -> None:
     """The input is live at first; the status survives a restart."""
     function = WindowProcess(PlainProcess(lambda context, _: [context.is_backlog]))
     harness = _harness(TumblingWindows(100), function=function)
@@ -312,7 +312,7 @@ def test_windows_need_no_key() -> None:
     ids=["time", "late", "lateness", "delta-sessions", "purging-delta-sessions"],
 )  # fmt: skip
 def test_config_refuses_contradictions(others: dict[str, Any], message: str) -> None:
-    """Before the first record."""
+    """The error is raised before the first record."""
     with pytest.raises(InvalidWindowError, match=message):
         WindowConfig(**{"assigner": TumblingWindows(5), "function": LISTS, **others})
 

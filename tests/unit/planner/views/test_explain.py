@@ -485,15 +485,15 @@ def _one_line_each(document: dict[str, Any]) -> str:
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("declare", FLOWS, ids=lambda declare: declare.__name__)
-def test_plan_says_what_runs_and_why(declare: Callable[[], Flow], form: str) -> None:
-    """Text, diagram and decisions are the ones that were looked at and found right."""
+def test_plan_equals_its_golden_files(declare: Callable[[], Flow], form: str) -> None:
+    """Text, diagram and decisions equal the reviewed ones."""
     expected = (GOLDEN / f"{declare.__name__}.{form}").read_text()
 
     assert FORMS[form](_plan(declare)) + "\n" == expected
 
 
 def test_golden_files_all_belong_to_a_flow() -> None:
-    """No golden file outlives its flow."""
+    """A golden file without a flow fails the test."""
     named = {f"{declare.__name__}.{form}" for declare in FLOWS for form in FORMS}
 
     assert {path.name for path in GOLDEN.iterdir()} == named
@@ -501,7 +501,7 @@ def test_golden_files_all_belong_to_a_flow() -> None:
 
 @pytest.mark.parametrize("declare", FLOWS, ids=lambda declare: declare.__name__)
 def test_plan_is_the_same_each_time(declare: Callable[[], Flow]) -> None:
-    """It depends on flow and settings alone."""
+    """It depends on flow and settings only."""
     first, again = _plan(declare), _plan(declare)
 
     assert first.explain(verbose=True) == again.explain(verbose=True)
@@ -510,7 +510,7 @@ def test_plan_is_the_same_each_time(declare: Callable[[], Flow]) -> None:
 
 @pytest.mark.parametrize("declare", FLOWS, ids=lambda declare: declare.__name__)
 def test_verbose_text_begins_with_the_short_one_and_names_every_rule(declare: Callable[[], Flow]) -> None:
-    """Nothing is off without a reason."""
+    """Every inactive rule has a reason."""
     plan = _plan(declare)
     text = plan.explain(verbose=True)
 
@@ -526,7 +526,7 @@ def test_verbose_text_begins_with_the_short_one_and_names_every_rule(declare: Ca
 
 @pytest.mark.parametrize("declare", FLOWS, ids=lambda declare: declare.__name__)
 def test_diagram_has_every_operator_and_closes_every_box(declare: Callable[[], Flow]) -> None:
-    """Arrows join nodes that are declared, and no name ends a label early."""
+    """Arrows connect declared nodes, and no name ends a label early."""
     plan = _plan(declare)
     lines = [line.strip() for line in plan.to_mermaid().splitlines()]
     nodes = {line.partition("[")[0] for line in lines if "[" in line and "--" not in line.partition("[")[0]}

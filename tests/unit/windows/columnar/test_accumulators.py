@@ -37,7 +37,7 @@ CASES = [
 
 @pytest.mark.parametrize(("function", "column"), CASES, ids=[f"{f}({c})" for f, c in CASES])
 def test_a_fold_by_column_is_the_fold_by_record(function: str, column: str) -> None:
-    """Also if all values are null; the type is Spark's."""
+    """This includes columns of nulls; the type is Spark's."""
     values = COLUMNS[column]
     aggregate = BuiltIn(function, (column,))
     aggregates = ColumnarAggregates((("found", aggregate),), {column: values.type})
@@ -88,5 +88,5 @@ def test_what_numpy_cannot_fold_is_refused_with_the_reason(
 def test_results_that_are_folded_by_record_have_sparks_types(
     aggregate: BuiltIn, kind: pa.DataType, expected: pa.DataType
 ) -> None:
-    """Decimals grow as they do there."""
+    """Decimals get Spark's precision."""
     assert result_type(aggregate, {"c": kind, "d": pa.int64()}) == expected
