@@ -17,9 +17,19 @@ from typing import Any, Protocol, runtime_checkable
 
 import pyarrow as pa
 
-from flowcore.elements import LatencyMarker, RecordAttributes, WatermarkStatus
+from flowcore.elements import LatencyMarker, RecordAttributes, StreamElement, WatermarkStatus
+from flowcore.serializers.formats import RawFormat
+from flowcore.serializers.tagged import TaggedSerializer
 
-__all__ = ["Closing", "KeyGroup", "KeyGroupOperator", "StepOutputs", "SupportsFailureIsolation"]
+__all__ = [
+    "CONTROL", "CONTROL_ROWS", "Closing", "KeyGroup", "KeyGroupOperator", "StepOutputs",
+    "SupportsFailureIsolation",
+]  # fmt: skip
+
+CONTROL = "_control"
+"""The output of control elements for the next operator."""
+CONTROL_ROWS = pa.schema([pa.field("element", pa.binary())])
+_ELEMENTS: TaggedSerializer[bytes] = TaggedSerializer(RawFormat())
 
 
 @dataclass(slots=True)
@@ -29,14 +39,14 @@ class StepOutputs:
     Attributes:
         batches: ``(output, rows)`` in order.
         markers: Latency markers, which follow all rows.
-        bad: Bad messages, packed as they arrived.
+        passing: Rows that the operator did not process, packed as they arrived.
         counters: Numbers of events in the step, for instance ``dropped_records``.
         gauges: Values after the step, for instance ``held_records``.
     """
 
     batches: list[tuple[str, pa.RecordBatch]] = field(default_factory=list)
     markers: list[LatencyMarker] = field(default_factory=list)
-    bad: list[bytes] = field(default_factory=list)
+    passing: list[bytes] = field(default_factory=list)
     counters: dict[str, int] = field(default_factory=dict)
     gauges: dict[str, int] = field(default_factory=dict)
 
@@ -44,6 +54,11 @@ class StepOutputs:
         """Emit rows."""
         if batch.num_rows:
             self.batches.append((output, batch))
+
+    def control(self, element: StreamElement[Any]) -> None:
+        """Emit a control element for the next operator, downstream of the rows before it."""
+        content = pa.array([_ELEMENTS.encode(element)], pa.binary())
+        self.batches.append((CONTROL, pa.record_batch([content], schema=CONTROL_ROWS)))
 
     def count(self, name: str, times: int) -> None:
         """Increase a counter."""

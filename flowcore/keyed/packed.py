@@ -3,13 +3,14 @@
 Spark's Python state operators process rows one by one, so one packed row carries many records: those of one
 key group in a part of a task's input, as an Arrow record batch. Control rows go to every key group. Columns:
 ``key_group``, ``kind``, ``channel`` (as JSON: source, partition, and sender of arriving elements), ``at``
-(the order within a partition) and ``payload``.
+(the order within a partition) and ``payload``. The control elements of a task's channels share one row for
+each key group, so that their number does not grow with that of pairs of channels and key groups.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from struct import Struct
@@ -32,6 +33,7 @@ _COLUMNS: dict[str, pa.DataType] = {
     "payload": pa.binary(),
 }
 PACKED: pa.Schema = pa.schema(_COLUMNS)
+_ITEMS = pa.schema(list(PACKED)[1:])
 _TIME = Struct(">q")
 _BACKLOG = b"\x01"
 _EVENTS = LatencyMarkerEventSerializer()
@@ -51,13 +53,15 @@ class PackedKind(IntEnum):
     """A latency marker; after all records and elements."""
     ATTRIBUTES = 4
     """Attributes of the step's records and all later ones; before everything else."""
-    BAD = 5
-    """Bad messages, as a record batch that is not opened here."""
+    PASSING = 5
+    """Rows that the operator does not process, as a record batch that is not opened here."""
+    SEVERAL = 6
+    """Other packed rows, which take its place."""
 
 
 _ORDER = {
     PackedKind.ATTRIBUTES: 0, PackedKind.ROWS: 1, PackedKind.ELEMENT: 1,
-    PackedKind.SEEN: 2, PackedKind.MARKER: 3, PackedKind.BAD: 4,
+    PackedKind.SEEN: 2, PackedKind.MARKER: 3, PackedKind.PASSING: 4,
 }  # fmt: skip
 
 
@@ -123,9 +127,17 @@ class Packed(NamedTuple):
         return cls(PackedKind.ROWS, channel.encode(), at, rows.serialize().to_pybytes())
 
     @classmethod
-    def of_bad(cls, channel: Channel, rows: pa.RecordBatch) -> Packed:
-        """Pack bad messages; the writer has their schema."""
-        return cls(PackedKind.BAD, channel.encode(), 0, rows.serialize().to_pybytes())
+    def of_passing(cls, channel: Channel, at: int, rows: pa.RecordBatch) -> Packed:
+        """Pack rows that pass the operator; the writer has their schema."""
+        return cls(PackedKind.PASSING, channel.encode(), at, rows.serialize().to_pybytes())
+
+    @classmethod
+    def of_several(cls, items: Sequence[Packed]) -> Packed:
+        """Pack packed rows in one."""
+        columns = zip(*items, strict=True)
+        arrays = [pa.array(values, field.type) for values, field in zip(columns, _ITEMS, strict=True)]
+        content = pa.record_batch(arrays, schema=_ITEMS).serialize().to_pybytes()
+        return cls(PackedKind.SEVERAL, "", 0, content)
 
     @classmethod
     def of_seen(cls, channel: Channel, newest_ms: int | None) -> Packed:
@@ -149,5 +161,18 @@ class Packed(NamedTuple):
 
 
 def sort_packed(rows: Iterable[Packed]) -> list[Packed]:
-    """Sort the rows of one step in the order of processing."""
-    return sorted(rows, key=lambda row: (_ORDER[PackedKind(row.kind)], row.channel, row.at, row.kind))
+    """Sort the rows of one step in the order of processing; several rows in one are taken apart."""
+
+    def order(row: Packed) -> tuple[int, str, int, int]:
+        return _ORDER[PackedKind(row.kind)], row.channel, row.at, row.kind
+
+    return sorted(_take_apart(rows), key=order)
+
+
+def _take_apart(rows: Iterable[Packed]) -> Iterator[Packed]:
+    for row in rows:
+        if row.kind == PackedKind.SEVERAL:
+            batch = pa.ipc.read_record_batch(pa.py_buffer(row.payload), _ITEMS)
+            yield from map(Packed, *(column.to_pylist() for column in batch.columns))
+        else:
+            yield row

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flowcore.elements import RecordAttributes
+from flowcore.elements import RecordAttributes, StreamElement
 from flowcore.keyed.columns import concat_batches
 from flowcore.keyed.packed import PACKED, Channel, Packed
 from flowcore.serializers.formats import RawFormat
@@ -37,26 +37,27 @@ class InputColumns:
         source: The number of the source.
         partition: The input partition.
         offset: The order within it.
-        newest: The timestamp that counts for watermarks, or null.
+        newest: The timestamp that counts for watermarks, or null; None if watermarks arrive as elements from
+            the key groups of another operator.
         record: True for a record of the operator; null or false for a row that only carries event time.
         element: A control element, or null; None if there are no control elements.
         sender: The sender of the control element.
         marker: The event of a latency marker, or null; None if there are no markers.
         backlog: The backlog status of the records that follow, or null; None if there is no such status.
-        bad: A bad message as a struct, or null; None if there are no bad messages.
+        passing: A row that passes the operator, as a struct, or null; None if no rows pass it.
     """
 
     key_group: str
     source: str
     partition: str
     offset: str
-    newest: str
+    newest: str | None
     record: str | None = None
     element: str | None = None
     sender: str | None = None
     marker: str | None = None
     backlog: str | None = None
-    bad: str | None = None
+    passing: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,29 +81,39 @@ class Packing:
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Pack the input of one task."""
         seen: dict[Channel, int | None] = {}
+        control: list[Packed] = []
         pending: list[pa.RecordBatch] = []
         for batch in batches:
             pending.append(batch)
             if sum(each.num_rows for each in pending) >= _ROWS_AT_ONCE:
-                yield from self._pack(concat_batches(pending), seen)
+                yield from self._pack(concat_batches(pending), seen, control)
                 pending = []
         if pending:
-            yield from self._pack(concat_batches(pending), seen)
+            yield from self._pack(concat_batches(pending), seen, control)
+        if control:
+            several = Packed.of_several(control)
+            yield from _to_batches((group, several) for group in range(self.key_groups))
         yield from _to_batches(
             (group, Packed.of_seen(channel, newest_ms))
             for channel, newest_ms in seen.items()
             for group in range(self.key_groups)
         )
 
-    def _pack(self, batch: pa.RecordBatch, seen: dict[Channel, int | None]) -> Iterator[pa.RecordBatch]:
+    def _pack(
+        self, batch: pa.RecordBatch, seen: dict[Channel, int | None], control: list[Packed]
+    ) -> Iterator[pa.RecordBatch]:
         inputs = self.inputs
-        others = ((inputs.marker, self._markers), (inputs.backlog, self._attributes), (inputs.bad, self._bad))
+        others = (
+            (inputs.marker, self._markers),
+            (inputs.backlog, self._attributes),
+            (inputs.passing, self._passing),
+        )
         for name, pack in others:
             if name is not None and (column := batch.column(name)).null_count < batch.num_rows:
                 yield from _to_batches(pack(batch.filter(column.is_valid()), name))
                 batch = batch.filter(column.is_null())
         for channel, part in self._by_partition(batch):
-            yield from _to_batches(self._pack_partition(channel, part, seen))
+            yield from _to_batches(self._pack_partition(channel, part, seen, control))
 
     def _by_partition(self, batch: pa.RecordBatch) -> Iterator[tuple[Channel, pa.RecordBatch]]:
         names = [self.inputs.source, self.inputs.partition]
@@ -117,10 +128,18 @@ class Packing:
             yield Channel(self.sources[number], str(partition)), mine
 
     def _pack_partition(
-        self, channel: Channel, batch: pa.RecordBatch, seen: dict[Channel, int | None]
+        self,
+        channel: Channel,
+        batch: pa.RecordBatch,
+        seen: dict[Channel, int | None],
+        control: list[Packed],
     ) -> Iterator[tuple[int, Packed]]:
-        """Records, and the control elements between them for every group."""
+        """Records by group; adds the control elements between them to those for every group."""
         name, start = self.inputs.element, 0
+        if self.inputs.newest is None:
+            # Python functions emit their outputs before the control elements of the same batch.
+            order = np.argsort(batch.column(self.inputs.offset).to_numpy(), kind="stable")
+            batch = batch.take(order)
         if name is not None:
             offsets = batch.column(self.inputs.offset).to_numpy()
             elements = batch.column(name)
@@ -128,10 +147,14 @@ class Packing:
                 yield from self._records(channel, batch.slice(start, position - start), seen)
                 sender = Channel(channel.source, channel.partition, self._sender(batch, position))
                 element = _ELEMENTS.decode(elements[position].as_py())
-                packed = Packed.of_element(sender, int(offsets[position]), element)
-                yield from ((group, packed) for group in range(self.key_groups))
+                control.append(self._control(sender, int(offsets[position]), element))
                 start = position + 1
         yield from self._records(channel, batch.slice(start), seen)
+
+    def _control(self, sender: Channel, at: int, element: StreamElement[Any]) -> Packed:
+        if self.inputs.newest is None and isinstance(element, RecordAttributes):
+            return Packed.of_attributes(at, element)
+        return Packed.of_element(sender, at, element)
 
     def _sender(self, batch: pa.RecordBatch, position: int) -> str:
         found = None if self.inputs.sender is None else batch.column(self.inputs.sender)[position].as_py()
@@ -142,11 +165,12 @@ class Packing:
     ) -> Iterator[tuple[int, Packed]]:
         if not batch.num_rows:
             return
-        times = batch.column(self.inputs.newest)
-        function = self.functions.get(channel.source)
-        last_ms = call_generator(function, times) if function else pc.max(times).as_py()
-        newest_ms = [seen.get(channel), last_ms]
-        seen[channel] = max((each for each in newest_ms if each is not None), default=None)
+        if self.inputs.newest is not None:
+            times = batch.column(self.inputs.newest)
+            function = self.functions.get(channel.source)
+            last_ms = call_generator(function, times) if function else pc.max(times).as_py()
+            newest_ms = [seen.get(channel), last_ms]
+            seen[channel] = max((each for each in newest_ms if each is not None), default=None)
         at: int = batch.column(self.inputs.offset)[0].as_py()
         if self.inputs.record is not None:
             batch = batch.filter(batch.column(self.inputs.record))  # which drops nulls too
@@ -173,12 +197,14 @@ class Packing:
             packed = Packed.of_attributes(at, RecordAttributes(backlogged))
             yield from ((group, packed) for group in range(self.key_groups))
 
-    def _bad(self, batch: pa.RecordBatch, bad: str) -> Iterator[tuple[int, Packed]]:
+    def _passing(self, batch: pa.RecordBatch, passing: str) -> Iterator[tuple[int, Packed]]:
+        """The rows of each channel go to one group, which emits them in their order."""
         for channel, part in self._by_partition(batch):
-            messages = part.column(bad)
-            assert isinstance(messages, pa.StructArray)  # noqa: S101 - a fact for the type checker
-            rows = pa.RecordBatch.from_struct_array(messages)
-            yield int(channel.partition) % self.key_groups, Packed.of_bad(channel, rows)
+            structs = part.column(passing)
+            assert isinstance(structs, pa.StructArray)  # noqa: S101 - a fact for the type checker
+            rows = pa.RecordBatch.from_struct_array(structs)
+            at: int = part.column(self.inputs.offset)[0].as_py()
+            yield int(channel.partition) % self.key_groups, Packed.of_passing(channel, at, rows)
 
 
 def _to_batches(rows: Iterable[tuple[int, Packed]]) -> Iterator[pa.RecordBatch]:

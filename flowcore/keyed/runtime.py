@@ -68,6 +68,7 @@ class Runtime:
         name: The operator's name, which is written into its state.
         checks_name: State of another operator name is refused. Not checked for the only operator of a query,
             which keeps its state under a new name.
+        emits_control: Another operator with state is downstream and needs the control elements.
         smallest_log_bytes: Deltas smaller than this are not replaced by a snapshot.
     """
 
@@ -78,6 +79,7 @@ class Runtime:
     rows: pa.Schema
     name: str = ""
     checks_name: bool = False
+    emits_control: bool = False
     smallest_log_bytes: int = 256 << 10
 
     def step(
@@ -162,10 +164,10 @@ class Runtime:
         self, state: KeyGroup, manifest: StateManifest, items: list[Packed], clock_ms: int
     ) -> tuple[WatermarkProgress, bool | None, StepOutputs]:
         event_time = WatermarkProgress(self.sources)
-        out = StepOutputs(bad=[item.payload for item in items if item.kind == PackedKind.BAD])
+        out = StepOutputs(passing=[item.payload for item in items if item.kind == PackedKind.PASSING])
         event_time.restore(manifest.event_time)
         state.advance_clock(clock_ms, out)
-        backlog = _change_attributes(state, manifest.backlog, items, out)
+        backlog = self._change_attributes(state, manifest.backlog, items, out)
         self._process_items(state, event_time, items, clock_ms, out)
         return event_time, backlog, out
 
@@ -196,17 +198,40 @@ class Runtime:
                     )
                     if changes:
                         release()
-                        _advance(state, changes, out)
+                        self._advance(state, changes, out)
                 case PackedKind.SEEN:
                     channel = Channel.decode(item.channel)
                     event_time.seen(channel.source, channel.partition, item.newest_ms)
                 case PackedKind.MARKER:
                     markers.append(item.marker)
         release()
-        _advance(state, event_time.poll(clock_ms), out)
+        self._advance(state, event_time.poll(clock_ms), out)
         for marker in markers:
             state.marker(marker, out)
         state.finish(out, idle=all(item.kind == PackedKind.ATTRIBUTES for item in items))
+
+    def _change_attributes(
+        self, state: KeyGroup, backlog: bool | None, items: Iterable[Packed], out: StepOutputs
+    ) -> bool | None:
+        """Pass attributes on that differ from the last ones; they are repeated after a restart."""
+        for item in items:
+            if item.kind == PackedKind.ATTRIBUTES and item.attributes.backlog != backlog:
+                backlog = item.attributes.backlog
+                state.attributes(item.attributes, out)
+                if self.emits_control:
+                    out.control(item.attributes)
+        return backlog
+
+    def _advance(self, state: KeyGroup, changes: Emitted, out: StepOutputs) -> None:
+        """Advance event time; a watermark is emitted after the rows that it releases."""
+        for element in changes:
+            match element:
+                case WatermarkStatus():
+                    state.status(element, out)
+                case Watermark(timestamp_ms):
+                    state.advance_watermark(timestamp_ms, out)
+            if self.emits_control:
+                out.control(element)
 
     def _write(self, manifest: StateManifest, state: KeyGroup, store: Store) -> None:
         manifest.advance(secrets.token_hex(8))
@@ -255,23 +280,3 @@ def _read_segments(store: Store, written: Iterable[SegmentRef]) -> Iterator[byte
             )
             raise StateError(msg)
         yield content
-
-
-def _change_attributes(
-    state: KeyGroup, backlog: bool | None, items: Iterable[Packed], out: StepOutputs
-) -> bool | None:
-    """Pass attributes on that differ from the last ones; they are repeated after a restart, for instance."""
-    for item in items:
-        if item.kind == PackedKind.ATTRIBUTES and item.attributes.backlog != backlog:
-            backlog = item.attributes.backlog
-            state.attributes(item.attributes, out)
-    return backlog
-
-
-def _advance(state: KeyGroup, changes: Emitted, out: StepOutputs) -> None:
-    for element in changes:
-        match element:
-            case WatermarkStatus():
-                state.status(element, out)
-            case Watermark(timestamp_ms):
-                state.advance_watermark(timestamp_ms, out)

@@ -9,7 +9,7 @@ duplicates. Every record of a query that joins bounded results has their version
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import count
@@ -28,6 +28,7 @@ from flowcore.api.operators import (
     Read,
     Select,
     SideOutput,
+    StatefulOperator,
     Union,
     Where,
     Window,
@@ -172,10 +173,12 @@ class _Compiler:
         if isinstance(node, Write):
             self.ends.append((*self._take(node), node))
         elif isinstance(node, KeyedProcess):
+            before, branch = self._take(node)
             branched, branches = apply_process(
-                node, *self._take(node), self.key_groups, self.chains.get(node), self.used,
+                node, before, branch, self._exchange(node, before), self.chains.get(node), self.used,
                 self.context.settings.object_reuse_check,
             )  # fmt: skip
+            self._replace_frames([before], branched)
             yield from ((output, branched, branch) for output, branch in branches.items())
         elif node in self.chains:
             yield from self._run_chain(self.chains[node])
@@ -240,16 +243,10 @@ class _Compiler:
 
     def _run_chain(self, chain: Chain) -> Iterator[tuple[Operator, BranchedFrame, Branch]]:
         branched, branch = self._take(chain.head)
-        others: list[tuple[Branch, Sequence[str]]] = [
-            (each, self.columns[parent])
-            for parent, waiting in self.waiting.items()
-            for owner, each in waiting
-            if owner is branched
-        ]
-        others += [(each, sink.columns) for owner, each, sink in self.ends if owner is branched]
+        others = self._other_columns(branched)
         branches = apply_chain(
             chain, branched, branch, used=self.used, numbers=self.numbers,
-            kept=[each.physical_names[name.lower()] for each, names in others for name in names],
+            kept=[name for names in others.values() for name in names],
             check=self.context.settings.object_reuse_check, last=len(self.chains) == 1,
         )  # fmt: skip
         for node, each in branches.items():
@@ -262,7 +259,9 @@ class _Compiler:
         """Compile windows, and yield their late records and their results."""
         sides = find_side_outputs(node, self.query.operators)
         used = {column.lower() for each in sides for column in self.used[each]}
-        branched, branches = apply_window(node, *self._take(node), used, self.key_groups)
+        before, branch = self._take(node)
+        branched, branches = apply_window(node, before, branch, used, self._exchange(node, before))
+        self._replace_frames([before], branched)
         yield from ((each, branched, branches[each.output]) for each in sides)
         yield node, branched, branches[RESULTS]
 
@@ -270,11 +269,36 @@ class _Compiler:
         members = [self.waiting[parent].pop() for parent in node.inputs]
         branched, branch = unite(members, self.columns[node], next(self.numbers))
         # The united frame also has the other branches of the same sources.
-        gone = {owner for owner, _ in members}
-        for parent, waiting in self.waiting.items():
-            self.waiting[parent] = [(branched if owner in gone else owner, each) for owner, each in waiting]
-        self.ends = [(branched if owner in gone else owner, each, sink) for owner, each, sink in self.ends]
+        self._replace_frames([owner for owner, _ in members], branched)
         return branched, branch
+
+    def _replace_frames(self, gone: Collection[BranchedFrame], by: BranchedFrame) -> None:
+        """Assign the branches of frames to the frame that has their rows now."""
+        for parent, waiting in self.waiting.items():
+            self.waiting[parent] = [(by if owner in gone else owner, each) for owner, each in waiting]
+        self.ends = [(by if owner in gone else owner, each, sink) for owner, each, sink in self.ends]
+
+    def _other_columns(self, branched: BranchedFrame) -> dict[int, list[str]]:
+        """The columns that are used of a frame's branches that wait for a reader, by number of the branch."""
+        others: list[tuple[Branch, Sequence[str]]] = [
+            (each, self.columns[parent])
+            for parent, waiting in self.waiting.items()
+            for owner, each in waiting
+            if owner is branched
+        ]
+        others += [(each, sink.columns) for owner, each, sink in self.ends if owner is branched]
+        return {each.number: [each.physical_names[name.lower()] for name in names] for each, names in others}
+
+    def _exchange(self, node: StatefulOperator, branched: BranchedFrame) -> KeyGroupContext:
+        """The context of an operator whose input is a branch of a frame."""
+        exchanges = self.query.exchanges
+        place = exchanges.index(node)
+        return replace(
+            self.key_groups,
+            upstream=exchanges[place - 1].name if place else None,
+            has_downstream=place + 1 < len(exchanges),
+            passing=self._other_columns(branched),
+        )
 
     def _project(self, node: Select | WithColumns, branched: BranchedFrame, branch: Branch) -> Branch:
         """Plain columns keep their physical name; computed ones get a new one."""

@@ -11,8 +11,11 @@ __all__ = [
     "ELEMENT",
     "FAILED_OPERATOR",
     "FIRST_BRANCH",
+    "INPUT_ID",
     "KAFKA_MS",
+    "KEY_GROUP",
     "NEWEST",
+    "POSITION",
     "RECORD_ID",
     "RECORD_ORDINAL",
     "SOURCE",
@@ -30,7 +33,7 @@ class RowKind(IntEnum):
     MARKER = -1
     """A latency marker's event from a companion topic."""
     CONTROL = -2
-    """A control element of a tagged topic, such as a watermark."""
+    """A control element, such as a watermark, of a tagged topic or of an operator with state."""
     DROPPED = -3
     """A record that a filter dropped; its timestamp still counts for watermarks."""
     COUNTERS = -4
@@ -49,6 +52,11 @@ TIMESTAMP_MS = "_timestamp_ms"
 """The event time of a record; only if a sink writes it or windows need it."""
 SOURCE, NEWEST = "_source", "_newest_ms"
 """The number of a record's source; its timestamp if that counts for watermarks. Only upstream of windows."""
+KEY_GROUP, POSITION = "_key_group", "_position"
+"""The key group that emitted a row, and the row's position among its rows. Only between two operators with
+state by key group."""
+INPUT_ID = "_input_id"
+"""The id of a record that was made of several, or in another operator with state; null if it has none."""
 VALUE, BAD_REASON, KAFKA_MS = "_value", "_reason", "_kafka_ms"
 """The bytes of a message; why it is bad; the time that Kafka keeps. Of rows that are not records."""
 ELEMENT, CHANNEL = "_element", "_channel"

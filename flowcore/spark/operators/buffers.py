@@ -67,13 +67,15 @@ def apply_buffer(
     found = step.columns[RESULTS]
     texts = {
         "topic": f"CASE {found[COORDINATE_PREFIX + SOURCE]} {context.topic_cases} END",
-        "partition": f"coalesce({found[COORDINATE_PREFIX + 'partition']}, partition)",
+        "partition": found[COORDINATE_PREFIX + "partition"],
         "offset": found[COORDINATE_PREFIX + "offset"],
         TIMESTAMP_MS: found[RECORD_TIMESTAMP],
     }
     if context.has_ordinals:
         texts[RECORD_ORDINAL] = found[COORDINATE_PREFIX + RECORD_ORDINAL]
-    after = branch_after(step, inputs, texts, has_coordinates=branched.has_coordinates, has_bad=False)
+    after = branch_after(
+        step, inputs, step.replace(texts), has_coordinates=branched.has_coordinates, has_bad=False
+    )
     results = {name: found[name] for name in branch.columns}
     return after, Branch(number, results, has_coordinates=branch.has_coordinates)
 

@@ -9,7 +9,15 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from flowcore.keyed.dead_letters import CONTENT, OPERATOR, REASON, DeadLetters
-from flowcore.spark.frame.rows import BAD_REASON, FAILED_OPERATOR, KAFKA_MS, SOURCE, VALUE
+from flowcore.spark.frame.rows import (
+    BAD_REASON,
+    FAILED_OPERATOR,
+    INPUT_ID,
+    KAFKA_MS,
+    RECORD_ID,
+    SOURCE,
+    VALUE,
+)
 from flowcore.spark.frame.sql import literal
 from flowcore.spark.operators.keyed_step import COORDINATE_PREFIX, KeyGroupContext
 
@@ -25,6 +33,8 @@ def route_dead_letters(context: KeyGroupContext, shown: Sequence[str]) -> DeadLe
     if not routed:
         return None
     sources = tuple(source in routed for source in context.query.sources)
+    if context.upstream is not None:
+        sources = (all(sources),)
     return DeadLetters(sources=sources, shown=tuple(shown), places=tuple(context.coordinates))
 
 
@@ -49,6 +59,8 @@ def dead_letter_columns(
         "offset": "BIGINT",
         BAD_REASON: "STRING",
         KAFKA_MS: "BIGINT",
+        RECORD_ID: "STRING",
+        FAILED_OPERATOR: "STRING",
     }
     others = {
         column: before.get(column, column if column in existing else f"CAST(NULL AS {kind})")
@@ -56,8 +68,9 @@ def dead_letter_columns(
     }
     own = {
         "topic": name,
-        "partition": found[COORDINATE_PREFIX + "partition"],
-        "offset": found[COORDINATE_PREFIX + "offset"],
+        "partition": found.get(COORDINATE_PREFIX + "partition", "CAST(NULL AS INT)"),
+        "offset": found.get(COORDINATE_PREFIX + "offset", "CAST(NULL AS BIGINT)"),
+        RECORD_ID: found.get(COORDINATE_PREFIX + INPUT_ID, "CAST(NULL AS STRING)"),
     }
     return {
         **{
@@ -66,6 +79,6 @@ def dead_letter_columns(
         },
         VALUE: f"CASE WHEN {is_dead_letter} THEN CAST({found[CONTENT]} AS BINARY) ELSE {VALUE} END",
         BAD_REASON: f"coalesce({found[REASON]}, {others[BAD_REASON]})",
-        FAILED_OPERATOR: found[OPERATOR],
+        FAILED_OPERATOR: f"coalesce({found[OPERATOR]}, {others[FAILED_OPERATOR]})",
         KAFKA_MS: others[KAFKA_MS],
     }

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Lock
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
-from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from flowcore.keyed.packing import Packing
 from flowcore.keyed.runtime import Runtime
@@ -27,7 +27,7 @@ COUNTER_ROWS = pa.schema([pa.field("counters", pa.string())])
 """The columns of the outputs `MARKERS` and `COUNTERS` of `flowcore.spark.operators.processor`."""
 
 _PACKED = "key_group INT, kind TINYINT, channel STRING, at BIGINT, payload BINARY"
-_OUTPUT = StructType([StructField("output", StringType()), StructField("content", BinaryType())])
+_OUTPUT = "output STRING, content BINARY, key_group INT"
 _environments = Lock()
 """Queries that start concurrently share the Spark context whose environment is changed."""
 
@@ -59,12 +59,12 @@ class Outlet:
     Attributes:
         schema: The columns of the output.
         columns: The output's column for a column of the result.
-        branch: The value of the branch column.
+        branch: The value of the branch column; None if the output has that column.
     """
 
     schema: pa.Schema
     columns: Mapping[str, str]
-    branch: int
+    branch: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,32 +75,58 @@ class Unpacking:
         outlets: By output.
         schema: The columns of the rows.
         branch: The branch column.
+        key_group: The column of the key group that emitted a row, if the result has one.
+        position: The column of a row's position among those of its key group, if the result has one.
     """
 
     outlets: Mapping[str, Outlet]
     schema: pa.Schema
     branch: str
+    key_group: str | None = None
+    position: str | None = None
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Unpack the outputs of one task."""
+        position = 0
         for batch in batches:
-            for output, content in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+            for output, content, key_group in zip(
+                *(column.to_pylist() for column in batch.columns), strict=True
+            ):
                 outlet = self.outlets.get(output)
                 if outlet is not None:
-                    yield self.rows(outlet, pa.ipc.read_record_batch(pa.py_buffer(content), outlet.schema))
+                    rows = pa.ipc.read_record_batch(pa.py_buffer(content), outlet.schema)
+                    yield self.rows(outlet, rows, key_group, position)
+                    position += rows.num_rows
 
-    def rows(self, outlet: Outlet, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows of one output, with the columns of all outputs."""
+    def rows(
+        self, outlet: Outlet, rows: pa.RecordBatch, key_group: int = 0, position: int = 0
+    ) -> pa.RecordBatch:
+        """The rows of one output, with the columns of all outputs.
+
+        Args:
+            outlet: The output.
+            rows: Its rows.
+            key_group: The key group that emitted them.
+            position: The position of the first row.
+        """
         count = rows.num_rows
-        arrays = [
-            pa.array([outlet.branch] * count, field.type)
-            if field.name == self.branch
-            else rows.column(outlet.columns[field.name]).cast(field.type)
-            if field.name in outlet.columns
-            else pa.nulls(count, field.type)
-            for field in self.schema
-        ]
-        return pa.record_batch(arrays, schema=self.schema)
+
+        added = {self.branch: [outlet.branch] * count}
+        if self.key_group is not None and self.position is not None:
+            added |= {self.key_group: [key_group] * count}
+            added |= {self.position: [*range(position, position + count)]}
+
+        def column(field: pa.Field[Any]) -> pa.Array[Any]:
+            array: pa.Array[Any]
+            if field.name in outlet.columns:
+                array = rows.column(outlet.columns[field.name]).cast(field.type)
+            elif field.name in added:
+                array = pa.array(added[field.name], field.type)
+            else:
+                array = pa.nulls(count, field.type)
+            return array
+
+        return pa.record_batch([column(field) for field in self.schema], schema=self.schema)
 
 
 @contextmanager

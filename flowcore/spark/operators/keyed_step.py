@@ -1,9 +1,14 @@
-"""Run an operator with state: a branch's records go to key groups, whose outputs become branches."""
+"""Run an operator with state: a branch's records go to key groups, whose outputs become branches.
+
+This is an *exchange*: rows are shuffled to key groups. Rows of other branches, bad messages and dead letters
+pass it as packed batches that nobody opens. If an operator with state is downstream of another one, its
+channels are the key groups of that one, which emit watermarks and other control elements between their rows.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,7 +18,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from flowcore.api.operators import Operator, Read
-from flowcore.keyed.operator import KeyGroupOperator
+from flowcore.keyed.operator import CONTROL, CONTROL_ROWS, KeyGroupOperator
 from flowcore.keyed.packing import InputColumns, Packing
 from flowcore.keyed.runtime import Runtime
 from flowcore.keyed.watermark_progress import WatermarkSource
@@ -25,8 +30,13 @@ from flowcore.spark.frame.rows import (
     BRANCH,
     CHANNEL,
     ELEMENT,
+    FAILED_OPERATOR,
+    INPUT_ID,
     KAFKA_MS,
+    KEY_GROUP,
     NEWEST,
+    POSITION,
+    RECORD_ID,
     RECORD_ORDINAL,
     SOURCE,
     TIMESTAMP_MS,
@@ -36,7 +46,7 @@ from flowcore.spark.frame.rows import (
 from flowcore.spark.frame.sql import literal, quote
 from flowcore.spark.operators.key_groups import COUNTER_ROWS, MARKER_ROWS, Outlet, Unpacking, run_key_groups
 from flowcore.spark.operators.keys import canonical_key, key_group_text
-from flowcore.spark.operators.processor import BAD_MESSAGES, COUNTERS, MARKERS
+from flowcore.spark.operators.processor import COUNTERS, MARKERS, PASSING
 from flowcore.spark.topics.side_channels import SideChannels
 from flowcore.watermarks import no_watermarks
 from flowcore.watermarks.strategies import PeriodicFunction
@@ -51,19 +61,15 @@ __all__ = [
     "branch_after",
     "run_step",
     "select_inputs",
+    "text_by_branch",
 ]
 
 _COUNTERS = "_counters"
-_BAD_TYPES: dict[str, pa.DataType] = {
-    "topic": pa.string(),
-    "partition": pa.int32(),
-    "offset": pa.int64(),
-    BAD_REASON: pa.string(),
-    VALUE: pa.binary(),
-    KAFKA_MS: pa.int64(),
-}
-_BAD_ROWS = pa.schema(_BAD_TYPES)
-"""The columns of bad messages that pass key groups."""
+_PASSING = (
+    BRANCH, "topic", "partition", "offset", RECORD_ID, RECORD_ORDINAL, TIMESTAMP_MS, BAD_REASON, VALUE,
+    KAFKA_MS, FAILED_OPERATOR,
+)  # fmt: skip
+"""The columns of rows that pass key groups, besides those of their branches."""
 PREFIX = "_flowcore_"
 """The prefix of columns that are not the user's."""
 COORDINATE_PREFIX = f"{PREFIX}of_"
@@ -83,6 +89,10 @@ class KeyGroupContext:
         dead_letter_sources: The sources whose records become dead letters if a function fails.
         has_ordinals: Its records carry an ordinal.
         numbers: The numbers of new branches.
+        upstream: The name of the upstream operator with state whose key groups are the channels; None if the
+            sources are.
+        has_downstream: Another operator with state is downstream.
+        passing: The columns of other branches that pass the operator, by number of the branch.
     """
 
     query: LiveQuery
@@ -91,16 +101,25 @@ class KeyGroupContext:
     dead_letter_sources: Sequence[Read]
     has_ordinals: bool
     numbers: Iterator[int]
+    upstream: str | None = None
+    has_downstream: bool = False
+    passing: Mapping[int, Collection[str]] = field(default_factory=dict)
 
     @property
     def coordinates(self) -> dict[str, str]:
-        """The columns of a record's coordinates: their name in key groups, and upstream of them."""
-        names = [SOURCE, "partition", "offset", *([RECORD_ORDINAL] if self.has_ordinals else [])]
+        """The columns of a record's coordinates: their name in key groups, and upstream of them.
+
+        A record of another operator with state has its id instead of a place in a topic.
+        """
+        names = [SOURCE, "partition", "offset"] if self.upstream is None else [SOURCE, INPUT_ID]
+        names += [RECORD_ORDINAL] if self.has_ordinals else []
         return {f"{COORDINATE_PREFIX}{name}": name for name in names}
 
     @property
     def topic_cases(self) -> str:
         """The branches of a SQL ``CASE`` that gives the topic for the number of a source."""
+        if self.upstream is not None:
+            return "WHEN 0 THEN CAST(NULL AS STRING)"
         topics = [source.topic for source in self.query.sources]
         cases = [f"WHEN {number} THEN {literal(topic.name)}" for number, topic in enumerate(topics) if topic]
         return " ".join(cases)
@@ -116,12 +135,14 @@ class StepInputs:
         frame: The rows.
         records: The columns of a record as the operator receives it: its timestamp, then the selected
             columns.
+        passing: The columns of rows that pass the operator; None if no rows pass it.
     """
 
     node: Operator
     branched: BranchedFrame
     frame: DataFrame
     records: pa.Schema
+    passing: pa.Schema | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,10 +152,28 @@ class StepRows:
     Attributes:
         frame: The rows of all outputs, each in its branch.
         columns: By output, the frame's names of its columns.
+        branches: The branches of the outputs.
     """
 
     frame: DataFrame
     columns: Mapping[str, Mapping[str, str]]
+    branches: Collection[int]
+
+    def replace(self, texts: Mapping[str, str]) -> dict[str, str]:
+        """SQL texts that replace columns in the outputs' rows only; rows that passed keep what they have."""
+        own = f"{BRANCH} IN ({', '.join(map(str, self.branches))})"
+        return {
+            name: f"CASE WHEN {own} THEN {text} ELSE {name} END" if name in self.frame.columns else text
+            for name, text in texts.items()
+        }
+
+
+def text_by_branch(texts: Mapping[int, str]) -> str:
+    """SQL text of a column that differs by branch; null in other rows."""
+    if not texts:
+        return "CAST(NULL AS STRING)"
+    cases = (f"WHEN {number} THEN {text}" for number, text in texts.items())
+    return f"CASE {BRANCH} {' '.join(cases)} END"
 
 
 def select_inputs(  # noqa: PLR0917 - the operator, then its input
@@ -155,34 +194,45 @@ def select_inputs(  # noqa: PLR0917 - the operator, then its input
         columns: A record's columns: their name in key groups, and in the frame.
         context: The query.
     """
+    if context.upstream is not None and SOURCE not in branched.frame.columns:
+        branched.set({SOURCE: "0", INPUT_ID: _input_id(branch, context)})
     canonical = {name: canonical_key(branched.frame.schema, columns[name], name) for name in keys}
     texts = {
         "key_group": key_group_text([*canonical.values()], context.query.key_groups),
         "source": SOURCE,
-        "partition": "partition",
-        "offset": "offset",
-        "newest_ms": NEWEST,
+        **_channel_texts(context),
         "record": branched.is_in(branch),
         "timestamp_ms": TIMESTAMP_MS,
     }
     if ELEMENT in branched.frame.columns:
-        texts |= {"element": f"CASE WHEN {BRANCH} = {RowKind.CONTROL} THEN {ELEMENT} END", "sender": CHANNEL}
+        texts["element"] = f"CASE WHEN {BRANCH} = {RowKind.CONTROL} THEN {ELEMENT} END"
+        texts |= {"sender": CHANNEL} if CHANNEL in branched.frame.columns else {}
     if branched.has_markers:
         texts["event"] = f"CASE WHEN {BRANCH} = {RowKind.MARKER} THEN {VALUE} END"
-    if branched.has_bad:
-        texts["bad"] = f"CASE WHEN {BRANCH} = {RowKind.BAD} THEN struct({', '.join(_BAD_ROWS.names)}) END"
+    passing = _passing_columns(branched, context)
+    if passing:
+        passed = ", ".join(map(str, [*([RowKind.BAD] if branched.has_bad else []), *context.passing]))
+        names = ", ".join(map(quote, passing))
+        texts["passing"] = f"CASE WHEN {BRANCH} IN ({passed}) THEN struct({names}) END"
     frame = branched.frame.selectExpr(
         *(f"{text} AS {PREFIX}{name}" for name, text in texts.items()),
         *(f"{canonical.get(name, quote(now))} AS {quote(name)}" for name, now in columns.items()),
     )
     record = StructType([frame.schema[name] for name in (RECORD_TIMESTAMP, *columns)])
-    return StepInputs(node, branched, frame, to_arrow_schema(record, timezone="UTC"))
+    passed_row = StructType([branched.frame.schema[name] for name in passing])
+    return StepInputs(
+        node,
+        branched,
+        frame,
+        to_arrow_schema(record, timezone="UTC"),
+        to_arrow_schema(passed_row, timezone="UTC") if passing else None,
+    )
 
 
 def run_step(
     inputs: StepInputs, operator: KeyGroupOperator, branches: Mapping[str, int], context: KeyGroupContext
 ) -> StepRows:
-    """Run an operator on its key groups; latency markers and bad messages pass them.
+    """Run an operator on its key groups; latency markers and rows of other branches pass them.
 
     Args:
         inputs: Its inputs.
@@ -190,13 +240,18 @@ def run_step(
         branches: The branch of each of its outputs that is read.
         context: The query.
     """
-    query = context.query
-    backlog = read_backlog_status(inputs.frame.sparkSession, Path(context.checkpoint))
-    backlog = backlog.selectExpr(f"at AS {PREFIX}offset", f"backlog AS {PREFIX}backlog")
-    frame = inputs.frame.unionByName(backlog, allowMissingColumns=True)
+    query, frame = context.query, inputs.frame
+    if context.upstream is None:
+        backlog = read_backlog_status(frame.sparkSession, Path(context.checkpoint))
+        backlog = backlog.selectExpr(f"at AS {PREFIX}offset", f"backlog AS {PREFIX}backlog")
+        frame = frame.unionByName(backlog, allowMissingColumns=True)
+        sources = {source.name: _watermark_source(source, context.side_channels) for source in query.sources}
+    else:
+        groups = tuple(map(str, range(query.key_groups)))
+        sources = {context.upstream: WatermarkSource(None, groups)}
     packing = Packing(
         inputs=_input_columns(frame),
-        sources=tuple(source.name for source in query.sources),
+        sources=tuple(sources),
         key_groups=query.key_groups,
         rows=inputs.records,
         functions={
@@ -211,25 +266,27 @@ def run_step(
         operator=operator,
         query=f"{context.checkpoint}/{inputs.node.name}",
         key_groups=query.key_groups,
-        sources={source.name: _watermark_source(source, context.side_channels) for source in query.sources},
+        sources=sources,
         rows=inputs.records,
         name=inputs.node.name,
         checks_name=len(query.exchanges) > 1,
+        emits_control=context.has_downstream,
     )
     schemas = {output: operator.outputs[output] for output in branches}
-    return _unpack(inputs, run_key_groups(frame, packing, runtime), schemas, branches)
+    packed = run_key_groups(frame, packing, runtime)
+    return _unpack(inputs, packed, schemas, branches, has_downstream=context.has_downstream)
 
 
 def branch_after(
     step: StepRows, inputs: StepInputs, texts: Mapping[str, str], *, has_coordinates: bool, has_bad: bool
 ) -> BranchedFrame:
-    """The frame of a step's outputs, with columns added or replaced.
+    """The frame of a step's outputs and of the rows that passed it, with columns added or replaced.
 
     Args:
         step: The rows.
         inputs: The inputs of the step.
         texts: SQL text of the columns.
-        has_coordinates: Some outputs have the coordinates of a record.
+        has_coordinates: Some outputs, or rows that passed, have the coordinates of a record.
         has_bad: Bad records may be among the rows.
     """
     replaced = [name for name in step.frame.columns if name in texts]
@@ -244,6 +301,32 @@ def branch_after(
     )
     branched.shared = True
     return branched
+
+
+def _channel_texts(context: KeyGroupContext) -> dict[str, str]:
+    """SQL texts of a row's channel, of its order there, and of the timestamp that counts for watermarks."""
+    if context.upstream is not None:
+        return {"partition": KEY_GROUP, "offset": POSITION}
+    return {"partition": "partition", "offset": "offset", "newest_ms": NEWEST}
+
+
+def _input_id(branch: Branch, context: KeyGroupContext) -> str:
+    """SQL text of a record's id, without its ordinal if records have one."""
+    if branch.has_record_id:
+        return RECORD_ID
+    if not branch.has_coordinates:
+        return "CAST(NULL AS STRING)"
+    ordinal = "" if context.has_ordinals else " || ':0'"
+    return f"(topic || ':' || partition || ':' || offset{ordinal})"
+
+
+def _passing_columns(branched: BranchedFrame, context: KeyGroupContext) -> list[str]:
+    """The columns of the rows that pass the operator; none if no rows pass it."""
+    if not branched.has_bad and not context.passing:
+        return []
+    existing = branched.frame.columns
+    of_branches = (name for columns in context.passing.values() for name in columns)
+    return [*(name for name in _PASSING if name in existing), *dict.fromkeys(of_branches)]
 
 
 def _watermark_source(node: Read, side_channels: SideChannels) -> WatermarkSource:
@@ -264,31 +347,47 @@ def _input_columns(frame: DataFrame) -> InputColumns:
         source=f"{PREFIX}source",
         partition=f"{PREFIX}partition",
         offset=f"{PREFIX}offset",
-        newest=f"{PREFIX}newest_ms",
+        newest=optional("newest_ms"),
         record=f"{PREFIX}record",
         element=optional("element"),
         sender=optional("sender"),
         marker=optional("event"),
         backlog=optional("backlog"),
-        bad=optional("bad"),
+        passing=optional("passing"),
     )
 
 
 def _unpack(
-    inputs: StepInputs, packed: DataFrame, schemas: Mapping[str, pa.Schema], branches: Mapping[str, int]
+    inputs: StepInputs,
+    packed: DataFrame,
+    schemas: Mapping[str, pa.Schema],
+    branches: Mapping[str, int],
+    *,
+    has_downstream: bool,
 ) -> StepRows:
     own = {
         output: {name: next(inputs.branched.names) for name in schemas[output].names} for output in branches
     }
-    schemas = {**schemas, MARKERS: MARKER_ROWS, COUNTERS: COUNTER_ROWS, BAD_MESSAGES: _BAD_ROWS}
-    kinds = {MARKERS: RowKind.MARKER, COUNTERS: RowKind.COUNTERS, BAD_MESSAGES: RowKind.BAD}
-    columns = {
+    schemas = {**schemas, MARKERS: MARKER_ROWS, COUNTERS: COUNTER_ROWS, CONTROL: CONTROL_ROWS}
+    kinds: dict[str, int | None] = {
+        **branches,
+        MARKERS: RowKind.MARKER,
+        COUNTERS: RowKind.COUNTERS,
+        CONTROL: RowKind.CONTROL,
+        PASSING: None,
+    }
+    columns: dict[str, Mapping[str, str]] = {
         **own,
         MARKERS: {"event": VALUE, "partition": "partition"},
         COUNTERS: {"counters": _COUNTERS},
-        **({BAD_MESSAGES: {name: name for name in _BAD_ROWS.names}} if inputs.branched.has_bad else {}),
     }
-    fields = {BRANCH: pa.int32()}
+    fields: dict[str, pa.DataType] = {BRANCH: pa.int32()}
+    if has_downstream:
+        columns[CONTROL] = {"element": ELEMENT}
+        fields |= {KEY_GROUP: pa.int32(), POSITION: pa.int64()}
+    if inputs.passing is not None:
+        schemas[PASSING] = inputs.passing
+        columns[PASSING] = {name: name for name in inputs.passing.names}
     for output, names in columns.items():
         fields |= {now: schemas[output].field(name).type for name, now in names.items()}
     schema = pa.schema(fields)
@@ -296,13 +395,18 @@ def _unpack(
         output: Outlet(
             schema=schemas[output],
             columns={now: name for name, now in names.items()},
-            branch={**branches, **kinds}[output],
+            branch=kinds[output],
         )
         for output, names in columns.items()
     }
-    unpacking = Unpacking(outlets=outlets, schema=schema, branch=BRANCH)
+    channel = {"key_group": KEY_GROUP, "position": POSITION} if has_downstream else {}
+    unpacking = Unpacking(outlets=outlets, schema=schema, branch=BRANCH, **channel)
     frame = _observe_counters(inputs.node, packed.mapInArrow(unpacking.run, from_arrow_schema(schema)))
-    return StepRows(frame.where(f"{BRANCH} <> {RowKind.COUNTERS}"), own)
+    return StepRows(
+        frame.where(f"{BRANCH} <> {RowKind.COUNTERS}"),
+        own,
+        [number for number in branches.values() if number != RowKind.BAD],
+    )
 
 
 def _observe_counters(node: Operator, frame: DataFrame) -> DataFrame:

@@ -20,7 +20,7 @@ from flowcore.process.keyed import KeyedProcesses
 from flowcore.process.outputs import NTH, TIMER, side_output_name
 from flowcore.settings import CheckMode
 from flowcore.spark.frame.branches import Branch, BranchedFrame
-from flowcore.spark.frame.rows import BRANCH, RECORD_ID, RECORD_ORDINAL, SOURCE, TIMESTAMP_MS, RowKind
+from flowcore.spark.frame.rows import INPUT_ID, RECORD_ID, RECORD_ORDINAL, SOURCE, TIMESTAMP_MS, RowKind
 from flowcore.spark.frame.sql import literal
 from flowcore.spark.operators.buffers import add_buffer, find_buffer
 from flowcore.spark.operators.dead_letters import dead_letter_columns, route_dead_letters
@@ -33,6 +33,7 @@ from flowcore.spark.operators.keyed_step import (
     branch_after,
     run_step,
     select_inputs,
+    text_by_branch,
 )
 from flowcore.spark.operators.python_chain import (
     ChainOutlet,
@@ -91,6 +92,7 @@ def apply_process(  # noqa: PLR0917 - the operator and its input, then its surro
     columns = {**read, **context.coordinates}
     inputs = select_inputs(node, node.by, branched, branch, columns, context)
     dead_letters = route_dead_letters(context, (*node.by, *node.uses))
+    has_ids = context.upstream is None or branch.has_record_id or branch.has_coordinates
     outputs = [*_side_outputs(node, context)]
     downstream = None
     if chain is None:
@@ -105,17 +107,18 @@ def apply_process(  # noqa: PLR0917 - the operator and its input, then its surro
     if dead_letters is not None:
         branches[DEAD_LETTERS] = RowKind.BAD
     step = run_step(inputs, operator, branches, context)
-    texts = _row_columns(outputs, step, context)
+    texts = step.replace(_row_columns(outputs, step, context))
     if dead_letters is not None:
         texts |= dead_letter_columns(step.columns[DEAD_LETTERS], context, texts, step.frame.columns)
     has_bad = branched.has_bad or dead_letters is not None
-    after = branch_after(step, inputs, texts, has_coordinates=False, has_bad=has_bad)
+    has_coordinates = branched.has_coordinates and bool(context.passing)
+    after = branch_after(step, inputs, texts, has_coordinates=has_coordinates, has_bad=has_bad)
     return after, {
         each.node: Branch(
             each.number,
             {name: step.columns[each.output][name] for name in each.columns},
             has_coordinates=False,
-            has_record_id=each.has_origin,
+            has_record_id=each.has_origin and has_ids,
         )
         for each in outputs
     }
@@ -151,6 +154,7 @@ def _make_operator(
     dead_letters: DeadLetters | None,
     downstream: DownstreamChain | None,
 ) -> KeyedProcesses:
+    from_topics = context.upstream is None
     topics = ((source.topic, source.name) for source in context.query.sources)
     return KeyedProcesses(
         name=node.name,
@@ -160,7 +164,7 @@ def _make_operator(
         timestamp=RECORD_TIMESTAMP,
         rows=inputs.records,
         places=tuple(context.coordinates),
-        topics=tuple(topic.name if topic else name for topic, name in topics),
+        topics=tuple(topic.name if topic else name for topic, name in topics) if from_topics else (),
         results=arrow_schema(spark_types(node.schema)),
         side_outputs={name: arrow_schema(spark_types(schema)) for name, schema in node.side_outputs},
         keyed=find_buffer(node, context.query) is not None,
@@ -176,8 +180,8 @@ def _row_columns(outputs: Sequence[_Output], step: StepRows, context: KeyGroupCo
         each.number: _record_id(each.name, found[each.number], context) for each in outputs if each.has_origin
     }
     texts = {
-        RECORD_ID: _by_branch(ids),
-        TIMESTAMP_MS: _by_branch({number: columns[TIMESTAMP] for number, columns in found.items()}),
+        RECORD_ID: text_by_branch(ids),
+        TIMESTAMP_MS: text_by_branch({number: columns[TIMESTAMP] for number, columns in found.items()}),
     }
     if context.has_ordinals:
         ordinals = {}
@@ -187,25 +191,21 @@ def _row_columns(outputs: Sequence[_Output], step: StepRows, context: KeyGroupCo
                 nth = found[each.number][NTH]
                 suffix = f"CASE WHEN {nth} > 0 THEN '.{each.step}-' || {nth} ELSE '' END"
                 ordinals[each.number] = f"'0' || {suffix}"
-        texts[RECORD_ORDINAL] = f"coalesce({_by_branch(ordinals)}, '0')"
+        texts[RECORD_ORDINAL] = f"coalesce({text_by_branch(ordinals)}, '0')"
     return texts
 
 
 def _record_id(name: str, found: Mapping[str, str], context: KeyGroupContext) -> str:
     """The operator, the record or timer that an output was made from, and its position among the outputs."""
-    coordinates = [
-        f"CASE {found[COORDINATE_PREFIX + SOURCE]} {context.topic_cases} END",
-        found[COORDINATE_PREFIX + "partition"],
-        found[COORDINATE_PREFIX + "offset"],
-    ]
+    if context.upstream is None:
+        coordinates = [
+            f"CASE {found[COORDINATE_PREFIX + SOURCE]} {context.topic_cases} END",
+            found[COORDINATE_PREFIX + "partition"],
+            found[COORDINATE_PREFIX + "offset"],
+        ]
+    else:
+        coordinates = [found[COORDINATE_PREFIX + INPUT_ID]]
     if context.has_ordinals:
         coordinates.append(found[COORDINATE_PREFIX + RECORD_ORDINAL])
     origin = f"coalesce({found[TIMER]}, concat_ws(':', {', '.join(coordinates)}))"
     return f"concat_ws(':', {literal(name)}, {origin}, {found[OUTPUT]})"
-
-
-def _by_branch(texts: Mapping[int, str]) -> str:
-    if not texts:
-        return "CAST(NULL AS STRING)"
-    cases = (f"WHEN {number} THEN {text}" for number, text in texts.items())
-    return f"CASE {BRANCH} {' '.join(cases)} END"

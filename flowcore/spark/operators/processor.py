@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from flowcore.keyed.packed import Packed
     from flowcore.keyed.runtime import Runtime, StateCache, StepResult
 
-__all__ = ["BAD_MESSAGES", "COUNTERS", "MANIFEST", "MARKERS", "SEGMENTS", "Processor"]
+__all__ = ["COUNTERS", "MANIFEST", "MARKERS", "PASSING", "SEGMENTS", "Processor"]
 
-MARKERS, COUNTERS, BAD_MESSAGES = "_markers", "_counters", "_bad"
-"""Outputs besides an operator's own: columns ``event`` and ``partition``, ``counters``, bad messages."""
+MARKERS, COUNTERS, PASSING = "_markers", "_counters", "_passing"
+"""Outputs besides an operator's own: ``event`` and ``partition``, ``counters``, rows that passed it."""
 MANIFEST, SEGMENTS = "manifest", "segments"
 """The names of the states in Spark's store."""
 
@@ -99,7 +99,8 @@ class Processor(StatefulProcessor):
             if wake_ms is not None:
                 self._handle.registerTimer(wake_ms)
         rows = list(_contents(stepped))
-        yield pd.DataFrame({"output": [name for name, _ in rows], "content": [each for _, each in rows]})
+        names, contents = [name for name, _ in rows], [each for _, each in rows]
+        yield pd.DataFrame({"output": names, "content": contents, "key_group": int(group)})
 
     def _opened(self) -> tuple[Runtime, StateCache]:
         digest = hashlib.sha256(self._pickled).hexdigest()
@@ -143,8 +144,8 @@ def _contents(stepped: StepResult) -> Iterator[tuple[str, bytes]]:
     out: StepOutputs = stepped.outputs
     for output, batch in out.batches:
         yield output, batch.serialize().to_pybytes()
-    for messages in out.bad:
-        yield BAD_MESSAGES, messages
+    for passing in out.passing:
+        yield PASSING, passing
     if out.markers:
         serializer = LatencyMarkerEventSerializer()
         events = [serializer.encode(LatencyMarkerEvent.from_marker(marker)) for marker in out.markers]

@@ -34,7 +34,9 @@ from flowcore.spark.frame.rows import (
     ELEMENT,
     FAILED_OPERATOR,
     KAFKA_MS,
+    KEY_GROUP,
     NEWEST,
+    POSITION,
     RECORD_ID,
     RECORD_ORDINAL,
     SOURCE,
@@ -50,7 +52,7 @@ __all__ = [
 ]  # fmt: skip
 
 _COORDINATES = ("topic", "partition", "offset")
-_OF_A_RECORD = (*_COORDINATES, RECORD_ORDINAL, TIMESTAMP_MS, RECORD_ID, SOURCE, NEWEST)
+_OF_A_RECORD = (*_COORDINATES, RECORD_ORDINAL, TIMESTAMP_MS, RECORD_ID, SOURCE, NEWEST, KEY_GROUP, POSITION)
 _OF_MESSAGES = (VALUE, BAD_REASON, KAFKA_MS, FAILED_OPERATOR, ELEMENT, CHANNEL)
 _ROW = "_row"
 _COPIES: Mapping[str, Copy] = {"reuse": "reuse", "shallow": "shallow", "deep": "deep"}

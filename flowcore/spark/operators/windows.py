@@ -13,7 +13,7 @@ from flowcore.keyed.dead_letters import DEAD_LETTERS, DeadLetters
 from flowcore.keyed.operator import KeyGroupOperator
 from flowcore.keyed.output_columns import END, FIRING, IS_LATE, ORDINAL, RESULTS, START, TIMESTAMP
 from flowcore.spark.frame.branches import Branch, BranchedFrame
-from flowcore.spark.frame.rows import BRANCH, RECORD_ID, RECORD_ORDINAL, SOURCE, TIMESTAMP_MS, RowKind
+from flowcore.spark.frame.rows import INPUT_ID, RECORD_ID, RECORD_ORDINAL, SOURCE, TIMESTAMP_MS, RowKind
 from flowcore.spark.frame.sql import displayable_timestamp, literal, quote
 from flowcore.spark.operators.buffers import add_buffer
 from flowcore.spark.operators.dead_letters import dead_letter_columns, route_dead_letters
@@ -25,6 +25,7 @@ from flowcore.spark.operators.keyed_step import (
     branch_after,
     run_step,
     select_inputs,
+    text_by_branch,
 )
 from flowcore.spark.operators.python_chain import arrow_schema, spark_types
 from flowcore.windows.columnar.accumulators import result_type
@@ -61,7 +62,8 @@ def apply_window(
     if dead_letters is not None:
         columns |= context.coordinates
         inputs = select_inputs(node, node.by, branched, branch, columns, context)
-    windows = make_window_operator(node, inputs.records, tuple(late), dead_letters)
+    late_names = (RECORD_TIMESTAMP, *late) if late else ()
+    windows = make_window_operator(node, inputs.records, late_names, dead_letters)
     operator = add_buffer(node, windows, (*node.by, START, END), context)
     branches = {RESULTS: next(context.numbers), LATE_OUTPUT: next(context.numbers)}
     failed = {DEAD_LETTERS: RowKind.BAD} if dead_letters is not None else {}
@@ -70,25 +72,34 @@ def apply_window(
     found = step.columns[RESULTS]
     window_columns = {name: next(branched.names) for name in WINDOW_COLUMNS}
     texts = dict(zip(window_columns.values(), window_texts(found), strict=True))
-    texts |= {
-        RECORD_ID: f"CASE WHEN {BRANCH} = {branches[RESULTS]} THEN {_record_id(node, found)} END",
-        TIMESTAMP_MS: found[TIMESTAMP],
-    }
+    ids = {branches[RESULTS]: _record_id(node, found)}
+    times = {branches[RESULTS]: found[TIMESTAMP]}
     if context.has_ordinals:
         texts[RECORD_ORDINAL] = "'0'"
     if late:
-        for name, text in _coordinates(step.columns[LATE_OUTPUT], context).items():
-            # Bad messages that passed the key groups have coordinates already.
-            texts[name] = f"coalesce({text}, {name})" if name in step.frame.columns else text
+        times[branches[LATE_OUTPUT]] = step.columns[LATE_OUTPUT][RECORD_TIMESTAMP]
+        coordinates = _coordinates(step.columns[LATE_OUTPUT], context)
+        if INPUT_ID in coordinates:
+            ids[branches[LATE_OUTPUT]] = coordinates.pop(INPUT_ID)
+        texts |= coordinates
+    texts |= {RECORD_ID: text_by_branch(ids), TIMESTAMP_MS: text_by_branch(times)}
+    texts = step.replace(texts)
     if dead_letters is not None:
         texts |= dead_letter_columns(step.columns[DEAD_LETTERS], context, texts, step.frame.columns)
     has_bad = branched.has_bad or dead_letters is not None
-    after = branch_after(step, inputs, texts, has_coordinates=bool(late), has_bad=has_bad)
+    has_places = bool(late) and context.upstream is None
+    has_coordinates = has_places or (branched.has_coordinates and bool(context.passing))
+    after = branch_after(step, inputs, texts, has_coordinates=has_coordinates, has_bad=has_bad)
     results = {name: {**found, **window_columns}[name] for name in node.columns}
     late_columns = {name: step.columns[LATE_OUTPUT][name] for name in late if not name.startswith(PREFIX)}
     return after, {
         RESULTS: Branch(branches[RESULTS], results, has_coordinates=False, has_record_id=True),
-        LATE_OUTPUT: Branch(branches[LATE_OUTPUT], late_columns),
+        LATE_OUTPUT: Branch(
+            branches[LATE_OUTPUT],
+            late_columns,
+            has_coordinates=has_places,
+            has_record_id=not has_places and (branch.has_record_id or branch.has_coordinates),
+        ),
     }
 
 
@@ -160,12 +171,15 @@ def _record_id(node: Window, found: Mapping[str, str]) -> str:
 
 
 def _coordinates(found: Mapping[str, str], context: KeyGroupContext) -> dict[str, str]:
-    """SQL texts of the coordinates of late records."""
-    texts = {
-        "topic": f"CASE {found[COORDINATE_PREFIX + SOURCE]} {context.topic_cases} END",
-        "partition": found[COORDINATE_PREFIX + "partition"],
-        "offset": found[COORDINATE_PREFIX + "offset"],
-    }
+    """SQL texts of the coordinates of late records, or of their id if another operator made them."""
+    if context.upstream is None:
+        texts = {
+            "topic": f"CASE {found[COORDINATE_PREFIX + SOURCE]} {context.topic_cases} END",
+            "partition": found[COORDINATE_PREFIX + "partition"],
+            "offset": found[COORDINATE_PREFIX + "offset"],
+        }
+    else:
+        texts = {INPUT_ID: found[COORDINATE_PREFIX + INPUT_ID]}
     if context.has_ordinals:
         texts[RECORD_ORDINAL] = f"coalesce({found[COORDINATE_PREFIX + RECORD_ORDINAL]}, '0')"
     return texts

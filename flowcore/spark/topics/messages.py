@@ -42,11 +42,16 @@ def headers(values: Mapping[str, str]) -> str:
 
 
 def bad_record_headers(
-    node: Read, reason: str, timestamp_ms: str | None = None, failed: str = NULL_TEXT
+    node: Read,
+    reason: str,
+    timestamp_ms: str | None = None,
+    failed: str = NULL_TEXT,
+    record_id: str | None = None,
 ) -> str:
     """Headers of a dead letter: where the message was, which operator refused it, and why.
 
     ``failed`` is the operator whose function failed as SQL text, null if the message could not be read.
+    ``record_id`` is the id of the record that it failed for, where records may have one; null for another.
     """
     found = {
         "flowcore-topic": "topic",
@@ -58,4 +63,7 @@ def bad_record_headers(
     }
     if timestamp_ms is not None:
         found["flowcore-timestamp"] = f"CAST({timestamp_ms} AS STRING)"
+    if record_id is not None:
+        identified = headers({**found, "flowcore-id": record_id})
+        return f"CASE WHEN {record_id} IS NULL THEN {headers(found)} ELSE {identified} END"
     return headers(found)

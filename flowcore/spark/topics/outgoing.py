@@ -69,7 +69,8 @@ class Outgoing:
             for node, topic in self.dead_letters:
                 mine = f"topic IN ({literal(topic.name)}, {literal(topic.events)})"
                 failed = FAILED_OPERATOR if FAILED_OPERATOR in frame.columns else NULL_TEXT
-                found = bad_record_headers(node, BAD_REASON, KAFKA_MS, failed)
+                record_id = RECORD_ID if RECORD_ID in frame.columns else None
+                found = bad_record_headers(node, BAD_REASON, KAFKA_MS, failed, record_id)
                 message = _message(literal(topic.dead_letter), VALUE, found)
                 cases.append((f"{BRANCH} = {RowKind.BAD} AND {mine}", message))
         if branched.has_markers:
