@@ -176,7 +176,7 @@ class BoundedStage:
 
 @dataclass(frozen=True, slots=True)
 class LiveQuery:
-    """One Structured Streaming query: one checkpoint, at most one operator with state.
+    """One Structured Streaming query: one checkpoint; operators with state by key group form a chain.
 
     Attributes:
         name: Names the checkpoint; its first sink, or the source where branches without state share it.

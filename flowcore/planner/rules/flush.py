@@ -6,8 +6,9 @@ Output is buffered if its operator has an interval, is idempotent, and has a key
 - *The trigger*: batches as far apart as the interval. Spark's own aggregate emits once for each key and
   batch, and its input waits in its topic.
 - *A buffer by key group*: where input must be processed at once, because it moves watermarks and timers, or
-  where nothing else keeps one record for each key. It is state, and Spark keeps one operator with state in a
-  query, so a downstream operator without a buffer emits with the upstream flush: delays do not add up.
+  where nothing else keeps one record for each key. It is state, and a query has it only where no other
+  operator keeps state, so a downstream operator without a buffer emits with the upstream flush: delays do not
+  add up.
 
 Source: FLIP-365, Introduce flush interval to adjust the interval of emitting results.
 """
@@ -100,8 +101,8 @@ def _decide_flush(
     if first is not None:
         decision = explain_upstream(node, first, settings)
         return Flush(node, "with", decision, node.buffer_key, first.config, first.operator)
-    state = next((each for each in query.operators if each.keeps_state), None)
-    if state is not None and state is not node:
+    state = next((each for each in query.operators if each.keeps_state and each is not node), None)
+    if state is not None:
         return _refuse_second_state(node, state)
     config = _buffer_config(node, settings)
     if not node.emits_once_a_batch:

@@ -17,7 +17,7 @@ __all__ = [
     "explain_trigger", "explain_upstream", "interval_of", "show_ms",
 ]  # fmt: skip
 
-ONE_STATE = "Spark keeps one operator with state per query reliably"
+ONE_STATE = "a query has a buffer only where no other operator keeps state"
 _MAX_INTERVAL = "execution.flush.max-interval"
 
 

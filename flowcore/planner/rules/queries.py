@@ -1,13 +1,18 @@
 """The Structured Streaming queries that the unbounded part of a flow is split into.
 
-As few as Spark allows. Branches without state that share a source share a query. An operator with state, and
-a DataFrame function, has a query of its own. The bad records of a source leave through exactly one query.
+As few as Spark allows. Branches without state that share a source share a query. A chain of operators with
+state by key group, and a DataFrame function, has a query of its own; the sinks of all operators of a chain
+are in its query. The bad records of a source leave through exactly one query.
+
+The operators of a chain run one after the other in the same batch: each is an exchange, to which records are
+shuffled. Everything that one of them reads was emitted by the one before it, so that its watermark is too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 from flowcore.api.decisions import Decision
 from flowcore.api.operators import (
@@ -33,7 +38,8 @@ def build_live_stage(
     """The live queries that write to the unbounded sinks, None if there are none.
 
     Raises:
-        PlanError: A sink is downstream of two operators with state, or cannot run in the requested mode.
+        PlanError: A sink is downstream of operators with state that cannot run in one query, or cannot run in
+            the requested mode.
     """
     sinks = [node for node in operators if isinstance(node, Write) and not node.bounded]
     if not sinks:
@@ -56,7 +62,23 @@ def _group(sinks: Sequence[Write], buffered: Mapping[Operator, str]) -> list[lis
         touching = [group for group in shared if not sources.isdisjoint(_sources(group))]
         shared = [group for group in shared if group not in touching]
         shared.append([*(member for group in touching for member in group), sink])
-    return [*shared, *exclusive.values()]
+    return [*shared, *_merge_chains(sinks, exclusive)]
+
+
+def _merge_chains(
+    sinks: Sequence[Write], exclusive: Mapping[tuple[Operator, ...], list[Write]]
+) -> list[list[Write]]:
+    """Add the sinks of the first operators of a chain to those of the whole chain."""
+    merged: dict[tuple[Operator, ...], list[Write]] = {}
+    for alone, members in exclusive.items():
+        longer = (each for each in exclusive if _is_chain(each) and each[: len(alone)] == alone)
+        whole = max(longer, key=len) if _is_chain(alone) else alone
+        merged.setdefault(whole, []).extend(members)
+    return [sorted(members, key=sinks.index) for members in merged.values()]
+
+
+def _is_chain(alone: Sequence[Operator]) -> bool:
+    return all(isinstance(node, StatefulOperator) for node in alone)
 
 
 def _find_exclusive(sink: Write, buffered: Mapping[Operator, str]) -> tuple[Operator, ...]:
@@ -67,16 +89,42 @@ def _find_exclusive(sink: Write, buffered: Mapping[Operator, str]) -> tuple[Oper
         for node in sink.upstream
         if not node.bounded and (node.keeps_state or node.takes_whole_frame or node is own)
     )
-    states = [node.name for node in alone if node.keeps_state]
-    if len(states) > 1:
+    states = [node for node in alone if node.keeps_state]
+    if len(states) > 1 and (why := _find_chain_obstacle(alone, states)):
+        names = " and ".join(repr(node.name) for node in states)
         msg = (
-            f"sink {sink.name!r} is downstream of the operators {' and '.join(map(repr, states))}, each with "
-            "state: Spark keeps one such operator per live query reliably; write the first to a topic and "
-            "read that in another flow"
+            f"sink {sink.name!r} is downstream of the operators {names}, each with state: {why}; write the "
+            "first to a topic and read that in another flow"
         )
         raise PlanError(msg)
     # Files take the records themselves; only topics can share a frame with other topics.
     return alone if sink.topic is not None else (*alone, sink)
+
+
+def _find_chain_obstacle(alone: Sequence[Operator], states: Sequence[Operator]) -> str | None:
+    """Why operators with state cannot run one after the other in one query; None if they can."""
+    for node in alone:
+        if not isinstance(node, StatefulOperator):
+            kind = "is a DataFrame function" if node.takes_whole_frame else "is Spark's own aggregate"
+            if node.keeps_state or node.takes_whole_frame:
+                return f"{node.name} {kind}, and only windows and process functions run in a chain"
+    for before, node in pairwise(states):
+        if before not in node.upstream:
+            return f"{before.name} and {node.name} are side by side, and a query runs a single chain of them"
+        if any(isinstance(each, Read) and not each.bounded for each in _find_upstream_until(before, node)):
+            return f"{node.name} also reads records that {before.name} does not emit"
+    return None
+
+
+def _find_upstream_until(before: Operator, node: Operator) -> set[Operator]:
+    """The operators upstream of one of them on paths without another one."""
+    found: set[Operator] = set()
+    pending = [node]
+    while pending:
+        fresh = {*pending.pop().inputs} - {before} - found
+        found |= fresh
+        pending += fresh
+    return found
 
 
 def _sources(sinks: Sequence[Write]) -> set[Operator]:
@@ -87,13 +135,17 @@ def _build_query(
     sinks: Sequence[Write], requested: Mode | None, buffered: Mapping[Operator, str]
 ) -> LiveQuery:
     live = tuple(node for node in find_upstream(sinks) if not node.bounded)
-    alone = _find_exclusive(sinks[0], buffered)
+    alone = max((_find_exclusive(sink, buffered) for sink in sinks), key=len)
     sources = [node for node in live if isinstance(node, Read)]
     if alone:
-        reason = (
+        reasons = [
             f"{alone[-1].name} {_what_is_exclusive(alone[-1])}, which nothing else can share a query with"
-        )
-        split = Decision("its own query", (reason,))
+        ]
+        exchanges = [node.name for node in alone if isinstance(node, StatefulOperator)]
+        if len(exchanges) > 1:
+            number = {2: "two", 3: "three"}.get(len(exchanges), str(len(exchanges)))
+            reasons.append(f"{number} exchanges: {', then '.join(exchanges)}")
+        split = Decision("its own query", tuple(reasons))
     else:
         split = Decision("shared query", ("its branches keep no state, so one read serves them all",))
     return LiveQuery(

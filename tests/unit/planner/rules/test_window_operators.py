@@ -26,6 +26,7 @@ from flowcore.api.operators import Window
 from flowcore.errors import ConfigurationError, PlanError
 from flowcore.planner import plan_flow
 from flowcore.planner.rules.columns import find_used_columns
+from flowcore.settings import Settings
 from flowcore.testing.window_functions import CollectList, Sum
 from flowcore.windows import (
     CountEvictor,
@@ -221,18 +222,102 @@ def test_windows_over_bounded_input_emit_at_its_end() -> None:
     assert not _bids().window(Tumbling(10)).aggregate(n="count(*)").attributes().output_only_at_end
 
 
-def test_sinks_behind_one_window_share_a_query_and_two_windows_in_a_row_are_refused() -> None:
+def test_sinks_downstream_of_a_chain_of_windows_share_its_query() -> None:
+    """Results, late records and what a second window makes of them; the plan names the exchanges in order."""
     flow = Flow("f")
     first = _bids(flow).window(Tumbling(10), late="side-output", name="first").aggregate(n="count(*)")
+    first.window(Tumbling(10), name="second").aggregate(m="sum(n)").write("again", KafkaTopic("again"))
     first.write("results", KafkaTopic("results"))
     first.late.write("late", KafkaTopic("late"))
-    plan = plan_flow(flow)
-    first.window(Tumbling(10), name="second").aggregate(m="sum(n)").write("again", KafkaTopic("again"))
+    _bids(flow, "other").window(Tumbling(10)).aggregate(n="count(*)").write("other_n", KafkaTopic("other_n"))
 
-    assert plan.live is not None
-    assert [[sink.name for sink in query.sinks] for query in plan.live.queries] == [["results", "late"]]
-    with pytest.raises(PlanError, match="downstream of the operators 'first' and 'second', each with state"):
+    queries = plan_flow(flow).live_queries
+
+    assert [[sink.name for sink in query.sinks] for query in queries] == [
+        ["again", "results", "late"], ["other_n"],
+    ]  # fmt: skip
+    assert [node.name for node in queries[0].exchanges] == ["first", "second"]
+    assert queries[0].split.reasons == (
+        "second keeps state, which nothing else can share a query with",
+        "two exchanges: first, then second",
+    )
+    assert queries[0].mode.value == "micro-batch"
+
+
+def test_branches_that_part_after_a_window_have_queries_of_their_own() -> None:
+    flow = Flow("f")
+    first = _bids(flow).window(Tumbling(10), name="first").aggregate(n="count(*)")
+    for name in ("one", "two"):
+        first.window(Tumbling(20), name=name).aggregate(m="sum(n)").write(f"{name}_out", KafkaTopic(name))
+
+    queries = plan_flow(flow).live_queries
+
+    assert [[node.name for node in query.exchanges] for query in queries] == [
+        ["first", "one"],
+        ["first", "two"],
+    ]
+
+
+def _windowed(stream: Any, name: str, **settings: Any) -> Any:
+    return stream.window(Tumbling(10), name=name, **settings).aggregate(n="count(*)").select("n")
+
+
+@pytest.mark.parametrize(
+    ("build", "reason"),
+    [
+        (
+            lambda bids, _: _windowed(bids, "first").aggregate(n="sum(n)", name="second"),
+            "second is Spark's own aggregate",
+        ),
+        (
+            lambda bids, _: _windowed(bids, "first").union(_windowed(bids, "second")),
+            "first and second are side by side",
+        ),
+        (
+            lambda bids, other: _windowed(_windowed(bids, "first").union(other.select("1L AS n")), "second"),
+            "second also reads records that first does not emit",
+        ),
+        (
+            lambda bids, _: _windowed(
+                _windowed(bids, "first").apply(lambda frame: frame, schema="n BIGINT", name="frame"),
+                "second",
+                time="processing",
+            ),
+            "frame is a DataFrame function",
+        ),
+    ],
+    ids=["native aggregate", "side by side", "another source", "DataFrame function"],
+)
+def test_operators_with_state_that_are_not_a_chain_are_refused(build: Any, reason: str) -> None:
+    flow = Flow("f")
+    build(_bids(flow), _bids(flow, "other")).write("out", KafkaTopic("out", key="n"))
+
+    with pytest.raises(PlanError, match="first' and 'second', each with state") as refused:
         plan_flow(flow)
+
+    assert reason in str(refused.value)
+    assert "write the first to a topic and read that in another flow" in str(refused.value)
+
+
+def test_no_operator_of_a_chain_has_a_buffer() -> None:
+    """An interval of a setting has no effect, one of an operator's own is refused."""
+
+    def flushed(**settings: Any) -> Flow:
+        flow = Flow("f")
+        first = _bids(flow).window(Tumbling(10), by="category", allowed_lateness=5, name="first", **settings)
+        second = first.aggregate(n="count(*)").window(
+            Tumbling(10), by="category", allowed_lateness=5, name="second"
+        )
+        second.aggregate(m="max(n)").write("out", KafkaTopic("out"))
+        return flow
+
+    settings = Settings.of({"execution.flush.max-interval": "10 s"}, environment={})
+    (query,) = plan_flow(flushed(), settings=settings).live_queries
+    ways = {each.operator.name: (each.way, each.decision.reasons) for each in query.flushes}
+    assert query.buffer is None
+    assert "first upstream keeps some" in str(ways["second"])
+    with pytest.raises(PlanError, match="a buffer would be state, and second downstream keeps some"):
+        plan_flow(flushed(flush=timedelta(seconds=10)))
 
 
 def test_bad_records_pass_windows_that_write_topics_unless_a_function_is_in_the_way(tmp_path: Path) -> None:

@@ -1,0 +1,300 @@
+"""Two operators with state, one downstream of the other: what the first emits is the input of the second."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flowcore.elements import RecordAttributes, Watermark, WatermarkStatus
+from flowcore.keyed.operator import CONTROL, CONTROL_ROWS, StepOutputs
+from flowcore.keyed.output_columns import RESULTS, TIMESTAMP
+from flowcore.keyed.packed import Channel, Packed, PackedKind, sort_packed
+from flowcore.keyed.packing import InputColumns, Packing
+from flowcore.keyed.runtime import Runtime, StateCache
+from flowcore.keyed.store import MemoryStore
+from flowcore.keyed.watermark_progress import WatermarkSource
+from flowcore.serializers.formats import RawFormat
+from flowcore.serializers.tagged import TaggedSerializer
+from flowcore.spark.operators.key_groups import Outlet, Unpacking
+from flowcore.watermarks.strategies import BoundedOutOfOrderness, WatermarkStrategy
+from flowcore.windows import TumblingWindows, WindowAggregate, WindowConfig
+from flowcore.windows.built_in import BuiltIn, BuiltIns
+from flowcore.windows.columnar.keyed import ColumnarWindows
+
+ROWS = pa.schema([pa.field("user", pa.string()), pa.field("t", pa.int64()), pa.field("v", pa.int64())])
+GROUPS = 2
+_ELEMENTS: TaggedSerializer[bytes] = TaggedSerializer(RawFormat())
+Step = Sequence[tuple[int, Sequence[tuple[str, int]]]]
+"""For partitions, the users and times of the records that a batch has of it."""
+
+
+def sums(size_ms: int) -> ColumnarWindows:
+    function = WindowAggregate(BuiltIns((("total", BuiltIn("sum", ("v",))),)))
+    config = WindowConfig(assigner=TumblingWindows(size_ms), function=function)
+    return ColumnarWindows(config=config, keys=("user",), timestamp="t", rows=ROWS)
+
+
+def group_of(user: str, shift: int = 0) -> int:
+    return (ord(user) + shift) % GROUPS
+
+
+@dataclass
+class Chain:
+    """Windows of 10 ms over two partitions, then windows of 20 ms over their results, in two key groups each.
+
+    Attributes:
+        strategy: The watermarks of the source.
+    """
+
+    strategy: WatermarkStrategy = field(default_factory=lambda: WatermarkStrategy(BoundedOutOfOrderness(0)))
+
+    def __post_init__(self) -> None:
+        sources = {"in": WatermarkSource(self.strategy, ("0", "1"))}
+        self.first = Runtime(
+            operator=sums(10),
+            query="first",
+            key_groups=GROUPS,
+            sources=sources,
+            rows=ROWS,
+            emits_control=True,
+        )
+        channels = WatermarkSource(None, tuple(map(str, range(GROUPS))))
+        self.second = Runtime(
+            operator=sums(20), query="second", key_groups=GROUPS, sources={"first": channels}, rows=ROWS
+        )
+        self.stores = [[MemoryStore() for _ in range(GROUPS)] for _ in range(2)]
+        self.watermarks_ms: list[int] = []
+
+    def step(
+        self, batch: Step, clock_ms: int = 0, *, attributes: Iterable[bool] = ()
+    ) -> list[tuple[str, int, int]]:
+        """Run a batch; the user, the last ms and the total of each result of the second windows."""
+        items: list[list[Packed]] = [[] for _ in range(GROUPS)]
+        for partition, records in batch:
+            channel = Channel("in", str(partition))
+            for number in range(GROUPS):
+                mine = [(user, t, 1) for user, t in records if group_of(user) == number]
+                items[number] += [Packed.of_rows(channel, 0, pa.RecordBatch.from_pylist(
+                    [dict(zip(ROWS.names, each, strict=True)) for each in mine], schema=ROWS
+                ))] if mine else []  # fmt: skip
+                items[number].append(Packed.of_seen(channel, max(t for _, t in records)))
+        for number in range(GROUPS):
+            items[number] += [
+                Packed.of_attributes(at, RecordAttributes(each)) for at, each in enumerate(attributes)
+            ]
+        packed = [
+            (output, content.serialize().to_pybytes(), number)
+            for number in range(GROUPS)
+            for output, content in self._run(self.first, 0, number, items[number], clock_ms).batches
+        ]
+        results = []
+        for number, inputs in self._exchange(packed).items():
+            if inputs:
+                for output, rows in self._run(self.second, 1, number, inputs, clock_ms).batches:
+                    assert output == RESULTS
+                    results += [(row["user"], row[TIMESTAMP], row["total"]) for row in rows.to_pylist()]
+        return sorted(results)
+
+    def _run(
+        self, runtime: Runtime, place: int, number: int, items: list[Packed], clock_ms: int
+    ) -> StepOutputs:
+        stepped = runtime.step(number, items, clock_ms, self.stores[place][number], StateCache())
+        self.watermarks_ms.append(stepped.manifest.sizes()["watermark_ms"])
+        return stepped.outputs
+
+    def _exchange(self, packed: list[tuple[str, bytes, int]]) -> dict[int, list[Packed]]:
+        """Unpack the outputs of the first operator as one task, and pack them for the second."""
+        schema = pa.schema(
+            [("_branch", pa.int32()), ("_group", pa.int32()), ("_position", pa.int64()), *ROWS, *CONTROL_ROWS]
+        )
+        outlets = {
+            RESULTS: Outlet(
+                schema=self.first.operator.outputs[RESULTS],
+                columns={"user": "user", "t": TIMESTAMP, "v": "total"},
+                branch=1,
+            ),
+            CONTROL: Outlet(schema=CONTROL_ROWS, columns={"element": "element"}, branch=-2),
+        }
+        unpacking = Unpacking(
+            outlets=outlets, schema=schema, branch="_branch", key_group="_group", position="_position"
+        )
+        columns = [list(column) for column in zip(*packed, strict=True)] or [[], [], []]
+        outputs = pa.record_batch(
+            [
+                pa.array(columns[0], pa.string()),
+                pa.array(columns[1], pa.binary()),
+                pa.array(columns[2], pa.int32()),
+            ],
+            ["output", "content", "key_group"],
+        )
+        return unpack_and_pack(unpacking.run([outputs]))
+
+
+def unpack_and_pack(batches: Iterable[pa.RecordBatch]) -> dict[int, list[Packed]]:
+    inputs = InputColumns(
+        key_group="to", source="source", partition="_group", offset="_position", newest=None,
+        record="mine", element="element",
+    )  # fmt: skip
+    packing = Packing(inputs=inputs, sources=("first",), key_groups=GROUPS, rows=ROWS)
+    found: dict[int, list[Packed]] = {number: [] for number in range(GROUPS)}
+    for packed in packing.run(map(_with_targets, batches)):
+        for row in packed.to_pylist():
+            found[row.pop("key_group")].append(Packed(**row))
+    return found
+
+
+def _with_targets(batch: pa.RecordBatch) -> pa.RecordBatch:
+    users = batch.column("user").to_pylist()
+    to = [None if user is None else group_of(user, 1) for user in users]
+    columns = [*batch.columns, pa.array(to, pa.int32()), pa.array([0] * len(to), pa.int32())]
+    mine = pa.array([branch == 1 for branch in batch.column("_branch").to_pylist()])
+    return pa.record_batch([*columns, mine], [*batch.schema.names, "to", "source", "mine"])
+
+
+def test_second_windows_close_by_the_watermark_of_all_key_groups_of_the_first() -> None:
+    """Results leave in the batch that completes both windows."""
+    chain = Chain()
+
+    assert chain.step([(0, [("a", 5), ("b", 12), ("a", 19)])]) == []
+    assert chain.step([(1, [("a", 3), ("b", 25)])]) == []
+    assert chain.step([(0, [("b", 30)]), (1, [("a", 40)])]) == [("a", 19, 3), ("b", 19, 1)]
+
+
+def test_records_precede_the_watermark_that_released_them() -> None:
+    """A window result has the last ms of its window, and the watermark that follows it is not below that."""
+    chain = Chain()
+    rows = pa.RecordBatch.from_pylist([{"user": "a", "t": 5, "v": 1}], schema=ROWS)
+    items = [
+        Packed.of_rows(Channel("in", "0"), 0, rows),
+        Packed.of_seen(Channel("in", "0"), 30),
+        Packed.of_seen(Channel("in", "1"), 30),
+    ]
+
+    out = chain.first.step(0, items, 0, MemoryStore(), StateCache()).outputs
+
+    assert [output for output, _ in out.batches] == [RESULTS, CONTROL]
+    (element,) = out.batches[1][1].column("element").to_pylist()
+    assert _ELEMENTS.decode(element) == Watermark(29)
+
+
+def test_idleness_and_backlog_status_reach_the_second_operator() -> None:
+    """An idle source's status changes are emitted, and the backlog status before all rows."""
+    chain = Chain(WatermarkStrategy(BoundedOutOfOrderness(0), idle_after_ms=100))
+    chain.step([(0, [("a", 5)]), (1, [("b", 5)])], attributes=[True])
+    chain.step([], clock_ms=50)
+    outs = [chain.first.step(0, [], clock, chain.stores[0][0], StateCache()).outputs for clock in (100, 1000)]
+
+    elements = [
+        _ELEMENTS.decode(row["element"])
+        for out in outs
+        for _, rows in out.batches
+        for row in rows.to_pylist()
+    ]
+    assert elements == [WatermarkStatus(idle=True)]
+    manifests = [chain.second.read(store)[0] for store in chain.stores[1]]
+    assert [manifest.backlog for manifest in manifests] == [True, True]
+
+
+def test_control_elements_of_many_channels_are_one_row_for_each_key_group() -> None:
+    """Python functions may emit the records of a batch before its control elements: positions decide."""
+    channels = 50
+    schema = pa.schema([*ROWS, *CONTROL_ROWS])
+    records = [{"user": "a", "t": 1, "v": number} for number in range(channels)] * 2
+    controls = [{"element": _ELEMENTS.encode(Watermark(number))} for number in range(channels)]
+    batch = pa.RecordBatch.from_pylist([*records, *controls], schema=schema)
+    added = {
+        "_group": pa.array([*range(channels)] * 3, pa.int32()),
+        "_position": pa.array([0] * channels + [2] * channels + [1] * channels, pa.int64()),
+        "_branch": pa.array([1] * 2 * channels + [-2] * channels, pa.int32()),
+    }
+    batch = pa.record_batch([*batch.columns, *added.values()], [*schema.names, *added])
+
+    found = unpack_and_pack([batch])
+
+    for number, items in found.items():
+        assert [item.kind for item in items].count(PackedKind.SEVERAL) == 1
+        ordered = sort_packed(items)
+        elements = [item for item in ordered if item.kind == PackedKind.ELEMENT]
+        assert len(elements) == channels
+        if number == group_of("a", 1):
+            kinds = [PackedKind.ROWS, PackedKind.ELEMENT, PackedKind.ROWS]
+            assert [item.kind for item in ordered] == kinds * channels
+        else:
+            assert len(ordered) == channels
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 1), st.sampled_from("abc"), st.integers(0, 6)), max_size=40),
+    st.lists(st.integers(1, 6), min_size=40, max_size=40),
+)
+def test_results_do_not_depend_on_batches(records: list[tuple[int, str, int]], sizes: list[int]) -> None:
+    """Each partition is in order of time; whatever the batches, each result is that of a plain count."""
+    times = [0, 0]
+    stream = []
+    for partition, user, later in records:
+        times[partition] += later
+        stream.append((partition, user, times[partition]))
+    expected = Counter((user, t - t % 20 + 19) for _, user, t in stream)
+    chain = Chain()
+    found: list[tuple[str, int, int]] = []
+    rest = [*stream]
+    for size in sizes:
+        part, rest = rest[:size], rest[size:]
+        batch = [
+            (number, [(user, t) for partition, user, t in part if partition == number]) for number in range(2)
+        ]
+        found += chain.step([each for each in batch if each[1]])
+    found += chain.step([(0, [("z", 1000)]), (1, [("z", 1000)])])
+
+    assert sorted(found) == sorted((user, last, total) for (user, last), total in expected.items())
+
+
+def test_rows_that_pass_are_emitted_as_they_came_and_in_their_order() -> None:
+    """They are not records of the operator, and nobody opens them."""
+    other = pa.struct([("x", pa.int64()), ("kind", pa.string())])
+    batch = pa.record_batch(
+        {
+            "g": pa.array([0, 0, 1, None], pa.int32()),
+            "s": pa.array([0] * 4, pa.int32()),
+            "p": pa.array([1] * 4, pa.int32()),
+            "o": [1, 2, 3, 4],
+            "newest": [1, None, 3, None],
+            "kept": [True, False, True, False],
+            "passing": pa.array([None, {"x": 7, "kind": "bad"}, None, {"x": 8, "kind": "late"}], other),
+            "user": ["a", None, "b", None],
+            "t": [1, None, 3, None],
+            "v": [1, None, 1, None],
+        }
+    )
+    inputs = InputColumns(
+        key_group="g",
+        source="s",
+        partition="p",
+        offset="o",
+        newest="newest",
+        record="kept",
+        passing="passing",
+    )
+    packing = Packing(inputs=inputs, sources=("in",), key_groups=GROUPS, rows=ROWS)
+
+    passed = pa.array([None, {"x": 17, "kind": "bad"}, None, {"x": 18, "kind": "late"}], other)
+    later = batch.set_column(3, "o", pa.array([5, 6, 7, 8])).set_column(6, "passing", passed)
+
+    items: list[list[Packed]] = [[], []]
+    for each in (later, batch):  # of two tasks
+        for part in packing.run([each]):
+            for row in part.to_pylist():
+                items[row.pop("key_group")].append(Packed(**row))
+
+    outs = [Chain().first.step(0, each, 0, MemoryStore(), StateCache()).outputs for each in items]
+    assert outs[0].passing == []
+    rows = [
+        pa.ipc.read_record_batch(pa.py_buffer(content), pa.schema(list(other))) for content in outs[1].passing
+    ]
+    assert [row["x"] for each in rows for row in each.to_pylist()] == [7, 8, 17, 18]
