@@ -83,7 +83,8 @@ def _key_text(key: Mapping[str, Any]) -> str:
 
 
 def _as_text(shown: Mapping[str, Any]) -> str:
-    lines = [f"{shown['query']}: {_key_text(shown['key']) or '(one key for all)'}"]
+    place = ", ".join(shown[name] for name in ("query", "operator") if name in shown)
+    lines = [f"{place}: {_key_text(shown['key']) or '(one key for all)'}"]
     for name in ("windows", "panes"):
         for window in shown.get(name, ()):
             rest = {k: v for k, v in window.items() if k not in ("start_ms", "end_ms")}
