@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from flowcore import Flow, KafkaTopic, Parquet, Stream, Tumbling, bounded_out_of_orderness
+from flowcore import Flow, KafkaTopic, Parquet, Stream, Tumbling, bounded_out_of_orderness, monotonous
 from flowcore.api.node import KeptState
 from flowcore.errors import StateError
 from flowcore.planner import plan_flow
@@ -54,6 +54,33 @@ def test_fingerprint_is_of_needs_alone() -> None:
     same = fingerprint()
     assert {fingerprint(name="other"), fingerprint(where="price > 1")} == {same}
     assert len({same, fingerprint("asks"), fingerprint(function="min")}) == 3
+
+
+def test_operators_of_a_chain_are_known_by_name_and_order() -> None:
+    """Two of them may look alike to Spark; the only operator of a query may be renamed."""
+
+    def needs(*names: str) -> CheckpointNeeds:
+        flow = Flow("f")
+        topic = KafkaTopic(
+            "bids", schema=f"{SALE}, sold TIMESTAMP", event_time="sold", watermark=monotonous()
+        )
+        stream = flow.read("bids", topic)
+        for name in names:
+            stream = stream.window(Tumbling(10), by="shop", name=name).aggregate(price="sum(price)")
+        stream.write("out", KafkaTopic("out"))
+        return derive_needs(next(query for query in plan_flow(flow).live_queries if query.sinks))
+
+    chain = needs("first", "second")
+    assert [state.operator for state in chain.states] == ["first", "second"]
+    assert [*find_differences(chain, chain)] == []
+    assert needs("second", "first").fingerprint != chain.fingerprint
+    one, other = find_differences(chain, needs("second", "first"))
+    assert "operator 'first' kept" in one
+    assert "and now operator 'second' does" in one
+    assert "and now operator 'first' does" in other
+    assert [*find_differences(needs("first"), needs("renamed"))] == []
+    assert needs("first").fingerprint == needs("renamed").fingerprint
+    assert "nothing was kept before" in next(find_differences(needs("first"), chain))
 
 
 def test_needs_of_windows_have_their_length_function_and_key_groups() -> None:
