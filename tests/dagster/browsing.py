@@ -72,7 +72,7 @@ class Browser:
 
 @contextmanager
 def browsing(port: int) -> Iterator[Browser]:
-    """A browser at the UI behind a port of this machine."""
+    """A browser at the UI at a port of this machine."""
     # Chromium's own sandbox needs rights that root in a container does not have; the pages are our own.
     with (
         sync_playwright() as playwright,

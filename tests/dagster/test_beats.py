@@ -30,7 +30,7 @@ RUN = FlowProgress(
 
 
 def test_beat_plots_every_measure_that_has_a_course() -> None:
-    """Numbers, with the text of what cannot be plotted beside them."""
+    """Numbers, and in addition text for the values that cannot be plotted."""
     found = progress_metadata(RUN)
     numbers = {
         key: value.value

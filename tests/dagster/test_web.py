@@ -3,7 +3,7 @@
 The tests of this module are one session at the UI: history is digested, the live queries are
 started, their run worker and then their JVM are killed and they come back, a slice is asked for meanwhile
 and waits, the live queries are terminated, the slice runs. Where Chromium is installed, a browser launches
-the history and looks at the pages.
+the history and opens the pages.
 """
 
 import json

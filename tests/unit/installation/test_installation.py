@@ -23,7 +23,7 @@ from flowcore.installation.java import find_java
 ROOT = Path(__file__).parents[3]
 JavaHome = Callable[..., Path]
 
-# Stands for Ivy: notes that it was called, then puts one jar per configuration where it is told to.
+# Stands for Ivy: notes that it was called, then puts one jar per configuration in the given folder.
 IVY = """#!/bin/sh
 echo call >>"$(dirname "$0")/calls"
 for pattern; do :; done

@@ -1,4 +1,4 @@
-"""Reported progress of a run is shown to people, Prometheus and Dagster."""
+"""Reported progress of a run is shown in logs, in a terminal and on a page."""
 
 import io
 import itertools
@@ -8,161 +8,30 @@ import os
 import pty
 import re
 import signal
-import socket
 import subprocess
 import sys
 import threading
 import time
-import urllib.request
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console
 
 from flowcore.cli.main import flowcore
 from flowcore.cli.top import _view
-from flowcore.errors import RunError, SettingsError
 from flowcore.metrics.chart import Line, line_chart
 from flowcore.metrics.health import liveness_problem, markdown, show_count, tables
 from flowcore.metrics.history import HistoryWriter, history_folder
 from flowcore.metrics.log import LogListener, describe_events
-from flowcore.metrics.progress import FlowProgress, LatencyProgress, PartitionProgress, QueryProgress, Switch
-from flowcore.metrics.prometheus import PrometheusListener, metrics_of
+from flowcore.metrics.progress import FlowProgress
 from flowcore.metrics.report import report_page
-from flowcore.metrics.reporting import Reporter, listeners_of
-from flowcore.settings import Settings
-
-DEPLOY = Path(__file__).parents[3] / "deploy"
-NOW_MS = 1_800_000_000_000
-SWITCH = Switch(time_ms=NOW_MS - 60_000, query="out", before="slice", after="realtime", reason="all native")
-
-
-def query(**more: Any) -> QueryProgress:
-    """A query with a value in every field."""
-    partition = PartitionProgress(
-        topic="bids", partition=1, offset=900, end=1_000, lag=100, watermark_ms=NOW_MS - 3_000, idle=False
-    )
-    known = {
-        "name": "out", "mode": "realtime", "active": True, "batches": 3, "rows_in": 900, "rows_out": 1_234,
-        "rows_per_second": 450.5, "rows_out_per_second": 460.0, "lag": 100, "batch_ms": 2_000,
-        "watermark_ms": NOW_MS - 3_000, "late": 5, "dropped": 4, "dead_letters": 6, "backlog": False,
-        "saved": 8, "held": 3, "oldest_held_ms": 1_500,
-        "state_rows": 7, "state_bytes": 2_048,
-        "bounded": {"usual": "20260101T000000-aa"}, "partitions": (partition,),
-    }  # fmt: skip
-    return QueryProgress(**{**known, **more})
-
-
-def run(**more: Any) -> FlowProgress:
-    """A run with a value in every field."""
-    latency = LatencyProgress(
-        source="sales/bids", sink="sales/out", markers=60, p50_ms=0.5, p90_ms=2.0, p99_ms=4.0, max_ms=30.0
-    )
-    known = {
-        "flow": "sales", "time_ms": NOW_MS, "seconds": 60.0, "interval_s": 5.0, "host": socket.gethostname(),
-        "pid": os.getpid(), "queries": (query(),), "latencies": (latency,), "switches": (SWITCH,),
-    }  # fmt: skip
-    return FlowProgress(**{**known, **more})
-
-
-def scrape(url: str) -> str:
-    """The text that Prometheus reads."""
-    with urllib.request.urlopen(url) as answer:  # noqa: S310 - the address is ours
-        return str(answer.read().decode())
-
-
-def samples(text: str) -> dict[str, float]:
-    """Values of a scrape by name and labels."""
-    return {
-        f"{sample.name}{json.dumps(sample.labels, sort_keys=True)}": sample.value
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
-    }
-
-
-def test_prometheus_serves_every_measure_in_base_units() -> None:
-    """Counters end in _total, times are seconds, and names carry their unit."""
-    with PrometheusListener(0) as listener:
-        listener.progressed(run())
-        found = samples(scrape(listener.url))
-    names = {key.partition("{")[0] for key in found}
-
-    of_query = '{"flow": "sales", "query": "out"}'
-    of_partition = '{"flow": "sales", "partition": "1", "query": "out", "topic": "bids"}'
-    of_latency = '{"flow": "sales", "quantile": "0.99", "sink": "sales/out", "source": "sales/bids"}'
-    assert found[f"flowcore_query_records_in_total{of_query}"] == 900
-    assert found[f"flowcore_query_batch_duration_seconds{of_query}"] == 2
-    assert found[f"flowcore_query_watermark_timestamp_seconds{of_query}"] == NOW_MS / 1000 - 3
-    assert found[f"flowcore_partition_lag_records{of_partition}"] == 100
-    assert found[f"flowcore_latency_seconds{of_latency}"] == 0.004
-    assert found['flowcore_query_mode{"flow": "sales", "mode": "realtime", "query": "out"}'] == 1
-    assert found[f"flowcore_query_oldest_held_seconds{of_query}"] == 1.5
-    assert len(names) == 30
-    assert not [name for name in names if name.endswith("_ms")]
-
-
-def test_prometheus_omits_unknown_values() -> None:
-    """An unknown value has no sample instead of a zero."""
-    names = {family.name for family in metrics_of(run(queries=(query(lag=None, partitions=()),)))}
-
-    assert "flowcore_query_lag_records" not in names
-    assert "flowcore_partition_lag_records" not in names
-    assert "flowcore_query_late_records" in names
-
-
-def test_prometheus_port_that_is_taken_is_refused() -> None:
-    """The message has the port and what to pass instead; the first server continues."""
-    with PrometheusListener(0) as first:
-        port = int(first.url.split(":")[2].split("/")[0])
-        with pytest.raises(
-            RunError, match=rf"port={port} cannot be listened on at 127.0.0.1: .*or 0 for any"
-        ):
-            PrometheusListener(port).__enter__()
-
-        first.progressed(run())
-        assert "flowcore_query_active" in scrape(first.url)
-
-
-def test_prometheus_without_a_metrics_interval_is_refused(tmp_path: Path) -> None:
-    """Without an interval it would have no values."""
-    settings = Settings.of(
-        {"state.dir": tmp_path, "metrics.prometheus.port": 0, "metrics.interval": "0"}, environment={}
-    )
-
-    with pytest.raises(SettingsError, match=r"metrics\.interval=0"), listeners_of("sales", settings):
-        pass
-
-
-def test_dashboard_and_alerts_use_existing_metrics() -> None:
-    """Every metric in the dashboard and in Prometheus' files is served by a run."""
-    served = {sample.name for family in metrics_of(run()) for sample in family.samples}
-    texts = [file.read_text() for folder in ("grafana", "prometheus") for file in _files(DEPLOY / folder)]
-    asked = {name for text in texts for name in re.findall(r"\bflowcore_[a-z_]+", text)}
-
-    assert len(asked) > 10
-    assert asked - served == set()
-
-
-def test_dashboard_shows_something_of_every_kind() -> None:
-    """Each panel has a title, a unit if it has axes, and the provisioned data source."""
-    dashboard = json.loads((DEPLOY / "grafana" / "flowcore.json").read_text())
-    panels = [panel for panel in dashboard["panels"] if panel["type"] != "row"]
-
-    assert len(panels) >= 10
-    assert all(panel["title"] and panel["targets"] for panel in panels)
-    assert {panel["datasource"]["uid"] for panel in panels} == {"flowcore-prometheus"}
-    assert "uid: flowcore-prometheus" in (DEPLOY / "grafana" / "datasource.yaml").read_text()
-
-
-def _files(folder: Path) -> list[Path]:
-    return [file for file in folder.iterdir() if file.is_file()]
+from flowcore.metrics.reporting import Reporter
+from tests.unit.metrics.full_progress import NOW_MS, SWITCH, query, run
 
 
 class _Received:

@@ -57,7 +57,7 @@ def test_fingerprint_is_of_needs_alone() -> None:
 
 
 def test_operators_of_a_chain_are_known_by_name_and_order() -> None:
-    """Two of them may look alike to Spark; the only operator of a query may be renamed."""
+    """Two operators may be equal to Spark; the only operator of a query may be renamed."""
 
     def needs(*names: str) -> CheckpointNeeds:
         flow = Flow("f")

@@ -46,7 +46,7 @@ def _shops(flow: Flow) -> Stream:
 
 
 def auctions() -> Flow:
-    """History digested first, then the stream beside it."""
+    """The bounded stage runs first, then the stream that joins its result."""
     return reference
 
 
@@ -134,7 +134,7 @@ def live_files() -> Flow:
 
 
 def tracked() -> Flow:
-    """Latency markers leave beside topics only, and pass through no DataFrame function."""
+    """Latency markers are written to topics only, and pass through no DataFrame function."""
     flow = Flow("tracked")
     bids = _bids(flow)
     bids.write("copy", KafkaTopic("copy"))
