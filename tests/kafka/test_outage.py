@@ -12,7 +12,7 @@ from flowcore.planner import plan_flow
 from flowcore.settings import Settings
 from flowcore.spark.context import Context
 from flowcore.spark.run.observation import RunMeter
-from flowcore.spark.topics import ends as topic_ends
+from flowcore.spark.topics import offsets
 from flowcore.spark.topics.offsets import TopicEnds
 
 pytestmark = pytest.mark.kafka
@@ -30,8 +30,8 @@ def test_outage_of_a_broker_is_reported_during_and_after_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """During the outage `silent_s` grows; after it `poll` returns its duration once."""
-    monkeypatch.setattr(topic_ends, "_AWAY_S", 0.0)
-    monkeypatch.setattr(topic_ends, "_OUTAGE_S", 0.5)
+    monkeypatch.setattr(offsets, "_AWAY_S", 0.0)
+    monkeypatch.setattr(offsets, "_OUTAGE_S", 0.5)
     broker = EmbeddedBroker(tmp_path / "broker")
     with broker:
         ensure_topics(broker.bootstrap_servers, {"in": 2, "out": 1})
@@ -54,7 +54,7 @@ def test_outage_of_a_broker_is_reported_during_and_after_it(
 
 def test_outage_is_in_the_progress_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beats, Prometheus and the history read the outage from the run's progress."""
-    monkeypatch.setattr(topic_ends, "_AWAY_S", 0.0)
+    monkeypatch.setattr(offsets, "_AWAY_S", 0.0)
     with EmbeddedBroker() as broker:
         ensure_topics(broker.bootstrap_servers, {"in": 2, "out": 1})
         meter = RunMeter(*_context(broker.bootstrap_servers, tmp_path))
