@@ -2,31 +2,51 @@
 
 from __future__ import annotations
 
+import os
 import random
+import signal
+import subprocess
+import sys
+import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable
+from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 from flowcore import Flow, KafkaTopic, Sliding, Tumbling
 from flowcore.planner import plan_flow
 from flowcore.process import KeyedProcessFunction
+from flowcore.settings import Settings
 from flowcore.spark.checkpoint.plan_file import checkpoint_folder
+from flowcore.spark.run.flow import open_context
 from flowcore.spark.run.inspection import KeyGroupState, read_state
+from flowcore.spark.run.live_stage import LiveRun
 from flowcore.spark.run.session import live_session
 from flowcore.watermarks import monotonous
 from tests.kafka.conftest import Live
 
 SCHEMA = "auction BIGINT, at BIGINT"
 END_MS = 60_000
+LAST = [{"auction": 99, "at": END_MS + 10_000}] * 2
+"""The last record of each partition, which completes all windows before it."""
+DRIVER = "import sys; from tests.kafka.test_live_exchanges import drive; drive(*sys.argv[1:])"
 
 
-def bids(live: Live, **settings: Any) -> KafkaTopic:
-    return live.topic("bids", schema=SCHEMA, event_time="at", watermark=monotonous(), **settings)
+def bids(live: Live) -> KafkaTopic:
+    return live.topic("bids", schema=SCHEMA, event_time="at", watermark=monotonous())
 
 
-def hot_items(live: Live, source: KafkaTopic) -> tuple[Flow, KafkaTopic, KafkaTopic]:
+def random_bids(count: int) -> list[tuple[int, int]]:
+    """Auctions and times, in order of time."""
+    chance = random.Random(5)  # noqa: S311 - test data
+    times = sorted(chance.randrange(0, END_MS) for _ in range(count))
+    return [(chance.randrange(7), at) for at in times]
+
+
+def hot_items(source: KafkaTopic, counts: KafkaTopic, most: KafkaTopic) -> Flow:
     """Nexmark query 5: the bids of each auction in the last 10 s, then the most bids of any auction."""
-    counts, most = live.topic("counts"), live.topic("most")
+    source = replace(source, schema=SCHEMA, event_time="at", watermark=monotonous())
     flow = Flow("hot_items")
     counted = (
         flow.read("bids", source)
@@ -37,7 +57,7 @@ def hot_items(live: Live, source: KafkaTopic) -> tuple[Flow, KafkaTopic, KafkaTo
     counted.filter(lambda row: row["n"] > 0, name="python").window(Tumbling(2), name="hottest").aggregate(
         most="max(n)", auctions="count(*)", bids="sum(n)"
     ).write("most", most)
-    return flow, counts, most
+    return flow
 
 
 def expected(times: Iterable[tuple[int, int]]) -> dict[int, tuple[int, int, int]]:
@@ -53,34 +73,37 @@ def expected(times: Iterable[tuple[int, int]]) -> dict[int, tuple[int, int, int]
     }
 
 
-def seconds(text: str) -> int:
-    return 60 * int(text[14:16]) + int(text[17:19])
+def hottest(rows: Iterable[dict[str, Any]]) -> dict[int, tuple[int, int, int]]:
+    """Results in the form of `expected`; each window has one."""
+    found: dict[int, tuple[int, int, int]] = {}
+    for row in rows:
+        end = row["window_end"]
+        end_ms = 1000 * (60 * int(end[14:16]) + int(end[17:19]))
+        assert end_ms not in found
+        found[end_ms] = (row["most"], row["auctions"], row["bids"])
+    return {end_ms: each for end_ms, each in found.items() if end_ms <= END_MS}
 
 
 def test_windows_over_windows_over_restarts(live: Live) -> None:
     """Each slice continues both operators' state; the results are those of a plain computation."""
-    source = bids(live)
-    flow, counts, most = hot_items(live, source)
-    random_ = random.Random(5)  # noqa: S311 - test data
-    times = sorted(random_.randrange(0, END_MS) for _ in range(600))
-    records = [(random_.randrange(7), at) for at in times]
+    source, counts, most = bids(live), live.topic("counts"), live.topic("most")
+    flow = hot_items(source, counts, most)
+    records = random_bids(600)
     rows = [{"auction": auction, "at": at} for auction, at in records]
-    end = [{"auction": 99, "at": END_MS + 10_000}] * 2
     queries: list[str] = []
 
-    for part in (rows[:150], rows[150:400], [*rows[400:], *end]):
+    def finish(run: LiveRun) -> None:
+        queries.extend(run.running)
+        assert run.wait(300)
+
+    for part in (rows[:150], rows[150:400], [*rows[400:], *LAST]):
         live.send(source, *part, partitions=2)
-        live.run(flow, "slice", lambda run: (queries.extend(run.running), run.wait(300)))
+        live.run(flow, "slice", finish)
 
     assert queries.count("counts") == 3
     assert set(queries) == {"counts", "bids"}  # no bad message passes a Python function
-    found = {
-        seconds(row["window_end"]) * 1000: (row["most"], row["auctions"], row["bids"])
-        for row in live.values(most)
-    }
     wanted = expected(records)
-    assert {end: each for end, each in found.items() if end <= END_MS} == wanted
-    assert len(live.values(most)) == len(found)
+    assert hottest(live.values(most)) == wanted
     assert sum(row["n"] for row in live.values(counts) if row["auction"] != 99) >= sum(
         each[2] for each in wanted.values()
     )
@@ -95,6 +118,45 @@ def state_operators(live: Live, flow: Flow) -> set[str]:
     checkpoint = checkpoint_folder(query, flow.name, live.settings)
     found = read_state(live_session(live.spark, live.settings), checkpoint)
     return {each.held.operator for each in found if isinstance(each, KeyGroupState)}
+
+
+def drive(servers: str, state: str, *topics: str) -> None:
+    """Run a slice of small batches until this process is killed."""
+    values = {
+        "kafka.bootstrap.servers": servers,
+        "state.dir": state,
+        "execution.short-lived": "true",
+        "execution.max-records-per-batch": 20,
+    }
+    settings = Settings.of(values, environment={})
+    plan = plan_flow(hot_items(*(KafkaTopic(name) for name in topics)), "slice", settings)
+    with open_context(plan, settings) as context, LiveRun(plan, context) as run:
+        print("running", flush=True)  # noqa: T201 - the test waits for this line
+        run.wait(300)
+
+
+def test_both_states_are_right_after_kills_of_the_driver(live: Live) -> None:
+    """Repeated batches give the same results under the same ids; the last run completes."""
+    topics = [bids(live), live.topic("counts"), live.topic("most")]
+    records = random_bids(400)
+    rows = [{"auction": auction, "at": at} for auction, at in records]
+    live.send(topics[0], *rows, *LAST, partitions=2)
+    names = [topic.name for topic in topics]
+    command = [sys.executable, "-c", DRIVER, live.servers, str(live.settings.state_dir), *names]
+    for seconds in (8.0, 14.0):
+        with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as driver:
+            assert driver.stdout is not None
+            assert driver.stdout.readline() == b"running\n"
+            time.sleep(seconds)
+            assert driver.poll() is None
+            os.killpg(driver.pid, signal.SIGKILL)
+
+    live.run(hot_items(*topics))
+
+    found: dict[bytes, dict[str, Any]] = {}
+    for record in live.records(topics[2]):
+        assert found.setdefault(record.headers["flowcore-id"], record.json) == record.json
+    assert hottest(found.values()) == expected(records)
 
 
 class Rising(KeyedProcessFunction):
@@ -154,3 +216,56 @@ def test_a_process_over_windows_fires_by_their_watermark_and_lets_other_rows_pas
     assert failed.headers["flowcore-operator"] == b"rising"
     assert failed.headers["flowcore-id"].startswith(b'windows:{"auction":3}:4000:6000:1')
     assert b"too many" in failed.headers["flowcore-reason"]
+
+
+class Quiet(KeyedProcessFunction):
+    """Emits the number of a user's records when a user has had none for 100 ms."""
+
+    def open(self, context: Any) -> None:
+        self.count = context.value_state("count", "BIGINT")
+
+    def process(self, record: Any, context: Any) -> Any:  # noqa: ARG002 - its signature
+        self.count.set(self.count.get(0) + 1)
+        context.register_processing_timer(context.clock_ms + 100)
+        return []
+
+    def on_timer(self, time_ms: int, context: Any) -> Any:  # noqa: ARG002 - its signature
+        n = self.count.get(0)
+        self.count.clear()
+        return [{"user": context.key, "n": n}] if n else []
+
+
+class Sum(KeyedProcessFunction):
+    """Emits the sum of all records so far."""
+
+    def open(self, context: Any) -> None:
+        self.total = context.value_state("total", "BIGINT")
+
+    def process(self, record: Any, context: Any) -> Any:  # noqa: ARG002 - its signature
+        self.total.set(self.total.get(0) + record["n"])
+        return [{"total": self.total.get(0)}]
+
+
+def test_processes_without_watermarks_and_latency_markers_run_in_a_chain(live: Live) -> None:
+    """Timers of processing time fire without input, and markers leave after both operators."""
+    live.settings = replace(live.settings, latency_interval=timedelta(milliseconds=200))
+    clicks, totals = live.topic("clicks", schema="user STRING"), live.topic("totals")
+    flow = Flow("quiet")
+    counts = flow.read("clicks", clicks).process(
+        Quiet(), by="user", schema="user STRING, n BIGINT", name="quiet"
+    )
+    counts.process(Sum(), schema="total BIGINT", name="sum").write("totals", totals)
+    live.send(clicks, *({"user": user} for user in "aabcaab"), partitions=2)
+
+    def seen(run: LiveRun) -> None:
+        end = time.monotonic() + 120
+        while not (records := live.records(totals)) or records[-1].json["total"] < 7 or not run.latency():
+            assert not run.wait(0.3)
+            assert time.monotonic() < end, (records, run.latency())
+        assert {each.sink for each in run.latency()} == {"quiet/totals"}
+
+    live.run(flow, "micro-batch", seen)
+
+    ids = [record.headers["flowcore-id"].decode() for record in live.records(totals)]
+    assert len(set(ids)) == len(ids)
+    assert all(each.startswith('sum:quiet:{"user": "') for each in ids)
