@@ -144,7 +144,7 @@ def _build_query(
         exchanges = [node.name for node in alone if isinstance(node, StatefulOperator)]
         if len(exchanges) > 1:
             number = {2: "two", 3: "three"}.get(len(exchanges), str(len(exchanges)))
-            reasons.append(f"{number} exchanges: {', then '.join(exchanges)}")
+            reasons.append(f"it has {number} exchanges: {', then '.join(exchanges)}")
         split = Decision("its own query", tuple(reasons))
     else:
         split = Decision("shared query", ("its branches keep no state, so one read serves them all",))

@@ -239,7 +239,7 @@ def test_sinks_downstream_of_a_chain_of_windows_share_its_query() -> None:
     assert [node.name for node in queries[0].exchanges] == ["first", "second"]
     assert queries[0].split.reasons == (
         "second keeps state, which nothing else can share a query with",
-        "two exchanges: first, then second",
+        "it has two exchanges: first, then second",
     )
     assert queries[0].mode.value == "micro-batch"
 
