@@ -224,7 +224,7 @@ def test_topic_of_elements_is_read_and_written_as_a_table(live: Live, headers: b
         Record(_sale(number, 1_000 * number)) for number in range(3)
     ]
     (record,) = live.records(middle.dead_letter)
-    assert (record.value, b"no tagged element" in record.headers["flowcore-reason"]) == (b"\xff", True)
+    assert (record.value, b"not a tagged element" in record.headers["flowcore-reason"]) == (b"\xff", True)
 
 
 @pytest.mark.parametrize("until", [None, "latest"], ids=["live", "bounded"])
