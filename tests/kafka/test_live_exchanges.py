@@ -218,6 +218,25 @@ def test_a_process_over_windows_fires_by_their_watermark_and_lets_other_rows_pas
     assert b"too many" in failed.headers["flowcore-reason"]
 
 
+def test_records_and_bad_messages_that_no_operator_reads_arrive_once(live: Live) -> None:
+    """A branch of the source passes both operators and is united with their results."""
+    source, out = bids(live), live.topic("out")
+    flow = Flow("bypass")
+    read = flow.read("bids", source)
+    first = read.window(Tumbling(2), by="auction", name="first").aggregate(n="count(*)")
+    second = first.window(Tumbling(4), by="auction", name="second").aggregate(n="sum(n)")
+    passing = read.where("auction > 1").select("auction", "-1L AS n")
+    second.select("auction", "n").union(passing).write("out", out)
+    rows = [{"auction": auction, "at": at} for auction, at in ((1, 0), (2, 100), (1, 2500), (2, 9000))]
+    live.send(source, *rows[:2], b"bad", *rows[2:])
+
+    live.run(flow)
+
+    found = sorted((row["auction"], row["n"]) for row in live.values(out))
+    assert found == [(1, 2), (2, -1), (2, -1), (2, 1)]
+    assert [record.value for record in live.records(source.dead_letter)] == [b"bad"]
+
+
 class Quiet(KeyedProcessFunction):
     """Emits the number of a user's records when a user has had none for 100 ms."""
 
