@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from flowcore.elements import LatencyMarker, RecordAttributes, StreamElement
+from flowcore.elements import LatencyMarker, RecordAttributes, StreamElement, WatermarkStatus
 from flowcore.serializers.events import LatencyMarkerEventSerializer
 from flowcore.serializers.formats import RawFormat
 from flowcore.serializers.tagged import TaggedSerializer
@@ -57,11 +57,14 @@ class PackedKind(IntEnum):
     """Rows that the operator does not process, as a record batch that is not opened here."""
     SEVERAL = 6
     """Other packed rows, which take its place."""
+    ACTIVE = 7
+    """A channel of another operator is active in this step; before all records. The channels become active
+    together: else the watermark of the first one would make the records of the others late."""
 
 
 _ORDER = {
     PackedKind.ATTRIBUTES: 0, PackedKind.ROWS: 1, PackedKind.ELEMENT: 1,
-    PackedKind.SEEN: 2, PackedKind.MARKER: 3, PackedKind.PASSING: 4,
+    PackedKind.SEEN: 2, PackedKind.MARKER: 3, PackedKind.PASSING: 4, PackedKind.ACTIVE: 0,
 }  # fmt: skip
 
 
@@ -104,7 +107,7 @@ class Packed(NamedTuple):
 
     @property
     def element(self) -> StreamElement[Any]:
-        """The element, of `PackedKind.ELEMENT`."""
+        """The element, of `PackedKind.ELEMENT` and `PackedKind.ACTIVE`."""
         return _ELEMENTS.decode(self.payload)
 
     @property
@@ -148,6 +151,11 @@ class Packed(NamedTuple):
     def of_element(cls, channel: Channel, at: int, element: StreamElement[Any]) -> Packed:
         """Pack a control element."""
         return cls(PackedKind.ELEMENT, channel.encode(), at, _ELEMENTS.encode(element))
+
+    @classmethod
+    def of_active(cls, channel: Channel, at: int) -> Packed:
+        """Pack that a channel becomes active at some place of the step."""
+        return cls(PackedKind.ACTIVE, channel.encode(), at, _ELEMENTS.encode(WatermarkStatus(idle=False)))
 
     @classmethod
     def of_attributes(cls, at: int, attributes: RecordAttributes) -> Packed:

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flowcore.elements import RecordAttributes, StreamElement
+from flowcore.elements import RecordAttributes, StreamElement, WatermarkStatus
 from flowcore.keyed.columns import concat_batches
 from flowcore.keyed.packed import PACKED, Channel, Packed
 from flowcore.serializers.formats import RawFormat
@@ -147,14 +147,17 @@ class Packing:
                 yield from self._records(channel, batch.slice(start, position - start), seen)
                 sender = Channel(channel.source, channel.partition, self._sender(batch, position))
                 element = _ELEMENTS.decode(elements[position].as_py())
-                control.append(self._control(sender, int(offsets[position]), element))
+                control += self._control(sender, int(offsets[position]), element)
                 start = position + 1
         yield from self._records(channel, batch.slice(start), seen)
 
-    def _control(self, sender: Channel, at: int, element: StreamElement[Any]) -> Packed:
+    def _control(self, sender: Channel, at: int, element: StreamElement[Any]) -> Iterator[Packed]:
         if self.inputs.newest is None and isinstance(element, RecordAttributes):
-            return Packed.of_attributes(at, element)
-        return Packed.of_element(sender, at, element)
+            yield Packed.of_attributes(at, element)
+            return
+        if self.inputs.newest is None and element == WatermarkStatus(idle=False):
+            yield Packed.of_active(sender, at)
+        yield Packed.of_element(sender, at, element)
 
     def _sender(self, batch: pa.RecordBatch, position: int) -> str:
         found = None if self.inputs.sender is None else batch.column(self.inputs.sender)[position].as_py()

@@ -191,7 +191,7 @@ class Runtime:
             match item.kind:
                 case PackedKind.ROWS:
                     pending.append(item.rows(self.rows))
-                case PackedKind.ELEMENT:
+                case PackedKind.ELEMENT | PackedKind.ACTIVE:
                     channel = Channel.decode(item.channel)
                     changes = event_time.arrive(
                         channel.source, channel.partition, channel.sender, item.element

@@ -200,6 +200,18 @@ def test_idleness_and_backlog_status_reach_the_second_operator() -> None:
     assert [manifest.backlog for manifest in manifests] == [True, True]
 
 
+def test_channels_that_become_active_together_hold_the_watermark_together() -> None:
+    """After idleness, the first channel's watermark does not make the records of the others late."""
+    chain = Chain(WatermarkStrategy(BoundedOutOfOrderness(0), idle_after_ms=100))
+    chain.step([(0, [("a", 5), ("b", 5)]), (1, [("a", 5)])])
+    for clock_ms in (1, 1000):
+        assert chain.step([], clock_ms=clock_ms) == []
+
+    found = chain.step([(0, [("a", 15), ("b", 15), ("b", 40)]), (1, [("a", 40)])], clock_ms=1001)
+
+    assert found == [("a", 19, 3), ("b", 19, 2)]
+
+
 def test_control_elements_of_many_channels_are_one_row_for_each_key_group() -> None:
     """Python functions may emit the records of a batch before its control elements: positions decide."""
     channels = 50
