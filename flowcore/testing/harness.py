@@ -110,7 +110,7 @@ class _Harness(Generic[_E]):
         return watermark_ms
 
     def _read_clock(self) -> None:
-        if self.clock() != self._state.clock_ms:
+        if self.clock() > self._state.clock_ms:
             self._keep(self._operator.advance_clock(self._state, self.clock()))
 
     def _keep(self, seen: _E) -> _E:
