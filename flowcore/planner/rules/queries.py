@@ -16,6 +16,7 @@ from itertools import pairwise
 
 from flowcore.api.decisions import Decision
 from flowcore.api.operators import (
+    MapBatches,
     Operator,
     PythonOperator,
     Read,
@@ -113,6 +114,12 @@ def _find_chain_obstacle(alone: Sequence[Operator], states: Sequence[Operator]) 
             return f"{before.name} and {node.name} are side by side, and a query runs a single chain of them"
         if any(isinstance(each, Read) and not each.bounded for each in _find_upstream_until(before, node)):
             return f"{node.name} also reads records that {before.name} does not emit"
+        for each in node.upstream:
+            if isinstance(each, MapBatches) and before in each.upstream:
+                # Its outputs would have no channel, so that watermarks would overtake them.
+                return (
+                    f"{each.name} gets batches, so that nobody knows which key group emitted a record of it"
+                )
     return None
 
 

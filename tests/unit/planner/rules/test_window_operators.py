@@ -285,8 +285,16 @@ def _windowed(stream: Any, name: str, **settings: Any) -> Any:
             ),
             "frame is a DataFrame function",
         ),
+        (
+            lambda bids, _: _windowed(
+                _windowed(bids, "first").map_batches(lambda batch: batch, schema="n BIGINT", name="batches"),
+                "second",
+                time="processing",
+            ),
+            "batches gets batches",
+        ),
     ],
-    ids=["native aggregate", "side by side", "another source", "DataFrame function"],
+    ids=["native aggregate", "side by side", "another source", "DataFrame function", "batches"],
 )
 def test_operators_with_state_that_are_not_a_chain_are_refused(build: Any, reason: str) -> None:
     flow = Flow("f")
