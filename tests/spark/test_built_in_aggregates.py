@@ -65,7 +65,7 @@ def test_built_in_aggregates_give_what_spark_gives(spark: SparkSession, size: in
     assert isinstance(window, Window)
     frame = spark.createDataFrame(rows, SCHEMA).coalesce(1)
     computed = frame.selectExpr("*", *(f"{each.text} AS `{name}`" for name, each in window.computed))
-    # Beside distinct ones Spark groups twice, and the order of arrival is lost.
+    # With distinct ones Spark groups twice, and the order of arrival is lost.
     expected: dict[str, Any] = {}
     for distinct in (True, False):
         some = [f"{text} AS {name}" for name, text in aggregates.items() if ("distinct" in text) is distinct]

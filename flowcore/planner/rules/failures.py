@@ -52,15 +52,15 @@ def select_dead_letter_sources(query: LiveQuery) -> tuple[Read, ...]:
 
 
 def _decide_in_key_group(node: Operator, query: LiveQuery, content: str) -> Decision:
-    lenient = select_dead_letter_sources(query)
-    strict = [each.name for each in query.sources if each not in lenient]
+    with_dead_letters = select_dead_letter_sources(query)
+    strict = [each.name for each in query.sources if each not in with_dead_letters]
     if len(strict) == len(query.sources):
         files = [sink.name for sink in query.sinks if sink.topic is None]
         if files:
             why = f"{files[0]} writes files, so nothing but its records can leave the query"
             return _stops_query(why, _split_at(node))
         return _stopped_by_topic(strict)
-    topics = ", ".join(f"{each.name}.dead-letter" for each in lenient)
+    topics = ", ".join(f"{each.name}.dead-letter" for each in with_dead_letters)
     which = f"records of {', '.join(strict)}, timers and windows stop it, as on_error='fail' says"
     undone = "" if isinstance(node, PythonOperator) else ", and what the call changed is undone"
     return Decision("dead letter", (f"{content} goes to {topics}{undone}", *([which] if strict else [])))
