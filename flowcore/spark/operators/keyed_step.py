@@ -13,12 +13,11 @@ from pathlib import Path
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from flowcore.api.operators import Operator, Read
-from flowcore.keyed.operator import CONTROL, CONTROL_ROWS, KeyGroupOperator
+from flowcore.keyed.operator import KeyGroupOperator
 from flowcore.keyed.packing import InputColumns, Packing
 from flowcore.keyed.runtime import Runtime
 from flowcore.keyed.watermark_progress import WatermarkSource
@@ -44,9 +43,9 @@ from flowcore.spark.frame.rows import (
     RowKind,
 )
 from flowcore.spark.frame.sql import literal, quote
-from flowcore.spark.operators.key_groups import COUNTER_ROWS, MARKER_ROWS, Outlet, Unpacking, run_key_groups
+from flowcore.spark.operators.key_groups import run_key_groups
 from flowcore.spark.operators.keys import canonical_key, key_group_text
-from flowcore.spark.operators.processor import COUNTERS, MARKERS, PASSING
+from flowcore.spark.operators.step_rows import StepRows, unpack_step
 from flowcore.spark.topics.side_channels import SideChannels
 from flowcore.watermarks import no_watermarks
 from flowcore.watermarks.strategies import PeriodicFunction
@@ -57,14 +56,11 @@ __all__ = [
     "RECORD_TIMESTAMP",
     "KeyGroupContext",
     "StepInputs",
-    "StepRows",
     "branch_after",
     "run_step",
     "select_inputs",
-    "text_by_branch",
 ]
 
-_COUNTERS = "_counters"
 _PASSING = (
     BRANCH, "topic", "partition", "offset", RECORD_ID, RECORD_ORDINAL, TIMESTAMP_MS, BAD_REASON, VALUE,
     KAFKA_MS, FAILED_OPERATOR,
@@ -143,37 +139,6 @@ class StepInputs:
     frame: DataFrame
     records: pa.Schema
     passing: pa.Schema | None
-
-
-@dataclass(frozen=True, slots=True)
-class StepRows:
-    """The rows that an operator's key groups emit.
-
-    Attributes:
-        frame: The rows of all outputs, each in its branch.
-        columns: By output, the frame's names of its columns.
-        branches: The branches of the outputs.
-    """
-
-    frame: DataFrame
-    columns: Mapping[str, Mapping[str, str]]
-    branches: Collection[int]
-
-    def replace(self, texts: Mapping[str, str]) -> dict[str, str]:
-        """SQL texts that replace columns in the outputs' rows only; rows that passed keep what they have."""
-        own = f"{BRANCH} IN ({', '.join(map(str, self.branches))})"
-        return {
-            name: f"CASE WHEN {own} THEN {text} ELSE {name} END" if name in self.frame.columns else text
-            for name, text in texts.items()
-        }
-
-
-def text_by_branch(texts: Mapping[int, str]) -> str:
-    """SQL text of a column that differs by branch; null in other rows."""
-    if not texts:
-        return "CAST(NULL AS STRING)"
-    cases = (f"WHEN {number} THEN {text}" for number, text in texts.items())
-    return f"CASE {BRANCH} {' '.join(cases)} END"
 
 
 def select_inputs(  # noqa: PLR0917 - the operator, then its input
@@ -274,7 +239,10 @@ def run_step(
     )
     schemas = {output: operator.outputs[output] for output in branches}
     packed = run_key_groups(frame, packing, runtime)
-    return _unpack(inputs, packed, schemas, branches, has_downstream=context.has_downstream)
+    return unpack_step(
+        inputs.node, packed, schemas, branches,
+        names=inputs.branched.names, passing=inputs.passing, has_downstream=context.has_downstream,
+    )  # fmt: skip
 
 
 def branch_after(
@@ -354,73 +322,4 @@ def _input_columns(frame: DataFrame) -> InputColumns:
         marker=optional("event"),
         backlog=optional("backlog"),
         passing=optional("passing"),
-    )
-
-
-def _unpack(
-    inputs: StepInputs,
-    packed: DataFrame,
-    schemas: Mapping[str, pa.Schema],
-    branches: Mapping[str, int],
-    *,
-    has_downstream: bool,
-) -> StepRows:
-    own = {
-        output: {name: next(inputs.branched.names) for name in schemas[output].names} for output in branches
-    }
-    schemas = {**schemas, MARKERS: MARKER_ROWS, COUNTERS: COUNTER_ROWS, CONTROL: CONTROL_ROWS}
-    kinds: dict[str, int | None] = {
-        **branches,
-        MARKERS: RowKind.MARKER,
-        COUNTERS: RowKind.COUNTERS,
-        CONTROL: RowKind.CONTROL,
-        PASSING: None,
-    }
-    columns: dict[str, Mapping[str, str]] = {
-        **own,
-        MARKERS: {"event": VALUE, "partition": "partition"},
-        COUNTERS: {"counters": _COUNTERS},
-    }
-    fields: dict[str, pa.DataType] = {BRANCH: pa.int32()}
-    if has_downstream:
-        columns[CONTROL] = {"element": ELEMENT}
-        fields |= {KEY_GROUP: pa.int32(), POSITION: pa.int64()}
-    if inputs.passing is not None:
-        schemas[PASSING] = inputs.passing
-        columns[PASSING] = {name: name for name in inputs.passing.names}
-    for output, names in columns.items():
-        fields |= {now: schemas[output].field(name).type for name, now in names.items()}
-    schema = pa.schema(fields)
-    outlets = {
-        output: Outlet(
-            schema=schemas[output],
-            columns={now: name for name, now in names.items()},
-            branch=kinds[output],
-        )
-        for output, names in columns.items()
-    }
-    channel = {"key_group": KEY_GROUP, "position": POSITION} if has_downstream else {}
-    unpacking = Unpacking(outlets=outlets, schema=schema, branch=BRANCH, **channel)
-    frame = _observe_counters(inputs.node, packed.mapInArrow(unpacking.run, from_arrow_schema(schema)))
-    return StepRows(
-        frame.where(f"{BRANCH} <> {RowKind.COUNTERS}"),
-        own,
-        [number for number in branches.values() if number != RowKind.BAD],
-    )
-
-
-def _observe_counters(node: Operator, frame: DataFrame) -> DataFrame:
-    def counter(name: str) -> str:
-        return f"CAST(get_json_object({_COUNTERS}, '$.{name}') AS BIGINT)"
-
-    return frame.observe(
-        f"flowcore-keygroups-{node.name}",
-        F.expr(f"coalesce(sum({counter('late_records')}), 0)").alias("late_records"),
-        F.expr(f"coalesce(sum({counter('dropped_records')}), 0)").alias("dropped_records"),
-        F.expr(f"coalesce(sum({counter('saved_records')}), 0)").alias("saved_records"),
-        F.expr(f"sum({counter('held_records')})").alias("held_records"),
-        F.expr(f"min({counter('held_since_ms')})").alias("held_since_ms"),
-        F.expr(f"coalesce(sum({counter('state_bytes')}), 0)").alias("state_bytes"),
-        F.expr(f"min({counter('watermark_ms')})").alias("watermark_ms"),
-        F.expr(f"max({counter('backlog')})").alias("backlog"),
     )

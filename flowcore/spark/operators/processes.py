@@ -29,11 +29,9 @@ from flowcore.spark.operators.keyed_step import (
     RECORD_TIMESTAMP,
     KeyGroupContext,
     StepInputs,
-    StepRows,
     branch_after,
     run_step,
     select_inputs,
-    text_by_branch,
 )
 from flowcore.spark.operators.python_chain import (
     ChainOutlet,
@@ -41,6 +39,7 @@ from flowcore.spark.operators.python_chain import (
     make_downstream_chain,
     spark_types,
 )
+from flowcore.spark.operators.step_rows import StepRows, text_by_branch
 
 __all__ = ["apply_process"]
 

@@ -22,12 +22,13 @@ from flowcore.spark.operators.keyed_step import (
     PREFIX,
     RECORD_TIMESTAMP,
     KeyGroupContext,
+    StepInputs,
     branch_after,
     run_step,
     select_inputs,
-    text_by_branch,
 )
 from flowcore.spark.operators.python_chain import arrow_schema, spark_types
+from flowcore.spark.operators.step_rows import text_by_branch
 from flowcore.windows.columnar.accumulators import result_type
 from flowcore.windows.columnar.keyed import ColumnarWindows
 from flowcore.windows.keyed import RecordWindows
@@ -54,14 +55,7 @@ def apply_window(
     if find_side_outputs(node, context.query.operators):
         late = {name: now for name, now in branch.columns.items() if name.lower() in used}
         late |= context.coordinates
-    columns = _record_columns(node, branch, late)
-    inputs = select_inputs(node, node.by, branched, branch, columns, context)
-    dead_letters = None
-    if not _is_columnar(node, inputs.records):
-        dead_letters = route_dead_letters(context, (*node.by, *_values(node)))
-    if dead_letters is not None:
-        columns |= context.coordinates
-        inputs = select_inputs(node, node.by, branched, branch, columns, context)
+    inputs, dead_letters = _select_window_inputs(node, branched, branch, late, context)
     late_names = (RECORD_TIMESTAMP, *late) if late else ()
     windows = make_window_operator(node, inputs.records, late_names, dead_letters)
     operator = add_buffer(node, windows, (*node.by, START, END), context)
@@ -101,6 +95,25 @@ def apply_window(
             has_record_id=not has_places and (branch.has_record_id or branch.has_coordinates),
         ),
     }
+
+
+def _select_window_inputs(
+    node: Window,
+    branched: BranchedFrame,
+    branch: Branch,
+    late: Mapping[str, str],
+    context: KeyGroupContext,
+) -> tuple[StepInputs, DeadLetters | None]:
+    """The inputs of the windows, with coordinates if their functions may make dead letters."""
+    columns = _record_columns(node, branch, late)
+    inputs = select_inputs(node, node.by, branched, branch, columns, context)
+    if _is_columnar(node, inputs.records):
+        return inputs, None
+    dead_letters = route_dead_letters(context, (*node.by, *_values(node)))
+    if dead_letters is not None:
+        columns |= context.coordinates
+        inputs = select_inputs(node, node.by, branched, branch, columns, context)
+    return inputs, dead_letters
 
 
 def make_window_operator(
