@@ -65,6 +65,7 @@ def unpack_step(
     """Unpack what key groups emit, and observe their counters.
 
     Args:
+        node: The operator.
         packed: The packed output of its key groups.
         schemas: The columns of each output.
         branches: The branch of each output that is read.
@@ -81,11 +82,8 @@ def unpack_step(
         CONTROL: RowKind.CONTROL,
         PASSING: None,
     }
-    columns: dict[str, Mapping[str, str]] = {
-        **own,
-        MARKERS: {"event": VALUE, "partition": "partition"},
-        COUNTERS: {"counters": _COUNTERS},
-    }
+    columns: dict[str, Mapping[str, str]] = dict(own)
+    columns |= {MARKERS: {"event": VALUE, "partition": "partition"}, COUNTERS: {"counters": _COUNTERS}}
     fields: dict[str, pa.DataType] = {BRANCH: pa.int32()}
     if has_downstream:
         columns[CONTROL] = {"element": ELEMENT}
