@@ -129,8 +129,8 @@ class KafkaTopic:
 
     name: str
     schema: Schema | str | None = None
-    start: Position = "earliest"
-    until: Position | None = None
+    start: Position = field(default="earliest", hash=False)  # a dict of offsets cannot be hashed
+    until: Position | None = field(default=None, hash=False)
     key: str | tuple[str, ...] | None = None
     partitions: int | None = None
     servers: str | None = None
