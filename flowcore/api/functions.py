@@ -19,8 +19,9 @@ __all__ = ["RichFunction", "is_rich", "name_of", "promises", "require_function"]
 class RichFunction:
     """An optional base class for functions with state.
 
-    `open` is called in the worker before the first record, `close` after the last. Such a function may
-    keep its output records, so they are copied unless the function declares otherwise.
+    `open` is called in a worker before the first record, `close` when the worker ends, or the task in a
+    bounded stage. Such a function may keep its output records, so they are copied unless the function
+    declares otherwise.
     """
 
     def open(self) -> None:

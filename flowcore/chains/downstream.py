@@ -3,36 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, cast
 
 import pyarrow as pa
 
-from flowcore.chains.steps import ChainSpec, RecordDict
-from flowcore.chains.task import ChainTask
+from flowcore.chains.steps import RecordDict
+from flowcore.chains.task import OpenChain
 from flowcore.errors import FunctionError
-from flowcore.settings import CheckMode
 
 __all__ = ["DownstreamChain"]
 
 
-@dataclass(slots=True, kw_only=True)
-class DownstreamChain:
+@dataclass(slots=True, eq=False, kw_only=True)
+class DownstreamChain(OpenChain):
     """A chain whose head is a keyed process.
 
     A record that the process emits is passed on as it is, or as the copy that the plan chose. It becomes a
     row only where it leaves the chain.
-
-    Attributes:
-        isolate_failures: Set records aside for which a function fails.
     """
-
-    spec: ChainSpec
-    check: CheckMode = "off"
-    isolate_failures: bool = False
-    _task: ChainTask | None = field(default=None, repr=False)
-    _open: ExitStack = field(default_factory=ExitStack, repr=False)
 
     @property
     def outputs(self) -> Mapping[str, pa.Schema]:
@@ -43,7 +32,7 @@ class DownstreamChain:
     @property
     def refused(self) -> Mapping[int, FunctionError]:
         """The records that the last call set aside, by number."""
-        return {} if self._task is None else self._task.refused
+        return self.open().refused
 
     def run(
         self, inputs: Sequence[Mapping[str, Any]] | pa.RecordBatch, locate: Callable[[int], str | None]
@@ -53,19 +42,9 @@ class DownstreamChain:
         Raises:
             FunctionError: A function failed, and no single record caused it.
         """
-        if self._task is None:
-            task = ChainTask(
-                self.spec, indexed=True, check=self.check, isolate_failures=self.isolate_failures
-            )
-            self._open.enter_context(task.running())
-            self._task = task
+        task = self.open()
         if isinstance(inputs, pa.RecordBatch):
-            found = self._task.run(inputs, locate)
+            found = task.run(inputs, locate)
         else:
-            found = self._task.run_records(cast("list[RecordDict]", inputs), locate)
+            found = task.run_records(cast("list[RecordDict]", inputs), locate)
         return [(f"chain {each.outlet}", each.batch, each.origins) for each in found]
-
-    def close(self) -> None:
-        """Close the functions; the next run opens them again."""
-        self._task = None
-        self._open.close()

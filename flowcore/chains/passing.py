@@ -16,10 +16,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flowcore.chains.steps import ChainSpec
-from flowcore.chains.task import ChainOutput, ChainTask
+from flowcore.chains.task import ChainOutput, OpenChain
 from flowcore.errors import FunctionError
-from flowcore.settings import CheckMode
 
 __all__ = ["FailedRows", "OutletRows", "PassingChain"]
 
@@ -54,8 +52,8 @@ class FailedRows:
     operator: str
 
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class PassingChain:
+@dataclass(slots=True, eq=False, kw_only=True)
+class PassingChain(OpenChain):
     """A chain over some rows of a stream of Arrow batches.
 
     Attributes:
@@ -68,8 +66,6 @@ class PassingChain:
         failed: The rows of records for which a function failed; None if a failure stops the query.
     """
 
-    spec: ChainSpec
-    check: CheckMode
     inputs: Mapping[str, str]
     branch: str | None
     number: int | None
@@ -80,22 +76,24 @@ class PassingChain:
     schema: pa.Schema
     failed: FailedRows | None = None
 
+    def __post_init__(self) -> None:
+        self.indexed = bool(self.carried)
+        self.isolate_failures = self.failed is not None
+
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """For each batch its outputs, then the rows that are not the chain's."""
-        isolate = self.failed is not None
-        task = ChainTask(self.spec, indexed=bool(self.carried), check=self.check, isolate_failures=isolate)
-        with task.running():
-            for batch in batches:
-                mine, others = self._split(batch)
-                if mine.num_rows:
-                    inputs = mine.select(list(self.inputs.values())).rename_columns(list(self.inputs))
-                    for output in task.run(inputs, self._locator(mine)):
-                        yield self._output_rows(output, mine)
-                    if task.refused and self.failed is not None:
-                        yield self._failed_rows(task.refused, mine, self.failed)
-                if others is not None and others.num_rows:
-                    known = [name for name in self.schema.names if name in set(others.schema.names)]
-                    yield self._rows({name: others.column(name) for name in known}, others.num_rows)
+        task = self.open()
+        for batch in batches:
+            mine, others = self._split(batch)
+            if mine.num_rows:
+                inputs = mine.select(list(self.inputs.values())).rename_columns(list(self.inputs))
+                for output in task.run(inputs, self._locator(mine)):
+                    yield self._output_rows(output, mine)
+                if task.refused and self.failed is not None:
+                    yield self._failed_rows(task.refused, mine, self.failed)
+            if others is not None and others.num_rows:
+                known = [name for name in self.schema.names if name in set(others.schema.names)]
+                yield self._rows({name: others.column(name) for name in known}, others.num_rows)
 
     def _split(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.RecordBatch | None]:
         if self.number is None or self.branch is None:

@@ -30,7 +30,7 @@ class Step:
             (``map_batches``). A ``process`` is the head of a chain; key groups call it, and its outputs are
             the chain's input.
         function: The user's function. If it has ``open`` and ``close``, they are called before its first and
-            after its last call in a task.
+            after its last call in a worker; in a task of a bounded stage.
         schema: The columns that it emits; a record's other columns are dropped when it becomes a row.
         outlet: The outlet at which its records also leave the chain, None if they do not.
         outlet_schema: The columns that leave the chain, None for all.

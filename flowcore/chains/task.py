@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,7 +25,7 @@ from flowcore.chains.steps import ChainSpec, Receiver, RecordDict, Step
 from flowcore.errors import FunctionError
 from flowcore.settings import CheckMode
 
-__all__ = ["ChainOutput", "ChainTask"]
+__all__ = ["ChainOutput", "ChainTask", "OpenChain"]
 
 _Write = Callable[[Sequence[RecordDict]], pa.RecordBatch]
 _OBJECTS_BETWEEN_COLLECTIONS = 50_000
@@ -270,6 +270,39 @@ class ChainTask:
             leaving = made if step.outlet_schema is None else made.select(step.outlet_schema.names)
             outputs.append(ChainOutput(step.outlet, leaving, None))
         self._feed(step, made, outputs)
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class OpenChain:
+    """A chain whose functions are opened at its first use, and stay open until `close`.
+
+    Attributes:
+        check: Which records the reuse check watches.
+        isolate_failures: Set records aside for which a function fails.
+        indexed: Report the input record that each output was made from.
+    """
+
+    spec: ChainSpec
+    check: CheckMode = "off"
+    isolate_failures: bool = False
+    indexed: bool = True
+    _task: ChainTask | None = field(default=None, init=False, repr=False)
+    _opened: ExitStack = field(default_factory=ExitStack, init=False, repr=False)
+
+    def open(self) -> ChainTask:
+        """The compiled chain, with its functions open."""
+        if self._task is None:
+            task = ChainTask(
+                self.spec, indexed=self.indexed, check=self.check, isolate_failures=self.isolate_failures
+            )
+            self._opened.enter_context(task.running())
+            self._task = task
+        return self._task
+
+    def close(self) -> None:
+        """Close the functions; the next use opens them again."""
+        self._task = None
+        self._opened.close()
 
 
 def _schema(step: Step, *, leaves: bool) -> pa.Schema:

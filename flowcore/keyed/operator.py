@@ -159,8 +159,8 @@ class SupportsFailureIsolation(Protocol):
 
 @runtime_checkable
 class Closing(Protocol):
-    """An operator that opens resources of a task, for all groups."""
+    """An operator that opens resources of a worker, for all groups."""
 
     def close(self) -> None:
-        """The task ends."""
+        """The worker ends, or its task in a bounded stage."""
         ...

@@ -131,7 +131,7 @@ class Runtime:
         return manifest, self._state(manifest, store, None)
 
     def close(self) -> None:
-        """Close the resources of a task, which a later task may open again."""
+        """Close the operator's resources; the next step opens them again."""
         if isinstance(self.operator, Closing):
             self.operator.close()
 

@@ -31,7 +31,7 @@ class KeyedProcessFunction:
     """
 
     def open(self, context: OpenContext) -> None:
-        """Declare states and open resources; called in the worker before anything else."""
+        """Declare states and open resources; called once in a worker, before anything else."""
 
     def process(self, record: RecordMapping, context: ProcessContext) -> Outputs:
         """Process one record."""
@@ -56,7 +56,7 @@ class KeyedProcessFunction:
         """Process a timer of the key that is due."""
 
     def close(self) -> None:
-        """Release resources; called after the last record."""
+        """Release resources; called when the worker ends, or its task in a bounded stage."""
 
     @classmethod
     def by_batch(cls) -> bool:

@@ -41,7 +41,7 @@ class KeyedProcesses(ProcessOutputs):
     """Configuration of a keyed process function, as a `flowcore.keyed.operator.KeyGroupOperator`.
 
     Attributes:
-        function: The user's function; all groups of a task share it.
+        function: The user's function; all groups of a worker share it.
         values: The columns of a record that the function gets.
         timestamp: The column of the records' timestamps, a 64-bit integer.
     """
@@ -60,7 +60,7 @@ class KeyedProcesses(ProcessOutputs):
 
     @cached_property
     def opened(self) -> ProcessOperator:
-        """The function, opened in this task."""
+        """The function, opened in this worker."""
         with wrap_errors(self.name):
             config = ProcessConfig(function=self.function, side_outputs=tuple(self.side_outputs))
             return ProcessOperator(config)

@@ -248,6 +248,7 @@ class _Compiler:
             chain, branched, branch, used=self.used, numbers=self.numbers,
             kept=[name for names in others.values() for name in names],
             check=self.context.settings.object_reuse_check, last=len(self.chains) == 1,
+            kept_as=f"{self.key_groups.checkpoint}/{chain.name}",
         )  # fmt: skip
         for node, each in branches.items():
             if flush := find_buffer(node, self.query):

@@ -47,7 +47,7 @@ def run_key_groups(
     packed = frame.mapInArrow(packing.run, _PACKED)
     with _environment(frame, FLOWCORE_KEY_GROUPS=workers or runtime.query):
         stepped: DataFrame = packed.groupBy("key_group").transformWithStateInPandas(
-            Processor.of(runtime), outputStructType=_OUTPUT, outputMode="Update", timeMode="ProcessingTime"
+            Processor(runtime), outputStructType=_OUTPUT, outputMode="Update", timeMode="ProcessingTime"
         )
     return stepped
 

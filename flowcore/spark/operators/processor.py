@@ -1,20 +1,20 @@
 """The stateful processor that Spark calls in a worker for the key groups of a task.
 
 It holds its runtime as bytes. At each start of such a query, Spark starts a Python process only to read the
-declared states, so this module imports nothing that is slow to import. A worker unpickles a runtime once, not
-for each batch; a runtime with other bytes, for instance of an edited function, replaces it.
+declared states, so this module imports nothing that is slow to import.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from pyspark import cloudpickle
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 from pyspark.sql.types import BinaryType, LongType, StructField, StructType
+
+from flowcore.spark.operators.worker_objects import WorkerObject
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,27 +31,24 @@ MANIFEST, SEGMENTS = "manifest", "segments"
 
 _CONTENT = StructType([StructField("content", BinaryType())])
 _NUMBER = StructType([StructField("number", LongType())])
-_known: dict[str, tuple[str, Runtime, StateCache]] = {}
-"""In this worker process, by query: the digest of the runtime, the runtime, and the states that it keeps."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Steps:
+    """A runtime in a worker, with the states that it caches."""
+
+    runtime: Runtime
+    states: StateCache = field(default_factory=dict)
+
+    def close(self) -> None:
+        self.runtime.close()
 
 
 class Processor(StatefulProcessor):
-    """A runtime in a task; made by `of`.
+    """A runtime in a task; made on the driver."""
 
-    Args:
-        query: Distinguishes its runtime from those of other queries in a worker.
-        pickled: The runtime.
-    """
-
-    def __init__(self, query: str, pickled: bytes) -> None:
-        self._query = query
-        self._pickled = pickled
-        self._runtime: Runtime | None = None
-
-    @classmethod
-    def of(cls, runtime: Runtime) -> Processor:
-        """Make the processor on the driver, to be sent to the workers."""
-        return cls(runtime.query, cloudpickle.dumps(runtime))  # type: ignore[no-untyped-call]
+    def __init__(self, runtime: Runtime) -> None:
+        self._steps = WorkerObject(runtime.query, _Steps(runtime))
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Declare the states."""
@@ -76,22 +73,15 @@ class Processor(StatefulProcessor):
         return self._step(key, [], timerValues, expired=True)
 
     def close(self) -> None:
-        """Close users' functions at the end of the task."""
-        if self._runtime is not None:
-            self._runtime.close()
-            self._runtime = None
+        """Nothing ends with a task: users' functions stay open for the next one."""
 
     def _step(self, key: Any, items: list[Packed], timers: Any, *, expired: bool) -> Iterator[pd.DataFrame]:
         import pandas as pd  # noqa: PLC0415
 
         (group,) = key
         clock_ms = timers.getCurrentProcessingTimeInMs()
-        runtime, remembered = self._opened()
-        try:
-            stepped = runtime.step(int(group), items, clock_ms, self._store, remembered)
-        except BaseException:
-            self.close()  # Spark does not
-            raise
+        with self._steps.use() as steps:
+            stepped = steps.runtime.step(int(group), items, clock_ms, self._store, steps.states)
         before_ms, wake_ms = stepped.wake_before_ms, stepped.manifest.wake_ms
         if wake_ms != before_ms:
             if before_ms is not None and not expired:  # Spark itself deletes the expired one
@@ -101,14 +91,6 @@ class Processor(StatefulProcessor):
         rows = list(_contents(stepped))
         names, contents = [name for name, _ in rows], [each for _, each in rows]
         yield pd.DataFrame({"output": names, "content": contents, "key_group": int(group)})
-
-    def _opened(self) -> tuple[Runtime, StateCache]:
-        digest = hashlib.sha256(self._pickled).hexdigest()
-        known = _known.get(self._query)
-        if known is None or known[0] != digest:
-            known = _known[self._query] = (digest, cloudpickle.loads(self._pickled), {})
-        self._runtime = known[1]
-        return known[1:]
 
 
 class _SparkStore:

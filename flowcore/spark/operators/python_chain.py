@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
@@ -45,6 +46,7 @@ from flowcore.spark.frame.rows import (
     RowKind,
 )
 from flowcore.spark.frame.sql import quote
+from flowcore.spark.operators.worker_objects import WorkerObject
 
 __all__ = [
     "ChainOutlet", "apply_bounded_chain", "apply_chain", "arrow_schema", "make_downstream_chain",
@@ -99,6 +101,7 @@ def apply_chain(
     kept: Collection[str] = (),
     check: CheckMode = "off",
     last: bool = True,
+    kept_as: str | None = None,
 ) -> Mapping[ChainOperator, Branch]:
     """Run a chain on the rows of a branch; returns the branch of each operator whose output leaves it.
 
@@ -112,6 +115,8 @@ def apply_chain(
         kept: The columns of other branches, which pass the chain.
         check: Which records the reuse check watches.
         last: No other chain follows whose failing records would need their message's bytes.
+        kept_as: The name under which a worker keeps the functions open from task to task; None closes them
+            at the end of each task.
     """
     reads = chain.head.columns_read(used[chain.head])
     inputs = {name: now for name, now in branch.columns.items() if name.lower() in reads}
@@ -145,9 +150,32 @@ def apply_chain(
         failed=failed if may_fail else None,
         schema=arrow_schema(columns),
     )
-    branched.frame = frame.mapInArrow(run.run, _struct(columns))
+    run_task = _KeptChain(WorkerObject(kept_as, run)) if kept_as else _ChainOfTask(run)
+    branched.frame = frame.mapInArrow(run_task.run, _struct(columns))
     branched.shared = has_branches
     return branches
+
+
+@dataclass(frozen=True, slots=True)
+class _ChainOfTask:
+    """Runs a chain whose functions are closed when the task ends."""
+
+    chain: PassingChain
+
+    def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with closing(self.chain):
+            yield from self.chain.run(batches)
+
+
+@dataclass(frozen=True, slots=True)
+class _KeptChain:
+    """Runs a chain whose functions stay open as long as the worker lives."""
+
+    chain: WorkerObject[PassingChain]
+
+    def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with self.chain.use() as chain:
+            yield from chain.run(batches)
 
 
 def _carried_and_passing(branched: BranchedFrame, kept: Collection[str]) -> tuple[list[str], list[str]]:
