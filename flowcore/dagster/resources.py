@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from flowcore.dagster.termination import kept_interrupt_handler
 from flowcore.planner.plan import Plan
 from flowcore.settings import Settings
-from flowcore.spark.checkpoint.plan_file import require_checkpoints_fit
+from flowcore.spark.checkpoint.plan_file import require_checkpoints_fit, require_same_topics
 from flowcore.spark.context import Context
 from flowcore.spark.run.live_topics import prepare_topics
 from flowcore.spark.run.session import prepare_process, session_config, stop_session
@@ -135,6 +135,7 @@ class SparkResource(LazyPySparkResource):
         """
         settings = self._configured(settings)
         require_checkpoints_fit(plan, settings)
+        require_same_topics(plan, settings)
         if plan.live is not None:
             prepare_topics(plan.live, settings)
         return Context(self._session(settings, slots_needed(plan, settings)), settings, plan.flow)

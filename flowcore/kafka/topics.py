@@ -5,10 +5,12 @@ Each function opens a short connection of its own. None reads or writes a record
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import time
+import uuid
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from flowcore.errors import BrokerError
 from flowcore.kafka.admin import (
@@ -26,12 +28,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
 __all__ = [
+    "TopicIdentity",
     "TopicLimits",
     "begin_offsets",
     "end_offsets",
     "end_offsets_of_topics",
     "ensure_topics",
     "grow_topic",
+    "identify_topics",
     "offsets_at",
     "partition_counts",
     "topic_limits",
@@ -41,6 +45,21 @@ __all__ = [
 _TIMEOUT_S = 5.0
 _ATTEMPT_S = 0.5
 _LARGEST, _CLEANUP = "max.message.bytes", "cleanup.policy"
+
+
+@dataclass(frozen=True, slots=True)
+class TopicIdentity:
+    """Which topic a name stands for; a topic that was deleted and created again has another id.
+
+    Attributes:
+        cluster: Kafka's id of the cluster.
+        id: Kafka's id of the topic, 22 characters as in Kafka's tools; empty from brokers before 2.8.
+        partitions: Its number of partitions.
+    """
+
+    cluster: str
+    id: str
+    partitions: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +143,18 @@ def partition_counts(bootstrap_servers: str, topics: Iterable[str]) -> dict[str,
     """
     with _connected(bootstrap_servers) as client:
         return _partition_counts(client, topics)
+
+
+def identify_topics(bootstrap_servers: str, topics: Iterable[str]) -> dict[str, TopicIdentity | None]:
+    """The identity of each topic, None if it does not exist.
+
+    Raises:
+        BrokerError: The broker cannot be reached.
+    """
+    with _connected(bootstrap_servers) as client:
+        cluster = client.describe_cluster()["cluster_id"] or ""
+        known = {topic["name"]: topic for topic in client.describe_topics(sorted(set(topics)))}
+    return {name: _identity(cluster, topic) if topic["partitions"] else None for name, topic in known.items()}
 
 
 def begin_offsets(bootstrap_servers: str, topic: str) -> dict[int, int]:
@@ -252,6 +283,12 @@ def _unreachable(bootstrap_servers: str, timeout_s: float, error: KafkaError) ->
         f"({error}): nothing can be read or written; start a broker there, for "
         "example with `flowcore broker --port N`, or pass the address of one that runs"
     )
+
+
+def _identity(cluster: str, topic: Mapping[str, Any]) -> TopicIdentity:
+    found = uuid.UUID(str(topic.get("topic_id", uuid.UUID(int=0))))
+    shown = base64.urlsafe_b64encode(found.bytes).decode().rstrip("=") if found.int else ""
+    return TopicIdentity(cluster, shown, len(topic["partitions"]))
 
 
 def _partition_counts(client: KafkaAdminClient, topics: Iterable[str]) -> dict[str, int | None]:

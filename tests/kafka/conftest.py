@@ -116,6 +116,7 @@ class Live:
         self, flow: Flow, mode: Mode | None = "slice", until: Callable[[LiveRun], object] | None = None
     ) -> None:
         """Run a flow's bounded stages, then its live queries until they end or ``until`` returns."""
+        from flowcore.spark.checkpoint.plan_file import require_same_topics  # noqa: PLC0415
         from flowcore.spark.context import Context  # noqa: PLC0415 - tests without Spark shall not import it
         from flowcore.spark.run.flow import SilentListener, run_stages  # noqa: PLC0415
         from flowcore.spark.run.live_stage import LiveRun  # noqa: PLC0415
@@ -124,6 +125,7 @@ class Live:
         plan = plan_flow(flow, mode, self.settings)
         context = Context(self.spark, self.settings, flow.name)
         if plan.live:
+            require_same_topics(plan, self.settings)
             prepare_topics(plan.live, self.settings)
         run_stages(plan, context, refresh=False, listener=SilentListener())
         if plan.live:

@@ -2,15 +2,20 @@
 
 import json
 import logging
+import shlex
+import subprocess
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka.admin import AdminClient
 
 from flowcore import Flow, KafkaTopic, Stream
 from flowcore.errors import StateError
+from flowcore.kafka.topics import partition_counts
 
 pytestmark = pytest.mark.kafka
 
@@ -154,9 +159,9 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
         "cannot be read .*bring the file back",
     ),
     "no-object": (lambda record: record.write_text("[]"), "cannot be read"),
-    "field-missing": (lambda record: record.write_text('{"format": 1, "flow": "f"}'), "cannot be read"),
+    "field-missing": (lambda record: record.write_text('{"format": 2, "flow": "f"}'), "cannot be read"),
     "of-another-flow": (lambda record: _rewritten(record, flow="g"), "it is of query 'top' of flow 'g'"),
-    "of-the-future": (lambda record: _rewritten(record, format=7), "has format 7, this flowcore reads 1"),
+    "of-the-future": (lambda record: _rewritten(record, format=7), "has format 7, .* reads up to 2"),
 }
 
 
@@ -181,7 +186,7 @@ def test_checkpoint_without_a_plan_record_is_accepted(
     started: Live, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Only its topics are checked; the run then writes the plan record."""
-    good = started.record.read_text()
+    good = json.loads(started.record.read_text())
     started.record.unlink()
     other = started.topic("others", schema=SALE)
     started.send(other, {"id": 1, "shop": "a", "price": 1.0})
@@ -194,7 +199,47 @@ def test_checkpoint_without_a_plan_record_is_accepted(
 
     assert "was made before flowcore wrote plan files" in caplog.text
     assert _tops(started) == {"a": 90.0, "b": 1.0}
-    assert started.record.read_text() == good
+    assert {**json.loads(started.record.read_text()), "identity": None} == {**good, "identity": None}
+
+
+def _recreate(live: Live, topic: KafkaTopic) -> None:
+    admin = AdminClient({"bootstrap.servers": live.servers})
+    admin.delete_topics([topic.name])[topic.name].result(30)
+    deadline = time.monotonic() + 30
+    while partition_counts(live.servers, [topic.name])[topic.name] is not None:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def test_recreated_topic_is_refused_until_the_checkpoint_is_removed(started: Live) -> None:
+    """Its offsets count other records: reading on would skip the first three of the new topic."""
+    _recreate(started, started.bids)
+    with pytest.raises(StateError, match=rf"topic '{started.bids.name}' \(id .*\) does not exist any more"):
+        started.run(_flow(started))
+    started.send(started.bids, *({"id": i, "shop": "c", "price": 10.0 + i} for i in range(5)))
+
+    with pytest.raises(StateError, match=r"was deleted and created again.*; bring the topic.*") as refused:
+        started.run(_flow(started))
+
+    assert _tops(started) == {"a": 2.0, "b": 1.0}
+    command = str(refused.value).rpartition("after the command: ")[2]
+    subprocess.run(shlex.split(command), check=True)
+    started.run(_flow(started))
+    assert _tops(started) == {"a": 2.0, "b": 1.0, "c": 14.0}
+
+
+def test_missing_checkpoint_folder_is_refused(started: Live) -> None:
+    """With start="latest" the query would skip what arrived since its last batch."""
+    moved = started.checkpoint.with_name("moved")
+    started.checkpoint.rename(moved)
+    started.send(started.bids, {"id": 9, "shop": "a", "price": 90.0})
+
+    with pytest.raises(StateError, match=r"its folder is missing.*start position.*bring the folder back"):
+        started.run(_flow(started))
+
+    moved.rename(started.checkpoint)
+    started.run(_flow(started))
+    assert _tops(started) == {"a": 90.0, "b": 1.0}
 
 
 def test_query_reports_its_backlog_status(live: Live) -> None:

@@ -1,8 +1,9 @@
-"""The plan file of a checkpoint: which plan made the checkpoint, and whether this plan can restore it.
+"""The plan file of a checkpoint: what the checkpoint belongs to, and whether this plan can restore it.
 
-The file ``<query>.plan.json`` is beside each checkpoint folder, and is written before the query's first
-batch. It holds its own format, what the plan needs (`flowcore.planner.rules.compatibility`), and the types of
-Spark's state. A plan that needs something else is refused before it has written anything.
+The file ``<query>.plan.json`` is beside each checkpoint folder, and is written before each start of the
+query. It holds its own format, the identity of the checkpoint (`flowcore.spark.checkpoint.identity`), what
+the plan needs (`flowcore.planner.rules.compatibility`), and the types of Spark's state. A plan that needs
+something else is refused before it has written anything.
 """
 
 from __future__ import annotations
@@ -10,34 +11,58 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from flowcore.api.node import KeptState
 from flowcore.errors import StateError
+from flowcore.kafka.topics import TopicIdentity, identify_topics
 from flowcore.planner.model import LiveQuery
 from flowcore.planner.plan import Plan
 from flowcore.planner.rules.compatibility import CheckpointNeeds, derive_needs, find_differences
 from flowcore.settings import Settings
+from flowcore.spark.checkpoint.identity import (
+    CheckpointIdentity,
+    create_checkpoint,
+    find_topic_differences,
+    read_id,
+    start_anew,
+)
 from flowcore.spark.checkpoint.offset_log import checkpointed_topics, planned_batches
+from flowcore.spark.context import broker_of
 
 __all__ = [
     "StateTypes",
     "checkpoint_folder",
     "plan_file_of",
+    "read_plan_file",
     "require_checkpoints_fit",
     "require_fit",
+    "require_same_topics",
     "write_plan_file",
 ]
 
 _log = logging.getLogger(__name__)
 
-_FORMAT = 1
+_FORMAT = 2
+_FORMATS = (1, _FORMAT)  # the first had no identity
 
 StateTypes = Mapping[str, tuple[str, ...]]
 """The types of Spark's state, by operator."""
+
+
+@dataclass(frozen=True, slots=True)
+class _PlanFile:
+    """What a plan file says; the identity is None in the first format."""
+
+    flow: str
+    query: str
+    needs: CheckpointNeeds
+    types: StateTypes
+    identity: CheckpointIdentity | None
 
 
 def checkpoint_folder(query: LiveQuery, flow: str, settings: Settings) -> Path:
@@ -60,28 +85,109 @@ def require_checkpoints_fit(plan: Plan, settings: Settings) -> None:
         require_fit(query, plan.flow, checkpoint_folder(query, plan.flow, settings))
 
 
+def require_same_topics(plan: Plan, settings: Settings) -> None:
+    """Check that the topics of every checkpoint are still the ones that it has offsets of.
+
+    Raises:
+        BrokerError: A broker cannot be reached.
+        StateError: A topic was created again, or is in another cluster.
+    """
+    known: dict[tuple[str, str], TopicIdentity | None] = {}
+    found: dict[str, None] = {}
+    affected = {}
+    for query in plan.live_queries:
+        checkpoint = checkpoint_folder(query, plan.flow, settings)
+        before = read_plan_file(checkpoint)
+        if before is None or not planned_batches(checkpoint):
+            continue
+        now = {}
+        for topic in (topic for source in query.sources if (topic := source.topic)):
+            servers = broker_of(topic, settings)
+            if (servers, topic.name) not in known:
+                known[servers, topic.name] = identify_topics(servers, [topic.name])[topic.name]
+            now[topic.name] = known[servers, topic.name]
+        if differences := dict.fromkeys(find_topic_differences(before.topics, now)):
+            found |= differences
+            affected[query.name] = checkpoint
+    _refuse(
+        found, affected, plan.flow,
+        what="offsets count other records, so that some would be skipped or read twice; bring the topic or "
+        "the address of its broker back",
+    )  # fmt: skip
+
+
 def require_fit(query: LiveQuery, flow: str, checkpoint: Path, types: StateTypes | None = None) -> None:
     """Check that a query can restore its checkpoint, if there is one, and the state types, if known.
 
     Raises:
-        StateError: The query cannot.
+        StateError: The query cannot, or the checkpoint is missing although there is a plan file.
     """
+    path = plan_file_of(checkpoint)
+    record = _read(path) if path.exists() else None
+    found = read_id(checkpoint)
+    if record is not None and (found is None or (record.identity and record.identity.checkpoint != found)):
+        whose = f"is of the checkpoint {record.identity}" if record.identity else "is of a checkpoint"
+        missing = f"the id in its folder is {found}" if found else "its folder is missing"
+        _refuse(
+            [f"{path.name} {whose}, and {missing}"], {query.name: checkpoint}, flow,
+            what="the query would read its sources from their start position, and skip or repeat records; "
+            "bring the folder back",
+        )  # fmt: skip
     if not planned_batches(checkpoint):
         return
-    path = plan_file_of(checkpoint)
-    known = _differences(path, query, flow, types) if path.exists() else _topic_differences(query, checkpoint)
-    if found := tuple(known):
+    if record is None:
+        differences = _topic_differences(query, checkpoint)
+    else:
+        differences = _differences(record, query, flow, types)
+    _refuse(
+        differences, {query.name: checkpoint}, flow,
+        what="its state would be read as something else; go back to the flow that made it",
+    )  # fmt: skip
+
+
+def _refuse(differences: Iterable[str], checkpoints: Mapping[str, Path], flow: str, *, what: str) -> None:
+    """Refuse the checkpoints of queries if they differ; ``what`` would happen, and one way out."""
+    if found := "; ".join(differences):
+        several = "queries" if len(checkpoints) > 1 else "query"
+        names = ", ".join(map(repr, checkpoints))
+        folders = ", ".join(map(str, checkpoints.values()))
         msg = (
-            f"query {query.name!r} of flow {flow!r} cannot continue from its checkpoint {checkpoint}: "
-            f"{'; '.join(found)}: its state would be read as something else; go back to the flow that made "
-            f"it, or start anew: with another state.dir, with another name for {query.name!r}, or after you "
-            f"have deleted {checkpoint} and {path.name}"
+            f"{several} {names} of flow {flow!r} cannot continue from checkpoint {folders}: {found}: {what}, "
+            f"or start anew: with another state.dir, with another name for {names}, or after the command: "
+            f"{start_anew(checkpoints.values())}"
         )
         raise StateError(msg)
 
 
-def write_plan_file(query: LiveQuery, flow: str, checkpoint: Path, types: StateTypes) -> None:
-    """Write which plan makes a checkpoint; to be called after the check, before the query starts."""
+def read_plan_file(checkpoint: Path) -> CheckpointIdentity | None:
+    """The identity in a checkpoint's plan file; None if there is none.
+
+    Raises:
+        StateError: The file cannot be read.
+    """
+    path = plan_file_of(checkpoint)
+    return _read(path).identity if path.exists() else None
+
+
+def write_plan_file(
+    query: LiveQuery,
+    flow: str,
+    checkpoint: Path,
+    types: StateTypes,
+    *,
+    topics: Mapping[str, TopicIdentity],
+    bounded: Mapping[str, str],
+) -> None:
+    """Write what a checkpoint belongs to, and create its folder; to be called before the query starts.
+
+    Args:
+        query: The query.
+        flow: The name of its flow.
+        checkpoint: The folder.
+        types: The types of the state that Spark keeps, by operator with state.
+        topics: The identities of its topics, by name.
+        bounded: The version of each bounded result that it joins from now on, by stage.
+    """
     path = plan_file_of(checkpoint)
     if planned_batches(checkpoint) and not path.exists():
         _log.warning(
@@ -89,6 +195,15 @@ def write_plan_file(query: LiveQuery, flow: str, checkpoint: Path, types: StateT
             checkpoint,
         )
     needs = derive_needs(query)
+    before = read_plan_file(checkpoint)
+    names = {topic.name for source in query.sources if (topic := source.topic)}
+    identity = CheckpointIdentity(
+        checkpoint=create_checkpoint(checkpoint),
+        born_ms=before.born_ms if before else time.time_ns() // 1_000_000,
+        depth=len(query.exchanges),
+        topics={name: topics[name] for name in sorted(names)},
+        bounded=bounded,
+    )
     content = {
         "format": _FORMAT,
         "flow": flow,
@@ -96,9 +211,9 @@ def write_plan_file(query: LiveQuery, flow: str, checkpoint: Path, types: StateT
         "fingerprint": needs.fingerprint,
         **asdict(needs),
         "types": [[name, list(kinds)] for name, kinds in types.items()],
+        "identity": asdict(identity),
     }
     part = path.with_name(f".{path.name}.part")
-    path.parent.mkdir(parents=True, exist_ok=True)
     with part.open("w") as file:
         json.dump(content, file, indent=1)
         file.flush()
@@ -115,27 +230,29 @@ def _topic_differences(query: LiveQuery, checkpoint: Path) -> Iterator[str]:
         yield f"it was reading {', '.join(sorted(before))}, and now {', '.join(sorted(now))}"
 
 
-def _differences(path: Path, query: LiveQuery, flow: str, types: StateTypes | None) -> Iterator[str]:
-    old_flow, old_query, needs, old_types = _read(path)
-    if (old_flow, old_query) != (flow, query.name):
-        yield f"it is of query {old_query!r} of flow {old_flow!r}"
-    yield from find_differences(needs, derive_needs(query))
-    if types is not None and list(old_types.values()) != list(types.values()):
-        yield f"the types of its state were {_show(old_types)}, and now {_show(types)}"
+def _differences(record: _PlanFile, query: LiveQuery, flow: str, types: StateTypes | None) -> Iterator[str]:
+    if (record.flow, record.query) != (flow, query.name):
+        yield f"it is of query {record.query!r} of flow {record.flow!r}"
+    differences = tuple(find_differences(record.needs, derive_needs(query)))
+    yield from differences
+    depth = len(query.exchanges)
+    if record.identity and record.identity.depth != depth and not differences:
+        yield f"it had {record.identity.depth} exchanges between operators with state, and now has {depth}"
+    if types is not None and list(record.types.values()) != list(types.values()):
+        yield f"the types of its state were {_show(record.types)}, and now {_show(types)}"
 
 
 def _show(types: StateTypes) -> str:
     return ", ".join(f"{name} ({', '.join(kinds) or 'nothing'})" for name, kinds in types.items()) or "none"
 
 
-def _read(path: Path) -> tuple[str, str, CheckpointNeeds, StateTypes]:
-    """Flow, query, needs and types of state of a plan file."""
+def _read(path: Path) -> _PlanFile:
     try:
         found: dict[str, Any] = json.loads(path.read_text())
-        if found["format"] != _FORMAT:
+        if found["format"] not in _FORMATS:
             msg = (
-                f"{path} has format {found['format']}, this flowcore reads {_FORMAT}: whether its checkpoint "
-                "is of this plan is unknown; use the flowcore that wrote it, or another state.dir"
+                f"{path} has format {found['format']}, this flowcore reads up to {_FORMAT}: whether its "
+                "checkpoint is of this plan is unknown; use the flowcore that wrote it, or another state.dir"
             )
             raise StateError(msg)
         states = tuple(
@@ -143,7 +260,9 @@ def _read(path: Path) -> tuple[str, str, CheckpointNeeds, StateTypes]:
             for state in found["states"]
         )
         types = {name: tuple(kinds) for name, kinds in found["types"]}
-        return found["flow"], found["query"], CheckpointNeeds(tuple(found["sources"]), states), types
+        identity = CheckpointIdentity.parse(found["identity"]) if found["format"] == _FORMAT else None
+        needs = CheckpointNeeds(tuple(found["sources"]), states)
+        return _PlanFile(found["flow"], found["query"], needs, types, identity)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         msg = (
             f"{path} cannot be read ({error}): whether its checkpoint is of this plan is unknown; bring the "

@@ -16,7 +16,7 @@ from flowcore.planner import plan_flow
 from flowcore.planner.model import Mode
 from flowcore.planner.plan import Plan
 from flowcore.settings import Settings
-from flowcore.spark.checkpoint.plan_file import require_checkpoints_fit
+from flowcore.spark.checkpoint.plan_file import require_checkpoints_fit, require_same_topics
 from flowcore.spark.context import Context
 from flowcore.spark.run.bounded_stages import StageProgress, run_concurrently
 from flowcore.spark.run.live_runs import LiveRuns
@@ -88,6 +88,7 @@ def run_flow(
 def open_context(plan: Plan, settings: Settings, listener: Listener | None = None) -> Iterator[Context]:
     """Check checkpoints and topics, then open a session with the task slots that a plan needs."""
     require_checkpoints_fit(plan, settings)
+    require_same_topics(plan, settings)
     if plan.live is not None:
         prepare_topics(plan.live, settings)
     if listener is not None:

@@ -21,7 +21,11 @@ from flowcore.metrics.progress import FlowProgress, QueryProgress
 from flowcore.planner.model import LiveQuery, LiveStage
 from flowcore.planner.plan import Plan
 from flowcore.spark.checkpoint.lease import Leases
-from flowcore.spark.checkpoint.plan_file import checkpoint_folder, require_checkpoints_fit
+from flowcore.spark.checkpoint.plan_file import (
+    checkpoint_folder,
+    require_checkpoints_fit,
+    require_same_topics,
+)
 from flowcore.spark.context import Context
 from flowcore.spark.errors import ignore_lost_jvm, translate_run_errors
 from flowcore.spark.results.joined import JoinedResults
@@ -73,6 +77,7 @@ class LiveRun:
             for query in self.stage.queries:
                 self._leases.take(self._checkpoint(query))
             require_checkpoints_fit(self.plan, self.context.settings)
+            require_same_topics(self.plan, self.context.settings)
             self._closing.enter_context(self._results)
             prepare_topics(self.stage, self.context.settings)
             meter = self._observation.prepare()

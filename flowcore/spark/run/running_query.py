@@ -134,7 +134,7 @@ class RunningQuery:
             watermarks=watermarks,
             writer=writer,
             interval_s=self._context.settings.auto_watermark_interval.total_seconds(),
-            state=self._checkpoint.with_suffix(".watermarks.json"),
+            state=self._checkpoint / "watermarks.json",
             pending=_pending_watermarks(query),
         )
         self._closing.enter_context(writer)

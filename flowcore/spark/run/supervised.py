@@ -104,7 +104,6 @@ class SupervisedQuery:
             RunError: Spark cannot start it.
         """
         clear_unused_log(self._checkpoint)
-        write_plan_file(self.query, self._context.flow, self._checkpoint, self._next.types)
         self._write_backlog_status(starts=True)
         self._start()
 
@@ -207,6 +206,10 @@ class SupervisedQuery:
     def _start(self, ended: float | None = None) -> None:
         prepared = self._next
         self._results.pin(self.query, prepared.joined.versions)
+        write_plan_file(
+            self.query, self._context.flow, self._checkpoint, prepared.types,
+            topics=self.side_channels.topics, bounded=prepared.joined.versions,
+        )  # fmt: skip
         self._started = self._rows_in, time.monotonic()
         self._running = RunningQuery(prepared, self._context)
         self._meter.started(

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from flowcore.api.operators import Read, Write
-from flowcore.kafka.topics import TopicLimits, partition_counts, topic_limits
+from flowcore.kafka.topics import TopicIdentity, TopicLimits, identify_topics, topic_limits
 from flowcore.planner.model import LiveQuery
 from flowcore.planner.plan import Plan
 from flowcore.planner.rules.latency_markers import can_carry_markers
@@ -34,7 +34,7 @@ class SideChannels:
     Attributes:
         tagged_sinks: The sinks that write tagged elements; their records' timestamps are carried.
         writes_watermarks: The sources have watermarks, and the tagged sinks write them.
-        partitions: The number of partitions of each topic of the query, by name.
+        topics: The identity of each topic of the query, by name.
         limits: The limits of the topics that the query writes to, by name.
         has_key_groups: Windows, timers or a buffer in the query depend on watermarks.
         timed_sources: The sources whose records need an event time: a record without one is bad.
@@ -46,11 +46,16 @@ class SideChannels:
     has_markers: bool = False
     tagged_sinks: frozenset[Write] = frozenset()
     writes_watermarks: bool = False
-    partitions: Mapping[str, int] = field(default_factory=dict)
+    topics: Mapping[str, TopicIdentity] = field(default_factory=dict)
     limits: Mapping[str, TopicLimits] = field(default_factory=dict)
     has_key_groups: bool = False
     timed_sources: frozenset[Read] = frozenset()
     untimed_sources: frozenset[Read] = frozenset()
+
+    @property
+    def partitions(self) -> Mapping[str, int]:
+        """The number of partitions of each topic of the query, by name."""
+        return {name: topic.partitions for name, topic in self.topics.items()}
 
     @property
     def carries_timestamps(self) -> bool:
@@ -76,10 +81,10 @@ class SideChannels:
         )
         read = [topic for source in query.sources if (topic := source.topic)]
         written = [topic for sink in query.sinks if (topic := sink.topic)]
-        partitions = {}
-        for topic in (*read, *written):
-            counts = partition_counts(broker_of(topic, settings), [topic.name])
-            partitions[topic.name] = counts[topic.name] or 1
+        topics: dict[str, TopicIdentity] = {}
+        for topic in (*written, *read):
+            found = identify_topics(broker_of(topic, settings), [topic.name])[topic.name]
+            topics[topic.name] = found or TopicIdentity("", "", 1)
         limits: dict[str, TopicLimits] = {}
         for topic in written:
             limits |= topic_limits(broker_of(topic, settings), [topic.name])
@@ -87,7 +92,7 @@ class SideChannels:
             has_markers=tracks_latency(query, settings, checkpoint),
             tagged_sinks=tagged,
             writes_watermarks=bool(tagged) and brings_watermarks(query.operators),
-            partitions=partitions,
+            topics=topics,
             limits=limits,
             has_key_groups=query.keeps_key_groups,
             timed_sources=find_timed_sources(query.operators),

@@ -1,6 +1,5 @@
 """The needs of a query on its checkpoint follow from its plan, without its changeable parts."""
 
-import json
 from datetime import timedelta
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from flowcore.planner import plan_flow
 from flowcore.planner.model import LiveQuery
 from flowcore.planner.rules.compatibility import CheckpointNeeds, derive_needs, find_differences
 from flowcore.settings import Settings
-from flowcore.spark.checkpoint.plan_file import checkpoint_folder, plan_file_of, require_checkpoints_fit
+from flowcore.spark.checkpoint.plan_file import checkpoint_folder
 from flowcore.spark.run.flow import run_flow
 
 SALE = "shop STRING, price DOUBLE"
@@ -163,16 +162,3 @@ def test_incompatible_run_is_refused_before_it_starts(tmp_path: Path) -> None:
         run_flow(flow, settings)
 
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["0"]
-
-
-def test_unused_checkpoint_is_not_checked(tmp_path: Path) -> None:
-    """A run that ended before its first batch leaves no state to resume from."""
-    flow = Flow("f")
-    _bids(flow).write("out", KafkaTopic("out"))
-    settings = Settings.of({"state.dir": tmp_path}, environment={})
-    (query,) = _queries(flow)
-    record = plan_file_of(checkpoint_folder(query, "f", settings))
-    record.parent.mkdir(parents=True)
-    record.write_text(json.dumps({"format": 99}))
-
-    require_checkpoints_fit(plan_flow(flow), settings)
