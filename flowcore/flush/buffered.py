@@ -33,6 +33,10 @@ class BufferedOperator:
     buffer: FlushBuffers
 
     @property
+    def memory_factor(self) -> int:
+        return max(self.operator.memory_factor, self.buffer.memory_factor)
+
+    @property
     def layout(self) -> str:
         return f"{self.operator.layout}; {self.buffer.layout}"
 

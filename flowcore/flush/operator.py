@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -53,6 +53,7 @@ class FlushBuffers:
     keys: tuple[str, ...]
     timestamp: str
     rows: pa.Schema
+    memory_factor: ClassVar[int] = 4
 
     @property
     def layout(self) -> str:

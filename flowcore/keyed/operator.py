@@ -135,7 +135,11 @@ class KeyGroupOperator(Protocol):
     Attributes:
         layout: Describes the state; state with a different layout cannot be restored.
         outputs: The columns of each output.
+        memory_factor: How many bytes decoded state takes in memory for a byte in the store, about.
     """
+
+    @property
+    def memory_factor(self) -> int: ...
 
     @property
     def layout(self) -> str: ...

@@ -28,16 +28,14 @@ from flowcore.keyed.columns import concat_batches
 from flowcore.keyed.manifest import SegmentRef, StateManifest, StatePosition
 from flowcore.keyed.operator import Closing, KeyGroup, KeyGroupOperator, StepOutputs, SupportsFailureIsolation
 from flowcore.keyed.packed import Channel, Packed, PackedKind, sort_packed
+from flowcore.keyed.state_cache import StateCache
 from flowcore.keyed.store import Store
 from flowcore.keyed.watermark_progress import WatermarkProgress, WatermarkSource
 from flowcore.watermarks.tracking import Emitted
 
-__all__ = ["Runtime", "StateCache", "StepResult"]
+__all__ = ["Runtime", "StepResult"]
 
 _MOST_DELTAS = 200
-
-StateCache = dict[tuple[str, int], tuple[StatePosition, KeyGroup]]
-"""The cache of a worker: by query and key group, the position of a state, and the state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +68,7 @@ class Runtime:
             which keeps its state under a new name.
         emits_control: Another operator with state is downstream and needs the control elements.
         smallest_log_bytes: Deltas smaller than this are not replaced by a snapshot.
+        max_cache_bytes: The budget of a worker for decoded states; None for no budget.
     """
 
     operator: KeyGroupOperator
@@ -81,6 +80,7 @@ class Runtime:
     checks_name: bool = False
     emits_control: bool = False
     smallest_log_bytes: int = 256 << 10
+    max_cache_bytes: int | None = None
 
     def step(
         self, group: int, items: Iterable[Packed], clock_ms: int, store: Store, cache: StateCache
@@ -99,7 +99,7 @@ class Runtime:
         """
         manifest = self._manifest(store)
         wake_before_ms = manifest.wake_ms
-        state = self._state(manifest, store, cache.pop((self.query, group), None))
+        state = self._state(manifest, store, cache.pop(self.query, group))
         ordered = sort_packed(items)
         with _without_collection():
             try:
@@ -118,7 +118,9 @@ class Runtime:
         for name, times_counted in out.counters.items():
             manifest.counters[name] = manifest.counters.get(name, 0) + times_counted
         store.put_manifest(manifest.encode())
-        cache[self.query, group] = manifest.position, state
+        size_bytes = (manifest.snapshot_bytes + manifest.delta_bytes) * self.operator.memory_factor
+        kept = manifest.position, state
+        cache.put(self.query, group, kept, size_bytes=size_bytes, max_bytes=self.max_cache_bytes)
         return StepResult(out, manifest, wake_before_ms)
 
     def read(self, store: Store) -> tuple[StateManifest, KeyGroup]:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 
@@ -49,6 +49,7 @@ class KeyedProcesses(ProcessOutputs):
     function: KeyedProcessFunction
     values: tuple[str, ...]
     timestamp: str
+    memory_factor: ClassVar[int] = 10
 
     @property
     def layout(self) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -79,6 +80,15 @@ def _batch_duration(value: str | timedelta) -> timedelta:
         msg = "it is under Spark's smallest, 5 s, and the query would be refused; pass '5 min'"
         raise ValueError(msg)
     return length
+
+
+def _size(value: str | int) -> int:
+    """Bytes from a whole number, or from one with a unit."""
+    found = re.fullmatch(r"\s*([1-9][0-9]*)\s*(|k|m|g|kib|mib|gib)\s*", str(value).lower())
+    if found is None:
+        msg = "a size is a whole number of bytes above zero, or has one of the units KiB, MiB, GiB"
+        raise ValueError(msg)
+    return int(found[1]) << {"": 0, "k": 10, "m": 20, "g": 30}[found[2][:1]]
 
 
 def _setting(key: str, default: Any, read: Callable[[Any], Any], doc: str, *, shown: bool = True) -> Any:
@@ -175,6 +185,11 @@ class Settings:
     key_groups: int = _setting(
         "state.key-groups", 16, _positive,
         "hash buckets of keys in which windows and process functions keep state, fixed with the checkpoint",
+    )  # fmt: skip
+    max_cache_bytes: int = _setting(
+        "state.cache.max-bytes", 1 << 30, _size,
+        "most decoded state that a Python worker keeps between batches, such as 64 MiB; the rest is read "
+        "from the state store",
     )  # fmt: skip
     short_lived: bool = _setting(
         "execution.short-lived", False, _flag,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -75,6 +75,7 @@ class RecordWindows:
     value_of: Callable[[dict[str, Any]], Any] = _unchanged
     record_of: Callable[[Any], Mapping[str, Any]] = _unchanged
     dead_letters: DeadLetters | None = None
+    memory_factor: ClassVar[int] = 10
 
     @property
     def layout(self) -> str:

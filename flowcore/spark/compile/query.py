@@ -127,6 +127,7 @@ class _Compiler:
             dead_letter_sources=select_dead_letter_sources(query),
             has_ordinals=self.has_ordinals,
             numbers=self.numbers,
+            max_cache_bytes=context.settings.max_cache_bytes,
         )
         self.waiting: dict[Operator, list[tuple[BranchedFrame, Branch]]] = {}
         """The branches of each operator that its readers have not taken yet."""

@@ -85,6 +85,7 @@ class KeyGroupContext:
         dead_letter_sources: The sources whose records become dead letters if a function fails.
         has_ordinals: Its records carry an ordinal.
         numbers: The numbers of new branches.
+        max_cache_bytes: The budget of a worker for decoded states.
         upstream: The name of the upstream operator with state whose key groups are the channels; None if the
             sources are.
         has_downstream: Another operator with state is downstream.
@@ -97,6 +98,7 @@ class KeyGroupContext:
     dead_letter_sources: Sequence[Read]
     has_ordinals: bool
     numbers: Iterator[int]
+    max_cache_bytes: int
     upstream: str | None = None
     has_downstream: bool = False
     passing: Mapping[int, Collection[str]] = field(default_factory=dict)
@@ -236,6 +238,7 @@ def run_step(
         name=inputs.node.name,
         checks_name=len(query.exchanges) > 1,
         emits_control=context.has_downstream,
+        max_cache_bytes=context.max_cache_bytes,
     )
     schemas = {output: operator.outputs[output] for output in branches}
     packed = run_key_groups(frame, packing, runtime)

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
+from flowcore.keyed.state_cache import StateCache
 from flowcore.spark.operators.worker_objects import WorkerObject
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from flowcore.keyed.packed import Packed
-    from flowcore.keyed.runtime import Runtime, StateCache, StepResult
+    from flowcore.keyed.runtime import Runtime, StepResult
 
 __all__ = ["COUNTERS", "MANIFEST", "MARKERS", "PASSING", "SEGMENTS", "Processor"]
 
@@ -38,7 +39,7 @@ class _Steps:
     """A runtime in a worker, with the states that it caches."""
 
     runtime: Runtime
-    states: StateCache = field(default_factory=dict)
+    states: StateCache = field(default_factory=StateCache)
 
     def close(self) -> None:
         self.runtime.close()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import pyarrow as pa
 
@@ -28,6 +29,8 @@ __all__ = ["ColumnarWindows"]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnarWindows(ColumnarConfig):
     """The operator; see `refusal` for the windows that it supports."""
+
+    memory_factor: ClassVar[int] = 4
 
     @staticmethod
     def refusal(config: WindowConfig, types: Mapping[str, pa.DataType]) -> str | None:

@@ -30,7 +30,8 @@ from flowcore.flush.operator import ELEMENTS, FlushBuffers
 from flowcore.keyed.operator import KeyGroup, StepOutputs
 from flowcore.keyed.output_columns import RESULTS, TIMESTAMP
 from flowcore.keyed.packed import Channel, Packed
-from flowcore.keyed.runtime import Runtime, StateCache
+from flowcore.keyed.runtime import Runtime
+from flowcore.keyed.state_cache import StateCache
 from flowcore.keyed.store import MemoryStore
 from flowcore.keyed.watermark_progress import WatermarkSource
 from flowcore.serializers.events import LatencyMarkerEventSerializer
@@ -126,7 +127,7 @@ class _Worker:
             smallest_log_bytes=smallest_log_bytes,
         )
         self.store = MemoryStore()
-        self.remembered: list[StateCache] = [{} for _ in range(workers)]
+        self.remembered: list[StateCache] = [StateCache() for _ in range(workers)]
 
     def step(self, items: Sequence[Item], now_ms: int, worker: int = 0) -> list[StreamElement[Any]]:
         stepped = self.runtime.step(0, packed(items), now_ms, self.store, self.remembered[worker])
@@ -324,7 +325,7 @@ def test_buffer_reports_how_many_records_it_saved() -> None:
     """Replaced records are counted, over restarts too."""
     group = each_second()
     group.step([("a", 1, None), ("a", 2, None), ("b", 1, None)], 5_100)
-    group.remembered[0].clear()
+    group.remembered[0] = StateCache()
     group.step([("a", 3, None)], 5_200)
     assert group.runtime.read(group.store)[0].counters == {}
 
@@ -370,7 +371,7 @@ def test_state_of_another_version_or_another_buffer_is_refused() -> None:
 
     ((number, segment),) = group.store.segments.items()
     group.store.segments[number] = bytes([9]) + segment[1:]
-    group.remembered[0].clear()
+    group.remembered[0] = StateCache()
     with pytest.raises(StateError, match="version 9"):
         group.step([], 5_200)
 

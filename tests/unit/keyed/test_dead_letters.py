@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from flowcore.errors import FunctionError
 from flowcore.keyed.dead_letters import DEAD_LETTERS, DeadLetters
 from flowcore.keyed.packed import Channel, Packed
-from flowcore.keyed.runtime import Runtime, StateCache, StepResult
+from flowcore.keyed.runtime import Runtime, StepResult
+from flowcore.keyed.state_cache import StateCache
 from flowcore.keyed.store import MemoryStore
 from flowcore.keyed.watermark_progress import WatermarkSource
 from flowcore.process import KeyedProcessFunction
@@ -158,7 +159,7 @@ def test_failing_call_has_no_effect(history: Any) -> None:
     """Other calls see the state without the failed records and timers; dead letters count them."""
     harness = ProcessHarness(Shown(), ["odd"])
     store, clock, newest = MemoryStore(), 0, -1
-    workers: list[StateCache] = [{}, {}]
+    workers: list[StateCache] = [StateCache(), StateCache()]
     tasks = [runtime(processes(Failing())), runtime(processes(Failing()))]
     for rows, passed, other in history:
         clock += passed
@@ -283,8 +284,10 @@ class Gathered:
 def test_values_changed_in_place_are_rolled_back() -> None:
     """This holds for every kind of state."""
     rows = [row("a", 0, "", 1), row("a", 0, "fail", 2), row("a", 0, "", 3)]
-    good = runtime(processes(Kept())).step(0, packed([rows[0], rows[2]]), 0, MemoryStore(), {})
-    assert seen(runtime(processes(Kept())).step(0, packed(rows), 0, MemoryStore(), {})) == seen(good)
+    good = runtime(processes(Kept())).step(0, packed([rows[0], rows[2]]), 0, MemoryStore(), StateCache())
+    assert seen(runtime(processes(Kept())).step(0, packed(rows), 0, MemoryStore(), StateCache())) == seen(
+        good
+    )
 
 
 def test_dead_letter_has_the_input_and_its_coordinates() -> None:
@@ -312,10 +315,10 @@ def test_dead_letter_has_the_input_and_its_coordinates() -> None:
 def test_failure_stops_the_query_for_sources_with_on_error_fail() -> None:
     """Its records, and failures without a single record, stop the query; others become dead letters."""
     strict = runtime(processes(Failing(), (False, True)))
-    assert len(left(strict.step(0, packed([row("a", 1, "!read", 2)]), 0, MemoryStore(), {}))) == 1
+    assert len(left(strict.step(0, packed([row("a", 1, "!read", 2)]), 0, MemoryStore(), StateCache()))) == 1
     for bad in (row("a", 1, "!read", 2, source=0), row("a", 100, "event timer", 3)):
         with pytest.raises(FunctionError, match="operator 'watch': its function raised"):
-            strict.step(0, packed([bad]), 0, MemoryStore(), {})
+            strict.step(0, packed([bad]), 0, MemoryStore(), StateCache())
 
 
 def test_failures_are_isolated_until_a_step_has_none() -> None:
@@ -486,7 +489,7 @@ def test_a_trigger_or_a_clearing_that_fails_becomes_a_dead_letter() -> None:
         WindowConfig(assigner=TumblingWindows(10), function=WindowProcess(Untidy())),
     ):
         store, task = MemoryStore(), runtime(windows(config))
-        stepped = task.step(0, packed([row("a", 1, "", 5), row("b", 30, "", 6)]), 0, store, {})
+        stepped = task.step(0, packed([row("a", 1, "", 5), row("b", 30, "", 6)]), 0, store, StateCache())
         (dead_letter,) = left(stepped)
         reasons.append(dead_letter["@reason"])
         assert json.loads(dead_letter["@content"])["window_end_ms"] == 10
@@ -521,12 +524,16 @@ def test_windows_that_stop_name_key_and_record_or_window() -> None:
     config = WindowConfig(assigner=TumblingWindows(10), function=WindowReduce(reduced))
     with pytest.raises(FunctionError, match=r"ValueError for key 'a', record \{'do': '', 'number': -1\}"):
         runtime(windows(config, None)).step(
-            0, packed([row("a", 1, "", 5), row("a", 1, "", -1)]), 0, MemoryStore(), {}
+            0, packed([row("a", 1, "", 5), row("a", 1, "", -1)]), 0, MemoryStore(), StateCache()
         )
     config = WindowConfig(assigner=TumblingWindows(10), function=WindowProcess(PlainProcess(picky)))
     with pytest.raises(FunctionError, match=r"ValueError: \[5, 6\] for key 'a', window from 0 to 10 ms"):
         runtime(windows(config, None)).step(
-            0, packed([row("a", 1, "", 5), row("a", 1, "", 6), row("a", 30, "", 6)]), 0, MemoryStore(), {}
+            0,
+            packed([row("a", 1, "", 5), row("a", 1, "", 6), row("a", 30, "", 6)]),
+            0,
+            MemoryStore(),
+            StateCache(),
         )
 
 
@@ -534,5 +541,5 @@ def test_a_large_window_becomes_several_dead_letters() -> None:
     """Each dead letter is at most a megabyte."""
     config = WindowConfig(assigner=TumblingWindows(10), function=WindowProcess(PlainProcess(picky)))
     rows = [row("a", 1, "x" * 600_000, 1), row("a", 1, "y" * 600_000, 2), row("b", 30, "", 0)]
-    found = left(runtime(windows(config)).step(0, packed(rows), 0, MemoryStore(), {}))
+    found = left(runtime(windows(config)).step(0, packed(rows), 0, MemoryStore(), StateCache()))
     assert [json.loads(each["@content"])["values"][0]["do"][0] for each in found] == ["x", "y"]

@@ -15,7 +15,8 @@ from flowcore.keyed.operator import CONTROL, CONTROL_ROWS, StepOutputs
 from flowcore.keyed.output_columns import RESULTS, TIMESTAMP
 from flowcore.keyed.packed import Channel, Packed, PackedKind, sort_packed
 from flowcore.keyed.packing import InputColumns, Packing
-from flowcore.keyed.runtime import Runtime, StateCache
+from flowcore.keyed.runtime import Runtime
+from flowcore.keyed.state_cache import StateCache
 from flowcore.keyed.store import MemoryStore
 from flowcore.keyed.watermark_progress import WatermarkSource
 from flowcore.serializers.formats import RawFormat

@@ -8,7 +8,8 @@ import pytest
 
 from flowcore.errors import StateError
 from flowcore.keyed.inspection import InspectedGroup, inspect_state
-from flowcore.keyed.runtime import Runtime, StateCache
+from flowcore.keyed.runtime import Runtime
+from flowcore.keyed.state_cache import StateCache
 from flowcore.keyed.store import MemoryStore
 from flowcore.windows import SessionWindows, TumblingWindows
 from tests.unit.keyed.test_runtime import by_column, by_record, rows, runtime_of, windows
@@ -61,7 +62,7 @@ def test_unknown_state_layout_is_shown_by_size_only() -> None:
     """A newer version may have written the state."""
     runtime = runtime_of(by_column(windows()))
     store = MemoryStore()
-    runtime.step(0, rows(("a", 1, 1)), 0, store, {})
+    runtime.step(0, rows(("a", 1, 1)), 0, store, StateCache())
     assert store.kept is not None
 
     found = inspect_state(store.kept.replace(b"panes of", b"tiles of"), store.segments)
@@ -73,7 +74,9 @@ def test_unknown_state_layout_is_shown_by_size_only() -> None:
 def test_state_of_another_version_is_refused() -> None:
     """It is refused as a query would refuse it."""
     store = MemoryStore()
-    runtime_of(by_column(windows(assigner=TumblingWindows(10)))).step(0, rows(("a", 1, 1)), 0, store, {})
+    runtime_of(by_column(windows(assigner=TumblingWindows(10)))).step(
+        0, rows(("a", 1, 1)), 0, store, StateCache()
+    )
     assert store.kept is not None
 
     with pytest.raises(StateError, match="state of version 99"):

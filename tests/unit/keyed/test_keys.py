@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from flowcore.keyed.key_index import factorize_keys, to_python_keys
 from flowcore.keyed.packed import Channel, Packed
 from flowcore.keyed.runtime import Runtime
+from flowcore.keyed.state_cache import StateCache
 from flowcore.keyed.store import MemoryStore
 from flowcore.keyed.watermark_progress import WatermarkSource
 from flowcore.process import KeyedProcessFunction
@@ -108,7 +109,7 @@ def _step(configured: Any, columns: Any, clock: int, store: MemoryStore) -> Any:
     items = [Packed.of_rows(channel, 0, rows), Packed.of_seen(channel, max(columns[2]))]
     source = WatermarkSource(WatermarkStrategy(BoundedOutOfOrderness(0)), ("0",))
     run = Runtime(operator=configured, query="q", key_groups=1, sources={"in": source}, rows=ROWS)
-    return run.step(0, items, clock, store, {})
+    return run.step(0, items, clock, store, StateCache())
 
 
 @settings(max_examples=100, deadline=None)

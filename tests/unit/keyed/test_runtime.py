@@ -16,7 +16,8 @@ from flowcore.elements import EndOfInput, LatencyMarker, LatencyMarkerEvent, Rec
 from flowcore.errors import StateError
 from flowcore.keyed.packed import Channel, Packed, PackedKind, sort_packed
 from flowcore.keyed.packing import InputColumns, Packing
-from flowcore.keyed.runtime import Runtime, StateCache
+from flowcore.keyed.runtime import Runtime
+from flowcore.keyed.state_cache import StateCache
 from flowcore.keyed.store import MemoryStore
 from flowcore.keyed.watermark_progress import WatermarkSource
 from flowcore.serializers.events import LatencyMarkerEventSerializer
@@ -93,16 +94,17 @@ def histories(draw: st.DrawFn) -> list[tuple[list[tuple[str, int, int]], int, st
     st.sampled_from([0, 12]),
     st.sampled_from([TumblingWindows(10), SlidingWindows(12, 4)]),
     st.sampled_from([0, 3000, 1 << 20]),
+    st.sampled_from([None, 0, 5000]),
 )
-def test_state_is_right_for_any_assignment_of_batches_to_workers(
-    operator: Any, history: Any, lateness: int, assigner: Any, smallest_log: int
+def test_state_is_right_for_any_assignment_of_batches_to_workers(  # noqa: PLR0917 - drawn values
+    operator: Any, history: Any, lateness: int, assigner: Any, smallest_log: int, cache: int | None
 ) -> None:
     """Three workers with failing tasks and repeated batches agree with one worker."""
     config = windows(assigner=assigner, allowed_lateness_ms=lateness, late="side-output")
-    runtime = replace(runtime_of(operator(config)), smallest_log_bytes=smallest_log)
+    runtime = replace(runtime_of(operator(config)), smallest_log_bytes=smallest_log, max_cache_bytes=cache)
     plain, store = MemoryStore(), MemoryStore()
-    alone: StateCache = {}
-    workers: list[StateCache] = [{}, {}, {}]
+    alone = StateCache()
+    workers: list[StateCache] = [StateCache() for _ in range(3)]
 
     for clock, (given_rows, worker, fate) in enumerate(history):
         items = rows(*given_rows)
@@ -317,7 +319,7 @@ def test_packing_separates_records_from_backlog_statuses() -> None:
 class _Hearing:
     """A key group that records the order of its calls and has no state."""
 
-    layout, outputs, wake_ms = "hears", dict[str, pa.Schema](), None
+    layout, outputs, wake_ms, memory_factor = "hears", dict[str, pa.Schema](), None, 1
 
     def __init__(self) -> None:
         self.heard: list[Any] = []
@@ -366,7 +368,7 @@ def test_a_change_of_backlog_is_passed_on_once_before_the_records_after_it() -> 
     known = 1
     assert step(True, records=2) == [True, 2, "busy"]
     assert step(True, True) == ["idle"]
-    remembered.clear()
+    remembered.pop(runtime.query, 0)
     assert step(True, records=1) == [1, "busy"]
     assert step(False, True, records=1) == [False, True, 1, "busy"]
     known = 0

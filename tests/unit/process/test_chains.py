@@ -16,6 +16,7 @@ from flowcore.chains import ChainSpec, DownstreamChain, Receiver, Step
 from flowcore.errors import FunctionError
 from flowcore.keyed.dead_letters import DEAD_LETTERS
 from flowcore.keyed.operator import StepOutputs
+from flowcore.keyed.state_cache import StateCache
 from flowcore.keyed.store import MemoryStore
 from flowcore.planner import plan_flow
 from flowcore.planner.model import Chain
@@ -186,7 +187,7 @@ def step(kind: Any, function: Any, outlet: int | None = 0, name: str = "next", *
 
 def emitted(operator: KeyedProcesses, *rows: Row) -> dict[str, list[dict[str, Any]]]:
     found: dict[str, list[dict[str, Any]]] = {}
-    stepped = runtime(operator).step(0, packed(rows), 0, MemoryStore(), {})
+    stepped = runtime(operator).step(0, packed(rows), 0, MemoryStore(), StateCache())
     for output, batch in stepped.outputs.batches:
         found.setdefault(output, []).extend(batch.to_pylist())
     return found
@@ -281,8 +282,8 @@ def test_functions_downstream_of_a_process_are_opened_and_closed_with_it() -> No
             calls.append("close")
 
     run, store = runtime(chained(Numbers(), Receiver(step("map", Noted())))), MemoryStore()
-    run.step(0, packed(ROWS), 0, store, {})
-    run.step(0, packed(ROWS), 0, store, {})
+    run.step(0, packed(ROWS), 0, store, StateCache())
+    run.step(0, packed(ROWS), 0, store, StateCache())
     run.close()
     run.close()
     assert calls == ["open", "close"]

@@ -16,7 +16,8 @@ from flowcore.elements import RecordAttributes
 from flowcore.errors import FunctionError, StateError
 from flowcore.keyed.operator import StepOutputs
 from flowcore.keyed.packed import Channel, Packed
-from flowcore.keyed.runtime import Runtime, StateCache, StepResult
+from flowcore.keyed.runtime import Runtime, StepResult
+from flowcore.keyed.state_cache import StateCache
 from flowcore.keyed.store import MemoryStore
 from flowcore.keyed.watermark_progress import WatermarkSource
 from flowcore.process import KeyedProcessFunction
@@ -148,7 +149,7 @@ def test_key_groups_emit_what_the_harness_does(history: Any) -> None:
     """This holds for two groups, three workers, failing tasks and repeated batches; record ids are unique."""
     harness = ProcessHarness(Shown(), ["odd"])
     stores = [MemoryStore(), MemoryStore()]
-    workers: list[StateCache] = [{}, {}, {}]
+    workers: list[StateCache] = [StateCache() for _ in range(3)]
     tasks = [runtime(Shown()) for _ in workers]
     clock, newest, ids = 0, None, Counter[Any]()
 
@@ -201,7 +202,7 @@ def test_a_function_of_batches_has_batches(steps: list[list[int]]) -> None:
         due = harness.watermark(max(t for _, t, *_ in rows) - 1).results
         timers = [(each.value["seen"], each.timestamp_ms) for each in due]
 
-        found = emitted(runtime(Sums()).step(0, packed(rows, 0), clock, store, {}))
+        found = emitted(runtime(Sums()).step(0, packed(rows, 0), clock, store, StateCache()))
 
         assert found[: len(expected)] == expected
         assert Counter(each[1:3] for each in found[len(expected) :]) == Counter(timers)
@@ -244,13 +245,13 @@ class Kept(KeyedProcessFunction):
 def test_process_may_add_states_but_not_remove_them() -> None:
     """A state with another type is refused, too."""
     store = MemoryStore()
-    runtime(Kept(("n", "BIGINT"))).step(0, packed([("a", 1, "x", 1, 0)], 0), 0, store, {})
+    runtime(Kept(("n", "BIGINT"))).step(0, packed([("a", 1, "x", 1, 0)], 0), 0, store, StateCache())
 
-    runtime(Kept(("n", "BIGINT"), ("more", "INT"))).step(0, [], 1, store, {})
+    runtime(Kept(("n", "BIGINT"), ("more", "INT"))).step(0, [], 1, store, StateCache())
     with pytest.raises(StateError, match="state 'n' was written as 'value BIGINT with ttl'"):
-        runtime(Kept(("n", "STRING"), ("more", "INT"))).step(0, [], 2, store, {})
+        runtime(Kept(("n", "STRING"), ("more", "INT"))).step(0, [], 2, store, StateCache())
     with pytest.raises(StateError, match="the function declares 'nothing'"):
-        runtime(Kept(("n", "BIGINT"))).step(0, [], 2, store, {})
+        runtime(Kept(("n", "BIGINT"))).step(0, [], 2, store, StateCache())
 
 
 def test_output_with_other_columns_is_named() -> None:

@@ -60,6 +60,15 @@ def test_settings_for_spark_pass_as_they_are() -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "size"),
+    [("64 MiB", 64 << 20), ("2g", 2 << 30), ("10 KiB", 10_240), ("700", 700), (700, 700)],
+)
+def test_settings_size_may_have_a_unit(text: str | int, size: int) -> None:
+    """Units are powers of 1024."""
+    assert Settings.of({"state.cache.max-bytes": text}, environment={}).max_cache_bytes == size
+
+
+@pytest.mark.parametrize(
     ("key", "near"),
     [
         ("kafka.bootstrap.server", "kafka.bootstrap.servers"),
@@ -95,6 +104,9 @@ def test_settings_unknown_key_with_nothing_near_lists_all() -> None:
         ("execution.max-records-per-batch", "0"),
         ("execution.max-records-per-batch", "many"),
         ("execution.shuffle-partitions", None),
+        ("state.cache.max-bytes", "0"),
+        ("state.cache.max-bytes", "1.5 GiB"),
+        ("state.cache.max-bytes", "64 MB"),
         ("execution.short-lived", "yes"),
         ("state.dir", None),
         ("execution.realtime.batch-duration", "4 s"),
