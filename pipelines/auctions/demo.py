@@ -39,11 +39,11 @@ from flowcore.planner import plan_flow
 from flowcore.settings import Settings
 from flowcore.spark.run.flow import open_context
 from flowcore.spark.run.live_stage import LiveRun
-from flowcore.testing.benchmark import this_commit, this_machine
 from pipelines.auctions import verify
 from pipelines.auctions.flow import flow
 from pipelines.auctions.readers import Collector, latencies_ms
 from pipelines.auctions.ui import serve_ui
+from pipelines.benchmark import this_commit, this_machine
 from pipelines.nexmark import feed, generator, history
 
 PARTITIONS = 2

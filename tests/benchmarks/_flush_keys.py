@@ -28,9 +28,9 @@ from flowcore.planner import plan_flow
 from flowcore.settings import Settings
 from flowcore.spark.run.flow import open_context
 from flowcore.spark.run.live_stage import LiveRun
-from flowcore.testing.benchmark import Figures, Report
 from pipelines.auctions.readers import read_messages
 from pipelines.auctions.verify import rows_from_json
+from pipelines.benchmark import Figures, Report
 from pipelines.nexmark import feed
 
 __all__ = ["measure"]

@@ -30,10 +30,10 @@ from flowcore.spark.checkpoint.plan_file import checkpoint_folder
 from flowcore.spark.context import Context
 from flowcore.spark.run.flow import SilentListener, open_context, run_stages
 from flowcore.spark.run.live_stage import LiveRun
-from flowcore.testing.benchmark import Figures, Report, in_turn
 from pipelines.auctions import verify
 from pipelines.auctions.flow import flow
 from pipelines.auctions.readers import Collector, latencies_ms, read_messages, read_values
+from pipelines.benchmark import Figures, Report, in_turn
 from pipelines.nexmark import feed, generator, history
 from tests.benchmarks._auctions import BIDS, CONFIG, ENRICHED, HIGHEST, PARTITIONS, fresh_context
 

@@ -35,7 +35,7 @@ from flowcore.chains.records import batch_writer, to_records
 from flowcore.errors import RunError
 from flowcore.planner import plan_flow
 from flowcore.settings import Settings
-from flowcore.testing.benchmark import Figures, Report, in_turn
+from pipelines.benchmark import Figures, Report, in_turn
 
 _SPARK = ", Spark"
 BATCH = 10_000

@@ -31,10 +31,10 @@ from flowcore.errors import FlowcoreError, RunError
 from flowcore.kafka.broker import EmbeddedBroker
 from flowcore.metrics.history import history_folder, last_progress
 from flowcore.spark.checkpoint.lease import Leases
-from flowcore.testing.benchmark import this_commit, this_machine
 from pipelines.auctions import verify
 from pipelines.auctions.delivery import Delivery, check_delivery, read_delivered
 from pipelines.auctions.readers import read_values
+from pipelines.benchmark import this_commit, this_machine
 from tests.benchmarks._endurance_events import SUPERVISOR, read_events
 from tests.benchmarks._endurance_site import (
     ENDED,

@@ -37,7 +37,7 @@ from flowcore.settings import Settings
 from flowcore.spark.context import Context
 from flowcore.spark.run.flow import open_context
 from flowcore.spark.run.live_stage import LiveRun
-from flowcore.testing.benchmark import Figures, Report, in_turn
+from pipelines.benchmark import Figures, Report, in_turn
 from pipelines.nexmark import feed
 
 PARTITIONS = 2

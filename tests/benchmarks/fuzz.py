@@ -5,8 +5,8 @@ are fuzzed too. One slice with latency tracking joins them with history. Every g
 once, with the values computed here. Every bad message must be a dead letter with its exact bytes and
 coordinates.
 
-`flowcore.testing.fuzz` decides in Python which messages are bad, and documents what it does not generate:
-above all several JSON objects in one value, of which Spark reads the first.
+`_fuzzed_messages` decides in Python which messages are bad, and documents what it does not generate: above
+all several JSON objects in one value, of which Spark reads the first.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ from flowcore.settings import Settings
 from flowcore.spark.context import Context
 from flowcore.spark.run.flow import SilentListener, open_context, run_stages
 from flowcore.spark.run.live_stage import LiveRun
-from flowcore.testing.benchmark import this_commit, this_machine
-from flowcore.testing.fuzz import Fuzzer
 from pipelines.auctions.readers import read_messages, read_values
+from pipelines.benchmark import this_commit, this_machine
+from tests.benchmarks._fuzzed_messages import Fuzzer
 
 PARTITIONS = 2
 COLUMNS = "id BIGINT NOT NULL, shop STRING, price DOUBLE"

@@ -31,10 +31,10 @@ from flowcore.spark.results.store import results_of
 from flowcore.spark.run.flow import SilentListener, open_context, run_stages
 from flowcore.spark.run.live_stage import LiveRun
 from flowcore.spark.run.session import live_session
-from flowcore.testing.benchmark import Figures, Report, in_turn
 from pipelines.auctions import verify
 from pipelines.auctions.flow import LIVE_BID, flow
 from pipelines.auctions.readers import read_values
+from pipelines.benchmark import Figures, Report, in_turn
 from pipelines.nexmark import feed, generator, history
 from tests.benchmarks._auctions import BIDS, CONFIG, ENRICHED, HIGHEST, PARTITIONS, fresh_context
 

@@ -42,10 +42,10 @@ from flowcore.settings import Settings
 from flowcore.spark.context import Context
 from flowcore.spark.run.flow import SilentListener, open_context, run_stages
 from flowcore.spark.run.live_stage import LiveRun
-from flowcore.testing.benchmark import Figures, Report, in_turn
 from pipelines.auctions import verify
 from pipelines.auctions.flow import flow
 from pipelines.auctions.readers import Collector, latencies_ms
+from pipelines.benchmark import Figures, Report, in_turn
 from pipelines.nexmark import feed, generator, history
 from tests.benchmarks._auctions import BIDS, CONFIG, ENRICHED, HIGHEST, PARTITIONS, fresh_context
 

@@ -45,8 +45,8 @@ from flowcore.spark.run.flow import open_context
 from flowcore.spark.run.live_stage import LiveRun
 from flowcore.spark.run.session import live_session
 from flowcore.spark.topics import elements
-from flowcore.testing.benchmark import Figures, Report, in_turn
 from pipelines.auctions.readers import read_messages, read_values
+from pipelines.benchmark import Figures, Report, in_turn
 
 Form = Literal["tagged", "value-only"]
 FORMS: tuple[Form, Form] = ("tagged", "value-only")

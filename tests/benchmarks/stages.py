@@ -42,7 +42,7 @@ from flowcore.spark.context import Context
 from flowcore.spark.results.store import results_of
 from flowcore.spark.run.flow import SilentListener, run_stages
 from flowcore.spark.run.session import live_session, session
-from flowcore.testing.benchmark import Figures, Report, in_turn
+from pipelines.benchmark import Figures, Report, in_turn
 
 SCHEMA = "id BIGINT, amount BIGINT"
 RESULT = "id BIGINT, credit BIGINT, debit BIGINT"

@@ -30,7 +30,7 @@ from flowcore.settings import Settings
 from flowcore.spark.run.bounded_stages import StageProgress, StageState
 from flowcore.spark.run.flow import SilentListener, run_flow
 from flowcore.spark.run.live_runs import LiveRuns
-from flowcore.testing.benchmark import this_commit, this_machine
+from pipelines.benchmark import this_commit, this_machine
 
 KEYS = 1 << 10
 STREAMING = re.compile(

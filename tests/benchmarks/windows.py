@@ -34,8 +34,8 @@ from flowcore.spark.context import Context
 from flowcore.spark.run.flow import open_context
 from flowcore.spark.run.live_stage import LiveRun
 from flowcore.spark.run.session import live_session
-from flowcore.testing.benchmark import Figures, Report, in_turn
 from flowcore.watermarks import bounded_out_of_orderness
+from pipelines.benchmark import Figures, Report, in_turn
 from pipelines.nexmark import feed
 from tests.benchmarks._window_cases import (
     BEGIN_MS,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from flowcore.api.schema import Schema
 from flowcore.elements import LatencyMarkerEvent
 from flowcore.serializers import LatencyMarkerEventSerializer
-from flowcore.testing.fuzz import FAULTS, Fuzzer, is_marker_event, is_tagged, is_value
+from tests.benchmarks._fuzzed_messages import FAULTS, Fuzzer, is_marker_event, is_tagged, is_value
 
 SCHEMA = Schema.parse("id BIGINT NOT NULL, shop STRING, price DOUBLE, open BOOLEAN")
 GOOD = '{"id":1,"shop":"ü","price":2,"open":true,"more":[{}]}'.encode()
