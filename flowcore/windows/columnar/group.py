@@ -1,9 +1,10 @@
-"""The common parts of columnar windows: their configuration, and the base class of their key groups."""
+"""The common parts of columnar windows: configuration, output rows, base class of key groups."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,16 +18,19 @@ from flowcore.elements import (
     WatermarkStatus,
 )
 from flowcore.errors import NoTimestampError
+from flowcore.keyed.columns import KeyColumns
 from flowcore.keyed.key_index import Ints
 from flowcore.keyed.operator import StepOutputs
 from flowcore.keyed.output_columns import LATE, RESULTS, WINDOW_FIELDS
 from flowcore.windows.built_in import BuiltIns
-from flowcore.windows.columnar.accumulators import ColumnarAggregates
-from flowcore.windows.columnar.results import ResultWriter
+from flowcore.windows.columnar.accumulators import AccumulatorColumns, ColumnarAggregates
 from flowcore.windows.config import WindowConfig
 from flowcore.windows.functions import WindowAggregate
+from flowcore.windows.window import TimeWindow
 
-__all__ = ["ColumnarConfig", "ColumnarGroup"]
+__all__ = ["ColumnarConfig", "ColumnarGroup", "ResultWriter"]
+
+_ROWS_PER_BATCH = 1 << 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +64,66 @@ class ColumnarConfig:
         keys = [(name, self.rows.field(name).type) for name in self.keys]
         results = [*keys, *self.aggregates.result_types().items(), *WINDOW_FIELDS]
         return {RESULTS: pa.schema(results), LATE: pa.schema([self.rows.field(name) for name in self.late])}
+
+
+@dataclass(slots=True)
+class ResultWriter:
+    """Computes and emits rows.
+
+    Attributes:
+        schema: The schema of the rows: the key's columns, the aggregates', `WINDOW_FIELDS`.
+    """
+
+    schema: pa.Schema
+    aggregates: ColumnarAggregates
+    out: StepOutputs
+    _keys: list[KeyColumns] = field(default_factory=list)
+    _values: list[AccumulatorColumns] = field(default_factory=list)
+    _windows: list[tuple[TimeWindow, int]] = field(default_factory=list)
+    _rows: int = 0
+
+    def add_first(self, window: TimeWindow, keys: KeyColumns, values: AccumulatorColumns, rows: int) -> None:
+        """Add the first firing of a window for each of its keys."""
+        self._keys.append(keys)
+        self._values.append(values)
+        self._windows.append((window, rows))
+        self._rows += rows
+        if self._rows >= _ROWS_PER_BATCH:
+            self.flush()
+
+    def flush(self) -> None:
+        """Emit the first firings that were added."""
+        if not self._rows:
+            return
+        keys = [pa.concat_arrays(parts) for parts in zip(*self._keys, strict=True)]
+        values = {each: np.concatenate([part[each] for part in self._values]) for each in self._values[0]}
+        counts = [rows for _, rows in self._windows]
+        self.emit_windows(
+            [window for window, _ in self._windows], np.repeat(np.arange(len(counts)), counts), keys, values,
+            firings=np.ones(self._rows, np.int32), is_late=False,
+        )  # fmt: skip
+        self._keys, self._values, self._windows, self._rows = [], [], [], 0
+
+    def emit_windows(
+        self, windows: Sequence[TimeWindow], which: Ints, keys: KeyColumns, values: AccumulatorColumns, *,
+        firings: np.ndarray[Any, np.dtype[np.int32]], is_late: bool,
+    ) -> None:  # fmt: skip
+        """Emit rows; ``which`` is the position of each row's window."""
+        bounds = np.array([(each.start_ms, each.last_ms) for each in windows], np.int64).reshape(-1, 2)[which]
+        self.emit(keys, values, starts=bounds[:, 0], lasts=bounds[:, 1], firings=firings, is_late=is_late)
+
+    def emit(
+        self, keys: KeyColumns, values: AccumulatorColumns, *, starts: Ints, lasts: Ints,
+        firings: np.ndarray[Any, np.dtype[np.int32]], is_late: bool,
+    ) -> None:  # fmt: skip
+        """Emit rows of windows with these first and last milliseconds."""
+        ends = np.where(lasts == MAX_TIMESTAMP_MS, lasts, lasts + 1)
+        columns = [
+            *keys,
+            *self.aggregates.results(values).values(),
+            *map(pa.array, (starts, ends, lasts, firings, np.full(len(starts), is_late))),
+        ]
+        self.out.rows(RESULTS, pa.record_batch(columns, schema=self.schema))
 
 
 class ColumnarGroup:

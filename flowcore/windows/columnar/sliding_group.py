@@ -20,25 +20,29 @@ from flowcore.keyed.columns import KeyColumns, concat_batches, take_rows
 from flowcore.keyed.key_index import Ints, factorize_keys, find_first_rows, to_python_keys
 from flowcore.keyed.operator import StepOutputs
 from flowcore.windows.columnar.accumulator_table import AccumulatorTable
-from flowcore.windows.columnar.accumulators import AccumulatorColumns
-from flowcore.windows.columnar.firing_counts import FiringCounts
+from flowcore.windows.columnar.accumulators import Accumulator, AccumulatorColumns
 from flowcore.windows.columnar.group import ColumnarConfig, ColumnarGroup
 from flowcore.windows.columnar.pane_grid import EVERY_WINDOW, PaneGrid
 
 __all__ = ["SlidingGroup"]
 
 _ROWS_PER_PIECE = 1 << 16
+_FIRINGS = Accumulator("max", "firings")
 
 
 class SlidingGroup(ColumnarGroup):
-    """A key group of tumbling or sliding windows; a tumbling window slides by its size."""
+    """A key group of tumbling or sliding windows; a tumbling window slides by its size.
+
+    Keys with records that arrived after a window was complete have a number of firings, as long as the window
+    is kept. All other keys with records in a complete window have fired once.
+    """
 
     def __init__(self, context: ColumnarConfig, grid: PaneGrid) -> None:
         super().__init__(context)
         self._grid = grid
         self._complete, self._ended = grid.last_complete(MIN_TIMESTAMP_MS), self._last_ended()
         self._panes: dict[int, AccumulatorTable] = {}
-        self._firings = FiringCounts()
+        self._firings: dict[int, AccumulatorTable] = {}
 
     @np.errstate(invalid="ignore", over="ignore")  # not-a-number and wrapped sums are valid results
     def rows(self, rows: pa.RecordBatch, out: StepOutputs) -> None:
@@ -72,13 +76,12 @@ class SlidingGroup(ColumnarGroup):
 
     def delta(self) -> bytes | None:
         """Write the keys that changed, of panes that are still kept."""
-        changed = []
-        for pane, table in self._panes.items():
-            positions = table.take_changed()
-            if len(positions):
-                changed.append(self._encode(pane, table, positions))
-        tables = {"panes": concat_batches(changed)} if changed else {}
-        tables |= self._firings.take_changed()
+        tables = {}
+        for name, kept in (("panes", self._panes), ("refirings", self._firings)):
+            changed = [(number, table, table.take_changed()) for number, table in kept.items()]
+            parts = [_encode(name, *each) for each in changed if len(each[-1])]
+            if parts:
+                tables[name] = concat_batches(parts)
         return segments.encode(tables) if tables else None
 
     def snapshot(self) -> Iterator[bytes]:
@@ -86,21 +89,20 @@ class SlidingGroup(ColumnarGroup):
             table.take_changed()
             for start in range(0, len(table), _ROWS_PER_PIECE):
                 positions = np.arange(start, min(start + _ROWS_PER_PIECE, len(table)))
-                yield segments.encode({"panes": self._encode(pane, table, positions)})
-        self._firings.take_changed()
-        tables = self._firings.all_tables()
-        if tables:
-            yield segments.encode(tables)
+                yield segments.encode({"panes": _encode("panes", pane, table, positions)})
+        parts = []
+        for window, table in self._firings.items():
+            table.take_changed()
+            parts.append(_encode("refirings", window, table, np.arange(len(table))))
+        if parts:
+            yield segments.encode({"refirings": concat_batches(parts)})
 
     def restore(self, header: Mapping[str, Any], pieces: Iterator[bytes]) -> None:
         self._delete_ended(header.get("watermark_ms", MIN_TIMESTAMP_MS))
         self._complete = self._grid.last_complete(self._watermark_ms)
         for piece in pieces:
             for name, table in segments.decode(piece):
-                if name == "panes":
-                    self._decode(table)
-                else:
-                    self._firings.restore(name, table, self._ended)
+                self._decode(name, table)
 
     def _last_ended(self) -> int:
         """Return the last window that has ended."""
@@ -159,10 +161,12 @@ class SlidingGroup(ColumnarGroup):
             key_columns = take_rows(columns, record[first[mine]])
             to_key_values = to_python_keys(key_columns, len(mine))
             self._read_window(each_window, to_key_values, mine, before)
-            fired = (before[self._accumulators[0]][mine] > 0).astype(np.int64)
-            firings[mine] = self._firings.advance(
-                each_window, to_key_values, key_columns, fired, records_of_pair[mine]
-            )
+            table = self._firings.setdefault(each_window, AccumulatorTable([_FIRINGS]))
+            known = table.find(to_key_values) >= 0
+            positions = table.positions(to_key_values, key_columns)
+            fired = before[self._accumulators[0]][mine] > 0
+            firings[mine] = np.where(known, table.values(positions)[_FIRINGS], fired)
+            table.combine(_FIRINGS, positions, firings[mine] + records_of_pair[mine])
         values = {}
         for each in self._accumulators:
             running = each.running(each.values_of(rows)[record], groups)
@@ -216,24 +220,36 @@ class SlidingGroup(ColumnarGroup):
         bound = self._grid.first_pane_after(self._ended)
         for pane in [pane for pane in self._panes if pane < bound]:
             del self._panes[pane]
-        self._firings.delete(self._ended)
+        for window in [window for window in self._firings if window <= self._ended]:
+            del self._firings[window]
 
-    def _encode(self, pane: int, table: AccumulatorTable, positions: Ints) -> pa.RecordBatch:
-        columns = {"pane": pa.array(np.full(len(positions), pane))}
-        columns |= {f"key{number}": each for number, each in enumerate(table.keys(positions))}
-        columns |= {each.name: pa.array(values) for each, values in table.values(positions).items()}
-        return pa.record_batch(columns)
-
-    def _decode(self, written: pa.RecordBatch) -> None:
-        panes = written.column("pane").to_numpy()
-        bounds = [0, *(np.flatnonzero(np.diff(panes)) + 1).tolist(), len(panes)]
-        bound = self._grid.first_pane_after(self._ended)
+    def _decode(self, name: str, written: pa.RecordBatch) -> None:
+        panes = name == "panes"
+        numbers = written.column(0).to_numpy()
+        bounds = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(numbers)]
+        first_kept = self._grid.first_pane_after(self._ended) if panes else self._ended + 1
         for start, end in pairwise(bounds):
-            pane = int(panes[start])
-            if pane < bound:
+            number = int(numbers[start])
+            if number < first_kept:
                 continue
             part = written.slice(start, end - start)
-            keys = [part.column(f"key{number}") for number in range(len(self._context.keys))]
-            values = {each: part.column(each.name).to_numpy() for each in self._accumulators}
-            table = self._panes.setdefault(pane, AccumulatorTable(self._accumulators))
-            table.restore(keys, values, end - start)
+            keys = [part.column(f"key{place}") for place in range(len(self._context.keys))]
+            if panes:
+                values = {each: part.column(each.name).to_numpy() for each in self._accumulators}
+                table = self._panes.setdefault(number, AccumulatorTable(self._accumulators))
+                table.restore(keys, values, end - start)
+            else:
+                rows = factorize_keys(keys, end - start).first  # older versions may write a key repeatedly
+                firings = part.column("firings").to_numpy()[rows]
+                table = self._firings.setdefault(number, AccumulatorTable([_FIRINGS]))
+                table.restore(take_rows(keys, rows), {_FIRINGS: firings}, len(rows))
+
+
+def _encode(name: str, number: int, table: AccumulatorTable, positions: Ints) -> pa.RecordBatch:
+    values = table.values(positions)
+    columns = {"pane" if name == "panes" else "window": pa.array(np.full(len(positions), number))}
+    if name == "refirings":
+        columns["firings"] = pa.array(values.pop(_FIRINGS))
+    columns |= {f"key{place}": each for place, each in enumerate(table.keys(positions))}
+    columns |= {each.name: pa.array(column) for each, column in values.items()}
+    return pa.record_batch(columns)

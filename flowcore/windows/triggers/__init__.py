@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from flowcore.windows.triggers.by_record import Count, Delta
 from flowcore.windows.triggers.by_time import (
     ContinuousEventTime,
     ContinuousProcessingTime,
@@ -10,7 +9,15 @@ from flowcore.windows.triggers.by_time import (
     EventTimeTrigger,
     ProcessingTimeTrigger,
 )
-from flowcore.windows.triggers.trigger import Never, Purging, Trigger, TriggerContext, TriggerResult
+from flowcore.windows.triggers.trigger import (
+    Count,
+    Delta,
+    Never,
+    Purging,
+    Trigger,
+    TriggerContext,
+    TriggerResult,
+)
 
 __all__ = [
     "ContinuousEventTime",
