@@ -46,14 +46,11 @@ class CoGroupStream(PythonStream):
         for each side, which returns or yields records. Null is a key like others.
 
         Args:
-            right: The other side.
             function: As for `flat_map`; the key is a value, or a tuple where ``on`` names several columns.
             on: Column, columns, or ``{left column: right column}`` that make the key.
             schema: The columns of what the function returns, as Spark DDL.
             batches: The function gets a ``pyarrow.RecordBatch`` for each side and returns one: for large
                 groups. All records of a key must fit in memory either way.
-            name: Name of the operator.
-            attributes: Attributes that override the operator's own.
             aggregates: Output column to Spark SQL aggregate, columns called ``left.price``, ``right.price``.
 
         Raises:

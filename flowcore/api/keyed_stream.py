@@ -68,8 +68,6 @@ class KeyedStream(StreamCore):
                 TIMESTAMP.
             uses: The columns that its Python functions read; default: all.
             flush: As for `aggregate`, with the latest result of each key and window.
-            name: Name of the operator.
-            attributes: Attributes that override the operator's own.
 
         Raises:
             PlanError: A column is unknown, or the windows would never emit, for instance because the source
@@ -112,8 +110,6 @@ class KeyedStream(StreamCore):
             timestamp: Bounded input only: as for `window`.
             uses: The columns that it reads; default: all.
             flush: As for `aggregate`, if the function declares ``is_output_idempotent``.
-            name: Name of the operator.
-            attributes: Attributes that override those that the function declares.
 
         Raises:
             PlanError: A column is unknown, or it is not a `KeyedProcessFunction`.

@@ -50,8 +50,6 @@ class PythonStream(StreamCore):
                 declares ``is_output_idempotent``. Default: the key of its input, if it is in ``passes``.
             flush: How long output may be buffered, so that only the latest record of each key is emitted;
                 as for `aggregate`.
-            name: Name of the operator.
-            attributes: Attributes that override those that the function declares.
 
         Raises:
             PlanError: It is not a function, or a column of ``uses``, ``passes`` or ``key`` is unknown.
@@ -143,7 +141,6 @@ class PythonStream(StreamCore):
             schema: The columns of what it returns, as Spark DDL; default: those of its input. The columns
                 that it returns are checked against this when the stage runs.
             realtime: It uses only what Spark's real-time mode allows, so the query may run in it.
-            name: Name of the operator.
             attributes: Its attributes; by default none is assumed.
         """
         columns = self.columns if schema is None else Schema.parse(schema).names

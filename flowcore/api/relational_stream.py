@@ -100,9 +100,6 @@ class RelationalStream(StreamCore):
             by: Column or columns to group by; none for one row over everything.
             flush: Unbounded input only: how long changes may be buffered, so that only the latest of each key
                 is emitted; zero for not at all. Default: the setting ``execution.flush.max-interval``.
-            name: Name of the operator.
-            attributes: Attributes that override the operator's own.
-            aggregates: Output column to Spark SQL aggregate.
 
         Raises:
             PlanError: A column is unknown or named twice, the aggregate needs all distinct values of an
@@ -140,11 +137,8 @@ class RelationalStream(StreamCore):
         the unbounded stream.
 
         Args:
-            other: The right side; bounded.
             on: Column, columns, or ``{left column: right column}`` that must be equal.
             how: ``inner``, ``left``, ``semi`` or ``anti``; with a bounded left also ``right``, ``full``.
-            name: Name of the operator.
-            attributes: Attributes that override the operator's own.
 
         Raises:
             PlanError: A column is unknown or on both sides, the right side is unbounded, or ``how``

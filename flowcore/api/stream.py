@@ -39,10 +39,8 @@ class Stream(RelationalStream, CoGroupStream, KeyedStream):
         """Write this stream to a sink.
 
         Args:
-            name: Name of the sink in plans and errors.
             sink: A `KafkaTopic`, or `Parquet`, `Csv`, `Json` files.
             key: Columns of the Kafka key; default: the sink's, else the stream's own key.
-            attributes: Attributes that override the operator's own.
 
         Raises:
             PlanError: Later records replace earlier ones, and the sink has no key to say which.

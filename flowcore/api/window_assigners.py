@@ -73,7 +73,6 @@ class Sliding:
     Args:
         seconds: The length, > 0.
         slide: The distance between two starts, > 0, at most the length.
-        offset: Shifts every boundary.
 
     Raises:
         InvalidWindowError: As for `Tumbling`, or the slide is longer than the windows.

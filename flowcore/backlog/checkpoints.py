@@ -60,7 +60,6 @@ def batch_records(interval: CheckpointInterval, per_second: float | None, most: 
     Each batch is a checkpoint, and a planned stop waits for its end.
 
     Args:
-        interval: The query's checkpoint interval.
         per_second: Records that the query reads in a second, None if the speed is not known yet.
         most: The upper bound, which protects memory.
 

@@ -47,7 +47,6 @@ def receive(
 
     Args:
         channels: The status before.
-        channel: Number of the reporting channel, from 0.
         attributes: The report.
 
     Raises:

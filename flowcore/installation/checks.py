@@ -40,7 +40,6 @@ class Check:
     """Result of one check.
 
     Args:
-        name: Name of the requirement.
         status: `missing`: flowcore does not work; `warn`: it is slower, or works without.
         found: What was found, in a few words.
         purpose: What the requirement is for.

@@ -56,7 +56,6 @@ def connect(bootstrap_servers: str, timeout_s: float) -> Iterator[KafkaAdminClie
     """Open a client that has reached a broker; its thread and sockets are closed at the exit.
 
     Args:
-        bootstrap_servers: Address of the broker, ``host:port[,host:port...]``.
         timeout_s: Seconds to wait at most for a first answer, and then for each further one.
 
     Raises:

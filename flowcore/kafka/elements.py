@@ -41,7 +41,6 @@ class ElementWriter:
     """Writes control elements to topics; a context manager that flushes at its end.
 
     Args:
-        servers: Address of the broker, ``host:port[,host:port...]``.
         topics: Number of partitions by topic of tagged elements.
         channel: Name of the writing query, for instance ``auctions/bids``.
     """

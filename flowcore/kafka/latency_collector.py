@@ -55,7 +55,6 @@ class LatencyCollector:
     ...     print(found.read())
 
     Args:
-        servers: Address of the broker, ``host:port[,host:port...]``.
         sinks: Name of the sink by its topic. The companion topics of these are read.
     """
 

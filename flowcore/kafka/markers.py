@@ -72,10 +72,6 @@ def ensure_companion(servers: str, topic: str) -> int:
 
     It keeps an event for an hour. An existing companion keeps its settings.
 
-    Args:
-        servers: Address of the broker, ``host:port[,host:port...]``.
-        topic: The topic of records, which exists.
-
     Returns:
         The number of the companion's partitions.
 
@@ -102,7 +98,6 @@ class MarkerSource:
     ...     run_the_flow()
 
     Args:
-        servers: Address of the broker, ``host:port[,host:port...]``.
         topic: The topic of records; its companion is created if it is missing.
         operator_id: Name of the source in the markers, such as ``auctions/bids``.
         interval: Time between two markers of a partition, at least a millisecond. The partitions take

@@ -81,7 +81,6 @@ def ensure_topics(
     """Create the topics that do not exist; return when all of them have a leader.
 
     Args:
-        bootstrap_servers: Address of the broker, ``host:port[,host:port...]``.
         topics: Number of partitions by topic name. An existing topic keeps its number.
         configs: Kafka's settings of created topics, such as ``retention.ms``. Default: the broker's.
 
@@ -201,8 +200,6 @@ def offsets_at(bootstrap_servers: str, topic: str, time_ms: int) -> dict[int, in
     """By partition the offset of the first record of this time or later, else the end.
 
     Args:
-        bootstrap_servers: Address of the broker.
-        topic: Name of the topic.
         time_ms: Milliseconds since the epoch, UTC; compared with the records' timestamps.
 
     Raises:
@@ -249,8 +246,6 @@ def wait_until_ready(bootstrap_servers: str, timeout_s: float, still_running: Ca
     restart).
 
     Args:
-        bootstrap_servers: Address of the broker.
-        timeout_s: Seconds to wait at most.
         still_running: Called before each attempt; raises if the broker has ended.
 
     Raises:

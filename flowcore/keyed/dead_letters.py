@@ -67,7 +67,6 @@ class DeadLetters:
         """Dead letters of failures; a long list ``values`` of a window is split into several.
 
         Args:
-            failures: The failures.
             rows: The records of the failures; none where no single record caused them.
 
         Raises:

@@ -52,7 +52,6 @@ def factorize_keys(columns: Sequence[pa.Array[Any]], rows: int) -> KeyCodes:
 
     Args:
         columns: The key's columns; none for one key for all.
-        rows: The number of rows.
     """
     if not columns:
         return KeyCodes(np.zeros(rows, np.int64), np.zeros(min(rows, 1), np.int64))

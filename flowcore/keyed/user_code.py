@@ -21,7 +21,6 @@ def wrap_errors(name: str, describe: Callable[[Exception], str] = lambda _: "") 
     """Turn exceptions of an operator's function into a `FunctionError`.
 
     Args:
-        name: The operator.
         describe: Describes the call that raised, with a leading blank; nothing by default.
 
     Raises:
@@ -39,7 +38,6 @@ def to_function_error(name: str, error: Exception, call: str) -> FlowcoreError:
     """The error of a call that raised, on one line.
 
     Args:
-        name: The operator.
         error: What its function raised; flowcore's own errors are returned as they are.
         call: Describes the call, with a leading blank.
     """

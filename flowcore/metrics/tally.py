@@ -164,7 +164,6 @@ class QueryTally:
         """Records read a second in the last batches; None before the first one.
 
         Args:
-            now_ms: The current time.
             busy: Whether a batch runs; then the rate of an older batch is still valid.
         """
         self._recent = [batch for batch in self._recent if batch.end_ms > now_ms - WINDOW_MS]

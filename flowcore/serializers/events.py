@@ -49,7 +49,6 @@ class LatencyMarkerEventSerializer:
         """One event from all of these bytes.
 
         Args:
-            data: The result of `encode`.
             where: Coordinates for the error message, such as ``bids.events[0]@12``.
 
         Raises:

@@ -98,7 +98,6 @@ class TaggedSerializer(Generic[V]):
         """One element from all of these bytes.
 
         Args:
-            data: The result of `encode`.
             where: Coordinates for the error message, such as ``clicks[3]@812``.
 
         Raises:

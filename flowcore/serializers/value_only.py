@@ -93,7 +93,6 @@ class ValueOnlySerializer(Generic[V]):
         """The record whose value these bytes are.
 
         Args:
-            data: The result of `encode`.
             where: Coordinates for the error message, such as ``clicks[3]@812``.
 
         Raises:

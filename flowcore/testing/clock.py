@@ -12,9 +12,6 @@ __all__ = ["ManualClock"]
 class ManualClock:
     """A clock that only moves when a test moves it.
 
-    Args:
-        now_ms: The start, in milliseconds.
-
     >>> clock = ManualClock()
     >>> clock.advance(timedelta(seconds=2))
     2000

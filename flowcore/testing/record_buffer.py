@@ -36,9 +36,6 @@ Released = tuple[StreamElement[_V], ...]
 class RecordBuffer(Generic[_K, _V]):
     """The buffer; its first interval begins at once.
 
-    Args:
-        config: When it is flushed.
-
     Attributes:
         records: The latest record of each key, the one that arrived last at the end.
         state: Everything else.

@@ -42,13 +42,7 @@ class WindowAssigner(Protocol):
     def bounded(self) -> bool: ...
 
     def assign(self, timestamp_ms: int, /, key: Any = None, value: Any = None) -> Sequence[TimeWindow]:
-        """Return every window of the record, earliest start first.
-
-        Args:
-            timestamp_ms: The record's time; any number where windows are not bounded.
-            key: The record's key.
-            value: The record's value.
-        """
+        """Return every window of the record, earliest start first; without bounds any time will do."""
         ...
 
 

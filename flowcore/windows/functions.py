@@ -95,7 +95,6 @@ class ProcessFunction(Protocol):
         """Return the outputs of a firing.
 
         Args:
-            context: The window.
             values: Its values in order of arrival, or the one value that they were folded into.
         """
         ...

@@ -36,7 +36,6 @@ def plan_merge(live: Mapping[TimeWindow, TimeWindow], new: TimeWindow, *, lazy_b
 
     Args:
         live: The state window of each live window.
-        new: The window to add.
         lazy_below: Groups of fewer windows are not merged.
 
     >>> plan_merge({TimeWindow(0, 5): TimeWindow(0, 4)}, TimeWindow(5, 9)).state

@@ -20,7 +20,6 @@ class TimeWindow:
     A session with gap zero starts where it ends: it contains no time, but can contain records.
 
     Args:
-        start_ms: The first millisecond.
         end_ms: The millisecond after the last; ``MAX_TIMESTAMP_MS + 1`` for a window that never ends.
 
     Raises:

@@ -77,19 +77,11 @@ class AvroFormat:
         return _fingerprint(self.schema)
 
     def encode(self, value: object, /) -> bytes:
-        """One datum.
-
-        Raises:
-            SerializationError: The value does not fit the schema.
-        """
+        """One datum."""
         return _write(self.schema, value)
 
     def decode(self, data: bytes, /) -> Any:
-        """The datum from all of its bytes.
-
-        Raises:
-            SerializationError: The bytes are not such a datum, or bytes are left over.
-        """
+        """The datum from all of its bytes."""
         return _read(self.schema, None, data)
 
 
@@ -125,20 +117,11 @@ class ConfluentAvroFormat:
         return _fingerprint(self.schema)
 
     def encode(self, value: object, /) -> bytes:
-        """Header and datum.
-
-        Raises:
-            SerializationError: The value does not fit the schema.
-        """
+        """Header and datum."""
         return bytes((_MAGIC,)) + self.schema_id.to_bytes(4, "big") + _write(self.schema, value)
 
     def decode(self, data: bytes, /) -> Any:
-        """The datum after the header.
-
-        Raises:
-            SerializationError: There is no such header, its schema is unknown, or the rest is not a datum of
-                that schema.
-        """
+        """The datum after the header."""
         if len(data) < _HEADER_BYTES or data[0] != _MAGIC:
             msg = (
                 f"{len(data)} bytes do not begin with a zero byte and a schema id: they were written "

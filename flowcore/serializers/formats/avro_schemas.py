@@ -127,7 +127,6 @@ def _no_bytes(schema: Any, around: frozenset[str], empty: set[str]) -> bool:
     """Whether a value of this part of a schema has no bytes.
 
     Args:
-        schema: A parsed schema, or a part of one.
         around: Names of the enclosing records.
         empty: Names of types without bytes; this function adds those it finds.
     """

@@ -55,8 +55,6 @@ def parse_columns(
     """The columns, with one spelling for each type.
 
     Args:
-        format_name: Name of the format, for the error message.
-        columns: The columns.
         known: The types that the format supports.
 
     Raises:

@@ -65,11 +65,7 @@ class JsonFormat:
         return fingerprint_of([str(column) for column in self.columns])
 
     def encode(self, value: object, /) -> bytes:
-        """One object.
-
-        Raises:
-            SerializationError: The value does not fit the columns.
-        """
+        """One object."""
         fields = [
             f"{_quoted(column.name)}:{_written(column, field)}"
             for column, field in zip(self.columns, row_of(self.columns, value), strict=True)
@@ -82,11 +78,7 @@ class JsonFormat:
             raise SerializationError(msg) from error
 
     def decode(self, data: bytes, /) -> dict[str, Any]:
-        """The columns of one object, None for missing ones.
-
-        Raises:
-            SerializationError: The bytes are not an object of these columns.
-        """
+        """The columns of one object, None for missing ones."""
         try:
             found = json.loads(data.decode(), parse_constant=_no_constant)
         except (ValueError, RecursionError) as error:

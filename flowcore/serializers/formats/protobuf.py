@@ -40,9 +40,6 @@ _NANOS_PER_MICRO = 1000
 class ProtobufFormat(Generic[M]):
     """Messages to bytes and back.
 
-    Args:
-        message: The generated class.
-
     Raises:
         FormatError: ``message`` is not a message class.
     """
@@ -69,11 +66,7 @@ class ProtobufFormat(Generic[M]):
         return digest.hexdigest()[:32]
 
     def encode(self, value: object, /) -> bytes:
-        """One message; maps are written in the order of their keys.
-
-        Raises:
-            SerializationError: The value is not a message of this class, or lacks a required field.
-        """
+        """One message; maps are written in the order of their keys."""
         if not isinstance(value, self.message):
             msg = f"the value is {type(value).__name__}, not {self.message.__name__}: pass such a message"
             raise SerializationError(msg)
@@ -84,11 +77,7 @@ class ProtobufFormat(Generic[M]):
             raise SerializationError(msg) from error
 
     def decode(self, data: bytes, /) -> M:
-        """The message from all of its bytes.
-
-        Raises:
-            SerializationError: The bytes are not such a message.
-        """
+        """The message from all of its bytes."""
         try:
             message = self.message.FromString(data)
         except (DecodeError, RecursionError, UnicodeDecodeError) as error:

@@ -36,7 +36,6 @@ def register(name: str, build: Build, *, reads: frozenset[int] | set[int] = froz
     """Add a format.
 
     Args:
-        name: Its name in flows.
         build: Builds the format from columns (or None) and the options of a flow's declaration.
         reads: Versions of its bytes that it can read, including the one it writes.
 
@@ -58,7 +57,6 @@ def build_format(name: str, columns: ColumnDefinitions | None = None, **options:
     """Build a format by its name.
 
     Args:
-        name: One of `format_names`.
         columns: Columns of its values, if it has any.
         options: Further options: ``schema`` and ``schema_id`` for Avro, ``message`` for Protobuf.
 
@@ -77,7 +75,6 @@ def check_readable(value_format: ValueFormat[Any], written: Mapping[str, Any]) -
     """Check that a format can read what was written under an identity.
 
     Args:
-        value_format: The reading format.
         written: Identity of the writing format, from `flowcore.serializers.formats.value_format.identity`.
 
     Raises:

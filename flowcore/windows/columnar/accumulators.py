@@ -194,12 +194,7 @@ class ColumnarAggregates:
 
 
 def result_type(aggregate: BuiltIn, types: Mapping[str, pa.DataType]) -> pa.DataType:
-    """Return the type of a built-in aggregate, as in Spark.
-
-    Args:
-        aggregate: The aggregate, also one that is not computed by column.
-        types: The types of columns, by name.
-    """
+    """Return the type of a built-in aggregate, as in Spark."""
     match aggregate.function:
         case "count" | "count_if":
             return pa.int64()

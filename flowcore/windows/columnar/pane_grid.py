@@ -26,8 +26,6 @@ class PaneGrid:
     """Panes and windows by number.
 
     Args:
-        size_ms: Length of a window.
-        slide_ms: Distance between two window starts.
         offset_ms: The start of a window, at least 0 and less than the slide.
     """
 

@@ -71,13 +71,7 @@ class SessionStore:
         self._first.update(zip(firsts, places[begins].tolist(), strict=True))
 
     def due(self, after_ms: int, through_ms: int, ended_ms: int) -> list[Any]:
-        """Return the keys with sessions whose last millisecond is in a span, or not after another time.
-
-        Args:
-            after_ms: The millisecond before the span.
-            through_ms: The last millisecond of the span.
-            ended_ms: The other time.
-        """
+        """Return the keys of sessions that end in (after_ms, through_ms], or not after ``ended_ms``."""
         last = self._last
         due = self._used & (((last > after_ms) & (last <= through_ms)) | (last <= ended_ms))
         places = np.flatnonzero(due)

@@ -110,10 +110,7 @@ def merge_in_order(
     has not ended, which depends on the records before it; so its key cannot be merged by column.
 
     Args:
-        present: The sessions of the keys.
-        runs: The runs, in order.
         old: Which runs are a single old record.
-        watermark_ms: The current watermark.
         lateness_ms: How long complete sessions are kept.
     """
     accumulators = tuple(present.accumulated)
@@ -151,10 +148,7 @@ def find_runs(codes: Ints, times_ms: Ints, old: Bools, gap_ms: int) -> tuple[Int
     """Return an order in which the records of one session follow each other, and where each run begins.
 
     Args:
-        codes: The number of each record's key.
-        times_ms: The timestamps.
         old: Records that stay alone, and separate earlier from later records of their key.
-        gap_ms: The gap of the sessions.
     """
     if old.any():
         arrival = np.argsort(codes, kind="stable")
