@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from flowcore.api.connectors import KafkaTopic, Sink, Source
 from flowcore.api.decisions import Decision, Obstacle
-from flowcore.api.lineage import Origins
-from flowcore.api.node import Operator
+from flowcore.api.node import Operator, Origins
 from flowcore.api.schema import Schema
 from flowcore.api.value_formats import runs_in_python
 

@@ -2,20 +2,61 @@
 
 A subclass overrides what differs. The defaults describe an operator that Spark runs natively, row by row, and
 that keeps no state.
+
+The origins of a column are the source columns from which it is made. Conditions and functions that only
+decide whether a record exists do not count. Names are lower case, as Spark compares them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import ClassVar
 
 from flowcore.api.attributes import OperatorAttributes
 from flowcore.api.connectors import KafkaTopic
 from flowcore.api.decisions import Decision, Obstacle
-from flowcore.api.lineage import Origins, trace_each
+from flowcore.api.expressions import Expression
 
-__all__ = ["KeptState", "Operator"]
+__all__ = [
+    "KeptState",
+    "Operator",
+    "Origins",
+    "trace",
+    "trace_each",
+    "trace_expressions",
+    "trace_pairs",
+    "trace_to_all",
+]
+
+Origins = Mapping[str, frozenset[tuple[str, str]]]
+"""By column: pairs of a source's name and one of the source's columns."""
+
+
+def trace(inputs: Sequence[Origins], columns: Iterable[str]) -> frozenset[tuple[str, str]]:
+    """The origins of several columns together, whichever input they are from."""
+    nothing: frozenset[tuple[str, str]] = frozenset()
+    return nothing.union(*(each.get(column.lower(), nothing) for column in columns for each in inputs))
+
+
+def trace_each(inputs: Sequence[Origins], columns: Iterable[str]) -> Origins:
+    """The origins of columns that are passed on unchanged."""
+    return {column.lower(): trace(inputs, [column]) for column in columns}
+
+
+def trace_to_all(inputs: Sequence[Origins], columns: Iterable[str], read: Iterable[str]) -> Origins:
+    """The origins of columns that are each made of everything that is read."""
+    return dict.fromkeys(map(str.lower, columns), trace(inputs, read))
+
+
+def trace_expressions(inputs: Sequence[Origins], expressions: Iterable[tuple[str, Expression]]) -> Origins:
+    """The origins of ``(name, expression)`` columns."""
+    return {name.lower(): trace(inputs, expression.columns) for name, expression in expressions}
+
+
+def trace_pairs(inputs: Sequence[Origins], on: Iterable[tuple[str, str]]) -> Origins:
+    """The origins of key columns, from pairs of a left and a right column."""
+    return {left.lower(): trace(inputs[:1], [left]).union(trace(inputs[1:], [right])) for left, right in on}
 
 
 @dataclass(frozen=True, slots=True)

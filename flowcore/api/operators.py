@@ -13,11 +13,18 @@ from typing import Any, ClassVar, Literal
 from flowcore.api.co_groups import SideAggregate
 from flowcore.api.connector_operators import Read, Write
 from flowcore.api.decisions import Decision, Obstacle
-from flowcore.api.expressions import Expression
+from flowcore.api.expressions import Expression, find_not_idempotent
 from flowcore.api.functions import name_of
-from flowcore.api.idempotent import find_not_idempotent
-from flowcore.api.lineage import Origins, trace, trace_each, trace_expressions, trace_pairs, trace_to_all
-from flowcore.api.node import KeptState, Operator
+from flowcore.api.node import (
+    KeptState,
+    Operator,
+    Origins,
+    trace,
+    trace_each,
+    trace_expressions,
+    trace_pairs,
+    trace_to_all,
+)
 from flowcore.api.python_operators import Filter, FlatMap, Map, MapBatches, PythonOperator, PythonTransform
 from flowcore.api.stateful import KeyedProcess, SideOutput, StatefulOperator
 from flowcore.api.window_operator import Window

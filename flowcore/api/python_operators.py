@@ -8,8 +8,7 @@ from typing import Any, ClassVar, Literal
 
 from flowcore.api.decisions import Obstacle
 from flowcore.api.functions import name_of, promises
-from flowcore.api.lineage import Origins, trace_each, trace_to_all
-from flowcore.api.node import Operator
+from flowcore.api.node import Operator, Origins, trace_each, trace_to_all
 from flowcore.api.schema import Schema
 
 __all__ = ["Filter", "FlatMap", "Map", "MapBatches", "PythonOperator", "PythonTransform"]

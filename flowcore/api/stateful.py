@@ -12,8 +12,7 @@ from typing import Any, ClassVar, Literal
 from flowcore.api.decisions import Decision, Obstacle
 from flowcore.api.expressions import Expression
 from flowcore.api.functions import name_of, promises
-from flowcore.api.lineage import Origins, trace_each, trace_to_all
-from flowcore.api.node import KeptState, Operator
+from flowcore.api.node import KeptState, Operator, Origins, trace_each, trace_to_all
 from flowcore.api.schema import Schema
 from flowcore.errors import PlanError
 

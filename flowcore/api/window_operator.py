@@ -11,11 +11,9 @@ from dataclasses import dataclass, fields, is_dataclass
 from typing import ClassVar
 
 from flowcore.api.decisions import Decision, Obstacle
-from flowcore.api.expressions import Expression
+from flowcore.api.expressions import IDEMPOTENT, Expression
 from flowcore.api.functions import name_of, promises
-from flowcore.api.idempotent import IDEMPOTENT
-from flowcore.api.lineage import Origins, trace, trace_each, trace_to_all
-from flowcore.api.node import Operator
+from flowcore.api.node import Operator, Origins, trace, trace_each, trace_to_all
 from flowcore.api.schema import Schema
 from flowcore.api.stateful import LATE_OUTPUT, StatefulOperator
 from flowcore.api.window_assigners import GAP_COLUMN, GapColumn
@@ -90,7 +88,7 @@ class Window(StatefulOperator):
     def own_attributes(self) -> Mapping[str, bool]:
         """Over bounded input it emits at the end; with a key, later emissions replace earlier ones.
 
-        Its aggregates must allow that (`flowcore.api.idempotent`), or its functions must declare it.
+        Its aggregates must allow that (`flowcore.api.expressions`), or its functions must declare it.
         """
         return {
             **Operator.own_attributes(self),

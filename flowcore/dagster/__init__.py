@@ -5,8 +5,7 @@ the resources that they share. Loading them starts no JVM. Needs the extra ``flo
 """
 
 from flowcore.dagster.attributes import Automation, Expectations, Objectives
-from flowcore.dagster.component import FlowComponent, FlowsComponent
-from flowcore.dagster.definitions import FlowAssets, definitions, flow_assets
+from flowcore.dagster.definitions import FlowAssets, FlowComponent, FlowsComponent, definitions, flow_assets
 from flowcore.dagster.resources import FlowcoreResource, KafkaResource, ResultsResource, SparkResource
 
 __all__ = [

@@ -1,4 +1,7 @@
-"""Dagster definitions of flows: those of one flow from its plan, and several flows with shared resources."""
+"""Dagster definitions of flows: of one flow from its plan, and of several flows with shared resources.
+
+The components do the same for flows that a project declares in its ``defs.yaml`` files.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import dagster as dg
+from pydantic import Field
 
-from flowcore.api.flow import Flow
+from flowcore.api.flow import Flow, load_flow
 from flowcore.dagster.attributes import AssetAttributes, Automation, Expectations, Objectives
 from flowcore.dagster.bounded_assets import build_bounded_assets
 from flowcore.dagster.dead_letter_checks import build_dead_letter_checks, build_dead_letter_sensor
@@ -23,7 +27,7 @@ from flowcore.planner import plan_flow
 from flowcore.planner.plan import Plan
 from flowcore.settings import Settings
 
-__all__ = ["FlowAssets", "definitions", "flow_assets"]
+__all__ = ["FlowAssets", "FlowComponent", "FlowsComponent", "definitions", "flow_assets"]
 
 # Dagster merges definitions with the same resource key only if the resource is the same object.
 _FLOWCORE, _SPARK = FlowcoreResource(), SparkResource()
@@ -111,3 +115,49 @@ def definitions(
         executor=dg.in_process_executor,
     )
     return dg.Definitions.merge(shared, *(flow.definitions for flow in flows))
+
+
+class _FlowAttributes(AssetAttributes):
+    """One flow and the attributes that a user adds to its plan."""
+
+    flow: str = Field(description="The flow's location: MODULE:FLOW, for instance my_flows.sales:flow.")
+    automation: Automation = Field(default=Automation(), description="When it runs without a person.")
+    objectives: Objectives = Field(
+        default=Objectives(), description="Service level objectives of its stream."
+    )
+    expectations: dict[str, Expectations] = Field(
+        default={}, description="Expectations of the values, by table of a bounded stage."
+    )
+
+    def assets(self) -> FlowAssets:
+        """The flow's definitions."""
+        return flow_assets(
+            load_flow(self.flow),
+            owners=self.owners,
+            group=self.group,
+            tags=self.tags,
+            descriptions=self.descriptions,
+            automation=self.automation,
+            objectives=self.objectives,
+            expectations=self.expectations,
+        )
+
+
+class FlowComponent(_FlowAttributes, dg.Component):
+    """One flow: its assets, checks, jobs, schedules and sensors, and its external assets."""
+
+    def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
+        """Build the definitions of the flow."""
+        del context
+        return definitions(self.assets())
+
+
+class FlowsComponent(dg.Component, dg.Model, dg.Resolvable):
+    """Several flows; a topic or file that more than one of them uses is one asset."""
+
+    flows: Sequence[_FlowAttributes] = Field(description="The attributes of a FlowComponent for each flow.")
+
+    def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
+        """Build the definitions of all flows."""
+        del context
+        return definitions(*(flow.assets() for flow in self.flows))

@@ -12,8 +12,7 @@ from http.client import HTTPException
 from typing import Any
 from urllib.request import Request, urlopen
 
-from flowcore.metrics.measures import measures_of
-from flowcore.metrics.progress import FlowProgress
+from flowcore.metrics.progress import FlowProgress, measures_of
 
 __all__ = ["DagsterListener", "Figure", "figures", "plotted"]
 

@@ -13,8 +13,7 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from flowcore.errors import RunError
-from flowcore.metrics.measures import measures_of
-from flowcore.metrics.progress import FlowProgress
+from flowcore.metrics.progress import FlowProgress, measures_of
 
 __all__ = ["PrometheusListener", "metrics_of"]
 

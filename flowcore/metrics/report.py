@@ -11,8 +11,14 @@ from typing import Any
 
 from flowcore.metrics.chart import Line, Point, line_chart
 from flowcore.metrics.health import TextTable, show_bytes, show_count, show_seconds, tables
-from flowcore.metrics.measures import Measure, measures_of
-from flowcore.metrics.progress import FlowProgress, LatencyProgress, PartitionProgress, QueryProgress
+from flowcore.metrics.progress import (
+    FlowProgress,
+    LatencyProgress,
+    Measure,
+    PartitionProgress,
+    QueryProgress,
+    measures_of,
+)
 
 __all__ = ["report_page"]
 

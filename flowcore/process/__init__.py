@@ -26,7 +26,7 @@ from flowcore.process.function import KeyedProcessFunction, ProcessContext
 from flowcore.process.opening import OpenContext
 from flowcore.process.operator import ProcessConfig, ProcessOperator
 from flowcore.process.state import ProcessState
-from flowcore.windows.rows import KeyedRecord
+from flowcore.windows.state import KeyedRecord
 
 __all__ = [
     "KeyedProcessFunction",

@@ -29,7 +29,7 @@ from flowcore.process.isolation import IsolatedCalls
 from flowcore.process.operator import ProcessConfig, ProcessOperator
 from flowcore.process.outputs import ProcessOutputs, RowBuilder
 from flowcore.process.state import ProcessState
-from flowcore.windows.rows import KeyedRecord
+from flowcore.windows.state import KeyedRecord
 
 __all__ = ["KeyedProcesses"]
 

@@ -15,7 +15,7 @@ from flowcore.process.function import KeyedProcessFunction, Outputs, ProcessCont
 from flowcore.process.opening import OpenContext
 from flowcore.process.state import ProcessState
 from flowcore.process.states import Declaration
-from flowcore.windows.rows import KeyedRecord
+from flowcore.windows.state import KeyedRecord
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -58,6 +58,7 @@ from typing import Any, Generic, TypeVar
 import pyarrow as pa
 
 from flowcore import process, windows
+from flowcore.durations import MILLISECOND
 from flowcore.process import (
     KeyedProcessFunction,
     ProcessConfig,
@@ -66,10 +67,35 @@ from flowcore.process import (
     ProcessResult,
     ProcessState,
 )
-from flowcore.testing.clock import ManualClock
 from flowcore.windows import Emissions, KeyedRecord, WindowConfig, WindowOperator, WindowResult, WindowState
 
-__all__ = ["ProcessHarness", "WindowHarness"]
+__all__ = ["ManualClock", "ProcessHarness", "WindowHarness"]
+
+
+class ManualClock:
+    """A clock that only moves when a test moves it.
+
+    >>> clock = ManualClock()
+    >>> clock.advance(timedelta(seconds=2))
+    2000
+    """
+
+    def __init__(self, now_ms: int = 0) -> None:
+        self.now_ms = now_ms
+
+    def __call__(self) -> int:
+        """Return the time."""
+        return self.now_ms
+
+    def move_to(self, now_ms: int) -> int:
+        """Set the time and return it."""
+        self.now_ms = now_ms
+        return now_ms
+
+    def advance(self, length: timedelta) -> int:
+        """Advance the time and return it."""
+        return self.move_to(self.now_ms + length // MILLISECOND)
+
 
 _E = TypeVar("_E")
 

@@ -40,8 +40,7 @@ from flowcore.windows.functions import (
     WindowReduce,
 )
 from flowcore.windows.operator import WindowOperator
-from flowcore.windows.rows import Emissions, KeyedRecord, WindowResult
-from flowcore.windows.state import WindowState
+from flowcore.windows.state import Emissions, KeyedRecord, WindowResult, WindowState
 from flowcore.windows.window import TimeWindow
 
 __all__ = [

@@ -15,8 +15,7 @@ from typing import Any
 from flowcore.windows.config import WindowConfig
 from flowcore.windows.operator import TimerHandler, WindowOperator
 from flowcore.windows.panes import OpenPane, copy_key, delete_if_empty, replace_key
-from flowcore.windows.rows import Emissions, KeyedRecord, WindowResult
-from flowcore.windows.state import WindowState
+from flowcore.windows.state import Emissions, KeyedRecord, WindowResult, WindowState
 from flowcore.windows.triggers import TriggerResult
 from flowcore.windows.window import TimeWindow
 

@@ -19,8 +19,7 @@ from flowcore.windows.config import WindowConfig
 from flowcore.windows.contents import StoredRecord
 from flowcore.windows.merging import plan_merge
 from flowcore.windows.panes import OpenPane, delete_if_empty, merge_panes, open_pane
-from flowcore.windows.rows import Emissions, KeyedRecord
-from flowcore.windows.state import KeyState, Pane, WindowState, WindowTimer
+from flowcore.windows.state import Emissions, KeyedRecord, KeyState, Pane, WindowState, WindowTimer
 from flowcore.windows.triggers import TriggerResult
 from flowcore.windows.window import TimeWindow
 

@@ -12,8 +12,7 @@ from flowcore.windows.config import WindowConfig
 from flowcore.windows.contents import Accumulating, ContentLogic
 from flowcore.windows.functions import WindowContext, compute_outputs
 from flowcore.windows.merging import Merge, apply_merge
-from flowcore.windows.rows import WindowResult
-from flowcore.windows.state import KeyState, Pane, WindowState, WindowTimer
+from flowcore.windows.state import KeyState, Pane, WindowResult, WindowState, WindowTimer
 from flowcore.windows.window import TimeWindow
 
 __all__ = ["OpenPane", "copy_key", "delete_if_empty", "delete_key", "merge_panes", "open_pane", "replace_key"]

@@ -1,7 +1,7 @@
-"""State of windows.
+"""Input records, outputs and state of windows.
 
-It is plain mutable data that only the operator changes. `flowcore.windows.codec` writes and reads it, except
-the timer queues, which follow from the rest.
+State is plain mutable data that only the operator changes. `flowcore.windows.codec` writes and reads it,
+except the timer queues, which follow from the rest.
 """
 
 from __future__ import annotations
@@ -12,9 +12,73 @@ from typing import Any, Literal, NamedTuple
 from flowcore.elements import MIN_TIMESTAMP_MS
 from flowcore.keyed.timers import TimerQueue
 from flowcore.windows.contents import Content
-from flowcore.windows.window import TimeWindow
+from flowcore.windows.window import TimeWindow, saturated
 
-__all__ = ["KeyState", "Pane", "WindowState", "WindowTimer"]
+__all__ = ["Emissions", "KeyState", "KeyedRecord", "Pane", "WindowResult", "WindowState", "WindowTimer"]
+
+
+class KeyedRecord(NamedTuple):
+    """An input record.
+
+    Attributes:
+        key: Hashable plain data; None where windows are not keyed.
+        timestamp_ms: The event time, None if it has none.
+    """
+
+    key: Any
+    value: Any
+    timestamp_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WindowResult:
+    """One output of one window.
+
+    Attributes:
+        firing: 1-based number of this firing of the window; a merged window continues from the highest number
+            of its parts.
+        is_late: A record that arrived after the window was complete made it emit.
+    """
+
+    key: Any
+    value: Any
+    window: TimeWindow
+    firing: int
+    is_late: bool
+
+    @property
+    def timestamp_ms(self) -> int:
+        """The window's last millisecond."""
+        return self.window.last_ms
+
+    @property
+    def window_start_ms(self) -> int:
+        """The window's first millisecond."""
+        return self.window.start_ms
+
+    @property
+    def window_end_ms(self) -> int:
+        """The millisecond after the window's last, at most the end of time."""
+        return saturated(self.window.end_ms)
+
+
+@dataclass(slots=True)
+class Emissions:
+    """The outputs of one step, in order.
+
+    Attributes:
+        late: Records of the late side output.
+    """
+
+    results: list[WindowResult] = field(default_factory=list)
+    late: list[KeyedRecord] = field(default_factory=list)
+    dropped_records: int = 0
+
+    def extend(self, more: Emissions) -> None:
+        """Append the outputs of another step."""
+        self.results += more.results
+        self.late += more.late
+        self.dropped_records += more.dropped_records
 
 
 class WindowTimer(NamedTuple):

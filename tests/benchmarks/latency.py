@@ -34,7 +34,7 @@ from rich.progress import Progress
 from flowcore.errors import RunError
 from flowcore.kafka.broker import EmbeddedBroker
 from flowcore.kafka.topics import end_offsets, ensure_topics
-from flowcore.latency.histogram import RECENT_S, recent_since_us
+from flowcore.latency import RECENT_S, recent_since_us
 from flowcore.planner import plan_flow
 from flowcore.planner.model import Mode
 from flowcore.planner.plan import Plan

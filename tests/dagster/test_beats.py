@@ -6,8 +6,14 @@ import pytest
 from dagster import FloatMetadataValue, IntMetadataValue, MarkdownMetadataValue, TextMetadataValue
 
 from flowcore.dagster.metadata import progress_metadata
-from flowcore.metrics.measures import measures_of
-from flowcore.metrics.progress import FlowProgress, LatencyProgress, PartitionProgress, QueryProgress, Switch
+from flowcore.metrics.progress import (
+    FlowProgress,
+    LatencyProgress,
+    PartitionProgress,
+    QueryProgress,
+    Switch,
+    measures_of,
+)
 
 pytestmark = pytest.mark.dagster
 

@@ -1,7 +1,7 @@
 """When a live query is in backlog, and whether it then runs in another mode.
 
 A blocking edge with pending records counts as a source in backlog. A query's records are backlog while any of
-its inputs is in backlog (`flowcore.backlog.channels`).
+its inputs is in backlog (`flowcore.backlog`).
 """
 
 from __future__ import annotations

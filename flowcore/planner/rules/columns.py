@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from flowcore.api.lineage import Origins
+from flowcore.api.node import Origins
 from flowcore.api.operators import Operator, Read, SideOutput
 
 __all__ = ["find_used_columns", "trace_columns"]
@@ -35,7 +35,7 @@ def find_used_columns(
 def trace_columns(operator: Operator) -> dict[str, tuple[tuple[Read, str], ...]]:
     """The sources and their columns from which each output column is made, sorted.
 
-    All that a Python function reads counts; see `flowcore.api.lineage` for what does not.
+    All that a Python function reads counts; see `flowcore.api.node` for what does not.
     """
     known: dict[Operator, Origins] = {}
     sources: dict[str, Read] = {}

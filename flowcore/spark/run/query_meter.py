@@ -11,8 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from pyspark.sql.streaming.query import StreamingQuery
 
 from flowcore.api.operators import Operator
-from flowcore.backlog import Thresholds
-from flowcore.backlog.inputs import QueryInputs
+from flowcore.backlog import QueryInputs, Thresholds
 from flowcore.elements import MIN_TIMESTAMP_MS
 from flowcore.metrics.progress import PartitionProgress, QueryProgress
 from flowcore.metrics.tally import Batch, QueryTally, Rate, partitions_of

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pyspark.sql.streaming.query import StreamingQuery
 
-from flowcore.backlog.checkpoints import batch_records
+from flowcore.backlog import batch_records
 from flowcore.errors import FlowcoreError
 from flowcore.planner.model import LiveQuery
 from flowcore.planner.rules.backlog import read_backlog_interval, read_thresholds

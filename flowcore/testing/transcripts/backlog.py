@@ -13,8 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from flowcore.backlog import CheckpointInterval
-from flowcore.backlog.inputs import open_channels, receive
+from flowcore.backlog import CheckpointInterval, open_channels, receive
 from flowcore.elements import RecordAttributes
 from flowcore.errors import ConfigurationError
 from flowcore.testing.transcripts.runner import fail_unknown, refusing

@@ -18,8 +18,14 @@ from flowcore.keyed.columns import take_rows
 from flowcore.keyed.key_index import Ints, factorize_keys, to_python_keys
 from flowcore.keyed.operator import StepOutputs
 from flowcore.windows.columnar.group import ColumnarConfig, ColumnarGroup
-from flowcore.windows.columnar.session_store import SessionStore
-from flowcore.windows.columnar.sessions import Bools, Sessions, find_runs, last_of, merge_in_order
+from flowcore.windows.columnar.sessions import (
+    Bools,
+    Sessions,
+    SessionStore,
+    find_runs,
+    last_of,
+    merge_in_order,
+)
 
 __all__ = ["SessionGroup"]
 

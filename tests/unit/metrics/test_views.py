@@ -27,10 +27,9 @@ from flowcore.cli.top import _view
 from flowcore.metrics.chart import Line, line_chart
 from flowcore.metrics.health import liveness_problem, markdown, show_count, tables
 from flowcore.metrics.history import HistoryWriter, history_folder
-from flowcore.metrics.log import LogListener, describe_events
 from flowcore.metrics.progress import FlowProgress
 from flowcore.metrics.report import report_page
-from flowcore.metrics.reporting import Reporter
+from flowcore.metrics.reporting import LogListener, Reporter, describe_events
 from tests.unit.metrics.full_progress import NOW_MS, SWITCH, query, run
 
 
@@ -100,7 +99,7 @@ def test_events_are_losses_and_switches() -> None:
 
 def test_log_has_a_line_per_minute_and_events_at_once(caplog: pytest.LogCaptureFixture) -> None:
     """The log has one more line at the end."""
-    caplog.set_level(logging.INFO, "flowcore.metrics.log")
+    caplog.set_level(logging.INFO, "flowcore.metrics.reporting")
     listener = LogListener()
 
     for seconds in (0, 5, 60, 65):

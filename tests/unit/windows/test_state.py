@@ -186,7 +186,7 @@ def test_timers_that_are_asked_for_again_take_no_memory() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["flowcore.testing.harness", "flowcore.testing.clock", "flowcore.windows", "flowcore.keyed.plain",
+    ["flowcore.testing.harness", "flowcore.windows", "flowcore.keyed.plain",
      "flowcore.windows.window", "flowcore.windows.assigners", "flowcore.windows.merging"],
 )  # fmt: skip
 def test_examples_in_docstrings_run(name: str) -> None:

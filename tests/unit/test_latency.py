@@ -5,17 +5,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flowcore.elements import MAX_SUBTASK, MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS, LatencyMarkerEvent
-from flowcore.latency import OTHER, LatencySummary, LatencyTracker
-from flowcore.latency import tracker as tracker_module
-from flowcore.latency.histogram import (
+from flowcore.latency import (
     LONGEST_US,
+    OTHER,
     PLAUSIBLE_US,
     SKEW_TOLERANCE_US,
+    LatencySummary,
+    LatencyTracker,
     RecentHistogram,
     Unusable,
     latency_us,
     recent_since_us,
 )
+from flowcore.latency import tracker as tracker_module
 
 MARKED_MS = 1_700_000_000_000
 MARKED_US = MARKED_MS * 1_000

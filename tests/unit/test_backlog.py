@@ -9,9 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowcore.backlog.checkpoints import LEAST_RECORDS, CheckpointInterval, batch_records
-from flowcore.backlog.inputs import ChannelStatus, QueryInputs, open_channels, receive
-from flowcore.backlog.thresholds import Thresholds
+from flowcore.backlog import (
+    LEAST_RECORDS,
+    ChannelStatus,
+    CheckpointInterval,
+    QueryInputs,
+    Thresholds,
+    batch_records,
+    open_channels,
+    receive,
+)
 from flowcore.elements import RecordAttributes
 from flowcore.errors import ConfigurationError
 
