@@ -122,7 +122,7 @@ class QueryInputs:
     """Backlog status of a query; its channels are its bounded results and its sources, by name.
 
     A bounded result is in backlog until it is committed, a source while it lags
-    (`flowcore.backlog`).
+    (`Thresholds`).
 
     Args:
         pending: Names of the bounded results that it joins; they begin in backlog.

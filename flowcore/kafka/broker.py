@@ -20,19 +20,15 @@ import subprocess
 import sys
 import tempfile
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, Self
 
 from flowcore.errors import BrokerError
 from flowcore.installation.jars import jars
 from flowcore.installation.java import find_java
 from flowcore.kafka import supervisor
 from flowcore.kafka.topics import wait_until_ready
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from types import TracebackType
-    from typing import Self
 
 __all__ = ["EmbeddedBroker", "free_port"]
 
@@ -188,12 +184,7 @@ class EmbeddedBroker:
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def _check_port(self) -> None:

@@ -8,22 +8,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from flowcore.api.connectors import KafkaTopic
+from flowcore.elements import StreamElement
 from flowcore.kafka.security import client_login
 from flowcore.serializers.formats import RawFormat
 from flowcore.serializers.tagged import TaggedSerializer
-
-if TYPE_CHECKING:
-    from types import TracebackType
-    from typing import Self
-
-    from confluent_kafka import KafkaError, Message
-
-    from flowcore.elements import StreamElement
 
 __all__ = ["CHANNEL_HEADER", "ELEMENT_HEADER", "ElementWriter"]
 
@@ -59,9 +52,7 @@ class ElementWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._producer.flush(_FLUSH_S)
 
     def write(self, elements: Iterable[StreamElement[Any]]) -> None:

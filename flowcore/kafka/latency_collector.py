@@ -10,9 +10,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final, Self
 
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
 from flowcore.api.connectors import KafkaTopic
 from flowcore.errors import SerializationError
@@ -20,12 +20,6 @@ from flowcore.kafka.markers import AT_SOURCE_HEADER
 from flowcore.kafka.security import client_login
 from flowcore.latency import LatencySummary, LatencyTracker
 from flowcore.serializers.events import LatencyMarkerEventSerializer
-
-if TYPE_CHECKING:
-    from types import TracebackType
-    from typing import Self
-
-    from confluent_kafka import Message
 
 __all__ = ["LatencyCollector"]
 
@@ -107,9 +101,7 @@ class LatencyCollector:
         self._running = consumer, thread
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable, Iterable
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final
+from typing import Final, Self
 
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from flowcore.api.connectors import KafkaTopic
 from flowcore.durations import MILLISECOND, show_duration
@@ -25,13 +26,6 @@ from flowcore.errors import BrokerError, ConfigurationError
 from flowcore.kafka.security import client_login
 from flowcore.kafka.topics import ensure_topics, grow_topic, partition_counts
 from flowcore.serializers.events import LatencyMarkerEventSerializer
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from types import TracebackType
-    from typing import Self
-
-    from confluent_kafka import KafkaError, Message
 
 __all__ = ["AT_SOURCE_HEADER", "COMPANION_CONFIGS", "MarkerSource", "ensure_companion"]
 
@@ -156,9 +150,7 @@ class MarkerSource:
         self._running = producer, thread
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

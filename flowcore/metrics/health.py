@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -30,14 +31,13 @@ class TextTable:
 
     title: str
     header: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
+    rows: Sequence[tuple[str, ...]]
     names: int = 1
 
 
 def tables(progress: FlowProgress) -> list[TextTable]:
     """All known figures of a run as tables by subject; empty tables are left out."""
-    makers = (_queries, _losses, _totals, _latencies, _switches, _results, _partitions)
-    return [table for make in makers if (table := make(progress)).rows]
+    return [table for table in (*_query_tables(progress), *_detail_tables(progress)) if table.rows]
 
 
 def markdown(table: TextTable) -> str:
@@ -132,101 +132,85 @@ def _process_exists(pid: int) -> bool:
     return True
 
 
-def _queries(progress: FlowProgress) -> TextTable:
-    rows = [
+def _query_tables(progress: FlowProgress) -> list[TextTable]:
+    queries = [
         (
             query.name,
             query.mode if query.active else f"{query.mode}, ended",
             _NONE if query.backlog is None else "backlog" if query.backlog else "live",
-            show_count(query.rows_per_second),
-            show_count(query.rows_out_per_second),
-            show_count(query.lag),
+            *map(show_count, (query.rows_per_second, query.rows_out_per_second, query.lag)),
             _ago(query.watermark_ms, progress.time_ms),
         )
         for query in progress.queries
     ]
-    header = ("query", "mode", "reads", "in/s", "out/s", "lag", "watermark")
-    return TextTable("queries", header, tuple(rows), names=3)
-
-
-def _losses(progress: FlowProgress) -> TextTable:
-    rows = [
+    losses = [
         (query.name, *map(show_count, (query.late, query.dropped, query.dead_letters)))
         for query in progress.queries
     ]
-    return TextTable("late or lost", ("query", "late", "dropped", "dead letters"), tuple(rows))
-
-
-def _totals(progress: FlowProgress) -> TextTable:
-    rows = [
+    totals = [
         (
             query.name,
-            show_count(query.rows_in),
-            show_count(query.rows_out),
-            show_count(query.batches),
-            show_seconds(None if query.batch_ms is None else query.batch_ms / 1000),
+            *map(show_count, (query.rows_in, query.rows_out, query.batches)),
+            _show_ms(query.batch_ms),
             show_count(query.state_rows),
             show_bytes(query.state_bytes),
         )
         for query in progress.queries
     ]
-    header = ("query", "read", "written", "batches", "last batch", "rows of state", "state")
-    return TextTable("since the start", header, tuple(rows))
-
-
-def _partitions(progress: FlowProgress) -> TextTable:
-    rows = [
-        (
-            query.name,
-            f"{one.topic}[{one.partition}]",
-            show_count(one.offset),
-            show_count(one.end),
-            show_count(one.lag),
-            _ago(one.watermark_ms, progress.time_ms) + (" (idle)" if one.idle else ""),
-        )
-        for query in progress.queries
-        for one in query.partitions
+    total_header = ("query", "read", "written", "batches", "last batch", "rows of state", "state")
+    return [
+        TextTable("queries", ("query", "mode", "reads", "in/s", "out/s", "lag", "watermark"), queries, 3),
+        TextTable("late or lost", ("query", "late", "dropped", "dead letters"), losses),
+        TextTable("since the start", total_header, totals),
     ]
-    header = ("query", "partition", "committed", "end", "lag", "watermark")
-    return TextTable("partitions", header, tuple(rows), names=2)
 
 
-def _latencies(progress: FlowProgress) -> TextTable:
-    rows = [
+def _detail_tables(progress: FlowProgress) -> list[TextTable]:
+    latencies = [
         (
             one.source,
             one.sink,
             show_count(one.markers),
             *(
-                _NONE if ms is None else f"{ms:,.1f} ms"
+                f"{ms:,.1f} ms" if ms is not None else _NONE
                 for ms in (one.p50_ms, one.p90_ms, one.p99_ms, one.max_ms)
             ),
         )
         for one in progress.latencies
     ]
-    header = ("source", "sink", "markers", "p50", "p90", "p99", "max")
-    return TextTable("latency of the last minute", header, tuple(rows), names=2)
-
-
-def _results(progress: FlowProgress) -> TextTable:
-    rows = sorted(
-        {(stage, version) for query in progress.queries for stage, version in query.bounded.items()}
-    )
-    return TextTable("bounded results", ("stage", "version"), tuple(rows), names=2)
-
-
-def _switches(progress: FlowProgress) -> TextTable:
-    rows = [
+    switches = [
         (
             f"{datetime.fromtimestamp(one.time_ms / 1000, UTC):%Y-%m-%d %H:%M:%S}Z",
             one.query,
             f"{one.before} to {one.after}" if one.before != one.after else one.after,
             one.reason or _NONE,
-            show_seconds(None if one.pause_ms is None else one.pause_ms / 1000),
+            _show_ms(one.pause_ms),
         )
         for one in reversed(progress.switches)
     ]
-    return TextTable("last switches", ("time", "query", "mode", "reason", "pause"), tuple(rows), names=4)
+    results = {pair for query in progress.queries for pair in query.bounded.items()}
+    partitions = [
+        (
+            query.name,
+            f"{one.topic}[{one.partition}]",
+            *map(show_count, (one.offset, one.end, one.lag)),
+            _ago(one.watermark_ms, progress.time_ms) + (" (idle)" if one.idle else ""),
+        )
+        for query in progress.queries
+        for one in query.partitions
+    ]
+    latency_header = ("source", "sink", "markers", "p50", "p90", "p99", "max")
+    partition_header = ("query", "partition", "committed", "end", "lag", "watermark")
+    return [
+        TextTable("latency of the last minute", latency_header, latencies, 2),
+        TextTable("last switches", ("time", "query", "mode", "reason", "pause"), switches, 4),
+        TextTable("bounded results", ("stage", "version"), sorted(results), 2),
+        TextTable("partitions", partition_header, partitions, 2),
+    ]
+
+
+def _show_ms(duration_ms: float | None) -> str:
+    return show_seconds(None if duration_ms is None else duration_ms / 1000)
 
 
 def _ago(watermark_ms: int | None, now_ms: int) -> str:

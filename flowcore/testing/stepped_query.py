@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from threading import Lock
-from types import TracebackType
 from typing import Any, Self
 
 import pyarrow as pa
@@ -88,9 +87,7 @@ class SteppedQuery:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def step(self, items: Iterable[Mapping[str, Any] | StreamElement[Any]]) -> StepOutputs:
