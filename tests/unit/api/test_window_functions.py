@@ -1,20 +1,14 @@
 """Functions of windows: aggregates that are parsed from text, and checks of Python functions."""
 
 from collections.abc import Callable
-from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from flowcore import (
-    Flow,
-    KafkaTopic,
     Session,
-    Stream,
     Tumbling,
-    bounded_out_of_orderness,
 )
-from flowcore.api.operators import Window
 from flowcore.errors import PlanError
 from flowcore.testing.harness import WindowHarness
 from flowcore.testing.window_functions import CollectList, Sum
@@ -25,23 +19,11 @@ from flowcore.windows import (
 )
 from flowcore.windows.built_in import BuiltIn
 from flowcore.windows.triggers import Count, Delta, Never, Purging
-
-BID = "category STRING, price DOUBLE, gap_ms BIGINT, tags ARRAY<STRING>, at TIMESTAMP"
-WINDOW_COLUMNS = ("window_start", "window_end", "firing", "is_late")
-
-
-def _bids(flow: Flow | None = None, name: str = "bids", **topic: Any) -> Stream:
-    topic = {"event_time": "at", "watermark": bounded_out_of_orderness(timedelta(seconds=4)), **topic}
-    return (flow or Flow("f")).read(name, KafkaTopic(name, schema=BID, **topic))
-
-
-def _window(stream: Stream) -> Window:
-    assert isinstance(stream.operator, Window)
-    return stream.operator
+from tests.unit.api.windowed import WINDOW_COLUMNS, bids_of, window_of
 
 
 def _one(text: str) -> BuiltIn:
-    ((_, found),) = _window(_bids().window(Tumbling(10)).aggregate(x=text)).built_in
+    ((_, found),) = window_of(bids_of().window(Tumbling(10)).aggregate(x=text)).built_in
     return found
 
 
@@ -78,7 +60,7 @@ def test_arguments_are_computed_once_each_and_plain_columns_not_at_all() -> None
         "c": "min(price + 1)",
         "d": "count(category)",
     }
-    window = _window(_bids().window(Tumbling(10), by="category").aggregate(**aggregates))
+    window = window_of(bids_of().window(Tumbling(10), by="category").aggregate(**aggregates))
 
     assert [(name, expression.text) for name, expression in window.computed] == [
         ("_flowcore_argument_1", "price * 2"),
@@ -133,30 +115,30 @@ def test_aggregate_that_cannot_be_parsed_has_a_reason(text: str, message: str) -
 )
 def test_built_in_aggregates_need_no_whole_records(windows: Any, settings: Any, whole: bool) -> None:
     """They need them only if a trigger, an evictor or an assigner reads records."""
-    uses = _window(_bids().window(windows, **settings).aggregate(n="count(*)", top="max(price)")).uses
+    uses = window_of(bids_of().window(windows, **settings).aggregate(n="count(*)", top="max(price)")).uses
 
     assert set(uses) == ({"category", "price", "gap_ms", "tags", "at"} if whole else {"price"})
 
 
 def test_python_functions_get_the_columns_that_they_use() -> None:
-    windows = _bids().window(Tumbling(10), by="category", uses=["Price"])
+    windows = bids_of().window(Tumbling(10), by="category", uses=["Price"])
 
-    assert _window(windows.process(lambda _, records: records, schema="n INT")).uses == ("price",)
+    assert window_of(windows.process(lambda _, records: records, schema="n INT")).uses == ("price",)
     assert windows.reduce(max).columns == ("category", "price", *WINDOW_COLUMNS)
     assert windows.aggregate_with(Sum(), schema="n INT").columns == ("category", "n", *WINDOW_COLUMNS)
 
 
 def test_reduced_records_have_the_columns_of_the_input_once_each() -> None:
-    reduced = _bids().window(Tumbling(10), by="price").reduce(max)
+    reduced = bids_of().window(Tumbling(10), by="price").reduce(max)
 
     assert reduced.columns == ("price", "category", "gap_ms", "tags", "at", *WINDOW_COLUMNS)
-    assert _window(reduced).values == ("category", "gap_ms", "tags", "at")
+    assert window_of(reduced).values == ("category", "gap_ms", "tags", "at")
 
 
 def test_declared_windows_run_in_the_harness() -> None:
     """The pure operator computes what is declared, over records."""
-    stream = _bids().window(Tumbling(1), by="category").aggregate(total="sum(price)", n="count(*)")
-    harness = WindowHarness(_window(stream).config)
+    stream = bids_of().window(Tumbling(1), by="category").aggregate(total="sum(price)", n="count(*)")
+    harness = WindowHarness(window_of(stream).config)
     harness.feed(("a", {"price": 2.0}, 100), ("a", {"price": None}, 200), ("a", {"price": 3.0}, 900))
 
     assert [result.value for result in harness.watermark(999).results] == [{"total": 5.0, "n": 3}]
@@ -167,9 +149,11 @@ def test_plain_function_can_make_the_outputs() -> None:
         return [{"label": f"{context.key}: {values[0]['n']}"}]
 
     stream = (
-        _bids().window(Tumbling(1), by="category").aggregate(n="count(*)", then=label, schema="label STRING")
+        bids_of()
+        .window(Tumbling(1), by="category")
+        .aggregate(n="count(*)", then=label, schema="label STRING")
     )
-    harness = WindowHarness(_window(stream).config)
+    harness = WindowHarness(window_of(stream).config)
     harness.feed(("a", {}, 100))
 
     assert stream.columns == ("category", "label", *WINDOW_COLUMNS)
@@ -203,10 +187,12 @@ def test_plain_function_can_make_the_outputs() -> None:
 )
 def test_functions_are_checked(declare: Callable[[Any], Any], message: str) -> None:
     with pytest.raises(PlanError, match=message):
-        declare(_bids().window(Tumbling(10), by="category"))
+        declare(bids_of().window(Tumbling(10), by="category"))
 
 
 def test_process_function_with_both_methods_is_used_unchanged() -> None:
     function = CollectList()
 
-    assert _window(_bids().window(Tumbling(10)).process(function, schema="n INT")).functions == (function,)
+    assert window_of(bids_of().window(Tumbling(10)).process(function, schema="n INT")).functions == (
+        function,
+    )

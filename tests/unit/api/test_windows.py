@@ -8,16 +8,11 @@ import pytest
 
 from flowcore import (
     EndOfStream,
-    Flow,
     Global,
-    KafkaTopic,
     Session,
     Sliding,
-    Stream,
     Tumbling,
-    bounded_out_of_orderness,
 )
-from flowcore.api.operators import Window
 from flowcore.api.stateful import key_of
 from flowcore.api.window_assigners import GAP_COLUMN
 from flowcore.errors import InvalidWindowError, PlanError
@@ -29,32 +24,19 @@ from flowcore.windows import (
     TimeWindow,
     TumblingWindows,
 )
-
-BID = "category STRING, price DOUBLE, gap_ms BIGINT, tags ARRAY<STRING>, at TIMESTAMP"
-
-WINDOW_COLUMNS = ("window_start", "window_end", "firing", "is_late")
-
-
-def _bids(flow: Flow | None = None, name: str = "bids", **topic: Any) -> Stream:
-    topic = {"event_time": "at", "watermark": bounded_out_of_orderness(timedelta(seconds=4)), **topic}
-    return (flow or Flow("f")).read(name, KafkaTopic(name, schema=BID, **topic))
-
-
-def _window(stream: Stream) -> Window:
-    assert isinstance(stream.operator, Window)
-    return stream.operator
+from tests.unit.api.windowed import WINDOW_COLUMNS, bids_of, window_of
 
 
 def test_window_has_columns_of_key_values_and_window() -> None:
     per_category = (
-        _bids().window(Tumbling(seconds=10), by="Category").aggregate(n="count(*)", top="max(price)")
+        bids_of().window(Tumbling(seconds=10), by="Category").aggregate(n="count(*)", top="max(price)")
     )
 
     assert per_category.columns == ("category", "n", "top", *WINDOW_COLUMNS)
 
 
 def test_window_without_key_is_one_for_all() -> None:
-    assert _bids().window(Tumbling(10)).aggregate(n="count(*)").columns == ("n", *WINDOW_COLUMNS)
+    assert bids_of().window(Tumbling(10)).aggregate(n="count(*)").columns == ("n", *WINDOW_COLUMNS)
 
 
 @pytest.mark.parametrize(
@@ -118,7 +100,7 @@ def test_other_lengths_are_refused(declare: Callable[[], Any]) -> None:
 
 def test_gap_of_a_session_can_be_computed_natively() -> None:
     """It is a column that is computed upstream of the operator."""
-    window = _window(_bids().window(Session(gap="gap_ms * 2"), by="category").aggregate(n="count(*)"))
+    window = window_of(bids_of().window(Session(gap="gap_ms * 2"), by="category").aggregate(n="count(*)"))
     ((name, expression),) = window.computed
 
     assert (name, expression.text) == (GAP_COLUMN, "gap_ms * 2")
@@ -134,15 +116,15 @@ def test_gap_of_a_session_can_be_a_function_of_key_and_record() -> None:
 
 
 def test_own_assigner_can_be_given() -> None:
-    assert _window(
-        _bids().window(TumblingWindows(7)).aggregate(n="count(*)")
+    assert window_of(
+        bids_of().window(TumblingWindows(7)).aggregate(n="count(*)")
     ).config.assigner == TumblingWindows(7)
     with pytest.raises(InvalidWindowError, match="does not assign windows to a record"):
-        _bids().window(Tumbling)  # type: ignore[arg-type]
+        bids_of().window(Tumbling)  # type: ignore[arg-type]
 
 
 def test_late_records_are_a_stream_with_the_columns_of_the_input() -> None:
-    per_category = _bids().window(Tumbling(10), by="category", late="side-output").aggregate(n="count(*)")
+    per_category = bids_of().window(Tumbling(10), by="category", late="side-output").aggregate(n="count(*)")
 
     assert per_category.late.columns == ("category", "price", "gap_ms", "tags", "at")
     assert per_category.late.operator is per_category.late.operator
@@ -153,4 +135,4 @@ def test_dropped_late_records_are_not_a_stream() -> None:
     with pytest.raises(
         PlanError, match=r"operator 'window_1' has no side output 'late': .* it has none; a window has one"
     ):
-        _ = _bids().window(Tumbling(10)).aggregate(n="count(*)").late
+        _ = bids_of().window(Tumbling(10)).aggregate(n="count(*)").late

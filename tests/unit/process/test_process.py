@@ -1,18 +1,15 @@
 """Keyed process functions: states, time to live, timers, side outputs and restarts."""
 
-import datetime as dt
 from collections.abc import Callable, Iterator
 from datetime import timedelta
-from decimal import Decimal
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from flowcore.elements import MAX_TIMESTAMP_MS
-from flowcore.errors import ElementError, FunctionError, NoTimestampError, SchemaError, StateError
+from flowcore.errors import ElementError, FunctionError, NoTimestampError
 from flowcore.process import KeyedProcessFunction, ProcessConfig, ProcessOperator, ProcessState
-from flowcore.process.codec import keys_of, require_layouts, restore_state
+from flowcore.process.codec import keys_of
 from flowcore.process.function import Outputs, ProcessContext, RecordMapping
 from flowcore.process.opening import OpenContext
 from flowcore.testing.harness import ProcessHarness
@@ -343,116 +340,6 @@ def test_timer_at_no_time_is_refused(time_ms: Any) -> None:
         _do(ProcessHarness(Scripted()), "a", lambda _, c: c.register_event_timer(time_ms))
 
 
-def test_state_that_is_declared_after_open_is_refused() -> None:
-    with pytest.raises(StateError, match=r"value state 'more' is declared after open\(\)"):
-        _do(ProcessHarness(Scripted()), "a", lambda f, _: f.opening.value_state("more", "INT"))
-
-
-def _opening(declare: Callable[[OpenContext], Any]) -> None:
-    class Declaring(KeyedProcessFunction):
-        def open(self, context: OpenContext) -> None:
-            declare(context)
-
-    ProcessHarness(Declaring())
-
-
-@pytest.mark.parametrize(
-    ("declare", "message"),
-    [
-        (lambda c: (c.value_state("x", "INT"), c.list_state("x", "INT")), "list state 'x' is declared twice"),
-        (
-            lambda c: c.value_state("x", "INT", ttl=timedelta(0)),
-            "is not a positive number of whole milliseconds",
-        ),
-        (lambda c: c.value_state("x", "INT", ttl=5), "is not a positive number of whole milliseconds"),
-        (
-            lambda c: c.value_state("x", "INT", ttl=timedelta(microseconds=1500)),
-            "is not a positive number of whole",
-        ),
-        (lambda c: c.value_state("x", "INT", lives_from="birth"), "lives_from='birth' is unknown"),
-        (lambda c: c.value_state("x", "INT").get(), "without a current key: it would belong to no key"),
-    ],
-    ids=["twice", "no length", "a number", "microseconds", "another beginning", "used in open"],
-)
-def test_open_refuses(declare: Callable[[OpenContext], Any], message: str) -> None:
-    with pytest.raises(StateError, match=message):
-        _opening(declare)
-
-
-@pytest.mark.parametrize("text", ["THING", "", "INTERVAL DAY", "VOID"], ids=str)
-def test_open_refuses_a_type_that_is_none(text: str) -> None:
-    with pytest.raises(SchemaError, match="is not a type of a state"):
-        _opening(lambda context: context.value_state("x", text))
-
-
-GOOD: list[tuple[str, Any]] = [
-    ("INT", 2**31 - 1), ("BIGINT", -(2**63)), ("DOUBLE", 1.5), ("DOUBLE", 1), ("BOOLEAN", True),
-    ("STRING", "x"), ("BINARY", b"x"), ("DATE", dt.date(2026, 1, 2)), ("DECIMAL(10, 2)", Decimal("1.50")),
-    ("TIMESTAMP", dt.datetime(2026, 1, 2, tzinfo=dt.UTC)), ("ARRAY<INT>", [1, 2]),
-    ("MAP<STRING, INT>", {"a": 1}), ("STRUCT<a: INT>", {"a": 1}),
-]  # fmt: skip
-
-
-class Typed(KeyedProcessFunction):
-    def __init__(self, text: str) -> None:
-        self.text = text
-
-    def open(self, context: OpenContext) -> None:
-        self.kept = context.value_state("kept", self.text)
-
-    def process(self, record: RecordMapping, context: ProcessContext) -> Outputs:  # noqa: ARG002
-        if "value" in record:
-            self.kept.set(record["value"])
-        return [{"kept": self.kept.get()}]
-
-
-@pytest.mark.parametrize(("text", "value"), GOOD, ids=str)
-def test_value_of_its_type_comes_back_the_same(text: str, value: Any) -> None:
-    harness = ProcessHarness(Typed(text))
-    harness.feed(("a", {"value": value}))
-    harness.restart()
-    (result,) = harness.feed(("a", {})).results
-
-    assert (result.value["kept"], type(result.value["kept"])) == (value, type(value))
-
-
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [("INT", 2**31), ("INT", True), ("INT", 1.0), ("TINYINT", -129), ("STRING", 1), ("BOOLEAN", 1),
-     ("DATE", dt.datetime(2026, 1, 1, tzinfo=dt.UTC)), ("DOUBLE", Decimal(1)), ("ARRAY<INT>", (1,))],
-    ids=str,
-)  # fmt: skip
-def test_value_of_another_type_is_refused(text: str, value: Any) -> None:
-    with pytest.raises(StateError, match="does not fit"):
-        ProcessHarness(Typed(text)).feed(("a", {"value": value}))
-
-
-def test_restore_refuses_another_version_and_other_states() -> None:
-    harness = ProcessHarness(Scripted())
-    written, declared = harness.snapshot(), harness._operator.declared
-
-    with pytest.raises(StateError, match="state of version 2, this flowcore reads 1"):
-        restore_state({**written, "version": 2}, declared)
-    with pytest.raises(
-        StateError, match=r"'value' was written as 'value INT', .* declares 'value INT with ttl'"
-    ):
-        restore_state(written, ProcessHarness(Scripted(ttl=SECOND))._operator.declared)
-    with pytest.raises(
-        StateError, match="'gone' was written as 'value INT', and the function declares 'nothing'"
-    ):
-        require_layouts({"gone": "value INT"}, declared)
-
-
-def test_restore_takes_a_function_that_keeps_more() -> None:
-    harness = ProcessHarness(Scripted())
-    _do(harness, "a", lambda f, _: f.value.set(3))
-    written = harness.snapshot()
-    del written["states"]["map"]
-    state = restore_state(written, harness._operator.declared)
-
-    assert state.cells["a"]["value"][None].value == 3
-
-
 def test_touched_keys_are_those_whose_state_may_have_changed() -> None:
     """A runtime writes only these keys."""
     operator, state = ProcessOperator(ProcessConfig(function=Scripted(ttl=SECOND))), ProcessState()
@@ -468,58 +355,3 @@ def test_touched_keys_are_those_whose_state_may_have_changed() -> None:
 
     assert (timers, state.touched) == ({"c"}, {"a", "b", "c"})
     assert list(keys_of(state)) == []
-
-
-class Batches(KeyedProcessFunction):
-    """Counts by key, with one access to the state of each key."""
-
-    def open(self, context: OpenContext) -> None:
-        self.seen = context.value_state("seen", "BIGINT")
-
-    def process_batch(
-        self, keys: Any, batch: pa.RecordBatch, context: ProcessContext
-    ) -> Iterator[pa.RecordBatch]:
-        for key in dict.fromkeys(keys):
-            context.key = key
-            self.seen.set(self.seen.get(0) + keys.count(key))
-            context.register_event_timer(max(context.timestamps_ms))
-        yield pa.RecordBatch.from_pylist([{"rows": batch.num_rows, "keys": len(set(keys))}])
-
-    def on_timer(self, time_ms: int, context: ProcessContext) -> Iterator[RecordMapping]:  # noqa: ARG002
-        yield {"key": context.key, "seen": self.seen.get()}
-
-
-def test_function_of_batches_selects_keys_itself() -> None:
-    harness = ProcessHarness(Batches())
-    harness.feed(("a", {"x": 1}, 5), ("b", {"x": 2}, 6), ("a", {"x": 3}, 7))
-    harness.restart()
-    harness.feed(("a", {"x": 4}, 8))
-
-    assert [batch.to_pylist() for batch in harness.batches] == [
-        [{"rows": 3, "keys": 2}], [{"rows": 1, "keys": 1}],
-    ]  # fmt: skip
-    assert [result.value for result in harness.end_of_input().results] == [
-        {"key": "a", "seen": 3}, {"key": "b", "seen": 1}, {"key": "a", "seen": 3},
-    ]  # fmt: skip
-
-
-def test_function_of_batches_has_no_key_until_it_selects_one() -> None:
-    class Forgetful(Batches):
-        def process_batch(self, keys: Any, batch: Any, context: Any) -> Any:  # noqa: ARG002
-            return self.seen.get()
-
-    harness = ProcessHarness(Forgetful())
-    with pytest.raises(StateError, match=r"set context.key first"):
-        harness.feed(("a", {"x": 1}, 5))
-
-
-def test_function_of_records_can_be_given_a_batch() -> None:
-    operator, state = ProcessOperator(ProcessConfig(function=Typed("INT"))), ProcessState()
-    batch = pa.RecordBatch.from_pylist([{"value": 1}, {"value": 2}])
-
-    seen = operator.process_batch(state, ["a", "b"], [5, None], batch)
-
-    assert [tuple(result) for result in seen.results] == [
-        ("a", {"kept": 1}, 5, 0),
-        ("b", {"kept": 2}, None, 1),
-    ]

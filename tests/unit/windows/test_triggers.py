@@ -7,17 +7,12 @@ from typing import Any
 
 import pytest
 
-from flowcore.elements import MAX_TIMESTAMP_MS
-from flowcore.testing.harness import WindowHarness
-from flowcore.testing.window_functions import CollectList
 from flowcore.windows import (
     Emissions,
     EndOfStreamWindows,
     GlobalWindows,
     SessionWindows,
     TumblingWindows,
-    WindowConfig,
-    WindowProcess,
 )
 from flowcore.windows.triggers import (
     ContinuousEventTime,
@@ -25,22 +20,10 @@ from flowcore.windows.triggers import (
     Delta,
     ProcessingTimeTrigger,
     Purging,
-    Trigger,
     TriggerContext,
     TriggerResult,
 )
-
-LISTS = WindowProcess(CollectList())
-
-MAX = MAX_TIMESTAMP_MS
-
-
-def _harness(assigner: Any, trigger: Trigger | None = None, **others: Any) -> WindowHarness:
-    return WindowHarness(WindowConfig(assigner=assigner, trigger=trigger, **{"function": LISTS, **others}))
-
-
-def _values(seen: Emissions) -> list[Any]:
-    return [result.value for result in seen.results]
+from tests.unit.windows.harnesses import MAX, harness_of, values_of
 
 
 @pytest.mark.parametrize(
@@ -50,7 +33,7 @@ def _values(seen: Emissions) -> list[Any]:
 )
 def test_continuous_trigger_emits_once_for_each_multiple(first_ms: int, reached: list[int]) -> None:
     """The watermark may stop at each or jump over all."""
-    stepwise, at_once = (_harness(TumblingWindows(10_000), ContinuousEventTime(3000)) for _ in range(2))
+    stepwise, at_once = (harness_of(TumblingWindows(10_000), ContinuousEventTime(3000)) for _ in range(2))
     seen = []
 
     for harness in (stepwise, at_once):
@@ -65,7 +48,7 @@ def test_continuous_trigger_emits_once_for_each_multiple(first_ms: int, reached:
 
 def test_continuous_trigger_knows_multiples_below_zero() -> None:
     """The first multiple after -2500 is -2000."""
-    harness = _harness(TumblingWindows(10_000), ContinuousEventTime(1000))
+    harness = harness_of(TumblingWindows(10_000), ContinuousEventTime(1000))
 
     harness.feed(("a", 1, -2500))
 
@@ -75,38 +58,38 @@ def test_continuous_trigger_knows_multiples_below_zero() -> None:
 
 def test_continuous_trigger_makes_up_for_multiples_when_the_watermark_moves_on() -> None:
     """A first record before the watermark does not emit immediately, nor does an equal watermark."""
-    harness = _harness(TumblingWindows(100), ContinuousEventTime(20))
+    harness = harness_of(TumblingWindows(100), ContinuousEventTime(20))
 
     harness.watermark(45)
-    assert _values(harness.feed(("a", 1, 10))) == []
-    assert _values(harness.watermark(45)) == []
-    assert _values(harness.watermark(46)) == [[1], [1]]
+    assert values_of(harness.feed(("a", 1, 10))) == []
+    assert values_of(harness.watermark(45)) == []
+    assert values_of(harness.watermark(46)) == [[1], [1]]
 
 
 def test_continuous_trigger_goes_by_the_record_that_came_first() -> None:
     """An older record does not change the next multiple."""
-    harness = _harness(GlobalWindows(), ContinuousEventTime(3000))
+    harness = harness_of(GlobalWindows(), ContinuousEventTime(3000))
 
     harness.feed(("a", 1, 3000), ("a", 2, 1000), ("b", 3, 20))
 
-    assert _values(harness.watermark(3000)) == [[3]]
-    assert _values(harness.watermark(5999)) == []
-    assert _values(harness.watermark(6000)) == [[1, 2], [3]]
+    assert values_of(harness.watermark(3000)) == [[3]]
+    assert values_of(harness.watermark(5999)) == []
+    assert values_of(harness.watermark(6000)) == [[1, 2], [3]]
 
 
 def test_continuous_trigger_of_a_window_without_end_emits_once_at_the_end_of_input() -> None:
     """It does not emit for each interval up to it."""
-    harness = _harness(GlobalWindows(), ContinuousEventTime(10))
+    harness = harness_of(GlobalWindows(), ContinuousEventTime(10))
 
     harness.feed(("a", 1, 5))
 
-    assert _values(harness.watermark(30)) == [[1], [1], [1]]
-    assert _values(harness.end_of_input()) == [[1]]
+    assert values_of(harness.watermark(30)) == [[1], [1], [1]]
+    assert values_of(harness.end_of_input()) == [[1]]
 
 
 def test_continuous_trigger_of_a_session_keeps_to_multiples_when_it_grows() -> None:
     """After a merge, the former end of a session does not emit."""
-    harness = _harness(SessionWindows(100), ContinuousEventTime(80))
+    harness = harness_of(SessionWindows(100), ContinuousEventTime(80))
 
     harness.feed(("a", 1, 10), ("a", 2, 90))
     harness.restart()
@@ -119,28 +102,28 @@ def test_continuous_trigger_of_a_session_keeps_to_multiples_when_it_grows() -> N
 
 def test_continuous_trigger_of_merged_sessions_goes_on_at_the_earlier_multiple() -> None:
     """The order of the records does not matter."""
-    harness = _harness(SessionWindows(100), ContinuousEventTime(30))
+    harness = harness_of(SessionWindows(100), ContinuousEventTime(30))
 
     harness.feed(("a", 1, 150), ("a", 2, 0), ("a", 3, 80))
 
-    assert _values(harness.watermark(29)) == []
-    assert _values(harness.watermark(30)) == [[1, 2, 3]]
+    assert values_of(harness.watermark(29)) == []
+    assert values_of(harness.watermark(30)) == [[1, 2, 3]]
 
 
 def test_continuous_purging_trigger_emits_what_is_new() -> None:
     """An interval without records emits nothing."""
-    harness = _harness(TumblingWindows(100), Purging(ContinuousEventTime(20)))
+    harness = harness_of(TumblingWindows(100), Purging(ContinuousEventTime(20)))
 
     harness.feed(("a", 1, 5))
-    assert _values(harness.watermark(45)) == [[1]]
+    assert values_of(harness.watermark(45)) == [[1]]
     harness.feed(("a", 2, 50))
-    assert _values(harness.watermark(60)) == [[2]]
-    assert _values(harness.watermark(200)) == []
+    assert values_of(harness.watermark(60)) == [[2]]
+    assert values_of(harness.watermark(200)) == []
 
 
 def test_continuous_trigger_after_the_end_emits_with_each_record() -> None:
     """The event-time trigger does the same."""
-    harness = _harness(TumblingWindows(100), ContinuousEventTime(60), allowed_lateness_ms=50)
+    harness = harness_of(TumblingWindows(100), ContinuousEventTime(60), allowed_lateness_ms=50)
 
     harness.feed(("a", 1, 5))
     harness.watermark(120)
@@ -151,7 +134,7 @@ def test_continuous_trigger_after_the_end_emits_with_each_record() -> None:
 
 def test_continuous_processing_time_trigger_emits_at_multiples() -> None:
     """It also emits when processing time reaches the window's end."""
-    harness = _harness(TumblingWindows(100), ContinuousProcessingTime(40), time="processing")
+    harness = harness_of(TumblingWindows(100), ContinuousProcessingTime(40), time="processing")
 
     harness.move_clock(10)
     harness.feed(("a", 1))
@@ -170,7 +153,7 @@ def test_continuous_processing_time_trigger_emits_at_multiples() -> None:
 
 
 def test_continuous_clock_trigger_goes_on_when_a_session_grows() -> None:
-    harness = _harness(SessionWindows(100), ContinuousProcessingTime(40), time="processing")
+    harness = harness_of(SessionWindows(100), ContinuousProcessingTime(40), time="processing")
 
     harness.move_clock(10)
     harness.feed(("a", 1))
@@ -183,48 +166,48 @@ def test_continuous_clock_trigger_goes_on_when_a_session_grows() -> None:
 
 def test_processing_time_window_emits_at_once_in_its_last_millisecond() -> None:
     """A record after the window's end emits immediately, and only once."""
-    harness = _harness(TumblingWindows(100), time="processing")
+    harness = harness_of(TumblingWindows(100), time="processing")
 
     harness.move_clock(99)
 
-    assert _values(harness.feed(("a", 1))) == [[1]]
-    assert _values(harness.move_clock(500)) == []
+    assert values_of(harness.feed(("a", 1))) == [[1]]
+    assert values_of(harness.move_clock(500)) == []
     assert harness.snapshot()["keys"] == []
 
 
 def test_processing_time_windows_are_never_late() -> None:
     """Watermarks and timestamps do not matter there."""
-    harness = _harness(TumblingWindows(100), time="processing")
+    harness = harness_of(TumblingWindows(100), time="processing")
 
     harness.watermark(MAX)
     harness.feed(("a", 1, 5), ("a", 2, None))
 
-    assert _values(harness.move_clock(99)) == [[1, 2]]
+    assert values_of(harness.move_clock(99)) == [[1, 2]]
 
 
 def test_event_time_window_with_a_processing_time_trigger_ends_by_the_watermark() -> None:
     """Its records and its timer are deleted."""
-    harness = _harness(TumblingWindows(100), ProcessingTimeTrigger())
+    harness = harness_of(TumblingWindows(100), ProcessingTimeTrigger())
 
     harness.feed(("a", 1, 5), ("b", 2, 150))
     harness.watermark(99)
 
-    assert _values(harness.move_clock(1000)) == [[2]]
+    assert values_of(harness.move_clock(1000)) == [[2]]
 
 
 def test_delta_trigger_emits_above_its_threshold() -> None:
     """A difference equal to the threshold does not emit; it is taken to the record that emitted last."""
-    harness = _harness(GlobalWindows(), Purging(Delta(5, lambda old, new: abs(new - old))))
+    harness = harness_of(GlobalWindows(), Purging(Delta(5, lambda old, new: abs(new - old))))
 
-    assert _values(harness.feed(("a", 0, 1), ("a", 5, 2), ("a", -5, 3))) == []
+    assert values_of(harness.feed(("a", 0, 1), ("a", 5, 2), ("a", -5, 3))) == []
     harness.restart()
-    assert _values(harness.feed(("a", 6, 4))) == [[0, 5, -5, 6]]
-    assert _values(harness.feed(("a", 1, 5), ("a", 12, 6))) == [[1, 12]]
+    assert values_of(harness.feed(("a", 6, 4))) == [[0, 5, -5, 6]]
+    assert values_of(harness.feed(("a", 1, 5), ("a", 12, 6))) == [[1, 12]]
 
 
 def test_global_window_without_trigger_emits_nothing() -> None:
     """It keeps all records."""
-    harness = _harness(GlobalWindows())
+    harness = harness_of(GlobalWindows())
 
     harness.feed(("a", 1, 5))
 
@@ -234,12 +217,12 @@ def test_global_window_without_trigger_emits_nothing() -> None:
 
 def test_end_of_stream_windows_emit_when_the_input_has_ended() -> None:
     """Records need no timestamp."""
-    harness = _harness(EndOfStreamWindows())
+    harness = harness_of(EndOfStreamWindows())
 
     harness.feed(("a", 1), ("a", 2, 7))
 
     assert harness.watermark(MAX - 1).results == []
-    assert _values(harness.end_of_input()) == [[1, 2]]
+    assert values_of(harness.end_of_input()) == [[1, 2]]
 
 
 class _AtThousands:
@@ -268,12 +251,12 @@ class _AtThousands:
 
 def test_custom_trigger_decides_by_its_own_timers() -> None:
     """Deleted timers do not fire, a purge clears the window, and a merge calls the trigger."""
-    harness = _harness(SessionWindows(10_000), _AtThousands())
+    harness = harness_of(SessionWindows(10_000), _AtThousands())
 
     harness.watermark(100)
     harness.feed(("a", 1, 500), ("a", "purge", 500))
-    assert _values(harness.watermark(1000)) == []
+    assert values_of(harness.watermark(1000)) == []
     harness.feed(("a", 2, 9000))
     harness.restart()
-    assert _values(harness.watermark(3000)) == [[2]]
-    assert _values(harness.end_of_input()) == []
+    assert values_of(harness.watermark(3000)) == [[2]]
+    assert values_of(harness.end_of_input()) == []

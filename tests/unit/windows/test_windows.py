@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from flowcore.elements import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
+from flowcore.elements import MIN_TIMESTAMP_MS
 from flowcore.errors import ElementError, InvalidWindowError, NoTimestampError, StateError
-from flowcore.testing.harness import WindowHarness
-from flowcore.testing.window_functions import CollectList, Sum
+from flowcore.testing.window_functions import Sum
 from flowcore.windows import (
     CountEvictor,
     DeltaEvictor,
@@ -38,28 +37,16 @@ from flowcore.windows.triggers import (
     Never,
     ProcessingTimeTrigger,
     Purging,
-    Trigger,
 )
-
-LISTS = WindowProcess(CollectList())
-
-MAX = MAX_TIMESTAMP_MS
-
-
-def _harness(assigner: Any, trigger: Trigger | None = None, **others: Any) -> WindowHarness:
-    return WindowHarness(WindowConfig(assigner=assigner, trigger=trigger, **{"function": LISTS, **others}))
-
-
-def _values(seen: Emissions) -> list[Any]:
-    return [result.value for result in seen.results]
+from tests.unit.windows.harnesses import LISTS, MAX, harness_of, values_of
 
 
 def test_windows_at_the_end_of_time_emit_when_the_input_ends() -> None:
     """Their last millisecond is the maximum timestamp; no sum of times exceeds it."""
-    harness = _harness(TumblingWindows(1000), allowed_lateness_ms=5000)
+    harness = harness_of(TumblingWindows(1000), allowed_lateness_ms=5000)
 
     harness.feed(("a", 1, MAX), ("a", 2, MAX - 1))
-    assert _values(harness.watermark(MAX - 1)) == []
+    assert values_of(harness.watermark(MAX - 1)) == []
     (result,) = harness.end_of_input().results
 
     assert (result.value, result.timestamp_ms, result.window_end_ms) == ([1, 2], MAX, MAX)
@@ -68,27 +55,27 @@ def test_windows_at_the_end_of_time_emit_when_the_input_ends() -> None:
 
 def test_sessions_at_the_end_of_time_merge() -> None:
     """Two sessions that are cut off there are merged."""
-    harness = _harness(SessionWindows(1000))
+    harness = harness_of(SessionWindows(1000))
 
     harness.feed(("a", 1, MAX - 1500), ("a", 2, MAX - 700), ("a", 3, MAX))
 
-    assert _values(harness.end_of_input()) == [[1, 2, 3]]
+    assert values_of(harness.end_of_input()) == [[1, 2, 3]]
 
 
 def test_lateness_that_overflows_keeps_windows_until_the_input_ends() -> None:
     """A cleanup time that is cut off at the end of time is not in the past."""
-    harness = _harness(TumblingWindows(1000), allowed_lateness_ms=2000, late="side-output")
+    harness = harness_of(TumblingWindows(1000), allowed_lateness_ms=2000, late="side-output")
 
     harness.feed(("a", 1, MAX - 1750))
-    assert _values(harness.watermark(MAX - 1500)) == []
-    assert _values(harness.watermark(MAX - 808)) == [[1]]
-    assert _values(harness.feed(("a", 2, MAX - 1700))) == [[1, 2]]
+    assert values_of(harness.watermark(MAX - 1500)) == []
+    assert values_of(harness.watermark(MAX - 808)) == [[1]]
+    assert values_of(harness.feed(("a", 2, MAX - 1700))) == [[1, 2]]
     assert harness.watermark(MAX).results == []
     assert harness.feed(("a", 3, MAX - 1700)).late == [("a", 3, MAX - 1700)]
 
 
 def test_windows_at_the_beginning_of_time_are_in_order() -> None:
-    harness = _harness(SlidingWindows(4, 2))
+    harness = harness_of(SlidingWindows(4, 2))
 
     harness.feed(("a", 1, MIN_TIMESTAMP_MS))
     results = harness.watermark(MIN_TIMESTAMP_MS + 10).results
@@ -99,7 +86,7 @@ def test_windows_at_the_beginning_of_time_are_in_order() -> None:
 
 def test_sliding_record_counts_only_in_its_windows_that_are_not_late() -> None:
     """A record that is late for some of its windows is not a late record."""
-    harness = _harness(SlidingWindows(3000, 1000), late="side-output")
+    harness = harness_of(SlidingWindows(3000, 1000), late="side-output")
 
     harness.feed(("a", 1, 2500))
     harness.watermark(3000)
@@ -112,7 +99,7 @@ def test_sliding_record_counts_only_in_its_windows_that_are_not_late() -> None:
 
 def test_record_of_late_windows_only_is_neither_counted_nor_dropped() -> None:
     """A session of gap zero ends one millisecond before its record: it is neither counted nor dropped."""
-    harness = _harness(DynamicSessionWindows(lambda *_: 0), late="side-output")
+    harness = harness_of(DynamicSessionWindows(lambda *_: 0), late="side-output")
 
     harness.watermark(4)
 
@@ -123,7 +110,7 @@ def test_record_of_late_windows_only_is_neither_counted_nor_dropped() -> None:
 
 def test_late_session_that_merges_into_a_live_one_counts() -> None:
     """Alone it would be late; after merging, the end of the whole session counts."""
-    harness = _harness(SessionWindows(100), late="side-output")
+    harness = harness_of(SessionWindows(100), late="side-output")
 
     harness.feed(("a", 1, 50))
     harness.watermark(120)
@@ -136,7 +123,7 @@ def test_late_session_that_merges_into_a_live_one_counts() -> None:
 
 def test_session_that_has_emitted_continues_within_its_lateness() -> None:
     """If a record moves the end past the watermark, the session waits; otherwise it emits immediately."""
-    harness = _harness(SessionWindows(100), allowed_lateness_ms=1000)
+    harness = harness_of(SessionWindows(100), allowed_lateness_ms=1000)
 
     harness.feed(("a", 1, 0))
     on_time = harness.watermark(150).results
@@ -152,10 +139,10 @@ def test_session_that_has_emitted_continues_within_its_lateness() -> None:
 
 def test_two_sessions_that_emitted_are_joined_late() -> None:
     """The record between them emits all records in order of arrival; former timers do not emit."""
-    harness = _harness(SessionWindows(100), allowed_lateness_ms=1000)
+    harness = harness_of(SessionWindows(100), allowed_lateness_ms=1000)
 
     harness.feed(("a", 1, 150), ("a", 2, 0))
-    assert sorted(_values(harness.watermark(400))) == [[1], [2]]
+    assert sorted(values_of(harness.watermark(400))) == [[1], [2]]
     joined = harness.feed(("a", 3, 80)).results
 
     assert [(r.value, r.firing, r.is_late) for r in joined] == [([1, 2, 3], 2, True)]
@@ -167,7 +154,7 @@ def test_two_sessions_that_emitted_are_joined_late() -> None:
 
 def test_merged_session_continues_from_its_highest_firing() -> None:
     """One part has emitted twice, the other not yet."""
-    harness = _harness(SessionWindows(100), allowed_lateness_ms=1000)
+    harness = harness_of(SessionWindows(100), allowed_lateness_ms=1000)
 
     harness.feed(("a", 1, 0))
     harness.watermark(120)
@@ -179,13 +166,13 @@ def test_merged_session_continues_from_its_highest_firing() -> None:
 
 def test_merged_counts_emit_with_the_next_record_only() -> None:
     """Two and two records, and the one that merges them."""
-    harness = _harness(SessionWindows(10), Count(4))
+    harness = harness_of(SessionWindows(10), Count(4))
 
     harness.feed(("a", 1, 0), ("a", 2, 0), ("a", 3, 15), ("a", 4, 15))
     harness.restart()
-    assert _values(harness.feed(("a", 5, 8))) == [[1, 2, 3, 4, 5]]
-    assert _values(harness.feed(("a", 6, 8), ("a", 7, 8), ("a", 8, 8))) == []
-    assert _values(harness.feed(("a", 9, 8))) == [[1, 2, 3, 4, 5, 6, 7, 8, 9]]
+    assert values_of(harness.feed(("a", 5, 8))) == [[1, 2, 3, 4, 5]]
+    assert values_of(harness.feed(("a", 6, 8), ("a", 7, 8), ("a", 8, 8))) == []
+    assert values_of(harness.feed(("a", 9, 8))) == [[1, 2, 3, 4, 5, 6, 7, 8, 9]]
 
 
 @pytest.mark.parametrize(
@@ -203,16 +190,16 @@ def test_merged_counts_emit_with_the_next_record_only() -> None:
 )  # fmt: skip
 def test_evictors_remove_records_permanently(evictor: Evictor, first: list[int], second: list[int]) -> None:
     """An evictor before the function changes this firing; one after it changes later firings."""
-    harness = _harness(TumblingWindows(1000), evictor=evictor, allowed_lateness_ms=1000)
+    harness = harness_of(TumblingWindows(1000), evictor=evictor, allowed_lateness_ms=1000)
 
     harness.feed(("a", 1, 10), ("a", 2, 5), ("a", 3, 20), ("a", 4, 11))
-    assert _values(harness.watermark(999)) == [first]
+    assert values_of(harness.watermark(999)) == [first]
     harness.restart()
-    assert _values(harness.feed(("a", 5, 15))) == [second]
+    assert values_of(harness.feed(("a", 5, 15))) == [second]
 
 
 def test_window_that_an_evictor_has_emptied_emits_nothing() -> None:
-    harness = _harness(TumblingWindows(10), evictor=CountEvictor(0))
+    harness = harness_of(TumblingWindows(10), evictor=CountEvictor(0))
 
     harness.feed(("a", 1, 1))
 
@@ -235,17 +222,17 @@ class _Totals:
 
 def test_process_function_keeps_state_of_window_and_key() -> None:
     """State of a window is deleted with it; state of a key stays until the function empties it."""
-    harness = _harness(
+    harness = harness_of(
         TumblingWindows(100), function=WindowAggregate(Sum(), then=_Totals()), allowed_lateness_ms=50
     )
 
     harness.feed(("a", 1, 5), ("a", 10, 105))
-    seen = _values(harness.watermark(99))
+    seen = values_of(harness.watermark(99))
     harness.restart()
-    seen += _values(harness.feed(("a", 2, 6)))
+    seen += values_of(harness.feed(("a", 2, 6)))
     harness.watermark(149)
     assert harness.snapshot()["keys"][0]["own"] == {"dict": [["number", 2]]}
-    seen += _values(harness.watermark(220))
+    seen += values_of(harness.watermark(220))
 
     assert seen == [(1, None, 1, 1, False), (2, 1, 3, 2, True), (3, None, 10, 1, False)]
     assert harness.end_of_input() == Emissions()
@@ -255,7 +242,7 @@ def test_process_function_keeps_state_of_window_and_key() -> None:
 def test_process_function_can_read_the_backlog_status() -> None:
     """The input is live at first; the status survives a restart."""
     function = WindowProcess(PlainProcess(lambda context, _: [context.is_backlog]))
-    harness = _harness(TumblingWindows(100), function=function)
+    harness = harness_of(TumblingWindows(100), function=function)
 
     harness.feed(("a", 1, 5))
     harness.watermark(100)
@@ -269,7 +256,7 @@ def test_process_function_can_read_the_backlog_status() -> None:
 
 def test_process_function_has_no_window_state_where_windows_merge() -> None:
     """Such states could not be merged."""
-    harness = _harness(SessionWindows(100), function=WindowProcess(_Totals()))
+    harness = harness_of(SessionWindows(100), function=WindowProcess(_Totals()))
 
     harness.feed(("a", 1, 5))
 
@@ -279,7 +266,7 @@ def test_process_function_has_no_window_state_where_windows_merge() -> None:
 
 def test_step_with_one_bad_record_changes_nothing() -> None:
     """The records before it are not processed either."""
-    harness = _harness(TumblingWindows(10))
+    harness = harness_of(TumblingWindows(10))
     before = harness.snapshot()
 
     with pytest.raises(NoTimestampError, match="record 2 of key 'a' has no timestamp"):
@@ -292,7 +279,7 @@ def test_step_with_one_bad_record_changes_nothing() -> None:
 
 def test_windows_need_no_key() -> None:
     """Without a key, all records have the key None."""
-    harness = _harness(TumblingWindows(10), function=WindowReduce(max))
+    harness = harness_of(TumblingWindows(10), function=WindowReduce(max))
 
     harness.feed((None, 4, 5), (None, 7, 6))
     harness.restart()
