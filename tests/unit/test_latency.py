@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flowcore import latency
 from flowcore.elements import MAX_SUBTASK, MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS, LatencyMarkerEvent
 from flowcore.latency import (
     LONGEST_US,
@@ -17,7 +18,6 @@ from flowcore.latency import (
     latency_us,
     recent_since_us,
 )
-from flowcore.latency import tracker as tracker_module
 
 MARKED_MS = 1_700_000_000_000
 MARKED_US = MARKED_MS * 1_000
@@ -171,7 +171,7 @@ def test_unknown_sources_use_bounded_memory() -> None:
 
     found = {each.source: each for each in tracker.total()}
 
-    assert len(found) == tracker_module.MAX_SOURCES + 1
+    assert len(found) == latency.MAX_SOURCES + 1
     assert found["hostile-0"].count == 2
     assert (found[OTHER].count, found[OTHER].p50_ms, found[OTHER].subtasks) == (68, 1.0, 0)
     assert sum(each.count for each in found.values()) == 101
@@ -179,7 +179,7 @@ def test_unknown_sources_use_bounded_memory() -> None:
 
 def test_unknown_subtasks_use_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pairs of source and subtask are bounded over all sources."""
-    monkeypatch.setattr(tracker_module, "MAX_SUBTASKS", 3)
+    monkeypatch.setattr(latency, "MAX_SUBTASKS", 3)
     tracker = LatencyTracker()
     for subtask in (0, 1, 2, 3, MAX_SUBTASK, 0):
         tracker.record(marker(subtask=subtask), "out", MARKED_US)
