@@ -6,8 +6,6 @@ import threading
 from collections.abc import Callable
 from typing import Self
 
-__all__ = ["PeriodicThread"]
-
 
 class PeriodicThread:
     """A context manager with one thread, which has ended at its exit.

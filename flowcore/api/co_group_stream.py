@@ -20,8 +20,6 @@ from flowcore.api.python_stream import PythonStream
 from flowcore.api.resolution import resolve_join
 from flowcore.api.schema import Schema
 
-__all__ = ["CoGroupStream"]
-
 
 class CoGroupStream(PythonStream):
     """The methods of `Stream` that group two streams."""

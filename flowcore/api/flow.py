@@ -18,8 +18,6 @@ from flowcore.api.schema import Schema
 from flowcore.api.stream import Stream
 from flowcore.errors import ConfigurationError, PlanError
 
-__all__ = ["Flow", "load_flow"]
-
 
 class Flow(Graph):
     """A named graph of operators.

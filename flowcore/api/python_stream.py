@@ -16,8 +16,6 @@ from flowcore.api.operators import Apply, Filter, FlatMap, Map, MapBatches
 from flowcore.api.resolution import resolve_passes, resolve_uses
 from flowcore.api.schema import Schema
 
-__all__ = ["PythonStream"]
-
 
 class PythonStream(StreamCore):
     """The methods of `Stream` that call a Python function."""

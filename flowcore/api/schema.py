@@ -15,8 +15,6 @@ from sqlglot.errors import SqlglotError
 
 from flowcore.errors import SchemaError
 
-__all__ = ["Column", "Schema"]
-
 
 @dataclass(frozen=True, slots=True)
 class Column:

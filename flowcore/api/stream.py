@@ -17,8 +17,6 @@ from flowcore.api.operators import Write
 from flowcore.api.relational_stream import RelationalStream
 from flowcore.api.value_formats import check_written
 
-__all__ = ["Stream"]
-
 
 class Stream(RelationalStream, CoGroupStream, KeyedStream):
     """The output of one operator; its methods add operators downstream of it.

@@ -22,20 +22,6 @@ from flowcore.windows import (
     WindowAssigner,
 )
 
-__all__ = [
-    "GAP_COLUMN",
-    "EndOfStream",
-    "GapColumn",
-    "Global",
-    "Length",
-    "Session",
-    "Sliding",
-    "Tumbling",
-    "WindowDeclaration",
-    "build_assigner",
-    "whole_ms",
-]
-
 Length = float | timedelta
 """A length of time: seconds, or a `timedelta`; whole milliseconds."""
 

@@ -14,8 +14,6 @@ from flowcore.api.flow import Flow, load_flow
 from flowcore.errors import ConfigurationError
 from flowcore.settings import FILE_VARIABLE, Settings
 
-__all__ = ["flow_and_settings", "name_and_settings"]
-
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 

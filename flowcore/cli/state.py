@@ -13,8 +13,6 @@ from flowcore.cli.flow_argument import name_and_settings
 from flowcore.errors import StateError
 from flowcore.settings import Settings
 
-__all__ = ["state"]
-
 
 @click.command()
 @name_and_settings

@@ -17,8 +17,6 @@ from flowcore.planner.plan import Plan
 from flowcore.settings import Settings
 from flowcore.spark.context import broker_of
 
-__all__ = ["build_dead_letter_checks", "build_dead_letter_sensor"]
-
 _CHECK = "quiet"
 _PERIOD_MS = 3_600_000
 _INTERVAL_S = 60

@@ -11,8 +11,6 @@ from flowcore.api.operators import Read, Write
 from flowcore.dagster.names import asset_key, asset_kind, bounded_keys, live_key, topic_key
 from flowcore.planner.plan import Plan
 
-__all__ = ["build_external_assets", "topics_with_dead_letters"]
-
 
 def build_external_assets(plans: Sequence[Plan]) -> list[dg.AssetSpec]:
     """One spec for each source, and for each sink and dead-letter topic of live queries.

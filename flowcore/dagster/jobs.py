@@ -11,8 +11,6 @@ from flowcore.dagster.live_asset import LiveConfig
 from flowcore.dagster.names import bounded_keys, identifier, live_key, op_name
 from flowcore.planner.plan import Plan
 
-__all__ = ["UNLIMITED", "build_jobs", "live_job_names", "unfinished_run"]
-
 UNLIMITED = {"dagster/max_runtime": "0"}
 """Run tag: exempt from the limit that run monitoring may set for other jobs."""
 

@@ -23,8 +23,6 @@ from flowcore.spark.context import broker_of
 from flowcore.spark.results.store import ResultStore
 from flowcore.spark.run.bounded_stage import source_versions
 
-__all__ = ["REFRESH_WHEN", "build_automation_sensor", "build_history_sensor", "build_lag_sensor"]
-
 _INTERVAL_S = 60
 
 REFRESH_WHEN = (

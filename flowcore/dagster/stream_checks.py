@@ -21,16 +21,6 @@ from flowcore.metrics.history import history_folder, last_progress
 from flowcore.metrics.progress import FlowProgress, QueryProgress
 from flowcore.planner.plan import Plan
 
-__all__ = [
-    "ObjectiveResult",
-    "build_health_sensor",
-    "build_stream_checks",
-    "changed_evaluations",
-    "check_descriptions",
-    "evaluate_objectives",
-    "evaluation",
-]
-
 _INTERVAL_S = 60
 
 

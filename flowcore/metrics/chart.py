@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from html import escape
 
-__all__ = ["Line", "line_chart"]
-
 Point = tuple[int, float | None]
 """A time and the value at that time; None breaks the line."""
 

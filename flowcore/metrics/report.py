@@ -20,8 +20,6 @@ from flowcore.metrics.progress import (
     measures_of,
 )
 
-__all__ = ["report_page"]
-
 _STYLE = Path(__file__).with_name("report.css")
 
 _Parts = Callable[[FlowProgress], Iterable[tuple[str, Any]]]

@@ -21,8 +21,6 @@ from flowcore.elements import (
 from flowcore.flush.buffer import BufferState
 from flowcore.flush.config import BufferOutput
 
-__all__ = ["ControlElement", "RecordBuffer", "Released"]
-
 _K = TypeVar("_K", bound=Hashable)
 _V = TypeVar("_V")
 

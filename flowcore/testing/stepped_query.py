@@ -32,8 +32,6 @@ from flowcore.serializers.tagged import TaggedSerializer
 from flowcore.spark.operators.key_groups import COUNTER_ROWS, MARKER_ROWS, run_key_groups
 from flowcore.spark.operators.processor import COUNTERS, MARKERS
 
-__all__ = ["SteppedQuery"]
-
 _KEY_GROUPS = 3
 _SOURCE = "steps"
 _starting = Lock()

@@ -7,9 +7,6 @@ from typing import Protocol, TypedDict, TypeVar
 
 from flowcore.errors import SerializationError
 
-__all__ = ["FormatIdentity", "RawFormat", "ValueFormat", "identity"]
-
-
 V = TypeVar("V")
 
 

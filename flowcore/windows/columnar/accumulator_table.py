@@ -12,8 +12,6 @@ from flowcore.keyed.columns import KeyColumns, take_rows
 from flowcore.keyed.key_index import Ints, KeyIndex, to_python_keys
 from flowcore.windows.columnar.accumulators import Accumulator, AccumulatorColumns
 
-__all__ = ["AccumulatorTable"]
-
 _MIN_CAPACITY = 64
 
 

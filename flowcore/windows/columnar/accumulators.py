@@ -19,8 +19,6 @@ import pyarrow as pa
 from flowcore.keyed.key_index import Ints
 from flowcore.windows.built_in import BuiltIn
 
-__all__ = ["Accumulator", "AccumulatorColumns", "ColumnarAggregates", "result_type"]
-
 _Numbers = npt.NDArray[Any]
 AccumulatorColumns = dict["Accumulator", _Numbers]
 """The values of each accumulator, in the same order of keys."""

@@ -16,14 +16,6 @@ from flowcore.windows.assigners import require_positive
 from flowcore.windows.triggers.trigger import Never, TriggerContext, TriggerResult
 from flowcore.windows.window import ALL_TIME
 
-__all__ = [
-    "ContinuousEventTime",
-    "ContinuousProcessingTime",
-    "EndOfStreamTrigger",
-    "EventTimeTrigger",
-    "ProcessingTimeTrigger",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class _AtEnd(Never):

@@ -15,8 +15,6 @@ from typing import Any, ClassVar, Protocol
 from flowcore.errors import InvalidWindowError
 from flowcore.windows.window import TimeWindow
 
-__all__ = ["Count", "Delta", "Never", "Purging", "Trigger", "TriggerContext", "TriggerResult"]
-
 
 class TriggerResult(Enum):
     """What a window does after a call of its trigger."""
