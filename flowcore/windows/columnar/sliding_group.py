@@ -19,8 +19,7 @@ from flowcore.keyed import segments
 from flowcore.keyed.columns import KeyColumns, concat_batches, take_rows
 from flowcore.keyed.key_index import Ints, factorize_keys, find_first_rows, to_python_keys
 from flowcore.keyed.operator import StepOutputs
-from flowcore.windows.columnar.accumulator_table import AccumulatorTable
-from flowcore.windows.columnar.accumulators import Accumulator, AccumulatorColumns
+from flowcore.windows.columnar.accumulators import Accumulator, AccumulatorColumns, AccumulatorTable
 from flowcore.windows.columnar.group import ColumnarConfig, ColumnarGroup
 from flowcore.windows.columnar.pane_grid import EVERY_WINDOW, PaneGrid
 

@@ -24,11 +24,10 @@ from rich.console import Console
 
 from flowcore.cli.main import flowcore
 from flowcore.cli.top import _view
-from flowcore.metrics.chart import Line, line_chart
 from flowcore.metrics.health import liveness_problem, markdown, show_count, tables
 from flowcore.metrics.history import HistoryWriter, history_folder
 from flowcore.metrics.progress import FlowProgress
-from flowcore.metrics.report import report_page
+from flowcore.metrics.report import Line, line_chart, report_page
 from flowcore.metrics.reporting import LogListener, Reporter, describe_events
 from tests.unit.metrics.full_progress import NOW_MS, SWITCH, query, run
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from flowcore import Flow, Parquet
-from flowcore.api.stream import Stream
+from flowcore.api.flow import Stream
 from flowcore.planner.rules.columns import trace_columns
 from pipelines.auctions.flow import catalog
 

@@ -10,8 +10,7 @@ import pyarrow as pa
 import pytest
 
 from flowcore.windows.built_in import BuiltIn
-from flowcore.windows.columnar.accumulator_table import AccumulatorTable
-from flowcore.windows.columnar.accumulators import ColumnarAggregates, result_type
+from flowcore.windows.columnar.accumulators import AccumulatorTable, ColumnarAggregates, result_type
 
 UTC = dt.UTC
 NOON = dt.datetime(2024, 1, 1, 12, tzinfo=UTC)
