@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from flowcore.elements import MIN_TIMESTAMP_MS
@@ -16,7 +16,7 @@ from flowcore.errors import StateError
 
 __all__ = ["MANIFEST_VERSION", "SegmentRef", "StateManifest", "StatePosition"]
 
-MANIFEST_VERSION = 1
+MANIFEST_VERSION = 2
 _REMEMBERED = 32
 
 
@@ -109,9 +109,12 @@ class StateManifest:
 
     def encode(self) -> bytes:
         """As JSON."""
-        fields = asdict(self)
-        # The JSON key of the layout is "form", as checkpoints have it.
-        written = {"version": MANIFEST_VERSION, "form": fields.pop("layout"), **fields}
+        written = {
+            "version": MANIFEST_VERSION,
+            **{each.name: getattr(self, each.name) for each in fields(self)},
+        }
+        for name in ("positions", "snapshot", "deltas"):
+            written[name] = [asdict(each) for each in written[name]]
         return json.dumps(written, separators=(",", ":")).encode()
 
     @classmethod
@@ -154,8 +157,8 @@ class StateManifest:
         Raises:
             StateError: It has another version.
         """
-        fields = json.loads(written)
-        version = fields.pop("version", None)
+        found = json.loads(written)
+        version = found.pop("version", None)
         if version != MANIFEST_VERSION:
             msg = (
                 f"state of version {version!r}, this flowcore reads {MANIFEST_VERSION}: its content would be "
@@ -163,6 +166,6 @@ class StateManifest:
             )
             raise StateError(msg)
         for name in ("snapshot", "deltas"):
-            fields[name] = [SegmentRef(**entry) for entry in fields[name]]
-        positions = [StatePosition(**entry) for entry in fields.pop("positions")]
-        return cls(layout=fields.pop("form"), positions=positions, **fields)
+            found[name] = [SegmentRef(**entry) for entry in found[name]]
+        found["positions"] = [StatePosition(**entry) for entry in found["positions"]]
+        return cls(**found)

@@ -1,29 +1,26 @@
 """Packed rows, which carry records and control elements from reading tasks to key groups.
 
 Spark's Python state operators process rows one by one, so one packed row carries many records: those of one
-key group in a part of a task's input, as an Arrow record batch. Control rows go to every key group. Columns:
-``key_group``, ``kind``, ``channel`` (as JSON: source, partition, and sender of arriving elements), ``at``
-(the order within a partition) and ``payload``. The control elements of a task's channels share one row for
-each key group, so that their number does not grow with that of pairs of channels and key groups.
+key group in a part of a task's input, as an Arrow record batch. A control row goes to every key group.
+Columns: ``key_group``, ``kind``, ``channel`` (as JSON: source and partition of the first row of the task,
+which identifies the task), ``at`` (the place among the rows and elements of the task) and ``payload``.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from enum import IntEnum
-from struct import Struct
 from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-from flowcore.elements import LatencyMarker, RecordAttributes, StreamElement, WatermarkStatus
+from flowcore.elements import LatencyMarker
+from flowcore.keyed.control import Channel, ControlElement, Place, encode_control
 from flowcore.serializers.events import LatencyMarkerEventSerializer
-from flowcore.serializers.formats import RawFormat
-from flowcore.serializers.tagged import TaggedSerializer
 
-__all__ = ["PACKED", "Channel", "Packed", "PackedKind", "sort_packed"]
+__all__ = ["PACKED", "Packed", "PackedKind", "PackedRows", "sort_packed"]
 
 _COLUMNS: dict[str, pa.DataType] = {
     "key_group": pa.int32(),
@@ -33,63 +30,32 @@ _COLUMNS: dict[str, pa.DataType] = {
     "payload": pa.binary(),
 }
 PACKED: pa.Schema = pa.schema(_COLUMNS)
-_ITEMS = pa.schema(list(PACKED)[1:])
-_TIME = Struct(">q")
-_BACKLOG = b"\x01"
+_PLACE: pa.Field[Any] = pa.field("_place", pa.int64())
 _EVENTS = LatencyMarkerEventSerializer()
-_ELEMENTS: TaggedSerializer[bytes] = TaggedSerializer(RawFormat())
 
 
 class PackedKind(IntEnum):
-    """The kind of payload. Records and the elements between them keep their order."""
+    """The kind of payload."""
 
     ROWS = 0
     """A record batch."""
-    ELEMENT = 1
-    """A control element between records."""
-    SEEN = 2
-    """A partition had records, and their newest timestamp that counts; after all rows of the step."""
+    ROWS_WITH_PLACES = 1
+    """A record batch whose last column is the place of each row: control elements may be between them."""
+    CONTROL = 2
+    """A control row, see `flowcore.keyed.control`."""
     MARKER = 3
     """A latency marker; after all records and elements."""
-    ATTRIBUTES = 4
-    """Attributes of the step's records and all later ones; before everything else."""
-    PASSING = 5
+    PASSING = 4
     """Rows that the operator does not process, as a record batch that is not opened here."""
-    SEVERAL = 6
-    """Other packed rows, which take its place."""
-    ACTIVE = 7
-    """A channel of another operator is active in this step; before all records. The channels become active
-    together: else the watermark of the first one would make the records of the others late."""
 
 
 _ORDER = {
-    PackedKind.ATTRIBUTES: 0, PackedKind.ROWS: 1, PackedKind.ELEMENT: 1,
-    PackedKind.SEEN: 2, PackedKind.MARKER: 3, PackedKind.PASSING: 4, PackedKind.ACTIVE: 0,
+    PackedKind.CONTROL: 0, PackedKind.ROWS: 1, PackedKind.ROWS_WITH_PLACES: 1, PackedKind.MARKER: 2,
+    PackedKind.PASSING: 3,
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Channel:
-    """An input channel.
-
-    Attributes:
-        source: The source's name.
-        partition: The input partition.
-        sender: The sender of watermarks, where several write to one partition.
-    """
-
-    source: str
-    partition: str
-    sender: str = ""
-
-    def encode(self) -> str:
-        """As text."""
-        return json.dumps([self.source, self.partition, self.sender])
-
-    @classmethod
-    def decode(cls, written: str) -> Channel:
-        """From text."""
-        return cls(*json.loads(written))
+_NONE: Mapping[Channel, int | None] = {}
 
 
 class Packed(NamedTuple):
@@ -101,24 +67,9 @@ class Packed(NamedTuple):
     payload: bytes
 
     @property
-    def newest_ms(self) -> int | None:
-        """The newest timestamp that counts, of `PackedKind.SEEN`."""
-        return _TIME.unpack(self.payload)[0] if self.payload else None
-
-    @property
-    def element(self) -> StreamElement[Any]:
-        """The element, of `PackedKind.ELEMENT` and `PackedKind.ACTIVE`."""
-        return _ELEMENTS.decode(self.payload)
-
-    @property
     def marker(self) -> LatencyMarker:
         """The marker, of `PackedKind.MARKER`."""
         return _EVENTS.decode(self.payload).to_marker()
-
-    @property
-    def attributes(self) -> RecordAttributes:
-        """The attributes, of `PackedKind.ATTRIBUTES`."""
-        return RecordAttributes(self.payload == _BACKLOG)
 
     def rows(self, schema: pa.Schema) -> pa.RecordBatch:
         """The records, of `PackedKind.ROWS`."""
@@ -130,37 +81,28 @@ class Packed(NamedTuple):
         return cls(PackedKind.ROWS, channel.encode(), at, rows.serialize().to_pybytes())
 
     @classmethod
+    def of_rows_with_places(
+        cls, channel: Channel, places: npt.NDArray[np.int64], rows: pa.RecordBatch
+    ) -> Packed:
+        """Pack records with their places, in order."""
+        content = rows.append_column(_PLACE, pa.array(places)).serialize().to_pybytes()
+        return cls(PackedKind.ROWS_WITH_PLACES, channel.encode(), int(places[0]), content)
+
+    @classmethod
     def of_passing(cls, channel: Channel, at: int, rows: pa.RecordBatch) -> Packed:
         """Pack rows that pass the operator; the writer has their schema."""
         return cls(PackedKind.PASSING, channel.encode(), at, rows.serialize().to_pybytes())
 
     @classmethod
-    def of_several(cls, items: Sequence[Packed]) -> Packed:
-        """Pack packed rows in one."""
-        columns = zip(*items, strict=True)
-        arrays = [pa.array(values, field.type) for values, field in zip(columns, _ITEMS, strict=True)]
-        content = pa.record_batch(arrays, schema=_ITEMS).serialize().to_pybytes()
-        return cls(PackedKind.SEVERAL, "", 0, content)
-
-    @classmethod
-    def of_seen(cls, channel: Channel, newest_ms: int | None) -> Packed:
-        """Pack that a partition had records."""
-        return cls(PackedKind.SEEN, channel.encode(), 0, b"" if newest_ms is None else _TIME.pack(newest_ms))
-
-    @classmethod
-    def of_element(cls, channel: Channel, at: int, element: StreamElement[Any]) -> Packed:
-        """Pack a control element."""
-        return cls(PackedKind.ELEMENT, channel.encode(), at, _ELEMENTS.encode(element))
-
-    @classmethod
-    def of_active(cls, channel: Channel, at: int) -> Packed:
-        """Pack that a channel becomes active at some place of the step."""
-        return cls(PackedKind.ACTIVE, channel.encode(), at, _ELEMENTS.encode(WatermarkStatus(idle=False)))
-
-    @classmethod
-    def of_attributes(cls, at: int, attributes: RecordAttributes) -> Packed:
-        """Pack attributes; ``at`` is their order in a step."""
-        return cls(PackedKind.ATTRIBUTES, "", at, _BACKLOG if attributes.backlog else b"")
+    def of_control(
+        cls,
+        channel: Channel,
+        newest_ms: Mapping[Channel, int | None] = _NONE,
+        elements: Iterable[ControlElement] = (),
+        backlog: Iterable[tuple[int, bool]] = (),
+    ) -> Packed:
+        """Pack a control row, with the arguments of `encode_control`."""
+        return cls(PackedKind.CONTROL, channel.encode(), 0, encode_control(newest_ms, elements, backlog))
 
     @classmethod
     def of_event(cls, channel: Channel, event: bytes) -> Packed:
@@ -169,18 +111,53 @@ class Packed(NamedTuple):
 
 
 def sort_packed(rows: Iterable[Packed]) -> list[Packed]:
-    """Sort the rows of one step in the order of processing; several rows in one are taken apart."""
+    """Sort the rows of one step in the order of processing."""
 
     def order(row: Packed) -> tuple[int, str, int, int]:
         return _ORDER[PackedKind(row.kind)], row.channel, row.at, row.kind
 
-    return sorted(_take_apart(rows), key=order)
+    return sorted(rows, key=order)
 
 
-def _take_apart(rows: Iterable[Packed]) -> Iterator[Packed]:
-    for row in rows:
-        if row.kind == PackedKind.SEVERAL:
-            batch = pa.ipc.read_record_batch(pa.py_buffer(row.payload), _ITEMS)
-            yield from map(Packed, *(column.to_pylist() for column in batch.columns))
-        else:
-            yield row
+class PackedRows:
+    """The records of a step, which are taken in order.
+
+    Args:
+        items: Packed rows in the order of processing.
+        schema: The columns of records.
+    """
+
+    def __init__(self, items: Iterable[Packed], schema: pa.Schema) -> None:
+        self._schema = schema
+        self._with_places = schema.append(_PLACE)
+        kinds = (PackedKind.ROWS, PackedKind.ROWS_WITH_PLACES)
+        self._waiting = [item for item in items if item.kind in kinds][::-1]
+        self._split: tuple[str, pa.RecordBatch] | None = None
+        """The rest of a packed row, some records of which were taken."""
+
+    def take(self, up_to: Place | None = None) -> list[pa.RecordBatch]:
+        """Take the records before a place; by default all."""
+        found: list[pa.RecordBatch] = []
+        if self._split is not None:
+            self._take_split(*self._split, up_to, found)
+        while self._split is None and self._waiting:
+            item = self._waiting[-1]
+            if up_to is not None and (item.channel, item.at) >= up_to:
+                break
+            self._waiting.pop()
+            if item.kind == PackedKind.ROWS:
+                found.append(item.rows(self._schema))
+            else:
+                self._take_split(item.channel, item.rows(self._with_places), up_to, found)
+        return found
+
+    def _take_split(
+        self, channel: str, rows: pa.RecordBatch, up_to: Place | None, found: list[pa.RecordBatch]
+    ) -> None:
+        """Take records of a packed row, and leave the rest."""
+        count = rows.num_rows
+        if up_to is not None and channel == up_to[0]:
+            count = int(np.searchsorted(rows.column(_PLACE.name).to_numpy(), up_to[1]))
+        if count:
+            found.append(rows.slice(0, count).select(self._schema.names))
+        self._split = (channel, rows.slice(count)) if count < rows.num_rows else None

@@ -1,7 +1,8 @@
 """Packs the input of a task: records with their key groups become packed rows.
 
-A task reads a part of an input partition, in order. Its records are collected, sorted by key group, and sent
-to each group as one packed row. At the end, each group gets the newest timestamp of the partition.
+A task reads a part of an input partition, in order, or what some key groups of another operator emitted. Its
+records are collected, sorted by key group, and sent to each group as one packed row. At the end, each group
+gets the control row of the task.
 """
 
 from __future__ import annotations
@@ -15,16 +16,21 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flowcore.elements import RecordAttributes, StreamElement, WatermarkStatus
+from flowcore.elements import RecordAttributes
 from flowcore.keyed.columns import concat_batches
-from flowcore.keyed.packed import PACKED, Channel, Packed
+from flowcore.keyed.control import Channel, ControlElement
+from flowcore.keyed.packed import PACKED, Packed
 from flowcore.serializers.formats import RawFormat
 from flowcore.serializers.tagged import TaggedSerializer
 from flowcore.watermarks.generators import call_generator
+from flowcore.watermarks.merge import Flags, Times
 
 __all__ = ["InputColumns", "Packing"]
 
 _ROWS_AT_ONCE = 1 << 17
+_LOW_BITS = (1 << 32) - 1
+_NO_CHANNEL = -1
+"""Of the outputs of `map_batches`: nobody knows which record of which partition they were made from."""
 _ELEMENTS: TaggedSerializer[bytes] = TaggedSerializer(RawFormat())
 
 
@@ -60,6 +66,25 @@ class InputColumns:
     passing: str | None = None
 
 
+@dataclass(slots=True)
+class _Task:
+    """What a task has read.
+
+    Attributes:
+        channel: The channel of its first row; None before that.
+        at: The place of its next row.
+        newest_ms: By source and partition with records, the newest time that counts.
+        elements: The control elements, for every group.
+        backlog: Backlog statuses, each with its order.
+    """
+
+    channel: Channel | None = None
+    at: int = 0
+    newest_ms: dict[Channel, int | None] = field(default_factory=dict)
+    elements: list[ControlElement] = field(default_factory=list)
+    backlog: list[tuple[int, bool]] = field(default_factory=list)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packing:
     """Packs input.
@@ -80,110 +105,119 @@ class Packing:
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Pack the input of one task."""
-        seen: dict[Channel, int | None] = {}
-        control: list[Packed] = []
+        task = _Task()
         pending: list[pa.RecordBatch] = []
         for batch in batches:
             pending.append(batch)
             if sum(each.num_rows for each in pending) >= _ROWS_AT_ONCE:
-                yield from self._pack(concat_batches(pending), seen, control)
+                yield from self._pack(concat_batches(pending), task)
                 pending = []
         if pending:
-            yield from self._pack(concat_batches(pending), seen, control)
-        if control:
-            several = Packed.of_several(control)
-            yield from _to_batches((group, several) for group in range(self.key_groups))
-        yield from _to_batches(
-            (group, Packed.of_seen(channel, newest_ms))
-            for channel, newest_ms in seen.items()
-            for group in range(self.key_groups)
-        )
+            yield from self._pack(concat_batches(pending), task)
+        if task.newest_ms or task.elements or task.backlog:
+            channel = task.channel or Channel("", "")
+            control = Packed.of_control(channel, task.newest_ms, task.elements, task.backlog)
+            yield from _to_batches((group, control) for group in range(self.key_groups))
 
-    def _pack(
-        self, batch: pa.RecordBatch, seen: dict[Channel, int | None], control: list[Packed]
-    ) -> Iterator[pa.RecordBatch]:
+    def _pack(self, batch: pa.RecordBatch, task: _Task) -> Iterator[pa.RecordBatch]:
         inputs = self.inputs
-        others = (
-            (inputs.marker, self._markers),
-            (inputs.backlog, self._attributes),
-            (inputs.passing, self._passing),
-        )
-        for name, pack in others:
+        for name, pack in ((inputs.marker, self._markers), (inputs.passing, self._passing)):
             if name is not None and (column := batch.column(name)).null_count < batch.num_rows:
                 yield from _to_batches(pack(batch.filter(column.is_valid()), name))
                 batch = batch.filter(column.is_null())
-        for channel, part in self._by_partition(batch):
-            yield from _to_batches(self._pack_partition(channel, part, seen, control))
+        if inputs.backlog is not None:
+            column = batch.column(inputs.backlog)
+            if column.null_count < batch.num_rows:
+                given = batch.filter(column.is_valid()).select([inputs.offset, inputs.backlog])
+                task.backlog += zip(*(each.to_pylist() for each in given.columns), strict=True)
+                batch = batch.filter(column.is_null())
+        if batch.num_rows:
+            yield from _to_batches(self._records(batch, task))
 
-    def _by_partition(self, batch: pa.RecordBatch) -> Iterator[tuple[Channel, pa.RecordBatch]]:
-        names = [self.inputs.source, self.inputs.partition]
-        table = pa.Table.from_batches([batch.select(names)])
-        distinct = table.group_by(names).aggregate([]).to_pylist()
-        for origin in distinct:
-            number, partition = origin.values()
-            mine = batch
-            if len(distinct) > 1:
-                equal = (pc.equal(batch.column(name), value) for name, value in origin.items())
-                mine = batch.filter(pc.and_(*equal))
-            yield Channel(self.sources[number], str(partition)), mine
-
-    def _pack_partition(
-        self,
-        channel: Channel,
-        batch: pa.RecordBatch,
-        seen: dict[Channel, int | None],
-        control: list[Packed],
-    ) -> Iterator[tuple[int, Packed]]:
-        """Records by group; adds the control elements between them to those for every group."""
-        name, start = self.inputs.element, 0
-        if self.inputs.newest is None:
-            # Python functions emit their outputs before the control elements of the same batch.
-            order = np.argsort(batch.column(self.inputs.offset).to_numpy(), kind="stable")
-            batch = batch.take(order)
-        if name is not None:
-            offsets = batch.column(self.inputs.offset).to_numpy()
-            elements = batch.column(name)
-            for position in np.flatnonzero(elements.is_valid().to_numpy(zero_copy_only=False)).tolist():
-                yield from self._records(channel, batch.slice(start, position - start), seen)
-                sender = Channel(channel.source, channel.partition, self._sender(batch, position))
-                element = _ELEMENTS.decode(elements[position].as_py())
-                control += self._control(sender, int(offsets[position]), element)
-                start = position + 1
-        yield from self._records(channel, batch.slice(start), seen)
-
-    def _control(self, sender: Channel, at: int, element: StreamElement[Any]) -> Iterator[Packed]:
-        if self.inputs.newest is None and isinstance(element, RecordAttributes):
-            yield Packed.of_attributes(at, element)
-            return
-        if self.inputs.newest is None and element == WatermarkStatus(idle=False):
-            yield Packed.of_active(sender, at)
-        yield Packed.of_element(sender, at, element)
-
-    def _sender(self, batch: pa.RecordBatch, position: int) -> str:
-        found = None if self.inputs.sender is None else batch.column(self.inputs.sender)[position].as_py()
-        return found or ""
-
-    def _records(
-        self, channel: Channel, batch: pa.RecordBatch, seen: dict[Channel, int | None]
-    ) -> Iterator[tuple[int, Packed]]:
-        if not batch.num_rows:
-            return
-        if self.inputs.newest is not None:
-            times = batch.column(self.inputs.newest)
-            function = self.functions.get(channel.source)
-            last_ms = call_generator(function, times) if function else pc.max(times).as_py()
-            newest_ms = [seen.get(channel), last_ms]
-            seen[channel] = max((each for each in newest_ms if each is not None), default=None)
-        at: int = batch.column(self.inputs.offset)[0].as_py()
+    def _records(self, batch: pa.RecordBatch, task: _Task) -> Iterator[tuple[int, Packed]]:
+        """Records by group; the elements between them and the newest times are added to the task's."""
+        batch, channels, offsets = self._in_order(batch)
+        if task.channel is None:
+            task.channel, task.at = self._channel(int(channels[0])), int(offsets[0])
+        at, task.at = task.at, task.at + batch.num_rows
+        places = np.arange(at, task.at)
+        elements = self._elements(batch)
+        has_elements = bool(elements.any())
+        if has_elements:
+            self._take_elements(batch.filter(elements), channels[elements], places[elements], task)
+            batch, channels, places = batch.filter(~elements), channels[~elements], places[~elements]
+        self._take_newest(batch, channels, task)
         if self.inputs.record is not None:
-            batch = batch.filter(batch.column(self.inputs.record))  # which drops nulls too
+            kept = batch.column(self.inputs.record).fill_null(fill_value=False).to_numpy(zero_copy_only=False)
+            batch, places = batch.filter(kept), places[kept]
         groups = batch.column(self.inputs.key_group).to_numpy()
         order = np.argsort(groups.astype(np.min_scalar_type(self.key_groups)), kind="stable")
-        rows = batch.select(self.rows.names).take(order)
+        rows, places = batch.select(self.rows.names).take(order), places[order]
         bounds = np.searchsorted(groups[order], np.arange(self.key_groups + 1)).tolist()
         for group, (start, end) in enumerate(pairwise(bounds)):
             if start < end:
-                yield group, Packed.of_rows(channel, at, rows.slice(start, end - start))
+                part = rows.slice(start, end - start)
+                if has_elements:
+                    yield group, Packed.of_rows_with_places(task.channel, places[start:end], part)
+                else:
+                    yield group, Packed.of_rows(task.channel, at, part)
+
+    def _in_order(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, Times, Times]:
+        """The rows by channel, in the order within it: their channels and offsets.
+
+        Python functions emit their outputs before the control elements of the same batch. The outputs of
+        `map_batches` have no channel, and are first.
+        """
+        inputs = self.inputs
+        source, partition, offsets = (
+            batch.column(name).cast(pa.int64()).fill_null(_NO_CHANNEL).to_numpy()
+            for name in (inputs.source, inputs.partition, inputs.offset)
+        )
+        channels = np.where(source == _NO_CHANNEL, _NO_CHANNEL, (source << 32) + partition)
+        steps = np.diff(channels)
+        if ((steps < 0) | ((steps == 0) & (np.diff(offsets) < 0))).any():
+            order = np.lexsort((offsets, channels))
+            batch, channels, offsets = batch.take(order), channels[order], offsets[order]
+        return batch, channels, offsets
+
+    def _channel(self, number: int) -> Channel:
+        if number == _NO_CHANNEL:
+            return Channel("", "")
+        return Channel(self.sources[number >> 32], str(number & _LOW_BITS))
+
+    def _elements(self, batch: pa.RecordBatch) -> Flags:
+        """Which rows are control elements."""
+        if self.inputs.element is None:
+            return np.zeros(batch.num_rows, np.bool_)
+        return batch.column(self.inputs.element).is_valid().to_numpy(zero_copy_only=False)
+
+    def _take_elements(self, batch: pa.RecordBatch, channels: Times, places: Times, task: _Task) -> None:
+        names = list(filter(None, (self.inputs.element, self.inputs.sender)))
+        for number, place, row in zip(
+            channels.tolist(), places.tolist(), batch.select(names).to_pylist(), strict=True
+        ):
+            encoded, sender = [*row.values(), None][:2]
+            element = _ELEMENTS.decode(encoded)
+            if isinstance(element, RecordAttributes):
+                if self.inputs.newest is None:  # from another operator
+                    task.backlog.append((place, element.backlog))
+                continue
+            task.elements.append(ControlElement(*self._channel(number), sender or "", place, element))
+
+    def _take_newest(self, batch: pa.RecordBatch, channels: Times, task: _Task) -> None:
+        """Take the newest time that counts of each partition."""
+        if self.inputs.newest is None:
+            return
+        times = batch.column(self.inputs.newest)
+        for start, end in _runs(channels):
+            if channels[start] == _NO_CHANNEL:
+                continue
+            channel = self._channel(int(channels[start]))
+            mine = times.slice(start, end - start)
+            function = self.functions.get(channel.source)
+            last_ms = call_generator(function, mine) if function else pc.max(mine).as_py()
+            known = [each for each in (task.newest_ms.get(channel), last_ms) if each is not None]
+            task.newest_ms[channel] = max(known, default=None)
 
     def _markers(self, batch: pa.RecordBatch, marker: str) -> Iterator[tuple[int, Packed]]:
         """Each marker goes to one group, which emits it after its records."""
@@ -192,22 +226,17 @@ class Packing:
             channel = Channel(self.sources[number], str(partition))
             yield partition % self.key_groups, Packed.of_event(channel, event)
 
-    def _attributes(self, batch: pa.RecordBatch, backlog: str) -> Iterator[tuple[int, Packed]]:
-        """Attributes for every group."""
-        for at, backlogged in zip(
-            *(batch.column(name).to_pylist() for name in (self.inputs.offset, backlog)), strict=True
-        ):
-            packed = Packed.of_attributes(at, RecordAttributes(backlogged))
-            yield from ((group, packed) for group in range(self.key_groups))
-
     def _passing(self, batch: pa.RecordBatch, passing: str) -> Iterator[tuple[int, Packed]]:
         """The rows of each channel go to one group, which emits them in their order."""
-        for channel, part in self._by_partition(batch):
-            structs = part.column(passing)
-            assert isinstance(structs, pa.StructArray)  # noqa: S101 - a fact for the type checker
-            rows = pa.RecordBatch.from_struct_array(structs)
-            at: int = part.column(self.inputs.offset)[0].as_py()
-            yield int(channel.partition) % self.key_groups, Packed.of_passing(channel, at, rows)
+        batch, channels, offsets = self._in_order(batch)
+        structs = batch.column(passing)
+        assert isinstance(structs, pa.StructArray)  # noqa: S101 - a fact for the type checker
+        rows = pa.RecordBatch.from_struct_array(structs)
+        for start, end in _runs(channels):
+            number = int(channels[start])
+            group = (number & _LOW_BITS) % self.key_groups
+            part = rows.slice(start, end - start)
+            yield group, Packed.of_passing(self._channel(number), int(offsets[start]), part)
 
 
 def _to_batches(rows: Iterable[tuple[int, Packed]]) -> Iterator[pa.RecordBatch]:
@@ -216,3 +245,9 @@ def _to_batches(rows: Iterable[tuple[int, Packed]]) -> Iterator[pa.RecordBatch]:
         columns = zip(*((group, *packed) for group, packed in found), strict=True)
         arrays = [pa.array(values, field.type) for values, field in zip(columns, PACKED, strict=True)]
         yield pa.record_batch(arrays, schema=PACKED)
+
+
+def _runs(channels: Times) -> Iterator[tuple[int, int]]:
+    """The begin and end of each run of rows of one channel."""
+    if len(channels):
+        yield from pairwise([0, *(np.flatnonzero(np.diff(channels)) + 1).tolist(), len(channels)])

@@ -22,16 +22,17 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from flowcore.elements import LatencyMarker, Watermark, WatermarkStatus
+from flowcore.elements import RecordAttributes, Watermark, WatermarkStatus
 from flowcore.errors import FlowcoreError, StateError
 from flowcore.keyed.columns import concat_batches
+from flowcore.keyed.control import StepControl, decode_control
 from flowcore.keyed.manifest import SegmentRef, StateManifest, StatePosition
 from flowcore.keyed.operator import Closing, KeyGroup, KeyGroupOperator, StepOutputs, SupportsFailureIsolation
-from flowcore.keyed.packed import Channel, Packed, PackedKind, sort_packed
+from flowcore.keyed.packed import Packed, PackedKind, PackedRows, sort_packed
 from flowcore.keyed.state_cache import StateCache
 from flowcore.keyed.store import Store
-from flowcore.keyed.watermark_progress import WatermarkProgress, WatermarkSource
-from flowcore.watermarks.tracking import Emitted
+from flowcore.watermarks.merge import Emitted
+from flowcore.watermarks.progress import WatermarkProgress, WatermarkSource
 
 __all__ = ["Runtime", "StepResult"]
 
@@ -169,59 +170,53 @@ class Runtime:
         out = StepOutputs(passing=[item.payload for item in items if item.kind == PackedKind.PASSING])
         event_time.restore(manifest.event_time)
         state.advance_clock(clock_ms, out)
-        backlog = self._change_attributes(state, manifest.backlog, items, out)
-        self._process_items(state, event_time, items, clock_ms, out)
+        control = decode_control(
+            tuple((item.channel, item.payload) for item in items if item.kind == PackedKind.CONTROL)
+        )
+        backlog = self._change_backlog(state, manifest.backlog, control, out)
+        self._process_items(state, event_time, control, items, clock_ms, out)
         return event_time, backlog, out
 
-    def _process_items(
+    def _process_items(  # noqa: PLR0917 - the state, then the input of the step
         self,
         state: KeyGroup,
         event_time: WatermarkProgress,
+        control: StepControl,
         items: list[Packed],
         clock_ms: int,
         out: StepOutputs,
     ) -> None:
-        pending: list[pa.RecordBatch] = []
-        markers: list[LatencyMarker] = []
+        rows = PackedRows(items, self.rows)
 
-        def release() -> None:
-            if pending:
-                state.rows(concat_batches(pending), out)
-                pending.clear()
+        def release(batches: list[pa.RecordBatch]) -> None:
+            if batches:
+                state.rows(concat_batches(batches), out)
 
-        for item in items:
-            match item.kind:
-                case PackedKind.ROWS:
-                    pending.append(item.rows(self.rows))
-                case PackedKind.ELEMENT | PackedKind.ACTIVE:
-                    channel = Channel.decode(item.channel)
-                    changes = event_time.arrive(
-                        channel.source, channel.partition, channel.sender, item.element
-                    )
-                    if changes:
-                        release()
-                        self._advance(state, changes, out)
-                case PackedKind.SEEN:
-                    channel = Channel.decode(item.channel)
-                    event_time.seen(channel.source, channel.partition, item.newest_ms)
-                case PackedKind.MARKER:
-                    markers.append(item.marker)
-        release()
+        for source, number, changes in event_time.follow(control.arrivals):
+            if number >= 0:
+                release(rows.take(control.places[source][number]))
+            self._advance(state, changes, out)
+        release(rows.take())
+        for source, newest_ms in control.newest_ms.items():
+            event_time.take(source, newest_ms)
         self._advance(state, event_time.poll(clock_ms), out)
-        for marker in markers:
-            state.marker(marker, out)
-        state.finish(out, idle=all(item.kind == PackedKind.ATTRIBUTES for item in items))
-
-    def _change_attributes(
-        self, state: KeyGroup, backlog: bool | None, items: Iterable[Packed], out: StepOutputs
-    ) -> bool | None:
-        """Pass attributes on that differ from the last ones; they are repeated after a restart."""
         for item in items:
-            if item.kind == PackedKind.ATTRIBUTES and item.attributes.backlog != backlog:
-                backlog = item.attributes.backlog
-                state.attributes(item.attributes, out)
+            if item.kind == PackedKind.MARKER:
+                state.marker(item.marker, out)
+        others = (item for item in items if item.kind != PackedKind.CONTROL)
+        state.finish(out, idle=not (control.newest_ms or control.arrivals or any(others)))
+
+    def _change_backlog(
+        self, state: KeyGroup, backlog: bool | None, control: StepControl, out: StepOutputs
+    ) -> bool | None:
+        """Pass backlog statuses on that differ from the last one; they are repeated after a restart."""
+        for each in control.backlog:
+            if each != backlog:
+                backlog = each
+                attributes = RecordAttributes(backlog)
+                state.attributes(attributes, out)
                 if self.emits_control:
-                    out.control(item.attributes)
+                    out.control(attributes)
         return backlog
 
     def _advance(self, state: KeyGroup, changes: Emitted, out: StepOutputs) -> None:

@@ -25,12 +25,12 @@ from flowcore.errors import RunError
 from flowcore.keyed.operator import KeyGroupOperator, StepOutputs
 from flowcore.keyed.packing import InputColumns, Packing
 from flowcore.keyed.runtime import Runtime
-from flowcore.keyed.watermark_progress import WatermarkSource
 from flowcore.serializers.events import LatencyMarkerEventSerializer
 from flowcore.serializers.formats import RawFormat
 from flowcore.serializers.tagged import TaggedSerializer
 from flowcore.spark.operators.key_groups import COUNTER_ROWS, MARKER_ROWS, run_key_groups
 from flowcore.spark.operators.processor import COUNTERS, MARKERS
+from flowcore.watermarks.progress import WatermarkSource
 
 _KEY_GROUPS = 3
 _SOURCE = "steps"

@@ -1,81 +1,31 @@
-"""The watermark of one partition, from its records.
+"""The watermarks of partitions, from the newest time of their records that counts.
 
-The state is the newest time that counts: of any record, of markers only, or as a user's expression computes
-it.
+That is the newest timestamp of any record, of markers only, or the newest value of a user's generator.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
-import pyarrow as pa
+import numpy as np
 
 from flowcore.elements import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
 from flowcore.errors import FunctionError
-from flowcore.watermarks.strategies import (
-    BoundedOutOfOrderness,
-    Generator,
-    NoWatermarks,
-    Periodic,
-    PeriodicFunction,
-    Punctuated,
-)
+from flowcore.watermarks.merge import Times
+from flowcore.watermarks.strategies import BoundedOutOfOrderness, Generator
 
-__all__ = ["GeneratorState", "advance", "call_generator", "watermark_ms"]
+__all__ = ["call_generator", "watermarks_ms"]
 
 
-@dataclass(frozen=True, slots=True)
-class GeneratorState:
-    """The newest time of a partition that counts, None before the first."""
-
-    newest_ms: int | None = None
-
-
-def advance(
-    generator: Generator,
-    seen: GeneratorState,
-    timestamp_ms: int | None,
-    *,
-    marker: bool = False,
-    expression_ms: int | None = None,
-) -> GeneratorState:
-    """Take one record.
-
-    Args:
-        generator: Decides which time counts.
-        seen: The state before.
-        timestamp_ms: The record's timestamp, if any.
-        marker: The expression of a punctuated strategy is true for the record.
-        expression_ms: The value of a periodic strategy's expression for the record, or of its function for
-            the batch of the record.
-    """
-    match generator:
-        case NoWatermarks():
-            return seen
-        case Punctuated() if not marker:
-            return seen
-        case PeriodicFunction(function=function) if expression_ms is None and timestamp_ms is not None:
-            time_ms = call_generator(function, pa.array([timestamp_ms], pa.int64()))
-        case Periodic() | PeriodicFunction():
-            time_ms = expression_ms
-        case _:
-            time_ms = timestamp_ms
-    if time_ms is None or (seen.newest_ms is not None and time_ms <= seen.newest_ms):
-        return seen
-    return GeneratorState(time_ms)
-
-
-def watermark_ms(generator: Generator, seen: GeneratorState) -> int | None:
-    """The watermark, None before the first."""
-    if seen.newest_ms is None:
-        return None
+def watermarks_ms(generator: Generator, newest_ms: Times) -> Times:
+    """The watermarks of partitions; the smallest timestamp before the first time that counts."""
     match generator:
         case BoundedOutOfOrderness(delay_ms=delay_ms):
-            return max(seen.newest_ms - delay_ms - 1, MIN_TIMESTAMP_MS)
+            behind_ms = delay_ms + 1
+            return np.maximum(newest_ms, MIN_TIMESTAMP_MS + behind_ms) - behind_ms
         case _:
-            return seen.newest_ms
+            return newest_ms
 
 
 def call_generator(function: Callable[[Any], int | None], timestamps_ms: Any) -> int | None:

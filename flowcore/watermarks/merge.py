@@ -1,27 +1,32 @@
-"""The combined watermark of several partitions.
+"""The combined watermark of several channels.
 
-It is the minimum over the active partitions, and never goes back. A partition that becomes active below it
-holds it until it has caught up. While all partitions are idle, it does not advance.
+A channel is a partition of a source, a sender or key group whose elements arrive, or a source of a query. One
+rule holds for all: the combined watermark is the minimum over the active channels, and never goes back. A
+channel that becomes active below it holds it until it has caught up. While all channels are idle, it does not
+advance. A channel at the end of time has ended, and is not idle.
+
+The channels are NumPy vectors, so that a step costs the same whether one channel changes or a thousand do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from flowcore.elements import (
-    MAX_TIMESTAMP_MS,
-    MIN_TIMESTAMP_MS,
-    EndOfInput,
-    StreamElement,
-    Watermark,
-    WatermarkStatus,
-)
+import numpy as np
+import numpy.typing as npt
 
-__all__ = ["MergedWatermark", "PartitionId", "PartitionWatermark", "merge", "merge_arrived"]
+from flowcore.elements import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS, Watermark, WatermarkStatus
 
-PartitionId = int | str
+__all__ = ["ChannelElements", "Emitted", "Flags", "MergedWatermark", "PartitionWatermark", "Times"]
+
+Times = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+Emitted = tuple[WatermarkStatus | Watermark, ...]
+"""The elements that are emitted, in order."""
+
+_ACTIVE, _IDLE, _NO_STATUS = 0, 1, -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,55 +37,223 @@ class PartitionWatermark:
     idle: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class MergedWatermark:
-    """The watermarks of all partitions, and the combined one.
+@dataclass(slots=True)
+class ChannelElements:
+    """Control elements in order: all of one channel, then all of the next one.
 
     Attributes:
-        partitions: The highest watermark of each, and whether it is idle now.
-        watermark_ms: The combined watermark; the smallest timestamp before the first one.
+        names: The channels.
+        channel: For each element, the number of its channel in ``names``.
+        watermark_ms: For each element, its watermark; the smallest timestamp if it is a status.
+        status: For each element, 1 for idle, 0 for active, -1 if it is a watermark.
     """
 
-    partitions: Mapping[PartitionId, PartitionWatermark] = field(default_factory=dict)
-    watermark_ms: int = MIN_TIMESTAMP_MS
+    names: Sequence[str]
+    channel: npt.NDArray[np.intp]
+    watermark_ms: Times
+    status: npt.NDArray[np.int8]
+    highest_ms: Times = field(init=False)
+    """For each element, the highest watermark of its channel up to it."""
+    last_status: npt.NDArray[np.int8] = field(init=False)
+    """For each element, the last status of its channel up to it; -1 if there is none."""
+    last: npt.NDArray[np.intp] = field(init=False)
+    """For each channel, its last element."""
+    activated: npt.NDArray[np.intp] = field(init=False)
+    """The channels that an element makes active."""
+
+    def __post_init__(self) -> None:
+        count = len(self.channel)
+        values, ranks = np.unique(self.watermark_ms, return_inverse=True)
+        offset = self.channel * count  # a later channel begins anew
+        self.highest_ms = values[np.maximum.accumulate(ranks + offset) - offset]
+        place = np.where(self.status == _NO_STATUS, -1, np.arange(count))
+        latest = np.maximum.accumulate(place)
+        first = np.searchsorted(self.channel, self.channel)
+        self.last_status = np.where(latest >= first, self.status[latest], _NO_STATUS).astype(np.int8)
+        self.last = np.searchsorted(self.channel, np.arange(len(self.names)), side="right") - 1
+        self.activated = np.unique(self.channel[self.status == _ACTIVE])
+
+    @classmethod
+    def of(
+        cls, elements: Iterable[tuple[str, Watermark | WatermarkStatus]]
+    ) -> tuple[ChannelElements, list[int]]:
+        """Sort elements by channel, in the order of the channels' first elements.
+
+        Returns:
+            The elements, and for each of them how many of the given ones it needs to be processed: the number
+            of the last given one up to it.
+        """
+        by_channel: dict[str, list[tuple[int, Watermark | WatermarkStatus]]] = {}
+        for number, (name, element) in enumerate(elements):
+            by_channel.setdefault(name, []).append((number, element))
+        numbers = [number for each in by_channel.values() for number, _ in each]
+        flat = [element for each in by_channel.values() for _, element in each]
+        made = cls(
+            list(by_channel),
+            np.repeat(np.arange(len(by_channel)), [len(each) for each in by_channel.values()]),
+            np.array(
+                [e.timestamp_ms if isinstance(e, Watermark) else MIN_TIMESTAMP_MS for e in flat], np.int64
+            ),
+            np.array([int(e.idle) if isinstance(e, WatermarkStatus) else _NO_STATUS for e in flat], np.int8),
+        )
+        return made, np.maximum.accumulate(np.array(numbers, np.intp)).tolist()
+
+    def element(self, number: int) -> Watermark | WatermarkStatus:
+        """One element."""
+        status = int(self.status[number])
+        return (
+            Watermark(int(self.watermark_ms[number]))
+            if status == _NO_STATUS
+            else WatermarkStatus(bool(status))
+        )
+
+
+class MergedWatermark:
+    """The watermarks of all channels, and the combined one.
+
+    Attributes:
+        watermark_ms: The combined watermark; the smallest timestamp before the first one.
+        channels_ms: The highest watermark of each channel.
+        idle_channels: Which channels are idle.
+    """
+
+    __slots__ = ("_numbers", "channels_ms", "idle_channels", "watermark_ms")
+
+    def __init__(self, names: Iterable[str] = ()) -> None:
+        self._numbers: dict[str, int] = {}
+        self.channels_ms: Times = np.empty(0, np.int64)
+        self.idle_channels: Flags = np.empty(0, np.bool_)
+        self.watermark_ms = MIN_TIMESTAMP_MS
+        self.numbers(tuple(names))
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._numbers
+
+    @property
+    def names(self) -> list[str]:
+        """The channels."""
+        return list(self._numbers)
 
     @property
     def idle(self) -> bool:
-        """There are partitions, and all are idle."""
-        return bool(self.partitions) and all(each.idle for each in self.partitions.values())
+        """There are channels, and all are idle."""
+        return bool(self._numbers) and bool(self.idle_channels.all())
+
+    def channels(self) -> dict[str, PartitionWatermark]:
+        """The watermark of each channel."""
+        values = zip(self.names, self.channels_ms.tolist(), self.idle_channels.tolist(), strict=False)
+        # Not strict: another thread may be adding a channel.
+        return {name: PartitionWatermark(watermark_ms, idle) for name, watermark_ms, idle in values}
+
+    def numbers(self, names: Sequence[str]) -> npt.NDArray[np.intp]:
+        """The numbers of channels; new ones are added, active and before their first watermark."""
+        for name in names:
+            self._numbers.setdefault(name, len(self._numbers))
+        added = len(self._numbers) - len(self.channels_ms)
+        if added:
+            self.channels_ms = np.append(self.channels_ms, np.full(added, MIN_TIMESTAMP_MS, np.int64))
+            self.idle_channels = np.append(self.idle_channels, np.zeros(added, np.bool_))
+        return np.array([self._numbers[name] for name in names], np.intp)
+
+    def remove(self, names: Iterable[str]) -> None:
+        """Remove channels, which no longer hold the watermark from the next update on."""
+        removed = {name for name in names if name in self._numbers}
+        if removed:
+            kept = [number for name, number in self._numbers.items() if name not in removed]
+            self._numbers = {
+                name: number for number, name in enumerate(n for n in self._numbers if n not in removed)
+            }
+            self.channels_ms, self.idle_channels = self.channels_ms[kept], self.idle_channels[kept]
+
+    def update(self, numbers: npt.NDArray[np.intp], watermarks_ms: Times | int, idle: Flags | bool) -> None:
+        """Update channels together; a watermark below the highest of its channel is outdated."""
+        self.channels_ms[numbers] = np.maximum(self.channels_ms[numbers], watermarks_ms)
+        self.idle_channels[numbers] = idle & (self.channels_ms[numbers] != MAX_TIMESTAMP_MS)
+        active = self.channels_ms[~self.idle_channels]
+        if len(active):
+            self.watermark_ms = max(self.watermark_ms, int(active.min()))
+
+    def merge(self, channels: Mapping[str, PartitionWatermark]) -> None:
+        """Update these channels together."""
+        times = np.array([each.watermark_ms for each in channels.values()], np.int64)
+        idle = np.array([each.idle for each in channels.values()], np.bool_)
+        self.update(self.numbers(tuple(channels)), times, idle)
+
+    def follow(self, elements: ChannelElements) -> list[tuple[int, int, bool]]:
+        """Take elements one after the other.
+
+        Returns:
+            The changes in order: the number of the element, the combined watermark after it, and whether all
+            channels are idle.
+        """
+        numbers = self.numbers(elements.names)
+        own, status = numbers[elements.channel], elements.last_status
+        own_ms = np.maximum(self.channels_ms[own], elements.highest_ms)
+        own_idle = np.where(status == _NO_STATUS, self.idle_channels[own], status == _IDLE)
+        own_idle &= own_ms != MAX_TIMESTAMP_MS
+        lowest_ms = np.where(own_idle, MAX_TIMESTAMP_MS, own_ms)
+        before_ms = np.where(self.idle_channels, MAX_TIMESTAMP_MS, self.channels_ms)
+        others = np.ones(len(before_ms), np.bool_)
+        others[numbers] = False
+        others_ms = _of_others(
+            np.minimum,
+            lowest_ms[elements.last],
+            before_ms[numbers],
+            before_ms[others].min(initial=MAX_TIMESTAMP_MS),
+        )
+        others_active = _of_others(
+            np.logical_or,
+            ~own_idle[elements.last],
+            ~self.idle_channels[numbers],
+            not self.idle_channels[others].all(),
+        )
+        idle = own_idle & ~others_active[elements.channel]
+        lowest_ms = np.minimum(lowest_ms, others_ms[elements.channel])
+        combined_ms = np.append(self.watermark_ms, np.where(idle, MIN_TIMESTAMP_MS, lowest_ms))
+        combined_ms = np.maximum.accumulate(combined_ms)
+        changed = (np.diff(combined_ms) != 0) | np.diff(idle, prepend=self.idle)
+        self.channels_ms[numbers] = own_ms[elements.last]
+        self.idle_channels[numbers] = own_idle[elements.last]
+        self.watermark_ms = int(combined_ms[-1])
+        return [
+            (number, int(combined_ms[number + 1]), bool(idle[number]))
+            for number in np.flatnonzero(changed).tolist()
+        ]
+
+    def snapshot(self) -> dict[str, Any]:
+        """The state as JSON-able data."""
+        return {
+            "watermark_ms": self.watermark_ms,
+            "names": self.names,
+            "channels_ms": self.channels_ms.tolist(),
+            "idle": np.flatnonzero(self.idle_channels).tolist(),
+        }
+
+    @classmethod
+    def restored(cls, kept: Mapping[str, Any]) -> MergedWatermark:
+        """The state of a `snapshot`."""
+        merged = cls(kept["names"])
+        merged.watermark_ms = kept["watermark_ms"]
+        merged.channels_ms = np.array(kept["channels_ms"], np.int64)
+        merged.idle_channels[kept["idle"]] = True
+        return merged
 
 
-def merge(merged: MergedWatermark, updates: Mapping[PartitionId, PartitionWatermark]) -> MergedWatermark:
-    """Update some partitions; a watermark below the highest of its partition is outdated.
+def _of_others(
+    ufunc: np.ufunc, after: npt.NDArray[Any], before: npt.NDArray[Any], rest: Any
+) -> npt.NDArray[Any]:
+    """For each channel, combine all others while its elements are taken.
 
     Args:
-        merged: All partitions before. A partition that is not among them is added.
-        updates: The current values of some partitions.
+        ufunc: Combines two values, one of them with itself to itself.
+        after: The values after the step, for the channels whose elements were taken earlier.
+        before: The values before the step, for those whose elements are taken later.
+        rest: The value of the channels without elements.
     """
-    partitions = dict(merged.partitions)
-    for partition, now in updates.items():
-        before = partitions.get(partition, now)
-        partitions[partition] = PartitionWatermark(max(before.watermark_ms, now.watermark_ms), now.idle)
-    active = [each.watermark_ms for each in partitions.values() if not each.idle]
-    combined_ms = min(active, default=merged.watermark_ms)
-    return MergedWatermark(partitions, max(merged.watermark_ms, combined_ms))
-
-
-def merge_arrived(
-    merged: MergedWatermark, partition: str, channel: str, element: StreamElement[Any]
-) -> MergedWatermark | None:
-    """Update the channel of a partition by an element that arrived; None if it has no event time."""
-    name = f"{partition}/{channel}"
-    before = merged.partitions.get(name, PartitionWatermark())
-    match element:
-        case Watermark(timestamp_ms):
-            now = PartitionWatermark(timestamp_ms, before.idle)
-        case WatermarkStatus(idle):
-            now = PartitionWatermark(before.watermark_ms, idle)
-        case EndOfInput():
-            now = PartitionWatermark(MAX_TIMESTAMP_MS, idle=False)
-        case _:
-            return None
-    # The entry of the partition itself holds the watermark only until its first channel is known.
-    known = {key: value for key, value in merged.partitions.items() if key != partition}
-    return merge(MergedWatermark(known, merged.watermark_ms), {name: now})
+    earlier = ufunc.accumulate(np.append(rest, after[:-1]))
+    later = ufunc.accumulate(np.append(rest, before[:0:-1]))[::-1]
+    combined: npt.NDArray[Any] = ufunc(earlier, later)
+    return combined

@@ -20,7 +20,6 @@ from flowcore.api.operators import Operator, Read
 from flowcore.keyed.operator import KeyGroupOperator
 from flowcore.keyed.packing import InputColumns, Packing
 from flowcore.keyed.runtime import Runtime
-from flowcore.keyed.watermark_progress import WatermarkSource
 from flowcore.planner.model import LiveQuery
 from flowcore.spark.checkpoint.backlog_status import read_backlog_status
 from flowcore.spark.frame.branches import Branch, BranchedFrame
@@ -48,6 +47,7 @@ from flowcore.spark.operators.keys import canonical_key, key_group_text
 from flowcore.spark.operators.step_rows import StepRows, unpack_step
 from flowcore.spark.topics.side_channels import SideChannels
 from flowcore.watermarks import no_watermarks
+from flowcore.watermarks.progress import WatermarkSource
 from flowcore.watermarks.strategies import PeriodicFunction
 
 __all__ = [

@@ -32,7 +32,7 @@ from flowcore.spark.context import Context
 from flowcore.spark.run.query_meter import WAITING, QueryMeter, waiting_queries
 from flowcore.spark.run.spark_query import RunningBatch
 from flowcore.spark.topics.offsets import TopicEnds, start_offsets
-from flowcore.watermarks.query import QueryWatermarks
+from flowcore.watermarks.progress import WatermarkProgress
 
 __all__ = ["Observation", "RunMeter"]
 
@@ -83,7 +83,7 @@ class RunMeter:
         running: StreamingQuery,
         *,
         bounded: Mapping[str, str],
-        watermarks: QueryWatermarks | None = None,
+        watermarks: WatermarkProgress | None = None,
         reason: str = "",
         pause_ms: int | None = None,
     ) -> None:

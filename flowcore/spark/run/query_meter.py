@@ -21,7 +21,7 @@ from flowcore.spark.errors import ignore_lost_jvm
 from flowcore.spark.run.spark_query import RunningBatch, batches_after
 from flowcore.spark.topics.offsets import TopicEnds
 from flowcore.watermarks.merge import PartitionWatermark
-from flowcore.watermarks.query import QueryWatermarks
+from flowcore.watermarks.progress import WatermarkProgress
 
 __all__ = ["WAITING", "QueryMeter", "waiting_queries"]
 
@@ -64,7 +64,7 @@ class QueryMeter:
         self._thresholds = thresholds
         self._active = active
         self._running: StreamingQuery | None = None
-        self._watermarks: QueryWatermarks | None = None
+        self._watermarks: WatermarkProgress | None = None
         self._running_batch: RunningBatch | None = None
         self.bounded: Mapping[str, str] = {}
         self._inputs = _inputs(query)
@@ -85,7 +85,7 @@ class QueryMeter:
         self,
         query: LiveQuery,
         running: StreamingQuery,
-        watermarks: QueryWatermarks | None,
+        watermarks: WatermarkProgress | None,
         *,
         running_batch: RunningBatch | None,
         bounded: Mapping[str, str],
@@ -154,9 +154,9 @@ class QueryMeter:
         return bool(busy)
 
     def _partition_watermarks(self) -> dict[str, Mapping[int, PartitionWatermark]]:
-        known = self._watermarks.sources if self._watermarks else {}
+        known = self._watermarks.partitions() if self._watermarks else {}
         return {
-            topic: known[node.name].partitions()
+            topic: {int(number): each for number, each in known[node.name].items()}
             for topic, node in self._sources.items()
             if node.name in known
         }

@@ -27,7 +27,7 @@ from flowcore.spark.run.spark_query import end_after_batch, has_ended
 from flowcore.spark.topics.side_channels import SideChannels
 from flowcore.spark.topics.sinks import output_servers, sink_options, start_files
 from flowcore.spark.topics.watermarks import WatermarkSender, watermarks_of
-from flowcore.watermarks.query import QueryWatermarks
+from flowcore.watermarks.progress import WatermarkProgress
 
 __all__ = ["PreparedQuery", "RunningQuery", "prepare_query", "uses_processing_time"]
 
@@ -118,7 +118,7 @@ class RunningQuery:
     def _checkpoint(self) -> Path:
         return checkpoint_folder(self.prepared.query, self._context.flow, self._context.settings)
 
-    def _send_watermarks(self) -> QueryWatermarks:
+    def _send_watermarks(self) -> WatermarkProgress:
         query, side_channels = self.prepared.query, self.prepared.side_channels
         topics = {
             topic: side_channels.partitions[topic.name]

@@ -11,7 +11,7 @@ import datetime as dt
 import json
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, Self
@@ -23,6 +23,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from flowcore.api.event_time import marker_condition, watermark_expression
 from flowcore.api.operators import Read
 from flowcore.background import PeriodicThread
+from flowcore.elements import MAX_TIMESTAMP_MS, EndOfInput, Watermark, WatermarkStatus
 from flowcore.flush.pending_watermarks import PendingWatermarks
 from flowcore.kafka.elements import ElementWriter
 from flowcore.planner.model import LiveQuery
@@ -30,7 +31,9 @@ from flowcore.serializers.formats import RawFormat
 from flowcore.serializers.tagged import TaggedSerializer
 from flowcore.spark.frame.branches import Branch
 from flowcore.spark.frame.rows import BRANCH, CHANNEL, ELEMENT, TIMESTAMP_MS, RowKind
-from flowcore.watermarks.query import ArrivingWatermarks, GeneratedWatermarks, QueryWatermarks
+from flowcore.watermarks.arriving import channel_name
+from flowcore.watermarks.merge import ChannelElements
+from flowcore.watermarks.progress import WatermarkProgress, WatermarkSource
 
 __all__ = ["WatermarkSender", "newest_timestamp", "observation_name", "observe_watermarks", "watermarks_of"]
 
@@ -38,19 +41,16 @@ _SHORTEST_POLL_S = 0.02
 _log = logging.getLogger(__name__)
 
 
-def watermarks_of(query: LiveQuery, partitions: Mapping[str, int]) -> QueryWatermarks:
+def watermarks_of(query: LiveQuery, partitions: Mapping[str, int]) -> WatermarkProgress:
     """The watermarks of a query's sources; ``partitions`` is the number of partitions of each topic."""
-    sources: dict[str, GeneratedWatermarks | ArrivingWatermarks] = {}
-    for node in query.sources:
-        topic = node.topic
-        if topic is None:
-            continue
-        numbers = range(partitions[topic.name])
-        if topic.watermark is not None:
-            sources[node.name] = GeneratedWatermarks(topic.watermark, numbers)
-        elif topic.elements == "tagged":
-            sources[node.name] = ArrivingWatermarks(numbers)
-    return QueryWatermarks(sources)
+    topics = {node.name: topic for node in query.sources if (topic := node.topic)}
+    return WatermarkProgress(
+        {
+            name: WatermarkSource(topic.watermark, tuple(map(str, range(partitions[topic.name]))))
+            for name, topic in topics.items()
+            if topic.watermark is not None or topic.elements == "tagged"
+        }
+    )
 
 
 def observation_name(node: Read) -> str:
@@ -95,7 +95,7 @@ class WatermarkSender:
         query: LiveQuery,
         running: StreamingQuery,
         *,
-        watermarks: QueryWatermarks,
+        watermarks: WatermarkProgress,
         writer: ElementWriter,
         interval_s: float,
         state: Path,
@@ -118,6 +118,7 @@ class WatermarkSender:
     def __enter__(self) -> Self:
         if self._state.exists():
             self._watermarks.restore(json.loads(self._state.read_text()))
+            self._watermarks.restart()
         self._polling.__enter__()
         return self
 
@@ -156,15 +157,23 @@ class WatermarkSender:
             if "backlog" in observed and observed["watermark_ms"] is not None:  # the batch ran key groups
                 self._backlog = bool(observed["backlog"])
         for node in self._query.sources:
-            source = self._watermarks.sources.get(node.name)
             row = metrics.get(observation_name(node))
             if row is None:
                 continue
-            if isinstance(source, GeneratedWatermarks):
-                counts = {name.removeprefix("records_"): count for name, count in row.asDict().items()}
-                read = [number for number in counts if number.isdigit() and counts[number]]
-                source.take({int(number): row[f"newest_{number}"] for number in read})
-            elif isinstance(source, ArrivingWatermarks):
-                for control in sorted(row["control"] or (), key=itemgetter("offset")):
-                    element = self._serializer.decode(bytes.fromhex(control["element"]))
-                    source.take(control["partition"], control["channel"], element)
+            if "control" in row:
+                self._take_elements(node.name, row["control"] or ())
+                continue
+            counts = {name.removeprefix("records_"): count for name, count in row.asDict().items()}
+            read = [number for number in counts if number.isdigit() and counts[number]]
+            self._watermarks.take(node.name, {number: row[f"newest_{number}"] for number in read})
+
+    def _take_elements(self, source: str, controls: Iterable[Any]) -> None:
+        arrived: list[tuple[str, Watermark | WatermarkStatus]] = []
+        for control in sorted(controls, key=itemgetter("offset")):
+            element = self._serializer.decode(bytes.fromhex(control["element"]))
+            if isinstance(element, EndOfInput):
+                element = Watermark(MAX_TIMESTAMP_MS)
+            if isinstance(element, Watermark | WatermarkStatus):
+                arrived.append((channel_name(str(control["partition"]), control["channel"]), element))
+        if arrived:
+            self._watermarks.arrive(source, ChannelElements.of(arrived)[0])

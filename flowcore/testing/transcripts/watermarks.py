@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
 from flowcore.errors import ConfigurationError
 from flowcore.testing.transcripts.elements import format_element
 from flowcore.testing.transcripts.runner import fail_unknown, refusing
+from flowcore.watermarks.merge import Emitted
+from flowcore.watermarks.progress import WatermarkProgress, WatermarkSource
 from flowcore.watermarks.strategies import BoundedOutOfOrderness, Punctuated, WatermarkStrategy
-from flowcore.watermarks.tracking import Emitted, add_record, end_of_input, poll, start_tracking
 
 __all__ = ["WatermarkRunner"]
 
-_EXPRESSION = "value = marker_value"
+_SOURCE, _EXPRESSION = "in", "value = marker_value"
 
 
 class WatermarkRunner:
     def __init__(self, operator: Mapping[str, Any]) -> None:
         self._operator = operator
-        self._strategy = _build_strategy(operator)
-        self._state = start_tracking(range(operator.get("partitions", 1)))
+        self._progress = self._build()
 
     def act(self, action: str, argument: Any, /) -> Mapping[str, Any]:
         emitted: Emitted = ()
@@ -29,24 +30,30 @@ class WatermarkRunner:
                 for row in argument:
                     emitted += self._record(*row)
             case "processing_time_ms":
-                self._state, emitted = poll(self._strategy, self._state, argument)
+                emitted = self._progress.poll(argument)
             case "end_of_input":
-                self._state, emitted = end_of_input(self._state)
+                emitted = self._progress.end_of_input()
             case "restart":  # the state is plain data, all else is made of the configuration
-                self._strategy = _build_strategy(self._operator)
+                kept = self._progress.snapshot()
+                self._progress = self._build()
+                self._progress.restore(json.loads(json.dumps(kept)))
             case _:
                 fail_unknown("watermarks", action)
         return {
             "emits": [format_element(element) for element in emitted],
-            "current_ms": self._state.merged.watermark_ms,
+            "current_ms": self._progress.watermark_ms,
         }
 
+    def _build(self) -> WatermarkProgress:
+        partitions = tuple(map(str, range(self._operator.get("partitions", 1))))
+        return WatermarkProgress({_SOURCE: WatermarkSource(_build_strategy(self._operator), partitions)})
+
     def _record(self, _key: Any, value: Any, timestamp_ms: int | None, partition: int = 0) -> Emitted:
-        marker = "marker_value" in self._operator["strategy"] and (
-            value == self._operator["strategy"]["marker_value"]
-        )
-        self._state, emitted = add_record(self._strategy, self._state, partition, timestamp_ms, marker=marker)
-        return emitted
+        strategy = self._operator["strategy"]
+        punctuated = "marker_value" in strategy
+        marker = punctuated and value == strategy["marker_value"]
+        self._progress.take(_SOURCE, {str(partition): timestamp_ms if marker or not punctuated else None})
+        return self._progress.mark(_SOURCE, str(partition)) if marker else ()
 
 
 def _build_strategy(operator: Mapping[str, Any]) -> WatermarkStrategy:

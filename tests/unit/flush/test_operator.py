@@ -27,17 +27,18 @@ from flowcore.flush import BufferOutput
 from flowcore.flush.buffered import BufferedOperator
 from flowcore.flush.latest import LatestRecords
 from flowcore.flush.operator import ELEMENTS, FlushBuffers
+from flowcore.keyed.control import Channel, ControlElement
 from flowcore.keyed.operator import KeyGroup, StepOutputs
 from flowcore.keyed.output_columns import RESULTS, TIMESTAMP
-from flowcore.keyed.packed import Channel, Packed
+from flowcore.keyed.packed import Packed
 from flowcore.keyed.runtime import Runtime
 from flowcore.keyed.state_cache import StateCache
 from flowcore.keyed.store import MemoryStore
-from flowcore.keyed.watermark_progress import WatermarkSource
 from flowcore.serializers.events import LatencyMarkerEventSerializer
 from flowcore.serializers.formats import RawFormat
 from flowcore.serializers.tagged import TaggedSerializer
 from flowcore.testing.record_buffer import RecordBuffer
+from flowcore.watermarks.progress import WatermarkSource
 from flowcore.windows import TumblingWindows, WindowAggregate, WindowConfig
 from flowcore.windows.built_in import BuiltIn, BuiltIns
 from flowcore.windows.columnar.keyed import ColumnarWindows
@@ -66,7 +67,7 @@ def packed(items: Sequence[Item]) -> list[Packed]:
         if run:
             columns = zip(*run, strict=True)
             batch = pa.record_batch([list(column) for column in columns], schema=ROWS)
-            found.append(Packed.of_rows(ALL, place, batch))
+            found.append(Packed.of_rows(ALL, place - len(run), batch))
             run.clear()
 
     for place, item in enumerate(items):
@@ -76,13 +77,13 @@ def packed(items: Sequence[Item]) -> list[Packed]:
             event = EVENTS.encode(LatencyMarkerEvent.from_marker(item))
             found.append(Packed.of_event(ALL, event))
         elif isinstance(item, RecordAttributes):
-            found.append(Packed.of_attributes(place, item))
+            found.append(Packed.of_control(ALL, backlog=[(place, item.backlog)]))
         else:
             release(place)
-            found.append(Packed.of_element(ALL, place, item))
+            found.append(Packed.of_control(ALL, elements=[ControlElement(*ALL, "", place, item)]))
     release(len(items))
     came = any(not isinstance(item, RecordAttributes) for item in items)
-    return [*found, Packed.of_seen(ALL, None)] if came else found
+    return [*found, Packed.of_control(ALL, {ALL: None})] if came else found
 
 
 def left(out: StepOutputs) -> list[StreamElement[Any]]:

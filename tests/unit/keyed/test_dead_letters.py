@@ -13,15 +13,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flowcore.errors import FunctionError
+from flowcore.keyed.control import Channel
 from flowcore.keyed.dead_letters import DEAD_LETTERS, DeadLetters
-from flowcore.keyed.packed import Channel, Packed
+from flowcore.keyed.packed import Packed
 from flowcore.keyed.runtime import Runtime, StepResult
 from flowcore.keyed.state_cache import StateCache
 from flowcore.keyed.store import MemoryStore
-from flowcore.keyed.watermark_progress import WatermarkSource
 from flowcore.process import KeyedProcessFunction
 from flowcore.process.keyed import KeyedProcesses
 from flowcore.testing.harness import ProcessHarness
+from flowcore.watermarks.progress import WatermarkSource
 from flowcore.watermarks.strategies import BoundedOutOfOrderness, WatermarkStrategy
 from flowcore.windows import (
     WindowConfig,
@@ -73,7 +74,10 @@ def packed(rows: Sequence[Row]) -> list[Packed]:
     channel = Channel("in", "0")
     columns: Any = [list(column) for column in zip(*rows, strict=True)]
     batch = pa.record_batch(columns, schema=ROWS)
-    return [Packed.of_rows(channel, 0, batch), Packed.of_seen(channel, max(row[1] for row in rows))]
+    return [
+        Packed.of_rows(channel, 0, batch),
+        Packed.of_control(channel, {channel: max(row[1] for row in rows)}),
+    ]
 
 
 def row(user: str, t: int, do: str, number: int, offset: int = 0, *, source: int = 1) -> Row:

@@ -10,18 +10,19 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flowcore.elements import RecordAttributes, Watermark, WatermarkStatus
+from flowcore.elements import Watermark, WatermarkStatus
+from flowcore.keyed.control import Channel, decode_control
 from flowcore.keyed.operator import CONTROL, CONTROL_ROWS, StepOutputs
 from flowcore.keyed.output_columns import RESULTS, TIMESTAMP
-from flowcore.keyed.packed import Channel, Packed, PackedKind, sort_packed
+from flowcore.keyed.packed import Packed, PackedKind, PackedRows, sort_packed
 from flowcore.keyed.packing import InputColumns, Packing
 from flowcore.keyed.runtime import Runtime
 from flowcore.keyed.state_cache import StateCache
 from flowcore.keyed.store import MemoryStore
-from flowcore.keyed.watermark_progress import WatermarkSource
 from flowcore.serializers.formats import RawFormat
 from flowcore.serializers.tagged import TaggedSerializer
 from flowcore.spark.operators.key_groups import Outlet, Unpacking
+from flowcore.watermarks.progress import WatermarkSource
 from flowcore.watermarks.strategies import BoundedOutOfOrderness, WatermarkStrategy
 from flowcore.windows import TumblingWindows, WindowAggregate, WindowConfig
 from flowcore.windows.built_in import BuiltIn, BuiltIns
@@ -83,11 +84,9 @@ class Chain:
                 items[number] += [Packed.of_rows(channel, 0, pa.RecordBatch.from_pylist(
                     [dict(zip(ROWS.names, each, strict=True)) for each in mine], schema=ROWS
                 ))] if mine else []  # fmt: skip
-                items[number].append(Packed.of_seen(channel, max(t for _, t in records)))
+                items[number].append(Packed.of_control(channel, {channel: max(t for _, t in records)}))
         for number in range(GROUPS):
-            items[number] += [
-                Packed.of_attributes(at, RecordAttributes(each)) for at, each in enumerate(attributes)
-            ]
+            items[number].append(Packed.of_control(Channel("in", "0"), backlog=enumerate(attributes)))
         packed = [
             (output, content.serialize().to_pybytes(), number)
             for number in range(GROUPS)
@@ -172,8 +171,8 @@ def test_records_precede_the_watermark_that_released_them() -> None:
     rows = pa.RecordBatch.from_pylist([{"user": "a", "t": 5, "v": 1}], schema=ROWS)
     items = [
         Packed.of_rows(Channel("in", "0"), 0, rows),
-        Packed.of_seen(Channel("in", "0"), 30),
-        Packed.of_seen(Channel("in", "1"), 30),
+        Packed.of_control(Channel("in", "0"), {Channel("in", "0"): 30}),
+        Packed.of_control(Channel("in", "1"), {Channel("in", "1"): 30}),
     ]
 
     out = chain.first.step(0, items, 0, MemoryStore(), StateCache()).outputs
@@ -230,15 +229,21 @@ def test_control_elements_of_many_channels_are_one_row_for_each_key_group() -> N
     found = unpack_and_pack([batch])
 
     for number, items in found.items():
-        assert [item.kind for item in items].count(PackedKind.SEVERAL) == 1
-        ordered = sort_packed(items)
-        elements = [item for item in ordered if item.kind == PackedKind.ELEMENT]
-        assert len(elements) == channels
-        if number == group_of("a", 1):
-            kinds = [PackedKind.ROWS, PackedKind.ELEMENT, PackedKind.ROWS]
-            assert [item.kind for item in ordered] == kinds * channels
-        else:
-            assert len(ordered) == channels
+        control, *others = sort_packed(items)
+        assert control.kind == PackedKind.CONTROL
+        decoded = decode_control(((control.channel, control.payload),))
+        assert decoded.arrivals["first"].watermark_ms.tolist() == [*range(channels)]
+        if number != group_of("a", 1):
+            assert others == []
+            continue
+        assert [item.kind for item in others] == [PackedKind.ROWS_WITH_PLACES]
+        records = PackedRows(others, ROWS)
+        taken = [
+            [row for part in records.take(place) for row in part.column("v").to_pylist()]
+            for place in decoded.places["first"]
+        ]
+        assert taken == [[0], *([each, each + 1] for each in range(channels - 1))]
+        assert [part.column("v").to_pylist() for part in records.take()] == [[channels - 1]]
 
 
 @settings(max_examples=60, deadline=None)

@@ -80,4 +80,4 @@ def test_state_of_another_version_is_refused() -> None:
     assert store.kept is not None
 
     with pytest.raises(StateError, match="state of version 99"):
-        inspect_state(store.kept.replace(b'"version":1', b'"version":99'), store.segments)
+        inspect_state(store.kept.replace(b'"version":2', b'"version":99'), store.segments)

@@ -11,14 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flowcore.keyed.control import Channel
 from flowcore.keyed.key_index import factorize_keys, to_python_keys
-from flowcore.keyed.packed import Channel, Packed
+from flowcore.keyed.packed import Packed
 from flowcore.keyed.runtime import Runtime
 from flowcore.keyed.state_cache import StateCache
 from flowcore.keyed.store import MemoryStore
-from flowcore.keyed.watermark_progress import WatermarkSource
 from flowcore.process import KeyedProcessFunction
 from flowcore.process.keyed import KeyedProcesses
+from flowcore.watermarks.progress import WatermarkSource
 from flowcore.watermarks.strategies import BoundedOutOfOrderness, WatermarkStrategy
 from flowcore.windows import SessionWindows, TumblingWindows, WindowAggregate, WindowConfig
 from flowcore.windows.built_in import BuiltIn, BuiltIns
@@ -106,7 +107,7 @@ def _step(configured: Any, columns: Any, clock: int, store: MemoryStore) -> Any:
     arrays = [pa.array(values, kind) for values, (_, kind) in zip(columns, COLUMNS, strict=True)]
     channel = Channel("in", "0")
     rows = pa.record_batch(arrays, schema=ROWS)
-    items = [Packed.of_rows(channel, 0, rows), Packed.of_seen(channel, max(columns[2]))]
+    items = [Packed.of_rows(channel, 0, rows), Packed.of_control(channel, {channel: max(columns[2])})]
     source = WatermarkSource(WatermarkStrategy(BoundedOutOfOrderness(0)), ("0",))
     run = Runtime(operator=configured, query="q", key_groups=1, sources={"in": source}, rows=ROWS)
     return run.step(0, items, clock, store, StateCache())

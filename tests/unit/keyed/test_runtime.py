@@ -14,13 +14,14 @@ from hypothesis import strategies as st
 
 from flowcore.elements import EndOfInput, LatencyMarker, LatencyMarkerEvent, RecordAttributes, Watermark
 from flowcore.errors import StateError
-from flowcore.keyed.packed import Channel, Packed, PackedKind, sort_packed
+from flowcore.keyed.control import Channel, ControlElement, StepControl, decode_control
+from flowcore.keyed.packed import Packed, PackedKind, sort_packed
 from flowcore.keyed.packing import InputColumns, Packing
 from flowcore.keyed.runtime import Runtime
 from flowcore.keyed.state_cache import StateCache
 from flowcore.keyed.store import MemoryStore
-from flowcore.keyed.watermark_progress import WatermarkSource
 from flowcore.serializers.events import LatencyMarkerEventSerializer
+from flowcore.watermarks.progress import WatermarkSource
 from flowcore.watermarks.strategies import BoundedOutOfOrderness, WatermarkStrategy
 from flowcore.windows import SlidingWindows, TumblingWindows, WindowAggregate, WindowConfig
 from flowcore.windows.built_in import BuiltIn, BuiltIns
@@ -66,7 +67,7 @@ def rows(*given: tuple[str, int, int], partition: int = 0) -> list[Packed]:
     columns = [list(column) for column in zip(*given, strict=True)]
     batch = pa.record_batch(columns, schema=ROWS)
     newest = max(t for _, t, _ in given)
-    return [Packed.of_rows(channel, 0, batch), Packed.of_seen(channel, newest)]
+    return [Packed.of_rows(channel, 0, batch), Packed.of_control(channel, {channel: newest})]
 
 
 def results(stepped: Any) -> list[tuple[Any, ...]]:
@@ -184,13 +185,18 @@ def test_idle_partition_is_ignored_after_a_wake_up() -> None:
 def test_control_elements_count_where_they_stand_among_records() -> None:
     """A watermark makes the record after it late, not the one before it."""
     runtime = runtime_of(by_column(windows(late="side-output")), strategy=None)
-    channel = Channel("in", "0", "other-flow")
+    channel = Channel("in", "0")
     first, second = (rows(("a", 5, value))[0] for value in (1, 2))
     items = [
         Packed(PackedKind.ROWS, channel.encode(), 12, second.payload),
-        Packed.of_element(channel, 11, Watermark(20)),
+        Packed.of_control(
+            channel,
+            elements=[
+                ControlElement(*channel, "other-flow", 11, Watermark(20)),
+                ControlElement(*channel, "other-flow", 13, EndOfInput()),
+            ],
+        ),
         Packed(PackedKind.ROWS, channel.encode(), 10, first.payload),
-        Packed.of_element(channel, 13, EndOfInput()),
     ]
 
     stepped = runtime.step(0, items, 0, MemoryStore(), StateCache())
@@ -205,7 +211,7 @@ def test_markers_are_emitted_after_the_records_before_them() -> None:
     event = LatencyMarkerEventSerializer().encode(LatencyMarkerEvent.from_marker(marker))
     items = [Packed.of_event(Channel("in", "0"), event), *rows(("a", 5, 1))]
 
-    assert [item.kind for item in sort_packed(items)] == [PackedKind.ROWS, PackedKind.SEEN, PackedKind.MARKER]
+    assert [PackedKind(item.kind).name for item in sort_packed(items)] == ["CONTROL", "ROWS", "MARKER"]
     stepped = runtime_of(by_column(windows())).step(0, items, 0, MemoryStore(), StateCache())
 
     assert stepped.outputs.markers == [marker]
@@ -273,12 +279,11 @@ def test_packing_sends_records_to_their_group_and_time_to_all() -> None:
         for group, item in items
         if item.kind == PackedKind.ROWS
     ]
-    four, five = Channel("in", "4").encode(), Channel("in", "5").encode()
-    assert sorted(sent) == [(0, four, ["b"]), (2, four, ["a"]), (2, five, ["c"])]
-    seen_by = sorted(
-        (group, item.channel, item.newest_ms) for group, item in items if item.kind == PackedKind.SEEN
-    )
-    assert seen_by == sorted([(g, four, 99) for g in range(3)] + [(g, five, 3) for g in range(3)])
+    four = Channel("in", "4").encode()  # which identifies the task
+    assert sorted(sent) == [(0, four, ["b"]), (2, four, ["a", "c"])]
+    control = {group: _control(item) for group, item in items if item.kind == PackedKind.CONTROL}
+    assert sorted(control) == [0, 1, 2]
+    assert all(each.newest_ms == {"in": {"4": 99, "5": 3}} for each in control.values())
 
 
 def test_packing_separates_records_from_backlog_statuses() -> None:
@@ -306,14 +311,14 @@ def test_packing_separates_records_from_backlog_statuses() -> None:
     packed = [row for part in packing.run([batch]) for row in part.to_pylist()]
 
     items = [(row.pop("key_group"), Packed(**row)) for row in packed]
-    attributes = [
-        (g, item.at, item.attributes.backlog) for g, item in items if item.kind == PackedKind.ATTRIBUTES
-    ]
-    assert attributes == [(0, 7, True), (1, 7, True), (0, 8, False), (1, 8, False)]
+    control = [_control(item) for _, item in items if item.kind == PackedKind.CONTROL]
+    assert [each.backlog for each in control] == [[True, False]] * 2
     assert [group for group, item in items if item.kind == PackedKind.ROWS] == [1]
-    assert {item.channel for _, item in items if item.kind == PackedKind.SEEN} == {
-        Channel("in", "4").encode()
-    }
+    assert [each.newest_ms for each in control] == [{"in": {"4": 2}}] * 2
+
+
+def _control(item: Packed) -> StepControl:
+    return decode_control(((item.channel, item.payload),))
 
 
 class _Hearing:
@@ -357,7 +362,7 @@ def test_a_change_of_backlog_is_passed_on_once_before_the_records_after_it() -> 
 
     def step(*statuses: bool, records: int = 0) -> list[Any]:
         group.heard.clear()
-        items = [Packed.of_attributes(at, RecordAttributes(each)) for at, each in enumerate(statuses)]
+        items = [Packed.of_control(Channel("", ""), backlog=enumerate(statuses))]
         given_rows = rows(*[("a", 1, 1)] * records) if records else []
         stepped = runtime.step(0, [*given_rows, *reversed(items)], 0, store, remembered)
         assert stepped.manifest.sizes().get("backlog") == known
@@ -424,7 +429,7 @@ def test_times_as_keys_and_values_survive_a_restart() -> None:
     channel, store = Channel("in", "0"), MemoryStore()
 
     runtime.step(0, [Packed.of_rows(channel, 0, batch)], 0, store, StateCache())
-    stepped = runtime.step(0, [Packed.of_seen(channel, 100)], 1, store, StateCache())
+    stepped = runtime.step(0, [Packed.of_control(channel, {channel: 100})], 1, store, StateCache())
 
     ((_, found),) = stepped.outputs.batches
     assert [(row["user"], row["latest"]) for row in found.to_pylist()] == [(now, now)]
@@ -461,4 +466,5 @@ def test_users_function_computes_the_watermark() -> None:
     packed = [row for part in packing.run([batch]) for row in part.to_pylist()]
 
     items = [Packed(row["kind"], row["channel"], row["at"], row["payload"]) for row in packed]
-    assert [item.newest_ms for item in items if item.kind == PackedKind.SEEN] == [200]
+    control = [_control(item) for item in items if item.kind == PackedKind.CONTROL]
+    assert [each.newest_ms for each in control] == [{"in": {"0": 200}}]

@@ -12,17 +12,17 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from flowcore.elements import RecordAttributes
 from flowcore.errors import FunctionError, StateError
+from flowcore.keyed.control import Channel
 from flowcore.keyed.operator import StepOutputs
-from flowcore.keyed.packed import Channel, Packed
+from flowcore.keyed.packed import Packed
 from flowcore.keyed.runtime import Runtime, StepResult
 from flowcore.keyed.state_cache import StateCache
 from flowcore.keyed.store import MemoryStore
-from flowcore.keyed.watermark_progress import WatermarkSource
 from flowcore.process import KeyedProcessFunction
 from flowcore.process.keyed import KeyedProcesses
 from flowcore.testing.harness import ProcessHarness
+from flowcore.watermarks.progress import WatermarkSource
 from flowcore.watermarks.strategies import BoundedOutOfOrderness, WatermarkStrategy
 from tests.unit.process.test_oracle import Everything
 
@@ -90,7 +90,7 @@ def runtime(function: KeyedProcessFunction, **changed: Any) -> Runtime:
 
 
 def packed(given_rows: Sequence[Row], group: int, *, backlog: bool | None = None) -> list[Packed]:
-    attributes = [] if backlog is None else [Packed.of_attributes(0, RecordAttributes(backlog))]
+    attributes = [] if backlog is None else [Packed.of_control(Channel("", ""), backlog=[(0, backlog)])]
     if not given_rows:
         return attributes
     channel = Channel("in", "0")
@@ -98,7 +98,7 @@ def packed(given_rows: Sequence[Row], group: int, *, backlog: bool | None = None
     mine = [row for row in given_rows if GROUPS[row[0]] == group]
     columns = [list(column) for column in zip(*mine, strict=True)]
     rows = [Packed.of_rows(channel, 0, pa.record_batch(columns, schema=ROWS))] if mine else []
-    return [*attributes, *rows, Packed.of_seen(channel, newest)]
+    return [*attributes, *rows, Packed.of_control(channel, {channel: newest})]
 
 
 def emitted(stepped: StepResult | StepOutputs) -> list[tuple[Any, ...]]:

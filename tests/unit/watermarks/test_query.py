@@ -4,107 +4,126 @@ from datetime import timedelta
 
 import pytest
 
-from flowcore.elements import (
-    MAX_TIMESTAMP_MS,
-    MIN_TIMESTAMP_MS,
-    EndOfInput,
-    RecordAttributes,
-    Watermark,
-    WatermarkStatus,
-)
-from flowcore.watermarks import bounded_out_of_orderness, monotonous, punctuated
-from flowcore.watermarks.merge import PartitionWatermark
-from flowcore.watermarks.query import ArrivingWatermarks, GeneratedWatermarks, QueryWatermarks
+from flowcore.elements import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS, Watermark, WatermarkStatus
+from flowcore.watermarks import WatermarkStrategy, bounded_out_of_orderness, monotonous, punctuated
+from flowcore.watermarks.arriving import channel_name
+from flowcore.watermarks.merge import ChannelElements, PartitionWatermark
+from flowcore.watermarks.progress import WatermarkProgress, WatermarkSource
+
+IDLE, ACTIVE = WatermarkStatus(idle=True), WatermarkStatus(idle=False)
+
+
+def progress(partitions: int, **sources: WatermarkStrategy | None) -> WatermarkProgress:
+    """Sources with this number of partitions; the watermarks of those without a strategy arrive."""
+    names = tuple(map(str, range(partitions)))
+    return WatermarkProgress({name: WatermarkSource(each, names) for name, each in sources.items()})
+
+
+def arrive(query: WatermarkProgress, *elements: tuple[int, str, Watermark | WatermarkStatus]) -> None:
+    """Elements of the source ``s``, each with its partition and sender."""
+    given = ((channel_name(str(partition), sender), element) for partition, sender, element in elements)
+    query.arrive("s", ChannelElements.of(given)[0])
 
 
 def test_query_emits_the_minimum_of_its_partitions() -> None:
     """A partition without records holds event time back."""
-    source = GeneratedWatermarks(bounded_out_of_orderness(timedelta(seconds=1)), range(2))
-    query = QueryWatermarks({"a": source})
+    query = progress(2, s=bounded_out_of_orderness(timedelta(seconds=1)))
 
-    source.take({0: 5_000})
+    query.take("s", {"0": 5_000})
     assert query.poll(0) == ()
 
-    source.take({1: 3_000})
+    query.take("s", {"1": 3_000})
     assert query.poll(0) == (Watermark(1_999),)
-    source.take({1: 2_000})
+    query.take("s", {"1": 2_000})
     assert query.poll(0) == ()
 
 
 def test_query_emits_the_minimum_of_its_sources() -> None:
     """One source has its own watermark strategy, the other reads watermarks."""
-    own, arriving = GeneratedWatermarks(monotonous(), range(1)), ArrivingWatermarks(range(1))
-    query = QueryWatermarks({"own": own, "arriving": arriving})
+    query = progress(1, own=monotonous(), s=None)
 
-    own.take({0: 1_000})
+    query.take("own", {"0": 1_000})
     assert query.poll(0) == ()
-    arriving.take(0, "a/b", Watermark(500))
+    arrive(query, (0, "a/b", Watermark(500)))
     assert query.poll(0) == (Watermark(500),)
-    arriving.take(0, "a/b", Watermark(5_000))
+    arrive(query, (0, "a/b", Watermark(5_000)))
     assert query.poll(0) == (Watermark(999),)
 
 
 def test_arriving_watermarks_wait_for_every_partition_and_channel() -> None:
     """Two queries write to a topic of two partitions: the minimum of four channels counts."""
-    source = ArrivingWatermarks(range(2))
-    query = QueryWatermarks({"s": source})
+    query = progress(2, s=None)
 
-    source.take(0, "x", Watermark(100))
+    arrive(query, (0, "x", Watermark(100)))
     assert query.poll(0) == ()
-    source.take(1, "x", Watermark(100))
+    arrive(query, (1, "x", Watermark(100)))
     assert query.poll(0) == (Watermark(100),)
-    source.take(0, "y", Watermark(50))
-    source.take(0, "x", Watermark(300))
-    source.take(1, "x", Watermark(300))
+    arrive(query, (0, "y", Watermark(50)), (0, "x", Watermark(300)), (1, "x", Watermark(300)))
     assert query.poll(0) == ()
-    source.take(0, "y", Watermark(200))
+    arrive(query, (0, "y", Watermark(200)))
     assert query.poll(0) == (Watermark(200),)
-    source.take(0, "y", RecordAttributes(backlog=True))
-    assert query.poll(0) == ()
 
 
 def test_partition_has_the_minimum_of_its_channels() -> None:
     """Idle channels do not count; a partition without elements is at the beginning."""
-    arriving, own = ArrivingWatermarks(range(2)), GeneratedWatermarks(monotonous(), range(2))
-    query = QueryWatermarks({"arriving": arriving, "own": own})
+    query = progress(2, s=None, own=monotonous())
 
-    arriving.take(0, "x", Watermark(100))
-    arriving.take(0, "y", Watermark(50))
-    arriving.take(0, "z", WatermarkStatus(idle=True))
-    own.take({1: 70})
+    arrive(query, (0, "x", Watermark(100)), (0, "y", Watermark(50)), (0, "z", IDLE))
+    query.take("own", {"1": 70})
     query.poll(0)
 
-    assert arriving.partitions() == {0: PartitionWatermark(50), 1: PartitionWatermark()}
-    assert own.partitions() == {0: PartitionWatermark(), 1: PartitionWatermark(69)}
+    assert query.partitions() == {
+        "s": {"0": PartitionWatermark(50), "1": PartitionWatermark()},
+        "own": {"0": PartitionWatermark(), "1": PartitionWatermark(69)},
+    }
     assert query.watermark_ms == MIN_TIMESTAMP_MS
 
 
 def test_idle_channels_are_ignored() -> None:
     """If all channels are idle, the query is idle; one active channel makes it active."""
-    source = ArrivingWatermarks(range(1))
-    query = QueryWatermarks({"s": source})
+    query = progress(1, s=None)
 
-    source.take(0, "x", Watermark(10))
-    source.take(0, "y", WatermarkStatus(idle=True))
+    arrive(query, (0, "x", Watermark(10)), (0, "y", IDLE))
     assert query.poll(0) == (Watermark(10),)
-    source.take(0, "x", WatermarkStatus(idle=True))
-    assert query.poll(0) == (WatermarkStatus(idle=True),)
-    source.take(0, "y", WatermarkStatus(idle=False))
-    assert query.poll(0) == (WatermarkStatus(idle=False),)
-    source.take(0, "y", EndOfInput())
+    arrive(query, (0, "x", IDLE))
+    assert query.poll(0) == (IDLE,)
+    arrive(query, (0, "y", ACTIVE))
+    assert query.poll(0) == (ACTIVE,)
+    arrive(query, (0, "y", Watermark(MAX_TIMESTAMP_MS)))
     assert query.poll(0) == (Watermark(MAX_TIMESTAMP_MS),)
+
+
+def test_idle_channel_that_ends_does_not_hold_event_time() -> None:
+    """At the end of time a channel is not idle, whether its status came before or comes later."""
+    query = progress(1, s=None)
+    arrive(query, (0, "x", Watermark(10)), (0, "y", Watermark(20)), (0, "x", IDLE), (0, "y", IDLE))
+    assert query.poll(0) == (IDLE,)
+
+    arrive(
+        query, (0, "x", Watermark(MAX_TIMESTAMP_MS)), (0, "y", Watermark(MAX_TIMESTAMP_MS)), (0, "y", IDLE)
+    )
+
+    assert query.poll(0) == (ACTIVE, Watermark(MAX_TIMESTAMP_MS))
+
+
+def test_idle_source_that_ends_does_not_hold_event_time() -> None:
+    """Its partitions were idle when its input ended."""
+    query = progress(1, s=monotonous().with_idleness(timedelta(milliseconds=10)))
+    query.take("s", {"0": 5})
+    assert [query.poll(now_ms) for now_ms in (0, 1, 12)] == [(Watermark(4),), (), (IDLE,)]
+
+    assert query.end_of_input() == (ACTIVE, Watermark(MAX_TIMESTAMP_MS))
 
 
 def test_silent_partition_is_idle_after_the_timeout() -> None:
     """The time is the given processing time."""
-    source = GeneratedWatermarks(monotonous().with_idleness(timedelta(seconds=1)), range(2))
-    query = QueryWatermarks({"s": source})
-    source.take({0: 100, 1: 50})
+    query = progress(2, s=monotonous().with_idleness(timedelta(seconds=1)))
+    query.take("s", {"0": 100, "1": 50})
     assert query.poll(0) == (Watermark(49),)
 
     emitted = []
     for now_ms in (1_000, 2_000, 3_000):
-        source.take({0: 100 + now_ms})
+        query.take("s", {"0": 100 + now_ms})
         emitted += query.poll(now_ms)
 
     assert emitted == [Watermark(3_099)]
@@ -112,12 +131,11 @@ def test_silent_partition_is_idle_after_the_timeout() -> None:
 
 def test_punctuated_source_moves_with_its_markers() -> None:
     """Other records only show that the partition is active."""
-    source = GeneratedWatermarks(punctuated("end"), range(1))
-    query = QueryWatermarks({"s": source})
+    query = progress(1, s=punctuated("end"))
 
-    source.take({0: None})
+    query.take("s", {"0": None})
     assert query.poll(0) == ()
-    source.take({0: 70})
+    query.take("s", {"0": 70})
     assert query.poll(0) == (Watermark(70),)
 
 
@@ -125,23 +143,52 @@ def test_punctuated_source_moves_with_its_markers() -> None:
 def test_query_continues_after_a_restart(arriving: bool) -> None:
     """Each partition's state is restored; the last watermark is emitted again, and never a lower one."""
 
-    def build() -> tuple[QueryWatermarks, GeneratedWatermarks | ArrivingWatermarks]:
-        source = ArrivingWatermarks(range(2)) if arriving else GeneratedWatermarks(monotonous(), range(2))
-        return QueryWatermarks({"s": source}), source
+    def build(kept: WatermarkProgress | None = None) -> WatermarkProgress:
+        query = progress(2, s=None if arriving else monotonous())
+        if kept:
+            query.restore(kept.snapshot())
+            query.restart()
+        return query
 
-    def say(source: GeneratedWatermarks | ArrivingWatermarks, partition: int, time_ms: int) -> None:
-        if isinstance(source, ArrivingWatermarks):
-            source.take(partition, "x", Watermark(time_ms))
+    def emit(query: WatermarkProgress, partition: int, time_ms: int) -> None:
+        if arriving:
+            arrive(query, (partition, "x", Watermark(time_ms)))
         else:
-            source.take({partition: time_ms + 1})
+            query.take("s", {str(partition): time_ms + 1})
 
-    query, source = build()
-    say(source, 0, 100)
-    after, again = build()
-    after.restore(query.snapshot())
-    say(again, 1, 40)
+    query = build()
+    emit(query, 0, 100)
+    after = build(query)
+    emit(after, 1, 40)
     assert after.poll(0) == (Watermark(40),)
 
-    third, _ = build()
-    third.restore(after.snapshot())
-    assert third.poll(0) == (Watermark(40),)
+    assert build(after).poll(0) == (Watermark(40),)
+
+
+def test_time_outs_of_partitions_begin_anew_after_a_restart() -> None:
+    """A partition is not idle because the query did not run."""
+    strategy = monotonous().with_idleness(timedelta(milliseconds=10))
+    query = progress(2, s=strategy)
+    query.take("s", {"0": 100, "1": 50})
+    assert [query.poll(now_ms) for now_ms in (0, 1)] == [(Watermark(49),), ()]
+    after = progress(2, s=strategy)
+    after.restore(query.snapshot())
+    after.restart()
+
+    after.take("s", {"0": 200})
+
+    assert [after.poll(now_ms) for now_ms in (1_000, 1_005)] == [(Watermark(49),), ()]
+
+
+def test_partitions_that_were_added_hold_the_watermark_after_a_restart() -> None:
+    """They have not been read yet."""
+    query = progress(1, s=monotonous())
+    query.take("s", {"0": 100})
+    query.poll(0)
+    after = progress(2, s=monotonous())
+    after.restore(query.snapshot())
+    after.take("s", {"0": 200})
+
+    assert after.poll(0) == ()
+    after.take("s", {"1": 150})
+    assert after.poll(0) == (Watermark(149),)

@@ -11,28 +11,29 @@ from flowcore.elements import MAX_TIMESTAMP_MS, Watermark, WatermarkStatus
 from flowcore.errors import ConfigurationError, FunctionError, PlanError
 from flowcore.planner import plan_flow
 from flowcore.watermarks import WatermarkStrategy
-from flowcore.watermarks.generators import GeneratorState, advance, watermark_ms
-from flowcore.watermarks.query import GeneratedWatermarks, QueryWatermarks
-from flowcore.watermarks.tracking import add_record, end_of_input, poll, start_tracking
+from flowcore.watermarks.generators import call_generator
+from flowcore.watermarks.progress import WatermarkProgress, WatermarkSource
 
 TEN = timedelta(milliseconds=10)
 IDLE, ACTIVE = WatermarkStatus(idle=True), WatermarkStatus(idle=False)
 
 
-def test_periodic_watermark_is_the_highest_value_of_the_expression() -> None:
-    generator = periodic("at - 4").generator
-    seen = GeneratorState()
-    for expression_ms in (None, 5, 3, None):
-        seen = advance(generator, seen, 99, expression_ms=expression_ms)
+def _progress(strategy: WatermarkStrategy, partitions: int = 2) -> WatermarkProgress:
+    return WatermarkProgress({"in": WatermarkSource(strategy, tuple(map(str, range(partitions))))})
 
-    assert watermark_ms(generator, seen) == 5
-    assert watermark_ms(generator, advance(generator, GeneratorState(), 99)) is None
+
+def test_periodic_watermark_is_the_highest_value_of_the_expression() -> None:
+    progress = _progress(periodic("at - 4"), 1)
+    for expression_ms in (None, 5, 3, None):
+        progress.take("in", {"0": expression_ms})
+
+    assert progress.poll(0) == (Watermark(5),)
 
 
 @pytest.mark.parametrize("returned", [1.5, "x", 2**63], ids=str)
 def test_function_that_returns_no_time_is_an_error(returned: Any) -> None:
     with pytest.raises(FunctionError, match="which is not a time"):
-        advance(periodic(lambda _: returned).generator, GeneratorState(), 5)
+        call_generator(lambda _: returned, [5])
 
 
 @pytest.mark.parametrize(
@@ -88,16 +89,14 @@ def test_function_as_generator_cannot_be_written_to_a_topic() -> None:
 
 
 def _polls(strategy: WatermarkStrategy, *script: Any) -> list[Any]:
-    tracking, shown = start_tracking(range(2)), []
+    progress, shown = _progress(strategy), []
     for step in script:
         if isinstance(step, int):
-            tracking, emitted = poll(strategy, tracking, step)
-            shown.append(emitted)
+            shown.append(progress.poll(step))
         elif step == "end":
-            tracking, emitted = end_of_input(tracking)
-            shown.append(emitted)
+            shown.append(progress.end_of_input())
         else:
-            tracking, _ = add_record(strategy, tracking, *step)
+            progress.take("in", {str(step[0]): step[1]})
     return shown
 
 
@@ -147,22 +146,11 @@ def test_idle_period_begins_anew_after_each_record() -> None:
 def test_what_the_clock_has_added_survives_a_restart() -> None:
     strategy = monotonous().with_idleness(TEN, all_idle="advance")
 
-    def source() -> tuple[GeneratedWatermarks, QueryWatermarks]:
-        mine = GeneratedWatermarks(strategy, range(1))
-        return mine, QueryWatermarks({"in": mine})
-
-    first, query = source()
-    first.take({0: 101})
-    emitted = [query.poll(now_ms) for now_ms in (0, 1, 12, 20)]
-    _, again = source()
-    again.restore(query.snapshot())
+    first, again = _progress(strategy, 1), _progress(strategy, 1)
+    first.take("in", {"0": 101})
+    emitted = [first.poll(now_ms) for now_ms in (0, 1, 12, 20)]
+    again.restore(first.snapshot())
+    again.restart()
 
     assert emitted == [(Watermark(100),), (), (), (Watermark(108),)]
     assert again.poll(21) == (Watermark(108),)
-
-
-def test_query_takes_the_value_of_the_expression() -> None:
-    source = GeneratedWatermarks(periodic("ms"), range(1))
-    source.take({0: 7})
-
-    assert QueryWatermarks({"in": source}).poll(0) == (Watermark(7),)

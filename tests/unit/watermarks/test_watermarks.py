@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,20 +20,11 @@ from flowcore.watermarks import (
     no_watermarks,
     punctuated,
 )
-from flowcore.watermarks.generators import GeneratorState, advance, watermark_ms
-from flowcore.watermarks.merge import MergedWatermark, PartitionId, PartitionWatermark, merge
+from flowcore.watermarks.generated import GeneratedWatermarks
+from flowcore.watermarks.generators import watermarks_ms
+from flowcore.watermarks.merge import Emitted, MergedWatermark
+from flowcore.watermarks.progress import WatermarkProgress, WatermarkSource
 from flowcore.watermarks.strategies import BoundedOutOfOrderness, Generator, NoWatermarks, Punctuated
-from flowcore.watermarks.tracking import (
-    Emitted,
-    IdleTimer,
-    Tracking,
-    add_record,
-    end_of_input,
-    poll,
-    poll_timer,
-    restart_timer,
-    start_tracking,
-)
 
 BOUNDED = BoundedOutOfOrderness(10)
 MARKED = Punctuated("is_marker")
@@ -40,7 +32,6 @@ IDLE, ACTIVE = WatermarkStatus(idle=True), WatermarkStatus(idle=False)
 
 laws = settings(deadline=None)  # the first use of Arrow takes long
 timestamps = st.none() | st.integers(MIN_TIMESTAMP_MS, MAX_TIMESTAMP_MS) | st.integers(-20, 20)
-records = st.lists(st.tuples(timestamps, st.none() | st.booleans()))
 generators = st.sampled_from([BOUNDED, BoundedOutOfOrderness(0), MARKED, NoWatermarks()])
 
 
@@ -90,62 +81,66 @@ def test_strategy_refuses(build: Callable[[], object], message: str) -> None:
 
 def test_watermark_stops_at_the_first_millisecond_there_is() -> None:
     """It saturates instead of underflowing."""
-    assert watermark_ms(BOUNDED, GeneratorState(MIN_TIMESTAMP_MS + 11)) == MIN_TIMESTAMP_MS
-    assert watermark_ms(BOUNDED, GeneratorState(MIN_TIMESTAMP_MS + 10)) == MIN_TIMESTAMP_MS
-    assert watermark_ms(BOUNDED, GeneratorState(MIN_TIMESTAMP_MS + 12)) == MIN_TIMESTAMP_MS + 1
-    assert watermark_ms(BOUNDED, GeneratorState()) is None
+    newest_ms = MIN_TIMESTAMP_MS + np.array([0, 10, 11, 12, 100])
+
+    found = watermarks_ms(BOUNDED, newest_ms) - MIN_TIMESTAMP_MS
+
+    assert found.tolist() == [0, 0, 0, 1, 89]
 
 
-@given(generators, records)
-def test_generator_follows_the_newest_record_that_counts(
-    generator: Generator, rows: list[tuple[int | None, bool | None]]
-) -> None:
-    """The expected value is the definition over all records."""
-    seen = _advance(generator, GeneratorState(), rows)
+@laws
+@given(generators, st.lists(timestamps))
+def test_generator_follows_the_newest_time_that_counts(generator: Generator, rows: list[int | None]) -> None:
+    """The expected value is the definition over all times."""
+    source = GeneratedWatermarks(WatermarkStrategy(generator), "0")
+    for time_ms in rows:
+        source.take({"0": time_ms})
+    source.poll(0)
 
-    counting = {NoWatermarks: [], Punctuated: [t for t, marker in rows if marker and t is not None]}
-    times: list[int] = counting.get(type(generator), [t for t, _ in rows if t is not None])
+    times = [] if isinstance(generator, NoWatermarks) else [t for t in rows if t is not None]
     delay = generator.delay_ms + 1 if isinstance(generator, BoundedOutOfOrderness) else 0
-    assert watermark_ms(generator, seen) == (max(max(times) - delay, MIN_TIMESTAMP_MS) if times else None)
+    assert source.watermark_ms == max(max(times, default=MIN_TIMESTAMP_MS) - delay, MIN_TIMESTAMP_MS)
 
 
-def _advance(
-    generator: Generator, seen: GeneratorState, rows: list[tuple[int | None, bool | None]]
-) -> GeneratorState:
-    for timestamp_ms, marker in rows:
-        seen = advance(generator, seen, timestamp_ms, marker=bool(marker))
-    return seen
+def _idle_after(*times: int | None, idle_after_ms: int | None = 10) -> list[bool]:
+    """Whether a partition is idle after each poll; None is a record."""
+    source, found = GeneratedWatermarks(WatermarkStrategy(BOUNDED, idle_after_ms), "0"), []
+    for now_ms in times:
+        if now_ms is None:
+            source.take({"0": None})
+            continue
+        source.poll(now_ms)
+        found.append(source.idle)
+    return found
 
 
 def test_idleness_is_noticed_counted_and_found() -> None:
     """A poll sees the record, the next poll starts the timeout, and a poll after it finds it idle."""
-    timer, idle = poll_timer(restart_timer(), 100, 10)
-    assert (timer, idle) == (IdleTimer(), False)
-    timer, idle = poll_timer(timer, 150, 10)
-    assert (timer, idle) == (IdleTimer(quiet_since_ms=150), False)
-    assert poll_timer(timer, 160, 10) == (timer, False)
-    assert poll_timer(timer, 161, 10) == (timer, True)
-    assert poll_timer(restart_timer(), 999, 10) == (IdleTimer(), False)
+    assert _idle_after(None, 100, 150, 160, 161, None, 999) == [False, False, False, True, False]
 
 
 def test_idleness_counts_from_a_clock_at_zero_too() -> None:
     """Zero is a valid time."""
-    timer, _ = poll_timer(IdleTimer(), 0, 10)
-
-    assert poll_timer(timer, 11, 10) == (timer, True)
+    assert _idle_after(0, 11) == [False, True]
 
 
 def test_partition_without_time_out_is_never_idle() -> None:
     """This holds for any time without records."""
-    assert poll_timer(IdleTimer(quiet_since_ms=0), 10**15, None) == (IdleTimer(), False)
+    assert _idle_after(0, 10**15, idle_after_ms=None) == [False, False]
 
 
-def _now(**partitions: tuple[int, bool]) -> dict[PartitionId, PartitionWatermark]:
-    return {name: PartitionWatermark(*each) for name, each in partitions.items()}
+def _now(**partitions: tuple[int, bool]) -> dict[str, tuple[int, bool]]:
+    return partitions
+
+
+def _update(merged: MergedWatermark, partitions: dict[str, tuple[int, bool]]) -> MergedWatermark:
+    times, idle = zip(*partitions.values(), strict=True)
+    merged.update(merged.numbers(tuple(partitions)), np.array(times, np.int64), np.array(idle))
+    return merged
 
 
 def _merged(**partitions: tuple[int, bool]) -> MergedWatermark:
-    return merge(MergedWatermark(), _now(**partitions))
+    return _update(MergedWatermark(), partitions)
 
 
 @pytest.mark.parametrize(
@@ -157,12 +152,12 @@ def _merged(**partitions: tuple[int, bool]) -> MergedWatermark:
         (_merged(a=(5, False), b=(3, True)), 5, False),
         (_merged(a=(5, True), b=(3, True)), MIN_TIMESTAMP_MS, True),
         (_merged(a=(5, False), b=(MIN_TIMESTAMP_MS, False)), MIN_TIMESTAMP_MS, False),
-        (merge(_merged(a=(5, False)), {"a": PartitionWatermark(3)}), 5, False),
-        (merge(_merged(a=(5, False)), {"b": PartitionWatermark(3)}), 5, False),
-        (merge(_merged(a=(5, False), b=(3, True)), {"b": PartitionWatermark(3)}), 5, False),
-        (merge(_merged(a=(5, False), b=(3, True)), _now(b=(4, False), a=(9, False))), 5, False),
-        (merge(_merged(a=(5, False), b=(3, True)), _now(b=(7, False), a=(9, False))), 7, False),
-        (merge(_merged(a=(5, False), b=(3, False)), _now(a=(5, True), b=(5, True))), 3, True),
+        (_update(_merged(a=(5, False)), _now(a=(3, False))), 5, False),
+        (_update(_merged(a=(5, False)), _now(b=(3, False))), 5, False),
+        (_update(_merged(a=(5, False), b=(3, True)), _now(b=(3, False))), 5, False),
+        (_update(_merged(a=(5, False), b=(3, True)), _now(b=(4, False), a=(9, False))), 5, False),
+        (_update(_merged(a=(5, False), b=(3, True)), _now(b=(7, False), a=(9, False))), 7, False),
+        (_update(_merged(a=(5, False), b=(3, False)), _now(a=(5, True), b=(5, True))), 3, True),
     ],
     ids=["nobody", "one", "smallest", "idle-not-waited-for", "all-idle", "silent-holds", "older-is-ignored",
          "new-partition-behind", "resumed-behind", "still-behind", "caught-up", "all-idle-holds"],
@@ -177,7 +172,7 @@ def test_merge_is_the_highest_minimum_there_ever_was(updates: list[tuple[str, in
     """The expected value is computed from all updates instead of from state."""
     merged, minima = MergedWatermark(), [MIN_TIMESTAMP_MS]
     for count, (partition, time_ms, idle) in enumerate(updates, 1):
-        merged = merge(merged, {partition: PartitionWatermark(time_ms, idle)})
+        _update(merged, {partition: (time_ms, idle)})
         past = updates[:count]
         highest = {p: max(t for name, t, _ in past if name == p) for p, _, _ in past}
         waiting = [t for p, t in highest.items() if not [i for name, _, i in past if name == p][-1]]
@@ -187,16 +182,21 @@ def test_merge_is_the_highest_minimum_there_ever_was(updates: list[tuple[str, in
 
 def _run(strategy: WatermarkStrategy, *steps: Any, partitions: int = 1) -> list[Emitted]:
     """Output of each step: an int is a poll, ``"end"`` the end, a tuple a record."""
-    state: Tracking = start_tracking(range(partitions))
+    source = WatermarkProgress({"in": WatermarkSource(strategy, tuple(map(str, range(partitions))))})
+    punctuated = isinstance(strategy.generator, Punctuated)
     shown = []
     for step in steps:
+        emitted: Emitted = ()
         match step:
             case int():
-                state, emitted = poll(strategy, state, step)
+                emitted = source.poll(step)
             case "end":
-                state, emitted = end_of_input(state)
+                emitted = source.end_of_input()
             case (partition, timestamp_ms, *marker):
-                state, emitted = add_record(strategy, state, partition, timestamp_ms, marker=bool(marker))
+                counts = marker or not punctuated
+                source.take("in", {str(partition): timestamp_ms if counts else None})
+                if marker and punctuated:
+                    emitted = source.mark("in", str(partition))
         shown.append(emitted)
     return shown
 

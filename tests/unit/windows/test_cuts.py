@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,8 +21,8 @@ from hypothesis import strategies as st
 from flowcore.elements import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
 from flowcore.testing.window_functions import CollectList
 from flowcore.watermarks import bounded_out_of_orderness
-from flowcore.watermarks.generators import GeneratorState, watermark_ms
-from flowcore.watermarks.merge import MergedWatermark, PartitionWatermark, merge
+from flowcore.watermarks.generators import watermarks_ms
+from flowcore.watermarks.merge import MergedWatermark, PartitionWatermark
 from flowcore.windows import (
     KeyedRecord,
     SessionWindows,
@@ -46,14 +47,14 @@ class KeyGroup:
 
     def __init__(self, config: WindowConfig, partitions: int) -> None:
         self.config = config
-        self.merged = MergedWatermark(dict.fromkeys(range(partitions), PartitionWatermark()))
+        self.merged = MergedWatermark(map(str, range(partitions)))
         self.state = WindowState()
 
     def batch(self, rows: Sequence[Row], control: Mapping[Any, PartitionWatermark]) -> Iterator[Any]:
         """Records first, then the batch's watermark."""
         operator = WindowOperator(self.config)
         seen = [operator.process(self.state, [KeyedRecord(*row) for row in rows])]
-        self.merged = merge(self.merged, control)
+        self.merged.merge({str(partition): each for partition, each in control.items()})
         seen.append(operator.advance_watermark(self.state, self.merged.watermark_ms))
         for each in seen:
             assert not each.late
@@ -70,8 +71,8 @@ class KeyGroup:
 def _watermarks(rows: Sequence[Row]) -> PartitionWatermark:
     """Watermarks of a batch, computed from the batch alone, so that readers need no state."""
     generator = bounded_out_of_orderness(timedelta(milliseconds=DELAY_MS)).generator
-    found_ms = watermark_ms(generator, GeneratorState(max((row[2] for row in rows), default=None)))
-    return PartitionWatermark(MIN_TIMESTAMP_MS if found_ms is None else found_ms)
+    newest_ms = max((row[2] for row in rows), default=MIN_TIMESTAMP_MS)
+    return PartitionWatermark(int(watermarks_ms(generator, np.array([newest_ms]))[0]))
 
 
 @st.composite

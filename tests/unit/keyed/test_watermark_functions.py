@@ -7,9 +7,10 @@ import pyarrow.compute as pc
 import pytest
 
 from flowcore.errors import FunctionError
+from flowcore.keyed.control import decode_control
 from flowcore.keyed.packing import InputColumns, Packing
-from flowcore.keyed.watermark_progress import WatermarkProgress, WatermarkSource
 from flowcore.watermarks import periodic
+from flowcore.watermarks.progress import WatermarkProgress, WatermarkSource
 
 
 def _four_seconds_behind(timestamps: pa.Array[int]) -> int | None:
@@ -53,9 +54,9 @@ def _progress() -> WatermarkProgress:
 def test_progress_applies_a_function_once_to_the_timestamps_of_a_batch() -> None:
     """The task that reads a partition calls the function; a key group takes its result as it is."""
     (*_, last) = _packing(_four_seconds_behind).run([_batch(9_000, None, 10_000)])
-    (payload,) = last.column("payload").to_pylist()
+    (row,) = last.to_pylist()
     progress = _progress()
-    progress.seen("bids", "0", int.from_bytes(payload, "big", signed=True))
+    progress.take("bids", decode_control(((row["channel"], row["payload"]),)).newest_ms["bids"])
     progress.poll(0)
 
     assert progress.watermark_ms == 6_000
@@ -64,8 +65,8 @@ def test_progress_applies_a_function_once_to_the_timestamps_of_a_batch() -> None
 def test_progress_keeps_its_watermark_when_a_function_reports_nothing() -> None:
     """A batch without timestamps does not advance the watermark."""
     progress = _progress()
-    progress.seen("bids", "0", 6_000)
-    progress.seen("bids", "0", None)
+    progress.take("bids", {"0": 6_000})
+    progress.take("bids", {"0": None})
     progress.poll(0)
 
     assert progress.watermark_ms == 6_000

@@ -1,0 +1,167 @@
+"""Watermarks of a source with several partitions, from the times of its records.
+
+Polls emit them, as do markers of a punctuated strategy, and only if they have changed.
+
+An idle timer changes only when it is polled. The first poll after a record notices the record, the next one
+starts the time-out, and a poll more than the time-out later finds the partition idle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from flowcore.elements import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
+from flowcore.watermarks.generators import watermarks_ms
+from flowcore.watermarks.merge import Flags, MergedWatermark, Times
+from flowcore.watermarks.strategies import WatermarkStrategy
+
+__all__ = ["GeneratedWatermarks", "IdlePeriod"]
+
+_NOT_QUIET = MIN_TIMESTAMP_MS
+
+
+@dataclass(frozen=True, slots=True)
+class IdlePeriod:
+    """A period in which all partitions are idle and the watermark advances with processing time.
+
+    Attributes:
+        since_ms: Processing time at its begin.
+        watermark_ms: The watermark at its begin.
+    """
+
+    since_ms: int
+    watermark_ms: int
+
+    def advance(self, now_ms: int) -> int:
+        """The watermark now; the smallest timestamp does not advance."""
+        if self.watermark_ms == MIN_TIMESTAMP_MS:
+            return MIN_TIMESTAMP_MS
+        # The maximum watermark means the end of input.
+        return min(self.watermark_ms + max(now_ms - self.since_ms, 0), MAX_TIMESTAMP_MS - 1)
+
+
+class GeneratedWatermarks:
+    """The watermarks of a source with a strategy.
+
+    Attributes:
+        merged: The watermarks of its partitions.
+    """
+
+    def __init__(self, strategy: WatermarkStrategy, partitions: Iterable[str]) -> None:
+        self._strategy = strategy
+        self.merged = MergedWatermark()
+        self._newest_ms: Times = np.empty(0, np.int64)
+        """The newest time that counts of each partition; the smallest timestamp before the first."""
+        self._quiet_ms: Times = np.empty(0, np.int64)
+        """The first poll without a new record; ``_NOT_QUIET`` if there was none."""
+        self._active: Flags = np.empty(0, np.bool_)
+        """A record has arrived since the last poll."""
+        self._idle_period: IdlePeriod | None = None
+        self._numbers(tuple(partitions))
+
+    @property
+    def watermark_ms(self) -> int:
+        """The combined watermark."""
+        return self.merged.watermark_ms
+
+    @property
+    def idle(self) -> bool:
+        """All partitions are idle, and the watermark does not advance."""
+        return self._idle_period is None and self.merged.idle
+
+    def take(self, newest_ms: Mapping[str, int | None]) -> None:
+        """Take records: for each of their partitions, the newest time that counts, None if none does.
+
+        A partition that is not known yet is added.
+        """
+        at = self._numbers(tuple(newest_ms))
+        self._active[at] = True
+        if self._strategy.generates:
+            times = [MIN_TIMESTAMP_MS if each is None else each for each in newest_ms.values()]
+            self._newest_ms[at] = np.maximum(self._newest_ms[at], np.array(times, np.int64))
+
+    def mark(self, partition: str) -> None:
+        """Merge the watermark of a partition at once, after a punctuated strategy's marker."""
+        at = self._numbers((partition,))
+        self.merged.update(at, watermarks_ms(self._strategy.generator, self._newest_ms[at]), idle=False)
+        self._begin_or_end_idle_period(None)
+
+    def poll(self, now_ms: int) -> None:
+        """Advance processing time for all partitions."""
+        if self.watermark_ms == MAX_TIMESTAMP_MS:  # the input has ended
+            return
+        idle = np.zeros(len(self.merged), np.bool_)
+        idle_after_ms = self._strategy.idle_after_ms
+        if idle_after_ms is not None:
+            quiet = ~self._active & (self._quiet_ms != _NOT_QUIET)
+            idle[quiet] = now_ms - self._quiet_ms[quiet] > idle_after_ms
+            self._quiet_ms[~self._active & ~quiet] = now_ms
+        self._quiet_ms[self._active] = _NOT_QUIET
+        self._active[:] = False
+        watermarks = watermarks_ms(self._strategy.generator, self._newest_ms)
+        self.merged.update(np.arange(len(idle)), watermarks, idle)
+        self._begin_or_end_idle_period(now_ms)
+
+    def end_of_input(self) -> None:
+        """End every partition."""
+        self.merged.update(np.arange(len(self.merged)), MAX_TIMESTAMP_MS, idle=False)
+        self._idle_period = None
+
+    def wake_ms(self, now_ms: int) -> int | None:
+        """When processing time alone may change the watermark or the status."""
+        if self._strategy.idle_after_ms is None:
+            return None
+        if self._idle_period is not None:
+            return now_ms + 1
+        quiet_ms = self._quiet_ms[~self.merged.idle_channels]
+        if not len(quiet_ms):
+            return None
+        if (quiet_ms == _NOT_QUIET).any():
+            return now_ms + 1
+        return int(quiet_ms.min()) + self._strategy.idle_after_ms + 1
+
+    def restart(self) -> None:
+        """Begin the time-outs of partitions anew."""
+        self._quiet_ms[:] = _NOT_QUIET
+
+    def snapshot(self) -> dict[str, Any]:
+        """The state as JSON-able data."""
+        return {
+            "merged": self.merged.snapshot(),
+            "newest_ms": self._newest_ms.tolist(),
+            "active": np.flatnonzero(self._active).tolist(),
+            "quiet_ms": self._quiet_ms.tolist() if self._strategy.idle_after_ms is not None else [],
+            "idle_period": None if self._idle_period is None else asdict(self._idle_period),
+        }
+
+    def restore(self, kept: Mapping[str, Any]) -> None:
+        """Apply a `snapshot`; partitions that are not part of it hold the watermark."""
+        names = self.merged.names
+        self.merged = MergedWatermark.restored(kept["merged"])
+        self._newest_ms = np.array(kept["newest_ms"], np.int64)
+        quiet_ms = kept["quiet_ms"] or [_NOT_QUIET] * len(self.merged)
+        self._quiet_ms, self._active = np.array(quiet_ms, np.int64), np.zeros(len(self.merged), np.bool_)
+        self._active[kept["active"]] = True
+        self._idle_period = None if kept["idle_period"] is None else IdlePeriod(**kept["idle_period"])
+        self._numbers(names)
+
+    def _numbers(self, partitions: Sequence[str]) -> npt.NDArray[np.intp]:
+        found = self.merged.numbers(partitions)
+        added = len(self.merged) - len(self._newest_ms)
+        if added:
+            self._newest_ms = np.append(self._newest_ms, np.full(added, MIN_TIMESTAMP_MS, np.int64))
+            self._quiet_ms = np.append(self._quiet_ms, np.full(added, _NOT_QUIET, np.int64))
+            self._active = np.append(self._active, np.zeros(added, np.bool_))
+        return found
+
+    def _begin_or_end_idle_period(self, now_ms: int | None) -> None:
+        if not self.merged.idle or self._strategy.all_idle == "hold":
+            self._idle_period = None
+        elif now_ms is not None:
+            self._idle_period = self._idle_period or IdlePeriod(now_ms, self.watermark_ms)
+            self.merged.watermark_ms = max(self.watermark_ms, self._idle_period.advance(now_ms))

@@ -1,0 +1,153 @@
+"""Event time of a query or of a key group, from all inputs.
+
+The driver follows a query's sources to write watermarks to its sinks. Each key group follows the inputs of
+its operator: every task sends every key group what it saw of event time, so all groups of a query compute the
+same watermark. A source with a strategy generates watermarks from its records and from processing time. For a
+source of tagged elements, and for another operator, they arrive by channel. The combined watermark is the
+minimum over the sources.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from flowcore.elements import Watermark, WatermarkStatus
+from flowcore.watermarks.arriving import ArrivingWatermarks
+from flowcore.watermarks.generated import GeneratedWatermarks
+from flowcore.watermarks.merge import ChannelElements, Emitted, MergedWatermark, PartitionWatermark
+from flowcore.watermarks.strategies import WatermarkStrategy
+
+__all__ = ["WatermarkProgress", "WatermarkSource"]
+
+
+@dataclass(frozen=True, slots=True)
+class WatermarkSource:
+    """An input with event time.
+
+    Attributes:
+        strategy: Generates watermarks from records; None if watermarks arrive as elements.
+        partitions: The partitions, or key groups, that are known when the query starts.
+        relays: The only input, with one partition and one sender: its elements are passed on as they arrive.
+    """
+
+    strategy: WatermarkStrategy | None
+    partitions: tuple[str, ...]
+    relays: bool = False
+
+
+class WatermarkProgress:
+    """The watermarks of all sources, and the combined one."""
+
+    def __init__(self, sources: Mapping[str, WatermarkSource]) -> None:
+        self._relays = {name for name, source in sources.items() if source.relays}
+        self._generated: dict[str, GeneratedWatermarks] = {}
+        self._arriving: dict[str, ArrivingWatermarks] = {}
+        for name, source in sources.items():
+            if source.strategy is None:
+                self._arriving[name] = ArrivingWatermarks(source.partitions)
+            else:
+                self._generated[name] = GeneratedWatermarks(source.strategy, source.partitions)
+        self._merged = MergedWatermark(sources)
+
+    @property
+    def watermark_ms(self) -> int:
+        """The last watermark that was emitted; the smallest timestamp before that."""
+        return self._merged.watermark_ms
+
+    def partitions(self) -> dict[str, dict[str, PartitionWatermark]]:
+        """By source, the watermark of each partition."""
+        generated = {name: each.merged.channels() for name, each in self._generated.items()}
+        return generated | {name: each.partitions() for name, each in self._arriving.items()}
+
+    def take(self, source: str, newest_ms: Mapping[str, int | None]) -> None:
+        """Take records of a source: the newest time that counts of their partitions, None if none does."""
+        if source in self._generated:
+            self._generated[source].take(newest_ms)
+
+    def arrive(self, source: str, elements: ChannelElements) -> None:
+        """Take the elements of a source together; the next poll returns what has changed."""
+        self._arriving[source].take(elements)
+
+    def follow(self, arrivals: Mapping[str, ChannelElements]) -> Iterator[tuple[str, int, Emitted]]:
+        """Take the elements of a step, by source, one after the other.
+
+        Yields:
+            The changes in order: the source, the number of the element, and what is emitted for it. The
+            number is -1 if channels became active, which they do before the records of the step.
+        """
+        followed = {name: each for name, each in arrivals.items() if name not in self._relays}
+        for name, elements in followed.items():
+            self._arriving[name].join(elements)
+        if emitted := self._merge(*followed):
+            yield "", -1, emitted
+        for name in arrivals.keys() - followed.keys():
+            yield from ((name, k, (arrivals[name].element(k),)) for k in range(len(arrivals[name].status)))
+        for name, elements in followed.items():
+            for number, watermark_ms, idle in self._arriving[name].merged.follow(elements):
+                if emitted := self._emit({name: PartitionWatermark(watermark_ms, idle)}):
+                    yield name, number, emitted
+
+    def mark(self, source: str, partition: str) -> Emitted:
+        """Merge the watermark of a partition at once, after a punctuated strategy's marker."""
+        self._generated[source].mark(partition)
+        return self._merge(source)
+
+    def end_of_input(self) -> Emitted:
+        """End every source that generates watermarks."""
+        for each in self._generated.values():
+            each.end_of_input()
+        return self._merge(*self._generated)
+
+    def poll(self, now_ms: int) -> Emitted:
+        """Advance processing time; returns what has changed."""
+        for each in self._generated.values():
+            each.poll(now_ms)
+        return self._merge(*self._generated, *self._arriving)
+
+    def wake_ms(self, now_ms: int) -> int | None:
+        """When processing time alone may change the watermark or the status."""
+        times = (each.wake_ms(now_ms) for each in self._generated.values())
+        return min((time for time in times if time is not None), default=None)
+
+    def restart(self) -> None:
+        """After a restart of the query, begin time-outs anew, and emit the last watermark again."""
+        for each in self._generated.values():
+            each.restart()
+        self._merged = MergedWatermark(self._merged.names)
+
+    def snapshot(self) -> dict[str, Any]:
+        """The state as JSON-able data."""
+        sources = self._generated | self._arriving
+        return {
+            "merged": self._merged.snapshot(),
+            "sources": {name: each.snapshot() for name, each in sources.items()},
+        }
+
+    def restore(self, kept: Mapping[str, Any]) -> None:
+        """Apply a `snapshot`; removed sources are ignored, new sources hold the watermark."""
+        if "sources" not in kept:  # nothing, or the state of a query that 0.1.0 wrote
+            return
+        names, self._merged = self._merged.names, MergedWatermark.restored(kept["merged"])
+        self._merged.remove(set(self._merged.names) - set(names))
+        self._merged.numbers(names)
+        for name, each in (self._generated | self._arriving).items():
+            if name in kept["sources"]:
+                each.restore(kept["sources"][name])
+
+    def _merge(self, *names: str) -> Emitted:
+        sources = self._generated | self._arriving
+        found = {name: PartitionWatermark(sources[name].watermark_ms, sources[name].idle) for name in names}
+        return self._emit(found)
+
+    def _emit(self, sources: Mapping[str, PartitionWatermark]) -> Emitted:
+        """Update sources; returns what changes: first the status, then the watermark."""
+        merged, (before_ms, was_idle) = self._merged, (self._merged.watermark_ms, self._merged.idle)
+        merged.merge(sources)
+        emitted: list[WatermarkStatus | Watermark] = []
+        if merged.idle != was_idle:
+            emitted.append(WatermarkStatus(idle=merged.idle))
+        if merged.watermark_ms > before_ms:
+            emitted.append(Watermark(merged.watermark_ms))
+        return tuple(emitted)
