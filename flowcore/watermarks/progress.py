@@ -127,7 +127,7 @@ class WatermarkProgress:
 
     def restore(self, kept: Mapping[str, Any]) -> None:
         """Apply a `snapshot`; removed sources are ignored, new sources hold the watermark."""
-        if "sources" not in kept:  # nothing, or the state of a query that 0.1.0 wrote
+        if not kept:
             return
         names, self._merged = self._merged.names, MergedWatermark.restored(kept["merged"])
         self._merged.remove(set(self._merged.names) - set(names))
