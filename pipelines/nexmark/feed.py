@@ -39,6 +39,7 @@ BATCH_RECORDS: Final = 10_000
 SHORTEST_SLEEP_S: Final = 0.0001  # shorter sleeps take longer than requested: send several bids at once
 PROGRESS_S: Final = 0.1
 SEED: Final = 1
+_ESCAPED: Final = r'["\\\x00-\x1f]'
 
 COMMON_SETTINGS: Final = {
     "enable.idempotence": True,  # a retry must not send a bid twice
@@ -75,6 +76,7 @@ def feed(
     tables: Iterable[pa.Table],
     rate: float | None = None,
     *,
+    key: str = KEY,
     at_random: bool = False,
     stop: threading.Event | None = None,
     on_progress: Callable[[int], None] = lambda _sent: None,
@@ -87,6 +89,7 @@ def feed(
         tables: Bids.
         rate: Bids a second. Without it, the feed is as fast as the broker. The rate also selects the client's
             settings: low latency with a rate, high throughput without.
+        key: The column of numbers whose text is the key.
         at_random: With a rate: send at random moments (a Poisson process), as many independent senders would,
             instead of evenly spaced.
         stop: Ends the feed early, from another thread.
@@ -120,9 +123,11 @@ def feed(
     started = reported = time.perf_counter()
     sent = 0
     steps = (
-        _send_fast(producer, topic, tables)
+        _send_fast(producer, topic, tables, key)
         if rate is None
-        else _send_paced(producer, topic, tables, _moments_s(rate, at_random=at_random), stop)
+        else _send_paced(
+            producer, topic, tables, key, moments_s=_moments_s(rate, at_random=at_random), stop=stop
+        )
     )
     try:
         for records in steps:
@@ -149,7 +154,7 @@ def encode(table: pa.Table, sent_us: int) -> list[bytes]:
     [b'{"auction_id":7,"price":1.5,"sent_us":9}']
 
     Raises:
-        SchemaError: A column does not hold numbers.
+        SchemaError: A column holds neither numbers nor text, or its text has to be escaped in JSON.
     """
     return _encode(table, f"{sent_us}}}")
 
@@ -157,14 +162,15 @@ def encode(table: pa.Table, sent_us: int) -> list[bytes]:
 def _encode(table: pa.Table, ending: str) -> list[bytes]:
     parts: list[Any] = []
     for name, column in zip(table.column_names, table.columns, strict=True):
-        if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
+        is_text = pa.types.is_string(column.type)
+        if not (is_text or pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
             msg = (
-                f"column {name!r} is {column.type}, not a number: it would not be valid JSON; "
+                f"column {name!r} is {column.type}, neither a number nor text: it would not be valid JSON; "
                 "remove it or send a numeric code"
             )
             raise SchemaError(msg)
         parts.append(pa.scalar(f'{"," if parts else "{"}"{name}":'))
-        parts.append(pc.cast(column.combine_chunks(), pa.string()))
+        parts.append(_quoted(name, column) if is_text else pc.cast(column.combine_chunks(), pa.string()))
     parts.append(pa.scalar(f',"sent_us":{ending}'))
     joined = pc.binary_join_element_wise(
         *parts, pa.scalar(""), null_handling="replace", null_replacement="null"
@@ -172,8 +178,18 @@ def _encode(table: pa.Table, ending: str) -> list[bytes]:
     return _as_bytes(joined)
 
 
-def _keys(table: pa.Table) -> list[bytes]:
-    return _as_bytes(pc.cast(table[KEY].combine_chunks(), pa.string()))
+def _quoted(name: str, column: Any) -> Any:
+    if pc.any(pc.match_substring_regex(column, _ESCAPED)).as_py():
+        msg = (
+            f"column {name!r} has text with a quote, a backslash or a control character: it would not be "
+            "valid JSON; remove these characters"
+        )
+        raise SchemaError(msg)
+    return pc.binary_join_element_wise(pa.scalar('"'), column.combine_chunks(), pa.scalar('"'), pa.scalar(""))
+
+
+def _keys(table: pa.Table, key: str) -> list[bytes]:
+    return _as_bytes(pc.cast(table[key].combine_chunks(), pa.string()))
 
 
 def _as_bytes(text: Any) -> list[bytes]:
@@ -187,11 +203,11 @@ def _slices(tables: Iterable[pa.Table], rows: int) -> Iterator[pa.Table]:
             yield table.slice(start, rows)
 
 
-def _send_fast(producer: Producer, topic: str, tables: Iterable[pa.Table]) -> Iterator[int]:
+def _send_fast(producer: Producer, topic: str, tables: Iterable[pa.Table], key: str) -> Iterator[int]:
     for table in _slices(tables, BATCH_RECORDS):
         values = _encode(table, f"{_now_us()}}}")
-        pairs = zip(_keys(table), values, strict=True)
-        batch = [{"key": key, "value": value} for key, value in pairs]
+        pairs = zip(_keys(table, key), values, strict=True)
+        batch = [{"key": text, "value": value} for text, value in pairs]
         while len(producer) > QUEUE_RECORDS - len(batch):
             producer.poll(0.002)
         # Sending a refused bid later would put it after younger bids of the same auction.
@@ -206,19 +222,21 @@ def _send_paced(
     producer: Producer,
     topic: str,
     tables: Iterable[pa.Table],
+    key: str,
+    *,
     moments_s: Iterator[float],
     stop: threading.Event,
 ) -> Iterator[int]:
     started = time.perf_counter()
     # Encoding a small slice causes no noticeable pause.
     for table in _slices(tables, 1_000):
-        for key, value in zip(_keys(table), _encode(table, ""), strict=True):
+        for text, value in zip(_keys(table, key), _encode(table, ""), strict=True):
             ahead_s = started + next(moments_s) - time.perf_counter()
             if ahead_s > SHORTEST_SLEEP_S and stop.wait(ahead_s):
                 return
             while len(producer) >= QUEUE_RECORDS:
                 producer.poll(0.002)
-            producer.produce(topic, b"%s%d}" % (value, _now_us()), key)
+            producer.produce(topic, b"%s%d}" % (value, _now_us()), text)
             producer.poll(0)
             yield 1
 

@@ -8,8 +8,8 @@ The generator does not know Kafka, Spark or files: ``feed`` writes to a broker, 
 Times are integer milliseconds since the epoch, UTC; ranges are half-open; prices are dollars in whole cents.
 
 Differences from Nexmark: bids refer only to existing persons and auctions (Nexmark also uses a few future
-ones), an out-of-order bid is one that arrives late (Nexmark shuffles the times within a group), and there is
-no filler text.
+ones), and an out-of-order bid is one that arrives late (Nexmark shuffles the times within a group). The texts
+of Nexmark's events are added by ``events``.
 
 Source:
     Tucker, Tufte, Papadimos, Maier: "NEXMark, a benchmark for queries over data streams", with
@@ -33,7 +33,9 @@ __all__ = [
     "Kind",
     "NexmarkConfig",
     "auctions",
+    "below",
     "bids",
+    "draw",
     "kinds",
     "live_batches",
     "live_bids",
@@ -124,10 +126,10 @@ def persons(config: NexmarkConfig, first: int, last: int) -> pa.Table:
     Columns: ``person_id``, ``name``, ``city``, ``state``, ``joined_ms``.
     """
     ordinals, events = _persons(config).between(first, last)
-    town = _below(len(CITIES), _draw(config, "town", events))
+    town = below(len(CITIES), draw(config, "town", events))
     return _table(
         person_id=ordinals + FIRST_PERSON_ID,
-        name=_chosen(NAMES, _below(len(NAMES), _draw(config, "name", events))),
+        name=_chosen(NAMES, below(len(NAMES), draw(config, "name", events))),
         city=_chosen(CITIES, town),
         state=_chosen(STATES, town),
         joined_ms=_time_ms(config, events),
@@ -142,15 +144,15 @@ def auctions(config: NexmarkConfig, first: int, last: int) -> pa.Table:
     """
     ordinals, events = _auctions(config).between(first, last)
     newest = _persons(config).newest_at(events)
-    hot = _draw(config, "hot seller", events) >= 1 / config.hot_seller_ratio
-    recent = _one_of_last(config.active_persons, newest, _draw(config, "seller", events))
+    hot = draw(config, "hot seller", events) >= 1 / config.hot_seller_ratio
+    recent = _one_of_last(config.active_persons, newest, draw(config, "seller", events))
     seller = np.where(hot, newest // HOT_STRIDE * HOT_STRIDE, recent)
     initial_bid = _price(config, "initial bid", events)
     # With this mean duration, about in_flight_auctions of them are open.
     longest_us = 2 * config.in_flight_auctions * config.cycle * config.inter_event_delay_us
     longest_ms = max(longest_us // config.auction_proportion // 1_000, 1)
     opened_ms = _time_ms(config, events)
-    category = _below(config.categories, _draw(config, "category", events))
+    category = below(config.categories, draw(config, "category", events))
     return _table(
         auction_id=ordinals + FIRST_AUCTION_ID,
         seller=seller + FIRST_PERSON_ID,
@@ -158,7 +160,7 @@ def auctions(config: NexmarkConfig, first: int, last: int) -> pa.Table:
         initial_bid=initial_bid,
         reserve=np.round(initial_bid + _price(config, "reserve", events), 2),
         opened_ms=opened_ms,
-        expires_ms=opened_ms + 1 + _below(longest_ms, _draw(config, "length", events)),
+        expires_ms=opened_ms + 1 + below(longest_ms, draw(config, "length", events)),
     )
 
 
@@ -171,8 +173,8 @@ def bids(config: NexmarkConfig, first: int, last: int) -> pa.Table:
     _, events = _bids(config).between(first, last)
     made = _made_at(config, events)
     newest = _auctions(config).newest_at(made)
-    hot = _draw(config, "hot auction", events) >= 1 / config.hot_auction_ratio
-    recent = _one_of_last(config.in_flight_auctions, newest, _draw(config, "auction", events))
+    hot = draw(config, "hot auction", events) >= 1 / config.hot_auction_ratio
+    recent = _one_of_last(config.in_flight_auctions, newest, draw(config, "auction", events))
     auction = np.where(hot, newest // HOT_STRIDE * HOT_STRIDE, recent)
     return _bid_table(config, events, made, auction)
 
@@ -200,11 +202,11 @@ def live_bids(config: NexmarkConfig, history_events: int, first: int, count: int
     events = _bids(config).numbers(np.arange(start, start + count, dtype=np.int64))
     made = _made_at(config, events)
     turn = _auctions(config).newest_at(made) // HOT_STRIDE
-    hot = _draw(config, "hot auction", events) >= 1 / config.hot_auction_ratio
-    any_listed = _below(listed, _draw(config, "auction", events))
+    hot = draw(config, "hot auction", events) >= 1 / config.hot_auction_ratio
+    any_listed = below(listed, draw(config, "auction", events))
     auction = np.where(hot, turn % (-(-listed // HOT_STRIDE)) * HOT_STRIDE, any_listed)
-    unlisted = _draw(config, "unlisted", events) < config.unlisted_ratio
-    beyond = listed + _below(config.in_flight_auctions, _draw(config, "auction", events))
+    unlisted = draw(config, "unlisted", events) < config.unlisted_ratio
+    beyond = listed + below(config.in_flight_auctions, draw(config, "auction", events))
     return _bid_table(config, events, made, np.where(unlisted, beyond, auction))
 
 
@@ -273,8 +275,8 @@ def _bids(config: NexmarkConfig) -> Kind:
 def _made_at(config: NexmarkConfig, events: Integers) -> Integers:
     """Return the event number at which each bid was made: its own, or an earlier one if it is late."""
     most = config.max_disorder_ms * 1_000 // config.inter_event_delay_us
-    late = _draw(config, "late", events) < config.out_of_order_share
-    made = np.where(late, events - _below(most + 1, _draw(config, "lateness", events)), events)
+    late = draw(config, "late", events) < config.out_of_order_share
+    made = np.where(late, events - below(most + 1, draw(config, "lateness", events)), events)
     # Before the first bid there may be no person and no auction.
     earliest: Integers = np.maximum(made, _bids(config).offset)
     return earliest
@@ -282,8 +284,8 @@ def _made_at(config: NexmarkConfig, events: Integers) -> Integers:
 
 def _bid_table(config: NexmarkConfig, events: Integers, made: Integers, auction: Integers) -> pa.Table:
     newest = _persons(config).newest_at(made)
-    hot = _draw(config, "hot bidder", events) >= 1 / config.hot_bidder_ratio
-    recent = _one_of_last(config.active_persons, newest, _draw(config, "bidder", events))
+    hot = draw(config, "hot bidder", events) >= 1 / config.hot_bidder_ratio
+    recent = _one_of_last(config.active_persons, newest, draw(config, "bidder", events))
     # The second of the hundred, so that hot bidder and hot seller differ.
     bidder = np.where(hot, np.minimum(newest // HOT_STRIDE * HOT_STRIDE + 1, newest), recent)
     return _table(
@@ -308,18 +310,19 @@ def _time_ms(config: NexmarkConfig, events: Integers) -> Integers:
 
 
 def _price(config: NexmarkConfig, purpose: str, events: Integers) -> npt.NDArray[np.float64]:
-    return PRICES[_below(len(PRICES), _draw(config, purpose, events))]
+    return PRICES[below(len(PRICES), draw(config, purpose, events))]
 
 
-def _one_of_last(count: int, newest: Integers, draw: npt.NDArray[np.float64]) -> Integers:
-    return newest - _below(np.minimum(newest + 1, count), draw)
+def _one_of_last(count: int, newest: Integers, drawn: npt.NDArray[np.float64]) -> Integers:
+    return newest - below(np.minimum(newest + 1, count), drawn)
 
 
-def _below(bound: int | Integers, draw: npt.NDArray[np.float64]) -> Integers:
-    return (draw * bound).astype(np.int64)
+def below(bound: int | Integers, drawn: npt.NDArray[np.float64]) -> Integers:
+    """Return an integer from 0 to ``bound - 1`` for each number in [0, 1)."""
+    return (drawn * bound).astype(np.int64)
 
 
-def _draw(config: NexmarkConfig, purpose: str, events: Integers) -> npt.NDArray[np.float64]:
+def draw(config: NexmarkConfig, purpose: str, events: Integers) -> npt.NDArray[np.float64]:
     """Return a number in [0, 1) for each event, which depends only on seed and purpose.
 
     Source: the splitmix64 generator (Steele, Lea, Flood, OOPSLA 2014). Its counter is the event's number,
@@ -335,6 +338,6 @@ def _draw(config: NexmarkConfig, purpose: str, events: Integers) -> npt.NDArray[
         bits *= np.uint64(factor)
     bits ^= bits >> np.uint64(31)
     bits >>= np.uint64(11)  # a float64 holds 53 bits exactly
-    draw: npt.NDArray[np.float64] = bits.astype(np.float64)
-    draw *= 2.0**-53
-    return draw
+    drawn: npt.NDArray[np.float64] = bits.astype(np.float64)
+    drawn *= 2.0**-53
+    return drawn

@@ -18,7 +18,7 @@ from flowcore.kafka.broker import free_port
 from flowcore.kafka.topics import end_offsets, ensure_topics
 from pipelines.auctions.verify import rows_from_json
 from pipelines.nexmark import feed as feeding
-from pipelines.nexmark.feed import feed
+from pipelines.nexmark.feed import encode, feed
 from pipelines.nexmark.generator import NexmarkConfig, live_batches, live_bids
 
 pytestmark = pytest.mark.kafka
@@ -142,12 +142,20 @@ def test_feed_refuses_a_rate_that_never_sends() -> None:
         feed("127.0.0.1:1", "bids", [], rate=0)
 
 
-def test_feed_refuses_a_column_that_is_not_a_number(kafka: str, topic: str) -> None:
-    """Text would need quotes and escapes."""
-    named = pa.table({"auction_id": [1], "name": ["vase"]})
+def test_feed_refuses_a_column_that_is_neither_number_nor_text(kafka: str, topic: str) -> None:
+    """Its values would not be valid JSON."""
+    flagged = pa.table({"auction_id": [1], "open": [True]})
 
-    with pytest.raises(SchemaError, match="column 'name' is string, not a number"):
-        feed(kafka, topic, [named])
+    with pytest.raises(SchemaError, match="column 'open' is bool, neither a number nor text"):
+        feed(kafka, topic, [flagged])
+
+
+@pytest.mark.parametrize("text", ['"', "\\", "\n"], ids=["quote", "backslash", "control"])
+def test_text_that_json_escapes_is_refused(text: str) -> None:
+    """Other text is quoted."""
+    assert encode(pa.table({"name": ["a vase"]}), 9) == [b'{"name":"a vase","sent_us":9}']
+    with pytest.raises(SchemaError, match="column 'name' has text with a quote"):
+        encode(pa.table({"name": ["a", f"b{text}"]}), 9)
 
 
 def read(bootstrap_servers: str, topic: str) -> list[Message]:
