@@ -83,6 +83,10 @@ class _Group:
     def marker(self, marker: LatencyMarker, out: StepOutputs) -> None:
         self._run(out, self._inner.marker, marker)
 
+    def upstream_flushed(self) -> None:
+        """The results of what an upstream buffer emitted are in the buffer."""
+        self._buffer.upstream_flushed()
+
     def finish(self, out: StepOutputs, *, idle: bool) -> None:
         self._run(out, self._inner.finish, idle=idle)
         self._buffer.finish(out, idle=idle)

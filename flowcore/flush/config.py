@@ -21,6 +21,8 @@ class BufferOutput:
             ``memory_buffer_only``.
         backlog_interval_ms: The interval during backlog, not shorter than the other; None or 0 buffers
             records until the backlog has been processed.
+        gather_ms: Time after the flush of an upstream buffer after which this one is flushed too, > 0; None
+            if there is none, or if it is flushed more often than this one.
 
     Raises:
         ConfigurationError: A number is negative, or the backlog's interval is the shorter one.
@@ -36,6 +38,7 @@ class BufferOutput:
     memory_buffer_only: bool = False
     max_entries: int | None = None
     backlog_interval_ms: int | None = None
+    gather_ms: int | None = None
 
     def __post_init__(self) -> None:
         interval_ms, backlog_ms = self.interval_ms or 0, self.backlog_interval_ms or 0

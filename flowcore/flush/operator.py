@@ -8,7 +8,7 @@ The maximum watermark stands for the end of input.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -20,19 +20,12 @@ from flowcore.errors import StateError
 from flowcore.flush.buffer import BufferState, Control
 from flowcore.flush.config import BufferOutput
 from flowcore.flush.latest import LatestRecords
-from flowcore.keyed.operator import StepOutputs
+from flowcore.keyed.operator import CONTROL, CONTROL_ROWS, StepOutputs
 from flowcore.keyed.output_columns import RESULTS
-from flowcore.serializers.formats import RawFormat
-from flowcore.serializers.tagged import TaggedSerializer
 
-__all__ = ["ELEMENTS", "BufferGroup", "FlushBuffers"]
-
-ELEMENTS = "elements"
-"""The output of the elements between records: one column of tagged bytes."""
+__all__ = ["BufferGroup", "FlushBuffers"]
 
 _VERSION = 1
-_ELEMENT_ROWS = pa.schema([pa.field("element", pa.binary())])
-_SERIALIZER: TaggedSerializer[bytes] = TaggedSerializer(RawFormat())
 _ROWS_PER_BATCH = 1 << 16
 
 
@@ -63,8 +56,8 @@ class FlushBuffers:
 
     @property
     def outputs(self) -> Mapping[str, pa.Schema]:
-        """Records as they arrived, and the elements between them."""
-        return {RESULTS: self.rows, ELEMENTS: _ELEMENT_ROWS}
+        """Records as they arrived, and the control elements between them."""
+        return {RESULTS: self.rows, CONTROL: CONTROL_ROWS}
 
     def open(self) -> BufferGroup:
         return BufferGroup(self)
@@ -86,6 +79,8 @@ class BufferGroup:
         self._clock_ms = self._last_input_ms = 0
         self._arrived = 0
         """Records since the last flush."""
+        self._due_ms: int | None = None
+        """When it is flushed because an upstream buffer was."""
 
     @property
     def wake_ms(self) -> int | None:
@@ -93,8 +88,9 @@ class BufferGroup:
         if not self._records or self._operator.quiet_ms is None:
             return None
         interval_ms = self._config.interval_ms_in(backlog=self._state.backlog)
-        quiet_ms = self._last_input_ms + self._operator.quiet_ms
-        return quiet_ms if interval_ms is None else min(self._state.last_flush_ms + interval_ms, quiet_ms)
+        due_ms = None if interval_ms is None else self._state.last_flush_ms + interval_ms
+        times_ms = (self._last_input_ms + self._operator.quiet_ms, due_ms, self._due_ms)
+        return min(time_ms for time_ms in times_ms if time_ms is not None)
 
     def advance_clock(self, clock_ms: int, out: StepOutputs) -> None:
         """Flush if the interval has passed; the first interval begins now."""
@@ -102,15 +98,21 @@ class BufferGroup:
             self._begun = True
             self._state.last_flush_ms = self._last_input_ms = clock_ms
         self._clock_ms = clock_ms
-        if self._config.is_enabled and self._state.is_due(self._config, clock_ms):
+        is_due = self._state.is_due(self._config, clock_ms)
+        if self._config.is_enabled and (is_due or (self._due_ms is not None and clock_ms >= self._due_ms)):
             self._flush(out)
+
+    def upstream_flushed(self) -> None:
+        """Flush soon, when what belongs to one flush has been gathered."""
+        if self._config.gather_ms is not None and self._due_ms is None:
+            self._due_ms = self._clock_ms + self._config.gather_ms
 
     def attributes(self, attributes: RecordAttributes, out: StepOutputs) -> None:
         """Flush where the backlog status changes, so that no record crosses the change."""
         if attributes.backlog != self._state.backlog:
             self._state.backlog = attributes.backlog
             self._flush(out)
-        _emit_elements([attributes], out)
+        out.control(attributes)
 
     def rows(self, rows: pa.RecordBatch, out: StepOutputs) -> None:
         """Buffer records, and flush whenever the buffer is full."""
@@ -162,6 +164,7 @@ class BufferGroup:
             "clock_ms": self._clock_ms,
             "heard_ms": self._last_input_ms,
             "came": self._arrived,
+            "due_ms": self._due_ms,
         }
 
     def delta(self) -> bytes | None:
@@ -181,7 +184,7 @@ class BufferGroup:
         self._begun = True
         self._state = BufferState.restore(header["rest"])
         self._clock_ms, self._last_input_ms = header["clock_ms"], header["heard_ms"]
-        self._arrived = header["came"]
+        self._arrived, self._due_ms = header["came"], header.get("due_ms")
         for piece in pieces:
             flushed, rows = _decode(piece, self._operator.rows)
             if flushed:
@@ -202,11 +205,12 @@ class BufferGroup:
         if self._records:
             self._state.add(element)
         else:
-            _emit_elements([element], out)
+            out.control(element)
 
     def _flush(self, out: StepOutputs) -> None:
         watermark = self._state.controls.get(Watermark)
         controls, markers = self._state.flush(self._clock_ms)
+        self._due_ms = None
         if not self._records:
             return
         records = self._records.rows()
@@ -217,8 +221,10 @@ class BufferGroup:
             covered: Any = pc.less_equal(times, last).fill_null(False)
             _emit_records(records.filter(covered), out)
             later = records.filter(pc.invert(covered))
-        _emit_elements(controls, out)
+        for element in controls:
+            out.control(element)
         _emit_records(later, out)
+        out.flushed = True
         out.markers += markers
         self._records.clear()
         self._unsaved.clear()
@@ -229,11 +235,6 @@ class BufferGroup:
 def _emit_records(rows: pa.RecordBatch, out: StepOutputs) -> None:
     for begin in range(0, rows.num_rows, _ROWS_PER_BATCH):
         out.rows(RESULTS, rows.slice(begin, _ROWS_PER_BATCH))
-
-
-def _emit_elements(elements: Sequence[Control | RecordAttributes], out: StepOutputs) -> None:
-    written = pa.array([_SERIALIZER.encode(each) for each in elements], pa.binary())
-    out.rows(ELEMENTS, pa.record_batch([written], schema=_ELEMENT_ROWS))
 
 
 def _encode(rows: pa.RecordBatch, *, flushed: bool) -> bytes:

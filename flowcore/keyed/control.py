@@ -74,18 +74,22 @@ class StepControl:
         arrivals: By source, the elements of its channels.
         places: For each of these elements, the place up to which rows precede it.
         backlog: Backlog statuses, in order.
+        flushed: A buffer of another operator was flushed in this step.
     """
 
     newest_ms: Mapping[str, Mapping[str, int | None]]
     arrivals: Mapping[str, ChannelElements]
     places: Mapping[str, Sequence[Place]]
     backlog: Sequence[bool]
+    flushed: bool
 
 
 def encode_control(
     newest_ms: Mapping[Channel, int | None],
     elements: Iterable[ControlElement],
     backlog: Iterable[tuple[int, bool]],
+    *,
+    flushed: bool = False,
 ) -> bytes:
     """The control row of a task.
 
@@ -93,6 +97,7 @@ def encode_control(
         newest_ms: By source and partition with records, the newest time that counts.
         elements: The control elements.
         backlog: Backlog statuses, each with its order.
+        flushed: A buffer of another operator was flushed.
     """
     rows: list[tuple[str | None, str | None, str | None, int | None, int | None, bool | None]] = [
         (source, partition, None, None, time_ms, None) for (source, partition), time_ms in newest_ms.items()
@@ -106,6 +111,7 @@ def encode_control(
             case EndOfInput():
                 rows.append((source, partition, sender, at, MAX_TIMESTAMP_MS, None))
     rows += [(None, None, None, at, None, each) for at, each in backlog]
+    rows += [(None, None, None, None, None, None)] if flushed else []
     columns = zip(*rows, strict=True) if rows else ([] for _ in _ROWS)
     arrays = [pa.array(list(column), field.type) for column, field in zip(columns, _ROWS, strict=True)]
     return pa.record_batch(arrays, schema=_ROWS).serialize().to_pybytes()
@@ -117,12 +123,15 @@ def decode_control(rows: tuple[tuple[str, bytes], ...]) -> StepControl:
     newest_ms: dict[str, dict[str, int | None]] = {}
     elements: dict[str, list[tuple[Place, str, Watermark | WatermarkStatus]]] = {}
     backlog: list[tuple[int, bool]] = []
+    flushed = False
     for task, payload in sorted(rows):
         batch = pa.ipc.read_record_batch(pa.py_buffer(payload), _ROWS)
         for source, partition, sender, at, time_ms, flag in zip(
             *(column.to_pylist() for column in batch.columns), strict=True
         ):
-            if source is None:
+            if source is None and at is None:
+                flushed = True
+            elif source is None:
                 backlog.append((at, flag))
             elif at is None:
                 times = newest_ms.setdefault(source, {})
@@ -136,4 +145,4 @@ def decode_control(rows: tuple[tuple[str, bytes], ...]) -> StepControl:
         each.sort(key=lambda one: one[0])
         arrivals[source], order = ChannelElements.of((name, element) for _, name, element in each)
         places[source] = [each[number][0] for number in order]
-    return StepControl(newest_ms, arrivals, places, [flag for _, flag in sorted(backlog)])
+    return StepControl(newest_ms, arrivals, places, [flag for _, flag in sorted(backlog)], flushed)

@@ -22,13 +22,15 @@ from flowcore.serializers.formats import RawFormat
 from flowcore.serializers.tagged import TaggedSerializer
 
 __all__ = [
-    "CONTROL", "CONTROL_ROWS", "Closing", "KeyGroup", "KeyGroupOperator", "StepOutputs",
-    "SupportsFailureIsolation",
+    "CONTROL", "CONTROL_ROWS", "FLUSH_EVENT", "Closing", "EmitsControl", "KeyGroup", "KeyGroupOperator",
+    "StepOutputs", "SupportsFailureIsolation",
 ]  # fmt: skip
 
 CONTROL = "_control"
 """The output of control elements for the next operator."""
 CONTROL_ROWS = pa.schema([pa.field("element", pa.binary())])
+FLUSH_EVENT = b"\xff"
+"""The control element that says that a buffer was flushed in this step; no tagged element begins with it."""
 _ELEMENTS: TaggedSerializer[bytes] = TaggedSerializer(RawFormat())
 
 
@@ -42,6 +44,7 @@ class StepOutputs:
         passing: Rows that the operator did not process, packed as they arrived.
         counters: Numbers of events in the step, for instance ``dropped_records``.
         gauges: Values after the step, for instance ``held_records``.
+        flushed: A buffer has emitted records, this operator's or one upstream of it.
     """
 
     batches: list[tuple[str, pa.RecordBatch]] = field(default_factory=list)
@@ -49,6 +52,7 @@ class StepOutputs:
     passing: list[bytes] = field(default_factory=list)
     counters: dict[str, int] = field(default_factory=dict)
     gauges: dict[str, int] = field(default_factory=dict)
+    flushed: bool = False
 
     def rows(self, output: str, batch: pa.RecordBatch) -> None:
         """Emit rows."""
@@ -57,13 +61,20 @@ class StepOutputs:
 
     def control(self, element: StreamElement[Any]) -> None:
         """Emit a control element for the next operator, downstream of the rows before it."""
-        content = pa.array([_ELEMENTS.encode(element)], pa.binary())
-        self.batches.append((CONTROL, pa.record_batch([content], schema=CONTROL_ROWS)))
+        self._control(_ELEMENTS.encode(element))
+
+    def flush_event(self) -> None:
+        """Emit `FLUSH_EVENT` for the next operator."""
+        self._control(FLUSH_EVENT)
 
     def count(self, name: str, times: int) -> None:
         """Increase a counter."""
         if times:
             self.counters[name] = self.counters.get(name, 0) + times
+
+    def _control(self, element: bytes) -> None:
+        content = pa.array([element], pa.binary())
+        self.batches.append((CONTROL, pa.record_batch([content], schema=CONTROL_ROWS)))
 
 
 class KeyGroup(Protocol):
@@ -105,7 +116,7 @@ class KeyGroup(Protocol):
         ...
 
     def finish(self, out: StepOutputs, /, *, idle: bool) -> None:
-        """The step ends; ``idle`` if the sources had no input at all."""
+        """The step ends; ``idle`` if there was no input at all, for no key group."""
         ...
 
     def header(self) -> Mapping[str, Any]:
@@ -158,6 +169,15 @@ class SupportsFailureIsolation(Protocol):
 
     def isolate_failures(self) -> bool:
         """In the next step, roll failing calls back and emit dead letters; False if that is not allowed."""
+        ...
+
+
+@runtime_checkable
+class EmitsControl(Protocol):
+    """A key group that buffers its output, and emits control elements itself, in order with its records."""
+
+    def upstream_flushed(self) -> None:
+        """A buffer upstream was flushed: what it emitted is in this step."""
         ...
 
 

@@ -100,9 +100,12 @@ class Packed(NamedTuple):
         newest_ms: Mapping[Channel, int | None] = _NONE,
         elements: Iterable[ControlElement] = (),
         backlog: Iterable[tuple[int, bool]] = (),
+        *,
+        flushed: bool = False,
     ) -> Packed:
         """Pack a control row, with the arguments of `encode_control`."""
-        return cls(PackedKind.CONTROL, channel.encode(), 0, encode_control(newest_ms, elements, backlog))
+        content = encode_control(newest_ms, elements, backlog, flushed=flushed)
+        return cls(PackedKind.CONTROL, channel.encode(), 0, content)
 
     @classmethod
     def of_event(cls, channel: Channel, event: bytes) -> Packed:

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from flowcore.elements import RecordAttributes
 from flowcore.keyed.columns import concat_batches
 from flowcore.keyed.control import Channel, ControlElement
+from flowcore.keyed.operator import FLUSH_EVENT
 from flowcore.keyed.packed import PACKED, Packed
 from flowcore.serializers.formats import RawFormat
 from flowcore.serializers.tagged import TaggedSerializer
@@ -73,9 +74,11 @@ class _Task:
     Attributes:
         channel: The channel of its first row; None before that.
         at: The place of its next row.
-        newest_ms: By source and partition with records, the newest time that counts.
+        newest_ms: By source and partition with records, the newest time that counts. Of another operator, one
+            channel with records, if any has some.
         elements: The control elements, for every group.
         backlog: Backlog statuses, each with its order.
+        flushed: A buffer of another operator was flushed.
     """
 
     channel: Channel | None = None
@@ -83,6 +86,7 @@ class _Task:
     newest_ms: dict[Channel, int | None] = field(default_factory=dict)
     elements: list[ControlElement] = field(default_factory=list)
     backlog: list[tuple[int, bool]] = field(default_factory=list)
+    flushed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,9 +118,11 @@ class Packing:
                 pending = []
         if pending:
             yield from self._pack(concat_batches(pending), task)
-        if task.newest_ms or task.elements or task.backlog:
+        if task.newest_ms or task.elements or task.backlog or task.flushed:
             channel = task.channel or Channel("", "")
-            control = Packed.of_control(channel, task.newest_ms, task.elements, task.backlog)
+            control = Packed.of_control(
+                channel, task.newest_ms, task.elements, task.backlog, flushed=task.flushed
+            )
             yield from _to_batches((group, control) for group in range(self.key_groups))
 
     def _pack(self, batch: pa.RecordBatch, task: _Task) -> Iterator[pa.RecordBatch]:
@@ -150,6 +156,8 @@ class Packing:
         if self.inputs.record is not None:
             kept = batch.column(self.inputs.record).fill_null(fill_value=False).to_numpy(zero_copy_only=False)
             batch, places = batch.filter(kept), places[kept]
+        if self.inputs.newest is None and batch.num_rows and not task.newest_ms:
+            task.newest_ms[task.channel] = None
         groups = batch.column(self.inputs.key_group).to_numpy()
         order = np.argsort(groups.astype(np.min_scalar_type(self.key_groups)), kind="stable")
         rows, places = batch.select(self.rows.names).take(order), places[order]
@@ -197,6 +205,9 @@ class Packing:
             channels.tolist(), places.tolist(), batch.select(names).to_pylist(), strict=True
         ):
             encoded, sender = [*row.values(), None][:2]
+            if encoded == FLUSH_EVENT and self.inputs.newest is None:
+                task.flushed = True
+                continue
             element = _ELEMENTS.decode(encoded)
             if isinstance(element, RecordAttributes):
                 if self.inputs.newest is None:  # from another operator

@@ -27,7 +27,14 @@ from flowcore.errors import FlowcoreError, StateError
 from flowcore.keyed.columns import concat_batches
 from flowcore.keyed.control import StepControl, decode_control
 from flowcore.keyed.manifest import SegmentRef, StateManifest, StatePosition
-from flowcore.keyed.operator import Closing, KeyGroup, KeyGroupOperator, StepOutputs, SupportsFailureIsolation
+from flowcore.keyed.operator import (
+    Closing,
+    EmitsControl,
+    KeyGroup,
+    KeyGroupOperator,
+    StepOutputs,
+    SupportsFailureIsolation,
+)
 from flowcore.keyed.packed import Packed, PackedKind, PackedRows, sort_packed
 from flowcore.keyed.state_cache import StateCache
 from flowcore.keyed.store import Store
@@ -37,6 +44,7 @@ from flowcore.watermarks.progress import WatermarkProgress, WatermarkSource
 __all__ = ["Runtime", "StepResult"]
 
 _MOST_DELTAS = 200
+_ACTIVE = WatermarkStatus(idle=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +76,7 @@ class Runtime:
         checks_name: State of another operator name is refused. Not checked for the only operator of a query,
             which keeps its state under a new name.
         emits_control: Another operator with state is downstream and needs the control elements.
+        reads_control: Its channels are the key groups of another operator with state.
         smallest_log_bytes: Deltas smaller than this are not replaced by a snapshot.
         max_cache_bytes: The budget of a worker for decoded states; None for no budget.
     """
@@ -80,6 +89,7 @@ class Runtime:
     name: str = ""
     checks_name: bool = False
     emits_control: bool = False
+    reads_control: bool = False
     smallest_log_bytes: int = 256 << 10
     max_cache_bytes: int | None = None
 
@@ -203,8 +213,23 @@ class Runtime:
         for item in items:
             if item.kind == PackedKind.MARKER:
                 state.marker(item.marker, out)
-        others = (item for item in items if item.kind != PackedKind.CONTROL)
-        state.finish(out, idle=not (control.newest_ms or control.arrivals or any(others)))
+        self._finish(state, control, items, out)
+
+    def _finish(
+        self, state: KeyGroup, control: StepControl, items: Iterable[Packed], out: StepOutputs
+    ) -> None:
+        """End the step; the flush of a buffer is announced after all that it emitted."""
+        if control.flushed and isinstance(state, EmitsControl):
+            state.upstream_flushed()
+        elif control.flushed:
+            out.flushed = True
+        idle = not control.newest_ms
+        if not self.reads_control:
+            others = (item for item in items if item.kind != PackedKind.CONTROL)
+            idle = idle and not (control.arrivals or any(others))
+        state.finish(out, idle=idle)
+        if self.emits_control and out.flushed:
+            out.flush_event()
 
     def _change_backlog(
         self, state: KeyGroup, backlog: bool | None, control: StepControl, out: StepOutputs
@@ -215,7 +240,7 @@ class Runtime:
                 backlog = each
                 attributes = RecordAttributes(backlog)
                 state.attributes(attributes, out)
-                if self.emits_control:
+                if self.emits_control and not isinstance(state, EmitsControl):
                     out.control(attributes)
         return backlog
 
@@ -227,7 +252,8 @@ class Runtime:
                     state.status(element, out)
                 case Watermark(timestamp_ms):
                     state.advance_watermark(timestamp_ms, out)
-            if self.emits_control:
+            # An idle channel that has a buffer must hold the watermark before it is flushed.
+            if self.emits_control and (element == _ACTIVE or not isinstance(state, EmitsControl)):
                 out.control(element)
 
     def _write(self, manifest: StateManifest, state: KeyGroup, store: Store) -> None:

@@ -225,19 +225,19 @@ class LiveQuery:
         return tuple(node for node in self.operators if isinstance(node, StatefulOperator))
 
     @property
-    def buffer(self) -> Flush | None:
-        """The one buffer that it keeps by key group, None without one."""
-        return next((each for each in self.flushes if each.way == "key-groups"), None)
+    def buffers(self) -> Mapping[Operator, Flush]:
+        """The buffers that it keeps by key group, upstream ones first, by operator."""
+        return {each.operator: each for each in self.flushes if each.way == "key-groups"}
 
     @property
     def keeps_state(self) -> bool:
         """An operator or a buffer keeps state from batch to batch."""
-        return self.buffer is not None or any(node.keeps_state for node in self.operators)
+        return bool(self.buffers) or any(node.keeps_state for node in self.operators)
 
     @property
     def keeps_key_groups(self) -> bool:
         """An operator or a buffer keeps state by key group."""
-        return self.buffer is not None or any(isinstance(node, StatefulOperator) for node in self.operators)
+        return bool(self.buffers) or any(isinstance(node, StatefulOperator) for node in self.operators)
 
     @property
     def batch_interval_ms(self) -> int | None:

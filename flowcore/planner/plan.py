@@ -71,7 +71,7 @@ def plan_flow(flow: Flow, mode: Mode | None = None, settings: Settings | None = 
     queries = tuple(
         replace(
             set_start(query, bounded, settings),
-            chains=build_chains(query.operators, reuse, [query.buffer.operator] if query.buffer else []),
+            chains=build_chains(query.operators, reuse, [*query.buffers]),
             checkpoint=decide_checkpoint(query, settings),
             backlog=decide_backlog(query, settings),
             catch_up=decide_catch_up(query, mode, settings),

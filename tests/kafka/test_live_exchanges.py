@@ -44,19 +44,24 @@ def random_bids(count: int) -> list[tuple[int, int]]:
     return [(chance.randrange(7), at) for at in times]
 
 
-def hot_items(source: KafkaTopic, counts: KafkaTopic, most: KafkaTopic) -> Flow:
-    """Nexmark query 5: the bids of each auction in the last 10 s, then the most bids of any auction."""
+def hot_items(
+    source: KafkaTopic, counts: KafkaTopic, most: KafkaTopic, flush: timedelta | None = None
+) -> Flow:
+    """Nexmark query 5: the bids of each auction in the last 10 s, then the most bids of any auction.
+
+    With ``flush`` each of the two windows has a buffer.
+    """
     source = replace(source, schema=SCHEMA, event_time="at", watermark=monotonous())
     flow = Flow("hot_items")
     counted = (
         flow.read("bids", source)
-        .window(Sliding(10, slide=2), by="auction", name="bids_by_auction")
+        .window(Sliding(10, slide=2), by="auction", name="bids_by_auction", flush=flush)
         .aggregate(n="count(*)")
     )
     counted.write("counts", counts)
-    counted.filter(lambda row: row["n"] > 0, name="python").window(Tumbling(2), name="hottest").aggregate(
-        most="max(n)", auctions="count(*)", bids="sum(n)"
-    ).write("most", most)
+    counted.filter(lambda row: row["n"] > 0, name="python").window(
+        Tumbling(2), name="hottest", flush=flush
+    ).aggregate(most="max(n)", auctions="count(*)", bids="sum(n)").write("most", most)
     return flow
 
 

@@ -78,9 +78,9 @@ def _show_sources(sources: tuple[str, ...]) -> str:
 
 def _state(node: Operator, query: LiveQuery) -> KeptState | None:
     state = node.kept_state(query.key_groups)
-    if query.buffer is None or query.buffer.operator is not node:
+    if node not in query.buffers:
         return state
     if state is not None:
         return replace(state, values=(*state.values, _BUFFERED))
     values = (_BUFFERED, *node.columns)
-    return KeptState(node.name, "buffer", query.buffer.key or (), values, query.key_groups)
+    return KeptState(node.name, "buffer", query.buffers[node].key or (), values, query.key_groups)

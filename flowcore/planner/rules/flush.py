@@ -6,9 +6,11 @@ Output is buffered if its operator has an interval, is idempotent, and has a key
 - *The trigger*: batches as far apart as the interval. Spark's own aggregate emits once for each key and
   batch, and its input waits in its topic.
 - *A buffer by key group*: where input must be processed at once, because it moves watermarks and timers, or
-  where nothing else keeps one record for each key. It is state, and a query has it only where no other
-  operator keeps state, so a downstream operator without a buffer emits with the upstream flush: delays do not
-  add up.
+  where nothing else keeps one record for each key. Windows and process functions each have their own. The
+  buffer of any other function is an operator with state itself, and a query has it only where no other
+  operator keeps state.
+
+Delays do not add up: a downstream operator emits with the upstream flush, or soon after it.
 
 Source: FLIP-365, Introduce flush interval to adjust the interval of emitting results.
 """
@@ -19,7 +21,7 @@ from collections.abc import Container, Iterable, Mapping
 from dataclasses import replace
 
 from flowcore.api.decisions import Decision
-from flowcore.api.operators import Operator
+from flowcore.api.operators import Operator, StatefulOperator
 from flowcore.durations import MILLISECOND
 from flowcore.errors import PlanError
 from flowcore.flush.config import BufferOutput
@@ -29,6 +31,9 @@ from flowcore.planner.rules.flush_chains import (
     Place,
     find_arrival,
     find_flushed_topics,
+    find_upstream_buffer,
+    gathered_ms,
+    interval_between,
     order_by_topics,
 )
 from flowcore.planner.rules.flush_reasons import (
@@ -102,18 +107,34 @@ def _decide_flush(
         decision = explain_upstream(node, first, settings)
         return Flush(node, "with", decision, node.buffer_key, first.config, first.operator)
     state = next((each for each in query.operators if each.keeps_state and each is not node), None)
-    if state is not None:
+    if state is not None and not isinstance(node, StatefulOperator):
         return _refuse_second_state(node, state)
     config = _buffer_config(node, settings)
     if not node.emits_once_a_batch:
-        decision = explain_key_groups(node, query, config, settings)
-        return Flush(node, "key-groups", decision, node.buffer_key, config)
+        return _buffer_by_key_group(node, query, config, decided, settings)
     in_time = arriving is not None and arriving.interval_ms >= interval_of(node, settings)
     if arriving and in_time and query.mode.value != "slice":
         config = replace(config, interval_ms=arriving.gathered_ms)
         decision = explain_arrival(node, arriving, settings)
         return Flush(node, "trigger", decision, node.buffer_key, config, arriving.after)
     return Flush(node, "trigger", explain_trigger(node, query, config, settings), node.buffer_key, config)
+
+
+def _buffer_by_key_group(
+    node: Operator,
+    query: LiveQuery,
+    config: BufferOutput,
+    decided: Mapping[Operator, Flush],
+    settings: Settings,
+) -> Flush:
+    """A buffer of its own, which is flushed soon after the upstream one if that is flushed no more often."""
+    first = find_upstream_buffer(node, decided)
+    if first is not None and (arriving_ms := interval_between(first, decided)) >= (config.interval_ms or 0):
+        config = replace(config, gather_ms=min(gathered_ms(arriving_ms), config.interval_ms or 1))
+    else:
+        first = None
+    decision = explain_key_groups(node, query, config, settings, first)
+    return Flush(node, "key-groups", decision, node.buffer_key, config, first.operator if first else None)
 
 
 def _find_upstream_flush(node: Operator, decided: Mapping[Operator, Flush]) -> Flush | None:

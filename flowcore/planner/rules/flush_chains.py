@@ -1,8 +1,9 @@
-"""Topics that fill once in a flush interval, because their writer's output is buffered.
+"""Input that arrives once in a flush interval, because the output of the operator upstream is buffered.
 
-Operators that are flushed one after the other are in different queries, with a topic between them. If each
-waited for its interval, delays would add up. A query that reads such a topic gathers only what belongs to one
-flush, for a tenth of the interval: a chain of N costs one interval and N - 1 tenths.
+If each of several buffered operators waited for its interval, delays would add up. One that reads what
+another one flushes gathers only what belongs to one flush, for a tenth of the interval: a chain of N costs
+one interval and N - 1 tenths. The upstream operator may be in the same query, where a control element follows
+each flush, or write a topic that this query reads.
 
 Source: FLIP-365, future work.
 """
@@ -15,9 +16,12 @@ from typing import NamedTuple
 from flowcore.api.connectors import KafkaTopic
 from flowcore.api.operators import Operator
 from flowcore.durations import MILLISECOND
-from flowcore.planner.model import LiveQuery
+from flowcore.planner.model import Flush, LiveQuery
 
-__all__ = ["Arrival", "Place", "find_arrival", "find_flushed_topics", "order_by_topics"]
+__all__ = [
+    "Arrival", "Place", "find_arrival", "find_flushed_topics", "find_upstream_buffer", "gathered_ms",
+    "interval_between", "order_by_topics",
+]  # fmt: skip
 
 Place = tuple[str | None, str]
 """A topic: its broker, None for that of the settings, and its name."""
@@ -33,7 +37,32 @@ class Arrival(NamedTuple):
     @property
     def gathered_ms(self) -> int:
         """How long to wait for the rest of a flush whose first records have arrived."""
-        return max(self.interval_ms // 10, 1)
+        return gathered_ms(self.interval_ms)
+
+
+def gathered_ms(interval_ms: int) -> int:
+    """How long to wait for the rest of a flush that happens once in an interval."""
+    return max(interval_ms // 10, 1)
+
+
+def find_upstream_buffer(node: Operator, decided: Mapping[Operator, Flush]) -> Flush | None:
+    """Of the next buffers by key group upstream of an operator, the one that is flushed most often."""
+    found: dict[Operator, Flush] = {}
+    pending = [*node.inputs]
+    while pending:
+        each = pending.pop()
+        if each in decided and decided[each].way == "key-groups":
+            found[each] = decided[each]
+        else:
+            pending += each.inputs
+    return min(found.values(), key=lambda flush: interval_between(flush, decided), default=None)
+
+
+def interval_between(flush: Flush, decided: Mapping[Operator, Flush]) -> int:
+    """The least time between two flushes of a buffer; it is not flushed more often than the upstream one."""
+    if flush.after is not None and flush.after in decided:
+        return interval_between(decided[flush.after], decided)
+    return flush.config.interval_ms or 0 if flush.config else 0
 
 
 def order_by_topics(queries: Iterable[LiveQuery]) -> Iterator[LiveQuery]:
@@ -53,13 +82,16 @@ def order_by_topics(queries: Iterable[LiveQuery]) -> Iterator[LiveQuery]:
 def find_flushed_topics(query: LiveQuery, arriving: Arrival | None) -> Iterator[tuple[Place, Arrival]]:
     """The topics that a query writes once in an interval, which is at least that of its input."""
     read_ms = arriving.interval_ms if arriving else 0
-    configs = {each.operator: each.config for each in query.flushes if each.config is not None}
+    decided = {each.operator: each for each in query.flushes if each.config is not None}
     for sink in query.sinks:
         topic = sink.topic
-        last = next((node for node in reversed(sink.upstream) if node in configs), None)
-        config = configs[last] if last is not None else None
-        if topic is not None and config is not None and config.interval_ms:
-            yield _place(topic), Arrival(topic.name, max(config.interval_ms, read_ms), last)
+        last = next((node for node in reversed(sink.upstream) if node in decided), None)
+        if (
+            topic is not None
+            and last is not None
+            and (interval_ms := interval_between(decided[last], decided))
+        ):
+            yield _place(topic), Arrival(topic.name, max(interval_ms, read_ms), last)
 
 
 def find_arrival(query: LiveQuery, known: Mapping[Place, Arrival]) -> Arrival | None:

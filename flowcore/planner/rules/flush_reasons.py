@@ -17,7 +17,7 @@ __all__ = [
     "explain_trigger", "explain_upstream", "interval_of", "show_ms",
 ]  # fmt: skip
 
-ONE_STATE = "a query has a buffer only where no other operator keeps state"
+ONE_STATE = "a query has a buffer of a function only where no operator keeps state"
 _MAX_INTERVAL = "execution.flush.max-interval"
 
 
@@ -94,9 +94,9 @@ def explain_arrival(node: Operator, arriving: Arrival, settings: Settings) -> De
 
 
 def explain_key_groups(
-    node: Operator, query: LiveQuery, config: BufferOutput, settings: Settings
+    node: Operator, query: LiveQuery, config: BufferOutput, settings: Settings, first: Flush | None
 ) -> Decision:
-    """Output that a buffer keeps over batches."""
+    """Output that a buffer keeps over batches; ``first`` is the buffer upstream with which it is flushed."""
     backlog_ms = config.backlog_interval_ms
     setting = f"({_MAX_INTERVAL}-during-backlog is {show_ms(backlog_ms)})"
     reasons = [
@@ -115,7 +115,14 @@ def explain_key_groups(
             "(state.backend.cache.max-entries-num)"
         )
     if query.mode.value != "slice":
-        return Decision(f"every {show_ms(config.interval_ms)}, by key group", tuple(reasons))
+        if first is None:
+            return Decision(f"every {show_ms(config.interval_ms)}, by key group", tuple(reasons))
+        name = first.operator.name
+        reasons.append(
+            f"what it reads leaves {name} {first.decision.value}: a control element follows each flush of "
+            f"{name}, and what belongs to it is gathered for a tenth of the interval"
+        )
+        return Decision(f"{show_ms(config.gather_ms)} after {name}, by key group", tuple(reasons))
     when = "once, at" if backlog_ms is None else f"every {show_ms(backlog_ms)} and at"
     return Decision(f"{when} the slice's end, by key group", (*reasons, "all that a slice reads is backlog"))
 

@@ -111,10 +111,9 @@ class _Compiler:
         readers = Counter(parent for node in others for parent in node.inputs)
         self.readers = {node: readers[node] for node in query.operators}
         self.used = find_used_columns(query.operators)
-        if query.buffer is not None:
-            # The buffer's state must not depend on which columns are read downstream.
-            node = query.buffer.operator
-            self.used = {**self.used, node: frozenset(column.lower() for column in node.columns)}
+        # A buffer's state must not depend on which columns are read downstream.
+        whole = {node: frozenset(map(str.lower, node.columns)) for node in query.buffers}
+        self.used = {**self.used, **whole}
         self.columns = {
             node: [column for column in node.columns if column.lower() in self.used[node]]
             for node in query.operators

@@ -1,8 +1,8 @@
 """Buffers in a live query: they keep the latest output of each key, by key group, until a flush.
 
-Downstream of windows and process functions the buffer is part of their key groups, since Spark runs only one
-operator with state in a query reliably. Downstream of any other operator it is an operator on key groups
-itself; its outputs are the records with their coordinates.
+Downstream of windows and process functions the buffer is part of their key groups, which saves an exchange.
+Downstream of any other operator it is an operator on key groups itself; its outputs are the records with
+their coordinates.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _QUIET_MS = 2_000
 
 def find_buffer(node: Operator, query: LiveQuery) -> Flush | None:
     """The buffer downstream of an operator, None if there is none."""
-    return query.buffer if query.buffer is not None and query.buffer.operator is node else None
+    return query.buffers.get(node)
 
 
 def add_buffer(

@@ -239,6 +239,7 @@ def run_step(
         checks_name=len(query.exchanges) > 1,
         emits_control=context.has_downstream,
         max_cache_bytes=context.max_cache_bytes,
+        reads_control=context.upstream is not None,
     )
     schemas = {output: operator.outputs[output] for output in branches}
     packed = run_key_groups(frame, packing, runtime)

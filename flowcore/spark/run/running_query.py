@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from flowcore.api.decisions import Decision
+from flowcore.flush.config import BufferOutput
 from flowcore.flush.pending_watermarks import PendingWatermarks
 from flowcore.kafka.elements import ElementWriter
 from flowcore.kafka.security import spark_login
@@ -183,16 +184,18 @@ class RunningQuery:
 
 
 def _pending_watermarks(query: LiveQuery) -> PendingWatermarks:
-    config = query.buffer.config if query.buffer else None
-    if config is None:
-        return PendingWatermarks(0)
-    # Outside backlog each batch of a slice flushes.
-    interval_ms = 0 if query.mode.value == "slice" else config.interval_ms or 0
-    return PendingWatermarks(interval_ms, config.interval_ms_in(backlog=True))
+    """Each buffer waits for what the one before it has released."""
+    pending = PendingWatermarks(0)
+    for flush in reversed([*query.buffers.values()]):
+        config = flush.config or BufferOutput(None)
+        # Outside backlog each batch of a slice flushes.
+        interval_ms = 0 if query.mode.value == "slice" else config.gather_ms or config.interval_ms or 0
+        pending = PendingWatermarks(interval_ms, config.interval_ms_in(backlog=True), pending)
+    return pending
 
 
 def uses_processing_time(query: LiveQuery) -> bool:
     """Whether windows, timers or a buffer may emit without input, because processing time has passed."""
     topics = [source.topic for source in query.sources]
     idle = any(topic and topic.watermark and topic.watermark.idle_after_ms for topic in topics)
-    return idle or query.buffer is not None or any(node.emits_without_input for node in query.operators)
+    return idle or bool(query.buffers) or any(node.emits_without_input for node in query.operators)

@@ -152,7 +152,7 @@ class SupervisedQuery:
         progress = self._meter.query(self.query.name)
         backlog = progress.backlog
         if self.query.mode.value == "slice":
-            waits = self.query.buffer is not None
+            waits = bool(self.query.buffers)
             backlog = starts and progress.lag != 0
             self._ends_backlog = backlog and waits
             if not backlog and not waits:

@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from flowcore.elements import MAX_TIMESTAMP_MS, LatencyMarker, StreamElement, Watermark, WatermarkStatus
 from flowcore.errors import InvalidWindowError, NoTimestampError, RunError
-from flowcore.flush.operator import ELEMENTS, FlushBuffers
-from flowcore.keyed.operator import KeyGroupOperator, StepOutputs
+from flowcore.flush.operator import FlushBuffers
+from flowcore.keyed.operator import CONTROL, KeyGroupOperator, StepOutputs
 from flowcore.keyed.output_columns import END, LATE, RESULTS, START, TIMESTAMP
 from flowcore.serializers.formats import RawFormat
 from flowcore.serializers.tagged import TaggedSerializer
@@ -234,7 +234,7 @@ def _format_outputs(outputs: StepOutputs) -> list[dict[str, Any]]:
     out: list[dict[str, Any]] = []
     for output, batch in outputs.batches:
         for row in batch.to_pylist():
-            if output == ELEMENTS:
+            if output == CONTROL:
                 element: StreamElement[bytes] = _SERIALIZER.decode(row["element"])
                 out += [] if element == Watermark(MAX_TIMESTAMP_MS) else [format_element(element)]
             else:

@@ -26,9 +26,9 @@ from flowcore.errors import StateError
 from flowcore.flush import BufferOutput
 from flowcore.flush.buffered import BufferedOperator
 from flowcore.flush.latest import LatestRecords
-from flowcore.flush.operator import ELEMENTS, FlushBuffers
+from flowcore.flush.operator import FlushBuffers
 from flowcore.keyed.control import Channel, ControlElement
-from flowcore.keyed.operator import KeyGroup, StepOutputs
+from flowcore.keyed.operator import CONTROL, KeyGroup, StepOutputs
 from flowcore.keyed.output_columns import RESULTS, TIMESTAMP
 from flowcore.keyed.packed import Packed
 from flowcore.keyed.runtime import Runtime
@@ -91,7 +91,7 @@ def left(out: StepOutputs) -> list[StreamElement[Any]]:
     found: list[StreamElement[Any]] = []
     for output, batch in out.batches:
         for row in batch.to_pylist():
-            if output == ELEMENTS:
+            if output == CONTROL:
                 found.append(TAGGED.decode(row["element"]))
             else:
                 found.append(Record((row["key"], row["value"]), row["t"]))
@@ -444,7 +444,7 @@ event_times = st.lists(
 def emitted(out: StepOutputs) -> list[tuple[str, Any]]:
     """Each output with its name."""
     return [
-        (output, TAGGED.decode(row["element"]) if output == ELEMENTS else tuple(row.values()))
+        (output, TAGGED.decode(row["element"]) if output == CONTROL else tuple(row.values()))
         for output, batch in out.batches
         for row in batch.to_pylist()
     ]
@@ -460,7 +460,7 @@ def without_buffer(windows: KeyGroup, items: Sequence[Item]) -> Iterator[tuple[s
             windows.rows(pa.record_batch([[value] for value in item], schema=ROWS), out)
         yield from emitted(out)
         if isinstance(item, Watermark | RecordAttributes):
-            yield ELEMENTS, item
+            yield CONTROL, item
 
 
 def buffered(buffer: RecordBuffer[Any, Any], came: list[tuple[str, Any]], now_ms: int) -> list[Any]:
@@ -471,9 +471,9 @@ def buffered(buffer: RecordBuffer[Any, Any], came: list[tuple[str, Any]], now_ms
             row = dict(zip(WINDOWS.outputs[RESULTS].names, what, strict=True))
             latest = Record(what, row[TIMESTAMP])
             found += buffer.record((row["key"], row["@start_ms"]), latest, now_ms)
-        elif output == ELEMENTS:
+        elif output == CONTROL:
             found += buffer.control(what, now_ms)
-    return [(RESULTS, each.value) if isinstance(each, Record) else (ELEMENTS, each) for each in found]
+    return [(RESULTS, each.value) if isinstance(each, Record) else (CONTROL, each) for each in found]
 
 
 @given(event_times, workers, st.sampled_from([0, 300, 1 << 20]))
@@ -494,7 +494,7 @@ def test_buffered_windows_emit_what_a_buffer_downstream_of_windows_does(
         if all(isinstance(item, RecordAttributes) for item in items):
             released = pure.input_idle(now_ms)
             expected += [
-                (RESULTS, each.value) if isinstance(each, Record) else (ELEMENTS, each) for each in released
+                (RESULTS, each.value) if isinstance(each, Record) else (CONTROL, each) for each in released
             ]
 
         found = emitted(both.runtime.step(0, packed(items), now_ms, both.store, worker).outputs)

@@ -62,3 +62,14 @@ def test_nothing_is_released_in_backlog_unless_buffers_are_flushed_in_it() -> No
     assert held.release(begun_ms=1_500, backlog=False) == (Watermark(5),)
     assert longer.release(begun_ms=2_999, backlog=True) == ()
     assert longer.release(begun_ms=3_000, backlog=True) == (Watermark(5),)
+
+
+def test_watermark_waits_for_each_buffer_of_a_chain_in_turn() -> None:
+    """The second interval begins with the batch in which the first buffer's records arrived there."""
+    held = PendingWatermarks(500, 2_000, PendingWatermarks(50, 100, PendingWatermarks(0)))
+    held.add((IDLE, Watermark(5)), now_ms=1_000)
+
+    assert held.release(begun_ms=1_499) == ()
+    assert held.release(begun_ms=1_700) == ()
+    assert held.release(begun_ms=1_749) == ()
+    assert held.release(begun_ms=1_750) == (IDLE, Watermark(5))

@@ -142,7 +142,7 @@ def test_row_by_row_operator_has_a_buffer_by_key_group(
 ) -> None:
     """The buffer is the query's only operator with state, in micro-batches."""
     query = query_of(build)
-    flush = query.buffer
+    flush = next(iter(query.buffers.values()), None)
 
     assert flush is not None
     assert (flush.operator.name, flush.key) == ("held", key)

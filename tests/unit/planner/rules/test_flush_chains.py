@@ -131,6 +131,53 @@ def test_flushed_windows_start_a_chain() -> None:
     assert found["to_t2"].batch_interval_ms == 6_000
 
 
+def _windows_in_a_row(*flushes: timedelta | None) -> dict[str, Flush]:
+    """The flushes of windows that read each other in one query."""
+    flow = Flow("f")
+    rows: Stream = flow.read("rows", _topic("rows"))
+    for number, flush in enumerate(flushes):
+        windows = rows.window(Tumbling(10), by="shop", time="processing", flush=flush, name=f"w{number}")
+        rows = windows.aggregate(price="max(price)")
+    rows.select("shop", "price").write("out", KafkaTopic("t1"), key="shop")
+    _top(flow, "t1", "t2")
+    found = _queries(flow)
+    assert [each.name for each in found["out"].buffers] == [
+        f"w{number}" for number, flush in enumerate(flushes) if flush != timedelta(0)
+    ]
+    flushed = {each.operator.name: each for each in found["out"].flushes if each.way == "key-groups"}
+    return flushed | {"top": _one(found["to_t2"])}
+
+
+def _gathers_ms(flush: Flush) -> int | None:
+    assert flush.config is not None
+    return flush.config.gather_ms
+
+
+def test_buffers_of_one_query_are_flushed_a_tenth_after_each_other() -> None:
+    """The plan says after which operator; the topic downstream continues the chain."""
+    found = _windows_in_a_row(None, None, None)
+
+    assert {name: _gathers_ms(each) for name, each in found.items()} == {
+        "w0": None, "w1": 6_000, "w2": 6_000, "top": None,
+    }  # fmt: skip
+    assert [found[name].decision.value for name in ("w0", "w1", "w2", "top")] == [
+        "every 1 min, by key group", "6 s after w0, by key group", "6 s after w1, by key group",
+        "6 s after w2, by the trigger",
+    ]  # fmt: skip
+
+
+def test_buffer_that_is_flushed_less_often_than_the_upstream_one_keeps_its_interval() -> None:
+    """The next one follows it; an operator without a buffer between them changes nothing."""
+    found = _windows_in_a_row(MINUTE / 2, None, timedelta(0), MINUTE / 6)
+
+    assert {name: _gathers_ms(each) for name, each in found.items()} == {
+        "w0": None, "w1": None, "w3": 6_000, "top": None,
+    }  # fmt: skip
+    assert found["w1"].after is None
+    assert found["w3"].after is found["w1"].operator
+    assert found["top"].decision.value == "6 s after w3, by the trigger"
+
+
 def test_slice_has_no_chain() -> None:
     """A slice is one batch for any input."""
     flow = Flow("f")

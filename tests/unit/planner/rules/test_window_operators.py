@@ -26,7 +26,6 @@ from flowcore.api.operators import Window
 from flowcore.errors import ConfigurationError, PlanError
 from flowcore.planner import plan_flow
 from flowcore.planner.rules.columns import find_used_columns
-from flowcore.settings import Settings
 from flowcore.testing.window_functions import CollectList, Sum
 from flowcore.windows import (
     CountEvictor,
@@ -305,27 +304,6 @@ def test_operators_with_state_that_are_not_a_chain_are_refused(build: Any, reaso
 
     assert reason in str(refused.value)
     assert "write the first to a topic and read that in another flow" in str(refused.value)
-
-
-def test_no_operator_of_a_chain_has_a_buffer() -> None:
-    """An interval of a setting has no effect, one of an operator's own is refused."""
-
-    def flushed(**settings: Any) -> Flow:
-        flow = Flow("f")
-        first = _bids(flow).window(Tumbling(10), by="category", allowed_lateness=5, name="first", **settings)
-        second = first.aggregate(n="count(*)").window(
-            Tumbling(10), by="category", allowed_lateness=5, name="second"
-        )
-        second.aggregate(m="max(n)").write("out", KafkaTopic("out"))
-        return flow
-
-    settings = Settings.of({"execution.flush.max-interval": "10 s"}, environment={})
-    (query,) = plan_flow(flushed(), settings=settings).live_queries
-    ways = {each.operator.name: (each.way, each.decision.reasons) for each in query.flushes}
-    assert query.buffer is None
-    assert "first upstream keeps some" in str(ways["second"])
-    with pytest.raises(PlanError, match="a buffer would be state, and second downstream keeps some"):
-        plan_flow(flushed(flush=timedelta(seconds=10)))
 
 
 def test_bad_records_pass_windows_that_write_topics_unless_a_function_is_in_the_way(tmp_path: Path) -> None:

@@ -1,0 +1,112 @@
+"""Several operators with state in one live query, each with a flush buffer."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+from typing import Any
+
+from flowcore import Flow, KafkaTopic, KeyedProcessFunction
+from flowcore.planner import plan_flow
+from flowcore.settings import Settings
+from flowcore.spark.run.flow import open_context
+from flowcore.spark.run.live_stage import LiveRun
+from tests.kafka.conftest import Live
+from tests.kafka.test_live_exchanges import LAST, bids, expected, hot_items, hottest, random_bids
+
+DRIVER = "import sys; from tests.kafka.test_live_flush_chains import drive; drive(*sys.argv[1:])"
+INTERVAL = timedelta(seconds=1)
+
+
+def drive(servers: str, state: str, *topics: str) -> None:
+    """Run small batches until this process is killed."""
+    values = {
+        "kafka.bootstrap.servers": servers,
+        "state.dir": state,
+        "execution.short-lived": "true",
+        "execution.max-records-per-batch": 20,
+    }
+    settings = Settings.of(values, environment={})
+    flow = hot_items(*(KafkaTopic(name) for name in topics), INTERVAL)
+    plan = plan_flow(flow, "micro-batch", settings)
+    with open_context(plan, settings) as context, LiveRun(plan, context) as run:
+        print("running", flush=True)  # noqa: T201 - the test waits for this line
+        run.wait(300)
+
+
+def test_buffered_windows_over_buffered_windows_survive_kills_of_the_driver(live: Live) -> None:
+    """No result is lost in a buffer, and none is late because its channel's watermark overtook it."""
+    topics = [bids(live), live.topic("counts"), live.topic("most")]
+    records = random_bids(400)
+    rows = [{"auction": auction, "at": at} for auction, at in records]
+    live.send(topics[0], *rows, *LAST, partitions=2)
+    names = [topic.name for topic in topics]
+    command = [sys.executable, "-c", DRIVER, live.servers, str(live.settings.state_dir), *names]
+    for seconds in (12.0, 18.0):
+        with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as driver:
+            assert driver.stdout is not None
+            assert driver.stdout.readline() == b"running\n"
+            time.sleep(seconds)
+            assert driver.poll() is None
+            os.killpg(driver.pid, signal.SIGKILL)
+
+    live.run(hot_items(*topics, INTERVAL))
+
+    found: dict[bytes, dict[str, Any]] = {}
+    for record in live.records(topics[2]):
+        assert found.setdefault(record.headers["flowcore-id"], record.json) == record.json
+    assert hottest(found.values()) == expected(records)
+
+
+class Top(KeyedProcessFunction):
+    """Emits the highest price of a shop after each record."""
+
+    def is_output_idempotent(self) -> bool:
+        return True
+
+    def open(self, context: Any) -> None:
+        self.top = context.value_state("top", "BIGINT")
+
+    def process(self, record: Mapping[str, Any], context: Any) -> Iterator[Mapping[str, Any]]:
+        self.top.set(max(self.top.get(0), record["top"]))
+        yield {"shop": context.key, "top": self.top.get()}
+
+
+def test_each_buffer_of_a_chain_emits_once_per_interval(live: Live) -> None:
+    """Each shop emits at most once per interval behind the third buffer, and its last result arrives."""
+    source = live.topic("bids", schema="shop BIGINT, top BIGINT")
+    tops, shops, steps = live.topic("tops"), 4, 40
+    flow = Flow("tops")
+    stream = flow.read("bids", source)
+    for number in range(3):
+        stream = stream.process(
+            Top(), by="shop", schema="shop BIGINT, top BIGINT", flush=INTERVAL, name=f"top_{number}"
+        )
+    stream.write("tops", tops)
+    live.send(source, {"shop": 0, "top": 0})
+    began = 0.0
+
+    def feed(run: LiveRun) -> None:
+        nonlocal began
+        while not any(query.batches for query in run.progress()):  # the first batch compiles
+            assert not run.wait(0.2)
+        began = time.monotonic()
+        for step in range(steps):
+            live.send(source, *({"shop": shop, "top": step * shops + shop} for shop in range(shops)))
+            time.sleep(0.1)
+        live.wait_for(tops, "top", {shop: (steps - 1) * shops + shop for shop in range(shops)})
+
+    live.run(flow, mode=None, until=feed)
+
+    found = live.values(tops)
+    intervals = (time.monotonic() - began) / INTERVAL.total_seconds()
+    assert max(Counter(row["shop"] for row in found).values()) <= intervals + 2
+    for shop in range(shops):
+        mine = [row["top"] for row in found if row["shop"] == shop]
+        assert mine == sorted(set(mine))
