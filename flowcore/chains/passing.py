@@ -29,8 +29,8 @@ class OutletRows:
     Attributes:
         branch: The value of their branch column; None if there is no such column.
         columns: The names of the record's columns in the rows, by the names in the record.
-        step: Distinguishes the outputs of one record: it is appended to the ordinal, with a number; None if
-            each record has at most one output.
+        step: Distinguishes the outputs of one record, or of one batch: it is appended to the ordinal, with a
+            number; None if each record has at most one output.
     """
 
     branch: int | None
@@ -61,6 +61,8 @@ class PassingChain(OpenChain):
         branch: The branch column, if the result has one.
         number: The value of the branch column in the chain's rows; None if all rows are the chain's.
         carried: The columns that an output takes from the record that it was made from.
+        identity: The carried columns of which a record id is made, and which the outputs of a batch take from
+            its first record.
         ordinal: The carried column that distinguishes the outputs of one record, if there is one.
         coordinates: The carried columns with a record's topic, partition and offset, if there are any.
         failed: The rows of records for which a function failed; None if a failure stops the query.
@@ -70,6 +72,7 @@ class PassingChain(OpenChain):
     branch: str | None
     number: int | None
     carried: Sequence[str]
+    identity: Sequence[str]
     ordinal: str | None
     coordinates: Sequence[str]
     outlets: Sequence[OutletRows]
@@ -118,15 +121,15 @@ class PassingChain(OpenChain):
         columns = {column: output.batch.column(name) for name, column in outlet.columns.items()}
         if self.branch is not None and outlet.branch is not None:
             columns[self.branch] = pa.repeat(pa.scalar(outlet.branch, pa.int32()), output.batch.num_rows)
-        if output.origins is not None:
-            origins = np.asarray(output.origins, dtype=np.int64)
-            all_rows = len(origins) == mine.num_rows and bool((origins == np.arange(len(origins))).all())
-            positions: Any = pa.array(origins)
-            for name in self.carried:
-                column = mine.column(name)
-                columns[name] = column if all_rows else column.take(positions)
-            if self.ordinal is not None and outlet.step is not None:
-                columns[self.ordinal] = _distinct_ordinals(columns[self.ordinal], origins, outlet.step)
+        known = output.origins is not None
+        origins = np.asarray(output.origins if known else [0] * output.batch.num_rows, dtype=np.int64)
+        all_rows = len(origins) == mine.num_rows and bool((origins == np.arange(len(origins))).all())
+        positions: Any = pa.array(origins)
+        for name in self.carried if known else self.identity:
+            column = mine.column(name)
+            columns[name] = column if all_rows else column.take(positions)
+        if self.ordinal is not None and outlet.step is not None and len(origins):
+            columns[self.ordinal] = _distinct_ordinals(columns[self.ordinal], origins, outlet.step)
         return self._rows(columns, output.batch.num_rows)
 
     def _failed_rows(

@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from flowcore import Flow, KafkaTopic
-from flowcore.kafka.topics import end_offsets, ensure_topics
+from flowcore.kafka.topics import end_offsets, ensure_topics, identify_topics
 from flowcore.planner import plan_flow
 from flowcore.settings import Settings
 from flowcore.testing.kafka_fixtures import kafka, kafka_broker
@@ -39,6 +39,11 @@ class Record:
     headers: dict[str, bytes]
     partition: int
     offset: int
+
+    @property
+    def id(self) -> str:
+        """Its record id."""
+        return self.headers["flowcore-id"].decode()
 
     @property
     def json(self) -> dict[str, Any]:
@@ -97,6 +102,12 @@ class Live:
             consumer.close()
         return found
 
+    def topic_id(self, topic: KafkaTopic) -> str:
+        """Kafka's id of a topic, as it is in record ids."""
+        found = identify_topics(self.servers, [topic.name])[topic.name]
+        assert found is not None
+        return found.id
+
     def values(self, topic: KafkaTopic) -> list[dict[str, Any]]:
         """Values of all records in a topic."""
         return [record.json for record in self.records(topic)]
@@ -111,6 +122,13 @@ class Live:
         while (found := self.latest(topic, column)) != wanted:
             assert time.monotonic() < end, (found, wanted)
             time.sleep(0.1)
+
+    def forget_last_batch(self, flow: str, query: str) -> None:
+        """Remove the commit of a query's last batch, so that the next run repeats the batch."""
+        commits = self.settings.state_dir / flow / "checkpoints" / query / "commits"
+        last = max(int(file.name) for file in commits.iterdir() if file.name.isdigit())
+        (commits / str(last)).unlink()
+        (commits / f".{last}.crc").unlink(missing_ok=True)
 
     def run(
         self, flow: Flow, mode: Mode | None = "slice", until: Callable[[LiveRun], object] | None = None

@@ -105,8 +105,8 @@ def test_live_union_of_two_topics(live: Live) -> None:
 
     found = {record.json["id"]: record for record in live.records(out)}
     assert {number: record.json for number, record in found.items()} == {1: _bid(1), 2: _bid(2, "b", 3.0)}
-    assert found[1].headers["flowcore-id"] == f"{bids.name}:0:0:0".encode()
-    assert found[2].headers["flowcore-id"] == f"{asks.name}:0:0:0".encode()
+    assert found[1].headers["flowcore-id"] == f"f/out:{live.topic_id(bids)}:0:0:0".encode()
+    assert found[2].headers["flowcore-id"] == f"f/out:{live.topic_id(asks)}:0:0:0".encode()
     assert live.values(only) == [{"id": 2}]
     assert [record.value for record in live.records(bids.dead_letter)] == [b"bad bid"]
     assert [record.value for record in live.records(asks.dead_letter)] == [b"bad ask"]
@@ -236,6 +236,6 @@ def test_live_columns_may_have_names_that_flowcore_uses(live: Live) -> None:
     (record,) = live.records(out)
     assert record.json == {**value, "headers": "h"}
     assert record.key == b"k"
-    assert record.headers["flowcore-id"] == f"{names.name}:0:0:0".encode()
+    assert record.headers["flowcore-id"] == f"f/out:{live.topic_id(names)}:0:0:0".encode()
     assert live.values(counted) == [{"topic": "t", "_branch": 0, "_c1": 9, "_c2": 10}]
     assert [record.value for record in live.records(names.dead_letter)] == [b"bad"]

@@ -73,7 +73,7 @@ def test_live_chain_between_native_operators(live: Live, mode: Any) -> None:
         live.run(flow, mode, until=lambda _: _wait_for(live, out, 4))
 
     found = _ids(live, out)
-    place = f"{bids.name}:0"
+    place = f"f/out:{live.topic_id(bids)}:0"
     assert {key: value["number"] for key, value in found.items() if value["id"] == 1} == {f"{place}:0:0": 0}
     third = {key: value["number"] for key, value in found.items() if value["id"] == 3}
     assert sorted(third.values()) == [0, 1, 2]
@@ -144,19 +144,20 @@ def test_live_fan_out_within_a_chain(live: Live, tmp_path: Any) -> None:
     assert live.values(large) == [{"id": 2, "twice": 100.0}]
     assert live.values(all_) == [{"id": 1, "shop": "A"}, {"id": 2, "shop": "A"}, {"id": 3, "shop": "B"}]
     assert calls.read_text() == "xxx"
-    assert set(_ids(live, small)) == {f"{bids.name}:0:0:0", f"{bids.name}:0:3:0"}
-    assert set(_ids(live, all_)) == {f"{bids.name}:0:{offset}:0" for offset in (0, 2, 3)}
+    topic = live.topic_id(bids)
+    assert set(_ids(live, small)) == {f"f/small:{topic}:0:0:0", f"f/small:{topic}:0:3:0"}
+    assert set(_ids(live, all_)) == {f"f/all:{topic}:0:{offset}:0" for offset in (0, 2, 3)}
     assert [record.value for record in live.records(bids.dead_letter)] == [b"bad"]
 
 
-def test_live_batch_function_drops_only_its_own_record_ids(live: Live) -> None:
-    """The rows of a batch function have no ids; other branches keep theirs, bad records their coordinates."""
+def test_live_batch_function_numbers_its_outputs_by_the_first_record(live: Live) -> None:
+    """Its rows have the id of the first record of their batch, and a number after the first row."""
     bids, summed, all_ = live.topic("bids", schema=BID), live.topic("summed"), live.topic("all")
     live.send(bids, _bid(1, price=5.0), b"bad", _bid(2, price=50.0))
 
     def total(batch: pa.RecordBatch) -> pa.RecordBatch:
         prices: list[Any] = batch["price"].to_pylist()
-        return pa.RecordBatch.from_pydict({"total": [sum(prices)], "rows": [len(prices)]})
+        return pa.RecordBatch.from_pydict({"total": [sum(prices), 0.0], "rows": [len(prices), 0]})
 
     flow = Flow("f")
     source = flow.read("bids", bids)
@@ -165,10 +166,12 @@ def test_live_batch_function_drops_only_its_own_record_ids(live: Live) -> None:
 
     live.run(flow)
 
-    (record,) = live.records(summed)
-    assert record.json == {"total": 55.0, "rows": 2}
-    assert "flowcore-id" not in record.headers
-    assert _ids(live, all_) == {f"{bids.name}:0:2:0": _bid(2, price=50.0)}
+    topic = live.topic_id(bids)
+    assert _ids(live, summed) == {
+        f"f/summed:{topic}:0:0:0": {"total": 55.0, "rows": 2},
+        f"f/summed:{topic}:0:0:0.0-1": {"total": 0.0, "rows": 0},
+    }
+    assert _ids(live, all_) == {f"f/all:{topic}:0:2:0": _bid(2, price=50.0)}
     assert [record.value for record in live.records(bids.dead_letter)] == [b"bad"]
 
 

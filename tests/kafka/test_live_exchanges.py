@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -214,12 +215,13 @@ def test_a_process_over_windows_fires_by_their_watermark_and_lets_other_rows_pas
     ]  # fmt: skip
     assert sorted((row["auction"], row["n"]) for row in live.values(counts)) == [(1, 2), (3, 10)]
     (record,) = live.records(late)
-    assert record.headers["flowcore-id"].decode() == f"{source.name}:0:5:0"
+    topic = live.topic_id(source)
+    assert record.id == f"{flow.name}/late:{topic}:0:5:0"
     letters = live.records(source.dead_letter)
     assert {record.value for record in letters if b"bad" in (record.value or b"")} == {b"bad 1", b"bad 2"}
     (failed,) = (record for record in letters if b"bad" not in (record.value or b""))
     assert failed.headers["flowcore-operator"] == b"rising"
-    assert failed.headers["flowcore-id"].startswith(b'windows:{"auction":3}:4000:6000:1')
+    assert re.match(rf'{flow.name}/\w+:{topic}:[\w-]{{8}}:{{"auction":3}}:4000:6000:1', failed.id)
     assert b"too many" in failed.headers["flowcore-reason"]
 
 
@@ -292,4 +294,4 @@ def test_processes_without_watermarks_and_latency_markers_run_in_a_chain(live: L
 
     ids = [record.headers["flowcore-id"].decode() for record in live.records(totals)]
     assert len(set(ids)) == len(ids)
-    assert all(each.startswith('sum:quiet:{"user": "') for each in ids)
+    assert all(re.match(r'\w+/\w+:[\w-]{22}:[\w-]{8}:[\w-]{8}:{"user": "', each) for each in ids)

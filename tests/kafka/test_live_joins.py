@@ -68,7 +68,10 @@ def test_live_join_gives_the_result_of_sql(how: Any, live: Live, tmp_path: Path)
 
 
 def test_live_join_with_repeated_keys_gives_distinct_ids(live: Live, tmp_path: Path) -> None:
-    """Each output of a record has its own id, the same in every run; with at most one partner, ordinal 0."""
+    """Each output of a record has its own id; with at most one partner, its ordinal is 0.
+
+    The ids of two flows differ in their writer only, and also if they write to one topic.
+    """
     _shops(tmp_path)
     bids, once, again = live.topic("bids", schema=BID), live.topic("once"), live.topic("again")
     live.send(bids, *BIDS)
@@ -79,15 +82,15 @@ def test_live_join_with_repeated_keys_gives_distinct_ids(live: Live, tmp_path: P
         shops = flow.read("shops", Parquet("shops", schema="shop STRING, city STRING, rank BIGINT"))
         flow.read("bids", bids).join(shops, on="shop", how="left").write("out", out)
         live.run(flow)
-        ids.append(
-            {(r.json["id"], r.json.get("city")): r.headers["flowcore-id"].decode() for r in live.records(out)}
-        )
+        ids.append({(r.json["id"], r.json.get("city")): r.id for r in live.records(out)})
 
-    assert ids[0] == ids[1]
+    topic = live.topic_id(bids)
+    assert {key: each.replace("first/out:", "second/out:") for key, each in ids[0].items()} == ids[1]
     assert len(set(ids[0].values())) == len(ids[0]) == 6
-    assert ids[0][1, "Bern"] == f"{bids.name}:0:0:0"
-    assert ids[0][3, None] == f"{bids.name}:0:4:0"
-    assert ids[0][2, "Basel"] == f"{bids.name}:0:2:0"
+    assert ids[0][1, "Bern"] == f"first/out:{topic}:0:0:0"
+    assert ids[0][3, None] == f"first/out:{topic}:0:4:0"
+    assert ids[0][2, "Basel"] == f"first/out:{topic}:0:2:0"
+    assert ids[0][2, "Brig"] == f"first/out:{topic}:0:2:0.shops-1"
 
 
 def test_live_joins_in_a_row_give_distinct_ids(live: Live, tmp_path: Path) -> None:

@@ -93,7 +93,7 @@ def test_windows_and_bad_messages_share_one_query(live: Live) -> None:
     assert queries == ["totals", "totals"]
     assert [(row["user"], row["n"]) for row in live.values(out)] == [("a", 2), ("b", 1)]
     (record,) = live.records(late)
-    assert record.headers["flowcore-id"].decode() == f"{source.name}:0:7:0"
+    assert record.id == f"with_bad/late:{live.topic_id(source)}:0:7:0"
     dead_letters = live.records(source.dead_letter)
     assert [(r.value, int(r.headers["flowcore-offset"])) for r in dead_letters] == [
         (b"bad 1", 1), (b"bad 2", 4), (b"bad 3", 5), (b"bad 4", 8),
@@ -219,7 +219,7 @@ def test_record_or_window_whose_function_raises_is_a_dead_letter(live: Live) -> 
 
     assert [(each["user"], each["total"]) for each in live.values(out)] == [("a", 11)]
     (too_late,) = live.records(late)
-    assert too_late.headers["flowcore-id"].decode() == f"{source.name}:0:7:0"
+    assert too_late.id == f"picky/late:{live.topic_id(source)}:0:7:0"
     dead_letters = {each.headers["flowcore-offset"]: each for each in live.records(source.dead_letter)}
     assert sorted(dead_letters) == [b"", b"1", b"2"]
     assert dead_letters[b"1"].json == click("a", -1, 2000)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from flowcore import Flow, KafkaTopic
+from flowcore import Flow, KafkaTopic, Tumbling, monotonous
 from flowcore.errors import RunError
 from flowcore.kafka.topics import TopicLimits, ensure_topics, topic_limits
 
@@ -59,6 +59,7 @@ def test_oversized_record_is_a_dead_letter_and_the_others_are_written(live: Live
     assert large.json == {"id": 2, "name": "too long" * 1_000}
     reason = large.headers.pop("flowcore-reason").decode()
     assert large.headers == {
+        "flowcore-id": f"f/out:{live.topic_id(bids)}:0:1:0".encode(),
         "flowcore-topic": bids.name.encode(),
         "flowcore-partition": b"0",
         "flowcore-offset": b"1",
@@ -114,6 +115,28 @@ def test_oversized_aggregate_is_a_dead_letter_with_its_key(live: Live) -> None:
     assert record.headers["flowcore-offset"] == b""
 
 
+def test_oversized_window_result_reaches_the_dead_letters_of_its_source(live: Live) -> None:
+    """A result of several records has no coordinates; its dead letter has its id and the source's topic."""
+    bids = live.topic("bids", schema=f"{BID}, at BIGINT", event_time="at", watermark=monotonous())
+    out = _sink(live, max_message_bytes=str(LIMIT))
+    flow = Flow("f")
+    counted = flow.read("bids", bids).window(Tumbling(10), by="name").aggregate(n="count(*)")
+    counted.select("repeat(name, n * 1000) as name").write("out", out)
+    live.send(
+        bids, *({"id": 1, "name": name, "at": at} for name, at in (("a", 1), ("too long", 2), ("c", 10_000)))
+    )
+
+    live.run(flow)
+
+    assert [len(value["name"]) for value in live.values(out)] == [1_000]
+    (record,) = live.records(bids.dead_letter)
+    assert record.json == {"name": "too long" * 1_000}
+    assert record.headers["flowcore-stage"] == b"sink"
+    assert (record.headers["flowcore-topic"], record.headers["flowcore-offset"]) == (b"", b"")
+    assert record.id.startswith(f"f/out:{live.topic_id(bids)}:")
+    assert ':{"name":"too long"}:0:10000:1' in record.id
+
+
 def test_record_without_a_required_key_is_a_dead_letter(live: Live) -> None:
     """A compacted topic refuses records without a key."""
     bids, out = live.topic("bids", schema=BID), _sink(live, cleanup_policy="compact")
@@ -135,5 +158,7 @@ def test_oversized_record_stops_the_query_with_on_error_fail(live: Live) -> None
     out = _sink(live, max_message_bytes=str(LIMIT))
     live.send(bids, {"id": 1, "name": "a"}, {"id": 2, "name": "too long"})
 
-    with pytest.raises(RunError, match=rf"{out.name} becomes a message of \d+ bytes.*{bids.name}:0:1:0"):
+    with pytest.raises(
+        RunError, match=rf"{out.name} becomes a message of \d+ bytes.*f/out:{live.topic_id(bids)}:0:1:0"
+    ):
         live.run(_lengthened(bids, out))

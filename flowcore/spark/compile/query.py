@@ -1,9 +1,8 @@
 """Compile a live query's operators to one streaming DataFrame for its sink.
 
 The frame of a query with Kafka sinks has the columns ``topic``, ``key``, ``value``, ``headers`` and, if
-latency markers pass through, ``partition``. Every record that is made from one source record has the header
-``flowcore-id``: ``topic:partition:offset:ordinal``. It is the same after a restart, so that readers can drop
-duplicates. Every record of a query that joins bounded results has their versions.
+latency markers pass through, ``partition``. Every record whose origin is known has the header ``flowcore-id``
+(`flowcore.spark.frame.record_ids`). Every record of a query that joins bounded results has their versions.
 """
 
 from __future__ import annotations
@@ -23,6 +22,7 @@ from flowcore.api.operators import (
     Drop,
     Join,
     KeyedProcess,
+    MapBatches,
     Operator,
     PythonOperator,
     Read,
@@ -46,7 +46,8 @@ from flowcore.spark.checkpoint.state_types import column_types, stateful_parts
 from flowcore.spark.context import Context
 from flowcore.spark.errors import translate_plan_errors
 from flowcore.spark.frame.branches import Branch, BranchedFrame, unite
-from flowcore.spark.frame.rows import FIRST_BRANCH, RECORD_ORDINAL
+from flowcore.spark.frame.record_ids import RecordIds
+from flowcore.spark.frame.rows import FIRST_BRANCH, RECORD_ID, RECORD_ORDINAL
 from flowcore.spark.operators import batch
 from flowcore.spark.operators.buffers import apply_buffer, find_buffer
 from flowcore.spark.operators.keyed_step import KeyGroupContext
@@ -104,8 +105,8 @@ class _Compiler:
         self.side_channels = side_channels
         self.names: Iterator[str] = (f"_c{number}" for number in count(1))
         self.numbers = count(FIRST_BRANCH)
-        self.has_ordinals = any(RECORD_ORDINAL in frame.columns for frame in joined.frames.values()) or any(
-            node.repeats_records for node in query.operators
+        self.record_ids = RecordIds.of(
+            context.flow, query.operators, side_channels.topics, has_ordinals=_has_ordinals(query, joined)
         )
         others = (node for node in query.operators if not isinstance(node, SideOutput))
         readers = Counter(parent for node in others for parent in node.inputs)
@@ -124,7 +125,7 @@ class _Compiler:
             checkpoint=str(checkpoint_folder(query, context.flow, context.settings)),
             side_channels=side_channels,
             dead_letter_sources=select_dead_letter_sources(query),
-            has_ordinals=self.has_ordinals,
+            record_ids=self.record_ids,
             numbers=self.numbers,
             max_cache_bytes=context.settings.max_cache_bytes,
         )
@@ -159,7 +160,7 @@ class _Compiler:
             dead_letters=[(node, topics[node]) for node in dead_letters],
             side_channels=self.side_channels,
             sources=[topics[node] for node in query.sources],
-            has_ordinals=self.has_ordinals,
+            record_ids=self.record_ids,
             joined_version=self.joined.version,
         )
         outputs = []
@@ -217,7 +218,7 @@ class _Compiler:
                         branched,
                         branch,
                     )  # at most one partner for each record, and its columns are not read
-                right = branched.join(branch, result, node.on, node.how)
+                right = branched.join(branch, result, node.on, node.how, self.record_ids.steps[node])
                 known = {**{name.lower(): c for name, c in right.items()}, **branch.physical_names}
                 return branched, replace(
                     branch, columns={name: known[name.lower()] for name in self.columns[node]}
@@ -230,12 +231,13 @@ class _Compiler:
                 branched = BranchedFrame(frame, self.names, has_coordinates=False)
                 return branched, Branch(next(self.numbers), {column: column for column in frame.columns})
             case Aggregate():
+                label = None if self.query.mode.value == "realtime" else self.record_ids.states[node]
                 branched, branch = apply_aggregate(
-                    node, *self._take(node),
+                    node, *self._take(node), label,
                     timed=self.side_channels.carries_timestamps,
                     buffered=self.query.batch_interval_ms is not None,
                 )  # fmt: skip
-                self.types[node.name] = column_types(branched.frame)
+                self.types[node.name] = column_types(branched.frame.drop(RECORD_ID, RECORD_ORDINAL))
                 return branched, branch
             case _:
                 msg = f"operator {node.name!r} has no output of its own"
@@ -245,7 +247,7 @@ class _Compiler:
         branched, branch = self._take(chain.head)
         others = self._other_columns(branched)
         branches = apply_chain(
-            chain, branched, branch, used=self.used, numbers=self.numbers,
+            chain, branched, branch, used=self.used, numbers=self.numbers, steps=self.record_ids.steps,
             kept=[name for names in others.values() for name in names],
             check=self.context.settings.object_reuse_check, last=len(self.chains) == 1,
             kept_as=f"{self.key_groups.checkpoint}/{chain.name}",
@@ -268,7 +270,8 @@ class _Compiler:
 
     def _unite(self, node: Union) -> tuple[BranchedFrame, Branch]:
         members = [self.waiting[parent].pop() for parent in node.inputs]
-        branched, branch = unite(members, self.columns[node], next(self.numbers))
+        step = self.record_ids.steps[node]
+        branched, branch = unite(members, self.columns[node], next(self.numbers), step)
         # The united frame also has the other branches of the same sources.
         self._replace_frames([owner for owner, _ in members], branched)
         return branched, branch
@@ -322,13 +325,25 @@ class _Compiler:
             topic=topic,
             side_channels=self.side_channels,
             keeps_bad=node in self.query.dead_letters,
-            has_ordinals=self.has_ordinals,
+            has_ordinals=self.record_ids.has_ordinals,
             number=self.query.sources.index(node),
             may_fail=bool(self.chains),
         )
         branch = Branch(next(self.numbers), {name: next(self.names) for name in node.columns})
         messages = read_stream(topic, self.query, self.context, events=self.side_channels.has_markers)
         return incoming.read(messages, branch, self.names), branch
+
+
+def _has_ordinals(query: LiveQuery, joined: Joined) -> bool:
+    """Whether one record may become several.
+
+    State by key group may have the ordinal in its layout, which must not depend on the keys of a table.
+    """
+    if any(node.repeats_records or isinstance(node, MapBatches) for node in query.operators):
+        return True
+    if query.keeps_key_groups:
+        return any(isinstance(node, Join) and node.how in ("inner", "left") for node in query.operators)
+    return any(RECORD_ORDINAL in frame.columns for frame in joined.frames.values())
 
 
 def _topic(node: Read | Write) -> KafkaTopic:

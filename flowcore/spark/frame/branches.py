@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 
 from flowcore.api.expressions import Expression
 from flowcore.spark.frame.rows import BRANCH, RECORD_ORDINAL, RowKind
-from flowcore.spark.frame.sql import quote
+from flowcore.spark.frame.sql import literal, quote
 
 __all__ = ["Branch", "BranchedFrame", "unite"]
 
@@ -120,12 +120,12 @@ class BranchedFrame:
         return [replace(branch, number=number) for number in numbers]
 
     def join(
-        self, branch: Branch, right: DataFrame, on: Sequence[tuple[str, str]], how: str
+        self, branch: Branch, right: DataFrame, on: Sequence[tuple[str, str]], how: str, step: str
     ) -> dict[str, str]:
         """Join a branch with a small static frame and return the columns of the right side.
 
         Rows of other branches match no row and stay. ``right`` may have the column `RECORD_ORDINAL`: the
-        position of a row among the rows with the same key, from 0.
+        position of a row among the rows with the same key, from 0. ``step`` distinguishes the join in ids.
         """
         if how in ("semi", "anti"):
             right = right.selectExpr(*(quote(theirs) for _, theirs in on)).distinct()
@@ -141,10 +141,10 @@ class BranchedFrame:
             self.filter(branch, hit)
         elif how == "anti":
             self.filter(branch, f"{hit} IS NULL")
-        if RECORD_ORDINAL in names and self.has_coordinates:
+        if RECORD_ORDINAL in names and RECORD_ORDINAL in self.frame.columns:
             # The first match keeps the ordinal, so that an id does not depend on further matches.
-            step = names[RECORD_ORDINAL]
-            suffix = f"CASE WHEN {step} > 0 THEN '.{step}-' || {step} ELSE '' END"
+            nth = names[RECORD_ORDINAL]
+            suffix = f"CASE WHEN {nth} > 0 THEN {literal(f'.{step}-')} || {nth} ELSE '' END"
             self.set({RECORD_ORDINAL: f"{RECORD_ORDINAL} || {suffix}"})
         return {column: name for column, name in names.items() if column != RECORD_ORDINAL}
 
@@ -154,16 +154,16 @@ class BranchedFrame:
 
 
 def unite(
-    members: Sequence[tuple[BranchedFrame, Branch]], columns: Sequence[str], number: int
+    members: Sequence[tuple[BranchedFrame, Branch]], columns: Sequence[str], number: int, step: str
 ) -> tuple[BranchedFrame, Branch]:
-    """Unite branches of one or several frames in one branch."""
+    """Unite branches of one or several frames in one branch; ``step`` distinguishes the union in ids."""
     frames: list[BranchedFrame] = list(dict.fromkeys(branched for branched, _ in members))
     first = frames[0]
     names = {column: next(first.names) for column in columns}
     shared = any(branched.shared for branched in frames)
     for branched in frames:
         branches = [branch for owner, branch in members if owner is branched]
-        branched.set(_merge(branched, branches, names, number))
+        branched.set(_merge(branched, branches, names, number, step))
         if shared and not branched.shared:
             branched.set({BRANCH: str(number)})
     united = first.frame
@@ -179,12 +179,15 @@ def unite(
         shared=shared,
     )
     return together, Branch(
-        number, names, has_coordinates=all(branch.has_coordinates for _, branch in members)
+        number,
+        names,
+        has_coordinates=all(branch.has_coordinates for _, branch in members),
+        has_record_id=all(branch.has_record_id for _, branch in members),
     )
 
 
 def _merge(
-    branched: BranchedFrame, branches: Sequence[Branch], names: Mapping[str, str], number: int
+    branched: BranchedFrame, branches: Sequence[Branch], names: Mapping[str, str], number: int, step: str
 ) -> dict[str, str]:
     *earlier, last = branches
 
@@ -193,10 +196,10 @@ def _merge(
         return f"CASE {' '.join(cases)} ELSE {last.column(column)} END" if earlier else last.column(column)
 
     merged = {name: choose(column) for column, name in names.items()}
-    if earlier and branched.has_coordinates:
+    if earlier and RECORD_ORDINAL in branched.frame.columns:
         # A record that passed several branches becomes several records, each with its own id.
         others = enumerate(branches[1:], 1)
-        cases = (f"WHEN {branched.is_in(branch)} THEN '.{number}-{place}'" for place, branch in others)
+        cases = (f"WHEN {branched.is_in(branch)} THEN '.{step}-{place}'" for place, branch in others)
         merged[RECORD_ORDINAL] = f"{RECORD_ORDINAL} || CASE {' '.join(cases)} ELSE '' END"
     if branched.shared:
         numbers = ", ".join(str(branch.number) for branch in branches)

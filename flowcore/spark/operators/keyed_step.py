@@ -23,6 +23,7 @@ from flowcore.keyed.runtime import Runtime
 from flowcore.planner.model import LiveQuery
 from flowcore.spark.checkpoint.backlog_status import read_backlog_status
 from flowcore.spark.frame.branches import Branch, BranchedFrame
+from flowcore.spark.frame.record_ids import RecordIds
 from flowcore.spark.frame.rows import (
     BAD_REASON,
     BRANCH,
@@ -83,7 +84,7 @@ class KeyGroupContext:
         checkpoint: The folder of its checkpoint, which distinguishes its state from that of other queries.
         side_channels: What it carries besides its records.
         dead_letter_sources: The sources whose records become dead letters if a function fails.
-        has_ordinals: Its records carry an ordinal.
+        record_ids: What the ids of its records are made of.
         numbers: The numbers of new branches.
         max_cache_bytes: The budget of a worker for decoded states.
         upstream: The name of the upstream operator with state whose key groups are the channels; None if the
@@ -96,12 +97,17 @@ class KeyGroupContext:
     checkpoint: str
     side_channels: SideChannels
     dead_letter_sources: Sequence[Read]
-    has_ordinals: bool
+    record_ids: RecordIds
     numbers: Iterator[int]
     max_cache_bytes: int
     upstream: str | None = None
     has_downstream: bool = False
     passing: Mapping[int, Collection[str]] = field(default_factory=dict)
+
+    @property
+    def has_ordinals(self) -> bool:
+        """Its records carry an ordinal."""
+        return self.record_ids.has_ordinals
 
     @property
     def coordinates(self) -> dict[str, str]:
@@ -283,13 +289,12 @@ def _channel_texts(context: KeyGroupContext) -> dict[str, str]:
 
 
 def _input_id(branch: Branch, context: KeyGroupContext) -> str:
-    """SQL text of a record's id, without its ordinal if records have one."""
+    """SQL text of a record's `RECORD_ID`; its ordinal is another column."""
     if branch.has_record_id:
         return RECORD_ID
     if not branch.has_coordinates:
         return "CAST(NULL AS STRING)"
-    ordinal = "" if context.has_ordinals else " || ':0'"
-    return f"(topic || ':' || partition || ':' || offset{ordinal})"
+    return f"({context.record_ids.place('topic', 'partition', 'offset')} || ':0')"
 
 
 def _passing_columns(branched: BranchedFrame, context: KeyGroupContext) -> list[str]:

@@ -19,8 +19,9 @@ from pyspark.sql import functions as F
 
 from flowcore.api.operators import Aggregate
 from flowcore.spark.frame.branches import Branch, BranchedFrame
-from flowcore.spark.frame.rows import BRANCH, TIMESTAMP_MS, VALUE, RowKind
-from flowcore.spark.frame.sql import quote
+from flowcore.spark.frame.record_ids import key_text
+from flowcore.spark.frame.rows import BRANCH, RECORD_ID, RECORD_ORDINAL, TIMESTAMP_MS, VALUE, RowKind
+from flowcore.spark.frame.sql import literal, quote
 from flowcore.spark.operators import batch
 from flowcore.spark.topics import elements
 
@@ -32,16 +33,25 @@ _MOST_MS = (1 << 31) - 1
 
 
 def apply_aggregate(
-    node: Aggregate, branched: BranchedFrame, branch: Branch, *, timed: bool, buffered: bool = False
+    node: Aggregate,
+    branched: BranchedFrame,
+    branch: Branch,
+    label: str | None,
+    *,
+    timed: bool,
+    buffered: bool = False,
 ) -> tuple[BranchedFrame, Branch]:
     """The groups of a branch's records, and latency markers.
 
-    If ``timed``, a group has the timestamp of its newest record. If ``buffered``, a batch has all records of
+    With a ``label`` a group has a record id: label, key and the time of its batch, which Spark keeps for a
+    batch that runs again. In real-time mode a group is emitted several times in a batch, so it has none. If
+    ``timed``, a group has the timestamp of its newest record. If ``buffered``, a batch has all records of
     a flush interval.
     """
+    record_id = [] if label is None else _record_id(node, label)
     if not (branched.has_markers or timed):
         frame = batch.group(branched.rows_of(branch), node.by, node.aggregates)
-        return _rename(node, frame, branched, branch, [])
+        return _rename(node, frame, branched, branch, record_id)
     frame = (
         branched.frame.where(f"{BRANCH} IN ({RowKind.MARKER}, {branch.number})")
         if branched.shared
@@ -75,7 +85,13 @@ def apply_aggregate(
             f"CASE WHEN {_inner(_SENDER)} = '' THEN {branch.number} ELSE {RowKind.MARKER} END AS {BRANCH}"
         )
     frame = frame.selectExpr(*columns).groupBy(keys).agg(*aggregates)
-    return _rename(node, frame, branched, branch, rest)
+    return _rename(node, frame, branched, branch, [*rest, *record_id])
+
+
+def _record_id(node: Aggregate, label: str) -> list[str]:
+    key = key_text({name: quote(name) for name in node.by})
+    text = f"concat_ws(':', {literal(label)}, {key}, unix_millis(current_timestamp()))"
+    return [f"{text} AS {RECORD_ID}", f"'0' AS {RECORD_ORDINAL}"]
 
 
 def _earliness(marked_ms: str) -> str:
@@ -95,9 +111,13 @@ def _inner(column: str) -> str:
 
 
 def _rename(
-    node: Aggregate, frame: DataFrame, branched: BranchedFrame, branch: Branch, rest: list[str]
+    node: Aggregate,
+    frame: DataFrame,
+    branched: BranchedFrame,
+    branch: Branch,
+    rest: list[str],
 ) -> tuple[BranchedFrame, Branch]:
     names = {column: next(branched.names) for column in node.columns}
     frame = frame.selectExpr(*(f"{quote(column)} AS {name}" for column, name in names.items()), *rest)
     after = BranchedFrame(frame, branched.names, has_coordinates=False, has_markers=branched.has_markers)
-    return after, Branch(branch.number, names)
+    return after, Branch(branch.number, names, has_record_id=RECORD_ID in frame.columns)

@@ -51,7 +51,7 @@ class _Output:
     Attributes:
         node: The operator whose output it is for its readers.
         output: Its name in the key groups.
-        name: The prefix of its record ids.
+        name: The prefix of its `RECORD_ID`.
         columns: Its columns.
         number: Of its branch.
         step: Distinguishes the outputs made from one result; None if there is at most one.
@@ -95,11 +95,12 @@ def apply_process(  # noqa: PLR0917 - the operator and its input, then its surro
     outputs = [*_side_outputs(node, context)]
     downstream = None
     if chain is None:
-        outputs.append(_Output(node, RESULTS, node.name, node.schema.names, next(context.numbers)))
+        label = context.record_ids.states[node]
+        outputs.append(_Output(node, RESULTS, label, node.schema.names, next(context.numbers)))
     else:
         isolate = dead_letters is not None
         downstream, outlets = make_downstream_chain(chain, used, check=check, isolate_failures=isolate)
-        outputs += _chain_outputs(node, outlets, branched.names, context)
+        outputs += _chain_outputs(node, outlets, context)
     process = _make_operator(node, inputs, context, dead_letters, downstream)
     operator = add_buffer(node, process, [field.name for field in process.key_fields], context)
     branches = {each.output: each.number for each in outputs}
@@ -128,20 +129,21 @@ def _side_outputs(node: KeyedProcess, context: KeyGroupContext) -> Iterator[_Out
     for each in find_side_outputs(node, context.query.operators):
         name = each.output
         names = schemas[name].names
-        yield _Output(each, side_output_name(name), f"{node.name}.{name}", names, next(context.numbers))
+        label = f"{context.record_ids.states[node]}.{name}"
+        yield _Output(each, side_output_name(name), label, names, next(context.numbers))
 
 
 def _chain_outputs(
-    node: KeyedProcess, outlets: Sequence[ChainOutlet], names: Iterator[str], context: KeyGroupContext
+    node: KeyedProcess, outlets: Sequence[ChainOutlet], context: KeyGroupContext
 ) -> Iterator[_Output]:
     for number, outlet in enumerate(outlets):
         yield _Output(
             outlet.node,
             f"chain {number}",
-            node.name,
+            context.record_ids.states[node],
             (*outlet.types,),
             next(context.numbers),
-            step=next(names) if outlet.multiplied else None,
+            step=context.record_ids.steps[outlet.node] if outlet.multiplied else None,
             has_origin=not outlet.batched,
         )
 
@@ -197,14 +199,12 @@ def _row_columns(outputs: Sequence[_Output], step: StepRows, context: KeyGroupCo
 def _record_id(name: str, found: Mapping[str, str], context: KeyGroupContext) -> str:
     """The operator, the record or timer that an output was made from, and its position among the outputs."""
     if context.upstream is None:
-        coordinates = [
-            f"CASE {found[COORDINATE_PREFIX + SOURCE]} {context.topic_cases} END",
-            found[COORDINATE_PREFIX + "partition"],
-            found[COORDINATE_PREFIX + "offset"],
-        ]
+        topic = f"CASE {found[COORDINATE_PREFIX + SOURCE]} {context.topic_cases} END"
+        partition, offset = found[f"{COORDINATE_PREFIX}partition"], found[f"{COORDINATE_PREFIX}offset"]
+        origin = [context.record_ids.place(topic, partition, offset)]
     else:
-        coordinates = [found[COORDINATE_PREFIX + INPUT_ID]]
+        origin = [found[COORDINATE_PREFIX + INPUT_ID]]
     if context.has_ordinals:
-        coordinates.append(found[COORDINATE_PREFIX + RECORD_ORDINAL])
-    origin = f"coalesce({found[TIMER]}, concat_ws(':', {', '.join(coordinates)}))"
-    return f"concat_ws(':', {literal(name)}, {origin}, {found[OUTPUT]})"
+        origin.append(f"nullif({found[COORDINATE_PREFIX + RECORD_ORDINAL]}, '0')")
+    record = f"concat_ws(':', {', '.join(origin)})"
+    return f"concat_ws(':', {literal(name)}, coalesce({found[TIMER]}, {record}), {found[OUTPUT]})"

@@ -54,6 +54,7 @@ __all__ = [
 ]  # fmt: skip
 
 _COORDINATES = ("topic", "partition", "offset")
+_IDENTITY = (*_COORDINATES, RECORD_ORDINAL, RECORD_ID)
 _OF_A_RECORD = (*_COORDINATES, RECORD_ORDINAL, TIMESTAMP_MS, RECORD_ID, SOURCE, NEWEST, KEY_GROUP, POSITION)
 _OF_MESSAGES = (VALUE, BAD_REASON, KAFKA_MS, FAILED_OPERATOR, ELEMENT, CHANNEL)
 _ROW = "_row"
@@ -98,6 +99,7 @@ def apply_chain(
     used: Mapping[Operator, Collection[str]],
     numbers: Iterator[int],
     ends: Collection[Operator] = (),
+    steps: Mapping[Operator, str] | None = None,
     kept: Collection[str] = (),
     check: CheckMode = "off",
     last: bool = True,
@@ -112,6 +114,7 @@ def apply_chain(
         used: The output columns of each operator that are used, in lower case.
         numbers: The numbers of new branches.
         ends: Operators whose whole output leaves the chain.
+        steps: Labels of operators that repeat records, for their ids.
         kept: The columns of other branches, which pass the chain.
         check: Which records the reuse check watches.
         last: No other chain follows whose failing records would need their message's bytes.
@@ -144,9 +147,10 @@ def apply_chain(
         branch=BRANCH if has_branches else None,
         number=branch.number if branched.shared else None,
         carried=carried,
+        identity=[name for name in carried if name in _IDENTITY],
         ordinal=RECORD_ORDINAL if RECORD_ORDINAL in existing else None,
         coordinates=_COORDINATES if existing.issuperset(_COORDINATES) else (),
-        outlets=_outlet_rows(writer.outlets, branches, branched, has_branches=has_branches),
+        outlets=_outlet_rows(writer.outlets, branches, steps or {}, has_branches=has_branches),
         failed=failed if may_fail else None,
         schema=arrow_schema(columns),
     )
@@ -189,7 +193,7 @@ def _carried_and_passing(branched: BranchedFrame, kept: Collection[str]) -> tupl
 def _outlet_rows(
     outlets: Sequence[ChainOutlet],
     branches: Mapping[ChainOperator, Branch],
-    branched: BranchedFrame,
+    steps: Mapping[Operator, str],
     *,
     has_branches: bool,
 ) -> list[OutletRows]:
@@ -197,7 +201,7 @@ def _outlet_rows(
         OutletRows(
             branch=branches[outlet.node].number if has_branches else None,
             columns=branches[outlet.node].columns,
-            step=next(branched.names) if outlet.multiplied else None,
+            step=steps.get(outlet.node, "") if outlet.multiplied or outlet.batched else None,
         )
         for outlet in outlets
     ]
@@ -210,8 +214,8 @@ def _branch_outlets(
         outlet.node: Branch(
             branch.number if len(outlets) == 1 else next(numbers),
             {name: next(branched.names) for name in outlet.types},
-            has_coordinates=branch.has_coordinates and not outlet.batched,
-            has_record_id=branch.has_record_id and not outlet.batched,
+            has_coordinates=branch.has_coordinates,
+            has_record_id=branch.has_record_id,
         )
         for outlet in outlets
     }

@@ -13,8 +13,9 @@ from flowcore.keyed.dead_letters import DEAD_LETTERS, DeadLetters
 from flowcore.keyed.operator import KeyGroupOperator
 from flowcore.keyed.output_columns import END, FIRING, IS_LATE, ORDINAL, RESULTS, START, TIMESTAMP
 from flowcore.spark.frame.branches import Branch, BranchedFrame
+from flowcore.spark.frame.record_ids import key_text
 from flowcore.spark.frame.rows import INPUT_ID, RECORD_ID, RECORD_ORDINAL, SOURCE, TIMESTAMP_MS, RowKind
-from flowcore.spark.frame.sql import displayable_timestamp, literal, quote
+from flowcore.spark.frame.sql import displayable_timestamp, literal
 from flowcore.spark.operators.buffers import add_buffer
 from flowcore.spark.operators.dead_letters import dead_letter_columns, route_dead_letters
 from flowcore.spark.operators.keyed_step import (
@@ -66,7 +67,7 @@ def apply_window(
     found = step.columns[RESULTS]
     window_columns = {name: next(branched.names) for name in WINDOW_COLUMNS}
     texts = dict(zip(window_columns.values(), window_texts(found), strict=True))
-    ids = {branches[RESULTS]: _record_id(node, found)}
+    ids = {branches[RESULTS]: _record_id(node, found, context)}
     times = {branches[RESULTS]: found[TIMESTAMP]}
     if context.has_ordinals:
         texts[RECORD_ORDINAL] = "'0'"
@@ -176,9 +177,8 @@ def _record_columns(node: Window, branch: Branch, late: Mapping[str, str]) -> di
     return {**{name: branch.physical_names[name.lower()] for name in names}, **late}
 
 
-def _record_id(node: Window, found: Mapping[str, str]) -> str:
-    keys = ", ".join(f"{found[name]} AS {quote(name)}" for name in node.by)
-    parts = [literal(node.name), f"to_json(struct({keys}))" if keys else "'{}'"]
+def _record_id(node: Window, found: Mapping[str, str], context: KeyGroupContext) -> str:
+    parts = [literal(context.record_ids.states[node]), key_text({name: found[name] for name in node.by})]
     parts += [found[name] for name in (START, END, FIRING, ORDINAL) if name in found]
     return f"concat_ws(':', {', '.join(parts)})"
 

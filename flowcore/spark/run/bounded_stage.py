@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -28,6 +31,8 @@ from flowcore.spark.topics.sinks import write_bad_records, write_files, write_to
 from flowcore.spark.topics.sources import read_bounded, source_version
 
 __all__ = ["run_bounded", "source_versions", "up_to_date"]
+
+_DIGEST_BYTES = 16
 
 
 def source_versions(stage: BoundedStage, settings: Settings) -> dict[str, str]:
@@ -88,7 +93,7 @@ def run_bounded(
         targets = [swap.target for swap in swaps.values()]
         roll_back_swaps(targets)
         undone.callback(roll_back_swaps, targets)
-        _write_sinks(stage, frames, context, swaps)
+        _write_sinks(stage, frames, context, swaps, _input_version(sources))
         finishing()
         manifest = Manifest(
             flow=context.flow,
@@ -192,7 +197,11 @@ def _shared(stage: BoundedStage) -> set[Operator]:
 
 
 def _write_sinks(
-    stage: BoundedStage, frames: Mapping[Operator, DataFrame], context: Context, swaps: Mapping[Write, Swap]
+    stage: BoundedStage,
+    frames: Mapping[Operator, DataFrame],
+    context: Context,
+    swaps: Mapping[Write, Swap],
+    version: str,
 ) -> None:
     # Sinks that are visible at once are last, when nothing else can fail.
     for sink in sorted(stage.sinks, key=lambda sink: sink not in swaps):
@@ -200,10 +209,16 @@ def _write_sinks(
         with translate_plan_errors(sink.name):
             match sink.sink:
                 case KafkaTopic() as topic:
-                    write_topic(sink, topic, frame, context)
+                    write_topic(sink, topic, frame, context, version)
                 case files:
                     folder = swaps[sink].staged if sink in swaps else context.path(files.path)
                     write_files(files, frame, folder)
+
+
+def _input_version(sources: Mapping[str, str]) -> str:
+    """A digest of the versions of a stage's sources."""
+    digest = hashlib.sha256(json.dumps(sorted(sources.items())).encode()).digest()[:_DIGEST_BYTES]
+    return base64.urlsafe_b64encode(digest).decode().rstrip("=")
 
 
 def _local(sink: Write, context: Context) -> str | None:

@@ -6,7 +6,6 @@ to the companion topic of every sink. Messages that their topic would refuse go 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -16,13 +15,13 @@ from flowcore.api.connectors import KafkaTopic
 from flowcore.api.operators import Read, Write
 from flowcore.kafka.topics import TopicLimits
 from flowcore.spark.frame.branches import Branch, BranchedFrame
+from flowcore.spark.frame.record_ids import RecordIds
 from flowcore.spark.frame.rows import (
     BAD_REASON,
     BRANCH,
     FAILED_OPERATOR,
     KAFKA_MS,
     RECORD_ID,
-    RECORD_ORDINAL,
     TIMESTAMP_MS,
     VALUE,
     RowKind,
@@ -41,6 +40,8 @@ _TO = "_to"
 _OVERHEAD_BYTES = 512
 """The head of a batch, and the headers of a record, whose longest part is the name of a topic."""
 _ID = "CAST(filter(headers, h -> h.key = 'flowcore-id')[0].value AS STRING)"
+_ORIGIN = {"topic": "_of_topic", "partition": "_of_partition", "offset": "_of_offset"}
+"""Where the source record of a message was, by column; null if no single record made the message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,7 @@ class Outgoing:
 
     Attributes:
         dead_letters: The sources whose bad messages the query writes.
+        record_ids: What the ids of its records are made of.
         joined_version: The version of the bounded results that it joins; empty if it joins none.
     """
 
@@ -56,7 +58,7 @@ class Outgoing:
     dead_letters: Sequence[tuple[Read, KafkaTopic]]
     side_channels: SideChannels
     sources: Sequence[KafkaTopic]
-    has_ordinals: bool
+    record_ids: RecordIds
     joined_version: str = ""
 
     def messages(
@@ -69,7 +71,7 @@ class Outgoing:
             for node, topic in self.dead_letters:
                 mine = f"topic IN ({literal(topic.name)}, {literal(topic.events)})"
                 failed = FAILED_OPERATOR if FAILED_OPERATOR in frame.columns else NULL_TEXT
-                record_id = RECORD_ID if RECORD_ID in frame.columns else None
+                record_id = self.record_ids.of_result(node.name) if RECORD_ID in frame.columns else None
                 found = bad_record_headers(node, BAD_REASON, KAFKA_MS, failed, record_id)
                 message = _message(literal(topic.dead_letter), VALUE, found)
                 cases.append((f"{BRANCH} = {RowKind.BAD} AND {mine}", message))
@@ -86,24 +88,28 @@ class Outgoing:
             for branch, sink, topic in ends
         ]
         columns = ["topic", "key", "value", "headers", *(["partition"] if branched.has_markers else [])]
-        frame = frame.selectExpr(*(f"{_case(cases, column)} AS {column}" for column in columns))
+        texts = [f"{_case(cases, column)} AS {column}" for column in columns]
+        if not ends:
+            return frame.selectExpr(*texts)
+        placed = [
+            branch.number for branch, _, _ in ends if branched.has_coordinates and branch.has_coordinates
+        ]
+        is_placed = f"{BRANCH} IN ({', '.join(map(str, placed))})" if branched.shared else "true"
+        texts += [
+            f"CASE WHEN {is_placed} THEN {column} END AS {name}" if placed else f"{NULL_TEXT} AS {name}"
+            for column, name in _ORIGIN.items()
+        ]
         written = [(sink, topic) for _, sink, topic in ends]
-        if not written:
-            return frame
-        return _divert_oversized(frame, written, self.sources, self.side_channels.limits)
+        return _divert_oversized(frame.selectExpr(*texts), written, self.sources, self.side_channels.limits)
 
     def _record(self, branched: BranchedFrame, branch: Branch, sink: Write, topic: KafkaTopic) -> _Message:
         columns = {name: branch.column(name) for name in sink.columns}
         value = write_value(topic, columns, branched.frame)
         found = {}
         if branch.has_record_id:
-            ordinal = f" || ':' || {RECORD_ORDINAL}" if self.has_ordinals else ""
-            found["flowcore-id"] = f"({RECORD_ID}{ordinal})"
+            found["flowcore-id"] = self.record_ids.of_result(sink.name)
         elif branched.has_coordinates and branch.has_coordinates:
-            ordinal = RECORD_ORDINAL if self.has_ordinals else "'0'"
-            if Counter(each.name for _, each in self.sinks)[topic.name] > 1:
-                ordinal += f" || {literal(f'.{sink.name}')}"  # branches of a record meet in the topic
-            found["flowcore-id"] = f"(topic || ':' || partition || ':' || offset || ':' || {ordinal})"
+            found["flowcore-id"] = self.record_ids.of_record(sink.name)
         if self.joined_version:
             found[BOUNDED_VERSION_HEADER] = literal(self.joined_version)
         if sink in self.side_channels.tagged_sinks:
@@ -159,6 +165,7 @@ def _divert_oversized(
             if column in diverted
             else column
             for column in messages.columns
+            if column not in _ORIGIN.values()
         )
     )
 
@@ -168,16 +175,14 @@ def _dead_letter(
 ) -> dict[str, str]:
     """Topic and headers of a refused message."""
     operators = " ".join(f"WHEN {literal(topic.name)} THEN {literal(sink.name)}" for sink, topic in sinks)
-    origin = [f"split_part({_ID}, ':', {place})" for place in (1, 2, 3)]
     found = {
-        "flowcore-topic": origin[0],
-        "flowcore-partition": origin[1],
-        "flowcore-offset": origin[2],
+        **{f"flowcore-{column}": f"CAST({name} AS STRING)" for column, name in _ORIGIN.items()},
         "flowcore-operator": f"CASE topic {operators} END",
         "flowcore-stage": "'sink'",
         "flowcore-reason": reason,
+        "flowcore-id": _ID,
     }
-    topic = f"concat(coalesce({origin[0]}, {literal(source.name)}), '.dead-letter')"
+    topic = f"concat(coalesce({_ORIGIN['topic']}, {literal(source.name)}), '.dead-letter')"
     return {"topic": topic, "headers": headers(found)}
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
@@ -17,7 +18,7 @@ from flowcore.planner.model import LiveQuery
 from flowcore.settings import Settings
 from flowcore.spark.context import Context, broker_of
 from flowcore.spark.frame.rows import BAD_REASON
-from flowcore.spark.frame.sql import quote
+from flowcore.spark.frame.sql import literal, quote
 from flowcore.spark.topics.messages import bad_record_headers, headers, kafka_key, tag
 from flowcore.spark.topics.values import write_value
 
@@ -34,6 +35,7 @@ __all__ = [
 _BULK_BATCH_BYTES = 512 << 10
 _DEFAULT_PARTITIONS = 1
 _LARGEST_BYTES = 64 << 20
+_NTH = "_nth"
 
 DEAD_LETTER_CONFIGS = {"max.message.bytes": str(_LARGEST_BYTES)}
 """A dead letter is larger than its message, which may have been as large as the source's topic accepts."""
@@ -64,18 +66,30 @@ def output_servers(query: LiveQuery, settings: Settings) -> str:
     return brokers.pop()
 
 
-def write_topic(sink: Write, topic: KafkaTopic, frame: DataFrame, context: Context) -> None:
+def write_topic(sink: Write, topic: KafkaTopic, frame: DataFrame, context: Context, version: str) -> None:
     """Write a bounded frame to a topic; create the topic if it does not exist.
 
-    Rows of a table have no timestamp, so tagged elements are records without one.
+    Rows of a table have no timestamp, so tagged elements are records without one. The record id of a row is
+    made of ``version``, which stands for the stage's input, of the message, and of its number among equal
+    messages. So a stage that runs again over the same input gives equal rows the same ids.
     """
     columns = {column: quote(column) for column in sink.columns}
     value = write_value(topic, columns, frame)
     found: dict[str, str] = {}
     if topic.elements == "tagged":
         value, found = tag(topic, None, value)
-    records = frame.selectExpr(
-        f"{kafka_key(sink.key, columns)} AS key", f"{value} AS value", f"{headers(found)} AS headers"
+    messages = frame.selectExpr(
+        f"{kafka_key(sink.key, columns)} AS key",
+        f"{value} AS value",
+        *(f"{text} AS {quote(name)}" for name, text in found.items()),
+    )
+    found = {name: quote(name) for name in found}
+    same = Window.partitionBy(F.expr("xxhash64(key, value)")).orderBy("key", "value")
+    numbered = messages.withColumn(_NTH, F.row_number().over(same) - 1)
+    head = literal(f"{context.flow}/{sink.name}:{version}:")
+    record_id = f"concat({head}, lower(hex(xxhash64(key, value))), ':', {_NTH})"
+    records = numbered.selectExpr(
+        "key", "value", f"{headers({'flowcore-id': record_id, **found})} AS headers"
     )
     _send(records, topic.name, topic, context)
 

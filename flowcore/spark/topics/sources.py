@@ -13,6 +13,7 @@ from flowcore.api.connectors import Csv, Frame, Json, KafkaTopic, Parquet
 from flowcore.api.operators import Read
 from flowcore.errors import PlanError, RunError
 from flowcore.kafka.security import spark_login
+from flowcore.kafka.topics import identify_topics
 from flowcore.planner.model import LiveQuery
 from flowcore.settings import Settings
 from flowcore.spark.context import Context, broker_of, path_of
@@ -57,9 +58,9 @@ def source_version(node: Read, settings: Settings) -> str:
         case KafkaTopic() as topic:
             servers = broker_of(topic, settings)
             start, end = offset_range(topic, servers)
-            return (
-                f"{topic.name} at {servers} from {offsets_json(topic, start)} to {offsets_json(topic, end)}"
-            )
+            found = identify_topics(servers, [topic.name])[topic.name]
+            which = f"{topic.name} ({found.id if found else ''}) at {servers}"
+            return f"{which} from {offsets_json(topic, start)} to {offsets_json(topic, end)}"
         case Frame():
             return ""
         case files:

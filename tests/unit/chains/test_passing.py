@@ -33,7 +33,8 @@ def _step(function: Callable[[Any], Any], kind: StepKind, *downstream: Step, out
 def _chain(head: Step, *outlets: OutletRows, number: int | None = 1) -> PassingChain:
     return PassingChain(
         spec=ChainSpec(pa.schema(INPUT), head), check="off", inputs={"n": "_c1"}, branch="_branch",
-        number=number, carried=["topic", "partition", "offset", "_ordinal"], ordinal="_ordinal",
+        number=number, carried=["topic", "partition", "offset", "_ordinal"],
+        identity=["topic", "partition", "offset", "_ordinal"], ordinal="_ordinal",
         coordinates=["topic", "partition", "offset"], schema=pa.schema(OUTPUT),
         outlets=outlets or [OutletRows(branch=1, columns={"n": "_c3"}, step="s")],
     )  # fmt: skip
@@ -111,12 +112,12 @@ def test_filter_keeps_the_coordinates_of_what_it_keeps() -> None:
     assert {row["_ordinal"] for row in found} == {"0"}
 
 
-def test_output_of_a_batch_function_has_no_coordinates() -> None:
-    """The coordinates are null."""
+def test_outputs_of_a_batch_function_have_the_identity_of_its_first_record() -> None:
+    """The first output keeps its ordinal; the coordinates are those of the first record of the input."""
     found = _rows(_chain(_step(lambda batch: batch.slice(1), "map_batches")), _batch(1, 0, 1))
 
     assert [(row["_branch"], row["topic"], row["offset"], row["_c3"]) for row in found] == [
-        (1, None, None, 20), (0, "t", 1, None),
+        (1, "t", 0, 20), (0, "t", 1, None),
     ]  # fmt: skip
 
 

@@ -1,0 +1,92 @@
+"""A record id is the same for the same output of the same input, and for no other."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from flowcore import Flow, Parquet, Stream
+
+pytestmark = pytest.mark.kafka
+
+Live = Any
+BID = "id BIGINT, shop STRING, price DOUBLE"
+
+
+def _bid(number: int, shop: str) -> dict[str, Any]:
+    return {"id": number, "shop": shop, "price": float(number)}
+
+
+def test_ids_do_not_depend_on_other_operators(live: Live, tmp_path: Path) -> None:
+    """An operator that is added upstream of a join changes no id, nor does a second sink of the topic."""
+    (tmp_path / "shops").mkdir()
+    pq.write_table(
+        pa.table({"shop": ["a", "a", "b"], "city": ["Bern", "Biel", "Basel"]}), tmp_path / "shops/p"
+    )
+    bids, out = live.topic("bids", schema=BID), live.topic("out")
+    live.send(bids, _bid(1, "a"), _bid(2, "b"))
+
+    def ids(*, changed: bool) -> set[str]:
+        live.settings = replace(live.settings, state_dir=tmp_path / f"state-{changed}")
+        flow = Flow("f")
+        shops = flow.read("shops", Parquet("shops", schema="shop STRING, city STRING"))
+        read = flow.read("bids", bids)
+        if changed:
+            read.where("id > 5").write("second", out)
+        before: Stream = read.with_columns(more="id + 1") if changed else read
+        before.join(shops, on="shop").write("out", out)
+        seen = len(live.records(out)) if changed else 0
+        live.run(flow)
+        return {record.id for record in live.records(out)[seen:]}
+
+    topic = live.topic_id(bids)
+    assert ids(changed=False) == {f"f/out:{topic}:0:{place}" for place in ("0:0", "0:0.shops-1", "1:0")}
+    assert ids(changed=True) == {f"f/out:{topic}:0:{place}" for place in ("0:0", "0:0.shops-1", "1:0")}
+
+
+def test_repeated_batch_of_an_aggregate_repeats_its_ids(live: Live) -> None:
+    """An id names the key and the batch: a later update of the key has another id."""
+    bids, out = live.topic("bids", schema=BID), live.topic("out")
+    flow = Flow("f")
+    found = flow.read("bids", bids).aggregate(by="shop", n="count(*)").with_columns(twice="n * 2")
+    found.write("out", out)
+    live.send(bids, _bid(1, "a"), _bid(2, "b"), _bid(3, "a"))
+    live.run(flow)
+    live.send(bids, _bid(4, "a"))
+    live.run(flow)
+    first = {record.id: record.json for record in live.records(out)}
+    assert sorted(value["n"] for value in first.values()) == [1, 2, 3]
+
+    live.forget_last_batch("f", "out")
+    live.run(flow)
+
+    records = live.records(out)
+    assert len(records) == 4
+    assert {record.id: record.json for record in records} == first
+    (id_of_a,) = (key for key, value in first.items() if value["n"] == 2)
+    assert id_of_a.startswith(f"f/out:{live.topic_id(bids)}:")
+    assert ':{"shop":"a"}:' in id_of_a
+
+
+def test_bounded_stage_that_runs_again_repeats_its_ids(live: Live, tmp_path: Path) -> None:
+    """Equal rows are numbered; other input gives other ids."""
+    bids, out = live.topic("bids", schema=BID, until="latest"), live.topic("out")
+    live.send(bids, _bid(1, "a"), _bid(1, "a"), _bid(2, "b"))
+    flow = Flow("f")
+    flow.read("bids", bids).write("out", out)
+    live.run(flow)
+    first = {record.id: record.json for record in live.records(out)}
+    live.settings = replace(live.settings, state_dir=tmp_path / "new")
+    live.run(flow)
+    again = live.records(out)[3:]
+    live.send(bids, _bid(3, "c"))
+    live.run(flow)
+
+    assert len(first) == 3
+    assert {record.id: record.json for record in again} == first
+    assert not {record.id for record in live.records(out)[6:]} & set(first)
