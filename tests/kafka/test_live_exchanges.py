@@ -113,9 +113,9 @@ def test_windows_over_windows_over_restarts(live: Live) -> None:
     assert sum(row["n"] for row in live.values(counts) if row["auction"] != 99) >= sum(
         each[2] for each in wanted.values()
     )
-    ids = [record.headers["flowcore-id"] for record in live.records(most)]
+    ids = [record.id for record in live.records(most)]
     assert len(set(ids)) == len(ids)
-    assert all(each.startswith(b"hottest:{}:") for each in ids)
+    assert all(re.match(r"\w+/\w+:[\w-]{22}:[\w-]{8}:{}:\d", each) for each in ids)
     assert state_operators(live, flow) == {"bids_by_auction", "hottest"}
 
 

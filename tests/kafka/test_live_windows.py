@@ -62,13 +62,13 @@ def test_window_emits_when_complete_and_continues_after_a_restart(live: Live) ->
     live.run(flow)
     # A record that `where` drops advances event time: 11000 - 1000 - 1 is the window's last millisecond.
     first = [
-        ("a", "1970-01-01T00:00:00.000Z", 5, 2, 1, False),
-        ("b", "1970-01-01T00:00:00.000Z", 2, 1, 1, False),
+        ("a", "1970-01-01T00:00:00.000000Z", 5, 2, 1, False),
+        ("b", "1970-01-01T00:00:00.000000Z", 2, 1, 1, False),
     ]
     assert totals(live, out) == first
     live.send(source, click("b", 5, 9999), click("a", 6, 16_000))
     live.run(flow)
-    assert totals(live, out) == [*first, ("b", "1970-01-01T00:00:00.000Z", 7, 2, 2, True)]
+    assert totals(live, out) == [*first, ("b", "1970-01-01T00:00:00.000000Z", 7, 2, 2, True)]
     live.send(source, click("a", 7, 9999), click("a", 8, 1))
     live.run(flow)
     assert [(row["user"], row["price"]) for row in live.values(late)] == [("a", 7), ("a", 8)]

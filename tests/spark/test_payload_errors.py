@@ -5,12 +5,21 @@ from __future__ import annotations
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from flowcore import KafkaTopic
+from flowcore import Flow, KafkaTopic
+from flowcore.api.operators import Read
 from flowcore.errors import PlanError
 from flowcore.settings import Settings
 from flowcore.spark.frame.sql import quote
 from flowcore.spark.run.session import live_session
-from flowcore.spark.topics.values import fail_with_payload, show_payload, write_value
+from flowcore.spark.topics.messages import kafka_key
+from flowcore.spark.topics.values import (
+    describe_misfit,
+    fail_with_payload,
+    is_bad_record,
+    parse_value,
+    show_payload,
+    write_value,
+)
 
 pytestmark = pytest.mark.spark
 
@@ -90,3 +99,52 @@ def test_failure_shows_the_value_on_one_line(value: bytes | None, text: str, liv
     with pytest.raises(Exception, match=r"bids\[3\]@12 does not fit the schema") as error:
         frame.where(fail_with_payload("'does not fit the schema'")).collect()
     assert text in str(error.value)
+
+
+WRONG = {
+    b'{"id": 1, "at": 1763776800000}': "field 'at' holds +57861-",
+    b'{"id": 1, "at": "0000-01-01T00:00:00Z"}': "which is not TIMESTAMP of the years 1 to 9999",
+    b'{"id": 1, "day": "0000-12-31"}': "'day' holds 0000-12-31, which is not DATE of the years 1 to 9999",
+    b'{"id": 1, "days": [{"d": "-0005-01-01"}]}': "which is not ARRAY<STRUCT<d: DATE>> of the years",
+    b'{"id": "x"}': "field 'id' holds x, which is not BIGINT",
+    b'{"id": 1, "name": 5}': "field 'name' holds 5, which is not STRING",
+    b'{"name": "a"}': "field 'id' is missing or null, and is BIGINT NOT NULL",
+    b"[1]": "it is not a JSON object",
+    b'{"id": 1} {': "more text follows the object",
+}
+
+
+def test_reason_names_field_value_and_type(live: SparkSession) -> None:
+    """A time outside the years 1 to 9999 is bad too, also within an array."""
+    schema = "id BIGINT NOT NULL, name STRING, at TIMESTAMP, day DATE, days ARRAY<STRUCT<d: DATE>>"
+    read = Flow("f").read("r", KafkaTopic("t", schema)).operator
+    assert isinstance(read, Read)
+    good = b'{"id": 1, "name": "5", "at": "9999-12-31T23:59:59.999999Z", "day": "0001-01-01", "days": []}'
+    frame = live.createDataFrame([(value,) for value in (*WRONG, good)], "value BINARY")
+    frame = frame.selectExpr("value", parse_value(read))
+    reason = f"CASE WHEN {is_bad_record(read)} THEN {describe_misfit(read)} END AS reason"
+
+    found = {bytes(row.value): row.reason for row in frame.selectExpr("value", reason).collect()}
+
+    assert found.pop(good) is None
+    for value, expected in WRONG.items():
+        assert expected in found[value], value
+
+
+def test_json_keeps_times_at_microseconds(live: SparkSession) -> None:
+    """Two times that differ by a microsecond have different values and compound keys."""
+    frame = live.sql(
+        "SELECT timestamp_micros(id) AS at, timestamp_micros(id)::TIMESTAMP_NTZ AS local FROM range(1, 3)"
+    )
+    columns = {"at": "at", "local": "local"}
+    value = write_value(KafkaTopic("out"), columns, frame)
+
+    found = frame.selectExpr(
+        f"CAST({value} AS STRING) AS value", f"{kafka_key(list(columns), columns)} AS key"
+    )
+
+    expected = [
+        f'{{"at":"1970-01-01T00:00:00.00000{n}Z","local":"1970-01-01T00:00:00.00000{n}"}}' for n in (1, 2)
+    ]
+    assert sorted(row.value for row in found.collect()) == expected
+    assert sorted(row.key for row in found.collect()) == expected

@@ -20,7 +20,7 @@ from flowcore.api.operators import Operator, Read
 from flowcore.kafka.topics import TopicIdentity
 from flowcore.planner.rules.record_labels import label_states, label_steps
 from flowcore.spark.frame.rows import RECORD_ID, RECORD_ORDINAL
-from flowcore.spark.frame.sql import literal, quote
+from flowcore.spark.frame.sql import json_object, literal
 
 __all__ = ["RecordIds", "key_text"]
 
@@ -96,5 +96,4 @@ class RecordIds:
 
 def key_text(columns: Mapping[str, str]) -> str:
     """The key of a result as JSON text; the columns are SQL text by name."""
-    fields = ", ".join(f"{text} AS {quote(name)}" for name, text in columns.items())
-    return f"to_json(struct({fields}))" if fields else "'{}'"
+    return json_object(columns) if columns else "'{}'"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-__all__ = ["displayable_timestamp", "literal", "quote", "struct"]
+__all__ = ["displayable_timestamp", "json_object", "literal", "quote", "struct"]
 
 _TIMES_SHOWN = (-62_135_596_800_000, 253_402_300_799_999)
 """The years 1 to 9999, whose times Spark can show; 64-bit milliseconds go far beyond them."""
@@ -36,6 +36,15 @@ def literal(text: str) -> str:
 def struct(fields: Mapping[str, str]) -> str:
     """A struct of named expressions."""
     return f"named_struct({', '.join(f'{literal(name)}, {value}' for name, value in fields.items())})"
+
+
+_MICROSECONDS = "yyyy-MM-dd\\'T\\'HH:mm:ss.SSSSSS"
+_JSON_OPTIONS = f"map('timestampFormat', '{_MICROSECONDS}XXX', 'timestampNTZFormat', '{_MICROSECONDS}')"
+
+
+def json_object(fields: Mapping[str, str]) -> str:
+    """A JSON object of named expressions without the null ones; times have microseconds."""
+    return f"to_json({struct(fields)}, {_JSON_OPTIONS})"
 
 
 def displayable_timestamp(time_ms: str) -> str:

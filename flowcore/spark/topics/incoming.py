@@ -36,6 +36,7 @@ from flowcore.spark.topics import elements
 from flowcore.spark.topics.side_channels import SideChannels
 from flowcore.spark.topics.values import (
     RECORD,
+    describe_misfit,
     fail_with_payload,
     is_bad_record,
     parse_value,
@@ -217,7 +218,8 @@ class Incoming:
             )
             cases.append(f"WHEN NOT coalesce({known}, false) THEN {unknown}")
             cases.append(f"WHEN {elements.is_control(ELEMENT)} THEN CAST(NULL AS STRING)")
-        cases.append(f"WHEN {is_bad_record(self.node, value)} THEN {misfit}")
+        reason = f"concat({misfit}, {describe_misfit(self.node, value)})"
+        cases.append(f"WHEN {is_bad_record(self.node, value)} THEN {reason}")
         if self._missing_time:
             cases.append(f"WHEN {TIMESTAMP_MS} IS NULL THEN {literal(self._missing_time)}")
         return f"CASE {' '.join(cases)} END"

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from flowcore.api.connectors import KafkaTopic
 from flowcore.api.operators import Read
 from flowcore.kafka.elements import ELEMENT_HEADER
-from flowcore.spark.frame.sql import literal, struct
+from flowcore.spark.frame.sql import json_object, literal, struct
 from flowcore.spark.topics import elements
 
 __all__ = ["NULL_TEXT", "bad_record_headers", "headers", "kafka_key", "tag"]
@@ -21,7 +21,7 @@ def kafka_key(names: Sequence[str] | None, columns: Mapping[str, str]) -> str:
         return NULL_TEXT
     if len(names) == 1:
         return f"CAST({columns[names[0]]} AS STRING)"
-    return f"to_json({struct({name: columns[name] for name in names})})" if names else "'{}'"
+    return json_object({name: columns[name] for name in names}) if names else "'{}'"
 
 
 def tag(topic: KafkaTopic, time: str | None, value: str) -> tuple[str, dict[str, str]]:

@@ -19,10 +19,20 @@ from flowcore.spark.frame.sql import literal, quote
 from flowcore.spark.topics.formats.avro import AvroSql
 from flowcore.spark.topics.formats.json_text import JsonSql
 from flowcore.spark.topics.formats.python import PythonSql
-from flowcore.spark.topics.formats.sql_format import RECORD, RawSql, SqlFormat, cast_columns, require_type
+from flowcore.spark.topics.formats.sql_format import (
+    RECORD,
+    RawSql,
+    SqlFormat,
+    cast_columns,
+    misfit_text,
+    outside_calendar,
+    require_type,
+    spark_type,
+)
 
 __all__ = [
     "RECORD",
+    "describe_misfit",
     "fail_with_payload",
     "is_bad_record",
     "parse_value",
@@ -53,7 +63,31 @@ def is_bad_record(read: Read, payload: str = "value") -> str:
     missing = [f"{RECORD}.{quote(c.name)} IS NULL" for c in read.schema.columns if not c.nullable]
     # In this order: a check that could fail on a misfit is evaluated only if the record fits so far.
     bad = [f"{RECORD} IS NULL", *missing, *_sql_format(_topic(read)).misfits(read.schema, payload)]
+    bad += [condition for condition, _ in _out_of_range(read)]
     return f"CASE {' '.join(f'WHEN {condition} THEN true' for condition in bad)} ELSE false END"
+
+
+def describe_misfit(read: Read, payload: str = "value") -> str:
+    """Why a payload is bad: the first field with a wrong value, as SQL text; empty if no field is wrong."""
+    cases = _sql_format(_topic(read)).describe_misfits(read.schema, payload)
+    cases += _out_of_range(read)
+    for column in read.schema.columns:
+        if not column.nullable:
+            missing = literal(f"field {column.name!r} is missing or null, and is {column.type} NOT NULL")
+            cases.append((f"{RECORD}.{quote(column.name)} IS NULL", missing))
+    texts = " ".join(f"WHEN {condition} THEN concat(': ', {text})" for condition, text in cases)
+    return f"CASE {texts} ELSE '' END" if cases else "''"
+
+
+def _out_of_range(read: Read) -> list[tuple[str, str]]:
+    """Conditions under which a date or time is one that Python cannot hold, with the reason."""
+    found = []
+    for column in read.schema.columns:
+        value = f"{RECORD}.{quote(column.name)}"
+        if condition := outside_calendar(value, spark_type(column)):
+            shown = misfit_text(column, f"CAST({value} AS STRING)")
+            found.append((condition, f"concat({shown}, ' of the years 1 to 9999')"))
+    return found
 
 
 def write_value(topic: KafkaTopic, columns: Mapping[str, str], frame: DataFrame) -> str:

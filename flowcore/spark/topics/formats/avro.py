@@ -22,11 +22,6 @@ __all__ = ["AvroSql"]
 
 _HEADER_BYTES = 5
 _SMALL = ("TINYINT", "SMALLINT")
-_FIRST_AND_LAST = {
-    "DATE": ("DATE'0001-01-01'", "DATE'9999-12-31'"),
-    "TIMESTAMP": ("timestamp_micros(-62135596800000000)", "timestamp_micros(253402300799999999)"),
-    "TIMESTAMP_NTZ": ("TIMESTAMP_NTZ'0001-01-01 00:00:00'", "TIMESTAMP_NTZ'9999-12-31 23:59:59.999999'"),
-}
 
 
 class AvroSql:
@@ -65,10 +60,11 @@ class AvroSql:
             value = f"{RECORD}.{quote(column.name)}"
             if column.type == "STRING":
                 found.append(f"NOT is_valid_utf8({value})")
-            elif column.type in _FIRST_AND_LAST:
-                first, last = _FIRST_AND_LAST[column.type]
-                found.append(f"{value} NOT BETWEEN {first} AND {last}")
         return found
+
+    def describe_misfits(self, schema: Schema, payload: str) -> list[tuple[str, str]]:  # noqa: ARG002 - the protocol's
+        """None: a payload that cannot be read has no fields."""
+        return []
 
     def write(self, columns: Mapping[str, str]) -> str:
         """One value of the columns, which have the schema's types; a null in a required column fails."""

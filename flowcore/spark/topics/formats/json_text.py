@@ -11,8 +11,8 @@ import json
 from collections.abc import Mapping
 
 from flowcore.api.schema import Schema
-from flowcore.spark.frame.sql import literal, quote, struct
-from flowcore.spark.topics.formats.sql_format import RECORD
+from flowcore.spark.frame.sql import json_object, literal, quote
+from flowcore.spark.topics.formats.sql_format import RECORD, misfit_text
 
 __all__ = ["JsonSql"]
 
@@ -58,9 +58,28 @@ class JsonSql:
                 found.append(f"({infinite} AND ({no_word}))")
         return found
 
+    def describe_misfits(self, schema: Schema, payload: str) -> list[tuple[str, str]]:
+        """Text that is not one object, and each field that is not a value of its column's type."""
+        text = f"CAST({payload} AS STRING)"
+        found = [
+            (f"json_object_keys({text}) IS NULL", literal("it is not a JSON object")),
+            (_is_followed(payload, text), literal("more text follows the object")),
+        ]
+        for column in schema.columns:
+            value = _field(column.name, text)
+            if column.type == "STRING":
+                wrong = f"{_kind(column.name, text)} NOT IN ('STRING', 'VOID')"
+            else:
+                ddl = literal(f"{quote(column.name)} {column.type}, {_CORRUPT} STRING")
+                wrong = f"from_json({text}, {ddl}, {_OPTIONS}).{_CORRUPT} IS NOT NULL"
+            found.append(
+                (f"{value} IS NOT NULL AND {wrong}", misfit_text(column, f"CAST({value} AS STRING)"))
+            )
+        return found
+
     def write(self, columns: Mapping[str, str]) -> str:
         """One object; null fields are left out."""
-        return f"CAST(to_json({struct(columns)}) AS BINARY)"
+        return f"CAST({json_object(columns)} AS BINARY)"
 
 
 def _is_followed(payload: str, text: str) -> str:

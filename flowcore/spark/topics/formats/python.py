@@ -61,6 +61,10 @@ class PythonSql:
         """None: what does not fit is null."""
         return []
 
+    def describe_misfits(self, schema: Schema, payload: str) -> list[tuple[str, str]]:  # noqa: ARG002 - the protocol's
+        """None: a payload that cannot be read has no fields."""
+        return []
+
     def write(self, columns: Mapping[str, str]) -> str:
         """The bytes of one value; a value that cannot be written fails the query."""
         result = f"{self._name(self._schema, 'write')}({struct(columns)})"

@@ -6,17 +6,31 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from pyspark.sql import DataFrame
-from pyspark.sql.types import DataType
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    DateType,
+    MapType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
 
 from flowcore.api.connectors import KafkaTopic
 from flowcore.api.schema import Column, Schema
 from flowcore.errors import PlanError
 from flowcore.spark.frame.sql import literal, quote, struct
 
-__all__ = ["RECORD", "RawSql", "SqlFormat", "cast_columns", "require_type", "require_value"]
+__all__ = [
+    "RECORD", "RawSql", "SqlFormat", "cast_columns", "misfit_text", "outside_calendar", "require_type",
+    "require_value", "spark_type",
+]  # fmt: skip
 
 RECORD = "record"
 """The column that holds a parsed record, a struct."""
+
+_SHOWN = 100
+"""Most characters of a value in a reason."""
 
 
 _WIDER = {
@@ -26,6 +40,17 @@ _WIDER = {
     "float": ("double",),
 }
 """By type, the types that take each of its values."""
+
+
+_FIRST_AND_LAST: Mapping[type[DataType], tuple[str, str]] = {
+    DateType: ("DATE'0001-01-01'", "DATE'9999-12-31'"),
+    TimestampType: ("timestamp_micros(-62135596800000000)", "timestamp_micros(253402300799999999)"),
+    TimestampNTZType: (
+        "TIMESTAMP_NTZ'0001-01-01 00:00:00'",
+        "TIMESTAMP_NTZ'9999-12-31 23:59:59.999999'",
+    ),
+}
+"""What Python can hold of each type of time."""
 
 
 class SqlFormat(Protocol):
@@ -39,6 +64,9 @@ class SqlFormat(Protocol):
 
         They are evaluated in this order: each only if none before it holds.
         """
+
+    def describe_misfits(self, schema: Schema, payload: str) -> list[tuple[str, str]]:
+        """Conditions under which a field of a bad payload is wrong, each with SQL text that says how."""
 
     def write(self, columns: Mapping[str, str]) -> str:
         """The bytes of a value of these columns, which are SQL text by name."""
@@ -58,10 +86,52 @@ class RawSql:
         (column,) = schema.columns
         return [f"NOT is_valid_utf8({RECORD}.{quote(column.name)})"] if column.type == "STRING" else []
 
+    def describe_misfits(self, schema: Schema, payload: str) -> list[tuple[str, str]]:  # noqa: ARG002 - the protocol's
+        """None: a payload has no fields."""
+        return []
+
     def write(self, columns: Mapping[str, str]) -> str:
         """The bytes of the one column; a null is a message without a value."""
         (value,) = columns.values()
         return f"CAST({value} AS BINARY)"
+
+
+def outside_calendar(value: str, kind: DataType) -> str | None:
+    """SQL text that is true if a date or time in a value is not of the years 1 to 9999; None if without."""
+    if (limits := _FIRST_AND_LAST.get(type(kind))) is not None:
+        return f"{value} NOT BETWEEN {limits[0]} AND {limits[1]}"
+    parts: list[str | None] = []
+    match kind:
+        case StructType():
+            parts = [
+                outside_calendar(f"{value}.{quote(field.name)}", field.dataType) for field in kind.fields
+            ]
+        case ArrayType():
+            parts = [_any_outside(value, kind.elementType)]
+        case MapType():
+            parts = [
+                _any_outside(f"map_keys({value})", kind.keyType),
+                _any_outside(f"map_values({value})", kind.valueType),
+            ]
+    found = [f"coalesce({part}, false)" for part in parts if part]
+    return f"({' OR '.join(found)})" if found else None
+
+
+def _any_outside(values: str, kind: DataType) -> str | None:
+    item = f"_x{values.count('_x')}"
+    inner = outside_calendar(item, kind)
+    return inner and f"exists({values}, {item} -> {inner})"
+
+
+def misfit_text(column: Column, shown: str) -> str:
+    """SQL text that says which field holds which value and should hold which type; ``shown`` is the value."""
+    wanted = literal(f", which is not {column.type}")
+    return f"concat({literal(f'field {column.name!r} holds ')}, left({shown}, {_SHOWN}), {wanted})"
+
+
+def spark_type(column: Column) -> DataType:
+    """Spark's type of a column."""
+    return DataType.fromDDL(column.type)
 
 
 def cast_columns(topic: KafkaTopic, columns: Mapping[Column, str], frame: DataFrame) -> dict[str, str]:
@@ -72,7 +142,7 @@ def cast_columns(topic: KafkaTopic, columns: Mapping[Column, str], frame: DataFr
     """
     found = frame.selectExpr(*(f"{text} AS {quote(column.name)}" for column, text in columns.items())).dtypes
     for column, (_, kind) in zip(columns, found, strict=True):
-        require_type(topic, column.name, kind, [DataType.fromDDL(column.type).simpleString()], column.type)
+        require_type(topic, column.name, kind, [spark_type(column).simpleString()], column.type)
     return {column.name: f"CAST({text} AS {column.type})" for column, text in columns.items()}
 
 
