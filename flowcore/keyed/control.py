@@ -11,24 +11,18 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from operator import itemgetter
 from typing import Any, NamedTuple
-
-import pyarrow as pa
 
 from flowcore.elements import MAX_TIMESTAMP_MS, EndOfInput, StreamElement, Watermark, WatermarkStatus
 from flowcore.watermarks.arriving import channel_name
+from flowcore.watermarks.generated import NewestTimes
 from flowcore.watermarks.merge import ChannelElements
 
 __all__ = ["Channel", "ControlElement", "Place", "StepControl", "decode_control", "encode_control"]
 
 Place = tuple[str, int]
 """The place of a row or element in a step: the task, and the position among its rows and elements."""
-
-_COLUMNS: dict[str, pa.DataType] = {
-    "source": pa.string(), "partition": pa.string(), "sender": pa.string(), "at": pa.int64(),
-    "time_ms": pa.int64(), "flag": pa.bool_(),
-}  # fmt: skip
-_ROWS = pa.schema(_COLUMNS)
 
 
 class Channel(NamedTuple):
@@ -70,14 +64,14 @@ class StepControl:
     """The control rows of a step.
 
     Attributes:
-        newest_ms: By source and partition with records, the newest time that counts; None if none does.
+        newest: By source, the newest times of its partitions with records.
         arrivals: By source, the elements of its channels.
         places: For each of these elements, the place up to which rows precede it.
         backlog: Backlog statuses, in order.
         flushed: A buffer of another operator was flushed in this step.
     """
 
-    newest_ms: Mapping[str, Mapping[str, int | None]]
+    newest: Mapping[str, NewestTimes]
     arrivals: Mapping[str, ChannelElements]
     places: Mapping[str, Sequence[Place]]
     backlog: Sequence[bool]
@@ -99,50 +93,47 @@ def encode_control(
         backlog: Backlog statuses, each with its order.
         flushed: A buffer of another operator was flushed.
     """
-    rows: list[tuple[str | None, str | None, str | None, int | None, int | None, bool | None]] = [
-        (source, partition, None, None, time_ms, None) for (source, partition), time_ms in newest_ms.items()
-    ]
+    arrived: list[tuple[str, str, int, int | bool]] = []
     for source, partition, sender, at, element in elements:
+        name = channel_name(partition, sender)
         match element:
             case Watermark(timestamp_ms):
-                rows.append((source, partition, sender, at, timestamp_ms, None))
+                arrived.append((source, name, at, timestamp_ms))
             case WatermarkStatus(idle):
-                rows.append((source, partition, sender, at, None, idle))
+                arrived.append((source, name, at, idle))
             case EndOfInput():
-                rows.append((source, partition, sender, at, MAX_TIMESTAMP_MS, None))
-    rows += [(None, None, None, at, None, each) for at, each in backlog]
-    rows += [(None, None, None, None, None, None)] if flushed else []
-    columns = zip(*rows, strict=True) if rows else ([] for _ in _ROWS)
-    arrays = [pa.array(list(column), field.type) for column, field in zip(columns, _ROWS, strict=True)]
-    return pa.record_batch(arrays, schema=_ROWS).serialize().to_pybytes()
+                arrived.append((source, name, at, MAX_TIMESTAMP_MS))
+    newest = [(*channel, time_ms) for channel, time_ms in newest_ms.items()]
+    return json.dumps([newest, arrived, [*backlog], flushed], separators=(",", ":")).encode()
 
 
 @lru_cache(maxsize=64)
 def decode_control(rows: tuple[tuple[str, bytes], ...]) -> StepControl:
-    """Decode the control rows of all tasks of a step, each with its task."""
-    newest_ms: dict[str, dict[str, int | None]] = {}
+    """Decode the control rows of all tasks of a step, each with its task, in order."""
+    times: dict[str, dict[str, int | None]] = {}
     elements: dict[str, list[tuple[Place, str, Watermark | WatermarkStatus]]] = {}
-    backlog: list[tuple[int, bool]] = []
+    statuses: list[tuple[int, bool]] = []
     flushed = False
-    for task, payload in sorted(rows):
-        batch = pa.ipc.read_record_batch(pa.py_buffer(payload), _ROWS)
-        for source, partition, sender, at, time_ms, flag in zip(
-            *(column.to_pylist() for column in batch.columns), strict=True
-        ):
-            if source is None and at is None:
-                flushed = True
-            elif source is None:
-                backlog.append((at, flag))
-            elif at is None:
-                times = newest_ms.setdefault(source, {})
-                known = [each for each in (times.get(partition), time_ms) if each is not None]
-                times[partition] = max(known, default=None)
-            else:
-                element = Watermark(time_ms) if flag is None else WatermarkStatus(flag)
-                elements.setdefault(source, []).append(((task, at), channel_name(partition, sender), element))
+    for task, payload in rows:
+        newest, arrived, backlog, of_task = json.loads(payload)
+        flushed = flushed or of_task
+        for source, partition, time_ms in newest:
+            of_source = times.setdefault(source, {})
+            known = [each for each in (of_source.get(partition), time_ms) if each is not None]
+            of_source[partition] = max(known, default=None)
+        for source, name, at, value in arrived:
+            element = WatermarkStatus(value) if isinstance(value, bool) else Watermark(value)
+            elements.setdefault(source, []).append(((task, at), name, element))
+        statuses += map(tuple, backlog)
     arrivals, places = {}, {}
     for source, each in elements.items():
-        each.sort(key=lambda one: one[0])
+        each.sort(key=itemgetter(0))
         arrivals[source], order = ChannelElements.of((name, element) for _, name, element in each)
         places[source] = [each[number][0] for number in order]
-    return StepControl(newest_ms, arrivals, places, [flag for _, flag in sorted(backlog)], flushed)
+    return StepControl(
+        {source: NewestTimes.of(each) for source, each in times.items()},
+        arrivals,
+        places,
+        [flag for _, flag in sorted(statuses)],
+        flushed,
+    )

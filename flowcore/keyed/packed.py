@@ -49,7 +49,7 @@ class PackedKind(IntEnum):
     """Rows that the operator does not process, as a record batch that is not opened here."""
 
 
-_ORDER = {
+_ORDER: Mapping[int, int] = {
     PackedKind.CONTROL: 0, PackedKind.ROWS: 1, PackedKind.ROWS_WITH_PLACES: 1, PackedKind.MARKER: 2,
     PackedKind.PASSING: 3,
 }  # fmt: skip
@@ -117,7 +117,7 @@ def sort_packed(rows: Iterable[Packed]) -> list[Packed]:
     """Sort the rows of one step in the order of processing."""
 
     def order(row: Packed) -> tuple[int, str, int, int]:
-        return _ORDER[PackedKind(row.kind)], row.channel, row.at, row.kind
+        return _ORDER[row.kind], row.channel, row.at, row.kind
 
     return sorted(rows, key=order)
 

@@ -123,7 +123,7 @@ class Packing:
             control = Packed.of_control(
                 channel, task.newest_ms, task.elements, task.backlog, flushed=task.flushed
             )
-            yield from _to_batches((group, control) for group in range(self.key_groups))
+            yield _broadcast(control, self.key_groups)
 
     def _pack(self, batch: pa.RecordBatch, task: _Task) -> Iterator[pa.RecordBatch]:
         inputs = self.inputs
@@ -256,6 +256,16 @@ def _to_batches(rows: Iterable[tuple[int, Packed]]) -> Iterator[pa.RecordBatch]:
         columns = zip(*((group, *packed) for group, packed in found), strict=True)
         arrays = [pa.array(values, field.type) for values, field in zip(columns, PACKED, strict=True)]
         yield pa.record_batch(arrays, schema=PACKED)
+
+
+def _broadcast(packed: Packed, key_groups: int) -> pa.RecordBatch:
+    """A packed row for every group."""
+    groups: pa.Array[Any] = pa.array(np.arange(key_groups, dtype=np.int32))
+    columns = (
+        pa.repeat(pa.scalar(value, field.type), key_groups)
+        for value, field in zip(packed, [*PACKED][1:], strict=True)
+    )
+    return pa.record_batch([groups, *columns], schema=PACKED)
 
 
 def _runs(channels: Times) -> Iterator[tuple[int, int]]:

@@ -181,7 +181,7 @@ class Runtime:
         event_time.restore(manifest.event_time)
         state.advance_clock(clock_ms, out)
         control = decode_control(
-            tuple((item.channel, item.payload) for item in items if item.kind == PackedKind.CONTROL)
+            tuple(sorted((item.channel, item.payload) for item in items if item.kind == PackedKind.CONTROL))
         )
         backlog = self._change_backlog(state, manifest.backlog, control, out)
         self._process_items(state, event_time, control, items, clock_ms, out)
@@ -207,8 +207,8 @@ class Runtime:
                 release(rows.take(control.places[source][number]))
             self._advance(state, changes, out)
         release(rows.take())
-        for source, newest_ms in control.newest_ms.items():
-            event_time.take(source, newest_ms)
+        for source, newest in control.newest.items():
+            event_time.take(source, newest)
         self._advance(state, event_time.poll(clock_ms), out)
         for item in items:
             if item.kind == PackedKind.MARKER:
@@ -223,7 +223,7 @@ class Runtime:
             state.upstream_flushed()
         elif control.flushed:
             out.flushed = True
-        idle = not control.newest_ms
+        idle = not control.newest
         if not self.reads_control:
             others = (item for item in items if item.kind != PackedKind.CONTROL)
             idle = idle and not (control.arrivals or any(others))

@@ -45,7 +45,7 @@ class ArrivingWatermarks:
 
     def join(self, elements: ChannelElements) -> None:
         """Add the channels that are not known yet, and make active those that an element makes active."""
-        new = [name for name in elements.names if name not in self.merged]
+        new = tuple(name for name in elements.names if name not in self.merged)
         self.merged.numbers(new)
         self.merged.remove(_partition(name) for name in new if "/" in name)
         numbers = self.merged.numbers(elements.names)[elements.activated]
@@ -75,7 +75,7 @@ class ArrivingWatermarks:
         """Apply a `snapshot`; partitions that are not part of it hold the watermark."""
         fresh, self.merged = self.merged.names, MergedWatermark.restored(kept)
         known = set(map(_partition, self.merged.names))
-        self.merged.numbers([name for name in fresh if name not in known])
+        self.merged.numbers(tuple(name for name in fresh if name not in known))
 
 
 def _partition(channel: str) -> str:

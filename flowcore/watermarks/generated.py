@@ -8,7 +8,7 @@ starts the time-out, and a poll more than the time-out later finds the partition
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -17,10 +17,10 @@ import numpy.typing as npt
 
 from flowcore.elements import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
 from flowcore.watermarks.generators import watermarks_ms
-from flowcore.watermarks.merge import Flags, MergedWatermark, Times
+from flowcore.watermarks.merge import Flags, MergedWatermark, Times, decode_times, encode_times
 from flowcore.watermarks.strategies import WatermarkStrategy
 
-__all__ = ["GeneratedWatermarks", "IdlePeriod"]
+__all__ = ["GeneratedWatermarks", "IdlePeriod", "NewestTimes"]
 
 _NOT_QUIET = MIN_TIMESTAMP_MS
 
@@ -43,6 +43,25 @@ class IdlePeriod:
             return MIN_TIMESTAMP_MS
         # The maximum watermark means the end of input.
         return min(self.watermark_ms + max(now_ms - self.since_ms, 0), MAX_TIMESTAMP_MS - 1)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NewestTimes:
+    """The newest time that counts of the records of some partitions.
+
+    Attributes:
+        partitions: The partitions, each once.
+        times_ms: The times; the smallest timestamp if no record counts.
+    """
+
+    partitions: tuple[str, ...]
+    times_ms: Times
+
+    @classmethod
+    def of(cls, times_ms: Mapping[str, int | None]) -> NewestTimes:
+        """Times by partition, None if no record counts."""
+        times = [MIN_TIMESTAMP_MS if each is None else each for each in times_ms.values()]
+        return cls(tuple(times_ms), np.array(times, np.int64))
 
 
 class GeneratedWatermarks:
@@ -74,16 +93,12 @@ class GeneratedWatermarks:
         """All partitions are idle, and the watermark does not advance."""
         return self._idle_period is None and self.merged.idle
 
-    def take(self, newest_ms: Mapping[str, int | None]) -> None:
-        """Take records: for each of their partitions, the newest time that counts, None if none does.
-
-        A partition that is not known yet is added.
-        """
-        at = self._numbers(tuple(newest_ms))
+    def take(self, newest: NewestTimes) -> None:
+        """Take records of partitions; one that is not known yet is added."""
+        at = self._numbers(newest.partitions)
         self._active[at] = True
         if self._strategy.generates:
-            times = [MIN_TIMESTAMP_MS if each is None else each for each in newest_ms.values()]
-            self._newest_ms[at] = np.maximum(self._newest_ms[at], np.array(times, np.int64))
+            self._newest_ms[at] = np.maximum(self._newest_ms[at], newest.times_ms)
 
     def mark(self, partition: str) -> None:
         """Merge the watermark of a partition at once, after a punctuated strategy's marker."""
@@ -133,9 +148,9 @@ class GeneratedWatermarks:
         """The state as JSON-able data."""
         return {
             "merged": self.merged.snapshot(),
-            "newest_ms": self._newest_ms.tolist(),
+            "newest_ms": encode_times(self._newest_ms),
             "active": np.flatnonzero(self._active).tolist(),
-            "quiet_ms": self._quiet_ms.tolist() if self._strategy.idle_after_ms is not None else [],
+            "quiet_ms": "" if self._strategy.idle_after_ms is None else encode_times(self._quiet_ms),
             "idle_period": None if self._idle_period is None else asdict(self._idle_period),
         }
 
@@ -143,14 +158,16 @@ class GeneratedWatermarks:
         """Apply a `snapshot`; partitions that are not part of it hold the watermark."""
         names = self.merged.names
         self.merged = MergedWatermark.restored(kept["merged"])
-        self._newest_ms = np.array(kept["newest_ms"], np.int64)
-        quiet_ms = kept["quiet_ms"] or [_NOT_QUIET] * len(self.merged)
-        self._quiet_ms, self._active = np.array(quiet_ms, np.int64), np.zeros(len(self.merged), np.bool_)
+        self._newest_ms = decode_times(kept["newest_ms"])
+        self._quiet_ms = np.full(len(self.merged), _NOT_QUIET, np.int64)
+        if kept["quiet_ms"]:
+            self._quiet_ms = decode_times(kept["quiet_ms"])
+        self._active = np.zeros(len(self.merged), np.bool_)
         self._active[kept["active"]] = True
         self._idle_period = None if kept["idle_period"] is None else IdlePeriod(**kept["idle_period"])
         self._numbers(names)
 
-    def _numbers(self, partitions: Sequence[str]) -> npt.NDArray[np.intp]:
+    def _numbers(self, partitions: tuple[str, ...]) -> npt.NDArray[np.intp]:
         found = self.merged.numbers(partitions)
         added = len(self.merged) - len(self._newest_ms)
         if added:

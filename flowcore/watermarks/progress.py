@@ -15,7 +15,7 @@ from typing import Any
 
 from flowcore.elements import Watermark, WatermarkStatus
 from flowcore.watermarks.arriving import ArrivingWatermarks
-from flowcore.watermarks.generated import GeneratedWatermarks
+from flowcore.watermarks.generated import GeneratedWatermarks, NewestTimes
 from flowcore.watermarks.merge import ChannelElements, Emitted, MergedWatermark, PartitionWatermark
 from flowcore.watermarks.strategies import WatermarkStrategy
 
@@ -61,10 +61,10 @@ class WatermarkProgress:
         generated = {name: each.merged.channels() for name, each in self._generated.items()}
         return generated | {name: each.partitions() for name, each in self._arriving.items()}
 
-    def take(self, source: str, newest_ms: Mapping[str, int | None]) -> None:
-        """Take records of a source: the newest time that counts of their partitions, None if none does."""
+    def take(self, source: str, newest: NewestTimes) -> None:
+        """Take records of a source, whose watermarks may also arrive: then its records do not count."""
         if source in self._generated:
-            self._generated[source].take(newest_ms)
+            self._generated[source].take(newest)
 
     def arrive(self, source: str, elements: ChannelElements) -> None:
         """Take the elements of a source together; the next poll returns what has changed."""

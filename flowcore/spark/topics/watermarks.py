@@ -32,6 +32,7 @@ from flowcore.serializers.tagged import TaggedSerializer
 from flowcore.spark.frame.branches import Branch
 from flowcore.spark.frame.rows import BRANCH, CHANNEL, ELEMENT, TIMESTAMP_MS, RowKind
 from flowcore.watermarks.arriving import channel_name
+from flowcore.watermarks.generated import NewestTimes
 from flowcore.watermarks.merge import ChannelElements
 from flowcore.watermarks.progress import WatermarkProgress, WatermarkSource
 
@@ -165,7 +166,8 @@ class WatermarkSender:
                 continue
             counts = {name.removeprefix("records_"): count for name, count in row.asDict().items()}
             read = [number for number in counts if number.isdigit() and counts[number]]
-            self._watermarks.take(node.name, {number: row[f"newest_{number}"] for number in read})
+            newest_ms = {number: row[f"newest_{number}"] for number in read}
+            self._watermarks.take(node.name, NewestTimes.of(newest_ms))
 
     def _take_elements(self, source: str, controls: Iterable[Any]) -> None:
         arrived: list[tuple[str, Watermark | WatermarkStatus]] = []

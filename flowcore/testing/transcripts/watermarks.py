@@ -9,6 +9,7 @@ from typing import Any
 from flowcore.errors import ConfigurationError
 from flowcore.testing.transcripts.elements import format_element
 from flowcore.testing.transcripts.runner import fail_unknown, refusing
+from flowcore.watermarks.generated import NewestTimes
 from flowcore.watermarks.merge import Emitted
 from flowcore.watermarks.progress import WatermarkProgress, WatermarkSource
 from flowcore.watermarks.strategies import BoundedOutOfOrderness, Punctuated, WatermarkStrategy
@@ -52,7 +53,8 @@ class WatermarkRunner:
         strategy = self._operator["strategy"]
         punctuated = "marker_value" in strategy
         marker = punctuated and value == strategy["marker_value"]
-        self._progress.take(_SOURCE, {str(partition): timestamp_ms if marker or not punctuated else None})
+        newest_ms = timestamp_ms if marker or not punctuated else None
+        self._progress.take(_SOURCE, NewestTimes.of({str(partition): newest_ms}))
         return self._progress.mark(_SOURCE, str(partition)) if marker else ()
 
 

@@ -10,6 +10,7 @@ from flowcore.errors import FunctionError
 from flowcore.keyed.control import decode_control
 from flowcore.keyed.packing import InputColumns, Packing
 from flowcore.watermarks import periodic
+from flowcore.watermarks.generated import NewestTimes
 from flowcore.watermarks.progress import WatermarkProgress, WatermarkSource
 
 
@@ -56,7 +57,7 @@ def test_progress_applies_a_function_once_to_the_timestamps_of_a_batch() -> None
     (*_, last) = _packing(_four_seconds_behind).run([_batch(9_000, None, 10_000)])
     (row,) = last.to_pylist()
     progress = _progress()
-    progress.take("bids", decode_control(((row["channel"], row["payload"]),)).newest_ms["bids"])
+    progress.take("bids", decode_control(((row["channel"], row["payload"]),)).newest["bids"])
     progress.poll(0)
 
     assert progress.watermark_ms == 6_000
@@ -65,8 +66,8 @@ def test_progress_applies_a_function_once_to_the_timestamps_of_a_batch() -> None
 def test_progress_keeps_its_watermark_when_a_function_reports_nothing() -> None:
     """A batch without timestamps does not advance the watermark."""
     progress = _progress()
-    progress.take("bids", {"0": 6_000})
-    progress.take("bids", {"0": None})
+    progress.take("bids", NewestTimes.of({"0": 6_000}))
+    progress.take("bids", NewestTimes.of({"0": None}))
     progress.poll(0)
 
     assert progress.watermark_ms == 6_000

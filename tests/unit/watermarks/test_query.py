@@ -7,6 +7,7 @@ import pytest
 from flowcore.elements import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS, Watermark, WatermarkStatus
 from flowcore.watermarks import WatermarkStrategy, bounded_out_of_orderness, monotonous, punctuated
 from flowcore.watermarks.arriving import channel_name
+from flowcore.watermarks.generated import NewestTimes
 from flowcore.watermarks.merge import ChannelElements, PartitionWatermark
 from flowcore.watermarks.progress import WatermarkProgress, WatermarkSource
 
@@ -29,12 +30,12 @@ def test_query_emits_the_minimum_of_its_partitions() -> None:
     """A partition without records holds event time back."""
     query = progress(2, s=bounded_out_of_orderness(timedelta(seconds=1)))
 
-    query.take("s", {"0": 5_000})
+    query.take("s", NewestTimes.of({"0": 5_000}))
     assert query.poll(0) == ()
 
-    query.take("s", {"1": 3_000})
+    query.take("s", NewestTimes.of({"1": 3_000}))
     assert query.poll(0) == (Watermark(1_999),)
-    query.take("s", {"1": 2_000})
+    query.take("s", NewestTimes.of({"1": 2_000}))
     assert query.poll(0) == ()
 
 
@@ -42,7 +43,7 @@ def test_query_emits_the_minimum_of_its_sources() -> None:
     """One source has its own watermark strategy, the other reads watermarks."""
     query = progress(1, own=monotonous(), s=None)
 
-    query.take("own", {"0": 1_000})
+    query.take("own", NewestTimes.of({"0": 1_000}))
     assert query.poll(0) == ()
     arrive(query, (0, "a/b", Watermark(500)))
     assert query.poll(0) == (Watermark(500),)
@@ -69,7 +70,7 @@ def test_partition_has_the_minimum_of_its_channels() -> None:
     query = progress(2, s=None, own=monotonous())
 
     arrive(query, (0, "x", Watermark(100)), (0, "y", Watermark(50)), (0, "z", IDLE))
-    query.take("own", {"1": 70})
+    query.take("own", NewestTimes.of({"1": 70}))
     query.poll(0)
 
     assert query.partitions() == {
@@ -109,7 +110,7 @@ def test_idle_channel_that_ends_does_not_hold_event_time() -> None:
 def test_idle_source_that_ends_does_not_hold_event_time() -> None:
     """Its partitions were idle when its input ended."""
     query = progress(1, s=monotonous().with_idleness(timedelta(milliseconds=10)))
-    query.take("s", {"0": 5})
+    query.take("s", NewestTimes.of({"0": 5}))
     assert [query.poll(now_ms) for now_ms in (0, 1, 12)] == [(Watermark(4),), (), (IDLE,)]
 
     assert query.end_of_input() == (ACTIVE, Watermark(MAX_TIMESTAMP_MS))
@@ -118,12 +119,12 @@ def test_idle_source_that_ends_does_not_hold_event_time() -> None:
 def test_silent_partition_is_idle_after_the_timeout() -> None:
     """The time is the given processing time."""
     query = progress(2, s=monotonous().with_idleness(timedelta(seconds=1)))
-    query.take("s", {"0": 100, "1": 50})
+    query.take("s", NewestTimes.of({"0": 100, "1": 50}))
     assert query.poll(0) == (Watermark(49),)
 
     emitted = []
     for now_ms in (1_000, 2_000, 3_000):
-        query.take("s", {"0": 100 + now_ms})
+        query.take("s", NewestTimes.of({"0": 100 + now_ms}))
         emitted += query.poll(now_ms)
 
     assert emitted == [Watermark(3_099)]
@@ -133,9 +134,9 @@ def test_punctuated_source_moves_with_its_markers() -> None:
     """Other records only show that the partition is active."""
     query = progress(1, s=punctuated("end"))
 
-    query.take("s", {"0": None})
+    query.take("s", NewestTimes.of({"0": None}))
     assert query.poll(0) == ()
-    query.take("s", {"0": 70})
+    query.take("s", NewestTimes.of({"0": 70}))
     assert query.poll(0) == (Watermark(70),)
 
 
@@ -154,7 +155,7 @@ def test_query_continues_after_a_restart(arriving: bool) -> None:
         if arriving:
             arrive(query, (partition, "x", Watermark(time_ms)))
         else:
-            query.take("s", {str(partition): time_ms + 1})
+            query.take("s", NewestTimes.of({str(partition): time_ms + 1}))
 
     query = build()
     emit(query, 0, 100)
@@ -169,13 +170,13 @@ def test_time_outs_of_partitions_begin_anew_after_a_restart() -> None:
     """A partition is not idle because the query did not run."""
     strategy = monotonous().with_idleness(timedelta(milliseconds=10))
     query = progress(2, s=strategy)
-    query.take("s", {"0": 100, "1": 50})
+    query.take("s", NewestTimes.of({"0": 100, "1": 50}))
     assert [query.poll(now_ms) for now_ms in (0, 1)] == [(Watermark(49),), ()]
     after = progress(2, s=strategy)
     after.restore(query.snapshot())
     after.restart()
 
-    after.take("s", {"0": 200})
+    after.take("s", NewestTimes.of({"0": 200}))
 
     assert [after.poll(now_ms) for now_ms in (1_000, 1_005)] == [(Watermark(49),), ()]
 
@@ -183,12 +184,12 @@ def test_time_outs_of_partitions_begin_anew_after_a_restart() -> None:
 def test_partitions_that_were_added_hold_the_watermark_after_a_restart() -> None:
     """They have not been read yet."""
     query = progress(1, s=monotonous())
-    query.take("s", {"0": 100})
+    query.take("s", NewestTimes.of({"0": 100}))
     query.poll(0)
     after = progress(2, s=monotonous())
     after.restore(query.snapshot())
-    after.take("s", {"0": 200})
+    after.take("s", NewestTimes.of({"0": 200}))
 
     assert after.poll(0) == ()
-    after.take("s", {"1": 150})
+    after.take("s", NewestTimes.of({"1": 150}))
     assert after.poll(0) == (Watermark(149),)

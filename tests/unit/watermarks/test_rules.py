@@ -11,6 +11,7 @@ from flowcore.elements import MAX_TIMESTAMP_MS, Watermark, WatermarkStatus
 from flowcore.errors import ConfigurationError, FunctionError, PlanError
 from flowcore.planner import plan_flow
 from flowcore.watermarks import WatermarkStrategy
+from flowcore.watermarks.generated import NewestTimes
 from flowcore.watermarks.generators import call_generator
 from flowcore.watermarks.progress import WatermarkProgress, WatermarkSource
 
@@ -25,7 +26,7 @@ def _progress(strategy: WatermarkStrategy, partitions: int = 2) -> WatermarkProg
 def test_periodic_watermark_is_the_highest_value_of_the_expression() -> None:
     progress = _progress(periodic("at - 4"), 1)
     for expression_ms in (None, 5, 3, None):
-        progress.take("in", {"0": expression_ms})
+        progress.take("in", NewestTimes.of({"0": expression_ms}))
 
     assert progress.poll(0) == (Watermark(5),)
 
@@ -96,7 +97,7 @@ def _polls(strategy: WatermarkStrategy, *script: Any) -> list[Any]:
         elif step == "end":
             shown.append(progress.end_of_input())
         else:
-            progress.take("in", {str(step[0]): step[1]})
+            progress.take("in", NewestTimes.of({str(step[0]): step[1]}))
     return shown
 
 
@@ -147,7 +148,7 @@ def test_what_the_clock_has_added_survives_a_restart() -> None:
     strategy = monotonous().with_idleness(TEN, all_idle="advance")
 
     first, again = _progress(strategy, 1), _progress(strategy, 1)
-    first.take("in", {"0": 101})
+    first.take("in", NewestTimes.of({"0": 101}))
     emitted = [first.poll(now_ms) for now_ms in (0, 1, 12, 20)]
     again.restore(first.snapshot())
     again.restart()

@@ -20,7 +20,7 @@ from flowcore.watermarks import (
     no_watermarks,
     punctuated,
 )
-from flowcore.watermarks.generated import GeneratedWatermarks
+from flowcore.watermarks.generated import GeneratedWatermarks, NewestTimes
 from flowcore.watermarks.generators import watermarks_ms
 from flowcore.watermarks.merge import Emitted, MergedWatermark
 from flowcore.watermarks.progress import WatermarkProgress, WatermarkSource
@@ -94,7 +94,7 @@ def test_generator_follows_the_newest_time_that_counts(generator: Generator, row
     """The expected value is the definition over all times."""
     source = GeneratedWatermarks(WatermarkStrategy(generator), "0")
     for time_ms in rows:
-        source.take({"0": time_ms})
+        source.take(NewestTimes.of({"0": time_ms}))
     source.poll(0)
 
     times = [] if isinstance(generator, NoWatermarks) else [t for t in rows if t is not None]
@@ -107,7 +107,7 @@ def _idle_after(*times: int | None, idle_after_ms: int | None = 10) -> list[bool
     source, found = GeneratedWatermarks(WatermarkStrategy(BOUNDED, idle_after_ms), "0"), []
     for now_ms in times:
         if now_ms is None:
-            source.take({"0": None})
+            source.take(NewestTimes.of({"0": None}))
             continue
         source.poll(now_ms)
         found.append(source.idle)
@@ -194,7 +194,7 @@ def _run(strategy: WatermarkStrategy, *steps: Any, partitions: int = 1) -> list[
                 emitted = source.end_of_input()
             case (partition, timestamp_ms, *marker):
                 counts = marker or not punctuated
-                source.take("in", {str(partition): timestamp_ms if counts else None})
+                source.take("in", NewestTimes.of({str(partition): timestamp_ms if counts else None}))
                 if marker and punctuated:
                     emitted = source.mark("in", str(partition))
         shown.append(emitted)
