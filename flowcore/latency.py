@@ -101,7 +101,6 @@ class LatencyHistogram:
         self._implausible = 0
 
     def record(self, latency: int | Unusable) -> None:
-        """Count one marker."""
         if latency is Unusable.SKEWED:
             self._skewed += 1
         elif latency is Unusable.IMPLAUSIBLE:
@@ -113,7 +112,6 @@ class LatencyHistogram:
             self._counts.record_value(latency_us)
 
     def add(self, other: LatencyHistogram) -> None:
-        """Add all counts of another histogram."""
         self._counts.add(other._counts)
         self._longest_us = max(self._longest_us, other._longest_us)
         self._saturated += other._saturated
@@ -152,7 +150,6 @@ class RecentHistogram:
         self._slices: deque[tuple[int, LatencyHistogram]] = deque()
 
     def record(self, latency: int | Unusable, received_us: int) -> None:
-        """Count one marker."""
         number = received_us // _SLICE_US
         # Slices in the future were counted before the clock was set back.
         while self._slices and self._slices[-1][0] > number:

@@ -21,7 +21,6 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 
 
 def refuse(message: str) -> NoReturn:
-    """Raise `PlanError`."""
     raise PlanError(message)
 
 

@@ -19,7 +19,6 @@ class _End(Operator):
 
     @property
     def connector(self) -> Source:
-        """The source or sink."""
         raise NotImplementedError
 
     @property

@@ -170,7 +170,6 @@ class Operator:
         return used
 
     def columns_read(self, used: Collection[str]) -> frozenset[str]:
-        """`reads` in lower case."""
         return frozenset(map(str.lower, self.reads(used)))
 
     def lineage(self, known: Mapping[Operator, Origins]) -> Origins:
@@ -178,7 +177,6 @@ class Operator:
         return trace_each(self.origins(known), self.columns)
 
     def origins(self, known: Mapping[Operator, Origins]) -> Sequence[Origins]:
-        """The origins of its inputs' columns."""
         return [known[parent] for parent in self.inputs]
 
     def compiled(self) -> Decision:

@@ -51,7 +51,6 @@ class PythonOperator(Operator):
 
     @property
     def passed_columns(self) -> tuple[str, ...]:
-        """The columns that it passes on unchanged."""
         return self.passes
 
     def flush_obstacle(self) -> Obstacle | None:

@@ -132,7 +132,6 @@ class _FlowAttributes(AssetAttributes):
     )
 
     def assets(self) -> FlowAssets:
-        """The flow's definitions."""
         return flow_assets(
             load_flow(self.flow),
             owners=self.owners,
@@ -149,7 +148,6 @@ class FlowComponent(_FlowAttributes, dg.Component):
     """One flow: its assets, checks, jobs, schedules and sensors, and its external assets."""
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
-        """Build the definitions of the flow."""
         del context
         return definitions(self.assets())
 
@@ -160,6 +158,5 @@ class FlowsComponent(dg.Component, dg.Model, dg.Resolvable):
     flows: Sequence[_FlowAttributes] = Field(description="The attributes of a FlowComponent for each flow.")
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
-        """Build the definitions of all flows."""
         del context
         return definitions(*(flow.assets() for flow in self.flows))

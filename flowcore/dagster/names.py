@@ -50,23 +50,19 @@ def op_name(flow: str, stage: str) -> str:
 
 
 def table_key(flow: str, result: str) -> dg.AssetKey:
-    """The key of a table that a bounded stage writes."""
     return dg.AssetKey([flow, result])
 
 
 def live_key(flow: str) -> dg.AssetKey:
-    """The key of a flow's live queries."""
     return dg.AssetKey([flow, "live"])
 
 
 def stage_keys(stage: BoundedStage, plan: Plan) -> list[dg.AssetKey]:
-    """The keys of all tables and sinks of a bounded stage."""
     tables = [table_key(plan.flow, result.name) for result in stage.results]
     return tables + [asset_key(plan.flow, sink) for sink in stage.sinks]
 
 
 def bounded_keys(plan: Plan) -> list[dg.AssetKey]:
-    """The keys of all tables and sinks of a plan's bounded stages."""
     return [key for stage in plan.bounded for key in stage_keys(stage, plan)]
 
 

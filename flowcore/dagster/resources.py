@@ -87,7 +87,6 @@ class ResultsResource(dg.ConfigurableResource):  # type: ignore[type-arg]
     )
 
     def settings(self) -> dict[str, str]:
-        """The fields that are set, by flowcore's setting keys."""
         found = {"data.dir": self.data_dir, "state.dir": self.state_dir}
         return {key: value for key, value in found.items() if value is not None}
 

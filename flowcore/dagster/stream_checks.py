@@ -102,7 +102,6 @@ def _latency(progress: FlowProgress | None, limit_ms: float) -> ObjectiveResult:
 
 
 def build_stream_checks(plan: Plan, objectives: Objectives) -> dg.AssetChecksDefinition:
-    """The asset checks of a flow's live queries."""
     key = live_key(plan.flow)
     specs = [
         dg.AssetCheckSpec(name, asset=key, description=what)

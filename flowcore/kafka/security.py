@@ -106,7 +106,6 @@ class BrokerAddress(str):
     __slots__ = ("security",)
 
     def __new__(cls, address: str, security: Security) -> Self:
-        """An address with its security."""
         made = super().__new__(cls, address)
         made.security = security
         return made

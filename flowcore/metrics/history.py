@@ -24,7 +24,6 @@ _TAIL_BYTES = 1 << 18
 
 
 def history_folder(state_dir: Path, flow: str) -> Path:
-    """The folder of a flow's history."""
     return state_dir.absolute() / flow / "progress"
 
 
@@ -60,7 +59,6 @@ class HistoryWriter:
 
 
 def known_flows(state_dir: Path) -> list[str]:
-    """Names of the flows that have a history."""
     return sorted(folder.parent.name for folder in state_dir.absolute().glob("*/progress"))
 
 

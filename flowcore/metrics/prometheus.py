@@ -34,11 +34,9 @@ class PrometheusListener(Collector):
 
     @property
     def url(self) -> str:
-        """The address of the metrics."""
         return f"http://{self._host}:{self._port}/metrics"
 
     def progressed(self, progress: FlowProgress) -> None:
-        """Serve this progress from now on."""
         self._latest = progress
 
     def collect(self) -> Iterator[Metric]:

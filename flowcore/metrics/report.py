@@ -157,7 +157,6 @@ class Line:
 
     @property
     def values(self) -> list[float]:
-        """The known values."""
         return [value for _, value in self.points if value is not None]
 
 

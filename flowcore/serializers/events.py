@@ -33,7 +33,6 @@ class LatencyMarkerEventSerializer:
     __slots__ = ()
 
     def encode(self, event: LatencyMarkerEvent) -> bytes:
-        """One event as bytes."""
         return _HEAD + pack_marker(event)
 
     def decode(self, data: bytes, where: str | None = None) -> LatencyMarkerEvent:
@@ -62,7 +61,6 @@ class LatencyMarkerEventSerializer:
 
 
 def pack_marker(marker: LatencyMarker | LatencyMarkerEvent) -> bytes:
-    """The bytes of a marker."""
     operator_id = marker.operator_id.encode()
     return _MARKER_HEAD.pack(marker.marked_ms, marker.subtask, len(operator_id)) + operator_id
 

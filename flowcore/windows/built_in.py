@@ -59,7 +59,6 @@ class BuiltIn:
 
     @property
     def fold(self) -> Fold:
-        """The definition of its function."""
         return FOLDS[self.function]
 
     @property

@@ -145,5 +145,4 @@ WindowFunction = WindowReduce | WindowAggregate | WindowProcess
 
 
 def compute_outputs(function: WindowFunction, inputs: Sequence[Any], context: WindowContext) -> list[Any]:
-    """Return the outputs of a firing."""
     return list(inputs) if function.then is None else list(function.then.process(context, inputs))

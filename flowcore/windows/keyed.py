@@ -81,7 +81,6 @@ class RecordWindows:
 
     @property
     def outputs(self) -> Mapping[str, pa.Schema]:
-        """The schemas of results, late records and dead letters."""
         keys = [(name, self.rows.field(name).type) for name in self.keys]
         own = [(field.name, field.type) for field in self.results]
         outputs = {

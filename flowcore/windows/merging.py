@@ -56,7 +56,6 @@ def plan_merge(live: Mapping[TimeWindow, TimeWindow], new: TimeWindow, *, lazy_b
 
 
 def apply_merge(live: dict[TimeWindow, TimeWindow], merge: Merge) -> None:
-    """Apply a planned merge to the live windows."""
     for window in merge.merged:
         del live[window]
     live[merge.window] = merge.state

@@ -59,7 +59,6 @@ class WindowOperator:
         return self._run_timers(state, state.event_timers, watermark_ms, handler, lambda p: p.event_timers)
 
     def end_of_input(self, state: WindowState) -> Emissions:
-        """Advance event time to the maximum watermark."""
         return self.advance_watermark(state, MAX_TIMESTAMP_MS)
 
     def advance_clock(self, state: WindowState, clock_ms: int) -> Emissions:

@@ -32,7 +32,6 @@ class OpenPane:
 
     @property
     def state(self) -> Any:
-        """The state of the trigger."""
         return self.pane.trigger
 
     @state.setter
@@ -101,7 +100,6 @@ class OpenPane:
         self.delete()
 
     def delete(self) -> None:
-        """Delete the window."""
         del self.key_state.panes[self.key_state.windows.pop(self.window)]
 
     def _context(self, config: WindowConfig, *, is_late: bool) -> WindowContext:

@@ -46,12 +46,10 @@ class WindowResult:
 
     @property
     def timestamp_ms(self) -> int:
-        """The window's last millisecond."""
         return self.window.last_ms
 
     @property
     def window_start_ms(self) -> int:
-        """The window's first millisecond."""
         return self.window.start_ms
 
     @property
@@ -73,7 +71,6 @@ class Emissions:
     dropped_records: int = 0
 
     def extend(self, more: Emissions) -> None:
-        """Append the outputs of another step."""
         self.results += more.results
         self.late += more.late
         self.dropped_records += more.dropped_records
@@ -150,5 +147,4 @@ class WindowState:
     processing_timers: TimerQueue[WindowTimer] = field(default_factory=TimerQueue)
 
     def timers(self, time: Literal["event", "processing"]) -> TimerQueue[WindowTimer]:
-        """Return the timers of a kind of time."""
         return self.event_timers if time == "event" else self.processing_timers

@@ -75,11 +75,9 @@ class AvroFormat:
         return _fingerprint(self.schema)
 
     def encode(self, value: object, /) -> bytes:
-        """One datum."""
         return _write(self.schema, value)
 
     def decode(self, data: bytes, /) -> Any:
-        """The datum from all of its bytes."""
         return _read(self.schema, None, data)
 
 

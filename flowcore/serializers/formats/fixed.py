@@ -84,11 +84,9 @@ class FixedFormat:
 
     @property
     def size_bytes(self) -> int:
-        """Size of every value."""
         return struct.calcsize(self.layout)
 
     def encode(self, value: object, /) -> bytes:
-        """The bytes of one value."""
         row = row_of(self.columns, value)
         fields = [_to_number(column, field) for column, field in zip(self.columns, row, strict=True)]
         try:
@@ -98,7 +96,6 @@ class FixedFormat:
             raise SerializationError(msg) from error
 
     def decode(self, data: bytes, /) -> dict[str, Any]:
-        """The columns of one value."""
         if len(data) != self.size_bytes:
             msg = f"{len(data)} bytes where the fixed layout has {self.size_bytes}: they have other columns"
             raise SerializationError(msg)

@@ -63,7 +63,6 @@ class JsonFormat:
         return fingerprint_of([str(column) for column in self.columns])
 
     def encode(self, value: object, /) -> bytes:
-        """One object."""
         fields = [
             f"{_quoted(column.name)}:{_written(column, field)}"
             for column, field in zip(self.columns, row_of(self.columns, value), strict=True)

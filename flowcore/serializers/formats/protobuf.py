@@ -75,7 +75,6 @@ class ProtobufFormat(Generic[M]):
             raise SerializationError(msg) from error
 
     def decode(self, data: bytes, /) -> M:
-        """The message from all of its bytes."""
         try:
             message = self.message.FromString(data)
         except (DecodeError, RecursionError, UnicodeDecodeError) as error:

@@ -47,7 +47,6 @@ def register(name: str, build: Build, *, reads: frozenset[int] | set[int] = froz
 
 
 def format_names() -> tuple[str, ...]:
-    """The names of all formats."""
     return tuple(_FORMATS)
 
 

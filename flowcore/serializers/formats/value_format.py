@@ -68,7 +68,6 @@ class RawFormat:
     fingerprint = ""
 
     def encode(self, value: object, /) -> bytes:
-        """The value itself."""
         if not isinstance(value, bytes):
             msg = (
                 f"{value!r} is {type(value).__name__}, not bytes: the raw format converts nothing; pass bytes"
@@ -77,5 +76,4 @@ class RawFormat:
         return value
 
     def decode(self, data: bytes, /) -> bytes:
-        """The bytes themselves."""
         return bytes(data)

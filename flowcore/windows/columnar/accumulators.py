@@ -67,7 +67,6 @@ class Accumulator:
 
     @property
     def combine(self) -> np.ufunc:
-        """Combines two columns."""
         if self.kind == "min":
             return np.fmin if self.floating else np.minimum
         return np.maximum if self.kind == "max" else np.add
@@ -88,7 +87,6 @@ class Accumulator:
         return np.array(values, self.dtype)
 
     def values_of(self, rows: pa.RecordBatch) -> _Numbers:
-        """Return the value of each record."""
         if self.column is None:
             return np.ones(rows.num_rows, np.int64)
         column = rows.column(self.column)
@@ -153,11 +151,9 @@ class ColumnarAggregates:
         return tuple(dict.fromkeys(needed))
 
     def result_types(self) -> dict[str, pa.DataType]:
-        """Return the type of each output column."""
         return {name: result_type(each, self.types) for name, each in self.aggregates}
 
     def results(self, columns: AccumulatorColumns) -> dict[str, pa.Array[Any]]:
-        """Compute the output columns."""
         return {name: self._result(each, columns) for name, each in self.aggregates}
 
     def _accumulators(self, each: BuiltIn) -> Sequence[Accumulator]:
@@ -301,7 +297,6 @@ class AccumulatorTable:
         return changed
 
     def restore(self, columns: KeyColumns, values: Mapping[Accumulator, Any], count: int) -> None:
-        """Set the values of some keys."""
         positions = self.positions(to_python_keys(columns, count), columns)
         for each, column in self._columns.items():
             column[positions] = values[each]

@@ -48,7 +48,6 @@ class ColumnarConfig:
 
     @property
     def aggregates(self) -> ColumnarAggregates:
-        """The aggregates of the windows."""
         match self.config.function:
             case WindowAggregate(function=BuiltIns(columns=columns)):
                 return ColumnarAggregates(columns, {field.name: field.type for field in self.rows})
@@ -58,7 +57,6 @@ class ColumnarConfig:
 
     @property
     def outputs(self) -> Mapping[str, pa.Schema]:
-        """The schemas of results and late records."""
         keys = [(name, self.rows.field(name).type) for name in self.keys]
         results = [*keys, *self.aggregates.result_types().items(), *WINDOW_FIELDS]
         return {RESULTS: pa.schema(results), LATE: pa.schema([self.rows.field(name) for name in self.late])}

@@ -33,17 +33,14 @@ class PaneGrid:
 
     @classmethod
     def from_assigner(cls, assigner: TumblingWindows | SlidingWindows) -> PaneGrid:
-        """Build the grid of an assigner."""
         slide_ms = assigner.slide_ms if isinstance(assigner, SlidingWindows) else assigner.size_ms
         return cls(assigner.size_ms, slide_ms, assigner.offset_ms % slide_ms)
 
     @property
     def pane_ms(self) -> int:
-        """Length of a pane."""
         return math.gcd(self.size_ms, self.slide_ms)
 
     def panes_at(self, times_ms: Ints) -> Ints:
-        """Return the pane of each time."""
         # No subtraction that could overflow 64 bits.
         pane_ms = self.pane_ms
         return times_ms // pane_ms - (times_ms % pane_ms < self.offset_ms % pane_ms)
@@ -54,7 +51,6 @@ class PaneGrid:
         return (rest - self._panes_in_window) // self._panes_in_slide + 1, rest // self._panes_in_slide
 
     def panes_of(self, window: int) -> range:
-        """Return the panes of a window."""
         first = self._first_pane + self._panes_in_slide * window
         return range(first, first + self._panes_in_window)
 
@@ -73,7 +69,6 @@ class PaneGrid:
         return self._first_pane + self._panes_in_slide * window + self._panes_in_window
 
     def window(self, number: int) -> TimeWindow:
-        """Return a window by its number."""
         start_ms = self.offset_ms + self.slide_ms * number
         return TimeWindow.within_time(start_ms, start_ms + self.size_ms)
 

@@ -44,12 +44,10 @@ class Sessions:
         return len(self.owner)
 
     def take(self, which: Ints | Bools) -> Sessions:
-        """Return some of them."""
         values = {each: column[which] for each, column in self.accumulated.items()}
         return Sessions(self.owner[which], self.start[which], self.last[which], self.firings[which], values)
 
     def append(self, more: Sessions) -> Sessions:
-        """Return these followed by more."""
         if not len(self):
             return more
         return Sessions(
@@ -191,7 +189,6 @@ class SessionStore:
         self._free = np.empty(0, np.int64)
 
     def keys(self) -> list[Any]:
-        """Return the keys that have sessions."""
         return list(self._first)
 
     def __contains__(self, key: Any) -> bool:

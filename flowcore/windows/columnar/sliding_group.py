@@ -199,7 +199,6 @@ class SlidingGroup(ColumnarGroup):
         return [pane for pane in self._panes if pane in panes]
 
     def _combine(self, tables: list[AccumulatorTable]) -> tuple[KeyColumns, AccumulatorColumns, int]:
-        """Combine panes to keys, values and the number of keys."""
         if len(tables) == 1:
             return tables[0].keys(), tables[0].values(), len(tables[0])
         columns = [pa.concat_arrays(each) for each in zip(*(table.keys() for table in tables), strict=True)]
