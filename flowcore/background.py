@@ -1,7 +1,5 @@
 """A thread that repeats work in an interval."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from typing import Self

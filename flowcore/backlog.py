@@ -8,8 +8,6 @@ so it needs fewer checkpoints. `flowcore.flush` holds the rules of flush buffers
 Pure: the clock is passed in. Times are integer milliseconds.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Durations as text, in settings and messages."""
 
-from __future__ import annotations
-
 import re
 from datetime import timedelta
 

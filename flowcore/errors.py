@@ -23,8 +23,6 @@ A message names the values as given, what is wrong with them, what would happen,
 instead. It is one string, so that it survives Spark and pickling.
 """
 
-from __future__ import annotations
-
 from typing import Self
 
 __all__ = [

@@ -6,8 +6,6 @@ Source: FLIP-329 (operator attributes for object reuse), FLIP-331 (output at the
 FLIP-365 (idempotent output).
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields

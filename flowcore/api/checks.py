@@ -3,8 +3,6 @@
 Each raises `PlanError` with the operator's name.
 """
 
-from __future__ import annotations
-
 import logging
 import re
 from collections.abc import Sequence

@@ -3,8 +3,6 @@
 Aggregates call the two inputs ``left`` and ``right``, whatever their operators are called.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial

@@ -1,7 +1,5 @@
 """The operators at the ends of a flow: sources and sinks."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 

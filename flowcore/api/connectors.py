@@ -4,8 +4,6 @@ Nothing here opens a file or a socket. Relative paths are resolved with the sett
 broker is the setting ``kafka.bootstrap.servers``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta

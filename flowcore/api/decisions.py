@@ -1,7 +1,5 @@
 """What a plan says of an operator, a stage or an edge: outcomes with their reasons."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import NamedTuple
 

@@ -4,8 +4,6 @@ They are checked from names and types alone, with no JVM. If sqlglot cannot deri
 expression, it is checked when the flow runs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Container
 
 import sqlglot

@@ -4,8 +4,6 @@ Declaring a flow starts no JVM and reads no data. A mistake that names and types
 declared, with the names of operator and column.
 """
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Sequence
 from pathlib import Path

@@ -4,8 +4,6 @@ A plain function is called with one record after the other and keeps none. A *ri
 state of its own; it may have ``open()`` and ``close()``, which are called before and after its records.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import partial
 from types import BuiltinFunctionType, FunctionType, MethodType

@@ -1,7 +1,5 @@
 """Streams and keyed state: windows, keyed process functions and their side outputs."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Self

@@ -4,8 +4,6 @@ Here are those that Spark runs itself; the others are in `flowcore.api.python_op
 `flowcore.api.stateful` and `flowcore.api.window_operator`. `flowcore.spark` compiles them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal

@@ -1,7 +1,5 @@
 """Operators that call a Python function in a worker, record by record or batch by batch."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal

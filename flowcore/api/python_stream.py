@@ -1,7 +1,5 @@
 """Streams and Python: the operators that call a user's function without keyed state, and co-groups."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta

@@ -1,7 +1,5 @@
 """Streams and Spark SQL: selections, filters, aggregates, joins and unions."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Self

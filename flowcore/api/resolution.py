@@ -3,8 +3,6 @@
 Each function raises `PlanError` with the operator's name and the column's.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from flowcore.api.checks import refuse, require_distinct

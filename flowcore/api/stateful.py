@@ -3,8 +3,6 @@
 Windows are in `flowcore.api.window_operator`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal

@@ -4,8 +4,6 @@ Each is one known aggregate function over any row expressions. The arguments are
 of the windows: a plain column is used as it is, every other expression gets a column.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 

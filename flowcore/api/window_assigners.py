@@ -3,8 +3,6 @@
 Lengths are seconds or a `timedelta`; the assigners of `flowcore.windows` that they make use milliseconds.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta

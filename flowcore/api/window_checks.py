@@ -3,8 +3,6 @@
 Each raises `PlanError` with the operator's name.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from flowcore.api.checks import refuse

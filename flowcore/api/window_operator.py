@@ -4,8 +4,6 @@ Its `flowcore.windows.WindowConfig` says what it does, over records that are map
 `Window.built_in` holds the aggregates that a runtime can fold column by column.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from typing import ClassVar

@@ -1,7 +1,5 @@
 """Windowed streams: windows, and the functions that say what each of them emits."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar

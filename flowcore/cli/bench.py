@@ -1,7 +1,5 @@
 """`flowcore bench`: the benchmarks of a checkout. Each is a module in tests/benchmarks."""
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`flowcore broker`: a Kafka broker in the foreground."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import signal

@@ -1,7 +1,5 @@
 """`flowcore doctor`: the requirements of flowcore, those that are missing, and how to fix them."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 

@@ -1,7 +1,5 @@
 """Arguments that several commands share: `MODULE:FLOW` or a flow's name, `--settings` and `--set`."""
 
-from __future__ import annotations
-
 import functools
 import sys
 from collections.abc import Callable

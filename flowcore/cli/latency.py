@@ -1,7 +1,5 @@
 """`flowcore latency`: the end-to-end latency of a flow that runs in another process."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import signal

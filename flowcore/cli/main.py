@@ -1,7 +1,5 @@
 """The `flowcore` command. Each subcommand is a module, which is imported only when it is called."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 

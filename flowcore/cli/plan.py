@@ -1,7 +1,5 @@
 """`flowcore plan`: the stages and queries of a flow, with the reason of each decision."""
 
-from __future__ import annotations
-
 import json
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """`flowcore replay`: replay transcripts and compare the outputs with the expected ones."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """`flowcore report`: the history of a flow's live runs as one page of plots."""
 
-from __future__ import annotations
-
 import time
 from datetime import timedelta
 from pathlib import Path

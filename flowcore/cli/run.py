@@ -1,7 +1,5 @@
 """`flowcore run`: a flow's bounded stages and live queries, without Dagster."""
 
-from __future__ import annotations
-
 import signal
 import time
 from typing import Literal

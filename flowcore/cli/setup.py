@@ -1,7 +1,5 @@
 """`flowcore setup`: download and build what flowcore needs besides its Python packages."""
 
-from __future__ import annotations
-
 import sys
 import time
 

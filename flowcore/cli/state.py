@@ -1,7 +1,5 @@
 """`flowcore state`: the state in the checkpoints of a flow's live queries."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`flowcore top`: the progress of a flow's live run, read from its state folder by another process."""
 
-from __future__ import annotations
-
 import json
 import signal
 import time

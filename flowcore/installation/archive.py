@@ -8,8 +8,6 @@ The connector's jars are on the JVM's class path (`spark.driver.extraClassPath`)
 `spark.jars` cannot be archived.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

@@ -1,7 +1,5 @@
 """The cache folder of downloads and class archives, and its lock."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import shutil

@@ -3,8 +3,6 @@
 Each check returns one row; it changes nothing and never raises.
 """
 
-from __future__ import annotations
-
 import os
 import platform
 import re

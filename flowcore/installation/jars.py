@@ -4,8 +4,6 @@ The Ivy inside PySpark resolves them once, from `ivy.xml` beside this file, into
 file's digest. A folder that exists is complete: it is created by one rename.
 """
 
-from __future__ import annotations
-
 import hashlib
 import shutil
 import subprocess

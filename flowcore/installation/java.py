@@ -4,8 +4,6 @@ The first that fits of JAVA_HOME, PATH and the folder of Linux distributions. Th
 home says whether it fits, so no JVM is started.
 """
 
-from __future__ import annotations
-
 import os
 import platform
 import re

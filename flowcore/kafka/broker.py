@@ -7,8 +7,6 @@ from the jars of `flowcore.installation`. The Java process is the child of a sup
 Folder: ``server.properties``, ``broker.log`` (since the last start), ``broker.lock``, ``kafka/``.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import json

@@ -5,8 +5,6 @@ received when any reader of the sink could receive a record, so its latency incl
 and the flow between them. `flowcore.latency` explains the percentiles.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Mapping

@@ -9,8 +9,6 @@ and counted, never sent late or twice: it would measure this producer and not th
 outage shows in the markers that were accepted before it.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Iterable

@@ -4,8 +4,6 @@ Only these settings can be set. A user's text is always a value: it cannot add a
 configuration provider.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NoReturn, Self, get_args

@@ -4,8 +4,6 @@ Keys stay the same from one report to the next. Dagster plots integers of 32 bit
 ones, so those become floats.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 from http.client import HTTPException

@@ -1,7 +1,5 @@
 """A live run's progress as text for a person: tables, formatted numbers, and whether the run is alive."""
 
-from __future__ import annotations
-
 import os
 import socket
 from collections.abc import Sequence

@@ -8,8 +8,6 @@ A line is written at once and never changed. If a process was killed in the midd
 that line and the next writer ends it.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

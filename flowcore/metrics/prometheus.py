@@ -3,8 +3,6 @@
 A scrape does not poll the run: it shows the last report.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any, Self
 

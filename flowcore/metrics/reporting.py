@@ -1,7 +1,5 @@
 """Regular progress reports of a live run to the listeners that its settings select, such as the log."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext

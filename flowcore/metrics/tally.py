@@ -3,8 +3,6 @@
 Pure: the input is Spark's report of a batch as JSON, and offsets as numbers.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field

@@ -7,8 +7,6 @@ An event is a message of the companion topic, never part of a record, so that va
 latency markers too: version (1) = 1, kind (1) = 1 for a latency marker, then the marker; at most 270 bytes.
 """
 
-from __future__ import annotations
-
 from struct import Struct
 
 from flowcore.elements import MAX_OPERATOR_ID_BYTES, LatencyMarker, LatencyMarkerEvent

@@ -18,8 +18,6 @@ tag    element             what follows
 A record takes one byte more than its value, or nine with a timestamp.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import IntEnum
 from struct import Struct

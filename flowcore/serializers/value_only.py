@@ -4,8 +4,6 @@ It is for flows that do not use event time. Only records have this form, and rea
 that was read value-only is an error.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, NoReturn

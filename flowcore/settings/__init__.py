@@ -6,8 +6,6 @@ variable of exactly that name), and ``--set key=value``. Keys that begin with ``
 Spark: a cluster is chosen by ``spark.master``, never in code.
 """
 
-from __future__ import annotations
-
 from flowcore.durations import parse_duration
 from flowcore.settings.sources import FILE_VARIABLE
 from flowcore.settings.typed import CheckMode, Settings, keys

@@ -3,8 +3,6 @@
 Each function yields ``(key, value, source)``. Keys and values are checked in `flowcore.settings.typed`.
 """
 
-from __future__ import annotations
-
 import difflib
 import re
 import tomllib

@@ -47,8 +47,6 @@ A keyed process function:
 (1, 2)
 """
 
-from __future__ import annotations
-
 import copy
 import json
 from collections.abc import Sequence

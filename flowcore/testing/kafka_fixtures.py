@@ -6,8 +6,6 @@ Folders that import them separately share the container too. It is removed when 
 A test that stops or kills a broker should start its own.
 """
 
-from __future__ import annotations
-
 import os
 from functools import cache
 

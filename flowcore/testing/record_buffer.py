@@ -4,8 +4,6 @@ Transcripts are replayed with it, and tests compare the columnar buffer with it.
 and returns the elements that are emitted, in order.
 """
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Mapping
 from typing import Any, Generic, TypeVar, assert_never, cast
 

@@ -4,8 +4,6 @@ Its source is a folder of JSON files, one a step, with records and control eleme
 runtime, the state store and the workers of a live query; only Kafka is missing. The clock can be manual.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext

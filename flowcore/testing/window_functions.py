@@ -1,7 +1,5 @@
 """Functions of windows for tests; their accumulators are plain data."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

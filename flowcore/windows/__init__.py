@@ -16,8 +16,6 @@ Times are integer milliseconds since the epoch, UTC, in signed 64 bits.
 [('a', 5)]
 """
 
-from __future__ import annotations
-
 from flowcore.windows.assigners import (
     DynamicSessionWindows,
     EndOfStreamWindows,

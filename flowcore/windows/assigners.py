@@ -6,8 +6,6 @@ Assigners of sessions give each record its own window; `flowcore.windows.merging
 All times are integer milliseconds since the epoch, UTC.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol

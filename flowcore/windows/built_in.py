@@ -5,8 +5,6 @@ with the results of Spark's function of the same name; order is the order of arr
 `flowcore.windows.columnar` folds whole columns with the same results. Accumulators are plain data.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import operator

@@ -4,8 +4,6 @@ Each key is written separately (`encode_window_key`), so that a runtime can writ
 Timer queues are not written, since they follow from the rest.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

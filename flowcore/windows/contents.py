@@ -4,8 +4,6 @@ A content is either one accumulator, if the function folds records as they arriv
 and evictor alone decide which. Contents are plain state; this module has the logic.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import reduce

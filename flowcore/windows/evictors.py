@@ -4,8 +4,6 @@ An evictor gets all records of a window in order of arrival, and returns those t
 function or after it. Later emissions do not contain the removed records.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol

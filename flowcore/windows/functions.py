@@ -5,8 +5,6 @@ number of records. `WindowProcess` gets all records and the window. The first tw
 process function, which then has the window's context at the cost of one value of state.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol

@@ -5,8 +5,6 @@
 - A trigger that fails at a timer is not called again for that time.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass

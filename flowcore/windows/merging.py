@@ -4,8 +4,6 @@ A session grows, so its window changes. Its content is stored under its *state w
 it began, so that growing does not rewrite the content. State maps live windows to state windows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

@@ -7,8 +7,6 @@ none and the record itself is late, it goes to the side output or is counted as 
 before lateness is decided, so a late session changes nothing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 

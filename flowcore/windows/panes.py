@@ -3,8 +3,6 @@
 The operator decides when a window emits and whether a record is late.
 """
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

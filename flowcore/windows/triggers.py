@@ -9,8 +9,6 @@ follows the window's first record. A time that jumps over several multiples emit
 is a window that never ends: at the maximum watermark it emits once, not for all multiples up to it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum

@@ -4,8 +4,6 @@ A value that cannot be read is null; one that cannot be written has an error ins
 affects its own value only.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol

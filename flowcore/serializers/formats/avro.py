@@ -4,8 +4,6 @@ The header is that of Confluent's registry: a zero byte, then the schema id in 4
 of ids are passed as options: nothing here calls a registry.
 """
 
-from __future__ import annotations
-
 import io
 import json
 from collections.abc import Mapping

@@ -4,8 +4,6 @@ Types are those of Spark's ``to_avro`` and ``from_avro``: an enum is text, a uni
 that type.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import Any

@@ -4,8 +4,6 @@ A type is Spark SQL text. A column is any object with ``name``, ``type`` and ``n
 `flowcore.api.schema`, or a pair of name and type.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterable, Mapping

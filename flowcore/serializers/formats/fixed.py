@@ -17,8 +17,6 @@ TIMESTAMP  8      microseconds since 1970-01-01 00:00 UTC, signed
 A null cannot be written: every column is NOT NULL. A column given as a pair is NOT NULL, too.
 """
 
-from __future__ import annotations
-
 import struct
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta

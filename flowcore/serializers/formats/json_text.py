@@ -5,8 +5,6 @@ are written as in Java: ``1.0E10``, ``0.001``. Java before 19 writes more digits
 needed: there the bytes differ and the number does not.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -7,8 +7,6 @@ As a row, a field that may be absent (``optional``, a message, one of a ``oneof`
 have their default. ``google.protobuf.Timestamp`` is a TIMESTAMP, an enum the text of its name.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ A name is given in a flow's declaration and in the identity that is kept with wr
 formats with `register`, in a module that their flow imports.
 """
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

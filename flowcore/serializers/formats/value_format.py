@@ -1,7 +1,5 @@
 """The protocol of value formats, their identity, and the format of raw bytes."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Protocol, TypedDict, TypeVar
 

@@ -1,7 +1,5 @@
 """The common parts of columnar windows: configuration, output rows, base class of key groups."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any

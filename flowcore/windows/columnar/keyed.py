@@ -4,8 +4,6 @@ They are tumbling windows, sliding windows and sessions of one gap, by event tim
 numbers. Their results are those of `flowcore.windows.WindowOperator`, computed without a loop over records.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar

@@ -4,8 +4,6 @@ Records are folded into panes. A complete window is computed from its panes. Eac
 makes the window emit again, with running values.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import Any
