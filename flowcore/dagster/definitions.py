@@ -14,9 +14,8 @@ from pydantic import Field
 from flowcore.api.flow import Flow, load_flow
 from flowcore.dagster.attributes import AssetAttributes, Automation, Expectations, Objectives
 from flowcore.dagster.bounded_assets import build_bounded_assets
-from flowcore.dagster.dead_letter_checks import build_dead_letter_checks, build_dead_letter_sensor
-from flowcore.dagster.external_assets import build_external_assets, topics_with_dead_letters
 from flowcore.dagster.live_asset import build_live_asset
+from flowcore.dagster.names import build_external_assets, topics_with_dead_letters
 from flowcore.dagster.resources import FlowcoreResource, KafkaResource, ResultsResource, SparkResource
 from flowcore.dagster.restart_sensor import build_restart_sensor, build_running_check
 from flowcore.dagster.sensors import (
@@ -25,7 +24,12 @@ from flowcore.dagster.sensors import (
     build_jobs,
     build_lag_sensor,
 )
-from flowcore.dagster.stream_checks import build_health_sensor, build_stream_checks
+from flowcore.dagster.stream_checks import (
+    build_dead_letter_checks,
+    build_dead_letter_sensor,
+    build_health_sensor,
+    build_stream_checks,
+)
 from flowcore.dagster.table_checks import build_completeness_checks, build_expectation_checks
 from flowcore.planner import plan_flow
 from flowcore.planner.plan import Plan

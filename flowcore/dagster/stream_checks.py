@@ -1,27 +1,35 @@
-"""Asset checks of a flow's live queries: its service level objectives.
+"""Asset checks of a flow's live queries: its service level objectives, and its dead-letter topics.
 
-While a run is active, it evaluates the checks at each heartbeat; otherwise a sensor does. A person may
+While a run is active, it evaluates the objectives at each heartbeat; otherwise a sensor does. A person may
 execute them at any time. Outside of the run they are evaluated on the progress that the run left on disk
 (`flowcore.metrics.history`), without Spark or the broker.
 """
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import dagster as dg
 
+from flowcore.api.connectors import KafkaTopic
 from flowcore.dagster.attributes import Objectives
-from flowcore.dagster.names import identifier, live_key, op_name
+from flowcore.dagster.names import identifier, live_key, op_name, topic_key, topics_with_dead_letters
 from flowcore.dagster.resources import FlowcoreResource
+from flowcore.errors import BrokerError, RunError
+from flowcore.kafka.topics import end_offsets, offsets_at, partition_counts
 from flowcore.metrics.health import liveness_problem, show_seconds
 from flowcore.metrics.history import history_folder, last_progress
 from flowcore.metrics.progress import FlowProgress, QueryProgress
 from flowcore.planner.plan import Plan
+from flowcore.settings import Settings
+from flowcore.spark.context import broker_of
 
 _INTERVAL_S = 60
+_QUIET = "quiet"
+"""The check of a dead-letter topic."""
+_PERIOD_MS = 3_600_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,3 +190,65 @@ def _check_fields(flow: str, result: ObjectiveResult) -> dict[str, Any]:
 
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000
+
+
+def build_dead_letter_checks(topics: Iterable[KafkaTopic]) -> list[dg.AssetChecksDefinition]:
+    """A check for each dead-letter topic of these source topics; several may share one."""
+    return [_build_check(topic) for topic in {topic.dead_letter: topic for topic in topics}.values()]
+
+
+def _build_check(topic: KafkaTopic) -> dg.AssetChecksDefinition:
+    @dg.asset_check(
+        asset=topic_key(topic.dead_letter),
+        name=_QUIET,
+        description=f"Topic `{topic.name}` had no dead letter in the last hour.",
+    )
+    def quiet(flowcore: FlowcoreResource) -> dg.AssetCheckResult:
+        return dg.AssetCheckResult(**_dead_letter_fields(topic, flowcore.settings()))
+
+    return quiet
+
+
+def build_dead_letter_sensor(plan: Plan) -> dg.SensorDefinition:
+    """A sensor that evaluates the checks of a flow's dead-letter topics; it is on at first."""
+    topics = topics_with_dead_letters(plan)
+
+    @dg.sensor(
+        name=identifier(plan.flow, "dead_letters"),
+        asset_selection=[topic_key(topic.dead_letter) for topic in topics],
+        minimum_interval_seconds=_INTERVAL_S,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description=f"Reports as asset checks when flow `{plan.flow}` starts or stops writing dead letters.",
+    )
+    def check_dead_letters(
+        context: dg.SensorEvaluationContext, flowcore: FlowcoreResource
+    ) -> dg.SensorResult | dg.SkipReason:
+        settings = flowcore.settings()
+        try:
+            evaluations = {
+                topic.dead_letter: dg.AssetCheckEvaluation(
+                    asset_key=topic_key(topic.dead_letter),
+                    check_name=_QUIET,
+                    **_dead_letter_fields(topic, settings),
+                )
+                for topic in topics
+            }
+        except (RunError, BrokerError) as error:
+            return dg.SkipReason(str(error))
+        return changed_evaluations(context.cursor, evaluations)
+
+    return check_dead_letters
+
+
+def _dead_letter_fields(topic: KafkaTopic, settings: Settings) -> dict[str, Any]:
+    servers, letters = broker_of(topic, settings), 0
+    if partition_counts(servers, [topic.dead_letter])[topic.dead_letter] is not None:
+        since = offsets_at(servers, topic.dead_letter, time.time_ns() // 1_000_000 - _PERIOD_MS)
+        ends = end_offsets(servers, topic.dead_letter)
+        letters = sum(ends[partition] - offset for partition, offset in since.items())
+    return {
+        "passed": not letters,
+        "severity": dg.AssetCheckSeverity.WARN,
+        "description": f"{letters:,} messages of topic {topic.name!r} became dead letters in the last hour",
+        "metadata": {"letters": letters},
+    }
