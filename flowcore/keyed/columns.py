@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from flowcore.keyed.key_index import Ints
 
-__all__ = ["KeyColumns", "concat_batches", "take_rows"]
+__all__ = ["KeyColumns", "complete_batch", "concat_batches", "take_rows"]
 
 KeyColumns = list["pa.Array[Any]"]
 """The columns of a key, for some rows."""
@@ -27,3 +27,15 @@ def concat_batches(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     # A batch has one chunk; a table without rows has none.
     chunks = pa.Table.from_batches(batches).combine_chunks().to_batches()
     return chunks[0] if chunks else batches[0]
+
+
+def complete_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """The columns of a schema; those that the batch does not have are null."""
+    known = {*batch.schema.names}
+    if len(known) == len(schema):
+        return batch
+    columns = [
+        batch.column(field.name) if field.name in known else pa.nulls(batch.num_rows, field.type)
+        for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)

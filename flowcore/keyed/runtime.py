@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from flowcore.elements import RecordAttributes, Watermark, WatermarkStatus
 from flowcore.errors import FlowcoreError, StateError
-from flowcore.keyed.columns import concat_batches
+from flowcore.keyed.columns import complete_batch, concat_batches
 from flowcore.keyed.control import StepControl, decode_control
 from flowcore.keyed.manifest import SegmentRef, StateManifest, StatePosition
 from flowcore.keyed.operator import (
@@ -72,6 +72,8 @@ class Runtime:
         key_groups: The number of key groups, which is fixed for a checkpoint.
         sources: The inputs that have event time.
         rows: The columns of packed records.
+        records: The columns that the operator receives; those that are not packed are null. None: the packed
+            ones.
         name: The operator's name, which is written into its state.
         checks_name: State of another operator name is refused. Not checked for the only operator of a query,
             which keeps its state under a new name.
@@ -86,6 +88,7 @@ class Runtime:
     key_groups: int
     sources: Mapping[str, WatermarkSource]
     rows: pa.Schema
+    records: pa.Schema | None = None
     name: str = ""
     checks_name: bool = False
     emits_control: bool = False
@@ -200,7 +203,7 @@ class Runtime:
 
         def release(batches: list[pa.RecordBatch]) -> None:
             if batches:
-                state.rows(concat_batches(batches), out)
+                state.rows(complete_batch(concat_batches(batches), self.records or self.rows), out)
 
         for source, number, changes in event_time.follow(control.arrivals):
             if number >= 0:

@@ -84,7 +84,8 @@ class Edge:
     Attributes:
         sender: The operator, or the topic that is read.
         receiver: The operator, or the topic that is written.
-        elements: ``"tagged"`` or ``"value-only"``, and why; to and from a topic also ``"plain"``.
+        elements: ``"tagged"`` or ``"value-only"``, and why; to and from a topic also ``"plain"``. Tagged
+            records have a column with their timestamp, value-only ones have none.
     """
 
     sender: Operator | KafkaTopic
@@ -156,6 +157,7 @@ class BoundedStage:
         checkpoint: None is ever taken.
         after: Names of the stages that must be committed before it may start.
         start: When it starts, and why.
+        edges: Those to and from its topics.
     """
 
     name: str
@@ -167,6 +169,7 @@ class BoundedStage:
     checkpoint: Decision = _NO_CHECKPOINT
     after: tuple[str, ...] = ()
     start: Decision = _AT_ONCE
+    edges: tuple[Edge, ...] = ()
 
     @property
     def sources(self) -> tuple[Read, ...]:
@@ -195,6 +198,9 @@ class LiveQuery:
         key_groups: In how many parts windows and process functions keep their state.
         latency: How often latency markers are sent through it.
         flushes: Of each operator, whether its output is buffered.
+        edges: The edges that stream elements cross in it, those to and from topics included.
+        untimed_sources: The sources whose records need a timestamp in other queries only, and whose bad
+            records leave through this one.
     """
 
     name: str
@@ -213,6 +219,8 @@ class LiveQuery:
     key_groups: int = 16
     latency: Decision = _OFF
     flushes: tuple[Flush, ...] = ()
+    edges: tuple[Edge, ...] = ()
+    untimed_sources: frozenset[Read] = frozenset()
 
     @property
     def sources(self) -> tuple[Read, ...]:
@@ -245,6 +253,10 @@ class LiveQuery:
         by_trigger = (each.config for each in self.flushes if each.way == "trigger")
         return next((config.interval_ms for config in by_trigger if config is not None), None)
 
+    def carries_timestamps(self, sender: Operator) -> bool:
+        """Whether the records that an operator emits have their timestamps on their way to its readers."""
+        return any(edge.sender is sender and edge.elements.value == "tagged" for edge in self.edges)
+
     @property
     def updating(self) -> bool:
         """Its later output replaces earlier output."""
@@ -271,24 +283,13 @@ class PlanData:
         flow: The flow's name.
         bounded: The bounded stages, in order.
         live: The live queries, None without any.
-        edges: The edges that stream elements cross; blocking edges are not among them.
         filters: By the name of each `where` downstream of a Python function: whether it runs upstream of it.
     """
 
     flow: str
     bounded: tuple[BoundedStage, ...]
     live: LiveStage | None
-    edges: tuple[Edge, ...] = ()
     filters: tuple[tuple[str, Decision], ...] = ()
-
-    def edges_of(self, operators: Iterable[Operator]) -> tuple[Edge, ...]:
-        """The edges between some operators, those to and from their topics included."""
-        members = {*operators}
-        return tuple(
-            edge
-            for edge in self.edges
-            if all(isinstance(end, KafkaTopic) or end in members for end in (edge.sender, edge.receiver))
-        )
 
     @property
     def stages(self) -> tuple[BoundedStage | LiveStage, ...]:

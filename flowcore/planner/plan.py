@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from flowcore.api.flow import Flow
-from flowcore.api.operators import Write
 from flowcore.errors import PlanError
 from flowcore.planner.model import LiveStage, Mode, PlanData
 from flowcore.planner.rules.backlog import decide_backlog, decide_catch_up
@@ -21,7 +20,7 @@ from flowcore.planner.rules.pushdown import push_filters
 from flowcore.planner.rules.queries import build_live_stage
 from flowcore.planner.rules.result_visibility import set_start
 from flowcore.planner.rules.stages import build_bounded_stages
-from flowcore.planner.rules.timestamps import decide_edges
+from flowcore.planner.rules.timestamps import decide_edges, decide_topic_edges, find_untimed_sources
 from flowcore.planner.views.json import render_json
 from flowcore.planner.views.mermaid import render_mermaid
 from flowcore.planner.views.svg import render_svg
@@ -72,6 +71,8 @@ def plan_flow(flow: Flow, mode: Mode | None = None, settings: Settings | None = 
         replace(
             set_start(query, bounded, settings),
             chains=build_chains(query.operators, reuse, [*query.buffers]),
+            edges=decide_edges(query, settings),
+            untimed_sources=find_untimed_sources(query, operators),
             checkpoint=decide_checkpoint(query, settings),
             backlog=decide_backlog(query, settings),
             catch_up=decide_catch_up(query, mode, settings),
@@ -82,8 +83,14 @@ def plan_flow(flow: Flow, mode: Mode | None = None, settings: Settings | None = 
     )
     return Plan(
         flow=flow.name,
-        bounded=tuple(replace(stage, chains=build_chains(stage.operators, reuse)) for stage in bounded),
+        bounded=tuple(
+            replace(
+                stage,
+                chains=build_chains(stage.operators, reuse),
+                edges=decide_topic_edges(stage.operators, settings),
+            )
+            for stage in bounded
+        ),
         live=LiveStage(queries) if live else None,
-        edges=decide_edges(tuple(node for node in operators if isinstance(node, Write)), settings),
         filters=filters,
     )

@@ -4,7 +4,8 @@ Tagged elements cost 9 bytes a record. They are needed where something asks for 
 watermark strategy, periodic watermarks, or the setting that keeps timestamps in any case. Latency markers
 need none: they travel as events and not through the element serializer.
 
-The decision is made per edge, from the sources upstream of it. A blocking edge has none: a table crosses it.
+The decision is made for each edge of a query, from the sources upstream of it and from its readers: where
+nothing downstream reads a timestamp, none is carried. A blocking edge has none: a table crosses it.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ from datetime import timedelta
 
 from flowcore.api.connectors import KafkaTopic
 from flowcore.api.decisions import Decision
-from flowcore.api.operators import Operator, Read, Write
+from flowcore.api.operators import Apply, Operator, Read, StatefulOperator, Write
 from flowcore.durations import show_duration
 from flowcore.errors import PlanError
-from flowcore.planner.model import Edge, LiveQuery, PlanData, find_live_sources, find_upstream
+from flowcore.planner.model import Edge, LiveQuery, find_live_sources, find_upstream
 from flowcore.settings import Settings
 from flowcore.watermarks import WatermarkStrategy
 from flowcore.watermarks.strategies import PeriodicFunction
@@ -26,6 +27,7 @@ __all__ = [
     "brings_watermarks",
     "choose_format",
     "decide_edges",
+    "decide_topic_edges",
     "find_timed_sources",
     "find_untimed_sources",
     "uses_timestamps",
@@ -69,23 +71,41 @@ def uses_timestamps(settings: Settings, strategies: Iterable[WatermarkStrategy |
     return _choose(settings, named).value == "tagged"
 
 
-def decide_edges(sinks: Iterable[Write], settings: Settings) -> tuple[Edge, ...]:
-    """Every edge that stream elements cross on their way to these sinks, inputs before readers.
+def decide_edges(query: LiveQuery, settings: Settings) -> tuple[Edge, ...]:
+    """Every edge that stream elements cross in a live query, inputs before readers.
+
+    Raises:
+        PlanError: A sink takes values only, and watermarks would arrive at it.
+    """
+    outer = decide_topic_edges(query.operators, settings)
+    # Operators with state may ask for timestamps, and get watermarks.
+    readers: list[Operator] = [node for node in query.operators if isinstance(node, StatefulOperator)]
+    written = [each.sender for each in outer if each.elements.value == "tagged"]
+    readers += [*query.buffers, *(sender for sender in written if isinstance(sender, Write))]
+    edges: list[Edge] = []
+    for node in query.operators:
+        edges += [each for each in outer if each.receiver is node]
+        edges += [
+            Edge(parent, node, _choose_carried(parent, readers, settings))
+            for parent in node.inputs
+            if not parent.bounded
+        ]
+        edges += [each for each in outer if each.sender is node]
+    return tuple(edges)
+
+
+def decide_topic_edges(operators: Iterable[Operator], settings: Settings) -> tuple[Edge, ...]:
+    """The edges to and from the topics of a stage or a query.
 
     Raises:
         PlanError: A sink takes values only, and watermarks would arrive at it.
     """
     edges: list[Edge] = []
-    for node in find_upstream(sinks):
+    for node in operators:
         topic = node.topic
         if isinstance(node, Read) and topic:
             edges.append(Edge(topic, node, _declared(topic)))
-        edges += [
-            Edge(parent, node, _choose(settings, *_sources(parent)))
-            for parent in node.inputs
-            if parent.bounded == node.bounded
-        ]
-        if isinstance(node, Write) and topic:
+        elif isinstance(node, Write) and topic:
             edges.append(Edge(node, topic, _choose_written(node, topic, settings)))
     return tuple(edges)
 
@@ -104,10 +124,13 @@ def find_timed_sources(operators: Iterable[Operator]) -> frozenset[Read]:
     return frozenset(find_live_sources(node for node in operators if node.needs_timestamps))
 
 
-def find_untimed_sources(query: LiveQuery, plan: PlanData) -> frozenset[Read]:
-    """The sources whose records need a timestamp in other queries only, and whose bad records leave here."""
-    readers = (edge.receiver for edge in plan.edges if not isinstance(edge.receiver, KafkaTopic))
-    return find_timed_sources(readers).intersection(query.dead_letters) - find_timed_sources(query.operators)
+def find_untimed_sources(query: LiveQuery, operators: Iterable[Operator]) -> frozenset[Read]:
+    """The sources whose records need a timestamp in other queries only, and whose bad records leave here.
+
+    ``operators`` are those of the flow.
+    """
+    needed = find_upstream(node for node in operators if isinstance(node, Write))
+    return find_timed_sources(needed).intersection(query.dead_letters) - find_timed_sources(query.operators)
 
 
 def _choose(
@@ -116,6 +139,22 @@ def _choose(
     return choose_format(
         settings.force_timestamp_support, settings.auto_watermark_interval, strategies, tagged
     )
+
+
+def _choose_carried(sender: Operator, readers: Collection[Operator], settings: Settings) -> Decision:
+    """What records carry that an operator of a live query emits."""
+    decision = _choose(settings, *_sources(sender))
+    if decision.value == "value-only":
+        return decision
+    # Branches share rows, so a timestamp is carried as long as any branch has a reader left.
+    if all(node in sender.upstream for node in readers):
+        change = "write to a topic with elements='tagged', if its readers need timestamps"
+        return Decision("value-only", ("nothing downstream reads timestamps",), (change,))
+    applied = [node.name for node in sender.upstream if isinstance(node, Apply) and not node.bounded]
+    if applied:
+        why = f"{applied[0]} is a DataFrame function, whose rows have no timestamps"
+        return Decision("value-only", (why,))
+    return decision
 
 
 def _find_watermarks(

@@ -97,7 +97,7 @@ def collect_details(plan: PlanData) -> tuple[PartDetail, ...]:
     for number, stage in enumerate(plan.stages, 1):
         for runs in (stage,) if isinstance(stage, BoundedStage) else stage.queries:
             operators = tuple(_operator(node, runs, places.get(node.name)) for node in runs.operators)
-            found.append(PartDetail(number, runs, operators, tuple(_edges(plan, runs))))
+            found.append(PartDetail(number, runs, operators, tuple(_edges(runs))))
     return tuple(found)
 
 
@@ -133,10 +133,10 @@ def _compiled(node: Operator, chains: tuple[Chain, ...]) -> Decision:
     )
 
 
-def _edges(plan: PlanData, runs: BoundedStage | LiveQuery) -> Iterator[EdgeDetail]:
+def _edges(runs: BoundedStage | LiveQuery) -> Iterator[EdgeDetail]:
     ends = [result.operator for result in runs.results] if isinstance(runs, BoundedStage) else []
     used = find_used_columns(runs.operators, ends)
-    elements = {(edge.sender, edge.receiver): edge.elements for edge in plan.edges}
+    elements = {(edge.sender, edge.receiver): edge.elements for edge in runs.edges}
     for node in runs.operators:
         topic = node.topic
         if isinstance(node, Read) and topic is not None:

@@ -40,17 +40,16 @@ def _render_stage(stage: BoundedStage, plan: PlanData) -> Iterator[str]:
         yield from (f"  starts {stage.start.value} because {reason}" for reason in stage.start.reasons)
     yield from (f"    {describe(node)}" for node in stage.operators)
     yield from (f"    {line}" for line in _render_python(stage, plan))
-    yield from _render_topics(plan.edges_of(stage.operators))
+    yield from _render_topics(stage.edges)
 
 
 def _render_query(query: LiveQuery, plan: PlanData) -> Iterator[str]:
-    edges = plan.edges_of(query.operators)
     yield from (f"    {query.mode.value} because {reason}" for reason in query.mode.reasons)
     yield from (f"    {query.split.value} because {reason}" for reason in query.split.reasons)
     if query.results:
         yield f"    backlog {query.backlog.value}"
     elements: dict[Decision, list[str]] = {}
-    for edge in edges:
+    for edge in query.edges:
         if edge.topic is None:
             elements.setdefault(edge.elements, []).append(str(edge))
     for decision, names in elements.items():
@@ -63,7 +62,7 @@ def _render_query(query: LiveQuery, plan: PlanData) -> Iterator[str]:
             yield f"    {each.operator.name} is flushed {_because(each.decision)}"
     yield from (f"      {describe(node)}" for node in query.operators)
     yield from (f"      {line}" for line in _render_python(query, plan))
-    yield from _render_topics(edges)
+    yield from _render_topics(query.edges)
     names = [source.name for source in query.dead_letters]
     yield from (f"      bad records of {name} -> {name}.dead-letter" for name in names)
 

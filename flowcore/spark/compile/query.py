@@ -234,7 +234,7 @@ class _Compiler:
                 label = None if self.query.mode.value == "realtime" else self.record_ids.states[node]
                 branched, branch = apply_aggregate(
                     node, *self._take(node), label,
-                    timed=self.side_channels.carries_timestamps,
+                    timed=self.query.carries_timestamps(node),
                     buffered=self.query.batch_interval_ms is not None,
                 )  # fmt: skip
                 self.types[node.name] = column_types(branched.frame.drop(RECORD_ID, RECORD_ORDINAL))

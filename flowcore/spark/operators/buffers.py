@@ -69,8 +69,9 @@ def apply_buffer(
         "topic": f"CASE {found[COORDINATE_PREFIX + SOURCE]} {context.topic_cases} END",
         "partition": found[COORDINATE_PREFIX + "partition"],
         "offset": found[COORDINATE_PREFIX + "offset"],
-        TIMESTAMP_MS: found[RECORD_TIMESTAMP],
     }
+    if context.query.carries_timestamps(flush.operator):
+        texts[TIMESTAMP_MS] = found[RECORD_TIMESTAMP]
     if context.has_ordinals:
         texts[RECORD_ORDINAL] = found[COORDINATE_PREFIX + RECORD_ORDINAL]
     after = branch_after(

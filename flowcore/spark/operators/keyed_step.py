@@ -139,6 +139,7 @@ class StepInputs:
         frame: The rows.
         records: The columns of a record as the operator receives it: its timestamp, then the selected
             columns.
+        packed: The columns of a record that are shuffled: without the timestamp if records have none.
         passing: The columns of rows that pass the operator; None if no rows pass it.
     """
 
@@ -146,6 +147,7 @@ class StepInputs:
     branched: BranchedFrame
     frame: DataFrame
     records: pa.Schema
+    packed: pa.Schema
     passing: pa.Schema | None
 
 
@@ -175,14 +177,15 @@ def select_inputs(  # noqa: PLR0917 - the operator, then its input
         "source": SOURCE,
         **_channel_texts(context),
         "record": branched.is_in(branch),
-        "timestamp_ms": TIMESTAMP_MS,
     }
+    if TIMESTAMP_MS in branched.frame.columns:
+        texts["timestamp_ms"] = TIMESTAMP_MS
     if ELEMENT in branched.frame.columns:
         texts["element"] = f"CASE WHEN {BRANCH} = {RowKind.CONTROL} THEN {ELEMENT} END"
         texts |= {"sender": CHANNEL} if CHANNEL in branched.frame.columns else {}
     if branched.has_markers:
         texts["event"] = f"CASE WHEN {BRANCH} = {RowKind.MARKER} THEN {VALUE} END"
-    passing = _passing_columns(branched, context)
+    passing = _passing_columns(node, branched, context)
     if passing:
         passed = ", ".join(map(str, [*([RowKind.BAD] if branched.has_bad else []), *context.passing]))
         names = ", ".join(map(quote, passing))
@@ -191,13 +194,15 @@ def select_inputs(  # noqa: PLR0917 - the operator, then its input
         *(f"{text} AS {PREFIX}{name}" for name, text in texts.items()),
         *(f"{canonical.get(name, quote(now))} AS {quote(name)}" for name, now in columns.items()),
     )
-    record = StructType([frame.schema[name] for name in (RECORD_TIMESTAMP, *columns)])
+    selected = to_arrow_schema(StructType([frame.schema[name] for name in columns]), timezone="UTC")
+    records = pa.schema([pa.field(RECORD_TIMESTAMP, pa.int64()), *selected])
     passed_row = StructType([branched.frame.schema[name] for name in passing])
     return StepInputs(
         node,
         branched,
         frame,
-        to_arrow_schema(record, timezone="UTC"),
+        records,
+        records if RECORD_TIMESTAMP in frame.columns else selected,
         to_arrow_schema(passed_row, timezone="UTC") if passing else None,
     )
 
@@ -226,7 +231,7 @@ def run_step(
         inputs=_input_columns(frame),
         sources=tuple(sources),
         key_groups=query.key_groups,
-        rows=inputs.records,
+        rows=inputs.packed,
         functions={
             source.name: topic.watermark.generator.function
             for source in query.sources
@@ -240,7 +245,8 @@ def run_step(
         query=f"{context.checkpoint}/{inputs.node.name}",
         key_groups=query.key_groups,
         sources=sources,
-        rows=inputs.records,
+        rows=inputs.packed,
+        records=inputs.records,
         name=inputs.node.name,
         checks_name=len(query.exchanges) > 1,
         emits_control=context.has_downstream,
@@ -297,11 +303,13 @@ def _input_id(branch: Branch, context: KeyGroupContext) -> str:
     return f"({context.record_ids.place('topic', 'partition', 'offset')} || ':0')"
 
 
-def _passing_columns(branched: BranchedFrame, context: KeyGroupContext) -> list[str]:
+def _passing_columns(node: Operator, branched: BranchedFrame, context: KeyGroupContext) -> list[str]:
     """The columns of the rows that pass the operator; none if no rows pass it."""
     if not branched.has_bad and not context.passing:
         return []
-    existing = branched.frame.columns
+    existing = {*branched.frame.columns}
+    if not context.query.carries_timestamps(node):  # nothing downstream of it reads them
+        existing.discard(TIMESTAMP_MS)
     of_branches = (name for columns in context.passing.values() for name in columns)
     return [*(name for name in _PASSING if name in existing), *dict.fromkeys(of_branches)]
 

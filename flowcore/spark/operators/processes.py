@@ -180,10 +180,13 @@ def _row_columns(outputs: Sequence[_Output], step: StepRows, context: KeyGroupCo
     ids = {
         each.number: _record_id(each.name, found[each.number], context) for each in outputs if each.has_origin
     }
-    texts = {
-        RECORD_ID: text_by_branch(ids),
-        TIMESTAMP_MS: text_by_branch({number: columns[TIMESTAMP] for number, columns in found.items()}),
+    timed = {
+        each.number: found[each.number][TIMESTAMP]
+        for each in outputs
+        if context.query.carries_timestamps(each.node)
     }
+    texts = {RECORD_ID: text_by_branch(ids)}
+    texts |= {TIMESTAMP_MS: text_by_branch(timed)} if timed else {}
     if context.has_ordinals:
         ordinals = {}
         for each in outputs:

@@ -53,7 +53,7 @@ def apply_window(
     if computed:
         branch = branched.compute(branch, computed, [*branch.columns, *computed])
     late: dict[str, str] = {}
-    if find_side_outputs(node, context.query.operators):
+    if sides := find_side_outputs(node, context.query.operators):
         late = {name: now for name, now in branch.columns.items() if name.lower() in used}
         late |= context.coordinates
     inputs, dead_letters = _select_window_inputs(node, branched, branch, late, context)
@@ -68,16 +68,18 @@ def apply_window(
     window_columns = {name: next(branched.names) for name in WINDOW_COLUMNS}
     texts = dict(zip(window_columns.values(), window_texts(found), strict=True))
     ids = {branches[RESULTS]: _record_id(node, found, context)}
-    times = {branches[RESULTS]: found[TIMESTAMP]}
+    times = {branches[RESULTS]: found[TIMESTAMP]} if context.query.carries_timestamps(node) else {}
     if context.has_ordinals:
         texts[RECORD_ORDINAL] = "'0'"
     if late:
-        times[branches[LATE_OUTPUT]] = step.columns[LATE_OUTPUT][RECORD_TIMESTAMP]
+        if any(map(context.query.carries_timestamps, sides)):
+            times[branches[LATE_OUTPUT]] = step.columns[LATE_OUTPUT][RECORD_TIMESTAMP]
         coordinates = _coordinates(step.columns[LATE_OUTPUT], context)
         if INPUT_ID in coordinates:
             ids[branches[LATE_OUTPUT]] = coordinates.pop(INPUT_ID)
         texts |= coordinates
-    texts |= {RECORD_ID: text_by_branch(ids), TIMESTAMP_MS: text_by_branch(times)}
+    texts |= {RECORD_ID: text_by_branch(ids)}
+    texts |= {TIMESTAMP_MS: text_by_branch(times)} if times else {}
     texts = step.replace(texts)
     if dead_letters is not None:
         texts |= dead_letter_columns(step.columns[DEAD_LETTERS], context, texts, step.frame.columns)

@@ -82,9 +82,7 @@ class LiveRun:
             prepare_topics(self.stage, self.context.settings)
             meter = self._observation.prepare()
             for query in self.stage.queries:
-                side_channels = SideChannels.of(
-                    query, self.plan, self.context.settings, self._checkpoint(query)
-                )
+                side_channels = SideChannels.of(query, self.context.settings, self._checkpoint(query))
                 self._queries.append(
                     SupervisedQuery(query, self.context, meter, self._results, side_channels)
                 )

@@ -142,14 +142,15 @@ class Incoming:
         if self.side_channels.reads_control and self._tagged:
             columns += [ELEMENT, CHANNEL]
         expression = event_time_expression(self.node)
-        if self.side_channels.carries_timestamps and self._missing_time:
+        timed = self.node in self.side_channels.timestamped
+        if timed and self._missing_time:
             columns.append(TIMESTAMP_MS)
-        elif self.side_channels.carries_timestamps and expression is None:
+        elif timed and expression is None:
             stamp = elements.timestamp_ms(ELEMENT) if self._tagged else "unix_millis(timestamp)"
             columns.append(f"{stamp} AS {TIMESTAMP_MS}")
         fields = (f"{RECORD}.{quote(name)} AS {physical}" for name, physical in branch.columns.items())
         rows = rows.selectExpr(*columns, *fields)
-        if self.side_channels.carries_timestamps and expression is not None and not self._missing_time:
+        if timed and expression is not None and not self._missing_time:
             rows = _set_time(rows, branch.expression(expression))
         if self.side_channels.has_key_groups:
             rows = rows.selectExpr("*", f"{self.number} AS {SOURCE}", f"{self._newest(branch)} AS {NEWEST}")

@@ -113,7 +113,8 @@ class Outgoing:
         if self.joined_version:
             found[BOUNDED_VERSION_HEADER] = literal(self.joined_version)
         if sink in self.side_channels.tagged_sinks:
-            value, element = tag(topic, TIMESTAMP_MS, value)
+            time = TIMESTAMP_MS if TIMESTAMP_MS in branched.frame.columns else None
+            value, element = tag(topic, time, value)
             found |= element
         return _message(literal(topic.name), value, headers(found), key=kafka_key(sink.key, columns))
 

@@ -15,9 +15,8 @@ from pathlib import Path
 from flowcore.api.operators import Read, Write
 from flowcore.kafka.topics import TopicIdentity, TopicLimits, identify_topics, topic_limits
 from flowcore.planner.model import LiveQuery
-from flowcore.planner.plan import Plan
 from flowcore.planner.rules.latency_markers import can_carry_markers
-from flowcore.planner.rules.timestamps import brings_watermarks, find_timed_sources, find_untimed_sources
+from flowcore.planner.rules.timestamps import brings_watermarks, find_timed_sources
 from flowcore.settings import Settings
 from flowcore.spark.checkpoint.offset_log import checkpointed_topics
 from flowcore.spark.context import broker_of
@@ -37,6 +36,7 @@ class SideChannels:
         topics: The identity of each topic of the query, by name.
         limits: The limits of the topics that the query writes to, by name.
         has_key_groups: Windows, timers or a buffer in the query depend on watermarks.
+        timestamped: The sources whose records carry their timestamps.
         timed_sources: The sources whose records need an event time: a record without one is bad.
         untimed_sources: The sources whose records need an event time in other queries only. This query
             processes a record without one and also emits a copy as a bad record, since the source's bad
@@ -49,6 +49,7 @@ class SideChannels:
     topics: Mapping[str, TopicIdentity] = field(default_factory=dict)
     limits: Mapping[str, TopicLimits] = field(default_factory=dict)
     has_key_groups: bool = False
+    timestamped: frozenset[Read] = frozenset()
     timed_sources: frozenset[Read] = frozenset()
     untimed_sources: frozenset[Read] = frozenset()
 
@@ -58,27 +59,17 @@ class SideChannels:
         return {name: topic.partitions for name, topic in self.topics.items()}
 
     @property
-    def carries_timestamps(self) -> bool:
-        """Whether records carry their timestamps."""
-        return bool(self.tagged_sinks) or self.has_key_groups
-
-    @property
     def reads_control(self) -> bool:
         """Whether control elements that arrive among records are read."""
         return self.writes_watermarks or self.has_key_groups
 
     @classmethod
-    def of(cls, query: LiveQuery, plan: Plan, settings: Settings, checkpoint: Path) -> SideChannels:
-        """Derive a query's side channels from the plan, the settings and the checkpoint.
+    def of(cls, query: LiveQuery, settings: Settings, checkpoint: Path) -> SideChannels:
+        """Derive a query's side channels from its plan, the settings and the checkpoint.
 
         Raises:
             BrokerError: A broker cannot be reached.
         """
-        tagged = frozenset(
-            edge.sender
-            for edge in plan.edges_of(query.operators)
-            if isinstance(edge.sender, Write) and edge.elements.value == "tagged"
-        )
         read = [topic for source in query.sources if (topic := source.topic)]
         written = [topic for sink in query.sinks if (topic := sink.topic)]
         topics: dict[str, TopicIdentity] = {}
@@ -88,15 +79,29 @@ class SideChannels:
         limits: dict[str, TopicLimits] = {}
         for topic in written:
             limits |= topic_limits(broker_of(topic, settings), [topic.name])
+        return cls.planned(query, topics, limits, has_markers=tracks_latency(query, settings, checkpoint))
+
+    @classmethod
+    def planned(
+        cls,
+        query: LiveQuery,
+        topics: Mapping[str, TopicIdentity],
+        limits: Mapping[str, TopicLimits],
+        *,
+        has_markers: bool,
+    ) -> SideChannels:
+        """The side channels of a query with these topics, as it was planned."""
+        tagged = frozenset(sink for sink in query.sinks if query.carries_timestamps(sink))
         return cls(
-            has_markers=tracks_latency(query, settings, checkpoint),
+            has_markers=has_markers,
             tagged_sinks=tagged,
             writes_watermarks=bool(tagged) and brings_watermarks(query.operators),
             topics=topics,
             limits=limits,
             has_key_groups=query.keeps_key_groups,
+            timestamped=frozenset(filter(query.carries_timestamps, query.sources)),
             timed_sources=find_timed_sources(query.operators),
-            untimed_sources=find_untimed_sources(query, plan),
+            untimed_sources=query.untimed_sources,
         )
 
 

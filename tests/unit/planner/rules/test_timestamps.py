@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -23,12 +22,10 @@ from flowcore import (
 from flowcore.api.windowed_stream import WindowedStream
 from flowcore.errors import PlanError
 from flowcore.planner import plan_flow
-from flowcore.planner.model import LiveStage
 from flowcore.planner.plan import Plan
 from flowcore.planner.rules.timestamps import (
     choose_format,
     find_timed_sources,
-    find_untimed_sources,
     uses_timestamps,
 )
 from flowcore.planner.views.text import render_text
@@ -105,8 +102,9 @@ def test_gate_names_every_reason_for_timestamps(
         assert uses_timestamps(settings, [None, same]) == (decision.value == "tagged")
 
         flow = Flow("f")
-        _bids(flow, watermark=same).write("out", KafkaTopic("out"))
-        (inner,) = (edge for edge in plan_flow(flow, settings=settings).edges if edge.topic is None)
+        _bids(flow, watermark=same).write("out", KafkaTopic("out", elements="auto"))
+        (query,) = plan_flow(flow, settings=settings).live_queries
+        (inner,) = (edge for edge in query.edges if edge.topic is None)
         assert inner.elements == decision
 
 
@@ -132,7 +130,8 @@ def _bids(flow: Flow, name: str = "bids", **topic: object) -> Stream:
 
 
 def _formats(plan: Plan) -> dict[str, str]:
-    return {str(edge): edge.elements.value for edge in plan.edges}
+    parts = (*plan.bounded, *plan.live_queries)
+    return {str(edge): edge.elements.value for part in parts for edge in part.edges}
 
 
 def test_each_edge_follows_the_sources_upstream_of_it() -> None:
@@ -140,7 +139,7 @@ def test_each_edge_follows_the_sources_upstream_of_it() -> None:
     flow = Flow("f")
     timed, plain = _bids(flow, "timed", watermark=FOUR_SECONDS), _bids(flow, "plain")
     plain.where("shop = 'a'", name="some").write("left", KafkaTopic("left"))
-    timed.union(plain, name="both").write("right", KafkaTopic("right"))
+    timed.union(plain, name="both").write("right", KafkaTopic("right", elements="tagged"))
 
     assert _formats(plan_flow(flow, settings=OFF)) == {
         "topic timed -> timed": "plain",
@@ -151,8 +150,52 @@ def test_each_edge_follows_the_sources_upstream_of_it() -> None:
         "left -> topic left": "plain",
         "plain -> both": "value-only",
         "both -> right": "tagged",
-        "right -> topic right": "plain",
+        "right -> topic right": "tagged",
     }
+
+
+def test_timestamps_are_carried_to_their_last_reader_only() -> None:
+    """The plan of a branch without a reader is that of the query, whose rows it shares."""
+    flow = Flow("f")
+    bids = _bids(flow, watermark=FOUR_SECONDS)
+    bids.where("shop = 'a'", name="some").write("copy", KafkaTopic("copy"))
+    counts = bids.window(Tumbling(10), by="shop", name="counts").aggregate(n="count(*)")
+    counts.where("n > 1", name="many").write("out", KafkaTopic("out"))
+    shared, windows = plan_flow(flow, settings=OFF).live_queries
+
+    assert {str(edge): edge.elements.value for edge in shared.edges if edge.topic is None} == {
+        "bids -> some": "value-only",
+        "some -> copy": "value-only",
+    }
+    assert {str(edge): edge.elements.value for edge in windows.edges if edge.topic is None} == {
+        "bids -> counts": "tagged",
+        "counts -> many": "value-only",
+        "many -> out": "value-only",
+    }
+    (why,) = {edge.elements.reasons for edge in windows.edges if edge.elements.value == "value-only"}
+    assert why == ("nothing downstream reads timestamps",)
+
+
+def test_branches_of_a_query_share_rows_with_timestamps() -> None:
+    """One column serves all branches, so that also a branch without a reader has it."""
+    flow = Flow("f")
+    bids = _bids(flow, watermark=FOUR_SECONDS)
+    bids.where("shop = 'a'", name="some").write("copy", KafkaTopic("copy"))
+    bids.write("timed", KafkaTopic("timed", elements="tagged"))
+    (query,) = plan_flow(flow, settings=OFF).live_queries
+
+    assert {edge.elements.value for edge in query.edges if edge.topic is None} == {"tagged"}
+
+
+def test_dataframe_function_loses_timestamps() -> None:
+    """Its rows are made by Spark, without the columns of the engine."""
+    flow = Flow("f")
+    bids = _bids(flow, watermark=FOUR_SECONDS)
+    bids.apply(lambda frame: frame, name="applied").write("out", KafkaTopic("out", elements="tagged"))
+
+    formats = _formats(plan_flow(flow, settings=OFF))
+
+    assert (formats["bids -> applied"], formats["applied -> out"]) == ("tagged", "value-only")
 
 
 def test_timestamps_do_not_cross_a_blocking_edge() -> None:
@@ -163,9 +206,8 @@ def test_timestamps_do_not_cross_a_blocking_edge() -> None:
 
     formats = _formats(plan_flow(flow, settings=OFF))
 
-    assert formats["past -> table"] == "tagged"
     assert formats["bids -> joined"] == formats["joined -> out"] == "value-only"
-    assert "table -> joined" not in formats
+    assert not {"past -> table", "table -> joined"} & {*formats}
 
 
 def test_edges_are_those_of_running_operators() -> None:
@@ -186,8 +228,7 @@ def test_edges_of_a_query_are_its_own_also_where_names_are_shared() -> None:
 
     plan = plan_flow(flow)
 
-    assert plan.live
-    assert [[str(edge) for edge in plan.edges_of(query.operators)] for query in plan.live.queries] == [
+    assert [[str(edge) for edge in query.edges] for query in plan.live_queries] == [
         ["topic a -> a", "a -> x", "x -> topic b"],
         ["topic c -> c", "c -> b", "b -> topic x"],
     ]
@@ -254,7 +295,8 @@ def test_tagged_source_has_watermarks(watermark: WatermarkStrategy | None, inner
     flow = Flow("f")
     _bids(flow, elements="tagged", watermark=watermark).write("out", KafkaTopic("out", elements="auto"))
 
-    read, between, write = plan_flow(flow, settings=OFF).edges
+    (query,) = plan_flow(flow, settings=OFF).live_queries
+    read, between, write = query.edges
 
     assert (read.elements.value, between.elements.value, write.elements.value) == ("tagged", inner, inner)
     assert between.elements.reasons[-1] == why
@@ -284,7 +326,7 @@ def test_windows_that_end_by_event_time_need_that_of_every_live_source(
     assert {node.name for node in find_timed_sources(plan.live.queries[0].operators)} == dated
 
 
-def test_part_of_a_plan_keeps_the_sources_that_windows_of_the_rest_need_timed() -> None:
+def test_query_knows_the_sources_that_windows_of_other_queries_need_timed() -> None:
     """Bad records leave through one query, which may run before that with the windows."""
     flow = Flow("f")
     bids = _bids(flow, event_time="at", watermark=FOUR_SECONDS)
@@ -292,13 +334,7 @@ def test_part_of_a_plan_keeps_the_sources_that_windows_of_the_rest_need_timed() 
     _bids(flow, "asks", event_time="at", watermark=FOUR_SECONDS).write("more", KafkaTopic("more"))
     bids.window(Tumbling(10)).aggregate(n="count(*)").write("out", KafkaTopic("out"))
     plan = plan_flow(flow)
-    assert plan.live is not None
-    found = {
-        query.name: {
-            node.name for node in find_untimed_sources(query, replace(plan, live=LiveStage((query,))))
-        }
-        for query in plan.live.queries
-    }
+    found = {query.name: {node.name for node in query.untimed_sources} for query in plan.live_queries}
 
     assert found == {"bids": {"bids"}, "asks": set(), "out": set()}
 
