@@ -9,7 +9,7 @@ from typing import Any, TypeVar, cast
 import click
 
 from flowcore.api.flow import Flow, load_flow
-from flowcore.errors import ConfigurationError
+from flowcore.errors import ConfigurationError, StateError
 from flowcore.settings import FILE_VARIABLE, Settings
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -82,3 +82,20 @@ def _with_settings(command: _Command) -> _Command:
         help="A TOML file of settings. Environment variables and --set override it.",
     )
     return cast("_Command", setting(file(read)))
+
+
+def find_checkpoints(flow: str, settings: Settings) -> list[Path]:
+    """The checkpoints of a flow's live queries that were used.
+
+    Raises:
+        StateError: There are none.
+    """
+    folder = settings.state_dir.absolute() / flow / "checkpoints"
+    found = sorted(path.parent for path in folder.glob("*/metadata"))
+    if not found:
+        msg = (
+            f"flow {flow!r} has no checkpoint in {folder}: it has no state; run the flow first, or "
+            "pass its folder, --set state.dir=..."
+        )
+        raise StateError(msg)
+    return found

@@ -15,6 +15,7 @@ _COMMANDS = {
     "plan": "Print the stages and queries of a flow, with reasons.",
     "report": "Write the history of a flow's live runs as an HTML page.",
     "replay": "Replay transcripts: test scripts of inputs and expected outputs.",
+    "rescale": "Distribute the state of a stopped flow over more or fewer partitions.",
     "run": "Run a flow: first bounded stages, then live queries.",
     "setup": "Download jars and prepare a fast start of Spark's JVM.",
     "state": "Show the state in a flow's checkpoints.",

@@ -7,8 +7,7 @@ from typing import Any
 
 import click
 
-from flowcore.cli.flow_argument import name_and_settings
-from flowcore.errors import StateError
+from flowcore.cli.flow_argument import find_checkpoints, name_and_settings
 from flowcore.settings import Settings
 
 
@@ -29,7 +28,7 @@ def state(flow: str, settings: Settings, key: str | None, *, as_json: bool) -> N
       flowcore state my_flows.sales:flow --json | jq 'select(.event_timers)'
     """
     found = 0
-    for shown in _state_by_key(_checkpoints(flow, settings), settings):
+    for shown in _state_by_key(find_checkpoints(flow, settings), settings):
         if key is not None and _key_text(shown["key"]) != key:
             continue
         found += 1
@@ -38,18 +37,6 @@ def state(flow: str, settings: Settings, key: str | None, *, as_json: bool) -> N
         click.echo(f"{found:,} keys")
     if key is not None and not found:
         raise SystemExit(1)
-
-
-def _checkpoints(flow: str, settings: Settings) -> list[Path]:
-    folder = settings.state_dir.absolute() / flow / "checkpoints"
-    found = sorted(path.parent for path in folder.glob("*/metadata"))
-    if not found:
-        msg = (
-            f"flow {flow!r} has no checkpoint in {folder}: there is no state to show; run the flow first, or "
-            "pass its folder, --set state.dir=..."
-        )
-        raise StateError(msg)
-    return found
 
 
 def _state_by_key(checkpoints: list[Path], settings: Settings) -> Iterator[dict[str, Any]]:

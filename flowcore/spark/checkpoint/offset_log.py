@@ -7,7 +7,13 @@ from pathlib import Path
 
 from flowcore.metrics.tally import topic_offsets
 
-__all__ = ["checkpointed_topics", "clear_unused_log", "committed_offsets", "planned_batches"]
+__all__ = [
+    "checkpointed_topics",
+    "clear_unused_log",
+    "committed_offsets",
+    "planned_batches",
+    "state_partitions",
+]
 
 
 def planned_batches(checkpoint: Path) -> list[int]:
@@ -30,6 +36,13 @@ def committed_offsets(checkpoint: Path) -> dict[str, dict[int, int]]:
     latest = max(numbers, default=None)
     planned = checkpoint / "offsets" / str(latest)
     return {} if latest is None or not planned.exists() else _offsets(planned)
+
+
+def state_partitions(checkpoint: Path) -> int:
+    """The number of partitions of the state, as of the last planned batch."""
+    latest = max(planned_batches(checkpoint))
+    metadata = json.loads((checkpoint / "offsets" / str(latest)).read_text().splitlines()[1])
+    return int(metadata["conf"]["spark.sql.shuffle.partitions"])
 
 
 def clear_unused_log(checkpoint: Path) -> None:

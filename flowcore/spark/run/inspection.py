@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 
 from flowcore.errors import StateError
 from flowcore.keyed.inspection import InspectedGroup, inspect_state
 from flowcore.spark.operators.processor import MANIFEST, SEGMENTS
 
-__all__ = ["KeyGroupState", "NativeState", "read_state"]
+__all__ = ["KeyGroupState", "NativeState", "StateDigest", "digest_state", "read_state"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,21 @@ class NativeState:
     value: Mapping[str, Any]
 
 
+@dataclass(frozen=True, slots=True)
+class StateDigest:
+    """The size of a checkpoint's state, and a checksum that does not depend on the order of its rows.
+
+    Attributes:
+        operators: The number of operators with state.
+        rows: The number of rows in the state store.
+        checksum: The checksum.
+    """
+
+    operators: int
+    rows: int
+    checksum: int
+
+
 def read_state(spark: SparkSession, checkpoint: Path) -> Iterator[KeyGroupState | NativeState]:
     """Read the state of a checkpoint as of its last committed batch, one key group after the other.
 
@@ -48,13 +64,47 @@ def read_state(spark: SparkSession, checkpoint: Path) -> Iterator[KeyGroupState 
     Raises:
         StateError: The checkpoint cannot be read.
     """
-    try:
-        operators = spark.read.format("state-metadata").load(str(checkpoint)).collect()
-        for operator in operators:
+    with _readable(checkpoint):
+        for operator in _operators(spark, checkpoint):
             if operator.operatorName.startswith("transformWithState"):
                 yield from _key_groups(spark, checkpoint, operator.operatorId)
             else:
                 yield from _native(spark, checkpoint, operator)
+
+
+def digest_state(spark: SparkSession, checkpoint: Path) -> StateDigest:
+    """Digest the whole state of a checkpoint; the session needs the configuration of live queries.
+
+    Raises:
+        StateError: The checkpoint cannot be read.
+    """
+    with _readable(checkpoint):
+        rows = checksum = 0
+        operators = _operators(spark, checkpoint)
+        for operator in operators:
+            if operator.operatorName.startswith("transformWithState"):
+                stores = [{"stateVarName": name} for name in (MANIFEST, SEGMENTS)]
+            else:
+                stores = [{"storeName": operator.stateStoreName}]
+            for options in stores:
+                frame = _read(spark, checkpoint, operator.operatorId, **options)
+                columns = ", ".join(name for name in frame.columns if name != "partition_id")
+                # With the operator, since equal rows of two operators would cancel each other.
+                parts = f"{operator.operatorId}, '{next(iter(options.values()))}', to_json(struct({columns}))"
+                hashed = f"xxhash64({parts})"
+                ((count, total),) = frame.selectExpr("count(*)", f"bit_xor({hashed})").collect()
+                rows, checksum = rows + count, checksum ^ (total or 0)
+        return StateDigest(len(operators), rows, checksum)
+
+
+def _operators(spark: SparkSession, checkpoint: Path) -> list[Row]:
+    return spark.read.format("state-metadata").load(str(checkpoint)).collect()
+
+
+@contextmanager
+def _readable(checkpoint: Path) -> Iterator[None]:
+    try:
+        yield
     except PySparkException as error:
         reason = str(error).splitlines()[0]
         msg = (

@@ -1,0 +1,51 @@
+"""State is distributed over more or fewer partitions, and results stay the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from flowcore.errors import RunError
+from flowcore.planner import plan_flow
+from flowcore.spark.checkpoint.lease import Leases
+from flowcore.spark.checkpoint.offset_log import state_partitions
+from flowcore.spark.checkpoint.plan_file import checkpoint_folder
+from flowcore.spark.run.rescale import rescale_checkpoint
+from flowcore.spark.run.session import live_session
+from tests.kafka.conftest import Live
+from tests.kafka.test_live_exchanges import LAST, bids, expected, hot_items, hottest, random_bids
+
+
+def test_results_are_the_same_after_a_change_of_partitions(live: Live) -> None:
+    """Windows over windows, and a native aggregate, continue in five partitions and then in one."""
+    source, counts, most, totals = bids(live), live.topic("counts"), live.topic("most"), live.topic("totals")
+    flow = hot_items(source, counts, most)
+    flow.read("all_bids", source).aggregate(by="auction", n="count(*)").write("totals", totals)
+    records = random_bids(600)
+    rows = [{"auction": auction, "at": at} for auction, at in records]
+    session = live_session(live.spark, live.settings)
+    changes: set[tuple[str, int, int]] = set()
+
+    for part, partitions in ((rows[:150], 5), (rows[150:400], 1), ([*rows[400:], *LAST], 1)):
+        live.send(source, *part, partitions=2)
+        live.run(flow, "slice")
+        for query in plan_flow(flow, settings=live.settings).live_queries:
+            checkpoint = checkpoint_folder(query, flow.name, live.settings)
+            before = state_partitions(checkpoint)
+            if rescale_checkpoint(session, checkpoint, partitions):
+                assert len({*(checkpoint / "state" / "0").glob("[0-9]*")}) >= partitions
+                changes.add((query.name, before, state_partitions(checkpoint)))
+
+    assert changes == {(name, *each) for name in ("counts", "totals") for each in ((2, 5), (5, 1))}
+    assert hottest(live.values(most)) == expected(records)
+    found = {row["auction"]: row["n"] for row in live.values(totals)}
+    assert found == {each: sum(auction == each for auction, _ in records) for each in range(7)} | {99: 2}
+
+
+def test_state_of_a_running_query_is_not_touched(live: Live, tmp_path: Path) -> None:
+    """The holder of the lease is named."""
+    with Leases() as leases:
+        leases.take(tmp_path / "query")
+        with pytest.raises(RunError, match="'query' already runs on the checkpoint"):
+            rescale_checkpoint(live.spark, tmp_path / "query", 3)
