@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from flowcore.errors import ConfigurationError
 
-__all__ = ["BufferOutput"]
-
 
 @dataclass(frozen=True, slots=True)
 class BufferOutput:

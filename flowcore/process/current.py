@@ -12,8 +12,6 @@ from flowcore.process.state import ProcessState, Undo
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["Current", "ProcessEmissions", "ProcessResult"]
-
 
 class ProcessResult(NamedTuple):
     """One output.

@@ -18,8 +18,6 @@ from flowcore.process.state import ProcessState, Undo
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["FailedCall", "IsolatedCalls"]
-
 
 @dataclass(frozen=True, slots=True)
 class FailedCall:

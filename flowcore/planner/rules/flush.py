@@ -48,8 +48,6 @@ from flowcore.planner.rules.flush_reasons import (
 )
 from flowcore.settings import Settings
 
-__all__ = ["decide_flushes", "find_own_buffer", "select_buffered"]
-
 
 def select_buffered(operators: Iterable[Operator], settings: Settings) -> frozenset[Operator]:
     """The operators that have an interval and allow it."""

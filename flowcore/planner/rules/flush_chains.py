@@ -18,11 +18,6 @@ from flowcore.api.operators import Operator
 from flowcore.durations import MILLISECOND
 from flowcore.planner.model import Flush, LiveQuery
 
-__all__ = [
-    "Arrival", "Place", "find_arrival", "find_flushed_topics", "find_upstream_buffer", "gathered_ms",
-    "interval_between", "order_by_topics",
-]  # fmt: skip
-
 Place = tuple[str | None, str]
 """A topic: its broker, None for that of the settings, and its name."""
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-__all__ = ["displayable_timestamp", "json_object", "literal", "quote", "struct"]
-
 _TIMES_SHOWN = (-62_135_596_800_000, 253_402_300_799_999)
 """The years 1 to 9999, whose times Spark can show; 64-bit milliseconds go far beyond them."""
 

@@ -48,11 +48,6 @@ from flowcore.spark.frame.rows import (
 from flowcore.spark.frame.sql import quote
 from flowcore.spark.operators.worker_objects import WorkerObject
 
-__all__ = [
-    "ChainOutlet", "apply_bounded_chain", "apply_chain", "arrow_schema", "make_downstream_chain",
-    "spark_types",
-]  # fmt: skip
-
 _COORDINATES = ("topic", "partition", "offset")
 _IDENTITY = (*_COORDINATES, RECORD_ORDINAL, RECORD_ID)
 _OF_A_RECORD = (*_COORDINATES, RECORD_ORDINAL, TIMESTAMP_MS, RECORD_ID, SOURCE, NEWEST, KEY_GROUP, POSITION)

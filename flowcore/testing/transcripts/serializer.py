@@ -22,8 +22,6 @@ from flowcore.testing.transcripts.elements import format_element, parse_element
 from flowcore.testing.transcripts.runner import Refused
 from flowcore.watermarks import WatermarkStrategy, monotonous
 
-__all__ = ["SerializerRunner"]
-
 _OPERATOR = "transcript"
 
 
