@@ -1,7 +1,5 @@
 """Chains: run consecutive Python functions in one call of a Python worker."""
 
-from __future__ import annotations
-
 from flowcore.chains.downstream import DownstreamChain
 from flowcore.chains.passing import FailedRows, OutletRows, PassingChain
 from flowcore.chains.steps import ChainSpec, Copy, Receiver, RecordDict, Step, StepKind

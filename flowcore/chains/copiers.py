@@ -5,8 +5,6 @@ A copier made for a schema skips checks that the schema makes needless. A record
 schema is copied the slower way.
 """
 
-from __future__ import annotations
-
 import copy
 import datetime as dt
 import uuid

@@ -1,7 +1,5 @@
 """A chain that runs in the step of the keyed process whose outputs it reads."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast

@@ -4,8 +4,6 @@ This module is the one boundary between users' functions and the rest. Step and 
 traceback, so nothing is recorded while no function fails.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial

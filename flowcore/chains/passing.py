@@ -6,8 +6,6 @@ Arrow columns and never become Python objects. An output carries the other colum
 made from.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -4,8 +4,6 @@ It works column by column, since Arrow converts a whole column many times faster
 becomes a dict.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from operator import itemgetter

@@ -1,7 +1,5 @@
 """One worker's run of a chain over Arrow batches."""
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager

@@ -6,8 +6,6 @@ flushed, `operator` is the buffer of a key group, and `buffered` puts it and ano
 The processing time is passed in. Times are integer milliseconds since the epoch, UTC.
 """
 
-from __future__ import annotations
-
 from flowcore.flush.config import BufferOutput
 
 __all__ = ["BufferOutput"]

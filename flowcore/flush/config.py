@@ -1,7 +1,5 @@
 """When the buffer of an operator's output is flushed."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from flowcore.errors import ConfigurationError

@@ -4,8 +4,6 @@ The state is in memory until the input ends. The watermark stays at its minimum 
 is late, and becomes the maximum at the end. All records are backlog.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 

@@ -5,8 +5,6 @@ A failure that belongs to no single record (of a timer, or a window that fires) 
 no source declares that failures stop the query.
 """
 
-from __future__ import annotations
-
 import base64
 import datetime as dt
 import json

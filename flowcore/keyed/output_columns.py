@@ -3,8 +3,6 @@
 A user's column cannot have such a name, since they begin with ``@``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pyarrow as pa

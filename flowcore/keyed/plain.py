@@ -4,8 +4,6 @@ None, booleans, finite numbers, text and lists are themselves. Other plain data 
 the name of its type. Anything else is refused: nothing is pickled.
 """
 
-from __future__ import annotations
-
 import base64
 import datetime as dt
 import math

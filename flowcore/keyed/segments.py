@@ -4,8 +4,6 @@ A segment is a version byte and then tables by name: for each the length of its 
 length of its content (8 bytes, big-endian), and the content as an Arrow IPC stream with its schema.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from struct import Struct
 

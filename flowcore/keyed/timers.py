@@ -4,8 +4,6 @@ Registering the same timer twice has no effect. A poll costs time for the timers
 are pending. Cancelled timers are swept out once they are more than half of the heap.
 """
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Collection, Hashable, Mapping
 from typing import Generic, TypeVar

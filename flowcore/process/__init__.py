@@ -18,8 +18,6 @@ Times are integer milliseconds since the epoch, UTC, in signed 64 bits.
 [{'number': 2, 'seen': 1}, {'number': 4, 'seen': 2}]
 """
 
-from __future__ import annotations
-
 from flowcore.process.codec import restore_state, snapshot_state
 from flowcore.process.current import ProcessEmissions, ProcessResult
 from flowcore.process.function import KeyedProcessFunction, ProcessContext

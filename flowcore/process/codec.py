@@ -3,8 +3,6 @@
 Each key is written on its own (`encode_key`), so that a runtime can write only the keys that changed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 

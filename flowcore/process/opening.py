@@ -1,7 +1,5 @@
 """Declaration of the states of a process function."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, Literal, NoReturn

@@ -4,8 +4,6 @@ Plain mutable data; `flowcore.process.codec` writes and reads it. Every kind of 
 one entry for a value, many for lists and maps. With a time to live, entries are in order of expiry.
 """
 
-from __future__ import annotations
-
 import copy
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple

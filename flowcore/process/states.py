@@ -4,8 +4,6 @@ A state is declared once and serves all keys. With a time to live, each entry of
 on its own, in processing time.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from dataclasses import dataclass
 from typing import Any

@@ -5,8 +5,6 @@ A type is Spark DDL text. Values are those that Spark passes to Python: ``int`` 
 lists and dicts are not checked.
 """
 
-from __future__ import annotations
-
 import datetime as dt
 from dataclasses import dataclass
 from decimal import Decimal

@@ -3,8 +3,6 @@
 A user does not have to read a JVM stack trace; it stays in Spark's log.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager

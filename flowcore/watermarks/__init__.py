@@ -6,8 +6,6 @@ combines partitions, and `tracking` does both for a source and finds its idle pa
 Times are integer milliseconds since the epoch, UTC. Processing time is passed in.
 """
 
-from __future__ import annotations
-
 from flowcore.watermarks.strategies import (
     WatermarkStrategy,
     bounded_out_of_orderness,

@@ -5,8 +5,6 @@ watermark. Channels that an element adds or makes active do so together, before 
 the watermark of the first one would make the records of the others late.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Any
 

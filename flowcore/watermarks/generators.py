@@ -3,8 +3,6 @@
 That is the newest timestamp of any record, of markers only, or the newest value of a user's generator.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

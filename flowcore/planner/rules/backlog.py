@@ -4,8 +4,6 @@ A blocking edge with pending records counts as a source in backlog. A query's re
 its inputs is in backlog (`flowcore.backlog`).
 """
 
-from __future__ import annotations
-
 from flowcore.api.decisions import Decision
 from flowcore.backlog import CheckpointInterval, Thresholds
 from flowcore.planner.model import LiveQuery, Mode

@@ -3,8 +3,6 @@
 Nothing is flushed where no operator asks for it, since a flush costs output that nothing else needs.
 """
 
-from __future__ import annotations
-
 from flowcore.api.decisions import Decision
 from flowcore.durations import show_duration
 from flowcore.planner.model import LiveQuery

@@ -3,8 +3,6 @@
 An unused column need not be computed, carried or joined. Names are lower case, as Spark compares them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 
 from flowcore.api.node import Origins

@@ -8,8 +8,6 @@ groups.
 Source: FLIP-329, Add operator attribute to specify support for object-reuse.
 """
 
-from __future__ import annotations
-
 from collections.abc import Container, Mapping, Sequence
 
 from flowcore.api.attributes import OperatorAttributes

@@ -5,8 +5,6 @@ needed. A function counts by its code, by its defaults, closure and bound object
 constants of its own package that it uses. Code of other packages counts by name.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass

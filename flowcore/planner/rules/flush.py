@@ -15,8 +15,6 @@ Delays do not add up: a downstream operator emits with the upstream flush, or so
 Source: FLIP-365, Introduce flush interval to adjust the interval of emitting results.
 """
 
-from __future__ import annotations
-
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import replace
 

@@ -8,8 +8,6 @@ each flush, or write a topic that this query reads.
 Source: FLIP-365, future work.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """The reasons that a plan gives for buffered output, and for output that is not buffered."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 from flowcore.api.decisions import Decision

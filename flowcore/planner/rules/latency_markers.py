@@ -4,8 +4,6 @@ Markers travel in the query's frame beside the records, from a topic to topics. 
 and no operator in between that takes the whole frame.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from flowcore.api.decisions import Decision, Obstacle

@@ -4,8 +4,6 @@ It may if every operator compiles to native expressions, and sources and sinks a
 obstacle is named, so that a user sees what to change.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 
 from flowcore.api.decisions import Decision, Obstacle

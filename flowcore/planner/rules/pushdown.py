@@ -9,8 +9,6 @@ fail on a record that the function would have dropped.
 Spark itself pushes filters past everything else.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from dataclasses import replace

@@ -5,8 +5,6 @@ labelled by what it keeps, a join by its table, and another operator that repeat
 such operators upstream.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

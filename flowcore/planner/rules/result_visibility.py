@@ -5,8 +5,6 @@ when the results that it joins are committed, while other stages still run. A pa
 record that is joined before its partner exists would be emitted without it, and nothing would correct that.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from flowcore.api.decisions import Decision

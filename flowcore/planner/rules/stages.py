@@ -6,8 +6,6 @@ sink, run as batch. Connected operators are one stage; the others run side by si
 or topic that another reads or writes too: those run one after another, as they were declared.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import PurePath

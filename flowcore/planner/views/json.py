@@ -1,7 +1,5 @@
 """A plan as JSON values, for tools and dashboards."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from typing import Any
 

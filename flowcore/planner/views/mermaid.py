@@ -4,8 +4,6 @@ Each stage and each query is a box, each operator a node. A thick arrow is a blo
 edge says what travels beside the values, and how records are copied.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 
 from flowcore.api.operators import Operator, PythonOperator, Read, Write

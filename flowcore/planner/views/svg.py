@@ -4,8 +4,6 @@ Bounded stages are in one row, live queries in the row below. In each box operat
 to sinks. A thick arrow is a blocking edge. Lengths are pixels.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from html import escape

@@ -10,8 +10,6 @@ Spark deletes the files that a committed batch has read. If an older copy of a c
 may be missing although its batch was not committed. It is ignored: each start writes the status again.
 """
 
-from __future__ import annotations
-
 import json
 import time
 from pathlib import Path

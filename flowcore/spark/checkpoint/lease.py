@@ -6,8 +6,6 @@ is the holder's fencing token. The content of a file changes only when the lease
 time is the heartbeat; its age is measured by the clock of the file system, not by the clocks of two machines.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import os

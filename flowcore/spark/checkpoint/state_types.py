@@ -4,8 +4,6 @@ A plan names columns and expressions; their types, and the state of a DataFrame 
 Spark has analyzed them.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from typing import Any

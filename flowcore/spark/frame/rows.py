@@ -1,7 +1,5 @@
 """Rows of a live query's frame: the kinds of rows, and the engine's own columns."""
 
-from __future__ import annotations
-
 from enum import IntEnum
 
 

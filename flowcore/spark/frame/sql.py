@@ -4,8 +4,6 @@ Live queries are built from text: a whole projection is one call into the JVM, w
 functions need several calls for each function.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 _TIMES_SHOWN = (-62_135_596_800_000, 253_402_300_799_999)

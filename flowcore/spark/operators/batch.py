@@ -1,7 +1,5 @@
 """Native operators over bounded input, as DataFrames."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import reduce
 

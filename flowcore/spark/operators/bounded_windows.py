@@ -5,8 +5,6 @@ All sums stay within 64 bits: the distance from a row back to its window's start
 result is within the range of 64-bit time.
 """
 
-from __future__ import annotations
-
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 

@@ -4,8 +4,6 @@ They are one aggregate over both frames, so that records cross one shuffle. Two 
 join took the same time, and give null instead of 0 for the number of records of a side without records.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from itertools import count

@@ -6,8 +6,6 @@ input is repartitioned by the key before the aggregate, Spark combines both halv
 (``spark.sql.execution.combineAdjacentAggregation``).
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 from typing import Any

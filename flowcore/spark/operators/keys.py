@@ -1,7 +1,5 @@
 """SQL texts of keys."""
 
-from __future__ import annotations
-
 from pyspark.sql.types import (
     BinaryType,
     BooleanType,

@@ -12,8 +12,6 @@ second, in its upper bits, with the time since the marker was made. Such groups 
 restarted query may find state of the other kind.
 """
 
-from __future__ import annotations
-
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 

@@ -1,7 +1,5 @@
 """Run a chain of Python operators as one ``mapInArrow`` over its input columns and those that pass it."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass

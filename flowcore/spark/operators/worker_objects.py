@@ -4,8 +4,6 @@ A worker unpickles an object once, not for each batch. It closes the object when
 arrive, for instance of an edited function, when a task fails, and when the worker itself ends.
 """
 
-from __future__ import annotations
-
 import hashlib
 import logging
 import os

@@ -4,8 +4,6 @@ A result is a folder of Parquet files for each table, and a manifest that names 
 there is no result: it is written last, in one rename. Times are milliseconds since the epoch, UTC.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

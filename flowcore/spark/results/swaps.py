@@ -5,8 +5,6 @@ of them; writing it is the commit. Only then are the folders moved, one after an
 a run that was killed before the commit, and finishes a run that was killed after it.
 """
 
-from __future__ import annotations
-
 import re
 import shutil
 from collections.abc import Iterable

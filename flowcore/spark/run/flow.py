@@ -4,8 +4,6 @@ A bounded stage is skipped if its committed result is up to date. The session is
 real-time queries need a fixed number of task slots.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace

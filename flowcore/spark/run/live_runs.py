@@ -4,8 +4,6 @@ Queries that wait for the same stages are one `LiveRun`. By default all queries 
 is one. With ``execution.hand-over = pipelined`` some may start while bounded stages still run.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from contextlib import ExitStack
 from dataclasses import replace

@@ -3,8 +3,6 @@
 A plan's queries may be started in several parts, each by a `LiveRun`; they are observed as one run.
 """
 
-from __future__ import annotations
-
 import os
 import socket
 import threading

@@ -4,8 +4,6 @@ Spark reports what a batch read when the batch ends, which in real-time mode is 
 topics are read from their broker, so output can be seen at any time.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from pyspark.sql.streaming.query import StreamingQuery

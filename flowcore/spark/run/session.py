@@ -3,8 +3,6 @@
 The first session of a process starts the JVM, which keeps the options of its start.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import sys

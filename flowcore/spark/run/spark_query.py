@@ -9,8 +9,6 @@ with each heartbeat (``spark.executor.heartbeatInterval``), and Spark keeps thes
 if the UI is off.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import re

@@ -4,8 +4,6 @@ A local master is started with as many threads as needed. The slots of a cluster
 query that waits for a slot waits for ever without an error.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import time

@@ -5,8 +5,6 @@ and Kafka in each mode of a live query. When its JVM ends, it writes the loaded 
 FILE.
 """
 
-from __future__ import annotations
-
 import contextlib
 import sys
 import tempfile

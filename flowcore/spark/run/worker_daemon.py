@@ -5,8 +5,6 @@ processor time and delays each task of a query's first batch. A worker forked fr
 memory that all workers share. It is Spark's ``spark.python.daemon.module``.
 """
 
-from __future__ import annotations
-
 import gc
 
 import pandas as pd

@@ -3,8 +3,6 @@
 `flowcore.serializers.tagged` and `flowcore.serializers.events` specify the bytes.
 """
 
-from __future__ import annotations
-
 from flowcore.serializers.events import EVENT_VERSION, LATENCY_MARKER_EVENT, MAX_EVENT_BYTES
 from flowcore.serializers.tagged import TIMESTAMP_BYTES, Tag
 

@@ -1,7 +1,5 @@
 """Parts of a Kafka message in SQL text: its key, its headers, its tag, and the headers of a dead letter."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from flowcore.api.connectors import KafkaTopic

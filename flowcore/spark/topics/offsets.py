@@ -4,8 +4,6 @@ A client resolves positions once, so that a bounded stage reads exactly the reco
 whenever Spark reads them.
 """
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Iterable, Mapping

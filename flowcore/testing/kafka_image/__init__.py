@@ -6,8 +6,6 @@ shell with its libraries. The image follows the contract of the public ``apache/
 used.
 """
 
-from __future__ import annotations
-
 import hashlib
 import importlib.util
 import os

@@ -13,8 +13,6 @@ runner (see `runner.Runner`) and register it in `kinds.KINDS`. A runner
 expectations.
 """
 
-from __future__ import annotations
-
 from flowcore.testing.transcripts.load import Transcript, load
 from flowcore.testing.transcripts.replay import Outcome, replay_transcript
 from flowcore.testing.transcripts.runner import Refused, Runner, TranscriptKind

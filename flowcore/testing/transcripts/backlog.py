@@ -7,8 +7,6 @@ One source in backlog is enough for the longer interval. A switch may bring the 
 never delays it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any

@@ -3,8 +3,6 @@
 A bundle is finished after a number of elements, whatever their keys, and at the end of the input.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Hashable, Mapping
 from dataclasses import asdict, dataclass, field

@@ -1,7 +1,5 @@
 """Stream elements as in transcripts: ``{record: [v, ts]}``, ``{watermark: t}``, ``{status: idle}``."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, assert_never
 

@@ -1,7 +1,5 @@
 """Runner of transcripts of kind ``flush``: a flush buffer in memory; the clock starts at 0."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from typing import Any

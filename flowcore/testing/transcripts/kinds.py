@@ -1,7 +1,5 @@
 """The registry of the kinds of transcripts that can be replayed in memory."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from flowcore.testing.transcripts.backlog import BacklogRunner, CheckpointIntervalRunner

@@ -5,8 +5,6 @@ bits, and ``yes``, ``1:30`` and ``2024-01-01`` are text. A bare ``min`` or ``max
 time in signed 64 bits, unless it is the name of a field.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Replay of transcripts: each step is run, and its observations are compared with the expectations."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Runners of transcripts: the contract of a runner, and the declaration of a kind."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Runner of transcripts of kind ``serializer``: elements through the Python serializers, values as JSON."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping
 from datetime import timedelta

@@ -1,7 +1,5 @@
 """Runner of transcripts of kind ``session-merge``: merging of windows alone, without records or time."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

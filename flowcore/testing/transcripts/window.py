@@ -1,7 +1,5 @@
 """Runner of transcripts of kind ``window``: a window operator in the in-memory harness."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
