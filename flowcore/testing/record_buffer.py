@@ -22,7 +22,7 @@ from flowcore.flush.config import BufferOutput
 _K = TypeVar("_K", bound=Hashable)
 _V = TypeVar("_V")
 
-ControlElement = Watermark | WatermarkStatus | LatencyMarker | RecordAttributes | EndOfInput
+BufferControl = Watermark | WatermarkStatus | LatencyMarker | RecordAttributes | EndOfInput
 """Every stream element except records."""
 
 Released = tuple[StreamElement[_V], ...]
@@ -55,7 +55,7 @@ class RecordBuffer(Generic[_K, _V]):
         is_full = capacity is not None and len(self.records) >= capacity
         return self.flush(now_ms) if is_full else self.poll(now_ms)
 
-    def control(self, element: ControlElement, now_ms: int) -> Released[_V]:
+    def control(self, element: BufferControl, now_ms: int) -> Released[_V]:
         """Take another element: it passes an empty buffer and never overtakes a record that it covers.
 
         A change of the backlog status and the end of input flush the buffer first.

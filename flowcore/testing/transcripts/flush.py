@@ -7,7 +7,7 @@ from typing import Any
 from flowcore.elements import EndOfInput, Record, StreamElement, Watermark
 from flowcore.errors import ConfigurationError
 from flowcore.flush import BufferOutput
-from flowcore.testing.record_buffer import ControlElement, RecordBuffer, Released
+from flowcore.testing.record_buffer import BufferControl, RecordBuffer, Released
 from flowcore.testing.transcripts.elements import format_element, parse_element
 from flowcore.testing.transcripts.runner import fail_unknown, refusing
 
@@ -52,7 +52,7 @@ class FlushRunner:
         written = json.dumps(key, sort_keys=True)
         return self._buffer.record(written, Record([key, value], timestamp_ms), self._now_ms)
 
-    def _control(self, element: ControlElement) -> Released[_Row]:
+    def _control(self, element: BufferControl) -> Released[_Row]:
         return self._buffer.control(element, self._now_ms)
 
 
