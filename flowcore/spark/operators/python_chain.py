@@ -52,6 +52,7 @@ _OF_A_RECORD = (*_COORDINATES, RECORD_ORDINAL, TIMESTAMP_MS, RECORD_ID, SOURCE, 
 _OF_MESSAGES = (VALUE, BAD_REASON, KAFKA_MS, FAILED_OPERATOR, ELEMENT, CHANNEL)
 _ROW = "_row"
 _COPIES: Mapping[str, Copy] = {"reuse": "reuse", "shallow": "shallow", "deep": "deep"}
+_FAILED_ROWS = FailedRows(branch=RowKind.BAD, value=VALUE, reason=BAD_REASON, operator=FAILED_OPERATOR)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,15 +102,10 @@ def apply_chain(
     """Run a chain on the rows of a branch; returns the branch of each operator whose output leaves it.
 
     Args:
-        chain: The operators.
-        branched: The frame of the branch.
-        branch: The chain's input.
         used: The output columns of each operator that are used, in lower case.
-        numbers: The numbers of new branches.
         ends: Operators whose whole output leaves the chain.
         steps: Labels of operators that repeat records, for their ids.
         kept: The columns of other branches, which pass the chain.
-        check: Which records the reuse check watches.
         last: No other chain follows whose failing records would need their message's bytes.
         kept_as: The name under which a worker keeps the functions open from task to task; None closes them
             at the end of each task.
@@ -125,14 +121,12 @@ def apply_chain(
     types = {field.name: field.dataType for field in frame.schema.fields}
     writer = _SpecWriter(chain, used, ends)
     spec = writer.spec({name: types[now] for name, now in inputs.items()})
-
     branches = _branch_outlets(writer.outlets, branched, branch, numbers)
     has_branches = branched.shared or len(branches) > 1
     columns = {name: types[name] for name in passing}
     columns |= {BRANCH: types.get(BRANCH, IntegerType())} if has_branches else {}
     for outlet in writer.outlets:
         columns |= {branches[outlet.node].columns[name]: kind for name, kind in outlet.types.items()}
-    failed = FailedRows(branch=RowKind.BAD, value=VALUE, reason=BAD_REASON, operator=FAILED_OPERATOR)
     run = PassingChain(
         spec=spec,
         check=check,
@@ -144,7 +138,7 @@ def apply_chain(
         ordinal=RECORD_ORDINAL if RECORD_ORDINAL in existing else None,
         coordinates=_COORDINATES if existing.issuperset(_COORDINATES) else (),
         outlets=_outlet_rows(writer.outlets, branches, steps or {}, has_branches=has_branches),
-        failed=failed if may_fail else None,
+        failed=_FAILED_ROWS if may_fail else None,
         schema=arrow_schema(columns),
     )
     run_task = _KeptChain(WorkerObject(kept_as, run)) if kept_as else _ChainOfTask(run)

@@ -62,8 +62,6 @@ def run_flow(
     """Run a flow: bounded stages as needed, then the live queries.
 
     Args:
-        flow: The flow.
-        settings: The settings of the run.
         mode: How live queries run; ``"slice"`` catches up and returns. Default: the fastest possible.
         live: Run the live queries too; otherwise only the bounded stages, for a live run in another process.
         refresh: Run bounded stages even if their results are up to date.
