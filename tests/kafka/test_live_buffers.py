@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from flowcore import Flow, Global, KafkaTopic, KeyedProcessFunction, RichFunction
+from flowcore import Flow, Global, Json, KafkaTopic, KeyedProcessFunction, RichFunction
 from flowcore.errors import StateError
 from flowcore.windows.triggers import Count
 from tests.kafka.conftest import Live
@@ -218,3 +220,34 @@ def test_buffer_is_refused_for_state_made_without_a_buffer(live: Live) -> None:
         live.run(by_process(bids, tops, INTERVAL))
 
     live.run(by_process(bids, tops, timedelta(0)))
+
+
+class ByCity(Latest):
+    """Emits each price for the city of its shop."""
+
+    def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
+        return {"city": record["city"], "top": record["price"]}
+
+
+def test_buffer_continues_where_keys_of_a_joined_result_begin_to_repeat(live: Live, tmp_path: Path) -> None:
+    """A shop moves into a second city: the state of the buffer has the same layout."""
+    bids, tops = live.topic("bids", schema=BID), live.topic("tops")
+    folder = tmp_path / "cities"
+    folder.mkdir()
+
+    def run(price: int, **cities: int) -> set[tuple[str, int]]:
+        for city, shop in cities.items():
+            (folder / f"{city}.json").write_text(json.dumps({"shop": shop, "city": city}))
+        live.send(bids, {"shop": 1, "price": price})
+        flow = Flow("tops")
+        joined = flow.read("bids", bids).join(
+            flow.read("cities", Json("cities", schema="shop BIGINT, city STRING")), on="shop"
+        )
+        joined.map(ByCity(), schema="city STRING, top BIGINT", key="city", flush=FAR, name="latest").write(
+            "tops", tops
+        )
+        live.run(flow)
+        return {(row["city"], row["top"]) for row in live.values(tops)}
+
+    assert run(1, Basel=1) == {("Basel", 1)}
+    assert run(2, Brig=1) == {("Basel", 1), ("Basel", 2), ("Brig", 2)}
