@@ -6,6 +6,7 @@ from typing import Any, Self
 
 from flowcore.api import checks, window_checks
 from flowcore.api.attributes import Attributes
+from flowcore.api.functions import require_function
 from flowcore.api.graph import StreamCore
 from flowcore.api.operators import SideOutput
 from flowcore.api.resolution import parse_row, resolve_key, resolve_uses
@@ -22,6 +23,7 @@ from flowcore.api.window_assigners import (
 from flowcore.api.window_operator import Window
 from flowcore.api.windowed_stream import WindowedStream
 from flowcore.process import KeyedProcessFunction
+from flowcore.process.reducing import ReduceFunction, ReducingProcess
 from flowcore.windows import Evictor, WindowAggregate, WindowConfig
 from flowcore.windows.built_in import BuiltIns
 from flowcore.windows.config import LateRecords, WindowTime
@@ -125,6 +127,42 @@ class KeyedStream(StreamCore):
                 side_outputs=tuple((output, Schema.parse(each)) for output, each in outputs.items()),
             )
         )  # fmt: skip
+
+    def reduce(
+        self,
+        function: ReduceFunction,
+        *,
+        schema: Schema | str,
+        by: str | Sequence[str] = (),
+        ttl: timedelta | None = None,
+        flush: timedelta | None = None,
+        name: str | None = None,
+        attributes: Attributes | None = None,
+    ) -> Self:
+        """Fold the records of each key into one, which is emitted after each record.
+
+        Args:
+            function: ``(kept, new) -> kept``, of dicts with the columns of the schema. The columns of the key
+                stay as they are.
+            schema: The columns that it reads and emits, those of the key included, as Spark DDL.
+            by: Column or columns of the key; none for one key for all.
+            ttl: How long after its last record the folded record of a key is kept; default: for ever.
+            flush: As for `aggregate`.
+
+        Raises:
+            PlanError: A column is unknown or the schema lacks the key, it is not a function, or the input is
+                bounded.
+        """
+        name = name or self.graph.free_name("reduce")
+        require_function(function, name)
+        types = Schema.parse(schema)
+        fields = self._keyed_fields(name, by, types.names, flush, attributes, columns=types.names)
+        keys = fields["by"]
+        window_checks.require_reducible(self.operator, name, types.names, keys)
+        process = ReducingProcess(function, row_type=types.row_type, columns=types.names, keys=keys, ttl=ttl)
+        return self.append(
+            KeyedProcess(**{**fields, "key": keys, "updating": True}, function=process, schema=types)
+        )
 
     def side_output(self, output: str) -> Self:
         """The records that a window or a process function emits to a side output.

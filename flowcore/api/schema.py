@@ -76,6 +76,11 @@ class Schema:
             for column in self.columns
         )
 
+    @property
+    def row_type(self) -> str:
+        """The type of a row, as Spark DDL text."""
+        return f"STRUCT<{', '.join(f'`{column.name}`: {column.type}' for column in self.columns)}>"
+
     def __str__(self) -> str:
         return self.ddl
 

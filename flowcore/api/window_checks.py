@@ -3,6 +3,7 @@
 Each raises `PlanError` with the operator's name.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 from flowcore.api.checks import refuse
@@ -123,6 +124,23 @@ def require_keyed_process(function: Any, name: str) -> None:
         refuse(
             f"operator {name!r}: {function!r} is not a KeyedProcessFunction: it could have neither state nor "
             "timers; inherit from it, or use map"
+        )
+
+
+def require_reducible(node: Operator, name: str, columns: Sequence[str], keys: Sequence[str]) -> None:
+    """Check that the records of each key can be folded into one of these columns."""
+    if node.bounded:
+        refuse(
+            f"operator {name!r}: reduce over the bounded {node.name!r}: each record would give an output; "
+            "use window(EndOfStream(), by=...).reduce(...), which gives one for each key"
+        )
+    missing = [each for each in keys if each not in columns]
+    unknown = [each for each in columns if each not in node.columns]
+    if missing or unknown:
+        what = f"does not have {', '.join(missing)} of its key" if missing else f"has {', '.join(unknown)}"
+        refuse(
+            f"operator {name!r}: its schema {what}, and it folds records of {', '.join(node.columns)}: an "
+            "output would not be a record like its input; name the columns as the input does, key included"
         )
 
 

@@ -110,3 +110,24 @@ def test_each_buffer_of_a_chain_emits_once_per_interval(live: Live) -> None:
     for shop in range(shops):
         mine = [row["top"] for row in found if row["shop"] == shop]
         assert mine == sorted(set(mine))
+
+
+def add(kept: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    return {"shop": kept["shop"], "top": max(kept["top"], new["top"]), "n": kept["n"] + new["n"]}
+
+
+def test_reduce_by_key_goes_on_after_a_restart_and_emits_the_last_fold_of_a_slice(live: Live) -> None:
+    """Ten records of a shop are one output, under the key of the shop."""
+    schema = "shop BIGINT, top BIGINT, n BIGINT"
+    source, tops = live.topic("bids", schema=schema), live.topic("tops")
+    flow = Flow("folded")
+    read = flow.read("bids", source)
+    read.reduce(add, schema=schema, by="shop", flush=INTERVAL, name="folded").write("tops", tops)
+
+    for part in range(2):
+        live.send(source, *({"shop": n % 2, "top": 10 * part + n, "n": 1} for n in range(10)))
+        live.run(flow)
+
+    found = [(row["shop"], row["top"], row["n"]) for row in live.values(tops)]
+    assert sorted(found) == [(0, 8, 5), (0, 18, 10), (1, 9, 5), (1, 19, 10)]
+    assert {record.key for record in live.records(tops)} == {b"0", b"1"}
