@@ -72,6 +72,26 @@ def test_live_aggregate_emits_once_per_interval(live: Live) -> None:
     assert max(Counter(row["shop"] for row in found).values()) <= intervals
 
 
+def test_lone_record_does_not_wait_for_the_next_batch(live: Live) -> None:
+    """When nothing more is available, a batch begins after a tenth of the interval, with the state."""
+    bids, top = _topics(live)
+    now_s = time.time()
+    seconds = min(range(200, 400), key=lambda length: now_s % length)  # the next multiple is far away
+    live.send(bids, *_bids(0, KEYS))
+
+    def feed(run: LiveRun) -> None:
+        for n in (1, 2, 3):
+            while live.latest(top, "n") != {0: n, 1: 1, 2: 1, 3: 1}:
+                assert not run.wait(0.5)
+                assert time.time() < now_s + seconds - 5
+            if n < 3:
+                live.send(bids, {"shop": 0, "price": n, "kind": "a"})
+
+    live.run(_flow(bids, top, flush=timedelta(seconds=seconds)), mode=None, until=feed)
+
+    assert [row["n"] for row in live.values(top) if row["shop"] == 0] == [1, 2, 3]
+
+
 @pytest.mark.parametrize("mode", [None, "slice"])
 def test_live_backlog_is_emitted_once(live: Live, mode: Any) -> None:
     """The records available at the start are one batch, although the batch size is small."""

@@ -16,6 +16,7 @@ from flowcore.api.operators import Operator
 from flowcore.flush.buffered import BufferedOperator
 from flowcore.flush.config import BufferOutput
 from flowcore.flush.operator import FlushBuffers
+from flowcore.flush.quiet_input import QUIET_MS
 from flowcore.keyed.operator import KeyGroupOperator
 from flowcore.keyed.output_columns import RESULTS, TIMESTAMP
 from flowcore.planner.model import Flush, LiveQuery
@@ -31,9 +32,6 @@ from flowcore.spark.operators.keyed_step import (
 )
 
 __all__ = ["add_buffer", "apply_buffer", "find_buffer"]
-
-_QUIET_MS = 2_000
-"""A stream that pauses for less than this is not idle."""
 
 
 def find_buffer(node: Operator, query: LiveQuery) -> Flush | None:
@@ -88,5 +86,5 @@ def _make_buffer(
     if config.max_entries is not None:
         config = replace(config, max_entries=max(1, config.max_entries // context.query.key_groups))
     if context.query.mode.value != "slice":
-        quiet_ms = min(config.interval_ms or 0, _QUIET_MS)
+        quiet_ms = min(config.interval_ms or 0, QUIET_MS)
     return FlushBuffers(config=config, quiet_ms=quiet_ms, keys=tuple(keys), timestamp=timestamp, rows=rows)

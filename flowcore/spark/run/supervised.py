@@ -2,7 +2,8 @@
 
 A query is ended after its running batch and restarted on the same checkpoint: in micro-batches that end while
 it is in backlog, in its own mode otherwise, and with new versions of the results that it joins. The successor
-is compiled while the query still runs, so a version that cannot be joined does not interrupt it.
+is compiled while the query still runs, so a version that cannot be joined does not interrupt it. If batches
+are a flush interval apart, and no more input is available, a restart begins a batch early.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from pathlib import Path
 from pyspark.sql.streaming.query import StreamingQuery
 
 from flowcore.backlog import batch_records
+from flowcore.durations import MILLISECOND
 from flowcore.errors import FlowcoreError
+from flowcore.flush.quiet_input import QUIET_MS, QuietInput
 from flowcore.planner.model import LiveQuery
 from flowcore.planner.rules.backlog import read_backlog_interval, read_thresholds
 from flowcore.spark.checkpoint.backlog_status import BacklogStatusWriter
@@ -62,6 +65,10 @@ class SupervisedQuery:
         self._running: RunningQuery | None = None
         self._backlog_status = BacklogStatusWriter(self._checkpoint) if side_channels.has_key_groups else None
         self._ends_backlog = False
+        interval_ms = query.batch_interval_ms or 0
+        shortest_ms = max(context.settings.trigger_interval // MILLISECOND, QUIET_MS)
+        is_held = query.mode.value == "micro-batch" and interval_ms > shortest_ms
+        self._quiet = QuietInput(interval_ms) if is_held else None
         meter.add(query, self._checkpoint, lambda: self.active)
         self._next = self._prepare(results.pin_newest(query), catch_up=self._in_backlog())
 
@@ -128,6 +135,8 @@ class SupervisedQuery:
                 running.end_after_batch()
             elif running.prepared.catching_up and self._next is running.prepared:
                 self._next = self._prepare(running.prepared.joined, catch_up=False)  # makes the pause shorter
+            elif self._is_quiet(running):
+                self._restart(running)
 
     def stop(self) -> None:
         """Stop it at once; the next start reads again what was not committed."""
@@ -188,6 +197,16 @@ class SupervisedQuery:
             f"a partition has over {read_thresholds(self._context.settings).enter:,} unread records"
         )
         return True
+
+    def _is_quiet(self, running: RunningQuery) -> bool:
+        """Whether records wait for the next batch although no more are available."""
+        if self._quiet is None or running.prepared.catching_up:
+            return False
+        progress = self._meter.query(self.query.name)
+        unread = progress.lag or 0
+        now_ms = time.monotonic_ns() // 1_000_000
+        waits = self._quiet.poll(progress.rows_in + unread, unread=unread, now_ms=now_ms)
+        return waits and not running.running.status["isTriggerActive"]
 
     def _restart(self, before: RunningQuery) -> None:
         ended = time.monotonic()
