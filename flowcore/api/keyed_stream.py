@@ -18,7 +18,7 @@ from flowcore.api.window_assigners import (
     Session,
     WindowDeclaration,
     build_assigner,
-    whole_ms,
+    lateness_ms,
 )
 from flowcore.api.window_operator import Window
 from flowcore.api.windowed_stream import WindowedStream
@@ -59,7 +59,7 @@ class KeyedStream(StreamCore):
             trigger: When a window emits (see `flowcore.windows.triggers`); default: at its end.
             evictor: Which records are dropped when it emits (see `flowcore.windows`).
             allowed_lateness: How long after its end a window still accepts records, each emitting anew;
-                seconds or `timedelta`.
+                seconds or `timedelta`. ``math.inf``: for ever, so windows are kept until the input ends.
             late: ``"drop"`` (and count) records that arrive later, or ``"side-output"``: see `late`.
             time: ``"event"``: the records' timestamps and watermarks. ``"processing"``: processing time.
             timestamp: Bounded input only: column or expression of a row's time, BIGINT milliseconds or
@@ -75,7 +75,7 @@ class KeyedStream(StreamCore):
         given_name, name = name, name or self.graph.free_name("window")
         config = WindowConfig(
             assigner=build_assigner(windows, name), function=_NO_FUNCTION, time=time, trigger=trigger,
-            evictor=evictor, allowed_lateness_ms=whole_ms("allowed_lateness", allowed_lateness), late=late,
+            evictor=evictor, allowed_lateness_ms=lateness_ms(allowed_lateness), late=late,
         )  # fmt: skip
         row_time = None if timestamp is None else parse_row(self.operator, name, timestamp)
         window_checks.require_windows(self.operator, name, config, row_time)

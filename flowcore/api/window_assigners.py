@@ -3,12 +3,14 @@
 Lengths are seconds or a `timedelta`; the assigners of `flowcore.windows` that they make use milliseconds.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
 from flowcore.durations import MILLISECOND
+from flowcore.elements import MAX_TIMESTAMP_MS
 from flowcore.errors import InvalidWindowError
 from flowcore.windows import (
     DynamicSessionWindows,
@@ -155,6 +157,15 @@ def build_assigner(windows: WindowDeclaration, operator: str) -> WindowAssigner:
         "none; pass Tumbling(10), Sliding(10, slide=1), Session(gap=30), Global() or EndOfStream()"
     )
     raise InvalidWindowError(msg)
+
+
+def lateness_ms(length: Length) -> int:
+    """Convert an allowed lateness, which may be endless, to milliseconds.
+
+    >>> lateness_ms(2.5), lateness_ms(math.inf) == MAX_TIMESTAMP_MS
+    (2500, True)
+    """
+    return MAX_TIMESTAMP_MS if length == math.inf else whole_ms("allowed_lateness", length)
 
 
 def whole_ms(name: str, length: Length) -> int:

@@ -16,6 +16,7 @@ from flowcore.api.schema import Schema
 from flowcore.api.stateful import LATE_OUTPUT, StatefulOperator
 from flowcore.api.window_assigners import GAP_COLUMN, GapColumn
 from flowcore.durations import MILLISECOND, show_duration
+from flowcore.elements import MAX_TIMESTAMP_MS
 from flowcore.windows import (
     DynamicSessionWindows,
     EndOfStreamWindows,
@@ -254,7 +255,8 @@ def _describe_declared(config: WindowConfig) -> list[str]:
     named = (("trigger", config.trigger), ("evictor", config.evictor))
     found = [f"{what} {_shown(each)}" for what, each in named if each is not None]
     if config.allowed_lateness_ms:
-        found.append(f"late by up to {_length(config.allowed_lateness_ms)}")
+        endless = config.allowed_lateness_ms == MAX_TIMESTAMP_MS
+        found.append("late for ever" if endless else f"late by up to {_length(config.allowed_lateness_ms)}")
     if config.late == "side-output":
         found.append("later records to the side output")
     return found

@@ -25,6 +25,8 @@ ELEMENT_HEADER = "flowcore-element"
 CHANNEL_HEADER = "flowcore-channel"
 
 _FLUSH_S = 10.0
+_DELIVERY_S = 1.0
+"""What is not delivered in this time is delivered later."""
 _REFRESH_S = 10.0
 """Interval of the search for missing partitions."""
 _log = logging.getLogger(__name__)
@@ -44,7 +46,7 @@ class ElementWriter:
         self._serializer = TaggedSerializer(RawFormat(), channel)
         # In order; a duplicate does no harm, and an idempotent producer may fail permanently.
         refresh = {"topic.metadata.refresh.interval.ms": round(_REFRESH_S * 1000)}
-        settings = {**client_login(servers), "max.in.flight": 1, "log_level": 0, **refresh}
+        settings = {**client_login(servers), "max.in.flight": 1, "linger.ms": 0, "log_level": 0, **refresh}
         self._producer = Producer(settings)
         self._latest: dict[type, StreamElement[Any]] = {}
         self._lost = False
@@ -73,7 +75,7 @@ class ElementWriter:
                     value = None
                 for partition in range(partitions):
                     self._produce(topic.name, value, partition, headers)
-        self._producer.poll(0)
+        self._producer.flush(_DELIVERY_S)
 
     def _produce(
         self, topic: str, value: bytes | None, partition: int, headers: list[tuple[str, str | bytes | None]]

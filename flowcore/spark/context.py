@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -11,6 +11,7 @@ from flowcore.api.connectors import KafkaTopic
 from flowcore.errors import RunError
 from flowcore.kafka.security import BrokerAddress, Security
 from flowcore.settings import Settings
+from flowcore.spark.clock import Clock
 
 __all__ = ["Context", "broker_of", "path_of"]
 
@@ -22,6 +23,7 @@ class Context:
     spark: SparkSession
     settings: Settings
     flow: str
+    clock: Clock = field(default_factory=Clock)
 
     @property
     def log(self) -> str:

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from flowcore.elements import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
 from flowcore.watermarks.generators import watermarks_ms
 from flowcore.watermarks.merge import Flags, MergedWatermark, Times, decode_times, encode_times
-from flowcore.watermarks.strategies import WatermarkStrategy
+from flowcore.watermarks.strategies import Punctuated, WatermarkStrategy
 
 __all__ = ["GeneratedWatermarks", "IdlePeriod", "NewestTimes"]
 
@@ -94,17 +94,18 @@ class GeneratedWatermarks:
         return self._idle_period is None and self.merged.idle
 
     def take(self, newest: NewestTimes) -> None:
-        """Take records of partitions; one that is not known yet is added."""
+        """Take records of partitions; one that is not known yet is added.
+
+        A punctuated strategy's marker advances its partition at once, other records at the next poll.
+        """
         at = self._numbers(newest.partitions)
         self._active[at] = True
         if self._strategy.generates:
             self._newest_ms[at] = np.maximum(self._newest_ms[at], newest.times_ms)
-
-    def mark(self, partition: str) -> None:
-        """Merge the watermark of a partition at once, after a punctuated strategy's marker."""
-        at = self._numbers((partition,))
-        self.merged.update(at, watermarks_ms(self._strategy.generator, self._newest_ms[at]), idle=False)
-        self._begin_or_end_idle_period(None)
+        if isinstance(self._strategy.generator, Punctuated):
+            at = at[newest.times_ms != MIN_TIMESTAMP_MS]
+            self.merged.update(at, watermarks_ms(self._strategy.generator, self._newest_ms[at]), idle=False)
+            self._begin_or_end_idle_period(None)
 
     def poll(self, now_ms: int) -> None:
         """Advance processing time for all partitions."""

@@ -89,11 +89,6 @@ class WatermarkProgress:
                 if emitted := self._emit({name: PartitionWatermark(watermark_ms, idle)}):
                     yield name, number, emitted
 
-    def mark(self, source: str, partition: str) -> Emitted:
-        """Merge the watermark of a partition at once, after a punctuated strategy's marker."""
-        self._generated[source].mark(partition)
-        return self._merge(source)
-
     def end_of_input(self) -> Emitted:
         """End every source that generates watermarks."""
         for each in self._generated.values():
@@ -104,6 +99,10 @@ class WatermarkProgress:
         """Advance processing time; returns what has changed."""
         for each in self._generated.values():
             each.poll(now_ms)
+        return self.emit()
+
+    def emit(self) -> Emitted:
+        """What has changed without a poll: by watermarks that arrived, and by markers."""
         return self._merge(*self._generated, *self._arriving)
 
     def wake_ms(self, now_ms: int) -> int | None:

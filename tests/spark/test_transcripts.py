@@ -1,4 +1,4 @@
-"""Transcripts of windows and flushes agree on Spark too, where each step is a micro-batch."""
+"""Transcripts agree on Spark too, where each is a live flow and each step is a micro-batch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from flowcore.kafka.broker import EmbeddedBroker
 from flowcore.testing.transcripts import Outcome, Transcript, load, replay_transcript
+from flowcore.testing.transcripts.live_flow import LiveEngine
 from flowcore.testing.transcripts.on_spark import AT_ONCE, kinds_on
 
 CONTRACT = Path(__file__).parents[1] / "contract"
@@ -17,7 +19,7 @@ ALL = [
     for folder in ("transcripts", "variants")
     for path in sorted((CONTRACT / folder).glob("*.yaml"))
 ]
-REPLAYED = [each for each in ALL if each.kind in ("window", "flush")]
+REPLAYED = [each for each in ALL if each.kind in ("window", "watermarks", "flush")]
 
 
 @pytest.fixture(scope="module")
@@ -28,8 +30,8 @@ def outcomes(
     chosen = [
         item.callspec.params["transcript"] for item in request.session.items if item.module is request.module
     ]
-    kinds = kinds_on(spark, tmp_path_factory.mktemp("replay"))
-    with ThreadPoolExecutor(AT_ONCE) as threads:
+    with EmbeddedBroker(heap_mib=256) as broker, ThreadPoolExecutor(AT_ONCE) as threads:
+        kinds = kinds_on(LiveEngine(spark, broker.bootstrap_servers, tmp_path_factory.mktemp("replay")))
         found = threads.map(lambda transcript: replay_transcript(transcript, kinds), chosen)
         return {transcript.path: outcome for transcript, outcome in zip(chosen, found, strict=True)}
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol, Self
 
@@ -61,7 +62,8 @@ class LiveRun:
             raise RunError(msg)
         self.plan = plan
         self.stage: LiveStage = plan.live
-        self.context = Context(live_session(context.spark, context.settings), context.settings, context.flow)
+        self.context = replace(context, spark=live_session(context.spark, context.settings))
+        context.clock.attach(self.context.spark)
         self._queries: list[SupervisedQuery] = []
         self._leases = Leases()
         self._results = JoinedResults(plan, self.context)

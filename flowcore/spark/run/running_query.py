@@ -134,7 +134,8 @@ class RunningQuery:
             self.running,
             watermarks=watermarks,
             writer=writer,
-            interval_s=self._context.settings.auto_watermark_interval.total_seconds(),
+            clock=self._context.clock,
+            interval=self._context.settings.auto_watermark_interval,
             state=self._checkpoint / "watermarks.json",
             pending=_pending_watermarks(query),
         )

@@ -10,8 +10,8 @@ from __future__ import annotations
 import datetime as dt
 import json
 import logging
-import time
 from collections.abc import Iterable, Mapping
+from datetime import timedelta
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, Self
@@ -22,13 +22,14 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from flowcore.api.event_time import marker_condition, watermark_expression
 from flowcore.api.operators import Read
-from flowcore.background import PeriodicThread
+from flowcore.durations import MILLISECOND
 from flowcore.elements import MAX_TIMESTAMP_MS, EndOfInput, Watermark, WatermarkStatus
 from flowcore.flush.pending_watermarks import PendingWatermarks
 from flowcore.kafka.elements import ElementWriter
 from flowcore.planner.model import LiveQuery
 from flowcore.serializers.formats import RawFormat
 from flowcore.serializers.tagged import TaggedSerializer
+from flowcore.spark.clock import Clock
 from flowcore.spark.frame.branches import Branch
 from flowcore.spark.frame.rows import BRANCH, CHANNEL, ELEMENT, TIMESTAMP_MS, RowKind
 from flowcore.watermarks.arriving import channel_name
@@ -87,6 +88,8 @@ class WatermarkSender:
     """Writes a running query's watermarks to its sinks; a context manager with one thread.
 
     Args:
+        clock: Processing time.
+        interval: Processing time from one look at it to the next.
         state: The file of the state that a restart needs.
         pending: Watermarks that wait for the query's buffers.
     """
@@ -98,7 +101,8 @@ class WatermarkSender:
         *,
         watermarks: WatermarkProgress,
         writer: ElementWriter,
-        interval_s: float,
+        clock: Clock,
+        interval: timedelta,
         state: Path,
         pending: PendingWatermarks,
     ) -> None:
@@ -108,13 +112,14 @@ class WatermarkSender:
         self._writer = writer
         self._state = state
         self._pending = pending
-        self._begun_ms = 0
+        self._clock = clock
+        self._interval_ms = interval // MILLISECOND
+        self._looked_ms = self._begun_ms = 0
         self._backlog = True  # until a batch reports: buffers may hold records of an earlier run
         self._serializer = TaggedSerializer(RawFormat())
         self._last_batch = -1
-        self._polling = PeriodicThread(
-            f"watermarks-{query.name}", self._try_to_poll, max(interval_s, _SHORTEST_POLL_S)
-        )
+        interval_s = max(interval.total_seconds(), _SHORTEST_POLL_S)
+        self._polling = clock.every(interval_s, f"watermarks-{query.name}", self._try_to_poll)
 
     def __enter__(self) -> Self:
         if self._state.exists():
@@ -125,7 +130,8 @@ class WatermarkSender:
 
     def __exit__(self, *_: object) -> None:
         self._polling.__exit__(None, None, None)
-        self._poll()  # a slice ends right after its last batch
+        # A slice ends right after its last batch. A query that is stopped continues later.
+        self._poll(looks=self._query.mode.value == "slice")
 
     def _try_to_poll(self) -> None:
         try:
@@ -133,7 +139,7 @@ class WatermarkSender:
         except Exception:  # noqa: BLE001 - records continue, and the next poll may succeed
             _log.exception("watermarks of query %r were not sent: the next poll sends them", self._query.name)
 
-    def _poll(self) -> None:
+    def _poll(self, *, looks: bool = False) -> None:
         # A trigger without input reports the number of the next batch.
         fresh = [
             batch
@@ -145,8 +151,13 @@ class WatermarkSender:
             begun = dt.datetime.fromisoformat(batch["timestamp"])
             self._begun_ms = int(begun.timestamp() * 1000)
             self._take(batch["observedMetrics"])
-        now_ms = time.time_ns() // 1_000_000
-        self._pending.add(self._watermarks.poll(now_ms), now_ms)
+        now_ms = self._clock.now_ms()
+        if looks or now_ms >= self._looked_ms + self._interval_ms:
+            emitted = self._watermarks.poll(now_ms)
+            self._looked_ms = now_ms
+        else:
+            emitted = self._watermarks.emit()
+        self._pending.add(emitted, now_ms)
         self._writer.write(self._pending.release(self._begun_ms, backlog=self._backlog))
         if fresh:
             part = self._state.with_suffix(".part")

@@ -14,9 +14,7 @@ from flowcore.watermarks.merge import Emitted
 from flowcore.watermarks.progress import WatermarkProgress, WatermarkSource
 from flowcore.watermarks.strategies import BoundedOutOfOrderness, Punctuated, WatermarkStrategy
 
-__all__ = ["WatermarkRunner"]
-
-_SOURCE, _EXPRESSION = "in", "value = marker_value"
+_SOURCE = "in"
 
 
 class WatermarkRunner:
@@ -47,7 +45,7 @@ class WatermarkRunner:
 
     def _build(self) -> WatermarkProgress:
         partitions = tuple(map(str, range(self._operator.get("partitions", 1))))
-        return WatermarkProgress({_SOURCE: WatermarkSource(_build_strategy(self._operator), partitions)})
+        return WatermarkProgress({_SOURCE: WatermarkSource(watermark_strategy(self._operator), partitions)})
 
     def _record(self, _key: Any, value: Any, timestamp_ms: int | None, partition: int = 0) -> Emitted:
         strategy = self._operator["strategy"]
@@ -55,10 +53,15 @@ class WatermarkRunner:
         marker = punctuated and value == strategy["marker_value"]
         newest_ms = timestamp_ms if marker or not punctuated else None
         self._progress.take(_SOURCE, NewestTimes.of({str(partition): newest_ms}))
-        return self._progress.mark(_SOURCE, str(partition)) if marker else ()
+        return self._progress.emit()
 
 
-def _build_strategy(operator: Mapping[str, Any]) -> WatermarkStrategy:
+def watermark_strategy(operator: Mapping[str, Any]) -> WatermarkStrategy:
+    """The strategy in the ``operator`` section of a transcript.
+
+    Raises:
+        Refused: It is not valid.
+    """
     generator: BoundedOutOfOrderness | Punctuated
     with refusing(ConfigurationError):
         match operator["strategy"]:
@@ -66,8 +69,8 @@ def _build_strategy(operator: Mapping[str, Any]) -> WatermarkStrategy:
                 generator = BoundedOutOfOrderness(delay_ms)
             case {"kind": "monotonous"}:
                 generator = BoundedOutOfOrderness(0)
-            case {"kind": "punctuated", "marker_value": _}:
-                generator = Punctuated(_EXPRESSION)
+            case {"kind": "punctuated", "marker_value": marker}:
+                generator = Punctuated(f"value = {marker!r}")
             case other:
                 msg = f"strategy {other!r} is not in the README: nothing could be run; use one that is"
                 raise ValueError(msg)

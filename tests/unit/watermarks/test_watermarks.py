@@ -196,7 +196,7 @@ def _run(strategy: WatermarkStrategy, *steps: Any, partitions: int = 1) -> list[
                 counts = marker or not punctuated
                 source.take("in", NewestTimes.of({str(partition): timestamp_ms if counts else None}))
                 if marker and punctuated:
-                    emitted = source.mark("in", str(partition))
+                    emitted = source.emit()
         shown.append(emitted)
     return shown
 
