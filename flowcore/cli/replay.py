@@ -11,7 +11,7 @@ import click
 
 from flowcore.errors import ConfigurationError, FlowcoreError
 from flowcore.testing.transcripts import load, replay_transcript
-from flowcore.testing.transcripts.kinds import KINDS
+from flowcore.testing.transcripts.kinds import KINDS, NOT_LIVE
 from flowcore.testing.transcripts.runner import TranscriptKind
 
 
@@ -33,8 +33,9 @@ from flowcore.testing.transcripts.runner import TranscriptKind
 def replay(files: tuple[Path, ...], engine: str, as_json: bool) -> None:
     """Replay transcripts, and print each step with an unexpected output.
 
-    FILES are transcripts, or folders with .yaml files. A transcript of an unknown kind is skipped. The last
-    line shows the totals. The exit code is 1 if any transcript failed.
+    FILES are transcripts, or folders with .yaml files. The engine "spark" runs each of them as a live flow.
+    A transcript that cannot be replayed is skipped, with the reason. The last line shows the totals. The exit
+    code is 1 if any transcript failed.
 
     \b
     Examples:
@@ -64,7 +65,8 @@ def _replay(path: Path, kinds: Mapping[str, TranscriptKind]) -> dict[str, Any]:
         transcript = load(path)
         found |= {"name": transcript.name, "kind": transcript.kind}
         if transcript.kind not in kinds:
-            return {**found, "result": "skipped", "why": f"kind {transcript.kind!r} cannot be replayed here"}
+            why = NOT_LIVE.get(transcript.kind, f"kind {transcript.kind!r} is not in the README")
+            return {**found, "result": "skipped", "why": why}
         outcome = replay_transcript(transcript, kinds)
     except FlowcoreError as error:
         return {**found, "result": "failed", "why": str(error)}

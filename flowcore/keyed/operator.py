@@ -18,6 +18,7 @@ from typing import Any, Protocol, runtime_checkable
 import pyarrow as pa
 
 from flowcore.elements import LatencyMarker, RecordAttributes, StreamElement, WatermarkStatus
+from flowcore.keyed.emitted import Report, add_to_report
 from flowcore.serializers.formats import RawFormat
 from flowcore.serializers.tagged import TaggedSerializer
 
@@ -45,6 +46,7 @@ class StepOutputs:
         counters: Numbers of events in the step, for instance ``dropped_records``.
         gauges: Values after the step, for instance ``held_records``.
         flushed: A buffer has emitted records, this operator's or one upstream of it.
+        emitted: The latest watermark and status.
     """
 
     batches: list[tuple[str, pa.RecordBatch]] = field(default_factory=list)
@@ -53,6 +55,7 @@ class StepOutputs:
     counters: dict[str, int] = field(default_factory=dict)
     gauges: dict[str, int] = field(default_factory=dict)
     flushed: bool = False
+    emitted: Report = field(default_factory=dict)
 
     def rows(self, output: str, batch: pa.RecordBatch) -> None:
         """Emit rows."""
@@ -60,8 +63,13 @@ class StepOutputs:
             self.batches.append((output, batch))
 
     def control(self, element: StreamElement[Any]) -> None:
-        """Emit a control element for the next operator, downstream of the rows before it."""
+        """Emit a control element for the next operator and for sinks, downstream of the rows before it."""
+        self.report(element)
         self._control(_ELEMENTS.encode(element))
+
+    def report(self, element: StreamElement[Any]) -> None:
+        """Emit a control element for sinks only."""
+        add_to_report(self.emitted, element)
 
     def flush_event(self) -> None:
         """Emit `FLUSH_EVENT` for the next operator."""

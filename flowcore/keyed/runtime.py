@@ -258,6 +258,8 @@ class Runtime:
             # An idle channel that has a buffer must hold the watermark before it is flushed.
             if self.emits_control and (element == _ACTIVE or not isinstance(state, EmitsControl)):
                 out.control(element)
+            elif not isinstance(state, EmitsControl):
+                out.report(element)
 
     def _write(self, manifest: StateManifest, state: KeyGroup, store: Store) -> None:
         manifest.advance(secrets.token_hex(8))

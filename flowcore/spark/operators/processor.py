@@ -83,13 +83,14 @@ class Processor(StatefulProcessor):
         clock_ms = timers.getCurrentProcessingTimeInMs()
         with self._steps.use() as steps:
             stepped = steps.runtime.step(int(group), items, clock_ms, self._store, steps.states)
+            name = f"{steps.runtime.name}/{group}"
         before_ms, wake_ms = stepped.wake_before_ms, stepped.manifest.wake_ms
         if wake_ms != before_ms:
             if before_ms is not None and not expired:  # Spark itself deletes the expired one
                 self._handle.deleteTimer(before_ms)
             if wake_ms is not None:
                 self._handle.registerTimer(wake_ms)
-        rows = list(_contents(stepped))
+        rows = list(_contents(stepped, name))
         names, contents = [name for name, _ in rows], [each for _, each in rows]
         yield pd.DataFrame({"output": names, "content": contents, "key_group": int(group)})
 
@@ -117,7 +118,7 @@ class _SparkStore:
         self._segments.removeKey((number,))
 
 
-def _contents(stepped: StepResult) -> Iterator[tuple[str, bytes]]:
+def _contents(stepped: StepResult, group: str) -> Iterator[tuple[str, bytes]]:
     import pyarrow as pa  # noqa: PLC0415
 
     from flowcore.elements import LatencyMarkerEvent  # noqa: PLC0415
@@ -135,5 +136,6 @@ def _contents(stepped: StepResult) -> Iterator[tuple[str, bytes]]:
         partitions = [marker.subtask for marker in out.markers]
         arrays: list[pa.Array[Any]] = [pa.array(events, pa.binary()), pa.array(partitions, pa.int32())]
         yield MARKERS, pa.record_batch(arrays, ["event", "partition"]).serialize().to_pybytes()
-    counters = json.dumps(out.counters | out.gauges | stepped.manifest.sizes())
+    emitted = {"emitted": [group, out.emitted]} if out.emitted else {}
+    counters = json.dumps(out.counters | out.gauges | stepped.manifest.sizes() | emitted)
     yield COUNTERS, pa.record_batch([pa.array([counters])], ["counters"]).serialize().to_pybytes()

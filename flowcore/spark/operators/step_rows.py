@@ -126,4 +126,5 @@ def _observe_counters(node: Operator, frame: DataFrame) -> DataFrame:
         F.expr(f"coalesce(sum({counter('state_bytes')}), 0)").alias("state_bytes"),
         F.expr(f"min({counter('watermark_ms')})").alias("watermark_ms"),
         F.expr(f"max({counter('backlog')})").alias("backlog"),
+        F.expr(f"collect_list(get_json_object({_COUNTERS}, '$.emitted'))").alias("emitted"),
     )

@@ -14,10 +14,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from flowcore.api.decisions import Decision
-from flowcore.flush.config import BufferOutput
-from flowcore.flush.pending_watermarks import PendingWatermarks
 from flowcore.kafka.elements import ElementWriter
 from flowcore.kafka.security import spark_login
+from flowcore.keyed.emitted import CombinedElements
 from flowcore.planner.model import LiveQuery
 from flowcore.spark.checkpoint.plan_file import StateTypes, checkpoint_folder, require_fit
 from flowcore.spark.compile.query import compile_query
@@ -137,7 +136,7 @@ class RunningQuery:
             clock=self._context.clock,
             interval=self._context.settings.auto_watermark_interval,
             state=self._checkpoint / "watermarks.json",
-            pending=_pending_watermarks(query),
+            key_groups=_key_groups(query),
         )
         self._closing.enter_context(writer)
         self._closing.enter_context(sender)
@@ -184,15 +183,11 @@ class RunningQuery:
         )
 
 
-def _pending_watermarks(query: LiveQuery) -> PendingWatermarks:
-    """Each buffer waits for what the one before it has released."""
-    pending = PendingWatermarks(0)
-    for flush in reversed([*query.buffers.values()]):
-        config = flush.config or BufferOutput(None)
-        # Outside backlog each batch of a slice flushes.
-        interval_ms = 0 if query.mode.value == "slice" else config.gather_ms or config.interval_ms or 0
-        pending = PendingWatermarks(interval_ms, config.interval_ms_in(backlog=True), pending)
-    return pending
+def _key_groups(query: LiveQuery) -> CombinedElements | None:
+    if not query.keeps_key_groups:
+        return None
+    nodes = dict.fromkeys([*query.exchanges, *query.buffers])
+    return CombinedElements(f"{node.name}/{group}" for node in nodes for group in range(query.key_groups))
 
 
 def uses_processing_time(query: LiveQuery) -> bool:

@@ -7,7 +7,6 @@ that have changed. A state file beside the checkpoint lets a restart continue wh
 
 from __future__ import annotations
 
-import datetime as dt
 import json
 import logging
 from collections.abc import Iterable, Mapping
@@ -22,10 +21,18 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from flowcore.api.event_time import marker_condition, watermark_expression
 from flowcore.api.operators import Read
+from flowcore.backlog import QueryInputs
 from flowcore.durations import MILLISECOND
-from flowcore.elements import MAX_TIMESTAMP_MS, EndOfInput, Watermark, WatermarkStatus
-from flowcore.flush.pending_watermarks import PendingWatermarks
+from flowcore.elements import (
+    MAX_TIMESTAMP_MS,
+    EndOfInput,
+    RecordAttributes,
+    StreamElement,
+    Watermark,
+    WatermarkStatus,
+)
 from flowcore.kafka.elements import ElementWriter
+from flowcore.keyed.emitted import CombinedElements
 from flowcore.planner.model import LiveQuery
 from flowcore.serializers.formats import RawFormat
 from flowcore.serializers.tagged import TaggedSerializer
@@ -91,7 +98,7 @@ class WatermarkSender:
         clock: Processing time.
         interval: Processing time from one look at it to the next.
         state: The file of the state that a restart needs.
-        pending: Watermarks that wait for the query's buffers.
+        key_groups: What the query's key groups emit; None if it has none, so that its sources decide.
     """
 
     def __init__(
@@ -104,18 +111,21 @@ class WatermarkSender:
         clock: Clock,
         interval: timedelta,
         state: Path,
-        pending: PendingWatermarks,
+        key_groups: CombinedElements | None,
     ) -> None:
         self._query = query
         self._running = running
         self._watermarks = watermarks
         self._writer = writer
         self._state = state
-        self._pending = pending
+        self._key_groups = key_groups
         self._clock = clock
         self._interval_ms = interval // MILLISECOND
-        self._looked_ms = self._begun_ms = 0
-        self._backlog = True  # until a batch reports: buffers may hold records of an earlier run
+        self._looked_ms = 0
+        arriving = watermarks.partitions()
+        self._inputs = QueryInputs((), (f"{name}/{each}" for name in arriving for each in arriving[name]))
+        self._backlog: dict[str, bool] = {}
+        self._attributes: list[RecordAttributes] = []
         self._serializer = TaggedSerializer(RawFormat())
         self._last_batch = -1
         interval_s = max(interval.total_seconds(), _SHORTEST_POLL_S)
@@ -123,8 +133,13 @@ class WatermarkSender:
 
     def __enter__(self) -> Self:
         if self._state.exists():
-            self._watermarks.restore(json.loads(self._state.read_text()))
+            kept = json.loads(self._state.read_text())
+            self._watermarks.restore(kept)
             self._watermarks.restart()
+            if self._key_groups is not None:
+                self._key_groups.restore(kept.get("key_groups") or {})
+            for partition, backlog in kept.get("backlog", {}).items():
+                self._receive_backlog(partition, RecordAttributes(backlog))
         self._polling.__enter__()
         return self
 
@@ -148,26 +163,27 @@ class WatermarkSender:
         ]
         for batch in fresh:
             self._last_batch = batch["batchId"]
-            begun = dt.datetime.fromisoformat(batch["timestamp"])
-            self._begun_ms = int(begun.timestamp() * 1000)
             self._take(batch["observedMetrics"])
         now_ms = self._clock.now_ms()
         if looks or now_ms >= self._looked_ms + self._interval_ms:
-            emitted = self._watermarks.poll(now_ms)
+            emitted: tuple[StreamElement[Any], ...] = self._watermarks.poll(now_ms)
             self._looked_ms = now_ms
         else:
             emitted = self._watermarks.emit()
-        self._pending.add(emitted, now_ms)
-        self._writer.write(self._pending.release(self._begun_ms, backlog=self._backlog))
+        attributes, self._attributes = self._attributes, []
+        self._writer.write((*attributes, *(self._key_groups.emit() if self._key_groups else emitted)))
         if fresh:
             part = self._state.with_suffix(".part")
-            part.write_text(json.dumps(self._watermarks.snapshot()))
+            groups = None if self._key_groups is None else self._key_groups.snapshot()
+            more = {"key_groups": groups, "backlog": self._backlog}
+            part.write_text(json.dumps(self._watermarks.snapshot() | more))
             part.replace(self._state)
 
     def _take(self, metrics: Mapping[str, Any]) -> None:
-        for observed in (row.asDict() for row in metrics.values()):
-            if "backlog" in observed and observed["watermark_ms"] is not None:  # the batch ran key groups
-                self._backlog = bool(observed["backlog"])
+        if self._key_groups is not None:
+            reports = (each for row in metrics.values() if "emitted" in row for each in row["emitted"])
+            for report in reports:
+                self._key_groups.take(*json.loads(report))
         for node in self._query.sources:
             row = metrics.get(observation_name(node))
             if row is None:
@@ -186,7 +202,15 @@ class WatermarkSender:
             element = self._serializer.decode(bytes.fromhex(control["element"]))
             if isinstance(element, EndOfInput):
                 element = Watermark(MAX_TIMESTAMP_MS)
+            if isinstance(element, RecordAttributes):
+                self._receive_backlog(f"{source}/{control['partition']}", element)
             if isinstance(element, Watermark | WatermarkStatus):
                 arrived.append((channel_name(str(control["partition"]), control["channel"]), element))
         if arrived:
             self._watermarks.arrive(source, ChannelElements.of(arrived)[0])
+
+    def _receive_backlog(self, partition: str, attributes: RecordAttributes) -> None:
+        """Take the backlog status of a partition; the combination over all is emitted where it changes."""
+        self._backlog[partition] = attributes.backlog
+        emitted = self._inputs.update(partition, backlog=attributes.backlog)
+        self._attributes += [emitted] if emitted is not None else []

@@ -35,6 +35,9 @@ from flowcore.testing.manual_time import ManualTime
 _TIMEOUT_S = 30.0
 _starting = Lock()
 """Held by a start, which starts Python processes: Spark waits at most 10 s for one."""
+_ATTEMPTS = 5
+_TOO_SLOW = "failed to connect back"
+"""What Spark says of such a process on a busy machine."""
 _ELEMENTS: TaggedSerializer[bytes] = TaggedSerializer(RawFormat())
 _EVENTS = LatencyMarkerEventSerializer()
 
@@ -177,11 +180,19 @@ class LiveFlow:
 
     def _start(self) -> None:
         context = Context(self._engine.spark, self._settings, self._flow.name, self._clock)
-        self._runs = self._started.enter_context(LiveRuns(self._plan, context))
-        with _starting:
-            self._runs.start(())
-            self._clock.wait()
-        self._runs.check()
+        for attempt in range(_ATTEMPTS):
+            self._runs = self._started.enter_context(LiveRuns(self._plan, context))
+            try:
+                with _starting:
+                    self._runs.start(())
+                    self._clock.wait()
+                self._runs.check()
+            except RunError as error:
+                self._started.close()
+                if attempt == _ATTEMPTS - 1 or _TOO_SLOW not in str(error):
+                    raise
+            else:
+                return
 
     def _produce(self, each: Input) -> None:
         element = each.element

@@ -59,7 +59,7 @@ def test_replay_names_file_step_and_both_sides_of_a_failure(tmp_path: Path) -> N
         '  expected [["a", 2, 9]]',
         '  seen     [["a", 1, 9, [0, 10]]]',
     ]
-    assert lines[3] == f"{folder / 'c_unknown.yaml'}: skipped: kind 'telepathy' cannot be replayed here"
+    assert lines[3] == f"{folder / 'c_unknown.yaml'}: skipped: kind 'telepathy' is not in the README"
     assert "d_broken.yaml: failed:" in result.stdout
     assert lines[-4:] == [
         f"{folder / 'e_not_refused.yaml'}: building the operator: error",

@@ -1,0 +1,78 @@
+"""The watermark and status that a query emits to its sinks: the combination over all its key groups.
+
+Each key group reports what it has emitted in a step. The combined watermark is the minimum over all key
+groups, since all of them read the same input. A watermark that a flush buffer holds is not emitted yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from flowcore.elements import MIN_TIMESTAMP_MS, StreamElement, Watermark, WatermarkStatus
+
+Report = dict[str, int | bool]
+"""The latest watermark (``watermark_ms``) and status (``idle``) of a key group, in their order."""
+
+
+def add_to_report(report: Report, element: StreamElement[Any]) -> None:
+    """Replace the earlier element of its kind; other kinds are ignored.
+
+    >>> report = {"watermark_ms": 5, "idle": True}
+    >>> add_to_report(report, Watermark(7))
+    >>> report
+    {'idle': True, 'watermark_ms': 7}
+    """
+    match element:
+        case Watermark(timestamp_ms):
+            report.pop("watermark_ms", None)
+            report["watermark_ms"] = timestamp_ms
+        case WatermarkStatus(idle):
+            report.pop("idle", None)
+            report["idle"] = idle
+
+
+class CombinedElements:
+    """What a query emits.
+
+    Args:
+        groups: The names of all key groups. Before its first report, a group holds the watermark.
+
+    >>> combined = CombinedElements(["a/0", "a/1"])
+    >>> combined.take("a/0", {"watermark_ms": 7})
+    >>> combined.emit()
+    ()
+    >>> combined.take("a/1", {"watermark_ms": 5, "idle": True})
+    >>> combined.emit()
+    (Watermark(timestamp_ms=5),)
+    """
+
+    def __init__(self, groups: Iterable[str]) -> None:
+        self._groups: dict[str, Report] = {group: {"watermark_ms": MIN_TIMESTAMP_MS} for group in groups}
+        self._watermark_ms, self._idle = MIN_TIMESTAMP_MS, False
+        self._status_first = True
+
+    def take(self, group: str, report: Mapping[str, int | bool]) -> None:
+        """Take the report of a step of one key group."""
+        if group in self._groups:
+            self._groups[group] |= report
+            if len(report) > 1:
+                self._status_first = next(iter(report)) == "idle"
+
+    def emit(self) -> tuple[Watermark | WatermarkStatus, ...]:
+        """What has changed since the last call, in the order of the last report that had both."""
+        groups = self._groups.values()
+        watermark_ms = min(each["watermark_ms"] for each in groups)
+        idle = all(each.get("idle", False) for each in groups)
+        status = [WatermarkStatus(idle)] if idle != self._idle else []
+        watermark = [Watermark(watermark_ms)] if watermark_ms > self._watermark_ms else []
+        self._watermark_ms, self._idle = watermark_ms, idle
+        return (*status, *watermark) if self._status_first else (*watermark, *status)
+
+    def snapshot(self) -> dict[str, Any]:
+        """The state as JSON-able data."""
+        return dict(self._groups)
+
+    def restore(self, kept: Mapping[str, Report]) -> None:
+        """Apply a `snapshot`; everything is emitted again. Removed key groups are ignored."""
+        self._groups |= {name: each for name, each in kept.items() if name in self._groups}
