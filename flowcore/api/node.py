@@ -53,11 +53,12 @@ class KeptState:
     """What an operator keeps from one batch to the next.
 
     Attributes:
-        operator: Its name, for a reader; a new name does not make another state.
+        operator: Its name. State by key group is found by it.
         kind: What keeps the state, which decides its format.
         keys: The columns that the state is kept by.
         values: What is kept of each key.
         key_groups: Into how many groups keys are hashed, None where Spark keeps state by key.
+        depth: The number of the exchange, from 1; None where Spark keeps state by key.
     """
 
     operator: str
@@ -65,10 +66,12 @@ class KeptState:
     keys: tuple[str, ...]
     values: tuple[str, ...]
     key_groups: int | None = None
+    depth: int | None = None
 
     def __str__(self) -> str:
         groups = f" in {self.key_groups} key groups" if self.key_groups is not None else ""
-        return f"{', '.join(self.values) or 'its keys'} by {', '.join(self.keys) or 'nothing'}{groups}"
+        place = f" of exchange {self.depth}" if self.depth else ""
+        return f"{', '.join(self.values) or 'its keys'} by {', '.join(self.keys) or 'nothing'}{groups}{place}"
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)

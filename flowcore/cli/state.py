@@ -52,9 +52,12 @@ def _state_by_key(checkpoints: list[Path], settings: Settings) -> Iterator[dict[
                     yield {**where, "operator": each.operator, "key": each.key, "value": each.value}
                     continue
                 group = each.held
-                if group.operator:
-                    where["operator"] = group.operator
-                where |= {"key_group": each.number, "form": group.layout, "watermark_ms": group.watermark_ms}
+                where |= {
+                    "operator": group.operator,
+                    "key_group": each.number,
+                    "form": group.layout,
+                    "watermark_ms": group.watermark_ms,
+                }
                 if group.keys is None:
                     yield {**where, "key": {}, "bytes": group.bytes}
                 for held in group.keys or ():

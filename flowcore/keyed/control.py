@@ -8,7 +8,7 @@ rows, so a worker decodes them once for all of its key groups.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from operator import itemgetter
@@ -68,22 +68,33 @@ class StepControl:
         arrivals: By source, the elements of its channels.
         places: For each of these elements, the place up to which rows precede it.
         backlog: Backlog statuses, in order.
-        flushed: A buffer of another operator was flushed in this step.
+        flushed: The operators upstream whose buffer was flushed in this step.
     """
 
     newest: Mapping[str, NewestTimes]
     arrivals: Mapping[str, ChannelElements]
     places: Mapping[str, Sequence[Place]]
     backlog: Sequence[bool]
-    flushed: bool
+    flushed: frozenset[str]
+
+    def of(self, sources: Container[str]) -> StepControl:
+        """What concerns an operator that reads some sources; backlog statuses concern all operators."""
+        if all(source in sources for source in (*self.newest, *self.arrivals, *self.flushed)):
+            return self
+        newest = {source: each for source, each in self.newest.items() if source in sources}
+        arrivals = {source: each for source, each in self.arrivals.items() if source in sources}
+        flushed = frozenset(source for source in self.flushed if source in sources)
+        return StepControl(newest, arrivals, self.places, self.backlog, flushed)
+
+    def __bool__(self) -> bool:
+        return bool(self.newest or self.arrivals or self.backlog or self.flushed)
 
 
 def encode_control(
     newest_ms: Mapping[Channel, int | None],
     elements: Iterable[ControlElement],
     backlog: Iterable[tuple[int, bool]],
-    *,
-    flushed: bool = False,
+    flushed: Iterable[str] = (),
 ) -> bytes:
     """The control row of a task.
 
@@ -91,7 +102,7 @@ def encode_control(
         newest_ms: By source and partition with records, the newest time that counts.
         elements: The control elements.
         backlog: Backlog statuses, each with its order.
-        flushed: A buffer of another operator was flushed.
+        flushed: The operators upstream whose buffer was flushed.
     """
     arrived: list[tuple[str, str, int, int | bool]] = []
     for source, partition, sender, at, element in elements:
@@ -104,7 +115,7 @@ def encode_control(
             case EndOfInput():
                 arrived.append((source, name, at, MAX_TIMESTAMP_MS))
     newest = [(*channel, time_ms) for channel, time_ms in newest_ms.items()]
-    return json.dumps([newest, arrived, [*backlog], flushed], separators=(",", ":")).encode()
+    return json.dumps([newest, arrived, [*backlog], [*flushed]], separators=(",", ":")).encode()
 
 
 @lru_cache(maxsize=64)
@@ -113,10 +124,10 @@ def decode_control(rows: tuple[tuple[str, bytes], ...]) -> StepControl:
     times: dict[str, dict[str, int | None]] = {}
     elements: dict[str, list[tuple[Place, str, Watermark | WatermarkStatus]]] = {}
     statuses: list[tuple[int, bool]] = []
-    flushed = False
+    flushed: set[str] = set()
     for task, payload in rows:
         newest, arrived, backlog, of_task = json.loads(payload)
-        flushed = flushed or of_task
+        flushed.update(of_task)
         for source, partition, time_ms in newest:
             of_source = times.setdefault(source, {})
             known = [each for each in (of_source.get(partition), time_ms) if each is not None]
@@ -135,5 +146,5 @@ def decode_control(rows: tuple[tuple[str, bytes], ...]) -> StepControl:
         arrivals,
         places,
         [flag for _, flag in sorted(statuses)],
-        flushed,
+        frozenset(flushed),
     )

@@ -17,6 +17,7 @@ from flowcore.keyed import segments
 from flowcore.keyed.key_index import key_by_name
 from flowcore.keyed.manifest import StateManifest
 from flowcore.keyed.plain import from_plain
+from flowcore.keyed.store import read_manifests
 
 __all__ = ["InspectedGroup", "InspectedKey", "inspect_state"]
 
@@ -60,7 +61,7 @@ class InspectedGroup:
     """The state of one key group.
 
     Attributes:
-        operator: The name of the operator; empty if an older flowcore wrote the state.
+        operator: The name of the operator.
         wake_ms: The processing time of its next step without input; None if there is none.
         bytes: The size of the state in the store.
         counters: Numbers of events since the beginning.
@@ -76,25 +77,28 @@ class InspectedGroup:
     keys: list[InspectedKey] | None
 
 
-def inspect_state(manifest: bytes, content: Mapping[int, bytes]) -> InspectedGroup:
-    """The state in a manifest and its segments.
+def inspect_state(
+    manifests: bytes | None, content: Mapping[tuple[str, int], bytes]
+) -> Iterator[InspectedGroup]:
+    """The state of each operator, in the manifests of a key group and their segments.
 
     Raises:
         StateError: Another version wrote them.
     """
-    found = StateManifest.read(manifest)
-    pieces = [content[written.segment] for written in (*found.snapshot, *found.deltas)]
-    sizes = found.sizes()
-    keys = _keys(found, pieces)
-    return InspectedGroup(
-        operator=found.operator,
-        layout=found.layout,
-        watermark_ms=sizes["watermark_ms"],
-        wake_ms=found.wake_ms,
-        bytes=sizes["state_bytes"],
-        counters=found.counters,
-        keys=None if keys is None else list(keys),
-    )
+    for operator, manifest in read_manifests(manifests).items():
+        found = StateManifest.read(manifest)
+        pieces = [content[operator, written.segment] for written in (*found.snapshot, *found.deltas)]
+        sizes = found.sizes()
+        keys = _keys(found, pieces)
+        yield InspectedGroup(
+            operator=operator,
+            layout=found.layout,
+            watermark_ms=sizes["watermark_ms"],
+            wake_ms=found.wake_ms,
+            bytes=sizes["state_bytes"],
+            counters=found.counters,
+            keys=None if keys is None else list(keys),
+        )
 
 
 def _keys(manifest: StateManifest, pieces: Iterable[bytes]) -> Iterator[InspectedKey] | None:

@@ -1,4 +1,4 @@
-"""The manifest of a key group: the position of its state, and the segments that contain it.
+"""The manifest of an operator in a key group: the position of its state, and the segments that contain it.
 
 A step advances the position: its number grows by one, and its random mark differs from that of every other
 attempt at the step. A worker can reuse a cached state if its position is still in the manifest.
@@ -6,7 +6,6 @@ attempt at the step. A worker can reuse a cached state if its position is still 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
@@ -16,7 +15,7 @@ from flowcore.errors import StateError
 
 __all__ = ["MANIFEST_VERSION", "SegmentRef", "StateManifest", "StatePosition"]
 
-MANIFEST_VERSION = 2
+MANIFEST_VERSION = 3
 _REMEMBERED = 32
 
 
@@ -50,12 +49,11 @@ class SegmentRef:
 
 @dataclass(slots=True, kw_only=True)
 class StateManifest:
-    """Everything about a key group except its segments.
+    """Everything about an operator in a key group except its segments.
 
     Attributes:
         layout: The state layout of its operator.
         key_groups: The number of key groups.
-        operator: The operator's name; empty if it was written before manifests had names.
         positions: The current position and the last ones before it, oldest first.
         snapshot: The pieces of the last snapshot, if any.
         snapshot_leads_to: The number of the state in the snapshot.
@@ -70,7 +68,6 @@ class StateManifest:
 
     layout: str
     key_groups: int
-    operator: str = ""
     positions: list[StatePosition] = field(default_factory=list)
     snapshot: list[SegmentRef] = field(default_factory=list)
     snapshot_leads_to: int = 0
@@ -107,37 +104,29 @@ class StateManifest:
         known = {} if self.backlog is None else {"backlog": int(self.backlog)}
         return {"state_bytes": self.snapshot_bytes + self.delta_bytes, "watermark_ms": watermark_ms, **known}
 
-    def encode(self) -> bytes:
-        """As JSON."""
-        written = {
+    def encode(self) -> dict[str, Any]:
+        """As JSON-able data."""
+        written: dict[str, Any] = {
             "version": MANIFEST_VERSION,
             **{each.name: getattr(self, each.name) for each in fields(self)},
         }
         for name in ("positions", "snapshot", "deltas"):
             written[name] = [asdict(each) for each in written[name]]
-        return json.dumps(written, separators=(",", ":")).encode()
+        return written
 
     @classmethod
-    def decode(cls, written: bytes, *, layout: str, key_groups: int, operator: str = "") -> StateManifest:
+    def decode(cls, written: Mapping[str, Any], *, layout: str, key_groups: int) -> StateManifest:
         """Parse the manifest of this operator.
 
         Args:
             written: The manifest.
             layout: The state layout of the operator.
             key_groups: The number of key groups.
-            operator: The name of the operator; empty if the state belongs to it under any name.
 
         Raises:
-            StateError: It has another version, operator, layout or number of key groups.
+            StateError: It has another version, layout or number of key groups.
         """
         found = cls.read(written)
-        if operator and found.operator and found.operator != operator:
-            msg = (
-                f"operator {operator!r} found the state of operator {found.operator!r}: Spark finds state by "
-                "its position in the query only, and this state would be misread; give the operators of the "
-                "flow the names and the order that they had, or start a new checkpoint"
-            )
-            raise StateError(msg)
         for name, before, now in (
             ("layout", found.layout, layout),
             ("key_groups", found.key_groups, key_groups),
@@ -151,13 +140,13 @@ class StateManifest:
         return found
 
     @classmethod
-    def read(cls, written: bytes) -> StateManifest:
+    def read(cls, written: Mapping[str, Any]) -> StateManifest:
         """Parse the manifest of any operator.
 
         Raises:
             StateError: It has another version.
         """
-        found = json.loads(written)
+        found = dict(written)
         version = found.pop("version", None)
         if version != MANIFEST_VERSION:
             msg = (

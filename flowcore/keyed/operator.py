@@ -42,7 +42,6 @@ class StepOutputs:
     Attributes:
         batches: ``(output, rows)`` in order.
         markers: Latency markers, which follow all rows.
-        passing: Rows that the operator did not process, packed as they arrived.
         counters: Numbers of events in the step, for instance ``dropped_records``.
         gauges: Values after the step, for instance ``held_records``.
         flushed: A buffer has emitted records, this operator's or one upstream of it.
@@ -51,7 +50,6 @@ class StepOutputs:
 
     batches: list[tuple[str, pa.RecordBatch]] = field(default_factory=list)
     markers: list[LatencyMarker] = field(default_factory=list)
-    passing: list[bytes] = field(default_factory=list)
     counters: dict[str, int] = field(default_factory=dict)
     gauges: dict[str, int] = field(default_factory=dict)
     flushed: bool = False

@@ -3,7 +3,8 @@
 Spark's Python state operators process rows one by one, so one packed row carries many records: those of one
 key group in a part of a task's input, as an Arrow record batch. A control row goes to every key group.
 Columns: ``key_group``, ``kind``, ``channel`` (as JSON: source and partition of the first row of the task,
-which identifies the task), ``at`` (the place among the rows and elements of the task) and ``payload``.
+which identifies the task), ``at`` (the place among the rows and elements of the task), ``payload`` and
+``operator`` (the number of the operator in the exchange, or `EVERY`).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from flowcore.elements import LatencyMarker
 from flowcore.keyed.control import Channel, ControlElement, Place, encode_control
 from flowcore.serializers.events import LatencyMarkerEventSerializer
 
-__all__ = ["PACKED", "Packed", "PackedKind", "PackedRows", "sort_packed"]
+__all__ = ["EVERY", "PACKED", "Packed", "PackedKind", "PackedRows", "sort_packed"]
 
 _COLUMNS: dict[str, pa.DataType] = {
     "key_group": pa.int32(),
@@ -28,8 +29,11 @@ _COLUMNS: dict[str, pa.DataType] = {
     "channel": pa.string(),
     "at": pa.int64(),
     "payload": pa.binary(),
+    "operator": pa.int32(),
 }
 PACKED: pa.Schema = pa.schema(_COLUMNS)
+EVERY = -1
+"""Instead of the number of an operator: a row is for all operators of the exchange."""
 _PLACE: pa.Field[Any] = pa.field("_place", pa.int64())
 _EVENTS = LatencyMarkerEventSerializer()
 
@@ -46,7 +50,7 @@ class PackedKind(IntEnum):
     MARKER = 3
     """A latency marker; after all records and elements."""
     PASSING = 4
-    """Rows that the operator does not process, as a record batch that is not opened here."""
+    """Rows that no operator processes, as a record batch that is not opened here."""
 
 
 _ORDER: Mapping[int, int] = {
@@ -65,6 +69,7 @@ class Packed(NamedTuple):
     channel: str
     at: int
     payload: bytes
+    operator: int = EVERY
 
     @property
     def marker(self) -> LatencyMarker:
@@ -76,21 +81,21 @@ class Packed(NamedTuple):
         return pa.ipc.read_record_batch(pa.py_buffer(self.payload), schema)
 
     @classmethod
-    def of_rows(cls, channel: Channel, at: int, rows: pa.RecordBatch) -> Packed:
+    def of_rows(cls, channel: Channel, at: int, rows: pa.RecordBatch, operator: int = EVERY) -> Packed:
         """Pack records; both sides have their schema."""
-        return cls(PackedKind.ROWS, channel.encode(), at, rows.serialize().to_pybytes())
+        return cls(PackedKind.ROWS, channel.encode(), at, rows.serialize().to_pybytes(), operator)
 
     @classmethod
     def of_rows_with_places(
-        cls, channel: Channel, places: npt.NDArray[np.int64], rows: pa.RecordBatch
+        cls, channel: Channel, places: npt.NDArray[np.int64], rows: pa.RecordBatch, operator: int = EVERY
     ) -> Packed:
         """Pack records with their places, in order."""
         content = rows.append_column(_PLACE, pa.array(places)).serialize().to_pybytes()
-        return cls(PackedKind.ROWS_WITH_PLACES, channel.encode(), int(places[0]), content)
+        return cls(PackedKind.ROWS_WITH_PLACES, channel.encode(), int(places[0]), content, operator)
 
     @classmethod
     def of_passing(cls, channel: Channel, at: int, rows: pa.RecordBatch) -> Packed:
-        """Pack rows that pass the operator; the writer has their schema."""
+        """Pack rows that no operator processes; the writer has their schema."""
         return cls(PackedKind.PASSING, channel.encode(), at, rows.serialize().to_pybytes())
 
     @classmethod
@@ -100,17 +105,16 @@ class Packed(NamedTuple):
         newest_ms: Mapping[Channel, int | None] = _NONE,
         elements: Iterable[ControlElement] = (),
         backlog: Iterable[tuple[int, bool]] = (),
-        *,
-        flushed: bool = False,
+        flushed: Iterable[str] = (),
     ) -> Packed:
         """Pack a control row, with the arguments of `encode_control`."""
-        content = encode_control(newest_ms, elements, backlog, flushed=flushed)
+        content = encode_control(newest_ms, elements, backlog, flushed)
         return cls(PackedKind.CONTROL, channel.encode(), 0, content)
 
     @classmethod
-    def of_event(cls, channel: Channel, event: bytes) -> Packed:
+    def of_event(cls, channel: Channel, event: bytes, operator: int = EVERY) -> Packed:
         """Pack a latency marker, as the event that carried it."""
-        return cls(PackedKind.MARKER, channel.encode(), 0, event)
+        return cls(PackedKind.MARKER, channel.encode(), 0, event, operator)
 
 
 def sort_packed(rows: Iterable[Packed]) -> list[Packed]:

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flowcore.elements import RecordAttributes
+from flowcore.elements import MAX_TIMESTAMP_MS, RecordAttributes
 from flowcore.keyed.columns import concat_batches
 from flowcore.keyed.control import Channel, ControlElement
 from flowcore.keyed.operator import FLUSH_EVENT
@@ -26,7 +26,7 @@ from flowcore.serializers.tagged import TaggedSerializer
 from flowcore.watermarks.generators import call_generator
 from flowcore.watermarks.merge import Flags, Times
 
-__all__ = ["InputColumns", "Packing"]
+__all__ = ["InputColumns", "Packing", "Recipient", "SeenRows"]
 
 _ROWS_AT_ONCE = 1 << 17
 _LOW_BITS = (1 << 32) - 1
@@ -40,31 +40,80 @@ class InputColumns:
     """The names of the input's columns other than those of records.
 
     Attributes:
-        key_group: The key group.
-        source: The number of the source.
+        source: The number of the source or of the operator that emitted the row.
         partition: The input partition.
         offset: The order within it.
-        newest: The timestamp that counts for watermarks, or null; None if watermarks arrive as elements from
-            the key groups of another operator.
-        record: True for a record of the operator; null or false for a row that only carries event time.
+        newest: The timestamp that counts for watermarks, or null; None if no source has one.
         element: A control element, or null; None if there are no control elements.
         sender: The sender of the control element.
         marker: The event of a latency marker, or null; None if there are no markers.
         backlog: The backlog status of the records that follow, or null; None if there is no such status.
-        passing: A row that passes the operator, as a struct, or null; None if no rows pass it.
+        passing: A row that passes the exchange, as a struct, or null; None if no rows pass it.
     """
 
-    key_group: str
     source: str
     partition: str
     offset: str
-    newest: str | None
-    record: str | None = None
+    newest: str | None = None
     element: str | None = None
     sender: str | None = None
     marker: str | None = None
     backlog: str | None = None
     passing: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipient:
+    """An operator that receives records.
+
+    Attributes:
+        key_group: The input's column of the record's key group.
+        columns: The input's columns of a record, in the order in which the operator has them.
+        record: The input's column that is true for a record of the operator; null or false for a row that
+            only carries event time. None if every row is a record.
+    """
+
+    key_group: str
+    columns: tuple[str, ...]
+    record: str | None = None
+
+    def pack(self, batch: pa.RecordBatch, key_groups: int) -> Iterator[tuple[int, pa.RecordBatch, Times]]:
+        """The records among some rows by key group, with the numbers of their rows."""
+        chosen = np.arange(batch.num_rows)
+        groups = batch.column(self.key_group).to_numpy(zero_copy_only=False)
+        if self.record is not None:
+            kept = batch.column(self.record).fill_null(fill_value=False).to_numpy(zero_copy_only=False)
+            if not kept.all():
+                chosen, groups = chosen[kept], groups[kept]
+        order = np.argsort(groups.astype(np.min_scalar_type(key_groups)), kind="stable")
+        chosen = chosen[order]
+        rows = batch.select(list(self.columns)).take(chosen)
+        bounds = np.searchsorted(groups[order], np.arange(key_groups + 1)).tolist()
+        for group, (start, end) in enumerate(pairwise(bounds)):
+            if start < end:
+                yield group, rows.slice(start, end - start), chosen[start:end]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenRows:
+    """Rows that pass an exchange and tell a later one what was seen of a source's partitions.
+
+    Attributes:
+        sources: The sources that an operator of a later exchange reads.
+        schema: The columns of rows that pass.
+        values: The columns that are the same in all such rows.
+        columns: The columns of the source's number, the partition and the newest timestamp.
+    """
+
+    sources: frozenset[str]
+    schema: pa.Schema
+    values: Mapping[str, int]
+    columns: tuple[str, str, str]
+
+    def build(self, source: int, partition: int, newest_ms: int | None) -> pa.RecordBatch:
+        """One row."""
+        row = {**self.values, **dict(zip(self.columns, (source, partition, newest_ms), strict=True))}
+        return pa.RecordBatch.from_pylist([row], schema=self.schema)
 
 
 @dataclass(slots=True)
@@ -78,7 +127,8 @@ class _Task:
             channel with records, if any has some.
         elements: The control elements, for every group.
         backlog: Backlog statuses, each with its order.
-        flushed: A buffer of another operator was flushed.
+        flushed: The operators upstream whose buffer was flushed.
+        senders: The operators upstream that sent records.
     """
 
     channel: Channel | None = None
@@ -86,7 +136,8 @@ class _Task:
     newest_ms: dict[Channel, int | None] = field(default_factory=dict)
     elements: list[ControlElement] = field(default_factory=list)
     backlog: list[tuple[int, bool]] = field(default_factory=list)
-    flushed: bool = False
+    flushed: set[str] = field(default_factory=set)
+    senders: set[str] = field(default_factory=set)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,16 +146,20 @@ class Packing:
 
     Attributes:
         inputs: The columns of the input.
-        sources: The names of the sources, by number.
+        sources: The names of the sources and of the operators upstream, by number.
         key_groups: The number of key groups.
-        rows: The columns of records.
+        recipients: The operators, by number.
+        upstream: The names among ``sources`` that are operators.
+        later: The rows that tell a later exchange what was seen of a source; None if none needs it.
         functions: By source, a user's function from the timestamps of a batch to event time.
     """
 
     inputs: InputColumns
     sources: tuple[str, ...]
     key_groups: int
-    rows: pa.Schema
+    recipients: tuple[Recipient, ...]
+    upstream: frozenset[str] = frozenset()
+    later: SeenRows | None = None
     functions: Mapping[str, Callable[[pa.Array[Any]], int | None]] = field(default_factory=dict)
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -120,17 +175,22 @@ class Packing:
             yield from self._pack(concat_batches(pending), task)
         if task.newest_ms or task.elements or task.backlog or task.flushed:
             channel = task.channel or Channel("", "")
-            control = Packed.of_control(
-                channel, task.newest_ms, task.elements, task.backlog, flushed=task.flushed
-            )
+            control = Packed.of_control(channel, task.newest_ms, task.elements, task.backlog, task.flushed)
             yield _broadcast(control, self.key_groups)
+        if self.later is not None:
+            yield from _to_batches(self._seen_rows(self.later, task.newest_ms))
 
     def _pack(self, batch: pa.RecordBatch, task: _Task) -> Iterator[pa.RecordBatch]:
         inputs = self.inputs
-        for name, pack in ((inputs.marker, self._markers), (inputs.passing, self._passing)):
-            if name is not None and (column := batch.column(name)).null_count < batch.num_rows:
-                yield from _to_batches(pack(batch.filter(column.is_valid()), name))
-                batch = batch.filter(column.is_null())
+        if inputs.passing is not None and (column := batch.column(inputs.passing)).null_count < len(column):
+            yield from _to_batches(self._passing(batch.filter(column.is_valid()), inputs.passing))
+            kept = column.is_null()
+            if inputs.element is not None:  # a control element may be for this exchange and for a later one
+                kept = pc.or_(kept, batch.column(inputs.element).is_valid())
+            batch = batch.filter(kept)
+        if inputs.marker is not None and (column := batch.column(inputs.marker)).null_count < len(column):
+            yield from _to_batches(self._markers(batch.filter(column.is_valid()), inputs.marker))
+            batch = batch.filter(column.is_null())
         if inputs.backlog is not None:
             column = batch.column(inputs.backlog)
             if column.null_count < batch.num_rows:
@@ -153,22 +213,13 @@ class Packing:
             self._take_elements(batch.filter(elements), channels[elements], places[elements], task)
             batch, channels, places = batch.filter(~elements), channels[~elements], places[~elements]
         self._take_newest(batch, channels, task)
-        if self.inputs.record is not None:
-            kept = batch.column(self.inputs.record).fill_null(fill_value=False).to_numpy(zero_copy_only=False)
-            batch, places = batch.filter(kept), places[kept]
-        if self.inputs.newest is None and batch.num_rows and not task.newest_ms:
-            task.newest_ms[task.channel] = None
-        groups = batch.column(self.inputs.key_group).to_numpy()
-        order = np.argsort(groups.astype(np.min_scalar_type(self.key_groups)), kind="stable")
-        rows, places = batch.select(self.rows.names).take(order), places[order]
-        bounds = np.searchsorted(groups[order], np.arange(self.key_groups + 1)).tolist()
-        for group, (start, end) in enumerate(pairwise(bounds)):
-            if start < end:
-                part = rows.slice(start, end - start)
+        for number, recipient in enumerate(self.recipients):
+            for group, rows, chosen in recipient.pack(batch, self.key_groups):
                 if has_elements:
-                    yield group, Packed.of_rows_with_places(task.channel, places[start:end], part)
+                    packed = Packed.of_rows_with_places(task.channel, places[chosen], rows, number)
                 else:
-                    yield group, Packed.of_rows(task.channel, at, part)
+                    packed = Packed.of_rows(task.channel, at, rows, number)
+                yield group, packed
 
     def _in_order(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, Times, Times]:
         """The rows by channel, in the order within it: their channels and offsets.
@@ -205,37 +256,44 @@ class Packing:
             channels.tolist(), places.tolist(), batch.select(names).to_pylist(), strict=True
         ):
             encoded, sender = [*row.values(), None][:2]
-            if encoded == FLUSH_EVENT and self.inputs.newest is None:
-                task.flushed = True
+            source = self._channel(number).source
+            if encoded == FLUSH_EVENT and source in self.upstream:
+                task.flushed.add(source)
                 continue
             element = _ELEMENTS.decode(encoded)
             if isinstance(element, RecordAttributes):
-                if self.inputs.newest is None:  # from another operator
+                if source in self.upstream:
                     task.backlog.append((place, element.backlog))
                 continue
             task.elements.append(ControlElement(*self._channel(number), sender or "", place, element))
 
     def _take_newest(self, batch: pa.RecordBatch, channels: Times, task: _Task) -> None:
         """Take the newest time that counts of each partition."""
-        if self.inputs.newest is None:
-            return
-        times = batch.column(self.inputs.newest)
         for start, end in _runs(channels):
             if channels[start] == _NO_CHANNEL:
                 continue
             channel = self._channel(int(channels[start]))
-            mine = times.slice(start, end - start)
+            if channel.source in self.upstream:
+                if channel.source not in task.senders:
+                    task.senders.add(channel.source)
+                    task.newest_ms[channel] = None
+                continue
+            if self.inputs.newest is None:
+                continue
+            mine = batch.column(self.inputs.newest).slice(start, end - start)
             function = self.functions.get(channel.source)
             last_ms = call_generator(function, mine) if function else pc.max(mine).as_py()
             known = [each for each in (task.newest_ms.get(channel), last_ms) if each is not None]
             task.newest_ms[channel] = max(known, default=None)
 
     def _markers(self, batch: pa.RecordBatch, marker: str) -> Iterator[tuple[int, Packed]]:
-        """Each marker goes to one group, which emits it after its records."""
-        for row in batch.select([self.inputs.source, self.inputs.partition, marker]).to_pylist():
+        """Each marker goes to one group of one operator in turn, which emits it after its records."""
+        rows = batch.select([self.inputs.source, self.inputs.partition, marker]).to_pylist()
+        for place, row in enumerate(rows):
             number, partition, event = row.values()
             channel = Channel(self.sources[number], str(partition))
-            yield partition % self.key_groups, Packed.of_event(channel, event)
+            packed = Packed.of_event(channel, event, place % len(self.recipients))
+            yield partition % self.key_groups, packed
 
     def _passing(self, batch: pa.RecordBatch, passing: str) -> Iterator[tuple[int, Packed]]:
         """The rows of each channel go to one group, which emits them in their order."""
@@ -248,6 +306,15 @@ class Packing:
             group = (number & _LOW_BITS) % self.key_groups
             part = rows.slice(start, end - start)
             yield group, Packed.of_passing(self._channel(number), int(offsets[start]), part)
+
+    def _seen_rows(
+        self, later: SeenRows, newest_ms: Mapping[Channel, int | None]
+    ) -> Iterator[tuple[int, Packed]]:
+        for channel, time_ms in newest_ms.items():
+            if channel.source in later.sources:
+                rows = later.build(self.sources.index(channel.source), int(channel.partition), time_ms)
+                group = int(channel.partition) % self.key_groups
+                yield group, Packed.of_passing(channel, MAX_TIMESTAMP_MS, rows)
 
 
 def _to_batches(rows: Iterable[tuple[int, Packed]]) -> Iterator[pa.RecordBatch]:

@@ -54,12 +54,10 @@ class StepResult:
     Attributes:
         outputs: The outputs.
         manifest: The manifest after the step.
-        wake_before_ms: ``wake_ms`` of the manifest before the step.
     """
 
     outputs: StepOutputs
     manifest: StateManifest
-    wake_before_ms: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,9 +72,7 @@ class Runtime:
         rows: The columns of packed records.
         records: The columns that the operator receives; those that are not packed are null. None: the packed
             ones.
-        name: The operator's name, which is written into its state.
-        checks_name: State of another operator name is refused. Not checked for the only operator of a query,
-            which keeps its state under a new name.
+        name: The operator's name, by which its state is found.
         emits_control: Another operator with state is downstream and needs the control elements.
         reads_control: Its channels are the key groups of another operator with state.
         smallest_log_bytes: Deltas smaller than this are not replaced by a snapshot.
@@ -90,7 +86,6 @@ class Runtime:
     rows: pa.Schema
     records: pa.Schema | None = None
     name: str = ""
-    checks_name: bool = False
     emits_control: bool = False
     reads_control: bool = False
     smallest_log_bytes: int = 256 << 10
@@ -109,10 +104,9 @@ class Runtime:
             cache: The cache of this worker.
 
         Raises:
-            StateError: Another version or another operator wrote the state.
+            StateError: Another version wrote the state, or it has another layout.
         """
         manifest = self._manifest(store)
-        wake_before_ms = manifest.wake_ms
         state = self._state(manifest, store, cache.pop(self.query, group))
         ordered = sort_packed(items)
         with _without_collection():
@@ -135,13 +129,13 @@ class Runtime:
         size_bytes = (manifest.snapshot_bytes + manifest.delta_bytes) * self.operator.memory_factor
         kept = manifest.position, state
         cache.put(self.query, group, kept, size_bytes=size_bytes, max_bytes=self.max_cache_bytes)
-        return StepResult(out, manifest, wake_before_ms)
+        return StepResult(out, manifest)
 
     def read(self, store: Store) -> tuple[StateManifest, KeyGroup]:
         """Read the state of a key group.
 
         Raises:
-            StateError: It was left by another version or by another operator.
+            StateError: Another version wrote it, or it has another layout.
         """
         manifest = self._manifest(store)
         return manifest, self._state(manifest, store, None)
@@ -155,11 +149,8 @@ class Runtime:
         written = store.manifest()
         layout, key_groups = self.operator.layout, self.key_groups
         if written is None:
-            return StateManifest(layout=layout, key_groups=key_groups, operator=self.name)
-        expected = self.name if self.checks_name else ""
-        found = StateManifest.decode(written, layout=layout, key_groups=key_groups, operator=expected)
-        found.operator = self.name or found.operator
-        return found
+            return StateManifest(layout=layout, key_groups=key_groups)
+        return StateManifest.decode(written, layout=layout, key_groups=key_groups)
 
     def _state(
         self, manifest: StateManifest, store: Store, known: tuple[StatePosition, KeyGroup] | None
@@ -180,12 +171,12 @@ class Runtime:
         self, state: KeyGroup, manifest: StateManifest, items: list[Packed], clock_ms: int
     ) -> tuple[WatermarkProgress, bool | None, StepOutputs]:
         event_time = WatermarkProgress(self.sources)
-        out = StepOutputs(passing=[item.payload for item in items if item.kind == PackedKind.PASSING])
+        out = StepOutputs()
         event_time.restore(manifest.event_time)
         state.advance_clock(clock_ms, out)
         control = decode_control(
             tuple(sorted((item.channel, item.payload) for item in items if item.kind == PackedKind.CONTROL))
-        )
+        ).of(self.sources)
         backlog = self._change_backlog(state, manifest.backlog, control, out)
         self._process_items(state, event_time, control, items, clock_ms, out)
         return event_time, backlog, out

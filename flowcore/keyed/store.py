@@ -1,24 +1,27 @@
 """The store of a key group's state between two steps.
 
-It contains one manifest, which is small and rewritten in each step, and numbered segments that are written
-once. On Spark both are in the checkpointed state store, so they change together.
+It contains one text, which is small and rewritten in each step: a manifest for each operator, by name. And it
+contains segments, which are numbered by operator and written once. On Spark both are in the checkpointed
+state store, so they change together.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+import json
+from collections.abc import Mapping
+from typing import Any, Protocol
 
-__all__ = ["MemoryStore", "Store"]
+__all__ = ["GroupStore", "MemoryStore", "OperatorStore", "Store", "read_manifests", "write_manifests"]
 
 
 class Store(Protocol):
-    """The stored state of one key group."""
+    """The stored state of one operator in one key group."""
 
-    def manifest(self) -> bytes | None:
+    def manifest(self) -> Mapping[str, Any] | None:
         """The manifest, if any."""
         ...
 
-    def put_manifest(self, manifest: bytes, /) -> None:
+    def put_manifest(self, manifest: Mapping[str, Any], /) -> None:
         """Replace the manifest."""
         ...
 
@@ -35,8 +38,56 @@ class Store(Protocol):
         ...
 
 
+class GroupStore(Protocol):
+    """The stored state of all operators of an exchange in one key group."""
+
+    def manifests(self) -> bytes | None:
+        """The manifests of all operators, as JSON."""
+        ...
+
+    def put_manifests(self, manifests: bytes, /) -> None:
+        """Replace the manifests."""
+        ...
+
+    def segment(self, operator: str, number: int, /) -> bytes | None:
+        """A segment of an operator; None if there is none of this number."""
+        ...
+
+    def put_segment(self, operator: str, number: int, content: bytes, /) -> None:
+        """Write a segment."""
+        ...
+
+    def remove_segment(self, operator: str, number: int, /) -> None:
+        """Remove a segment."""
+        ...
+
+
+class OperatorStore:
+    """The part of a key group's store that one operator uses; its manifest is among ``manifests``."""
+
+    def __init__(self, group: GroupStore, operator: str, manifests: dict[str, Any]) -> None:
+        self._group = group
+        self._operator = operator
+        self._manifests = manifests
+
+    def manifest(self) -> Mapping[str, Any] | None:
+        return self._manifests.get(self._operator)
+
+    def put_manifest(self, manifest: Mapping[str, Any], /) -> None:
+        self._manifests[self._operator] = manifest
+
+    def segment(self, number: int, /) -> bytes | None:
+        return self._group.segment(self._operator, number)
+
+    def put_segment(self, number: int, content: bytes, /) -> None:
+        self._group.put_segment(self._operator, number, content)
+
+    def remove_segment(self, number: int, /) -> None:
+        self._group.remove_segment(self._operator, number)
+
+
 class MemoryStore:
-    """A store in memory, for tests and tools."""
+    """A store of one operator in memory, for tests and tools."""
 
     def __init__(self, kept: bytes | None = None, segments: dict[int, bytes] | None = None) -> None:
         self.kept = kept
@@ -46,11 +97,11 @@ class MemoryStore:
         """An independent copy."""
         return MemoryStore(self.kept, dict(self.segments))
 
-    def manifest(self) -> bytes | None:
-        return self.kept
+    def manifest(self) -> Mapping[str, Any] | None:
+        return None if self.kept is None else read_manifests(self.kept)
 
-    def put_manifest(self, manifest: bytes, /) -> None:
-        self.kept = manifest
+    def put_manifest(self, manifest: Mapping[str, Any], /) -> None:
+        self.kept = write_manifests(manifest)
 
     def segment(self, number: int, /) -> bytes | None:
         return self.segments.get(number)
@@ -60,3 +111,14 @@ class MemoryStore:
 
     def remove_segment(self, number: int, /) -> None:
         self.segments.pop(number, None)
+
+
+def read_manifests(written: bytes | None) -> dict[str, Any]:
+    """The manifests of a key group, by operator; none if nothing was written."""
+    found: dict[str, Any] = json.loads(written) if written else {}
+    return found
+
+
+def write_manifests(manifests: Mapping[str, Any]) -> bytes:
+    """The text of manifests."""
+    return json.dumps(manifests, separators=(",", ":")).encode()

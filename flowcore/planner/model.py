@@ -22,8 +22,11 @@ __all__ = [
     "Mode",
     "PlanData",
     "Result",
+    "find_depths",
     "find_live_sources",
+    "find_senders",
     "find_upstream",
+    "find_ways",
 ]
 
 Mode = Literal["realtime", "micro-batch", "slice"]
@@ -179,10 +182,11 @@ class BoundedStage:
 
 @dataclass(frozen=True, slots=True)
 class LiveQuery:
-    """One Structured Streaming query: one checkpoint; operators with state by key group form a chain.
+    """One Structured Streaming query: one checkpoint, and an exchange for each depth of operators with state.
 
     Attributes:
-        name: Names the checkpoint; its first sink, or the source where branches without state share it.
+        name: Names the checkpoint. It follows from the first source where branches share the query, so that
+            branches come and go; otherwise it is the first sink.
         operators: Live operators only, inputs before readers.
         results: The bounded results it joins.
         sinks: What it writes.
@@ -199,8 +203,8 @@ class LiveQuery:
         latency: How often latency markers are sent through it.
         flushes: Of each operator, whether its output is buffered.
         edges: The edges that stream elements cross in it, those to and from topics included.
-        untimed_sources: The sources whose records need a timestamp in other queries only, and whose bad
-            records leave through this one.
+        untimed_sources: The sources whose records need a timestamp in some branches only, or in other queries
+            only if their bad records leave through this one.
     """
 
     name: str
@@ -228,9 +232,14 @@ class LiveQuery:
         return tuple(node for node in self.operators if isinstance(node, Read))
 
     @property
-    def exchanges(self) -> tuple[StatefulOperator, ...]:
-        """The operators that keep state by key group, upstream ones first: records are shuffled to each."""
-        return tuple(node for node in self.operators if isinstance(node, StatefulOperator))
+    def exchanges(self) -> tuple[tuple[StatefulOperator, ...], ...]:
+        """The operators with state by key group, by depth: records are shuffled to a depth at once."""
+        depths = find_depths(self.operators)
+        found: dict[int, list[StatefulOperator]] = {}
+        for node in self.operators:
+            if isinstance(node, StatefulOperator):
+                found.setdefault(depths[node], []).append(node)
+        return tuple(tuple(found[depth]) for depth in sorted(found))
 
     @property
     def buffers(self) -> Mapping[Operator, Flush]:
@@ -311,6 +320,32 @@ class PlanData:
             nodes += [*query.sources, *query.sinks]
         pairs = ((node, node.topic) for node in dict.fromkeys(nodes))
         return tuple((node, topic) for node, topic in pairs if topic is not None)
+
+
+def find_depths(operators: Iterable[Operator]) -> dict[Operator, int]:
+    """For operators, inputs before readers: how many of them with state by key group are on the longest way.
+
+    An operator with state counts itself.
+    """
+    depths: dict[Operator, int] = {}
+    for node in operators:
+        before = max((depths.get(each, 0) for each in node.inputs), default=0)
+        depths[node] = before + isinstance(node, StatefulOperator)
+    return depths
+
+
+def find_ways(node: Operator) -> tuple[Operator, ...]:
+    """The operators whose records reach an operator without another one with state between them."""
+    found = [*node.inputs]
+    for each in found:
+        if not isinstance(each, StatefulOperator):
+            found += (parent for parent in each.inputs if parent not in found)
+    return tuple(dict.fromkeys(each for each in found if not each.bounded))
+
+
+def find_senders(node: Operator) -> tuple[Operator, ...]:
+    """The unbounded sources and operators with state by key group at the beginning of `find_ways`."""
+    return tuple(each for each in find_ways(node) if isinstance(each, (Read, StatefulOperator)))
 
 
 def find_upstream(ends: Iterable[Operator]) -> tuple[Operator, ...]:

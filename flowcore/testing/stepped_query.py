@@ -20,8 +20,9 @@ from pyspark.sql.types import BooleanType, LongType, StringType
 
 from flowcore.elements import LatencyMarker, LatencyMarkerEvent, StreamElement
 from flowcore.errors import RunError
+from flowcore.keyed.exchange import Exchange
 from flowcore.keyed.operator import KeyGroupOperator, StepOutputs
-from flowcore.keyed.packing import InputColumns, Packing
+from flowcore.keyed.packing import InputColumns, Packing, Recipient
 from flowcore.keyed.runtime import Runtime
 from flowcore.serializers.events import LatencyMarkerEventSerializer
 from flowcore.serializers.formats import RawFormat
@@ -37,8 +38,8 @@ _starting = Lock()
 _ELEMENTS: TaggedSerializer[bytes] = TaggedSerializer(RawFormat())
 _EVENTS = LatencyMarkerEventSerializer()
 _INPUTS = InputColumns(
-    key_group="_group", source="_source", partition="_partition", offset="_offset", newest="_newest",
-    element="_element", record="_record", marker="_marker",
+    source="_source", partition="_partition", offset="_offset", newest="_newest",
+    element="_element", marker="_marker",
 )  # fmt: skip
 
 
@@ -152,7 +153,10 @@ class SteppedQuery:
             F.lit(0).alias("_partition"),
             F.expr("CAST(NULL AS BIGINT)").alias("_newest"),
         )
-        packing = Packing(inputs=_INPUTS, sources=(_SOURCE,), key_groups=self._key_groups, rows=self.rows)
+        recipient = Recipient(key_group="_group", record="_record", columns=tuple(self.rows.names))
+        packing = Packing(
+            inputs=_INPUTS, sources=(_SOURCE,), key_groups=self._key_groups, recipients=(recipient,)
+        )
         runtime = Runtime(
             operator=self.operator,
             query=str(self.folder),
@@ -161,7 +165,8 @@ class SteppedQuery:
             rows=self.rows,
         )
         # Transcripts share workers, since starting Python takes longer than all their steps.
-        return run_key_groups(frame, packing, runtime, workers="steps")
+        exchange = Exchange(query=runtime.query, runtimes=(runtime,))
+        return run_key_groups(frame, packing, exchange, workers="steps")
 
     def _line(self, place: int, item: Mapping[str, Any] | StreamElement[Any]) -> dict[str, Any]:
         if isinstance(item, Mapping):

@@ -274,7 +274,7 @@ def test_functions_downstream_of_a_process_run_in_its_call(live: Live) -> None:
         while len(live.records(out)) < 6:
             assert time.monotonic() < end, "not all records arrived"
             assert not run.wait(0.2)
-        plans.append(run.running["out"]._jsq.explainInternal(False))
+        plans.append(run.running["bids-batches"]._jsq.explainInternal(False))
 
     live.run(flow, "micro-batch", until=arrived)
 

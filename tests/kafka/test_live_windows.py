@@ -90,7 +90,7 @@ def test_windows_and_bad_messages_share_one_query(live: Live) -> None:
         live.send(source, *values)
         live.run(flow, "slice", lambda run: (queries.extend(run.running), run.wait(180)))
 
-    assert queries == ["totals", "totals"]
+    assert queries == ["clicks-batches", "clicks-batches"]
     assert [(row["user"], row["n"]) for row in live.values(out)] == [("a", 2), ("b", 1)]
     (record,) = live.records(late)
     assert record.id == f"with_bad/late:{live.topic_id(source)}:0:7:0"

@@ -1,9 +1,10 @@
 """Whether a live query can continue from the checkpoint that an earlier plan of it left.
 
-A checkpoint holds how far each source was read, and what operators keep; Spark finds both by position. So a
-query must read the same topics in the same order, and keep the same state. If several operators keep state,
-each must also have its name, because two of them may look alike. Filters, projections, functions
-without state, joined results and sinks may change.
+A checkpoint holds how far each source was read, and what operators keep. Spark finds sources and the state of
+its own operators by position, so a query must have the same ones in the same order. The state of operators by
+key group is found by the exchange, that is by depth, and by the operator's name: such operators may be added
+and removed, but not moved or renamed. Filters, projections, functions without state, joined results and sinks
+may change.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
-from itertools import zip_longest
+from itertools import product, zip_longest
 
 from flowcore.api.node import KeptState
 from flowcore.api.operators import Operator
-from flowcore.planner.model import LiveQuery
+from flowcore.planner.model import LiveQuery, find_depths
 
 __all__ = ["CheckpointNeeds", "derive_needs", "find_differences"]
 
@@ -40,16 +41,19 @@ class CheckpointNeeds:
     def fingerprint(self) -> str:
         """Hexadecimal text, the same for all plans of a query that can share a checkpoint."""
         states = [asdict(state) for state in self.states]
-        if len(states) == 1:
-            states[0]["operator"] = None
+        for state in states:
+            state["operator"] = state["operator"] if state["depth"] else None
         return hashlib.sha256(json.dumps([self.sources, states]).encode()).hexdigest()
 
 
 def derive_needs(query: LiveQuery) -> CheckpointNeeds:
     """What a query needs in its checkpoint."""
     topics = [topic.name for source in query.sources if (topic := source.topic) is not None]
-    states = tuple(state for node in query.operators if (state := _state(node, query)) is not None)
-    backlog = [_BACKLOG] if any(state.key_groups is not None for state in states) else []
+    depths = find_depths(query.operators)
+    states = tuple(
+        state for node in query.operators if (state := _state(node, query, max(depths[node], 1))) is not None
+    )
+    backlog = [_BACKLOG] if any(state.depth for state in states) else []
     return CheckpointNeeds((*topics, *backlog), states)
 
 
@@ -57,17 +61,29 @@ def find_differences(before: CheckpointNeeds, now: CheckpointNeeds) -> Iterator[
     """Why a query cannot continue from a checkpoint: each thing as it was, and as it is now."""
     if before.sources != now.sources:
         yield f"it was reading {_show_sources(before.sources)}, and now {_show_sources(now.sources)}"
-    for old, new in zip_longest(before.states, now.states):
-        if new is None:
+    old, new = ([each for each in needs.states if each.depth is None] for needs in (before, now))
+    for pair in zip_longest(old, new):
+        yield from _compare(*pair)
+    kept, keeps = ({each.operator: each for each in needs.states if each.depth} for needs in (before, now))
+    # Without a common exchange, Spark has no store for the state.
+    names = [name for name in kept if name in keeps] if kept and keeps else [*kept, *keeps]
+    for name in names:
+        yield from _compare(kept.get(name), keeps.get(name))
+    for gone, added in product(kept, keeps):
+        if gone not in keeps and added not in kept and replace(kept[gone], operator=added) == keeps[added]:
+            yield f"operator {gone!r} is gone, and {added!r} keeps the same: its state is found by its name"
+
+
+def _compare(old: KeptState | None, new: KeptState | None) -> Iterator[str]:
+    if new is None:
+        if old is not None:
             yield f"operator {old.operator!r} kept {old}, and now nothing is kept"
-        elif old is None:
-            yield f"operator {new.operator!r} keeps {new}, and nothing was kept before"
-        elif old.kind != new.kind:
-            yield f"{old.kind} {old.operator!r} kept {old}, and now {new.kind} {new.operator!r} keeps {new}"
-        elif replace(old, operator=new.operator) != new:
-            yield f"operator {new.operator!r} kept {old}, and now {new}"
-        elif len(now.states) > 1 and old.operator != new.operator:
-            yield f"operator {old.operator!r} kept {old}, and now operator {new.operator!r} does"
+    elif old is None:
+        yield f"operator {new.operator!r} keeps {new}, and nothing was kept before"
+    elif old.kind != new.kind:
+        yield f"{old.kind} {old.operator!r} kept {old}, and now {new.kind} {new.operator!r} keeps {new}"
+    elif replace(old, operator=new.operator) != new:
+        yield f"operator {new.operator!r} kept {old}, and now {new}"
 
 
 def _show_sources(sources: tuple[str, ...]) -> str:
@@ -76,11 +92,13 @@ def _show_sources(sources: tuple[str, ...]) -> str:
     return f"topic{'s' * (len(topics) != 1)} {', '.join(topics) or 'none'}{backlog}"
 
 
-def _state(node: Operator, query: LiveQuery) -> KeptState | None:
+def _state(node: Operator, query: LiveQuery, depth: int) -> KeptState | None:
     state = node.kept_state(query.key_groups)
+    if state is not None and state.key_groups is not None:
+        state = replace(state, depth=depth)
     if node not in query.buffers:
         return state
     if state is not None:
         return replace(state, values=(*state.values, _BUFFERED))
     values = (_BUFFERED, *node.columns)
-    return KeptState(node.name, "buffer", query.buffers[node].key or (), values, query.key_groups)
+    return KeptState(node.name, "buffer", query.buffers[node].key or (), values, query.key_groups, depth)

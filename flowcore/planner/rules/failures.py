@@ -29,6 +29,9 @@ def decide_failure(node: Operator, runs: BoundedStage | LiveQuery) -> Decision |
     process = next((chain.process for chain in runs.chains if node in chain.operators), None)
     if process is not None:
         return _decide_in_key_group(node, runs, f"what {process.name} had emitted for it")
+    states = [each.name for each in node.upstream if isinstance(each, StatefulOperator) and not each.bounded]
+    if states:
+        return _stops_query(f"{states[-1]} made its record, so that no message is bad", _split_at(node))
     sources = find_live_sources([node])
     strict = [each.name for each in sources if (topic := each.topic) and topic.on_error == "fail"]
     if len(strict) == len(sources):
@@ -53,14 +56,15 @@ def select_dead_letter_sources(query: LiveQuery) -> tuple[Read, ...]:
 
 def _decide_in_key_group(node: Operator, query: LiveQuery, content: str) -> Decision:
     with_dead_letters = select_dead_letter_sources(query)
-    strict = [each.name for each in query.sources if each not in with_dead_letters]
-    if len(strict) == len(query.sources):
+    sources = find_live_sources([node])
+    strict = [each.name for each in sources if each not in with_dead_letters]
+    if len(strict) == len(sources):
         files = [sink.name for sink in query.sinks if sink.topic is None]
         if files:
             why = f"{files[0]} writes files, so nothing but its records can leave the query"
             return _stops_query(why, _split_at(node))
         return _stopped_by_topic(strict)
-    topics = ", ".join(f"{each.name}.dead-letter" for each in with_dead_letters)
+    topics = ", ".join(f"{each.name}.dead-letter" for each in sources if each in with_dead_letters)
     which = f"records of {', '.join(strict)}, timers and windows stop it, as on_error='fail' says"
     undone = "" if isinstance(node, PythonOperator) else ", and what the call changed is undone"
     return Decision("dead letter", (f"{content} goes to {topics}{undone}", *([which] if strict else [])))

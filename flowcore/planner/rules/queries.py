@@ -1,34 +1,29 @@
 """The Structured Streaming queries that the unbounded part of a flow is split into.
 
-As few as Spark allows. Branches without state that share a source share a query. A chain of operators with
-state by key group, and a DataFrame function, has a query of its own; the sinks of all operators of a chain
-are in its query. The bad records of a source leave through exactly one query.
+Branches that share a source share a query, so that the source is read and parsed once: those that can run
+in real time share one query, and those that need micro-batches another. The split does not depend on the
+mode that was asked for, because a checkpoint is of a query. Spark's own aggregate, a DataFrame function, the
+buffer of a Python function and a sink of files have a query of their own. The bad records of a source leave
+through exactly one query.
 
-The operators of a chain run one after the other in the same batch: each is an exchange, to which records are
-shuffled. Everything that one of them reads was emitted by the one before it, so that its watermark is too.
+In a query, all operators with state of the same depth are one exchange: records are shuffled to their key
+groups once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from itertools import pairwise
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from flowcore.api.decisions import Decision
-from flowcore.api.operators import (
-    MapBatches,
-    Operator,
-    PythonOperator,
-    Read,
-    StatefulOperator,
-    Write,
-)
+from flowcore.api.operators import MapBatches, Operator, PythonOperator, Read, StatefulOperator, Write
 from flowcore.errors import PlanError
-from flowcore.planner.model import LiveQuery, LiveStage, Mode, find_live_sources, find_upstream
+from flowcore.planner.model import LiveQuery, LiveStage, Mode, find_live_sources, find_upstream, find_ways
 from flowcore.planner.rules.flush import find_own_buffer, select_buffered
 from flowcore.planner.rules.flush_reasons import explain_interval
 from flowcore.planner.rules.modes import choose_mode
 from flowcore.settings import Settings
+from flowcore.watermarks.strategies import PeriodicFunction
 
 __all__ = ["build_live_stage"]
 
@@ -47,157 +42,153 @@ def build_live_stage(
         return None
     chosen = select_buffered(operators, settings)
     buffered = {node: explain_interval(node, settings) for node in operators if node in chosen}
-    queries = [_build_query(group, requested, buffered) for group in _group(sinks, buffered)]
+    queries = {group: _build_query(group, requested, buffered) for group in _group(sinks, buffered)}
     return LiveStage(_add_dead_letters(queries, requested))
 
 
-def _group(sinks: Sequence[Write], buffered: Mapping[Operator, str]) -> list[list[Write]]:
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """The sinks of one query.
+
+    Attributes:
+        alone: The operators for which the query is their own; none if it is shared.
+        realtime: The query can run in real time.
+    """
+
+    sinks: tuple[Write, ...]
+    alone: tuple[Operator, ...] = ()
+    realtime: bool = False
+
+    @property
+    def name(self) -> str:
+        """The name of the query; of a shared one it stays when sinks come and go."""
+        if self.alone:
+            return self.sinks[0].name
+        source = find_live_sources(self.sinks)[0].name
+        return source if self.realtime else f"{source}-batches"
+
+
+def _group(sinks: Sequence[Write], buffered: Mapping[Operator, str]) -> Iterator[_Group]:
     exclusive: dict[tuple[Operator, ...], list[Write]] = {}
-    shared: list[list[Write]] = []
+    shared: list[_Group] = []
     for sink in sinks:
-        alone = _find_exclusive(sink, buffered)
-        if alone:
+        if alone := _find_exclusive(sink, buffered):
             exclusive.setdefault(alone, []).append(sink)
             continue
-        sources = _sources([sink])
-        touching = [group for group in shared if not sources.isdisjoint(_sources(group))]
-        shared = [group for group in shared if group not in touching]
-        shared.append([*(member for group in touching for member in group), sink])
-    return [*shared, *_merge_chains(sinks, exclusive)]
-
-
-def _merge_chains(
-    sinks: Sequence[Write], exclusive: Mapping[tuple[Operator, ...], list[Write]]
-) -> list[list[Write]]:
-    """Add the sinks of the first operators of a chain to those of the whole chain."""
-    merged: dict[tuple[Operator, ...], list[Write]] = {}
-    for alone, members in exclusive.items():
-        longer = (each for each in exclusive if _is_chain(each) and each[: len(alone)] == alone)
-        whole = max(longer, key=len) if _is_chain(alone) else alone
-        merged.setdefault(whole, []).extend(members)
-    return [sorted(members, key=sinks.index) for members in merged.values()]
-
-
-def _is_chain(alone: Sequence[Operator]) -> bool:
-    return all(isinstance(node, StatefulOperator) for node in alone)
+        live = tuple(node for node in sink.upstream if not node.bounded)
+        realtime = choose_mode(live, None).value == "realtime"
+        sources = {*find_live_sources([sink])}
+        touching = [
+            each
+            for each in shared
+            if each.realtime == realtime and not sources.isdisjoint(find_live_sources(each.sinks))
+        ]
+        members = {*(member for each in touching for member in each.sinks), sink}
+        shared = [each for each in shared if each not in touching]
+        shared.append(_Group(tuple(each for each in sinks if each in members), realtime=realtime))
+    yield from sorted(shared, key=lambda group: not group.realtime)
+    yield from (_Group(tuple(members), alone) for alone, members in exclusive.items())
 
 
 def _find_exclusive(sink: Write, buffered: Mapping[Operator, str]) -> tuple[Operator, ...]:
-    """The operators with which a sink needs a query of its own."""
+    """The operators with which a sink needs a query of its own; none if it can share one."""
+    live = [node for node in sink.upstream if not node.bounded]
     own = find_own_buffer(sink.upstream, buffered)
-    alone = tuple(
-        node
-        for node in sink.upstream
-        if not node.bounded and (node.keeps_state or node.takes_whole_frame or node is own)
-    )
-    states = [node for node in alone if node.keeps_state]
-    if len(states) > 1 and (why := _find_chain_obstacle(alone, states)):
+    native = {node for node in live if node.keeps_state and not isinstance(node, StatefulOperator)}
+    alone = tuple(node for node in live if node in native or node.takes_whole_frame or node is own)
+    states = [node for node in live if node.keeps_state]
+    if len(states) > 1 and (why := next(_find_obstacles(alone, states), None)):
         names = " and ".join(repr(node.name) for node in states)
         msg = (
             f"sink {sink.name!r} is downstream of the operators {names}, each with state: {why}; write the "
             "first to a topic and read that in another flow"
         )
         raise PlanError(msg)
+    if alone:
+        # The query is that of all operators with state upstream, so that one of them runs once.
+        alone = tuple(node for node in live if node in alone or node.keeps_state)
     # Files take the records themselves; only topics can share a frame with other topics.
     return alone if sink.topic is not None else (*alone, sink)
 
 
-def _find_chain_obstacle(alone: Sequence[Operator], states: Sequence[Operator]) -> str | None:
-    """Why operators with state cannot run one after the other in one query; None if they can."""
+def _find_obstacles(alone: Sequence[Operator], states: Sequence[Operator]) -> Iterator[str]:
+    """Why operators with state cannot run in one query."""
     for node in alone:
-        if not isinstance(node, StatefulOperator):
-            kind = "is a DataFrame function" if node.takes_whole_frame else "is Spark's own aggregate"
-            if node.keeps_state or node.takes_whole_frame:
-                return f"{node.name} {kind}, and only windows and process functions run in a chain"
-    for before, node in pairwise(states):
-        if before not in node.upstream:
-            return f"{before.name} and {node.name} are side by side, and a query runs a single chain of them"
-        if any(isinstance(each, Read) and not each.bounded for each in _find_upstream_until(before, node)):
-            return f"{node.name} also reads records that {before.name} does not emit"
-        for each in node.upstream:
-            if isinstance(each, MapBatches) and before in each.upstream:
+        kind = "is a DataFrame function" if node.takes_whole_frame else "is Spark's own aggregate"
+        yield f"{node.name} {kind}, and only windows and process functions read each other in a query"
+    for node in states:
+        ways = find_ways(node)
+        if not any(each.keeps_state for each in ways):
+            continue
+        for each in ways:
+            if isinstance(each, MapBatches):
                 # Its outputs would have no channel, so that watermarks would overtake them.
-                return (
-                    f"{each.name} gets batches, so that nobody knows which key group emitted a record of it"
+                yield f"{each.name} gets batches, so that nobody knows which key group emitted a record of it"
+            watermark = each.topic.watermark if each.topic else None
+            if watermark is not None and isinstance(watermark.generator, PeriodicFunction):
+                yield (
+                    f"{node.name} also reads {each.name}, whose watermarks a Python function makes, and only "
+                    "the first exchange calls it"
                 )
-    return None
 
 
-def _find_upstream_until(before: Operator, node: Operator) -> set[Operator]:
-    """The operators upstream of one of them on paths without another one."""
-    found: set[Operator] = set()
-    pending = [node]
-    while pending:
-        fresh = {*pending.pop().inputs} - {before} - found
-        found |= fresh
-        pending += fresh
-    return found
-
-
-def _sources(sinks: Sequence[Write]) -> set[Operator]:
-    return {*find_live_sources(sinks)}
-
-
-def _build_query(
-    sinks: Sequence[Write], requested: Mode | None, buffered: Mapping[Operator, str]
-) -> LiveQuery:
-    live = tuple(node for node in find_upstream(sinks) if not node.bounded)
-    alone = max((_find_exclusive(sink, buffered) for sink in sinks), key=len)
-    sources = [node for node in live if isinstance(node, Read)]
-    if alone:
-        reasons = [
-            f"{alone[-1].name} {_what_is_exclusive(alone[-1])}, which nothing else can share a query with"
-        ]
-        exchanges = [node.name for node in alone if isinstance(node, StatefulOperator)]
-        if len(exchanges) > 1:
-            number = {2: "two", 3: "three"}.get(len(exchanges), str(len(exchanges)))
-            reasons.append(f"it has {number} exchanges: {', then '.join(exchanges)}")
-        split = Decision("its own query", tuple(reasons))
-    else:
-        split = Decision("shared query", ("its branches keep no state, so one read serves them all",))
-    return LiveQuery(
-        name=sinks[0].name if alone else sources[0].name,
+def _build_query(group: _Group, requested: Mode | None, buffered: Mapping[Operator, str]) -> LiveQuery:
+    live = tuple(node for node in find_upstream(group.sinks) if not node.bounded)
+    query = LiveQuery(
+        name=group.name,
         operators=live,
         results=tuple(dict.fromkeys(each for node in live for each in node.inputs if each.bounded)),
-        sinks=tuple(sinks),
-        dead_letters=() if alone else tuple(filter(_has_dead_letters, sources)),
+        sinks=group.sinks,
+        dead_letters=(),
         mode=choose_mode(live, requested, buffered),
-        split=split,
+        split=Decision("shared query", ()),
     )
+    return replace(query, split=_explain_split(group, query))
+
+
+def _explain_split(group: _Group, query: LiveQuery) -> Decision:
+    exchanges = [" and ".join(node.name for node in each) for each in query.exchanges]
+    reasons = []
+    if len(exchanges) > 1 or any(len(each) > 1 for each in query.exchanges):
+        count = {1: "one exchange", 2: "two exchanges"}.get(len(exchanges), f"{len(exchanges)} exchanges")
+        reasons.append(f"it has {count}: {', then '.join(exchanges)}")
+    if group.alone:
+        last = group.alone[-1]
+        why = f"{last.name} {_what_is_exclusive(last)}, which nothing else can share a query with"
+        return Decision("its own query", (why, *reasons))
+    if group.realtime:
+        return Decision("shared query", ("its branches keep no state, so one read serves them all",))
+    return Decision("shared query", ("one read serves all branches that need micro-batches", *reasons))
 
 
 def _what_is_exclusive(node: Operator) -> str:
-    if node.keeps_state:
-        return "keeps state"
     if isinstance(node, Write):
         return "writes files"
+    if node.keeps_state:
+        return "is Spark's own aggregate" if not isinstance(node, StatefulOperator) else "keeps state"
     return "is a DataFrame function" if node.takes_whole_frame else "has a buffer"
 
 
-def _add_dead_letters(queries: list[LiveQuery], requested: Mode | None) -> tuple[LiveQuery, ...]:
-    """Give the bad records of each source to one query, to one of their own if no other can carry them."""
-    covered = {source for query in queries for source in query.dead_letters}
-    for carries in (True, False):
-        for number, query in enumerate(tuple(queries)):
-            fresh = [each for each in query.sources if each not in covered and _has_dead_letters(each)]
-            if not carries:
-                queries += [_build_dead_letter_query(source, requested) for source in fresh]
-            elif _carries_bad_records(query):
-                queries[number] = replace(query, dead_letters=(*query.dead_letters, *fresh))
-            else:
-                continue
-            covered.update(fresh)
-    return tuple(queries)
+def _add_dead_letters(queries: Mapping[_Group, LiveQuery], requested: Mode | None) -> tuple[LiveQuery, ...]:
+    """Give the bad records of each source to one query, to one of their own if no shared query reads it.
+
+    A query with Python functions takes precedence: their failing records become bad there.
+    """
+    found = dict(queries)
+    shared = (group for group in queries if not group.alone)
+    covered: set[Read] = set()
+    for group in sorted(shared, key=lambda group: not _calls_python(queries[group])):
+        query = queries[group]
+        fresh = [each for each in query.sources if each not in covered and _has_dead_letters(each)]
+        found[group] = replace(query, dead_letters=tuple(fresh))
+        covered.update(fresh)
+    sources = dict.fromkeys(source for query in queries.values() for source in query.sources)
+    others = [each for each in sources if each not in covered and _has_dead_letters(each)]
+    return (*found.values(), *(_build_dead_letter_query(source, requested) for source in others))
 
 
-def _carries_bad_records(query: LiveQuery) -> bool:
-    """Key groups let bad records pass; Python functions would lose their bytes."""
-    states = [node for node in query.operators if node.keeps_state]
-    if not states or not all(isinstance(node, StatefulOperator) for node in states):
-        return False
-    if any(node.takes_whole_frame or isinstance(node, PythonOperator) for node in query.operators):
-        return False
-    return all(sink.topic is not None for sink in query.sinks)
+def _calls_python(query: LiveQuery) -> bool:
+    return any(isinstance(node, PythonOperator) for node in query.operators)
 
 
 def _build_dead_letter_query(source: Read, requested: Mode | None) -> LiveQuery:

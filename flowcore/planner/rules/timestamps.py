@@ -125,12 +125,18 @@ def find_timed_sources(operators: Iterable[Operator]) -> frozenset[Read]:
 
 
 def find_untimed_sources(query: LiveQuery, operators: Iterable[Operator]) -> frozenset[Read]:
-    """The sources whose records need a timestamp in other queries only, and whose bad records leave here.
+    """The sources whose records need no timestamp in some branch of a query, and need one in other branches.
 
-    ``operators`` are those of the flow.
+    The others may be in other queries, if bad records of the source leave through this one. ``operators`` are
+    those of the flow.
     """
     needed = find_upstream(node for node in operators if isinstance(node, Write))
-    return find_timed_sources(needed).intersection(query.dead_letters) - find_timed_sources(query.operators)
+    own = find_timed_sources(query.operators)
+    reached: list[Operator] = [*query.sinks]
+    for each in reached:
+        if not each.needs_timestamps:
+            reached += (parent for parent in each.inputs if parent not in reached)
+    return own.intersection(reached) | find_timed_sources(needed).intersection(query.dead_letters) - own
 
 
 def _choose(

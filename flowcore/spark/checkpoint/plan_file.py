@@ -47,8 +47,7 @@ __all__ = [
 
 _log = logging.getLogger(__name__)
 
-_FORMAT = 2
-_FORMATS = (1, _FORMAT)  # the first had no identity
+_FORMAT = 3
 
 StateTypes = Mapping[str, tuple[str, ...]]
 """The types of Spark's state, by operator."""
@@ -56,13 +55,13 @@ StateTypes = Mapping[str, tuple[str, ...]]
 
 @dataclass(frozen=True, slots=True)
 class _PlanFile:
-    """What a plan file says; the identity is None in the first format."""
+    """What a plan file says."""
 
     flow: str
     query: str
     needs: CheckpointNeeds
     types: StateTypes
-    identity: CheckpointIdentity | None
+    identity: CheckpointIdentity
 
 
 def checkpoint_folder(query: LiveQuery, flow: str, settings: Settings) -> Path:
@@ -125,11 +124,11 @@ def require_fit(query: LiveQuery, flow: str, checkpoint: Path, types: StateTypes
     path = plan_file_of(checkpoint)
     record = _read(path) if path.exists() else None
     found = read_id(checkpoint)
-    if record is not None and (found is None or (record.identity and record.identity.checkpoint != found)):
-        whose = f"is of the checkpoint {record.identity}" if record.identity else "is of a checkpoint"
+    if record is not None and record.identity.checkpoint != found:
         missing = f"the id in its folder is {found}" if found else "its folder is missing"
         _refuse(
-            [f"{path.name} {whose}, and {missing}"], {query.name: checkpoint}, flow,
+            [f"{path.name} is of the checkpoint {record.identity}, and {missing}"],
+            {query.name: checkpoint}, flow,
             what="the query would read its sources from their start position, and skip or repeat records; "
             "bring the folder back",
         )  # fmt: skip
@@ -236,7 +235,7 @@ def _differences(record: _PlanFile, query: LiveQuery, flow: str, types: StateTyp
     differences = tuple(find_differences(record.needs, derive_needs(query)))
     yield from differences
     depth = len(query.exchanges)
-    if record.identity and record.identity.depth != depth and not differences:
+    if record.identity.depth != depth and not differences:
         yield f"it had {record.identity.depth} exchanges between operators with state, and now has {depth}"
     if types is not None and list(record.types.values()) != list(types.values()):
         yield f"the types of its state were {_show(record.types)}, and now {_show(types)}"
@@ -249,9 +248,9 @@ def _show(types: StateTypes) -> str:
 def _read(path: Path) -> _PlanFile:
     try:
         found: dict[str, Any] = json.loads(path.read_text())
-        if found["format"] not in _FORMATS:
+        if found["format"] != _FORMAT:
             msg = (
-                f"{path} has format {found['format']}, this flowcore reads up to {_FORMAT}: whether its "
+                f"{path} has format {found['format']}, this flowcore reads {_FORMAT}: whether its "
                 "checkpoint is of this plan is unknown; use the flowcore that wrote it, or another state.dir"
             )
             raise StateError(msg)
@@ -260,7 +259,7 @@ def _read(path: Path) -> _PlanFile:
             for state in found["states"]
         )
         types = {name: tuple(kinds) for name, kinds in found["types"]}
-        identity = CheckpointIdentity.parse(found["identity"]) if found["format"] == _FORMAT else None
+        identity = CheckpointIdentity.parse(found["identity"])
         needs = CheckpointNeeds(tuple(found["sources"]), states)
         return _PlanFile(found["flow"], found["query"], needs, types, identity)
     except (ValueError, KeyError, TypeError, AttributeError) as error:

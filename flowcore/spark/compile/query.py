@@ -37,24 +37,24 @@ from flowcore.api.operators import (
 )
 from flowcore.api.stateful import find_side_outputs
 from flowcore.errors import PlanError
-from flowcore.keyed.output_columns import RESULTS
-from flowcore.planner.model import Chain, LiveQuery
+from flowcore.planner.model import Chain, LiveQuery, find_depths
 from flowcore.planner.rules.columns import find_used_columns
 from flowcore.planner.rules.failures import select_dead_letter_sources
 from flowcore.spark.checkpoint.plan_file import checkpoint_folder
 from flowcore.spark.checkpoint.state_types import column_types, stateful_parts
 from flowcore.spark.context import Context
 from flowcore.spark.errors import translate_plan_errors
-from flowcore.spark.frame.branches import Branch, BranchedFrame, unite
+from flowcore.spark.frame.branches import Branch, BranchedFrame, merge_frames, unite
 from flowcore.spark.frame.record_ids import RecordIds
 from flowcore.spark.frame.rows import FIRST_BRANCH, RECORD_ID, RECORD_ORDINAL
 from flowcore.spark.operators import batch
 from flowcore.spark.operators.buffers import apply_buffer, find_buffer
-from flowcore.spark.operators.keyed_step import KeyGroupContext
+from flowcore.spark.operators.exchanges import run_exchange
+from flowcore.spark.operators.keyed_step import KeyGroupContext, StepMember
 from flowcore.spark.operators.live_aggregates import apply_aggregate
-from flowcore.spark.operators.processes import apply_process
+from flowcore.spark.operators.processes import prepare_process
 from flowcore.spark.operators.python_chain import apply_chain
-from flowcore.spark.operators.windows import apply_window
+from flowcore.spark.operators.windows import prepare_window
 from flowcore.spark.results.joined import Joined
 from flowcore.spark.topics.incoming import Incoming
 from flowcore.spark.topics.outgoing import Outgoing
@@ -108,9 +108,7 @@ class _Compiler:
         self.record_ids = RecordIds.of(
             context.flow, query.operators, side_channels.topics, has_ordinals=_has_ordinals(query, joined)
         )
-        others = (node for node in query.operators if not isinstance(node, SideOutput))
-        readers = Counter(parent for node in others for parent in node.inputs)
-        self.readers = {node: readers[node] for node in query.operators}
+        self.readers = _count_branches(query)
         self.used = find_used_columns(query.operators)
         # A buffer's state must not depend on which columns are read downstream.
         whole = {node: frozenset(map(str.lower, node.columns)) for node in query.buffers}
@@ -136,14 +134,20 @@ class _Compiler:
 
     def sink_frame(self) -> DataFrame:
         query = self.query
-        for node in query.operators:
-            with translate_plan_errors(node.name):
-                for output, branched, branch in self._compile(node):
-                    readers = self.readers[output]
-                    branches = [branch]
-                    if readers > 1:
-                        branches = branched.split(branch, [next(self.numbers) for _ in range(readers)])
-                    self.waiting[output] = [(branched, each) for each in branches]
+        depths = find_depths(query.operators)
+        for depth, exchange in enumerate(((), *query.exchanges)):
+            if exchange:
+                self._run_exchange(exchange)
+            for node in query.operators:
+                if depths[node] == depth and node not in exchange:
+                    with translate_plan_errors(node.name):
+                        for output in self._compile(node):
+                            self._put(*output)
+        return self._write()
+
+    def _write(self) -> DataFrame:
+        """The rows for the sinks."""
+        query = self.query
         frames = [branched for branched, _, _ in self.ends]
         for waiting in self.waiting.values():
             for branched, branch in waiting:  # a source that is read only for its bad records
@@ -173,20 +177,18 @@ class _Compiler:
         """Compile an operator, and yield its output and those of operators that are compiled with it."""
         if isinstance(node, Write):
             self.ends.append((*self._take(node), node))
-        elif isinstance(node, KeyedProcess):
-            before, branch = self._take(node)
-            branched, branches = apply_process(
-                node, before, branch, self._exchange(node, before), self.chains.get(node), self.used,
-                self.context.settings.object_reuse_check,
-            )  # fmt: skip
-            self._replace_frames([before], branched)
-            yield from ((output, branched, branch) for output, branch in branches.items())
         elif node in self.chains:
             yield from self._run_chain(self.chains[node])
-        elif isinstance(node, Window):
-            yield from self._window(node)
         elif not isinstance(node, (PythonOperator, SideOutput)):  # these are compiled with another operator
             yield (node, *self._output(node))
+
+    def _put(self, output: Operator, branched: BranchedFrame, branch: Branch) -> None:
+        """Keep an operator's output for its readers, with a branch for each."""
+        readers = self.readers[output]
+        branches = [branch]
+        if readers > 1:
+            branches = branched.split(branch, [next(self.numbers) for _ in range(readers)])
+        self.waiting[output] = [(branched, each) for each in branches]
 
     def _take(self, node: Operator) -> tuple[BranchedFrame, Branch]:
         """A branch of the operator's first input."""
@@ -254,24 +256,47 @@ class _Compiler:
         )  # fmt: skip
         for node, each in branches.items():
             if flush := find_buffer(node, self.query):
-                yield (node, *apply_buffer(flush, branched, each, self.key_groups))
+                yield (node, *apply_buffer(flush, branched, each, self.key_groups.of(node)))
             else:
                 yield node, branched, each
 
-    def _window(self, node: Window) -> Iterator[tuple[Operator, BranchedFrame, Branch]]:
-        """Compile windows, and yield their late records and their results."""
-        sides = find_side_outputs(node, self.query.operators)
-        used = {column.lower() for each in sides for column in self.used[each]}
-        before, branch = self._take(node)
-        branched, branches = apply_window(node, before, branch, used, self._exchange(node, before))
-        self._replace_frames([before], branched)
-        yield from ((each, branched, branches[each.output]) for each in sides)
-        yield node, branched, branches[RESULTS]
+    def _run_exchange(self, nodes: Sequence[StatefulOperator]) -> None:
+        """Run operators of one depth; those that read the same operator share a branch."""
+        readers = {parent: node for node in nodes for parent in node.inputs}
+        taken = {parent: self._take(node) for parent, node in readers.items()}
+        frames = list(dict.fromkeys(branched for branched, _ in taken.values()))
+        before = merge_frames(frames)
+        self._replace_frames(frames, before)
+        members = []
+        for node in nodes:
+            with translate_plan_errors(node.name):
+                members.append(self._prepare(node, before, taken[node.inputs[0]][1]))
+        after, branches = run_exchange(members, before, self._other_columns(before), self.key_groups)
+        self._replace_frames([before], after)
+        for output, branch in branches.items():
+            self._put(output, after, branch)
+
+    def _prepare(self, node: StatefulOperator, branched: BranchedFrame, branch: Branch) -> StepMember:
+        context = self.key_groups.of(node)
+        match node:
+            case Window():
+                sides = find_side_outputs(node, self.query.operators)
+                used = {column.lower() for each in sides for column in self.used[each]}
+                return prepare_window(node, branched, branch, used, context)
+            case KeyedProcess():
+                check = self.context.settings.object_reuse_check
+                return prepare_process(
+                    node, branched, branch, context, self.chains.get(node), self.used, check
+                )
+            case _:
+                msg = f"operator {node.name!r} has no form by key group"
+                raise PlanError(msg)
 
     def _unite(self, node: Union) -> tuple[BranchedFrame, Branch]:
         members = [self.waiting[parent].pop() for parent in node.inputs]
         step = self.record_ids.steps[node]
-        branched, branch = unite(members, self.columns[node], next(self.numbers), step)
+        place = self.record_ids.of_place("topic", "partition", "offset")
+        branched, branch = unite(members, self.columns[node], next(self.numbers), step, place)
         # The united frame also has the other branches of the same sources.
         self._replace_frames([owner for owner, _ in members], branched)
         return branched, branch
@@ -292,17 +317,6 @@ class _Compiler:
         ]
         others += [(each, sink.columns) for owner, each, sink in self.ends if owner is branched]
         return {each.number: [each.physical_names[name.lower()] for name in names] for each, names in others}
-
-    def _exchange(self, node: StatefulOperator, branched: BranchedFrame) -> KeyGroupContext:
-        """The context of an operator whose input is a branch of a frame."""
-        exchanges = self.query.exchanges
-        place = exchanges.index(node)
-        return replace(
-            self.key_groups,
-            upstream=exchanges[place - 1].name if place else None,
-            has_downstream=place + 1 < len(exchanges),
-            passing=self._other_columns(branched),
-        )
 
     def _project(self, node: Select | WithColumns, branched: BranchedFrame, branch: Branch) -> Branch:
         """Plain columns keep their physical name; computed ones get a new one."""
@@ -344,6 +358,16 @@ def _has_ordinals(query: LiveQuery, joined: Joined) -> bool:
     if query.keeps_key_groups:
         return any(isinstance(node, Join) and node.how in ("inner", "left") for node in query.operators)
     return any(RECORD_ORDINAL in frame.columns for frame in joined.frames.values())
+
+
+def _count_branches(query: LiveQuery) -> dict[Operator, int]:
+    """How many branches the output of each operator needs; operators of an exchange share one."""
+    depths = find_depths(query.operators)
+    edges = [(parent, node) for node in query.operators for parent in node.inputs]
+    keyed = {(parent, depths[node]) for parent, node in edges if isinstance(node, StatefulOperator)}
+    readers = Counter(parent for parent, _ in keyed)
+    readers.update(parent for parent, node in edges if not isinstance(node, (SideOutput, StatefulOperator)))
+    return {node: readers[node] for node in query.operators}
 
 
 def _topic(node: Read | Write) -> KafkaTopic:

@@ -17,10 +17,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from flowcore.api.expressions import Expression
-from flowcore.spark.frame.rows import BRANCH, RECORD_ORDINAL, RowKind
+from flowcore.spark.frame.rows import BRANCH, RECORD_ID, RECORD_ORDINAL, RowKind
 from flowcore.spark.frame.sql import literal, quote
 
-__all__ = ["Branch", "BranchedFrame", "unite"]
+__all__ = ["Branch", "BranchedFrame", "merge_frames", "unite"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,41 +153,63 @@ class BranchedFrame:
         self.frame = self.frame.withColumns({name: F.expr(text) for name, text in columns.items()})
 
 
-def unite(
-    members: Sequence[tuple[BranchedFrame, Branch]], columns: Sequence[str], number: int, step: str
-) -> tuple[BranchedFrame, Branch]:
-    """Unite branches of one or several frames in one branch; ``step`` distinguishes the union in ids."""
-    frames: list[BranchedFrame] = list(dict.fromkeys(branched for branched, _ in members))
-    first = frames[0]
-    names = {column: next(first.names) for column in columns}
-    shared = any(branched.shared for branched in frames)
-    for branched in frames:
-        branches = [branch for owner, branch in members if owner is branched]
-        branched.set(_merge(branched, branches, names, number, step))
-        if shared and not branched.shared:
-            branched.set({BRANCH: str(number)})
-    united = first.frame
-    for branched in frames[1:]:
-        united = united.unionByName(branched.frame, allowMissingColumns=True)
-    together = BranchedFrame(
-        united,
+def merge_frames(frames: Sequence[BranchedFrame]) -> BranchedFrame:
+    """One frame with the rows of several; they are shared, or none of them is."""
+    first, *others = frames
+    if not others:
+        return first
+    merged = first.frame
+    for branched in others:
+        merged = merged.unionByName(branched.frame, allowMissingColumns=True)
+    return BranchedFrame(
+        merged,
         first.names,
-        has_coordinates=all(branched.has_coordinates for branched in frames),
+        has_coordinates=any(branched.has_coordinates for branched in frames),
         has_bad=any(branched.has_bad for branched in frames),
         has_markers=any(branched.has_markers for branched in frames),
         keeps_dropped=any(branched.keeps_dropped for branched in frames),
-        shared=shared,
-    )
-    return together, Branch(
-        number,
-        names,
-        has_coordinates=all(branch.has_coordinates for _, branch in members),
-        has_record_id=all(branch.has_record_id for _, branch in members),
+        shared=first.shared,
     )
 
 
-def _merge(
-    branched: BranchedFrame, branches: Sequence[Branch], names: Mapping[str, str], number: int, step: str
+def unite(
+    members: Sequence[tuple[BranchedFrame, Branch]],
+    columns: Sequence[str],
+    number: int,
+    step: str,
+    place: str,
+) -> tuple[BranchedFrame, Branch]:
+    """Unite branches of one or several frames in one branch; ``step`` distinguishes the union in ids.
+
+    If some records have a place in a topic, and the others the id of an operator, all have an id: for the
+    former it is the SQL text ``place``.
+    """
+    frames: list[BranchedFrame] = list(dict.fromkeys(branched for branched, _ in members))
+    names = {column: next(frames[0].names) for column in columns}
+    shared = any(branched.shared for branched in frames)
+    have_places = [branched.has_coordinates and branch.has_coordinates for branched, branch in members]
+    have_ids = [
+        branch.has_record_id or place for (_, branch), place in zip(members, have_places, strict=True)
+    ]
+    with_ids = all(have_ids) and not all(have_places)
+    for branched in frames:
+        branches = [branch for owner, branch in members if owner is branched]
+        branched.set(_merge(branched, branches, names, number, step, place if with_ids else None))
+        if shared and not branched.shared:
+            branched.set({BRANCH: str(number)})
+            branched.shared = True
+    return merge_frames(frames), Branch(
+        number, names, has_coordinates=all(have_places), has_record_id=with_ids
+    )
+
+
+def _merge(  # noqa: PLR0917 - the branches, then the result
+    branched: BranchedFrame,
+    branches: Sequence[Branch],
+    names: Mapping[str, str],
+    number: int,
+    step: str,
+    place: str | None,
 ) -> dict[str, str]:
     *earlier, last = branches
 
@@ -196,10 +218,17 @@ def _merge(
         return f"CASE {' '.join(cases)} ELSE {last.column(column)} END" if earlier else last.column(column)
 
     merged = {name: choose(column) for column, name in names.items()}
+    if place is not None:
+        others = RECORD_ID if RECORD_ID in branched.frame.columns else "CAST(NULL AS STRING)"
+        cases = (
+            f"WHEN {branched.is_in(branch)} THEN {RECORD_ID if branch.has_record_id else place}"
+            for branch in branches
+        )
+        merged[RECORD_ID] = f"CASE {' '.join(cases)} ELSE {others} END"
     if earlier and RECORD_ORDINAL in branched.frame.columns:
         # A record that passed several branches becomes several records, each with its own id.
-        others = enumerate(branches[1:], 1)
-        cases = (f"WHEN {branched.is_in(branch)} THEN '.{step}-{place}'" for place, branch in others)
+        places = enumerate(branches[1:], 1)
+        cases = (f"WHEN {branched.is_in(branch)} THEN '.{step}-{nth}'" for nth, branch in places)
         merged[RECORD_ORDINAL] = f"{RECORD_ORDINAL} || CASE {' '.join(cases)} ELSE '' END"
     if branched.shared:
         numbers = ", ".join(str(branch.number) for branch in branches)

@@ -81,6 +81,10 @@ class RecordIds:
             ordinal = f", CASE WHEN {RECORD_ORDINAL} <> '0' THEN ':' || {RECORD_ORDINAL} ELSE '' END"
         return f"concat({literal(f'{self.flow}/{writer}:{self.input}:')}, {RECORD_ID}{ordinal})"
 
+    def of_place(self, topic: str, partition: str, offset: str) -> str:
+        """`RECORD_ID` of a record that was made of one source record; the arguments are SQL text."""
+        return f"({self.place(topic, partition, offset)} || ':0')"
+
     def place(self, topic: str, partition: str, offset: str) -> str:
         """The place of a source record within `RECORD_ID`; the arguments are SQL text."""
         head = f"{self._topic(topic)}, ':', " if len(self.sources) > 1 else ""

@@ -75,14 +75,14 @@ def apply_bounded(
     ]
     schema = pa.schema(fields)
     outlets = {
-        output: Outlet(
+        (0, output): Outlet(
             schema=schemas[output],
             columns={now: name for name, now in columns[output].items()},
-            branch=numbers[output],
+            constants={_OUTPUT: numbers[output]},
         )
         for output in schemas
     }
-    unpacking = Unpacking(outlets=outlets, schema=schema, branch=_OUTPUT)
+    unpacking = Unpacking(outlets=outlets, schema=schema)
     run = _Run(BoundedRun(operator, clock_ms), unpacking, rows)
     whole: DataFrame = frame.mapInArrow(run.run, from_arrow_schema(schema))
     parts = {
@@ -108,8 +108,8 @@ class _Run:
         """The rows of all outputs."""
         same = (batch.cast(self.rows) for batch in batches)
         for output, found in self.group.run(same):
-            if output in self.unpacking.outlets:
-                yield self.unpacking.rows(self.unpacking.outlets[output], found)
+            if outlet := self.unpacking.outlets.get((0, output)):
+                yield self.unpacking.rows(outlet, found)
 
 
 def _sort(node: Window | KeyedProcess, frame: DataFrame, key_groups: int) -> DataFrame:

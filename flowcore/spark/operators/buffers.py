@@ -7,7 +7,7 @@ their coordinates.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
@@ -22,12 +22,13 @@ from flowcore.keyed.output_columns import RESULTS, TIMESTAMP
 from flowcore.planner.model import Flush, LiveQuery
 from flowcore.spark.frame.branches import Branch, BranchedFrame
 from flowcore.spark.frame.rows import RECORD_ORDINAL, SOURCE, TIMESTAMP_MS
+from flowcore.spark.operators.exchanges import run_exchange
 from flowcore.spark.operators.keyed_step import (
     COORDINATE_PREFIX,
     RECORD_TIMESTAMP,
     KeyGroupContext,
-    branch_after,
-    run_step,
+    StepMember,
+    StepOutput,
     select_inputs,
 )
 
@@ -55,28 +56,34 @@ def apply_buffer(
 ) -> tuple[BranchedFrame, Branch]:
     """The latest record of each key, once in a flush interval."""
     keys = flush.key or ()
-    columns = {**branch.columns, **context.coordinates}
-    inputs = select_inputs(flush.operator, keys, branched, branch, columns, context)
+    inputs = select_inputs(
+        flush.operator, keys, branched, branch, branch.columns, context, with_coordinates=True
+    )
     names = {name.lower(): name for name in branch.columns}
     key_columns = [names[key.lower()] for key in keys]
     operator = _make_buffer(flush, key_columns, RECORD_TIMESTAMP, inputs.records, context)
     number = next(context.numbers)
-    step = run_step(inputs, operator, {RESULTS: number}, context)
-    found = step.columns[RESULTS]
-    texts = {
-        "topic": f"CASE {found[COORDINATE_PREFIX + SOURCE]} {context.topic_cases} END",
-        "partition": found[COORDINATE_PREFIX + "partition"],
-        "offset": found[COORDINATE_PREFIX + "offset"],
-    }
-    if context.query.carries_timestamps(flush.operator):
-        texts[TIMESTAMP_MS] = found[RECORD_TIMESTAMP]
-    if context.has_ordinals:
-        texts[RECORD_ORDINAL] = found[COORDINATE_PREFIX + RECORD_ORDINAL]
-    after = branch_after(
-        step, inputs, step.replace(texts), has_coordinates=branched.has_coordinates, has_bad=False
-    )
-    results = {name: found[name] for name in branch.columns}
-    return after, Branch(number, results, has_coordinates=branch.has_coordinates)
+
+    def finish(outputs: Mapping[str, Mapping[str, str]]) -> StepOutput:
+        found = outputs[RESULTS]
+        texts = {
+            "topic": f"CASE {found[COORDINATE_PREFIX + SOURCE]} {context.topic_cases} END",
+            "partition": found[COORDINATE_PREFIX + "partition"],
+            "offset": found[COORDINATE_PREFIX + "offset"],
+        }
+        if context.query.carries_timestamps(flush.operator):
+            texts[TIMESTAMP_MS] = found[RECORD_TIMESTAMP]
+        if context.has_ordinals:
+            texts[RECORD_ORDINAL] = found[COORDINATE_PREFIX + RECORD_ORDINAL]
+        results = {name: found[name] for name in branch.columns}
+        return StepOutput(
+            {flush.operator: Branch(number, results, has_coordinates=branch.has_coordinates)},
+            by_branch={name: {number: text} for name, text in texts.items()},
+        )
+
+    member = StepMember(inputs, operator, {RESULTS: number}, finish)
+    after, branches = run_exchange([member], branched, {}, context)
+    return after, branches[flush.operator]
 
 
 def _make_buffer(

@@ -32,9 +32,10 @@ def route_dead_letters(context: KeyGroupContext, shown: Sequence[str]) -> DeadLe
     routed = context.dead_letter_sources
     if not routed:
         return None
-    sources = tuple(source in routed for source in context.query.sources)
-    if context.upstream is not None:
-        sources = (all(sources),)
+    sources = tuple(
+        node not in context.senders or all(each in routed for each in node.live_sources)
+        for node in context.sources
+    )
     return DeadLetters(sources=sources, shown=tuple(shown), places=tuple(context.coordinates))
 
 

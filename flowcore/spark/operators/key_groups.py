@@ -1,4 +1,4 @@
-"""Run an operator on key groups in Spark, with state in Spark's state store.
+"""Run an exchange on key groups in Spark, with state in Spark's state store.
 
 Spark's Python state operators handle single rows, so rows are packed before them and unpacked after them,
 both with ``mapInArrow``. Between is one call for each key group in a batch, whatever the number of its rows.
@@ -15,8 +15,8 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
+from flowcore.keyed.exchange import Exchange
 from flowcore.keyed.packing import Packing
-from flowcore.keyed.runtime import Runtime
 from flowcore.spark.operators.processor import Processor
 
 __all__ = ["COUNTER_ROWS", "MARKER_ROWS", "Outlet", "Unpacking", "run_key_groups"]
@@ -26,28 +26,28 @@ MARKER_ROWS = pa.schema(_MARKER)
 COUNTER_ROWS = pa.schema([pa.field("counters", pa.string())])
 """The columns of the outputs `MARKERS` and `COUNTERS` of `flowcore.spark.operators.processor`."""
 
-_PACKED = "key_group INT, kind TINYINT, channel STRING, at BIGINT, payload BINARY"
-_OUTPUT = "output STRING, content BINARY, key_group INT"
+_PACKED = "key_group INT, kind TINYINT, channel STRING, at BIGINT, payload BINARY, operator INT"
+_OUTPUT = "output STRING, content BINARY, key_group INT, operator INT"
 _environments = Lock()
 """Queries that start concurrently share the Spark context whose environment is changed."""
 
 
 def run_key_groups(
-    frame: DataFrame, packing: Packing, runtime: Runtime, *, workers: str | None = None
+    frame: DataFrame, packing: Packing, exchange: Exchange, *, workers: str | None = None
 ) -> DataFrame:
-    """Pack rows and run an operator on them; the result is packed, for `Unpacking`.
+    """Pack rows and run operators on them; the result is packed, for `Unpacking`.
 
     Args:
         frame: The rows, with the columns of ``packing``.
         packing: Packs rows by key group.
-        runtime: The operator.
+        exchange: The operators.
         workers: The name of the pool of Python workers. Default: a pool for the query, so that its few
             workers keep decoded state that others could not use.
     """
     packed = frame.mapInArrow(packing.run, _PACKED)
-    with _environment(frame, FLOWCORE_KEY_GROUPS=workers or runtime.query):
+    with _environment(frame, FLOWCORE_KEY_GROUPS=workers or exchange.query):
         stepped: DataFrame = packed.groupBy("key_group").transformWithStateInPandas(
-            Processor(runtime), outputStructType=_OUTPUT, outputMode="Update", timeMode="ProcessingTime"
+            Processor(exchange), outputStructType=_OUTPUT, outputMode="Update", timeMode="ProcessingTime"
         )
     return stepped
 
@@ -59,12 +59,14 @@ class Outlet:
     Attributes:
         schema: The columns of the output.
         columns: The output's column for a column of the result.
-        branch: The value of the branch column; None if the output has that column.
+        constants: The columns of the result that are the same in all rows.
+        placed: The rows have the key group that emitted them, and their position among its rows.
     """
 
     schema: pa.Schema
     columns: Mapping[str, str]
-    branch: int | None
+    constants: Mapping[str, int]
+    placed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,27 +74,25 @@ class Unpacking:
     """Converts packed outputs to rows.
 
     Attributes:
-        outlets: By output.
+        outlets: By number of the operator, and output.
         schema: The columns of the rows.
-        branch: The branch column.
-        key_group: The column of the key group that emitted a row, if the result has one.
-        position: The column of a row's position among those of its key group, if the result has one.
+        key_group: The column of the key group that emitted a row.
+        position: The column of a row's position among those of its key group.
     """
 
-    outlets: Mapping[str, Outlet]
+    outlets: Mapping[tuple[int, str], Outlet]
     schema: pa.Schema
-    branch: str
-    key_group: str | None = None
-    position: str | None = None
+    key_group: str = ""
+    position: str = ""
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Unpack the outputs of one task."""
         position = 0
         for batch in batches:
-            for output, content, key_group in zip(
+            for output, content, key_group, operator in zip(
                 *(column.to_pylist() for column in batch.columns), strict=True
             ):
-                outlet = self.outlets.get(output)
+                outlet = self.outlets.get((operator, output))
                 if outlet is not None:
                     rows = pa.ipc.read_record_batch(pa.py_buffer(content), outlet.schema)
                     yield self.rows(outlet, rows, key_group, position)
@@ -110,11 +110,10 @@ class Unpacking:
             position: The position of the first row.
         """
         count = rows.num_rows
-
-        added = {self.branch: [outlet.branch] * count}
-        if self.key_group is not None and self.position is not None:
-            added |= {self.key_group: [key_group] * count}
-            added |= {self.position: [*range(position, position + count)]}
+        added: dict[str, Any] = {name: [value] * count for name, value in outlet.constants.items()}
+        if outlet.placed:
+            added[self.key_group] = [key_group] * count
+            added[self.position] = [*range(position, position + count)]
 
         def column(field: pa.Field[Any]) -> pa.Array[Any]:
             array: pa.Array[Any]

@@ -1,72 +1,34 @@
-"""Run an operator with state: a branch's records go to key groups, whose outputs become branches.
+"""Select what an operator with state reads: the records of a branch, as its key groups receive them.
 
-This is an *exchange*: rows are shuffled to key groups. Rows of other branches, bad messages and dead letters
-pass it as packed batches that nobody opens. If an operator with state is downstream of another one, its
-channels are the key groups of that one, which emit watermarks and other control elements between their rows.
+The channels of an operator are the partitions of its topics, and the key groups of the operators upstream of
+it. Rows have the number of the topic or operator in the column `SOURCE`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StructType
 
 from flowcore.api.operators import Operator, Read
 from flowcore.keyed.operator import KeyGroupOperator
-from flowcore.keyed.packing import InputColumns, Packing
-from flowcore.keyed.runtime import Runtime
-from flowcore.planner.model import LiveQuery
-from flowcore.spark.checkpoint.backlog_status import read_backlog_status
+from flowcore.planner.model import LiveQuery, find_senders
 from flowcore.spark.frame.branches import Branch, BranchedFrame
 from flowcore.spark.frame.record_ids import RecordIds
-from flowcore.spark.frame.rows import (
-    BAD_REASON,
-    BRANCH,
-    CHANNEL,
-    ELEMENT,
-    FAILED_OPERATOR,
-    INPUT_ID,
-    KAFKA_MS,
-    KEY_GROUP,
-    NEWEST,
-    POSITION,
-    RECORD_ID,
-    RECORD_ORDINAL,
-    SOURCE,
-    TIMESTAMP_MS,
-    VALUE,
-    RowKind,
-)
+from flowcore.spark.frame.rows import INPUT_ID, KEY_GROUP, RECORD_ID, RECORD_ORDINAL, SOURCE, TIMESTAMP_MS
 from flowcore.spark.frame.sql import literal, quote
-from flowcore.spark.operators.key_groups import run_key_groups
 from flowcore.spark.operators.keys import canonical_key, key_group_text
-from flowcore.spark.operators.step_rows import StepRows, unpack_step
 from flowcore.spark.topics.side_channels import SideChannels
 from flowcore.watermarks import no_watermarks
 from flowcore.watermarks.progress import WatermarkSource
-from flowcore.watermarks.strategies import PeriodicFunction
 
 __all__ = [
-    "COORDINATE_PREFIX",
-    "PREFIX",
-    "RECORD_TIMESTAMP",
-    "KeyGroupContext",
-    "StepInputs",
-    "branch_after",
-    "run_step",
-    "select_inputs",
-]
+    "COORDINATE_PREFIX", "PREFIX", "RECORD_TIMESTAMP", "KeyGroupContext", "StepInputs", "StepMember",
+    "StepOutput", "select_inputs",
+]  # fmt: skip
 
-_PASSING = (
-    BRANCH, "topic", "partition", "offset", RECORD_ID, RECORD_ORDINAL, TIMESTAMP_MS, BAD_REASON, VALUE,
-    KAFKA_MS, FAILED_OPERATOR,
-)  # fmt: skip
-"""The columns of rows that pass key groups, besides those of their branches."""
 PREFIX = "_flowcore_"
 """The prefix of columns that are not the user's."""
 COORDINATE_PREFIX = f"{PREFIX}of_"
@@ -87,10 +49,7 @@ class KeyGroupContext:
         record_ids: What the ids of its records are made of.
         numbers: The numbers of new branches.
         max_cache_bytes: The budget of a worker for decoded states.
-        upstream: The name of the upstream operator with state whose key groups are the channels; None if the
-            sources are.
-        has_downstream: Another operator with state is downstream.
-        passing: The columns of other branches that pass the operator, by number of the branch.
+        senders: The topics and the operators with state that the operator reads.
     """
 
     query: LiveQuery
@@ -100,14 +59,31 @@ class KeyGroupContext:
     record_ids: RecordIds
     numbers: Iterator[int]
     max_cache_bytes: int
-    upstream: str | None = None
-    has_downstream: bool = False
-    passing: Mapping[int, Collection[str]] = field(default_factory=dict)
+    senders: tuple[Operator, ...] = ()
 
     @property
     def has_ordinals(self) -> bool:
         """Its records carry an ordinal."""
         return self.record_ids.has_ordinals
+
+    def of(self, node: Operator) -> KeyGroupContext:
+        """The context of one operator."""
+        return replace(self, senders=find_senders(node))
+
+    @property
+    def sources(self) -> tuple[Operator, ...]:
+        """The topics, then the operators with state, by the number that their rows have."""
+        return (*self.query.sources, *(node for exchange in self.query.exchanges for node in exchange))
+
+    @property
+    def reads_topics(self) -> bool:
+        """Some records come from a topic without another operator with state."""
+        return any(isinstance(each, Read) for each in self.senders)
+
+    @property
+    def reads_operators(self) -> bool:
+        """Some records come from another operator with state."""
+        return not all(isinstance(each, Read) for each in self.senders)
 
     @property
     def coordinates(self) -> dict[str, str]:
@@ -115,40 +91,101 @@ class KeyGroupContext:
 
         A record of another operator with state has its id instead of a place in a topic.
         """
-        names = [SOURCE, "partition", "offset"] if self.upstream is None else [SOURCE, INPUT_ID]
+        names = [SOURCE, *(("partition", "offset") if self.reads_topics else ())]
+        names += [INPUT_ID] if self.reads_operators else []
         names += [RECORD_ORDINAL] if self.has_ordinals else []
         return {f"{COORDINATE_PREFIX}{name}": name for name in names}
 
     @property
     def topic_cases(self) -> str:
         """The branches of a SQL ``CASE`` that gives the topic for the number of a source."""
-        if self.upstream is not None:
-            return "WHEN 0 THEN CAST(NULL AS STRING)"
         topics = [source.topic for source in self.query.sources]
         cases = [f"WHEN {number} THEN {literal(topic.name)}" for number, topic in enumerate(topics) if topic]
         return " ".join(cases)
 
+    def coordinate_texts(self, branch: Branch) -> dict[str, str]:
+        """SQL texts of the coordinates of a branch's records, by the names that they have upstream."""
+        texts = {name: name for name in self.coordinates.values()}
+        if self.reads_operators:
+            texts[INPUT_ID] = self._input_id(branch)
+            if self.reads_topics:  # each record has a place or an id
+                texts[INPUT_ID] = f"CASE WHEN {KEY_GROUP} IS NOT NULL THEN {texts[INPUT_ID]} END"
+                texts |= {
+                    name: f"CASE WHEN {KEY_GROUP} IS NULL THEN {name} END" for name in ("partition", "offset")
+                }
+        return texts
+
+    def watermark_sources(self) -> dict[str, WatermarkSource]:
+        """The channels of the operator's inputs, by name of the input."""
+        groups = WatermarkSource(None, tuple(map(str, range(self.query.key_groups))))
+        return {
+            each.name: _watermark_source(each, self.side_channels) if isinstance(each, Read) else groups
+            for each in self.senders
+        }
+
+    def _input_id(self, branch: Branch) -> str:
+        """SQL text of a record's `RECORD_ID`; its ordinal is another column."""
+        if branch.has_record_id:
+            return RECORD_ID
+        if not branch.has_coordinates:
+            return "CAST(NULL AS STRING)"
+        return self.record_ids.of_place("topic", "partition", "offset")
+
 
 @dataclass(frozen=True, slots=True)
 class StepInputs:
-    """The rows that go to an operator's key groups.
+    """The records that go to an operator's key groups.
 
     Attributes:
         node: The operator.
-        branched: The frame from which they are selected.
-        frame: The rows.
+        context: The operator's context.
+        record: SQL text that is true for its records.
+        key_group: SQL text of a record's key group.
+        columns: SQL texts of a record's columns, by the names that they have in key groups.
         records: The columns of a record as the operator receives it: its timestamp, then the selected
             columns.
         packed: The columns of a record that are shuffled: without the timestamp if records have none.
-        passing: The columns of rows that pass the operator; None if no rows pass it.
     """
 
     node: Operator
-    branched: BranchedFrame
-    frame: DataFrame
+    context: KeyGroupContext
+    record: str
+    key_group: str
+    columns: Mapping[str, str]
     records: pa.Schema
     packed: pa.Schema
-    passing: pa.Schema | None
+
+
+@dataclass(frozen=True, slots=True)
+class StepOutput:
+    """What an operator adds to the rows of its exchange.
+
+    Attributes:
+        branches: The branches of its outputs, by the operator whose output it is for its readers.
+        columns: SQL texts of new columns.
+        by_branch: SQL texts of the engine's columns, by column and number of the branch.
+    """
+
+    branches: Mapping[Operator, Branch]
+    columns: Mapping[str, str] = field(default_factory=dict)
+    by_branch: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class StepMember:
+    """An operator with state in an exchange.
+
+    Attributes:
+        inputs: Its records.
+        operator: What runs in key groups.
+        branches: The branch of each of its outputs that is read.
+        finish: Makes its output of the columns' names in the exchange's rows, by output and name in it.
+    """
+
+    inputs: StepInputs
+    operator: KeyGroupOperator
+    branches: Mapping[str, int]
+    finish: Callable[[Mapping[str, Mapping[str, str]]], StepOutput]
 
 
 def select_inputs(  # noqa: PLR0917 - the operator, then its input
@@ -158,8 +195,10 @@ def select_inputs(  # noqa: PLR0917 - the operator, then its input
     branch: Branch,
     columns: Mapping[str, str],
     context: KeyGroupContext,
+    *,
+    with_coordinates: bool,
 ) -> StepInputs:
-    """Select the columns of records, and those that key groups need besides.
+    """Select the columns of records.
 
     Args:
         node: The operator.
@@ -167,151 +206,31 @@ def select_inputs(  # noqa: PLR0917 - the operator, then its input
         branched: The frame of the branch.
         branch: The records.
         columns: A record's columns: their name in key groups, and in the frame.
-        context: The query.
+        context: The operator's context.
+        with_coordinates: The operator also needs the coordinates of records.
     """
-    if context.upstream is not None and SOURCE not in branched.frame.columns:
-        branched.set({SOURCE: "0", INPUT_ID: _input_id(branch, context)})
-    canonical = {name: canonical_key(branched.frame.schema, columns[name], name) for name in keys}
-    texts = {
-        "key_group": key_group_text([*canonical.values()], context.query.key_groups),
-        "source": SOURCE,
-        **_channel_texts(context),
-        "record": branched.is_in(branch),
-    }
-    if TIMESTAMP_MS in branched.frame.columns:
-        texts["timestamp_ms"] = TIMESTAMP_MS
-    if ELEMENT in branched.frame.columns:
-        texts["element"] = f"CASE WHEN {BRANCH} = {RowKind.CONTROL} THEN {ELEMENT} END"
-        texts |= {"sender": CHANNEL} if CHANNEL in branched.frame.columns else {}
-    if branched.has_markers:
-        texts["event"] = f"CASE WHEN {BRANCH} = {RowKind.MARKER} THEN {VALUE} END"
-    passing = _passing_columns(node, branched, context)
-    if passing:
-        passed = ", ".join(map(str, [*([RowKind.BAD] if branched.has_bad else []), *context.passing]))
-        names = ", ".join(map(quote, passing))
-        texts["passing"] = f"CASE WHEN {BRANCH} IN ({passed}) THEN struct({names}) END"
-    frame = branched.frame.selectExpr(
-        *(f"{text} AS {PREFIX}{name}" for name, text in texts.items()),
-        *(f"{canonical.get(name, quote(now))} AS {quote(name)}" for name, now in columns.items()),
-    )
-    selected = to_arrow_schema(StructType([frame.schema[name] for name in columns]), timezone="UTC")
-    records = pa.schema([pa.field(RECORD_TIMESTAMP, pa.int64()), *selected])
-    passed_row = StructType([branched.frame.schema[name] for name in passing])
+    schema = branched.frame.schema
+    texts = {name: quote(now) for name, now in columns.items()}
+    texts |= {name: canonical_key(schema, columns[name], name) for name in keys}
+    if with_coordinates:
+        found = context.coordinate_texts(branch)
+        texts |= {name: found[now] for name, now in context.coordinates.items()}
+    selected = branched.frame.selectExpr(*(f"{text} AS {quote(name)}" for name, text in texts.items()))
+    others = to_arrow_schema(selected.schema, timezone="UTC")
+    records = pa.schema([pa.field(RECORD_TIMESTAMP, pa.int64()), *others])
+    timed = TIMESTAMP_MS in branched.frame.columns
+    record = branched.is_in(branch)
+    if node.needs_timestamps and not context.side_channels.untimed_sources.isdisjoint(context.senders):
+        record += f" AND {TIMESTAMP_MS} IS NOT NULL"
     return StepInputs(
-        node,
-        branched,
-        frame,
-        records,
-        records if RECORD_TIMESTAMP in frame.columns else selected,
-        to_arrow_schema(passed_row, timezone="UTC") if passing else None,
+        node=node,
+        context=context,
+        record=record,
+        key_group=key_group_text([texts[name] for name in keys], context.query.key_groups),
+        columns={RECORD_TIMESTAMP: TIMESTAMP_MS, **texts} if timed else texts,
+        records=records,
+        packed=records if timed else others,
     )
-
-
-def run_step(
-    inputs: StepInputs, operator: KeyGroupOperator, branches: Mapping[str, int], context: KeyGroupContext
-) -> StepRows:
-    """Run an operator on its key groups; latency markers and rows of other branches pass them.
-
-    Args:
-        inputs: Its inputs.
-        operator: The operator.
-        branches: The branch of each of its outputs that is read.
-        context: The query.
-    """
-    query, frame = context.query, inputs.frame
-    if context.upstream is None:
-        backlog = read_backlog_status(frame.sparkSession, Path(context.checkpoint))
-        backlog = backlog.selectExpr(f"at AS {PREFIX}offset", f"backlog AS {PREFIX}backlog")
-        frame = frame.unionByName(backlog, allowMissingColumns=True)
-        sources = {source.name: _watermark_source(source, context.side_channels) for source in query.sources}
-    else:
-        groups = tuple(map(str, range(query.key_groups)))
-        sources = {context.upstream: WatermarkSource(None, groups)}
-    packing = Packing(
-        inputs=_input_columns(frame),
-        sources=tuple(sources),
-        key_groups=query.key_groups,
-        rows=inputs.packed,
-        functions={
-            source.name: topic.watermark.generator.function
-            for source in query.sources
-            if (topic := source.topic)
-            and topic.watermark
-            and isinstance(topic.watermark.generator, PeriodicFunction)
-        },
-    )
-    runtime = Runtime(
-        operator=operator,
-        query=f"{context.checkpoint}/{inputs.node.name}",
-        key_groups=query.key_groups,
-        sources=sources,
-        rows=inputs.packed,
-        records=inputs.records,
-        name=inputs.node.name,
-        checks_name=len(query.exchanges) > 1,
-        emits_control=context.has_downstream,
-        max_cache_bytes=context.max_cache_bytes,
-        reads_control=context.upstream is not None,
-    )
-    schemas = {output: operator.outputs[output] for output in branches}
-    packed = run_key_groups(frame, packing, runtime)
-    return unpack_step(
-        inputs.node, packed, schemas, branches,
-        names=inputs.branched.names, passing=inputs.passing, has_downstream=context.has_downstream,
-    )  # fmt: skip
-
-
-def branch_after(
-    step: StepRows, inputs: StepInputs, texts: Mapping[str, str], *, has_coordinates: bool, has_bad: bool
-) -> BranchedFrame:
-    """The frame of a step's outputs and of the rows that passed it, with columns added or replaced.
-
-    Args:
-        step: The rows.
-        inputs: The inputs of the step.
-        texts: SQL text of the columns.
-        has_coordinates: Some outputs, or rows that passed, have the coordinates of a record.
-        has_bad: Bad records may be among the rows.
-    """
-    replaced = [name for name in step.frame.columns if name in texts]
-    kept = f"* EXCEPT ({', '.join(replaced)})" if replaced else "*"
-    frame = step.frame.selectExpr(kept, *(f"{text} AS {name}" for name, text in texts.items()))
-    branched = BranchedFrame(
-        frame,
-        inputs.branched.names,
-        has_coordinates=has_coordinates,
-        has_markers=inputs.branched.has_markers,
-        has_bad=has_bad,
-    )
-    branched.shared = True
-    return branched
-
-
-def _channel_texts(context: KeyGroupContext) -> dict[str, str]:
-    """SQL texts of a row's channel, of its order there, and of the timestamp that counts for watermarks."""
-    if context.upstream is not None:
-        return {"partition": KEY_GROUP, "offset": POSITION}
-    return {"partition": "partition", "offset": "offset", "newest_ms": NEWEST}
-
-
-def _input_id(branch: Branch, context: KeyGroupContext) -> str:
-    """SQL text of a record's `RECORD_ID`; its ordinal is another column."""
-    if branch.has_record_id:
-        return RECORD_ID
-    if not branch.has_coordinates:
-        return "CAST(NULL AS STRING)"
-    return f"({context.record_ids.place('topic', 'partition', 'offset')} || ':0')"
-
-
-def _passing_columns(node: Operator, branched: BranchedFrame, context: KeyGroupContext) -> list[str]:
-    """The columns of the rows that pass the operator; none if no rows pass it."""
-    if not branched.has_bad and not context.passing:
-        return []
-    existing = {*branched.frame.columns}
-    if not context.query.carries_timestamps(node):  # nothing downstream of it reads them
-        existing.discard(TIMESTAMP_MS)
-    of_branches = (name for columns in context.passing.values() for name in columns)
-    return [*(name for name in _PASSING if name in existing), *dict.fromkeys(of_branches)]
 
 
 def _watermark_source(node: Read, side_channels: SideChannels) -> WatermarkSource:
@@ -321,22 +240,3 @@ def _watermark_source(node: Read, side_channels: SideChannels) -> WatermarkSourc
     partitions = tuple(map(str, range(side_channels.partitions[topic.name])))
     arriving = topic.watermark is None and topic.elements == "tagged"
     return WatermarkSource(None if arriving else topic.watermark or no_watermarks(), partitions)
-
-
-def _input_columns(frame: DataFrame) -> InputColumns:
-    def optional(name: str) -> str | None:
-        return PREFIX + name if PREFIX + name in frame.columns else None
-
-    return InputColumns(
-        key_group=f"{PREFIX}key_group",
-        source=f"{PREFIX}source",
-        partition=f"{PREFIX}partition",
-        offset=f"{PREFIX}offset",
-        newest=optional("newest_ms"),
-        record=f"{PREFIX}record",
-        element=optional("element"),
-        sender=optional("sender"),
-        marker=optional("event"),
-        backlog=optional("backlog"),
-        passing=optional("passing"),
-    )

@@ -23,14 +23,14 @@ from flowcore.spark.frame.branches import Branch, BranchedFrame
 from flowcore.spark.frame.rows import INPUT_ID, RECORD_ID, RECORD_ORDINAL, SOURCE, TIMESTAMP_MS, RowKind
 from flowcore.spark.frame.sql import literal
 from flowcore.spark.operators.buffers import add_buffer, find_buffer
-from flowcore.spark.operators.dead_letters import dead_letter_columns, route_dead_letters
+from flowcore.spark.operators.dead_letters import route_dead_letters
 from flowcore.spark.operators.keyed_step import (
     COORDINATE_PREFIX,
     RECORD_TIMESTAMP,
     KeyGroupContext,
     StepInputs,
-    branch_after,
-    run_step,
+    StepMember,
+    StepOutput,
     select_inputs,
 )
 from flowcore.spark.operators.python_chain import (
@@ -39,9 +39,8 @@ from flowcore.spark.operators.python_chain import (
     make_downstream_chain,
     spark_types,
 )
-from flowcore.spark.operators.step_rows import StepRows, text_by_branch
 
-__all__ = ["apply_process"]
+__all__ = ["prepare_process"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +66,7 @@ class _Output:
     has_origin: bool = True
 
 
-def apply_process(  # noqa: PLR0917 - the operator and its input, then its surroundings
+def prepare_process(  # noqa: PLR0917 - the operator and its input, then its surroundings
     node: KeyedProcess,
     branched: BranchedFrame,
     branch: Branch,
@@ -75,23 +74,22 @@ def apply_process(  # noqa: PLR0917 - the operator and its input, then its surro
     chain: Chain | None,
     used: Mapping[Operator, Collection[str]],
     check: CheckMode = "off",
-) -> tuple[BranchedFrame, Mapping[Operator, Branch]]:
-    """The outputs of a keyed process function by operator: its results, and the side outputs that are read.
+) -> StepMember:
+    """A keyed process function over a branch's records, for its exchange.
 
     Args:
         node: The operator.
         branched: The frame of the branch.
         branch: The records.
-        context: The query.
+        context: The context of the operator.
         chain: The chain that it begins, whose outputs replace its results; None if it begins none.
         used: The output columns of each operator that are used, in lower case.
         check: Which records the reuse check watches in the chain.
     """
     read = {name: branch.physical_names[name.lower()] for name in (*node.by, *node.uses)}
-    columns = {**read, **context.coordinates}
-    inputs = select_inputs(node, node.by, branched, branch, columns, context)
+    inputs = select_inputs(node, node.by, branched, branch, read, context, with_coordinates=True)
     dead_letters = route_dead_letters(context, (*node.by, *node.uses))
-    has_ids = context.upstream is None or branch.has_record_id or branch.has_coordinates
+    has_ids = context.reads_topics or branch.has_record_id or branch.has_coordinates
     outputs = [*_side_outputs(node, context)]
     downstream = None
     if chain is None:
@@ -104,24 +102,21 @@ def apply_process(  # noqa: PLR0917 - the operator and its input, then its surro
     process = _make_operator(node, inputs, context, dead_letters, downstream)
     operator = add_buffer(node, process, [field.name for field in process.key_fields], context)
     branches = {each.output: each.number for each in outputs}
-    if dead_letters is not None:
-        branches[DEAD_LETTERS] = RowKind.BAD
-    step = run_step(inputs, operator, branches, context)
-    texts = step.replace(_row_columns(outputs, step, context))
-    if dead_letters is not None:
-        texts |= dead_letter_columns(step.columns[DEAD_LETTERS], context, texts, step.frame.columns)
-    has_bad = branched.has_bad or dead_letters is not None
-    has_coordinates = branched.has_coordinates and bool(context.passing)
-    after = branch_after(step, inputs, texts, has_coordinates=has_coordinates, has_bad=has_bad)
-    return after, {
-        each.node: Branch(
-            each.number,
-            {name: step.columns[each.output][name] for name in each.columns},
-            has_coordinates=False,
-            has_record_id=each.has_origin and has_ids,
-        )
-        for each in outputs
-    }
+    branches |= {DEAD_LETTERS: RowKind.BAD} if dead_letters is not None else {}
+
+    def finish(found: Mapping[str, Mapping[str, str]]) -> StepOutput:
+        leaving = {
+            each.node: Branch(
+                each.number,
+                {name: found[each.output][name] for name in each.columns},
+                has_coordinates=False,
+                has_record_id=each.has_origin and has_ids,
+            )
+            for each in outputs
+        }
+        return StepOutput(leaving, by_branch=_row_columns(outputs, found, context))
+
+    return StepMember(inputs, operator, branches, finish)
 
 
 def _side_outputs(node: KeyedProcess, context: KeyGroupContext) -> Iterator[_Output]:
@@ -155,7 +150,7 @@ def _make_operator(
     dead_letters: DeadLetters | None,
     downstream: DownstreamChain | None,
 ) -> KeyedProcesses:
-    from_topics = context.upstream is None
+    from_topics = not context.reads_operators
     topics = ((source.topic, source.name) for source in context.query.sources)
     return KeyedProcesses(
         name=node.name,
@@ -174,39 +169,37 @@ def _make_operator(
     )
 
 
-def _row_columns(outputs: Sequence[_Output], step: StepRows, context: KeyGroupContext) -> dict[str, str]:
-    """SQL texts of record id, timestamp and ordinal of the outputs' rows."""
-    found = {each.number: step.columns[each.output] for each in outputs}
-    ids = {
-        each.number: _record_id(each.name, found[each.number], context) for each in outputs if each.has_origin
-    }
-    timed = {
-        each.number: found[each.number][TIMESTAMP]
-        for each in outputs
-        if context.query.carries_timestamps(each.node)
-    }
-    texts = {RECORD_ID: text_by_branch(ids)}
-    texts |= {TIMESTAMP_MS: text_by_branch(timed)} if timed else {}
-    if context.has_ordinals:
-        ordinals = {}
-        for each in outputs:
+def _row_columns(
+    outputs: Sequence[_Output], found: Mapping[str, Mapping[str, str]], context: KeyGroupContext
+) -> dict[str, dict[int, str]]:
+    """SQL texts of record id, timestamp and ordinal of the outputs' rows, by branch."""
+    texts: dict[str, dict[int, str]] = {RECORD_ID: {}}
+    for each in outputs:
+        columns = found[each.output]
+        if context.query.carries_timestamps(each.node):
+            texts.setdefault(TIMESTAMP_MS, {})[each.number] = columns[TIMESTAMP]
+        if each.has_origin:
+            texts[RECORD_ID][each.number] = _record_id(each.name, columns, context)
+        if context.has_ordinals:
+            ordinal = "'0'"
             if each.step is not None:
                 # The first output keeps its ordinal, so that it does not depend on the number of outputs.
-                nth = found[each.number][NTH]
-                suffix = f"CASE WHEN {nth} > 0 THEN '.{each.step}-' || {nth} ELSE '' END"
-                ordinals[each.number] = f"'0' || {suffix}"
-        texts[RECORD_ORDINAL] = f"coalesce({text_by_branch(ordinals)}, '0')"
+                ordinal += (
+                    f" || CASE WHEN {columns[NTH]} > 0 THEN '.{each.step}-' || {columns[NTH]} ELSE '' END"
+                )
+            texts.setdefault(RECORD_ORDINAL, {})[each.number] = f"coalesce({ordinal}, '0')"
     return texts
 
 
 def _record_id(name: str, found: Mapping[str, str], context: KeyGroupContext) -> str:
     """The operator, the record or timer that an output was made from, and its position among the outputs."""
-    if context.upstream is None:
+    origin = []
+    if context.reads_topics:
         topic = f"CASE {found[COORDINATE_PREFIX + SOURCE]} {context.topic_cases} END"
         partition, offset = found[f"{COORDINATE_PREFIX}partition"], found[f"{COORDINATE_PREFIX}offset"]
-        origin = [context.record_ids.place(topic, partition, offset)]
-    else:
-        origin = [found[COORDINATE_PREFIX + INPUT_ID]]
+        origin.append(context.record_ids.place(topic, partition, offset))
+    if context.reads_operators:
+        origin.append(found[COORDINATE_PREFIX + INPUT_ID])
     if context.has_ordinals:
         origin.append(f"nullif({found[COORDINATE_PREFIX + RECORD_ORDINAL]}, '0')")
     record = f"concat_ws(':', {', '.join(origin)})"

@@ -1,18 +1,18 @@
 """The stateful processor that Spark calls in a worker for the key groups of a task.
 
-It holds its runtime as bytes. At each start of such a query, Spark starts a Python process only to read the
+It holds its exchange as bytes. At each start of such a query, Spark starts a Python process only to read the
 declared states, so this module imports nothing that is slow to import.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
-from pyspark.sql.types import BinaryType, LongType, StructField, StructType
+from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
 
 from flowcore.keyed.state_cache import StateCache
 from flowcore.spark.operators.worker_objects import WorkerObject
@@ -20,36 +20,36 @@ from flowcore.spark.operators.worker_objects import WorkerObject
 if TYPE_CHECKING:
     import pandas as pd
 
+    from flowcore.keyed.exchange import Exchange, ExchangeResult
     from flowcore.keyed.packed import Packed
-    from flowcore.keyed.runtime import Runtime, StepResult
 
-__all__ = ["COUNTERS", "MANIFEST", "MARKERS", "PASSING", "SEGMENTS", "Processor"]
+__all__ = ["COUNTERS", "MANIFESTS", "MARKERS", "PASSING", "SEGMENTS", "Processor"]
 
 MARKERS, COUNTERS, PASSING = "_markers", "_counters", "_passing"
 """Outputs besides an operator's own: ``event`` and ``partition``, ``counters``, rows that passed it."""
-MANIFEST, SEGMENTS = "manifest", "segments"
+MANIFESTS, SEGMENTS = "manifests", "segments"
 """The names of the states in Spark's store."""
 
 _CONTENT = StructType([StructField("content", BinaryType())])
-_NUMBER = StructType([StructField("number", LongType())])
+_SEGMENT = StructType([StructField("operator", StringType()), StructField("number", LongType())])
 
 
 @dataclass(frozen=True, slots=True)
 class _Steps:
-    """A runtime in a worker, with the states that it caches."""
+    """An exchange in a worker, with the states that it caches."""
 
-    runtime: Runtime
+    exchange: Exchange
     states: StateCache = field(default_factory=StateCache)
 
     def close(self) -> None:
-        self.runtime.close()
+        self.exchange.close()
 
 
 class Processor(StatefulProcessor):
-    """A runtime in a task; made on the driver."""
+    """An exchange in a task; made on the driver."""
 
-    def __init__(self, runtime: Runtime) -> None:
-        self._steps = WorkerObject(runtime.query, _Steps(runtime))
+    def __init__(self, exchange: Exchange) -> None:
+        self._steps = WorkerObject(exchange.query, _Steps(exchange))
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Declare the states."""
@@ -82,60 +82,62 @@ class Processor(StatefulProcessor):
         (group,) = key
         clock_ms = timers.getCurrentProcessingTimeInMs()
         with self._steps.use() as steps:
-            stepped = steps.runtime.step(int(group), items, clock_ms, self._store, steps.states)
-            name = f"{steps.runtime.name}/{group}"
-        before_ms, wake_ms = stepped.wake_before_ms, stepped.manifest.wake_ms
+            stepped = steps.exchange.step(int(group), items, clock_ms, self._store, steps.states)
+            names = [f"{runtime.name}/{group}" for runtime in steps.exchange.runtimes]
+        before_ms, wake_ms = stepped.wake_before_ms, stepped.wake_ms
         if wake_ms != before_ms:
             if before_ms is not None and not expired:  # Spark itself deletes the expired one
                 self._handle.deleteTimer(before_ms)
             if wake_ms is not None:
                 self._handle.registerTimer(wake_ms)
-        rows = list(_contents(stepped, name))
-        names, contents = [name for name, _ in rows], [each for _, each in rows]
-        yield pd.DataFrame({"output": names, "content": contents, "key_group": int(group)})
+        rows = pd.DataFrame(list(_contents(stepped, names)), columns=["operator", "output", "content"])
+        yield rows.assign(key_group=int(group))[["output", "content", "key_group", "operator"]]
 
 
 class _SparkStore:
     def __init__(self, handle: StatefulProcessorHandle) -> None:
-        self._manifest = handle.getValueState(MANIFEST, _CONTENT)
-        self._segments = handle.getMapState(SEGMENTS, _NUMBER, _CONTENT)
+        self._manifests = handle.getValueState(MANIFESTS, _CONTENT)
+        self._segments = handle.getMapState(SEGMENTS, _SEGMENT, _CONTENT)
 
-    def manifest(self) -> bytes | None:
-        found = self._manifest.get()
+    def manifests(self) -> bytes | None:
+        found = self._manifests.get()
         return None if found is None else bytes(found[0])
 
-    def put_manifest(self, manifest: bytes, /) -> None:
-        self._manifest.update((manifest,))
+    def put_manifests(self, manifests: bytes, /) -> None:
+        self._manifests.update((manifests,))
 
-    def segment(self, number: int, /) -> bytes | None:
-        found = self._segments.getValue((number,))
+    def segment(self, operator: str, number: int, /) -> bytes | None:
+        found = self._segments.getValue((operator, number))
         return None if found is None else bytes(found[0])
 
-    def put_segment(self, number: int, content: bytes, /) -> None:
-        self._segments.updateValue((number,), (content,))
+    def put_segment(self, operator: str, number: int, content: bytes, /) -> None:
+        self._segments.updateValue((operator, number), (content,))
 
-    def remove_segment(self, number: int, /) -> None:
-        self._segments.removeKey((number,))
+    def remove_segment(self, operator: str, number: int, /) -> None:
+        self._segments.removeKey((operator, number))
 
 
-def _contents(stepped: StepResult, group: str) -> Iterator[tuple[str, bytes]]:
+def _contents(result: ExchangeResult, names: Sequence[str]) -> Iterator[tuple[int, str, bytes]]:
+    """Operator, output and content of each packed row; ``names`` are those of the operators' key group."""
     import pyarrow as pa  # noqa: PLC0415
 
     from flowcore.elements import LatencyMarkerEvent  # noqa: PLC0415
-    from flowcore.keyed.operator import StepOutputs  # noqa: PLC0415
+    from flowcore.keyed.packed import EVERY  # noqa: PLC0415
     from flowcore.serializers.events import LatencyMarkerEventSerializer  # noqa: PLC0415
 
-    out: StepOutputs = stepped.outputs
-    for output, batch in out.batches:
-        yield output, batch.serialize().to_pybytes()
-    for passing in out.passing:
-        yield PASSING, passing
-    if out.markers:
-        serializer = LatencyMarkerEventSerializer()
-        events = [serializer.encode(LatencyMarkerEvent.from_marker(marker)) for marker in out.markers]
-        partitions = [marker.subtask for marker in out.markers]
-        arrays: list[pa.Array[Any]] = [pa.array(events, pa.binary()), pa.array(partitions, pa.int32())]
-        yield MARKERS, pa.record_batch(arrays, ["event", "partition"]).serialize().to_pybytes()
-    emitted = {"emitted": [group, out.emitted]} if out.emitted else {}
-    counters = json.dumps(out.counters | out.gauges | stepped.manifest.sizes() | emitted)
-    yield COUNTERS, pa.record_batch([pa.array([counters])], ["counters"]).serialize().to_pybytes()
+    for number, stepped in result.steps:
+        out = stepped.outputs
+        for output, batch in out.batches:
+            yield number, output, batch.serialize().to_pybytes()
+        if out.markers:
+            serializer = LatencyMarkerEventSerializer()
+            events = [serializer.encode(LatencyMarkerEvent.from_marker(marker)) for marker in out.markers]
+            partitions = [marker.subtask for marker in out.markers]
+            arrays: list[pa.Array[Any]] = [pa.array(events, pa.binary()), pa.array(partitions, pa.int32())]
+            rows = pa.record_batch(arrays, ["event", "partition"])
+            yield number, MARKERS, rows.serialize().to_pybytes()
+        emitted = {"emitted": [names[number], out.emitted]} if out.emitted else {}
+        counters = json.dumps(out.counters | out.gauges | stepped.manifest.sizes() | emitted)
+        rows = pa.record_batch([pa.array([counters])], ["counters"])
+        yield number, COUNTERS, rows.serialize().to_pybytes()
+    yield from ((EVERY, PASSING, passing) for passing in result.passing)

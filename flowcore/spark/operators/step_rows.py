@@ -1,8 +1,8 @@
-"""The rows that an operator with state emits: unpacked from its key groups, each in its branch."""
+"""The rows that an exchange emits: unpacked from its key groups, each in its branch."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -10,10 +10,12 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from flowcore.api.operators import Operator
+from flowcore.keyed.dead_letters import DEAD_LETTERS
 from flowcore.keyed.operator import CONTROL, CONTROL_ROWS
-from flowcore.spark.frame.rows import BRANCH, ELEMENT, KEY_GROUP, POSITION, VALUE, RowKind
+from flowcore.keyed.packed import EVERY
+from flowcore.spark.frame.rows import BRANCH, ELEMENT, KEY_GROUP, POSITION, SOURCE, VALUE, RowKind
 from flowcore.spark.operators.key_groups import COUNTER_ROWS, MARKER_ROWS, Outlet, Unpacking
+from flowcore.spark.operators.keyed_step import StepMember
 from flowcore.spark.operators.processor import COUNTERS, MARKERS, PASSING
 
 __all__ = ["StepRows", "text_by_branch", "unpack_step"]
@@ -23,101 +25,109 @@ _COUNTERS = "_counters"
 
 @dataclass(frozen=True, slots=True)
 class StepRows:
-    """The rows that an operator's key groups emit.
+    """The rows that key groups emit.
 
     Attributes:
         frame: The rows of all outputs, each in its branch.
-        columns: By output, the frame's names of its columns.
-        branches: The branches of the outputs.
+        columns: For each operator, by output, the frame's names of its columns.
+        dead_letters: The frame's names of the columns of all operators' dead letters.
     """
 
     frame: DataFrame
-    columns: Mapping[str, Mapping[str, str]]
-    branches: Collection[int]
-
-    def replace(self, texts: Mapping[str, str]) -> dict[str, str]:
-        """SQL texts that replace columns in the outputs' rows only; rows that passed keep what they have."""
-        own = f"{BRANCH} IN ({', '.join(map(str, self.branches))})"
-        return {
-            name: f"CASE WHEN {own} THEN {text} ELSE {name} END" if name in self.frame.columns else text
-            for name, text in texts.items()
-        }
+    columns: Sequence[Mapping[str, Mapping[str, str]]]
+    dead_letters: Mapping[str, str]
 
 
-def text_by_branch(texts: Mapping[int, str]) -> str:
-    """SQL text of a column that differs by branch; null in other rows."""
+def text_by_branch(texts: Mapping[int, str], otherwise: str | None = None) -> str:
+    """SQL text of a column that differs by branch; in other rows another column, or null."""
     if not texts:
-        return "CAST(NULL AS STRING)"
+        return otherwise or "CAST(NULL AS STRING)"
     cases = (f"WHEN {number} THEN {text}" for number, text in texts.items())
-    return f"CASE {BRANCH} {' '.join(cases)} END"
+    return f"CASE {BRANCH} {' '.join(cases)} {f'ELSE {otherwise} ' if otherwise else ''}END"
 
 
 def unpack_step(
-    node: Operator,
+    members: Sequence[StepMember],
     packed: DataFrame,
-    schemas: Mapping[str, pa.Schema],
-    branches: Mapping[str, int],
     *,
     names: Iterator[str],
     passing: pa.Schema | None,
-    has_downstream: bool,
+    numbers: Sequence[int] | None,
 ) -> StepRows:
     """Unpack what key groups emit, and observe their counters.
 
     Args:
-        node: The operator.
-        packed: The packed output of its key groups.
-        schemas: The columns of each output.
-        branches: The branch of each output that is read.
+        members: The operators of the exchange.
+        packed: The packed output of their key groups.
         names: New physical column names.
         passing: The columns of rows that passed the key groups; None if no rows did.
-        has_downstream: Control elements are for another operator with state.
+        numbers: The operators' numbers among the query's sources, for another exchange downstream; None
+            without one.
     """
-    own = {output: {name: next(names) for name in schemas[output].names} for output in branches}
-    schemas = {**schemas, MARKERS: MARKER_ROWS, COUNTERS: COUNTER_ROWS, CONTROL: CONTROL_ROWS}
-    kinds: dict[str, int | None] = {
-        **branches,
-        MARKERS: RowKind.MARKER,
-        COUNTERS: RowKind.COUNTERS,
-        CONTROL: RowKind.CONTROL,
-        PASSING: None,
-    }
-    columns: dict[str, Mapping[str, str]] = dict(own)
-    columns |= {MARKERS: {"event": VALUE, "partition": "partition"}, COUNTERS: {"counters": _COUNTERS}}
-    fields: dict[str, pa.DataType] = {BRANCH: pa.int32()}
-    if has_downstream:
-        columns[CONTROL] = {"element": ELEMENT}
-        fields |= {KEY_GROUP: pa.int32(), POSITION: pa.int64()}
+    outlets = _Outlets(numbers)
+    dead_letters: dict[str, str] = {}
+    found = []
+    for place, member in enumerate(members):
+        outputs = {}
+        for output, number in member.branches.items():
+            schema = member.operator.outputs[output]
+            if output == DEAD_LETTERS:
+                dead_letters |= {name: next(names) for name in schema.names if name not in dead_letters}
+                outputs[output] = {name: dead_letters[name] for name in schema.names}
+            else:
+                outputs[output] = {name: next(names) for name in schema.names}
+            outlets.add(place, output, schema, outputs[output], number)
+        found.append(outputs)
+        outlets.add_engine(place)
     if passing is not None:
-        schemas[PASSING] = passing
-        columns[PASSING] = {name: name for name in passing.names}
-    for output, physical in columns.items():
-        fields |= {now: schemas[output].field(name).type for name, now in physical.items()}
-    schema = pa.schema(fields)
-    outlets = {
-        output: Outlet(
-            schema=schemas[output],
-            columns={now: name for name, now in physical.items()},
-            branch=kinds[output],
+        outlets.add(EVERY, PASSING, passing, {name: name for name in passing.names}, None)
+    schema = pa.schema(outlets.fields)
+    unpacking = Unpacking(outlets=outlets.by_output, schema=schema, key_group=KEY_GROUP, position=POSITION)
+    rows = packed.mapInArrow(unpacking.run, from_arrow_schema(schema))
+    frame = _observe_counters(members[0].inputs.node.name, rows)
+    return StepRows(frame.where(f"{BRANCH} <> {RowKind.COUNTERS}"), found, dead_letters)
+
+
+class _Outlets:
+    """The outlets of an exchange's operators, by number and output, and the columns of all rows."""
+
+    def __init__(self, numbers: Sequence[int] | None) -> None:
+        self._numbers = numbers
+        self.fields: dict[str, pa.DataType] = {BRANCH: pa.int32()}
+        if numbers is not None:
+            self.fields |= {SOURCE: pa.int32(), KEY_GROUP: pa.int32(), POSITION: pa.int64()}
+        self.by_output: dict[tuple[int, str], Outlet] = {}
+
+    def add(
+        self, place: int, output: str, schema: pa.Schema, columns: Mapping[str, str], branch: int | None
+    ) -> None:
+        """Add an output of the operator at a place, with the names of its columns in the rows."""
+        constants = {} if branch is None else {BRANCH: branch}
+        if self._numbers is not None and place != EVERY:
+            constants[SOURCE] = self._numbers[place]
+        self.fields.update({now: schema.field(name).type for name, now in columns.items()})
+        self.by_output[place, output] = Outlet(
+            schema=schema,
+            columns={now: name for name, now in columns.items()},
+            constants=constants,
+            placed=self._numbers is not None and output not in (PASSING, MARKERS, COUNTERS),
         )
-        for output, physical in columns.items()
-    }
-    channel = {"key_group": KEY_GROUP, "position": POSITION} if has_downstream else {}
-    unpacking = Unpacking(outlets=outlets, schema=schema, branch=BRANCH, **channel)
-    frame = _observe_counters(node, packed.mapInArrow(unpacking.run, from_arrow_schema(schema)))
-    return StepRows(
-        frame.where(f"{BRANCH} <> {RowKind.COUNTERS}"),
-        own,
-        [number for number in branches.values() if number != RowKind.BAD],
-    )
+
+    def add_engine(self, place: int) -> None:
+        """Add markers and counters of an operator, and control elements if another exchange needs them."""
+        markers = {"event": VALUE, "partition": "partition"}
+        self.add(place, MARKERS, MARKER_ROWS, markers, RowKind.MARKER)
+        self.add(place, COUNTERS, COUNTER_ROWS, {"counters": _COUNTERS}, RowKind.COUNTERS)
+        if self._numbers is not None:
+            self.add(place, CONTROL, CONTROL_ROWS, {"element": ELEMENT}, RowKind.CONTROL)
 
 
-def _observe_counters(node: Operator, frame: DataFrame) -> DataFrame:
+def _observe_counters(name: str, frame: DataFrame) -> DataFrame:
     def counter(name: str) -> str:
         return f"CAST(get_json_object({_COUNTERS}, '$.{name}') AS BIGINT)"
 
     return frame.observe(
-        f"flowcore-keygroups-{node.name}",
+        f"flowcore-keygroups-{name}",
         F.expr(f"coalesce(sum({counter('late_records')}), 0)").alias("late_records"),
         F.expr(f"coalesce(sum({counter('dropped_records')}), 0)").alias("dropped_records"),
         F.expr(f"coalesce(sum({counter('saved_records')}), 0)").alias("saved_records"),

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 
 import pyarrow as pa
 
-from flowcore.api.operators import Window
+from flowcore.api.operators import Operator, Window
 from flowcore.api.stateful import LATE_OUTPUT, find_side_outputs
 from flowcore.api.window_operator import WINDOW_COLUMNS
 from flowcore.keyed.dead_letters import DEAD_LETTERS, DeadLetters
@@ -17,106 +18,113 @@ from flowcore.spark.frame.record_ids import key_text
 from flowcore.spark.frame.rows import INPUT_ID, RECORD_ID, RECORD_ORDINAL, SOURCE, TIMESTAMP_MS, RowKind
 from flowcore.spark.frame.sql import displayable_timestamp, literal
 from flowcore.spark.operators.buffers import add_buffer
-from flowcore.spark.operators.dead_letters import dead_letter_columns, route_dead_letters
+from flowcore.spark.operators.dead_letters import route_dead_letters
 from flowcore.spark.operators.keyed_step import (
     COORDINATE_PREFIX,
-    PREFIX,
     RECORD_TIMESTAMP,
     KeyGroupContext,
-    StepInputs,
-    branch_after,
-    run_step,
+    StepMember,
+    StepOutput,
     select_inputs,
 )
 from flowcore.spark.operators.python_chain import arrow_schema, spark_types
-from flowcore.spark.operators.step_rows import text_by_branch
 from flowcore.windows.columnar.accumulators import result_type
 from flowcore.windows.columnar.keyed import ColumnarWindows
 from flowcore.windows.keyed import RecordWindows
 
-__all__ = ["apply_window", "make_window_operator", "window_texts"]
+__all__ = ["make_window_operator", "prepare_window", "window_texts"]
 
 
-def apply_window(
+def prepare_window(
     node: Window, branched: BranchedFrame, branch: Branch, used: Collection[str], context: KeyGroupContext
-) -> tuple[BranchedFrame, Mapping[str, Branch]]:
-    """The results of windows over a branch's records and, if they are read, late records.
+) -> StepMember:
+    """Windows over a branch's records, for their exchange; late records leave if they are read.
 
     Args:
         node: The windows.
         branched: The frame of the branch.
         branch: The records.
         used: The input's columns that readers of late records use, in lower case.
-        context: The query.
+        context: The context of the windows.
     """
     computed = {name: branch.expression(expression) for name, expression in node.computed}
     if computed:
         branch = branched.compute(branch, computed, [*branch.columns, *computed])
-    late: dict[str, str] = {}
-    if sides := find_side_outputs(node, context.query.operators):
-        late = {name: now for name, now in branch.columns.items() if name.lower() in used}
-        late |= context.coordinates
-    inputs, dead_letters = _select_window_inputs(node, branched, branch, late, context)
-    late_names = (RECORD_TIMESTAMP, *late) if late else ()
-    windows = make_window_operator(node, inputs.records, late_names, dead_letters)
-    operator = add_buffer(node, windows, (*node.by, START, END), context)
-    branches = {RESULTS: next(context.numbers), LATE_OUTPUT: next(context.numbers)}
-    failed = {DEAD_LETTERS: RowKind.BAD} if dead_letters is not None else {}
-    step = run_step(inputs, operator, {**branches, **failed}, context)
-
-    found = step.columns[RESULTS]
-    window_columns = {name: next(branched.names) for name in WINDOW_COLUMNS}
-    texts = dict(zip(window_columns.values(), window_texts(found), strict=True))
-    ids = {branches[RESULTS]: _record_id(node, found, context)}
-    times = {branches[RESULTS]: found[TIMESTAMP]} if context.query.carries_timestamps(node) else {}
-    if context.has_ordinals:
-        texts[RECORD_ORDINAL] = "'0'"
-    if late:
-        if any(map(context.query.carries_timestamps, sides)):
-            times[branches[LATE_OUTPUT]] = step.columns[LATE_OUTPUT][RECORD_TIMESTAMP]
-        coordinates = _coordinates(step.columns[LATE_OUTPUT], context)
-        if INPUT_ID in coordinates:
-            ids[branches[LATE_OUTPUT]] = coordinates.pop(INPUT_ID)
-        texts |= coordinates
-    texts |= {RECORD_ID: text_by_branch(ids)}
-    texts |= {TIMESTAMP_MS: text_by_branch(times)} if times else {}
-    texts = step.replace(texts)
+    sides = find_side_outputs(node, context.query.operators)
+    late = {name: now for name, now in branch.columns.items() if sides and name.lower() in used}
+    columns = {**_record_columns(node, branch), **late}
+    inputs = select_inputs(node, node.by, branched, branch, columns, context, with_coordinates=bool(sides))
+    dead_letters = None
+    if not _is_columnar(node, inputs.records):
+        dead_letters = route_dead_letters(context, (*node.by, *_values(node)))
     if dead_letters is not None:
-        texts |= dead_letter_columns(step.columns[DEAD_LETTERS], context, texts, step.frame.columns)
-    has_bad = branched.has_bad or dead_letters is not None
-    has_places = bool(late) and context.upstream is None
-    has_coordinates = has_places or (branched.has_coordinates and bool(context.passing))
-    after = branch_after(step, inputs, texts, has_coordinates=has_coordinates, has_bad=has_bad)
-    results = {name: {**found, **window_columns}[name] for name in node.columns}
-    late_columns = {name: step.columns[LATE_OUTPUT][name] for name in late if not name.startswith(PREFIX)}
-    return after, {
-        RESULTS: Branch(branches[RESULTS], results, has_coordinates=False, has_record_id=True),
-        LATE_OUTPUT: Branch(
+        inputs = select_inputs(node, node.by, branched, branch, columns, context, with_coordinates=True)
+    late_names = (RECORD_TIMESTAMP, *late, *context.coordinates) if sides else ()
+    windows = make_window_operator(node, inputs.records, late_names, dead_letters)
+    branches = {RESULTS: next(context.numbers)}
+    branches |= {LATE_OUTPUT: next(context.numbers)} if sides else {}
+    branches |= {DEAD_LETTERS: RowKind.BAD} if dead_letters is not None else {}
+    names = {name: next(branched.names) for name in WINDOW_COLUMNS}
+
+    def finish(found: Mapping[str, Mapping[str, str]]) -> StepOutput:
+        output = _finish_results(node, found[RESULTS], branches[RESULTS], names, context)
+        if not sides:
+            return output
+        columns = {name: found[LATE_OUTPUT][name] for name in late}
+        has_places = not context.reads_operators
+        late_branch = Branch(
             branches[LATE_OUTPUT],
-            late_columns,
+            columns,
             has_coordinates=has_places,
             has_record_id=not has_places and (branch.has_record_id or branch.has_coordinates),
-        ),
-    }
+        )
+        by_branch = {name: dict(cases) for name, cases in output.by_branch.items()}
+        late_texts = _late_texts(found[LATE_OUTPUT], context)
+        if any(map(context.query.carries_timestamps, sides)):
+            late_texts[TIMESTAMP_MS] = found[LATE_OUTPUT][RECORD_TIMESTAMP]
+        for name, text in late_texts.items():
+            by_branch.setdefault(name, {})[branches[LATE_OUTPUT]] = text
+        outputs: dict[Operator, Branch] = {**output.branches, **dict.fromkeys(sides, late_branch)}
+        return replace(output, by_branch=by_branch, branches=outputs)
+
+    operator = add_buffer(node, windows, (*node.by, START, END), context)
+    return StepMember(inputs, operator, branches, finish)
 
 
-def _select_window_inputs(
-    node: Window,
-    branched: BranchedFrame,
-    branch: Branch,
-    late: Mapping[str, str],
-    context: KeyGroupContext,
-) -> tuple[StepInputs, DeadLetters | None]:
-    """The inputs of the windows, with coordinates if their functions may make dead letters."""
-    columns = _record_columns(node, branch, late)
-    inputs = select_inputs(node, node.by, branched, branch, columns, context)
-    if _is_columnar(node, inputs.records):
-        return inputs, None
-    dead_letters = route_dead_letters(context, (*node.by, *_values(node)))
-    if dead_letters is not None:
-        columns |= context.coordinates
-        inputs = select_inputs(node, node.by, branched, branch, columns, context)
-    return inputs, dead_letters
+def _finish_results(
+    node: Window, found: Mapping[str, str], number: int, names: Mapping[str, str], context: KeyGroupContext
+) -> StepOutput:
+    """The branch of results; ``names`` are those of `WINDOW_COLUMNS` in the frame."""
+    texts = {RECORD_ID: _record_id(node, found, context)}
+    if context.query.carries_timestamps(node):
+        texts[TIMESTAMP_MS] = found[TIMESTAMP]
+    if context.has_ordinals:
+        texts[RECORD_ORDINAL] = "'0'"
+    results = {name: {**found, **names}[name] for name in node.columns}
+    return StepOutput(
+        {node: Branch(number, results, has_coordinates=False, has_record_id=True)},
+        dict(zip(names.values(), window_texts(found), strict=True)),
+        {name: {number: text} for name, text in texts.items()},
+    )
+
+
+def _late_texts(found: Mapping[str, str], context: KeyGroupContext) -> dict[str, str]:
+    """SQL texts of the coordinates of late records; their id if another operator made them."""
+    texts: dict[str, str] = {}
+    ids = []
+    if context.reads_topics:
+        places = {
+            "topic": f"CASE {found[COORDINATE_PREFIX + SOURCE]} {context.topic_cases} END",
+            "partition": found[COORDINATE_PREFIX + "partition"],
+            "offset": found[COORDINATE_PREFIX + "offset"],
+        }
+        texts |= places
+        ids.append(context.record_ids.of_place(*places.values()))
+    if context.reads_operators:
+        texts[RECORD_ID] = f"coalesce({', '.join([found[COORDINATE_PREFIX + INPUT_ID], *ids])})"
+    if context.has_ordinals:
+        texts[RECORD_ORDINAL] = f"coalesce({found[COORDINATE_PREFIX + RECORD_ORDINAL]}, '0')"
+    return texts
 
 
 def make_window_operator(
@@ -172,29 +180,14 @@ def _values(node: Window) -> list[str]:
     return list(dict.fromkeys([*node.uses, *(name for name, _ in node.computed)]))
 
 
-def _record_columns(node: Window, branch: Branch, late: Mapping[str, str]) -> dict[str, str]:
+def _record_columns(node: Window, branch: Branch) -> dict[str, str]:
     """The columns of a record: their name in key groups, and in the frame."""
     read = [column for _, each in node.built_in for column in each.columns] if node.built_in else node.uses
     names = [*node.by, *read, *(name for name, _ in node.computed)]
-    return {**{name: branch.physical_names[name.lower()] for name in names}, **late}
+    return {name: branch.physical_names[name.lower()] for name in names}
 
 
 def _record_id(node: Window, found: Mapping[str, str], context: KeyGroupContext) -> str:
     parts = [literal(context.record_ids.states[node]), key_text({name: found[name] for name in node.by})]
     parts += [found[name] for name in (START, END, FIRING, ORDINAL) if name in found]
     return f"concat_ws(':', {', '.join(parts)})"
-
-
-def _coordinates(found: Mapping[str, str], context: KeyGroupContext) -> dict[str, str]:
-    """SQL texts of the coordinates of late records, or of their id if another operator made them."""
-    if context.upstream is None:
-        texts = {
-            "topic": f"CASE {found[COORDINATE_PREFIX + SOURCE]} {context.topic_cases} END",
-            "partition": found[COORDINATE_PREFIX + "partition"],
-            "offset": found[COORDINATE_PREFIX + "offset"],
-        }
-    else:
-        texts = {INPUT_ID: found[COORDINATE_PREFIX + INPUT_ID]}
-    if context.has_ordinals:
-        texts[RECORD_ORDINAL] = f"coalesce({found[COORDINATE_PREFIX + RECORD_ORDINAL]}, '0')"
-    return texts

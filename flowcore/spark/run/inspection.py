@@ -18,14 +18,14 @@ from pyspark.sql import DataFrame, Row, SparkSession
 
 from flowcore.errors import StateError
 from flowcore.keyed.inspection import InspectedGroup, inspect_state
-from flowcore.spark.operators.processor import MANIFEST, SEGMENTS
+from flowcore.spark.operators.processor import MANIFESTS, SEGMENTS
 
 __all__ = ["KeyGroupState", "NativeState", "StateDigest", "digest_state", "read_state"]
 
 
 @dataclass(frozen=True, slots=True)
 class KeyGroupState:
-    """The state of a key group."""
+    """The state of one operator in a key group."""
 
     number: int
     held: InspectedGroup
@@ -83,7 +83,7 @@ def digest_state(spark: SparkSession, checkpoint: Path) -> StateDigest:
         operators = _operators(spark, checkpoint)
         for operator in operators:
             if operator.operatorName.startswith("transformWithState"):
-                stores = [{"stateVarName": name} for name in (MANIFEST, SEGMENTS)]
+                stores = [{"stateVarName": name} for name in (MANIFESTS, SEGMENTS)]
             else:
                 stores = [{"storeName": operator.stateStoreName}]
             for options in stores:
@@ -115,13 +115,14 @@ def _readable(checkpoint: Path) -> Iterator[None]:
 
 
 def _key_groups(spark: SparkSession, checkpoint: Path, operator: int) -> Iterator[KeyGroupState]:
-    manifests = _read(spark, checkpoint, operator, stateVarName=MANIFEST)
+    manifests = _read(spark, checkpoint, operator, stateVarName=MANIFESTS)
     segments = _read(spark, checkpoint, operator, stateVarName=SEGMENTS)
-    for row in manifests.selectExpr("key.*", "value.content AS manifest").orderBy("key_group").collect():
+    for row in manifests.selectExpr("key.*", "value.content AS manifests").orderBy("key_group").collect():
         mine = segments.where(f"key.key_group = {row.key_group}")
-        found = mine.selectExpr("user_map_key.number", "user_map_value.content").collect()
-        content = {each.number: bytes(each.content) for each in found}
-        yield KeyGroupState(row.key_group, inspect_state(bytes(row.manifest), content))
+        found = mine.selectExpr("user_map_key.*", "user_map_value.content").collect()
+        content = {(each.operator, each.number): bytes(each.content) for each in found}
+        for held in inspect_state(bytes(row.manifests), content):
+            yield KeyGroupState(row.key_group, held)
 
 
 def _native(spark: SparkSession, checkpoint: Path, operator: Any) -> Iterator[NativeState]:

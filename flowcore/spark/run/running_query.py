@@ -186,7 +186,8 @@ class RunningQuery:
 def _key_groups(query: LiveQuery) -> CombinedElements | None:
     if not query.keeps_key_groups:
         return None
-    nodes = dict.fromkeys([*query.exchanges, *query.buffers])
+    keyed = (node for exchange in query.exchanges for node in exchange)
+    nodes = dict.fromkeys([*keyed, *query.buffers])
     return CombinedElements(f"{node.name}/{group}" for node in nodes for group in range(query.key_groups))
 
 

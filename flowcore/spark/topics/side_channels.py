@@ -38,8 +38,8 @@ class SideChannels:
         has_key_groups: Windows, timers or a buffer in the query depend on watermarks.
         timestamped: The sources whose records carry their timestamps.
         timed_sources: The sources whose records need an event time: a record without one is bad.
-        untimed_sources: The sources whose records need an event time in other queries only. This query
-            processes a record without one and also emits a copy as a bad record, since the source's bad
+        untimed_sources: The sources whose records need an event time in other queries or branches only. This
+            query processes a record without one and also emits a copy as a bad record, if the source's bad
             records leave through it.
     """
 
@@ -100,7 +100,7 @@ class SideChannels:
             limits=limits,
             has_key_groups=query.keeps_key_groups,
             timestamped=frozenset(filter(query.carries_timestamps, query.sources)),
-            timed_sources=find_timed_sources(query.operators),
+            timed_sources=find_timed_sources(query.operators) - query.untimed_sources,
             untimed_sources=query.untimed_sources,
         )
 

@@ -18,7 +18,7 @@ from flowcore.keyed.control import Channel, ControlElement
 from flowcore.keyed.operator import FLUSH_EVENT, StepOutputs
 from flowcore.keyed.output_columns import RESULTS
 from flowcore.keyed.packed import Packed
-from flowcore.keyed.packing import InputColumns, Packing
+from flowcore.keyed.packing import InputColumns, Packing, Recipient
 from flowcore.keyed.runtime import Runtime
 from flowcore.keyed.state_cache import StateCache
 from flowcore.keyed.store import MemoryStore
@@ -32,8 +32,7 @@ ADDED = pa.schema([
     pa.field("from", pa.int32()), pa.field("at", pa.int64()), pa.field("mine", pa.bool_()),
 ])  # fmt: skip
 INPUTS = InputColumns(
-    key_group="to", source="source", partition="from", offset="at", newest=None, record="mine",
-    element="element",
+    source="source", partition="from", offset="at", element="element",
 )  # fmt: skip
 GROUPS = 2
 TAGGED: TaggedSerializer[bytes] = TaggedSerializer(RawFormat())
@@ -150,7 +149,10 @@ def _exchange(emitted: Sequence[list[tuple[str, pa.RecordBatch]]]) -> list[list[
     ]
     numbered = [{**row, "at": at} for at, row in enumerate(rows)]
     batch = pa.RecordBatch.from_pylist(numbered, schema=pa.schema([*ROWS, *ADDED]))
-    packing = Packing(inputs=INPUTS, sources=("in",), key_groups=GROUPS, rows=ROWS)
+    recipient = Recipient(key_group="to", record="mine", columns=tuple(ROWS.names))
+    packing = Packing(
+        inputs=INPUTS, sources=("in",), key_groups=GROUPS, recipients=(recipient,), upstream=frozenset({"in"})
+    )
     found: list[list[Packed]] = [[] for _ in range(GROUPS)]
     for packed in packing.run([batch] if rows else []):
         for row in packed.to_pylist():

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 from flowcore.elements import Watermark, WatermarkStatus
 from flowcore.keyed.control import Channel, decode_control
+from flowcore.keyed.exchange import Exchange
 from flowcore.keyed.operator import CONTROL, CONTROL_ROWS, StepOutputs
 from flowcore.keyed.output_columns import RESULTS, TIMESTAMP
 from flowcore.keyed.packed import Packed, PackedKind, PackedRows, sort_packed
-from flowcore.keyed.packing import InputColumns, Packing
+from flowcore.keyed.packing import InputColumns, Packing, Recipient
 from flowcore.keyed.runtime import Runtime
 from flowcore.keyed.state_cache import StateCache
 from flowcore.keyed.store import MemoryStore
@@ -33,6 +34,29 @@ GROUPS = 2
 _ELEMENTS: TaggedSerializer[bytes] = TaggedSerializer(RawFormat())
 Step = Sequence[tuple[int, Sequence[tuple[str, int]]]]
 """For partitions, the users and times of the records that a batch has of it."""
+
+
+class MemoryGroup:
+    """The stored state of a key group in memory."""
+
+    def __init__(self) -> None:
+        self.kept: bytes | None = None
+        self.kept_segments: dict[tuple[str, int], bytes] = {}
+
+    def manifests(self) -> bytes | None:
+        return self.kept
+
+    def put_manifests(self, manifests: bytes, /) -> None:
+        self.kept = manifests
+
+    def segment(self, operator: str, number: int, /) -> bytes | None:
+        return self.kept_segments.get((operator, number))
+
+    def put_segment(self, operator: str, number: int, content: bytes, /) -> None:
+        self.kept_segments[operator, number] = content
+
+    def remove_segment(self, operator: str, number: int, /) -> None:
+        self.kept_segments.pop((operator, number), None)
 
 
 def sums(size_ms: int) -> ColumnarWindows:
@@ -113,34 +137,39 @@ class Chain:
             [("_branch", pa.int32()), ("_group", pa.int32()), ("_position", pa.int64()), *ROWS, *CONTROL_ROWS]
         )
         outlets = {
-            RESULTS: Outlet(
+            (0, RESULTS): Outlet(
                 schema=self.first.operator.outputs[RESULTS],
                 columns={"user": "user", "t": TIMESTAMP, "v": "total"},
-                branch=1,
+                constants={"_branch": 1},
+                placed=True,
             ),
-            CONTROL: Outlet(schema=CONTROL_ROWS, columns={"element": "element"}, branch=-2),
+            (0, CONTROL): Outlet(
+                schema=CONTROL_ROWS, columns={"element": "element"}, constants={"_branch": -2}, placed=True
+            ),
         }
-        unpacking = Unpacking(
-            outlets=outlets, schema=schema, branch="_branch", key_group="_group", position="_position"
-        )
+        unpacking = Unpacking(outlets=outlets, schema=schema, key_group="_group", position="_position")
         columns = [list(column) for column in zip(*packed, strict=True)] or [[], [], []]
         outputs = pa.record_batch(
             [
                 pa.array(columns[0], pa.string()),
                 pa.array(columns[1], pa.binary()),
                 pa.array(columns[2], pa.int32()),
+                pa.array([0] * len(columns[2]), pa.int32()),
             ],
-            ["output", "content", "key_group"],
+            ["output", "content", "key_group", "operator"],
         )
         return unpack_and_pack(unpacking.run([outputs]))
 
 
 def unpack_and_pack(batches: Iterable[pa.RecordBatch]) -> dict[int, list[Packed]]:
     inputs = InputColumns(
-        key_group="to", source="source", partition="_group", offset="_position", newest=None,
-        record="mine", element="element",
+        source="source", partition="_group", offset="_position", element="element"
     )  # fmt: skip
-    packing = Packing(inputs=inputs, sources=("first",), key_groups=GROUPS, rows=ROWS)
+    recipient = Recipient(key_group="to", record="mine", columns=tuple(ROWS.names))
+    packing = Packing(
+        inputs=inputs, sources=("first",), key_groups=GROUPS, recipients=(recipient,),
+        upstream=frozenset({"first"}),
+    )  # fmt: skip
     found: dict[int, list[Packed]] = {number: [] for number in range(GROUPS)}
     for packed in packing.run(map(_with_targets, batches)):
         for row in packed.to_pylist():
@@ -290,16 +319,9 @@ def test_rows_that_pass_are_emitted_as_they_came_and_in_their_order() -> None:
             "v": [1, None, 1, None],
         }
     )
-    inputs = InputColumns(
-        key_group="g",
-        source="s",
-        partition="p",
-        offset="o",
-        newest="newest",
-        record="kept",
-        passing="passing",
-    )
-    packing = Packing(inputs=inputs, sources=("in",), key_groups=GROUPS, rows=ROWS)
+    inputs = InputColumns(source="s", partition="p", offset="o", newest="newest", passing="passing")
+    recipient = Recipient(key_group="g", record="kept", columns=tuple(ROWS.names))
+    packing = Packing(inputs=inputs, sources=("in",), key_groups=GROUPS, recipients=(recipient,))
 
     passed = pa.array([None, {"x": 17, "kind": "bad"}, None, {"x": 18, "kind": "late"}], other)
     later = batch.set_column(3, "o", pa.array([5, 6, 7, 8])).set_column(6, "passing", passed)
@@ -310,8 +332,9 @@ def test_rows_that_pass_are_emitted_as_they_came_and_in_their_order() -> None:
             for row in part.to_pylist():
                 items[row.pop("key_group")].append(Packed(**row))
 
-    outs = [Chain().first.step(0, each, 0, MemoryStore(), StateCache()).outputs for each in items]
-    assert outs[0].passing == []
+    exchange = Exchange(query="q", runtimes=(Chain().first,))
+    outs = [exchange.step(0, each, 0, MemoryGroup(), StateCache()) for each in items]
+    assert list(outs[0].passing) == []
     rows = [
         pa.ipc.read_record_batch(pa.py_buffer(content), pa.schema(list(other))) for content in outs[1].passing
     ]

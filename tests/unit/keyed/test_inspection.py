@@ -22,8 +22,15 @@ def left_by(operator: Any, *batches: list[tuple[str, int, int]]) -> InspectedGro
     store, remembered = MemoryStore(), StateCache()
     for clock, batch in enumerate(batches):
         runtime.step(0, rows(*batch), clock, store, remembered)
+    return inspected(store)
+
+
+def inspected(store: MemoryStore, change: tuple[bytes, bytes] = (b"", b"")) -> InspectedGroup:
+    """The state of the one operator in a store, after a change of the manifest's text."""
     assert store.kept is not None
-    return inspect_state(store.kept, store.segments)
+    segments = {("windows", number): content for number, content in store.segments.items()}
+    (found,) = inspect_state(b'{"windows": ' + store.kept.replace(*change) + b"}", segments)
+    return found
 
 
 def shown(found: InspectedGroup) -> dict[str, list[tuple[Any, ...]]]:
@@ -63,9 +70,8 @@ def test_unknown_state_layout_is_shown_by_size_only() -> None:
     runtime = runtime_of(by_column(windows()))
     store = MemoryStore()
     runtime.step(0, rows(("a", 1, 1)), 0, store, StateCache())
-    assert store.kept is not None
 
-    found = inspect_state(store.kept.replace(b"panes of", b"tiles of"), store.segments)
+    found = inspected(store, (b"panes of", b"tiles of"))
 
     assert found.keys is None
     assert found.bytes > 0
@@ -77,7 +83,6 @@ def test_state_of_another_version_is_refused() -> None:
     runtime_of(by_column(windows(assigner=TumblingWindows(10)))).step(
         0, rows(("a", 1, 1)), 0, store, StateCache()
     )
-    assert store.kept is not None
 
     with pytest.raises(StateError, match="state of version 99"):
-        inspect_state(store.kept.replace(b'"version":2', b'"version":99'), store.segments)
+        inspected(store, (b'"version":3', b'"version":99'))

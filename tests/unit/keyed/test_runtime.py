@@ -16,7 +16,7 @@ from flowcore.elements import EndOfInput, LatencyMarker, LatencyMarkerEvent, Rec
 from flowcore.errors import StateError
 from flowcore.keyed.control import Channel, ControlElement, StepControl, decode_control
 from flowcore.keyed.packed import Packed, PackedKind, sort_packed
-from flowcore.keyed.packing import InputColumns, Packing
+from flowcore.keyed.packing import InputColumns, Packing, Recipient
 from flowcore.keyed.runtime import Runtime
 from flowcore.keyed.state_cache import StateCache
 from flowcore.keyed.store import MemoryStore
@@ -68,6 +68,10 @@ def rows(*given: tuple[str, int, int], partition: int = 0) -> list[Packed]:
     batch = pa.record_batch(columns, schema=ROWS)
     newest = max(t for _, t, _ in given)
     return [Packed.of_rows(channel, 0, batch), Packed.of_control(channel, {channel: newest})]
+
+
+def recipient(record: str | None = None) -> Recipient:
+    return Recipient(key_group="g", record=record, columns=tuple(ROWS.names))
 
 
 def results(stepped: Any) -> list[tuple[Any, ...]]:
@@ -135,7 +139,7 @@ def test_runtime_writes_in_proportion_to_the_touched_keys() -> None:
         written += sum(len(store.segments[number]) for number in set(store.segments) - before)
 
     assert written < held
-    assert len(store.manifest() or b"") < 20_000
+    assert len(store.kept or b"") < 20_000
 
 
 def test_deltas_are_folded_into_a_snapshot_when_they_outgrow_it() -> None:
@@ -231,31 +235,13 @@ def test_state_of_another_operator_or_number_of_key_groups_is_refused() -> None:
         )
 
 
-def test_state_belongs_to_an_operator_name() -> None:
-    """Another operator of the same layout is refused; state without a name takes the operator's name."""
-    store = MemoryStore()
-    first = replace(runtime_of(by_column(windows())), name="first", checks_name=True)
-    first.step(0, rows(("a", 5, 1)), 0, store, StateCache())
-
-    assert first.read(store)[0].operator == "first"
-    with pytest.raises(StateError, match="operator 'second' found the state of operator 'first'"):
-        replace(first, name="second").read(store)
-    renamed = replace(first, name="second", checks_name=False)
-    assert renamed.read(store)[0].operator == "second"
-    unnamed = MemoryStore()
-    runtime_of(by_column(windows())).step(0, rows(("a", 5, 1)), 0, unnamed, StateCache())
-    assert unnamed.kept is not None
-    unnamed.kept = unnamed.kept.replace(b'"operator":"",', b"")
-    assert first.read(unnamed)[0].operator == "first"
-
-
 def test_packing_sends_records_to_their_group_and_time_to_all() -> None:
     """Dropped records carry event time; each part is separate from the rest of its batch."""
     packing = Packing(
         inputs=InputColumns(
-            key_group="g", source="s", partition="p", offset="o", newest="newest", record="kept"
+            source="s", partition="p", offset="o", newest="newest"
         ),
-        sources=("in",), key_groups=3, rows=ROWS,
+        sources=("in",), key_groups=3, recipients=(recipient(record="kept"),),
     )  # fmt: skip
     batch = pa.record_batch(
         {
@@ -290,9 +276,9 @@ def test_packing_separates_records_from_backlog_statuses() -> None:
     """A row with a backlog status is not a record, and carries no event time."""
     packing = Packing(
         inputs=InputColumns(
-            key_group="g", source="s", partition="p", offset="o", newest="newest", backlog="backlog"
+            source="s", partition="p", offset="o", newest="newest", backlog="backlog"
         ),
-        sources=("in",), key_groups=2, rows=ROWS,
+        sources=("in",), key_groups=2, recipients=(recipient(),),
     )  # fmt: skip
     batch = pa.record_batch(
         {
@@ -460,8 +446,9 @@ def test_event_time_advances_with_processing_time_while_all_are_idle() -> None:
 def test_users_function_computes_the_watermark() -> None:
     """It gets the timestamps of one partition's batch."""
     packing = Packing(
-        inputs=InputColumns(key_group="g", source="s", partition="p", offset="o", newest="t"),
-        sources=("in",), key_groups=1, rows=ROWS, functions={"in": lambda times: len(times) * 100},
+        inputs=InputColumns(source="s", partition="p", offset="o", newest="t"),
+        sources=("in",), key_groups=1, recipients=(recipient(),),
+        functions={"in": lambda times: len(times) * 100},
     )  # fmt: skip
     zeros = pa.array([0, 0], pa.int32())
     batch = pa.record_batch(

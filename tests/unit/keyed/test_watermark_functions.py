@@ -8,7 +8,7 @@ import pytest
 
 from flowcore.errors import FunctionError
 from flowcore.keyed.control import decode_control
-from flowcore.keyed.packing import InputColumns, Packing
+from flowcore.keyed.packing import InputColumns, Packing, Recipient
 from flowcore.watermarks import periodic
 from flowcore.watermarks.generated import NewestTimes
 from flowcore.watermarks.progress import WatermarkProgress, WatermarkSource
@@ -20,15 +20,12 @@ def _four_seconds_behind(timestamps: pa.Array[int]) -> int | None:
 
 
 def _packing(function: object) -> Packing:
-    inputs = InputColumns(
-        key_group="key_group", source="source", partition="partition", offset="offset", newest="newest"
-    )
-    rows = pa.schema([("v", pa.int64())])
+    inputs = InputColumns(source="source", partition="partition", offset="offset", newest="newest")
     return Packing(
         inputs=inputs,
         sources=("bids",),
         key_groups=1,
-        rows=rows,
+        recipients=(Recipient(key_group="key_group", columns=("v",)),),
         functions={"bids": function},  # type: ignore[dict-item]
     )
 

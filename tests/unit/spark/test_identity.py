@@ -20,7 +20,6 @@ from flowcore.spark.checkpoint.plan_file import (
     checkpoint_folder,
     plan_file_of,
     read_plan_file,
-    require_checkpoints_fit,
     require_fit,
     write_plan_file,
 )
@@ -110,19 +109,10 @@ def test_checkpoint_without_a_batch_starts_anew(query: LiveQuery, tmp_path: Path
     require_fit(query, "f", folder)
 
 
-def test_plan_file_of_the_first_format_has_no_identity(
-    query: LiveQuery, checkpoint: Path, tmp_path: Path
-) -> None:
-    """It is accepted; its checkpoint gets an identity with the next start."""
+def test_plan_file_of_another_format_is_refused(query: LiveQuery, checkpoint: Path) -> None:
+    """Its checkpoint has state in another layout."""
     path = plan_file_of(checkpoint)
-    old = {**json.loads(path.read_text()), "format": 1}
-    del old["identity"]
-    path.write_text(json.dumps(old))
-    flow = Flow("f")
-    flow.read("bids", KafkaTopic("bids", schema="id BIGINT", start="latest")).write("out", KafkaTopic("out"))
+    path.write_text(json.dumps({**json.loads(path.read_text()), "format": 2}))
 
-    require_checkpoints_fit(plan_flow(flow), Settings.of({"state.dir": tmp_path}, environment={}))
-
-    assert read_plan_file(checkpoint) is None
-    write_plan_file(query, "f", checkpoint, {}, topics={"bids": BIDS}, bounded={})
-    assert read_plan_file(checkpoint) is not None
+    with pytest.raises(StateError, match="has format 2, this flowcore reads 3"):
+        require_fit(query, "f", checkpoint)

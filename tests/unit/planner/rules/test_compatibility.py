@@ -55,8 +55,8 @@ def test_fingerprint_is_of_needs_alone() -> None:
     assert len({same, fingerprint("asks"), fingerprint(function="min")}) == 3
 
 
-def test_operators_of_a_chain_are_known_by_name_and_order() -> None:
-    """Two operators may be equal to Spark; the only operator of a query may be renamed."""
+def test_operators_by_key_group_are_known_by_name_and_exchange() -> None:
+    """One may come or go beside others; none may move to another exchange or get another name."""
 
     def needs(*names: str) -> CheckpointNeeds:
         flow = Flow("f")
@@ -74,12 +74,16 @@ def test_operators_of_a_chain_are_known_by_name_and_order() -> None:
     assert [*find_differences(chain, chain)] == []
     assert needs("second", "first").fingerprint != chain.fingerprint
     one, other = find_differences(chain, needs("second", "first"))
-    assert "operator 'first' kept" in one
-    assert "and now operator 'second' does" in one
-    assert "and now operator 'first' does" in other
-    assert [*find_differences(needs("first"), needs("renamed"))] == []
-    assert needs("first").fingerprint == needs("renamed").fingerprint
-    assert "nothing was kept before" in next(find_differences(needs("first"), chain))
+    assert one.startswith("operator 'first' kept tumbling windows of 10 s")
+    assert one.endswith("of exchange 2")
+    assert other.endswith("of exchange 1")
+    assert [*find_differences(needs("first"), needs("renamed"))] == [
+        "operator 'first' is gone, and 'renamed' keeps the same: its state is found by its name"
+    ]
+    assert [*find_differences(needs("first"), chain)] == []  # the number of exchanges is another check
+    assert [*find_differences(chain, needs("first"))] == []
+    assert "nothing was kept before" in " ".join(find_differences(needs(), chain))
+    assert "now nothing is kept" in " ".join(find_differences(chain, needs()))
 
 
 def test_needs_of_windows_have_their_length_function_and_key_groups() -> None:

@@ -192,7 +192,7 @@ def test_chains_are_those_of_one_query() -> None:
 
     named = {query.name: [chain.name for chain in query.chains] for query in plan.live.queries}
 
-    assert named == {"bids": ["op1 > op3"], "to_counted": ["op1 > op2"]}
+    assert named == {"bids-batches": ["op1 > op3"], "to_counted": ["op1 > op2"]}
 
 
 def test_bounded_stages_have_chains_too() -> None:

@@ -38,6 +38,12 @@ def _mapped(stream: Stream) -> Stream:
     return stream.map(_same, schema=SALE, name="mapped")
 
 
+def _beside(stream: Stream) -> Stream:
+    counted = stream.window(Tumbling(10), by="shop", time="processing").aggregate(n="count(*)")
+    counted.write("counted", KafkaTopic("counted"))
+    return _mapped(stream)
+
+
 CASES: dict[str, tuple[Callable[[Flow], Stream], str, str]] = {
     "live": (lambda f: _mapped(_live(f)), "dead letter", "the message goes to bids.dead-letter unchanged"),
     "source-that-stops": (
@@ -52,7 +58,18 @@ CASES: dict[str, tuple[Callable[[Flow], Stream], str, str]] = {
     ),
     "before-state": (
         lambda f: _mapped(_live(f)).aggregate(by="shop", n="count(*)", name="counted"),
-        "stops the query", "counted keeps state",
+        "stops the query", "counted is Spark's own aggregate",
+    ),
+    "between-states": (
+        lambda f: _mapped(
+            _live(f)
+            .window(Tumbling(10), by="shop", time="processing", name="counted")
+            .aggregate(n="count(*)")
+        ),
+        "stops the query", "counted made its record",
+    ),
+    "beside-state": (
+        lambda f: _beside(_live(f)), "dead letter", "the message goes to bids.dead-letter unchanged",
     ),
     "process": (
         lambda f: _processed(_live(f)), "dead letter", "input goes to bids.dead-letter, and what the call",

@@ -126,8 +126,8 @@ def test_flushed_windows_start_a_chain() -> None:
 
     found = _queries(flow)
 
-    assert _one(found["out"]).way == "key-groups"
-    assert _one(found["to_t2"]).after is _one(found["out"]).operator
+    assert _one(found["rows-batches"]).way == "key-groups"
+    assert _one(found["to_t2"]).after is _one(found["rows-batches"]).operator
     assert found["to_t2"].batch_interval_ms == 6_000
 
 
@@ -141,10 +141,10 @@ def _windows_in_a_row(*flushes: timedelta | None) -> dict[str, Flush]:
     rows.select("shop", "price").write("out", KafkaTopic("t1"), key="shop")
     _top(flow, "t1", "t2")
     found = _queries(flow)
-    assert [each.name for each in found["out"].buffers] == [
+    assert [each.name for each in found["rows-batches"].buffers] == [
         f"w{number}" for number, flush in enumerate(flushes) if flush != timedelta(0)
     ]
-    flushed = {each.operator.name: each for each in found["out"].flushes if each.way == "key-groups"}
+    flushed = {each.operator.name: each for each in found["rows-batches"].flushes if each.way == "key-groups"}
     return flushed | {"top": _one(found["to_t2"])}
 
 

@@ -180,7 +180,7 @@ def test_branches_of_a_query_share_rows_with_timestamps() -> None:
     """One column serves all branches, so that also a branch without a reader has it."""
     flow = Flow("f")
     bids = _bids(flow, watermark=FOUR_SECONDS)
-    bids.where("shop = 'a'", name="some").write("copy", KafkaTopic("copy"))
+    bids.filter(bool, name="some").write("copy", KafkaTopic("copy"))
     bids.write("timed", KafkaTopic("timed", elements="tagged"))
     (query,) = plan_flow(flow, settings=OFF).live_queries
 
@@ -336,7 +336,7 @@ def test_query_knows_the_sources_that_windows_of_other_queries_need_timed() -> N
     plan = plan_flow(flow)
     found = {query.name: {node.name for node in query.untimed_sources} for query in plan.live_queries}
 
-    assert found == {"bids": {"bids"}, "asks": set(), "out": set()}
+    assert found == {"bids": {"bids"}, "asks": set(), "bids-batches": set()}
 
 
 def test_explain_is_one_line_where_all_edges_agree() -> None:

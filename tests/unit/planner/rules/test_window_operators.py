@@ -12,6 +12,7 @@ from flowcore import (
     Flow,
     Global,
     KafkaTopic,
+    KeyedProcessFunction,
     OperatorAttributesBuilder,
     Parquet,
     Session,
@@ -25,8 +26,10 @@ from flowcore import (
 from flowcore.api.operators import Window
 from flowcore.errors import ConfigurationError, PlanError
 from flowcore.planner import plan_flow
+from flowcore.planner.model import find_senders
 from flowcore.planner.rules.columns import find_used_columns
 from flowcore.testing.window_functions import CollectList, Sum
+from flowcore.watermarks import periodic
 from flowcore.windows import (
     CountEvictor,
 )
@@ -221,40 +224,69 @@ def test_windows_over_bounded_input_emit_at_its_end() -> None:
     assert not _bids().window(Tumbling(10)).aggregate(n="count(*)").attributes().output_only_at_end
 
 
-def test_sinks_downstream_of_a_chain_of_windows_share_its_query() -> None:
-    """Results, late records and what a second window makes of them; the plan names the exchanges in order."""
+def test_operators_with_state_of_a_source_share_a_query_with_an_exchange_for_each_depth() -> None:
+    """Results, late records, a second window and a Python function; the plan names the exchanges in order."""
     flow = Flow("f")
-    first = _bids(flow).window(Tumbling(10), late="side-output", name="first").aggregate(n="count(*)")
+    bids = _bids(flow)
+    first = bids.window(Tumbling(10), late="side-output", name="first").aggregate(n="count(*)")
     first.window(Tumbling(10), name="second").aggregate(m="sum(n)").write("again", KafkaTopic("again"))
+    first.process(KeyedProcessFunction(), schema="n BIGINT", name="third").write("odd", KafkaTopic("odd"))
     first.write("results", KafkaTopic("results"))
     first.late.write("late", KafkaTopic("late"))
+    bids.window(Tumbling(20), name="longer").aggregate(n="count(*)").write("longer_n", KafkaTopic("longer"))
+    bids.filter(bool, name="python").write("function", KafkaTopic("function"))
+    bids.write("copy", KafkaTopic("copy"))
     _bids(flow, "other").window(Tumbling(10)).aggregate(n="count(*)").write("other_n", KafkaTopic("other_n"))
 
     queries = plan_flow(flow).live_queries
 
-    assert [[sink.name for sink in query.sinks] for query in queries] == [
-        ["again", "results", "late"], ["other_n"],
+    assert {query.name: [sink.name for sink in query.sinks] for query in queries} == {
+        "bids": ["copy"],
+        "bids-batches": ["again", "odd", "results", "late", "longer_n", "function"],
+        "other-batches": ["other_n"],
+    }
+    _, shared, _ = queries
+    assert [[node.name for node in each] for each in shared.exchanges] == [
+        ["first", "longer"], ["second", "third"],
     ]  # fmt: skip
-    assert [node.name for node in queries[0].exchanges] == ["first", "second"]
-    assert queries[0].split.reasons == (
-        "second keeps state, which nothing else can share a query with",
-        "it has two exchanges: first, then second",
+    assert shared.split.reasons == (
+        "one read serves all branches that need micro-batches",
+        "it has two exchanges: first and longer, then second and third",
     )
-    assert queries[0].mode.value == "micro-batch"
+    assert [query.mode.value for query in queries] == ["realtime", "micro-batch", "micro-batch"]
+    assert [len(query.dead_letters) for query in queries] == [0, 1, 1]
 
 
-def test_branches_that_part_after_a_window_have_queries_of_their_own() -> None:
+def test_a_shared_query_keeps_its_name_when_branches_come_and_go() -> None:
+    """Its checkpoint has that name; the mode that was asked for does not change the queries either."""
+
+    def names(*windows: str, mode: Any = None) -> list[str]:
+        flow = Flow("f")
+        bids = _bids(flow)
+        for name in windows:
+            bids.window(Tumbling(10), name=name).aggregate(n="count(*)").write(f"to_{name}", KafkaTopic(name))
+        bids.write("copy", KafkaTopic("copy"))
+        return [query.name for query in plan_flow(flow, mode).live_queries]
+
+    assert names("one", "two") == names("two") == names("three", "one") == names("one", mode="slice")
+
+
+def test_an_operator_may_read_two_operators_and_a_topic() -> None:
+    """Its depth is that of the longest way."""
     flow = Flow("f")
-    first = _bids(flow).window(Tumbling(10), name="first").aggregate(n="count(*)")
-    for name in ("one", "two"):
-        first.window(Tumbling(20), name=name).aggregate(m="sum(n)").write(f"{name}_out", KafkaTopic(name))
+    bids, other = _bids(flow), _bids(flow, "other")
+    first, second = (_windowed(bids, name) for name in ("first", "second"))
+    third = _windowed(first.union(second), "third")
+    _windowed(third.union(first).union(other.select("1L AS n")), "last").write("out", KafkaTopic("out"))
 
-    queries = plan_flow(flow).live_queries
+    (query,) = (query for query in plan_flow(flow).live_queries if query.sinks)
 
-    assert [[node.name for node in query.exchanges] for query in queries] == [
-        ["first", "one"],
-        ["first", "two"],
-    ]
+    assert [[node.name for node in each] for each in query.exchanges] == [
+        ["first", "second"], ["third"], ["last"],
+    ]  # fmt: skip
+    senders = find_senders(query.exchanges[2][0])
+    assert {each.name for each in senders} == {"third", "first", "other"}
+    assert [source.name for source in query.sources] == ["bids", "other"]
 
 
 def _windowed(stream: Any, name: str, **settings: Any) -> Any:
@@ -269,12 +301,8 @@ def _windowed(stream: Any, name: str, **settings: Any) -> Any:
             "second is Spark's own aggregate",
         ),
         (
-            lambda bids, _: _windowed(bids, "first").union(_windowed(bids, "second")),
-            "first and second are side by side",
-        ),
-        (
             lambda bids, other: _windowed(_windowed(bids, "first").union(other.select("1L AS n")), "second"),
-            "second also reads records that first does not emit",
+            "second also reads other, whose watermarks a Python function makes",
         ),
         (
             lambda bids, _: _windowed(
@@ -293,11 +321,12 @@ def _windowed(stream: Any, name: str, **settings: Any) -> Any:
             "batches gets batches",
         ),
     ],
-    ids=["native aggregate", "side by side", "another source", "DataFrame function", "batches"],
+    ids=["native aggregate", "watermark function", "DataFrame function", "batches"],
 )
-def test_operators_with_state_that_are_not_a_chain_are_refused(build: Any, reason: str) -> None:
+def test_operators_with_state_that_cannot_share_a_query_are_refused(build: Any, reason: str) -> None:
     flow = Flow("f")
-    build(_bids(flow), _bids(flow, "other")).write("out", KafkaTopic("out", key="n"))
+    other = _bids(flow, "other", watermark=periodic(len))
+    build(_bids(flow), other).write("out", KafkaTopic("out", key="n"))
 
     with pytest.raises(PlanError, match="first' and 'second', each with state") as refused:
         plan_flow(flow)
@@ -306,24 +335,23 @@ def test_operators_with_state_that_are_not_a_chain_are_refused(build: Any, reaso
     assert "write the first to a topic and read that in another flow" in str(refused.value)
 
 
-def test_bad_records_pass_windows_that_write_topics_unless_a_function_is_in_the_way(tmp_path: Path) -> None:
-    """They leave through exactly one query: one of their own only where no other lets them pass."""
+def test_bad_records_leave_through_a_shared_query(tmp_path: Path) -> None:
+    """They leave through exactly one query: one of their own only where no other reads their source."""
 
-    def count(*, shift: bool = False, files: bool = False, twice: bool = False) -> dict[str, int]:
+    def count(*, shift: bool = False, files: bool = False, copy: bool = False) -> dict[str, int]:
         flow = Flow("f")
         bids = _bids(flow)
+        if copy:
+            bids.write("copy", KafkaTopic("copy"))
         if shift:
             bids = bids.filter(bool, name="shift")
-        for name in ("one", "two") if twice else ("one",):
-            sink = Parquet(tmp_path / "out") if files else KafkaTopic(name)
-            bids.window(Tumbling(10), name=f"windows_{name}").aggregate(n="count(*)").write(name, sink)
-        live = plan_flow(flow).live
-        assert live is not None
-        return {query.name: len(query.dead_letters) for query in live.queries}
+        sink = Parquet(tmp_path / "out") if files else KafkaTopic("one")
+        bids.window(Tumbling(10), name="windows").aggregate(n="count(*)").write("one", sink)
+        return {query.name: len(query.dead_letters) for query in plan_flow(flow).live_queries}
 
-    assert count() == {"one": 1}
-    assert count(twice=True) == {"one": 1, "two": 0}
-    assert count(shift=True) == {"one": 0, "bids": 1}
+    assert count() == count(shift=True) == {"bids-batches": 1}
+    assert count(copy=True) == {"bids": 1, "bids-batches": 0}
+    assert count(copy=True, shift=True) == {"bids": 0, "bids-batches": 1}
     assert count(files=True) == {"one": 0, "bids": 1}
 
 
