@@ -135,6 +135,13 @@ def require_attributes(node: Operator) -> None:
             "unbounded: it would wait for an end that never comes; give the topic until=, or drop the "
             "attribute"
         )
+    obstacle = node.checkpoint_obstacle() if attributes.output_on_checkpoint and not node.bounded else None
+    if obstacle is not None:
+        refuse(
+            f"operator {node.name!r} declares output_on_checkpoint=True, and {obstacle.why}: it would emit "
+            "nothing for a checkpoint; drop the attribute, or let a flush buffer keep its output "
+            "(output_idempotent, a key, and flush=)"
+        )
     for name in node.undeclared_attributes():
         _log.debug(
             "operator %r does not declare %s: %s is assumed, which is always safe",

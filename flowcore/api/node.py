@@ -254,6 +254,10 @@ class Operator:
         """Why its output is never buffered, whatever the settings are; None if it may be."""
         return Obstacle("it emits what it reads, so its input is buffered instead")
 
+    def checkpoint_obstacle(self) -> Obstacle | None:
+        """Why it cannot emit what it keeps back because of a checkpoint; None if it can, or keeps nothing."""
+        return None
+
     def replacement_obstacle(self) -> Obstacle | None:
         """Why a later output does not replace an earlier one, None if it does."""
         if not self.attributes().output_idempotent:

@@ -265,6 +265,9 @@ class Apply(Operator):
     def compiled(self) -> Decision:
         return Decision("dataframe function", ("it is called once, with the DataFrame",))
 
+    def checkpoint_obstacle(self) -> Obstacle | None:
+        return Obstacle("Spark decides when a DataFrame function emits")
+
     def realtime_obstacles(self) -> Iterator[Obstacle]:
         if not self.realtime:
             yield Obstacle(

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from flowcore.api.decisions import Obstacle
-from flowcore.api.functions import name_of, promises
+from flowcore.api.functions import is_rich, name_of, promises
 from flowcore.api.node import Operator, Origins, trace_each, trace_to_all
 from flowcore.api.schema import Schema
 
@@ -46,6 +46,11 @@ class PythonOperator(Operator):
     @property
     def calls_user_functions(self) -> bool:
         return True
+
+    def checkpoint_obstacle(self) -> Obstacle | None:
+        if not is_rich(self.function) or self.flush_obstacle() is None:
+            return None
+        return Obstacle("the engine cannot reach the records that its function keeps")
 
     @property
     def passed_columns(self) -> tuple[str, ...]:

@@ -65,6 +65,9 @@ class StatefulOperator(Operator):
     def flush_obstacle(self) -> Obstacle | None:
         return self.replacement_obstacle()
 
+    def checkpoint_obstacle(self) -> Obstacle | None:
+        return self.flush_obstacle() and Obstacle("its windows and timers decide when it emits")
+
     def reads(self, used: Collection[str]) -> Collection[str]:  # noqa: ARG002 - results are made, not passed on
         return {*self.by, *self.uses, *(self.timestamp.columns if self.timestamp is not None else ())}
 

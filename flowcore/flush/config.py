@@ -19,6 +19,7 @@ class BufferOutput:
             records until the backlog has been processed.
         gather_ms: Time after the flush of an upstream buffer after which this one is flushed too, > 0; None
             if there is none, or if it is flushed more often than this one.
+        at_checkpoint: It is also flushed at the end of each batch, before the batch is committed.
 
     Raises:
         ConfigurationError: A number is negative, or the backlog's interval is the shorter one.
@@ -35,6 +36,7 @@ class BufferOutput:
     max_entries: int | None = None
     backlog_interval_ms: int | None = None
     gather_ms: int | None = None
+    at_checkpoint: bool = False
 
     def __post_init__(self) -> None:
         interval_ms, backlog_ms = self.interval_ms or 0, self.backlog_interval_ms or 0

@@ -146,10 +146,10 @@ class BufferGroup:
             out.markers.append(marker)
 
     def finish(self, out: StepOutputs, *, idle: bool) -> None:
-        """Flush if no input has been available for long enough."""
+        """Flush for the checkpoint, or if no input has been available for long enough."""
         if not idle:
             self._last_input_ms = self._clock_ms
-        if self._config.is_enabled and self._has_nothing_available(idle=idle):
+        if self._config.at_checkpoint or (self._config.is_enabled and self._has_nothing_available(idle=idle)):
             self._flush(out)
         out.gauges["held_records"] = len(self._records)
         if self._state.waiting_since_ms is not None:

@@ -56,11 +56,16 @@ class Current:
         timestamps_ms: The times of the rows of a batch.
         origin: The number of the record in the step, None for a timer and for a batch.
         undo: Records what the call may change; None if the call is never rolled back.
+        no_timestamps: The error for a function that asks for a timestamp, if no record has one.
     """
 
-    __slots__ = ("_has_key", "_key", "emissions", "origin", "state", "timestamp_ms", "timestamps_ms", "undo")
+    __slots__ = (
+        "_has_key", "_key", "emissions", "no_timestamps", "origin", "state", "timestamp_ms", "timestamps_ms",
+        "undo",
+    )  # fmt: skip
 
-    def __init__(self) -> None:
+    def __init__(self, no_timestamps: str | None = None) -> None:
+        self.no_timestamps = no_timestamps
         self.undo: Undo | None = None
         self.begin(ProcessState())
 

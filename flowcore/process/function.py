@@ -86,7 +86,7 @@ class ProcessContext:
             NoTimestampError: The record has no timestamp.
         """
         if self._current.timestamp_ms is None:
-            msg = (
+            msg = self._current.no_timestamps or (
                 "timestamp_ms of a record without timestamp: its stream was read without event time; set a "
                 "watermark strategy on its source, for instance watermark=monotonous()"
             )
@@ -95,7 +95,13 @@ class ProcessContext:
 
     @property
     def timestamps_ms(self) -> Sequence[int | None]:
-        """The timestamps of the rows of a batch, None for rows without timestamp."""
+        """The timestamps of the rows of a batch, None for rows without timestamp.
+
+        Raises:
+            NoTimestampError: No record of the stream has a timestamp.
+        """
+        if self._current.no_timestamps is not None:
+            raise NoTimestampError(self._current.no_timestamps)
         return self._current.timestamps_ms
 
     @property

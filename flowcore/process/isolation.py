@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from flowcore.errors import NoTimestampError
 from flowcore.process.current import ProcessEmissions
 from flowcore.process.operator import ProcessOperator
 from flowcore.process.state import ProcessState, Undo
@@ -73,6 +74,7 @@ class IsolatedCalls:
             emissions = self._operator.process_batch(state, keys, timestamps_ms, batch)
             self._require(emissions)
         except Exception as error:  # noqa: BLE001 - a user's function may raise anything
+            self._raise_if_general(error)
             undo.roll_back()
             current.undo = None
             if count == 1:
@@ -85,6 +87,11 @@ class IsolatedCalls:
         current.undo = None
         yield first, first + count, emissions
 
+    def _raise_if_general(self, error: Exception) -> None:
+        """Raise an error that no record caused: the function asks for timestamps, and none has one."""
+        if isinstance(error, NoTimestampError) and self._operator.config.no_timestamps is not None:
+            raise error
+
     def _call(self, function: Callable[..., Any], argument: Any) -> None:
         current = self._operator.current
         before, own, key = current.emissions, ProcessEmissions(), current.key
@@ -95,6 +102,7 @@ class IsolatedCalls:
             self._operator.call_function(function, argument)
             self._require(own)
         except Exception as error:  # noqa: BLE001 - a user's function may raise anything
+            self._raise_if_general(error)
             undo.roll_back()
             self.failed.append(FailedCall(key, current.timestamp_ms, current.origin, error))
         else:

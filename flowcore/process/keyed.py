@@ -42,11 +42,13 @@ class KeyedProcesses(ProcessOutputs):
         function: The user's function; all groups of a worker share it.
         values: The columns of a record that the function gets.
         timestamp: The column of the records' timestamps, a 64-bit integer.
+        no_timestamps: The error for a function that asks for a timestamp, if no record has one.
     """
 
     function: KeyedProcessFunction
     values: tuple[str, ...]
     timestamp: str
+    no_timestamps: str | None = None
     memory_factor: ClassVar[int] = 10
 
     @property
@@ -61,7 +63,11 @@ class KeyedProcesses(ProcessOutputs):
     def opened(self) -> ProcessOperator:
         """The function, opened in this worker."""
         with wrap_errors(self.name):
-            config = ProcessConfig(function=self.function, side_outputs=tuple(self.side_outputs))
+            config = ProcessConfig(
+                function=self.function,
+                side_outputs=tuple(self.side_outputs),
+                no_timestamps=self.no_timestamps,
+            )
             return ProcessOperator(config)
 
     def close(self) -> None:

@@ -29,6 +29,8 @@ class ProcessConfig:
 
     function: KeyedProcessFunction
     side_outputs: tuple[str, ...] = ()
+    no_timestamps: str | None = None
+    """The error for a function that asks for a timestamp, if no record of the stream has one."""
 
 
 class ProcessOperator:
@@ -44,7 +46,7 @@ class ProcessOperator:
 
     def __init__(self, config: ProcessConfig) -> None:
         self.config = config
-        self.current = Current()
+        self.current = Current(config.no_timestamps)
         self.call: Call = self.call_function
         self._context = ProcessContext(self.current, config.side_outputs)
         opening = OpenContext(self.current)

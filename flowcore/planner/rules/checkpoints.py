@@ -11,10 +11,13 @@ from flowcore.settings import Settings
 
 def decide_checkpoint(query: LiveQuery, settings: Settings) -> Decision:
     """When a live query takes a checkpoint, and which operators flush before it."""
-    asking = [node.name for node in query.operators if node.attributes().output_on_checkpoint]
-    flushed = [f"{name} emits what it holds before it (output_on_checkpoint)" for name in asking] or [
-        "nothing is flushed before it, as no operator declares output_on_checkpoint"
-    ]
+    flushed = [
+        f"the buffer of {node.name} is flushed before it (output_on_checkpoint)"
+        if node in query.buffers
+        else f"{node.name} keeps no output back, so that nothing is flushed for it (output_on_checkpoint)"
+        for node in query.operators
+        if node.attributes().output_on_checkpoint
+    ] or ["nothing is flushed before it, as no operator declares output_on_checkpoint"]
     if query.mode.value != "realtime":
         return Decision("after each batch", (f"{query.mode.value} takes one with each batch", *flushed))
     interval = show_duration(settings.realtime_batch)

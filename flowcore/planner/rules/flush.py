@@ -162,4 +162,5 @@ def _buffer_config(node: Operator, settings: Settings) -> BufferOutput:
         memory_buffer_only=settings.flush_memory_only,
         max_entries=settings.cache_entries,
         backlog_interval_ms=max(backlog_ms, interval_ms) if backlog_ms else None,
+        at_checkpoint=node.attributes().output_on_checkpoint,
     )

@@ -55,7 +55,8 @@ def interval_between(flush: Flush, decided: Mapping[Operator, Flush]) -> int:
     """The least time between two flushes of a buffer; it is not flushed more often than the upstream one."""
     if flush.after is not None and flush.after in decided:
         return interval_between(decided[flush.after], decided)
-    return flush.config.interval_ms or 0 if flush.config else 0
+    config = flush.config
+    return 0 if config is None or config.at_checkpoint else config.interval_ms or 0
 
 
 def order_by_topics(queries: Iterable[LiveQuery]) -> Iterator[LiveQuery]:

@@ -102,6 +102,8 @@ def explain_key_groups(
         if backlog_ms is None
         else f"in backlog every {show_ms(backlog_ms)}, and when that is gone {setting}",
     ]
+    if config.at_checkpoint:
+        reasons.append("also at the end of each batch, as it declares output_on_checkpoint")
     if settings.flush_memory_only:
         reasons.append(
             f"execution.flush.memory-buffer-only is true: also when {settings.cache_entries:,} records wait "

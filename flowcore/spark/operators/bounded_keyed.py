@@ -34,6 +34,10 @@ from flowcore.spark.operators.windows import make_window_operator, window_texts
 
 __all__ = ["KeyedOutputs", "apply_bounded"]
 
+_NO_TIMESTAMPS = (
+    "operator {!r} asks for the timestamp of a row, which has none: every row would fail; declare it with "
+    "process(..., timestamp=), a column or expression"
+)
 _GROUP, _OUTPUT = "_flowcore_key_group", "_flowcore_output"
 
 
@@ -148,6 +152,7 @@ def _make_operator(
         results=results,
         side_outputs=schemas,
         downstream=chain,
+        no_timestamps=None if node.timestamp is not None else _NO_TIMESTAMPS.format(node.name),
     )
     own = {RESULTS: results} if chain is None else chain.outputs
     return process, {**own, **{side_output_name(name): schema for name, schema in schemas.items()}}

@@ -15,7 +15,7 @@ from flowcore.chains import DownstreamChain
 from flowcore.keyed.dead_letters import DEAD_LETTERS, DeadLetters
 from flowcore.keyed.output_columns import ORDINAL as OUTPUT
 from flowcore.keyed.output_columns import RESULTS, TIMESTAMP
-from flowcore.planner.model import Chain
+from flowcore.planner.model import Chain, LiveQuery
 from flowcore.process.keyed import KeyedProcesses
 from flowcore.process.outputs import NTH, TIMER, side_output_name
 from flowcore.settings import CheckMode
@@ -166,6 +166,19 @@ def _make_operator(
         keyed=find_buffer(node, context.query) is not None,
         dead_letters=dead_letters,
         downstream=downstream,
+        no_timestamps=_no_timestamps(node, context.query),
+    )
+
+
+def _no_timestamps(node: KeyedProcess, query: LiveQuery) -> str | None:
+    """The error for a function that asks for timestamps on a value-only edge."""
+    elements = next(edge.elements for edge in query.edges if edge.receiver is node)
+    if elements.value == "tagged":
+        return None
+    return (
+        f"operator {node.name!r} asks for the timestamp of a value-only record, which has none "
+        f"({', '.join(elements.reasons)}): every record would fail; set a watermark strategy on the source, "
+        "for instance watermark=monotonous()"
     )
 
 

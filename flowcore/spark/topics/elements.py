@@ -34,6 +34,18 @@ def is_control(element: str) -> str:
     )
 
 
+def show_control(element: str) -> str:
+    """A control element as a message shows it."""
+    names = {
+        Tag.WATERMARK: f"concat('Watermark(timestamp_ms=', {_signed(element, 2)}, ')')",
+        Tag.WATERMARK_STATUS: "'WatermarkStatus'",
+        Tag.RECORD_ATTRIBUTES: "'RecordAttributes'",
+        Tag.END_OF_INPUT: "'EndOfInput'",
+    }
+    cases = (f"WHEN {_has(element, tag)} THEN {text}" for tag, text in names.items())
+    return f"CASE {' '.join(cases)} END"
+
+
 def timestamp_ms(element: str) -> str:
     """The timestamp of a record or watermark; null if it has none."""
     number = _signed(element, 2)

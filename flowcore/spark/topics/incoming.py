@@ -49,6 +49,10 @@ __all__ = ["Incoming"]
 _IS_EVENT = "_is_event"
 """True for messages of the companion topic. They are parsed like records, needlessly: there are few of them,
 and a condition upstream of the parser would cost more for each record."""
+_NOT_A_RECORD = (
+    ", and its topic is value-only and holds records only: turn off watermarks in the flow that writes it, "
+    "or set pipeline.force-timestamp-support to true and declare elements='tagged'"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +224,9 @@ class Incoming:
             cases.append(f"WHEN NOT coalesce({known}, false) THEN {unknown}")
             cases.append(f"WHEN {elements.is_control(ELEMENT)} THEN CAST(NULL AS STRING)")
         reason = f"concat({misfit}, {describe_misfit(self.node, value)})"
+        if self.topic.elements == "value-only":
+            named = f"concat('is ', {elements.show_control('value')}, {literal(_NOT_A_RECORD)})"
+            reason = f"CASE WHEN {elements.is_control('value')} THEN {named} ELSE {reason} END"
         cases.append(f"WHEN {is_bad_record(self.node, value)} THEN {reason}")
         if self._missing_time:
             cases.append(f"WHEN {TIMESTAMP_MS} IS NULL THEN {literal(self._missing_time)}")

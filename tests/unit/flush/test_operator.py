@@ -314,6 +314,15 @@ def test_buffer_of_a_slice_is_flushed_by_each_step() -> None:
     assert group.wakes_at() is None
 
 
+def test_buffer_is_flushed_before_a_checkpoint() -> None:
+    """Each step ends with a batch that is committed; in backlog too."""
+    group = _Worker(buffers(BufferOutput(interval_ms=60_000, at_checkpoint=True), quiet_ms=60_000))
+
+    assert group.step([("a", 1, 7), ("a", 2, 8)], 5_100) == [Record(("a", 2), 8)]
+    assert group.step([BACKLOG, ("a", 3, 9)], 5_200) == [BACKLOG, Record(("a", 3), 9)]
+    assert group.wakes_at() is None
+
+
 def test_buffer_begins_its_first_interval_with_its_first_step() -> None:
     """The first flush is not due at once, although the clock shows the time of day."""
     group = _Worker(buffers(BufferOutput(interval_ms=1_000), quiet_ms=5_000))
