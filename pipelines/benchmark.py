@@ -14,6 +14,7 @@ import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -67,6 +68,7 @@ class Report:
         figures: The numbers of each contender.
         ratios: Named ratios of medians, flowcore's over the rival's.
         verified: What was verified of the results.
+        details: Further members of the JSON object.
     """
 
     name: str
@@ -74,6 +76,7 @@ class Report:
     figures: Sequence[Figures]
     ratios: Mapping[str, float]
     verified: str
+    details: Mapping[str, Any] = field(default_factory=dict)
     machine: str = field(default_factory=this_machine)
     commit: str = field(default_factory=this_commit)
 
@@ -86,7 +89,7 @@ class Report:
             about = {
                 name: getattr(self, name) for name in ("name", "workload", "verified", "machine", "commit")
             }
-            click.echo(json.dumps({**about, "figures": figures, **self.ratios}))
+            click.echo(json.dumps({**about, "figures": figures, **self.ratios, **self.details}))
             return
         click.echo(f"{self.name}: {self.workload}\nmachine: {self.machine}\ncommit: {self.commit}")
         for f in self.figures:
