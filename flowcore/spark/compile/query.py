@@ -52,7 +52,7 @@ from flowcore.spark.operators.buffers import apply_buffer, find_buffer
 from flowcore.spark.operators.exchanges import run_exchange
 from flowcore.spark.operators.keyed_step import KeyGroupContext, StepMember
 from flowcore.spark.operators.live_aggregates import apply_aggregate
-from flowcore.spark.operators.processes import prepare_process
+from flowcore.spark.operators.processes import prepare_keyed_process
 from flowcore.spark.operators.python_chain import apply_chain
 from flowcore.spark.operators.windows import prepare_window
 from flowcore.spark.results.joined import Joined
@@ -285,7 +285,7 @@ class _Compiler:
                 return prepare_window(node, branched, branch, used, context)
             case KeyedProcess():
                 check = self.context.settings.object_reuse_check
-                return prepare_process(
+                return prepare_keyed_process(
                     node, branched, branch, context, self.chains.get(node), self.used, check
                 )
             case _:

@@ -40,7 +40,7 @@ from flowcore.spark.operators.python_chain import (
     spark_types,
 )
 
-__all__ = ["prepare_process"]
+__all__ = ["prepare_keyed_process"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class _Output:
     has_origin: bool = True
 
 
-def prepare_process(  # noqa: PLR0917 - the operator and its input, then its surroundings
+def prepare_keyed_process(  # noqa: PLR0917 - the operator and its input, then its surroundings
     node: KeyedProcess,
     branched: BranchedFrame,
     branch: Branch,
