@@ -20,7 +20,6 @@ from flowcore.process.keyed import KeyedProcesses
 from flowcore.settings import Settings
 from flowcore.spark.run.inspection import KeyGroupState, NativeState, read_state
 from flowcore.spark.run.session import live_session
-from flowcore.testing.stepped_query import SteppedQuery
 from flowcore.testing.window_functions import CollectList
 from flowcore.windows import (
     CountEvictor,
@@ -33,6 +32,7 @@ from flowcore.windows import (
 from flowcore.windows.built_in import BuiltIn, BuiltIns
 from flowcore.windows.columnar.keyed import ColumnarWindows
 from flowcore.windows.keyed import RecordWindows
+from tests.spark.stepped_query import SteppedQuery
 
 ROWS = pa.schema([pa.field("user", pa.string()), pa.field("t", pa.int64()), pa.field("v", pa.int64())])
 TOTALS = WindowAggregate(BuiltIns((("n", BuiltIn("count")), ("total", BuiltIn("sum", ("v",))))))

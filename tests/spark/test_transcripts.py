@@ -34,9 +34,11 @@ def outcomes(
         item.callspec.params["transcript"] for item in request.session.items if item.module is request.module
     ]
     with EmbeddedBroker(heap_mib=256) as broker, ThreadPoolExecutor(AT_ONCE) as threads:
-        kinds = kinds_on(LiveEngine(spark, broker.bootstrap_servers, tmp_path_factory.mktemp("replay")))
-        found = threads.map(lambda transcript: replay_transcript(transcript, kinds), chosen)
-        return {transcript.path: outcome for transcript, outcome in zip(chosen, found, strict=True)}
+        engine = LiveEngine(spark, broker.bootstrap_servers, tmp_path_factory.mktemp("replay"))
+        with engine.shared_workers():
+            kinds = kinds_on(engine)
+            found = threads.map(lambda transcript: replay_transcript(transcript, kinds), chosen)
+            return {transcript.path: outcome for transcript, outcome in zip(chosen, found, strict=True)}
 
 
 @pytest.mark.parametrize("transcript", REPLAYED, ids=lambda transcript: transcript.path.stem)

@@ -24,7 +24,7 @@ from flowcore.settings import Settings
 from flowcore.spark.frame.branches import Branch, BranchedFrame
 from flowcore.spark.operators.python_chain import apply_chain
 from flowcore.spark.run.session import live_session
-from flowcore.testing.stepped_query import SteppedQuery
+from tests.spark.stepped_query import SteppedQuery
 
 pytestmark = pytest.mark.spark
 

@@ -32,20 +32,17 @@ _environments = Lock()
 """Queries that start concurrently share the Spark context whose environment is changed."""
 
 
-def run_key_groups(
-    frame: DataFrame, packing: Packing, exchange: Exchange, *, workers: str | None = None
-) -> DataFrame:
+def run_key_groups(frame: DataFrame, packing: Packing, exchange: Exchange) -> DataFrame:
     """Pack rows and run operators on them; the result is packed, for `Unpacking`.
 
     Args:
         frame: The rows, with the columns of ``packing``.
         packing: Packs rows by key group.
-        exchange: The operators.
-        workers: The name of the pool of Python workers. Default: a pool for the query, so that its few
-            workers keep decoded state that others could not use.
+        exchange: The operators. A pool of Python workers is for one query, so that its few workers keep
+            decoded state that others could not use; unless the Spark context names another pool.
     """
     packed = frame.mapInArrow(packing.run, _PACKED)
-    with _environment(frame, FLOWCORE_KEY_GROUPS=workers or exchange.query):
+    with _environment(frame, FLOWCORE_KEY_GROUPS=exchange.query):
         stepped: DataFrame = packed.groupBy("key_group").transformWithStateInPandas(
             Processor(exchange), outputStructType=_OUTPUT, outputMode="Update", timeMode="ProcessingTime"
         )
@@ -134,7 +131,7 @@ def _environment(frame: DataFrame, **variables: str) -> Iterator[None]:
     context = frame.sparkSession.sparkContext
     with _environments:
         before = context.environment
-        context.environment = {**before, **variables}  # a new dict, since another thread may read the old one
+        context.environment = {**variables, **before}  # a new dict, since another thread may read the old one
         try:
             yield
         finally:

@@ -7,12 +7,12 @@ its output is read from them. Only processing time is different: it is moved by 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Mapping
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 from pyspark.sql import SparkSession
@@ -82,6 +82,17 @@ class LiveEngine:
     spark: SparkSession
     servers: str
     folder: Path
+
+    @contextmanager
+    def shared_workers(self) -> Iterator[Self]:
+        """All flows share Python workers, since starting them takes longer than the steps of a transcript."""
+        context = self.spark.sparkContext
+        before = context.environment
+        context.environment = {**before, "FLOWCORE_KEY_GROUPS": "replay"}
+        try:
+            yield self
+        finally:
+            context.environment = before
 
     def topic(self, flow: str, name: str, **options: Any) -> KafkaTopic:
         """A topic of one flow."""

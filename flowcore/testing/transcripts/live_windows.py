@@ -120,14 +120,15 @@ def _declare(operator: Mapping[str, Any], engine: LiveEngine, *, lists: bool) ->
         assigner = DynamicSessionWindows(partial(_gap_ms, assigner.gap))
     if isinstance(evictor, DeltaEvictor):
         evictor = replace(evictor, delta=_difference)
-    lateness_ms = config.allowed_lateness_ms
+    lateness_ms = config.allowed_lateness_ms if config.has_lateness else 0
+    late = config.late if config.has_lateness else "drop"
     windows = flow.read("in", topic).window(
         assigner,
         by="key",
         trigger=config.trigger,
         evictor=evictor,
         allowed_lateness=math.inf if lateness_ms == MAX_TIMESTAMP_MS else timedelta(milliseconds=lateness_ms),
-        late=config.late,
+        late=late,
         time=config.time,
         name="windows",
     )
@@ -136,7 +137,7 @@ def _declare(operator: Mapping[str, Any], engine: LiveEngine, *, lists: bool) ->
     )
     sink = {"elements": "tagged", "partitions": 1}
     results.write("out", engine.topic(name, "out", **sink))
-    if config.late == "side-output":
+    if late == "side-output":
         results.late.write("late", engine.topic(name, "late", **sink))
     return flow
 

@@ -42,8 +42,9 @@ def kinds_on_spark() -> Iterator[Mapping[str, TranscriptKind]]:
         with (
             EmbeddedBroker(heap_mib=_HEAP_MIB) as broker,
             session(settings, "replay", slots=AT_ONCE) as spark,
+            LiveEngine(spark, broker.bootstrap_servers, folder).shared_workers() as engine,
         ):
-            yield kinds_on(LiveEngine(spark, broker.bootstrap_servers, folder))
+            yield kinds_on(engine)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -1,7 +1,7 @@
 """A query on Spark that runs one micro-batch for each step of a test.
 
 Its source is a folder of JSON files, one a step, with records and control elements in order. It has the
-runtime, the state store and the workers of a live query; only Kafka is missing. The clock can be manual.
+runtime, the state store and the workers of a live query; only Kafka is missing.
 """
 
 import json
@@ -49,8 +49,6 @@ class SteppedQuery:
     Args:
         spark: A session with the configuration of live queries.
         folder: An empty folder for the steps and the checkpoint.
-        clock_ms: The start of a manual clock; None for the system's clock.
-        relays: Pass all control elements on, also those that change nothing.
     """
 
     def __init__(
@@ -62,17 +60,13 @@ class SteppedQuery:
         keys: Sequence[str],
         folder: Path,
         key_groups: int = _KEY_GROUPS,
-        clock_ms: int | None = None,
-        relays: bool = False,
     ) -> None:
         self.spark = spark
         self.operator = operator
         self.rows = rows
         self.keys = keys
         self.folder = folder
-        self.clock_ms = clock_ms
         self._key_groups = key_groups
-        self._relays = relays
         self._files = self.folder / "steps"
         self._files.mkdir(parents=True)
         self._seen: list[tuple[str, bytes]] = []
@@ -96,8 +90,6 @@ class SteppedQuery:
         self._number += 1
         lines = [json.dumps(self._line(place, item)) for place, item in enumerate(items)]
         path = self._files / f"step-{self._number:06}.json"
-        if self.clock_ms is not None:
-            self._clock.setTime(self.clock_ms)
         self._seen.clear()
         try:
             self._process(path, lines)
@@ -133,8 +125,6 @@ class SteppedQuery:
             .trigger(processingTime="0 seconds")
             .start()
         )
-        if self.clock_ms is not None:
-            self._clock = _set_manual_clock(self.spark, self._query, self.clock_ms)
 
     def _build_frame(self) -> DataFrame:
         fields = from_arrow_schema(self.rows).add("_offset", LongType()).add("_element", StringType())
@@ -161,12 +151,10 @@ class SteppedQuery:
             operator=self.operator,
             query=str(self.folder),
             key_groups=self._key_groups,
-            sources={_SOURCE: WatermarkSource(None, ("0",), relays=self._relays)},
+            sources={_SOURCE: WatermarkSource(None, ("0",))},
             rows=self.rows,
         )
-        # Transcripts share workers, since starting Python takes longer than all their steps.
-        exchange = Exchange(query=runtime.query, runtimes=(runtime,))
-        return run_key_groups(frame, packing, exchange, workers="steps")
+        return run_key_groups(frame, packing, Exchange(query=runtime.query, runtimes=(runtime,)))
 
     def _line(self, place: int, item: Mapping[str, Any] | StreamElement[Any]) -> dict[str, Any]:
         if isinstance(item, Mapping):
@@ -198,17 +186,3 @@ class SteppedQuery:
                 events = pa.ipc.read_record_batch(pa.py_buffer(content), MARKER_ROWS).column("event")
                 found.markers += [_EVENTS.decode(event.as_py()).to_marker() for event in events]
         return found
-
-
-def _set_manual_clock(spark: SparkSession, query: Any, clock_ms: int) -> Any:
-    """Replace the clock that gives a query the time of each batch."""
-    jvm: Any = spark.sparkContext._jvm  # noqa: SLF001 - PySpark has no public way
-    clock = jvm.org.apache.spark.util.ManualClock(clock_ms)
-    execution = query._jsq.streamingQuery()  # noqa: SLF001
-    kind = execution.getClass()
-    while kind.getSimpleName() != "StreamExecution":
-        kind = kind.getSuperclass()
-    field = kind.getDeclaredField("triggerClock")
-    field.setAccessible(True)
-    field.set(execution, clock)
-    return clock
