@@ -1,13 +1,9 @@
 """`flowcore rescale`: distribute the state of a stopped flow over more or fewer partitions."""
 
-from __future__ import annotations
-
 import click
 
 from flowcore.cli.flow_argument import find_checkpoints, name_and_settings
 from flowcore.settings import Settings
-
-__all__ = ["rescale"]
 
 
 @click.command()

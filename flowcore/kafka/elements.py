@@ -4,8 +4,6 @@ A control element is written to every partition, since a reader may read only on
 each query that writes to a topic is a channel with a watermark of its own.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterable, Mapping
 from typing import Any, Self
@@ -17,8 +15,6 @@ from flowcore.elements import StreamElement
 from flowcore.kafka.security import client_login
 from flowcore.serializers.formats import RawFormat
 from flowcore.serializers.tagged import TaggedSerializer
-
-__all__ = ["CHANNEL_HEADER", "ELEMENT_HEADER", "ElementWriter"]
 
 ELEMENT_HEADER = "flowcore-element"
 """Header of tagged elements with ``headers=True``: the element without its value."""

@@ -9,8 +9,6 @@ import pyarrow as pa
 
 from flowcore.keyed.key_index import Ints
 
-__all__ = ["KeyColumns", "complete_batch", "concat_batches", "take_rows"]
-
 KeyColumns = list["pa.Array[Any]"]
 """The columns of a key, for some rows."""
 

@@ -4,8 +4,6 @@ Each key group reports what it has emitted in a step. The combined watermark is 
 groups, since all of them read the same input. A watermark that a flush buffer holds is not emitted yet.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Any
 

@@ -4,8 +4,6 @@ The operators share the shuffle, the store and the worker. Each has its own reco
 that none of them processes pass the exchange.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,8 +14,6 @@ from flowcore.keyed.packed import EVERY, Packed, PackedKind, sort_packed
 from flowcore.keyed.runtime import Runtime, StepResult
 from flowcore.keyed.state_cache import StateCache
 from flowcore.keyed.store import GroupStore, OperatorStore, read_manifests, write_manifests
-
-__all__ = ["Exchange", "ExchangeResult"]
 
 _OWN = (PackedKind.ROWS, PackedKind.ROWS_WITH_PLACES, PackedKind.MARKER)
 

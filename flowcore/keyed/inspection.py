@@ -4,8 +4,6 @@ No user's code is imported or called. The state layout in the manifest says what
 unknown layout only sizes are shown. Times are integer milliseconds since the epoch, UTC.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,8 +16,6 @@ from flowcore.keyed.key_index import key_by_name
 from flowcore.keyed.manifest import StateManifest
 from flowcore.keyed.plain import from_plain
 from flowcore.keyed.store import read_manifests
-
-__all__ = ["InspectedGroup", "InspectedKey", "inspect_state"]
 
 _PANES = re.compile(r"panes of (\d+) ms at (\d+) by (.*): ", re.DOTALL)
 _SESSIONS = re.compile(r"sessions by (.*): ", re.DOTALL)

@@ -9,8 +9,6 @@ and all that followed it, must change nothing.
 Times are integer milliseconds since the epoch, UTC.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
@@ -21,11 +19,6 @@ from flowcore.elements import LatencyMarker, RecordAttributes, StreamElement, Wa
 from flowcore.keyed.emitted import Report, add_to_report
 from flowcore.serializers.formats import RawFormat
 from flowcore.serializers.tagged import TaggedSerializer
-
-__all__ = [
-    "CONTROL", "CONTROL_ROWS", "FLUSH_EVENT", "Closing", "EmitsControl", "KeyGroup", "KeyGroupOperator",
-    "StepOutputs", "SupportsFailureIsolation",
-]  # fmt: skip
 
 CONTROL = "_control"
 """The output of control elements for the next operator."""

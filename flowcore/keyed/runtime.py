@@ -12,8 +12,6 @@ When the deltas are as large as the last snapshot, a new snapshot replaces them.
 depends on what changes and not on the size of the state.
 """
 
-from __future__ import annotations
-
 import gc
 import secrets
 from collections.abc import Iterable, Iterator, Mapping
@@ -40,8 +38,6 @@ from flowcore.keyed.state_cache import StateCache
 from flowcore.keyed.store import Store
 from flowcore.watermarks.merge import Emitted
 from flowcore.watermarks.progress import WatermarkProgress, WatermarkSource
-
-__all__ = ["Runtime", "StepResult"]
 
 _MOST_DELTAS = 200
 _ACTIVE = WatermarkStatus(idle=False)

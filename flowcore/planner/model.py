@@ -1,7 +1,5 @@
 """The data of a plan: stages, live queries, chains and edges, each with the decisions about it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -10,24 +8,6 @@ from flowcore.api.connectors import KafkaTopic
 from flowcore.api.decisions import Decision
 from flowcore.api.operators import ChainOperator, KeyedProcess, Operator, Read, StatefulOperator, Write
 from flowcore.flush.config import BufferOutput
-
-__all__ = [
-    "BoundedStage",
-    "Chain",
-    "Edge",
-    "Flush",
-    "FlushWay",
-    "LiveQuery",
-    "LiveStage",
-    "Mode",
-    "PlanData",
-    "Result",
-    "find_depths",
-    "find_live_sources",
-    "find_senders",
-    "find_upstream",
-    "find_ways",
-]
 
 Mode = Literal["realtime", "micro-batch", "slice"]
 FlushWay = Literal["off", "trigger", "key-groups", "with"]

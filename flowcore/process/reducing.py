@@ -1,15 +1,11 @@
 """The process function of `Stream.reduce`: one record for each key, into which new ones are folded."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
 from flowcore.process.function import KeyedProcessFunction, ProcessContext, RecordMapping
 from flowcore.process.opening import OpenContext
-
-__all__ = ["ReduceFunction", "ReducingProcess"]
 
 ReduceFunction = Callable[[Mapping[str, Any], Mapping[str, Any]], Mapping[str, Any]]
 """``(kept, new) -> kept``, of records with the same columns."""

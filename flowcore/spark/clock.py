@@ -1,7 +1,5 @@
 """The clock of live queries: their processing time, and the work that is repeated as it advances."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager

@@ -1,7 +1,5 @@
 """Context of one run of a flow: the Spark session, the settings, and the addresses of data and brokers."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,8 +10,6 @@ from flowcore.errors import RunError
 from flowcore.kafka.security import BrokerAddress, Security
 from flowcore.settings import Settings
 from flowcore.spark.clock import Clock
-
-__all__ = ["Context", "broker_of", "path_of"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,6 @@ Spark uses the clock of a query for the time of its batches and for the wait bet
 before the first trigger. After that trigger, the time of batches gets a clock of its own.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -7,8 +7,6 @@ source of tagged elements, and for another operator, they arrive by channel. The
 minimum over the sources.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -18,8 +16,6 @@ from flowcore.watermarks.arriving import ArrivingWatermarks
 from flowcore.watermarks.generated import GeneratedWatermarks, NewestTimes
 from flowcore.watermarks.merge import ChannelElements, Emitted, MergedWatermark, PartitionWatermark
 from flowcore.watermarks.strategies import WatermarkStrategy
-
-__all__ = ["WatermarkProgress", "WatermarkSource"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,6 @@ and removed, but not moved or renamed. Filters, projections, functions without s
 may change.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterator
@@ -18,8 +16,6 @@ from itertools import product, zip_longest
 from flowcore.api.node import KeptState
 from flowcore.api.operators import Operator
 from flowcore.planner.model import LiveQuery, find_depths
-
-__all__ = ["CheckpointNeeds", "derive_needs", "find_differences"]
 
 _BACKLOG = "its own backlog"
 _BUFFERED = "the latest output until a flush"

@@ -5,13 +5,9 @@ declares ``on_error="fail"`` or the message cannot leave the query unchanged. A 
 dead letters hold the function's input.
 """
 
-from __future__ import annotations
-
 from flowcore.api.decisions import Decision
 from flowcore.api.operators import MapBatches, Operator, PythonOperator, Read, StatefulOperator
 from flowcore.planner.model import BoundedStage, LiveQuery, find_live_sources
-
-__all__ = ["decide_failure", "select_dead_letter_sources"]
 
 
 def decide_failure(node: Operator, runs: BoundedStage | LiveQuery) -> Decision | None:

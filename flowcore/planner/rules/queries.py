@@ -10,8 +10,6 @@ In a query, all operators with state of the same depth are one exchange: records
 groups once.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -24,8 +22,6 @@ from flowcore.planner.rules.flush_reasons import explain_interval
 from flowcore.planner.rules.modes import choose_mode
 from flowcore.settings import Settings
 from flowcore.watermarks.strategies import PeriodicFunction
-
-__all__ = ["build_live_stage"]
 
 
 def build_live_stage(

@@ -4,8 +4,6 @@ The short text of a plan (`flowcore.planner.views.text`) has what a reader needs
 is off or at its default.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -16,8 +14,6 @@ from flowcore.api.operators import Operator, PythonOperator, Read, SideOutput, S
 from flowcore.planner.model import BoundedStage, Chain, Flush, LiveQuery, PlanData
 from flowcore.planner.rules.columns import find_used_columns
 from flowcore.planner.rules.failures import decide_failure
-
-__all__ = ["EdgeDetail", "OperatorDetail", "PartDetail", "collect_details", "describe", "name_end"]
 
 _BATCH = Decision("none", ("rows of a table are not stream elements",))
 _PIPELINED = Decision("pipelined", ("both ends run in the same job",))

@@ -1,7 +1,5 @@
 """A plan as text: what runs, and why."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import asdict
 
@@ -10,8 +8,6 @@ from flowcore.api.operators import StatefulOperator
 from flowcore.planner.model import BoundedStage, Chain, Edge, LiveQuery, PlanData
 from flowcore.planner.rules.compatibility import derive_needs
 from flowcore.planner.views.details import PartDetail, collect_details, describe
-
-__all__ = ["render_text"]
 
 
 def render_text(plan: PlanData, *, verbose: bool = False) -> str:

@@ -8,8 +8,6 @@ A computed column gets a new physical name, so that branches never disturb each 
 logical names of its columns to physical names.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -19,8 +17,6 @@ from pyspark.sql import functions as F
 from flowcore.api.expressions import Expression
 from flowcore.spark.frame.rows import BRANCH, RECORD_ID, RECORD_ORDINAL, RowKind
 from flowcore.spark.frame.sql import literal, quote
-
-__all__ = ["Branch", "BranchedFrame", "merge_frames", "unite"]
 
 
 @dataclass(frozen=True, slots=True)

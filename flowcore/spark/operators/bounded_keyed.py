@@ -4,8 +4,6 @@ The rows of a key group go to one task, ordered by time, and through the operato
 input ends. Spark's state store is not used.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
@@ -31,8 +29,6 @@ from flowcore.spark.operators.keyed_step import RECORD_TIMESTAMP
 from flowcore.spark.operators.keys import canonical_key, key_group_text
 from flowcore.spark.operators.python_chain import ChainOutlet, arrow_schema, spark_types
 from flowcore.spark.operators.windows import make_window_operator, window_texts
-
-__all__ = ["KeyedOutputs", "apply_bounded"]
 
 _NO_TIMESTAMPS = (
     "operator {!r} asks for the timestamp of a row, which has none: every row would fail; declare it with "

@@ -5,8 +5,6 @@ Downstream of any other operator it is an operator on key groups itself; its out
 their coordinates.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -31,8 +29,6 @@ from flowcore.spark.operators.keyed_step import (
     StepOutput,
     select_inputs,
 )
-
-__all__ = ["add_buffer", "apply_buffer", "find_buffer"]
 
 
 def find_buffer(node: Operator, query: LiveQuery) -> Flush | None:

@@ -4,8 +4,6 @@ They leave in the branch of bad records and go to the dead-letter topic of their
 single record caused goes to that of the first source, without partition and offset.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 
 from flowcore.keyed.dead_letters import CONTENT, OPERATOR, REASON, DeadLetters
@@ -20,8 +18,6 @@ from flowcore.spark.frame.rows import (
 )
 from flowcore.spark.frame.sql import literal
 from flowcore.spark.operators.keyed_step import COORDINATE_PREFIX, KeyGroupContext
-
-__all__ = ["dead_letter_columns", "route_dead_letters"]
 
 
 def route_dead_letters(context: KeyGroupContext, shown: Sequence[str]) -> DeadLetters | None:

@@ -1,7 +1,5 @@
 """The rows that an exchange emits: unpacked from its key groups, each in its branch."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -17,8 +15,6 @@ from flowcore.spark.frame.rows import BRANCH, ELEMENT, KEY_GROUP, POSITION, SOUR
 from flowcore.spark.operators.key_groups import COUNTER_ROWS, MARKER_ROWS, Outlet, Unpacking
 from flowcore.spark.operators.keyed_step import StepMember
 from flowcore.spark.operators.processor import COUNTERS, MARKERS, PASSING
-
-__all__ = ["StepRows", "text_by_branch", "unpack_step"]
 
 _COUNTERS = "_counters"
 

@@ -1,7 +1,5 @@
 """Windows in a live query: from a branch's records to branches of results and of late records."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
@@ -31,8 +29,6 @@ from flowcore.spark.operators.python_chain import arrow_schema, spark_types
 from flowcore.windows.columnar.accumulators import result_type
 from flowcore.windows.columnar.keyed import ColumnarWindows
 from flowcore.windows.keyed import RecordWindows
-
-__all__ = ["make_window_operator", "prepare_window", "window_texts"]
 
 
 def prepare_window(

@@ -4,8 +4,6 @@ State by key group is read through Spark's state data source and decoded by `flo
 of Spark's own operators is returned as Spark shows it.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -19,8 +17,6 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from flowcore.errors import StateError
 from flowcore.keyed.inspection import InspectedGroup, inspect_state
 from flowcore.spark.operators.processor import MANIFESTS, SEGMENTS
-
-__all__ = ["KeyGroupState", "NativeState", "StateDigest", "digest_state", "read_state"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,6 @@
 Spark rewrites the state as one more batch, which reads nothing. The next start continues after that batch.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from py4j.protocol import Py4JJavaError
@@ -15,8 +13,6 @@ from flowcore.errors import StateError
 from flowcore.spark.checkpoint.lease import Leases
 from flowcore.spark.checkpoint.offset_log import state_partitions
 from flowcore.spark.run.inspection import StateDigest, digest_state
-
-__all__ = ["rescale_checkpoint"]
 
 
 def rescale_checkpoint(spark: SparkSession, checkpoint: Path, partitions: int) -> StateDigest | None:

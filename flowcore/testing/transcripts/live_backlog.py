@@ -1,7 +1,5 @@
 """Transcripts of backlog as a live flow: the channels are the partitions of a topic that is copied."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

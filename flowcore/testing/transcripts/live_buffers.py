@@ -7,8 +7,6 @@ An input is idle when it has been silent for a while, which a transcript has no 
 milliseconds is `_TICKS` milliseconds of the flow.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping
 from datetime import timedelta

@@ -4,8 +4,6 @@ The flow is planned, compiled and started as `flowcore run` does it. Its input i
 its output is read from them. Only processing time is different: it is moved by hand.
 """
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager

@@ -1,7 +1,5 @@
 """Transcripts of watermarks as a live flow: a topic with a strategy is copied to a tagged topic."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """Transcripts of windows as a live flow: a topic, a window, and topics of results and of late records."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,7 +1,5 @@
 """Replay of transcripts as live flows, in one Spark session and with one broker."""
 
-from __future__ import annotations
-
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping

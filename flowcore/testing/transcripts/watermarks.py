@@ -1,7 +1,5 @@
 """Runner of transcripts of kind ``watermarks``: a strategy over the partitions of one source, in memory."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from typing import Any
