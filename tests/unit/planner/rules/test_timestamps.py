@@ -339,6 +339,23 @@ def test_query_knows_the_sources_that_windows_of_other_queries_need_timed() -> N
     assert found == {"bids": {"bids"}, "asks": set(), "bids-batches": set()}
 
 
+def test_branches_of_a_query_that_need_no_timestamps_keep_records_without() -> None:
+    """Windows beside a function skip such records; where all branches are windows, they are only bad."""
+
+    def untimed(*, function: bool) -> set[str]:
+        flow = Flow("f")
+        bids = _bids(flow, event_time="at", watermark=FOUR_SECONDS)
+        bids.window(Tumbling(10)).aggregate(n="count(*)").write("out", KafkaTopic("out"))
+        bids.window(Tumbling(20)).aggregate(n="count(*)").write("more", KafkaTopic("more"))
+        if function:
+            bids.filter(bool, name="some").write("copy", KafkaTopic("copy"))
+        (query,) = plan_flow(flow).live_queries
+        return {node.name for node in query.untimed_sources}
+
+    assert untimed(function=True) == {"bids"}
+    assert untimed(function=False) == set()
+
+
 def test_explain_is_one_line_where_all_edges_agree() -> None:
     """The plan of a simple flow stays short."""
     flow = Flow("f")
