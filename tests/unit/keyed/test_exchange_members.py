@@ -8,8 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from flowcore.elements import MAX_TIMESTAMP_MS
-from flowcore.keyed.control import Channel
+from flowcore.elements import MAX_TIMESTAMP_MS, Watermark
+from flowcore.keyed.control import Channel, ControlElement
 from flowcore.keyed.exchange import Exchange, ExchangeResult
 from flowcore.keyed.inspection import inspect_state
 from flowcore.keyed.packed import Packed, PackedKind
@@ -75,6 +75,11 @@ def test_an_operator_hears_only_the_channels_that_it_reads() -> None:
 
     assert results(first) == {0: [(10, 1)], 1: []}
     assert results(second) == {1: [(10, 1)]}
+    strange = Packed.of_control(
+        Channel("in", "0"), {Channel("in", "0"): 21}, [ControlElement("up", "0", "", 0, Watermark(99))]
+    )
+    third = run(store, [one, both], strange)
+    assert [step.manifest.sizes()["watermark_ms"] for _, step in third.steps] == [20, 19]
 
 
 def test_an_exchange_wakes_for_the_operator_that_is_due_first() -> None:
