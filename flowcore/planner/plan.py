@@ -20,7 +20,12 @@ from flowcore.planner.rules.pushdown import push_filters
 from flowcore.planner.rules.queries import build_live_stage
 from flowcore.planner.rules.result_visibility import set_start
 from flowcore.planner.rules.stages import build_bounded_stages
-from flowcore.planner.rules.timestamps import decide_edges, decide_topic_edges, find_untimed_sources
+from flowcore.planner.rules.timestamps import (
+    decide_edges,
+    decide_topic_edges,
+    find_untimed_sources,
+    require_watermarks,
+)
 from flowcore.planner.views.json import render_json
 from flowcore.planner.views.mermaid import render_mermaid
 from flowcore.planner.views.svg import render_svg
@@ -64,6 +69,7 @@ def plan_flow(flow: Flow, mode: Mode | None = None, settings: Settings | None = 
     settings = settings or Settings()
     reuse = settings.object_reuse
     operators, filters = push_filters(flow.operators)
+    require_watermarks(operators, settings)
     bounded = build_bounded_stages(operators)
     live = build_live_stage(operators, mode, settings)
     flushed = decide_flushes(live.queries if live else (), settings)

@@ -181,6 +181,11 @@ class WatermarkStrategy:
         """Records advance event time."""
         return not isinstance(self.generator, NoWatermarks)
 
+    @property
+    def periodic(self) -> bool:
+        """Polls emit its watermarks, every ``pipeline.auto-watermark-interval``."""
+        return self.generates and not isinstance(self.generator, Punctuated)
+
     def with_idleness(self, idle_after: timedelta, *, all_idle: AllIdle = "hold") -> WatermarkStrategy:
         """The same strategy, in which partitions without records become idle.
 

@@ -30,6 +30,7 @@ __all__ = [
     "decide_topic_edges",
     "find_timed_sources",
     "find_untimed_sources",
+    "require_watermarks",
     "uses_timestamps",
 ]
 
@@ -108,6 +109,26 @@ def decide_topic_edges(operators: Iterable[Operator], settings: Settings) -> tup
         elif isinstance(node, Write) and topic:
             edges.append(Edge(node, topic, _choose_written(node, topic, settings)))
     return tuple(edges)
+
+
+def require_watermarks(operators: Iterable[Operator], settings: Settings) -> None:
+    """Check that the watermarks are emitted that windows by event time need.
+
+    Raises:
+        PlanError: The only ones are periodic, and the interval of polls is 0.
+    """
+    if settings.auto_watermark_interval:
+        return
+    for node in operators:
+        for source in find_live_sources([node]) if node.needs_timestamps else ():
+            strategy = source.topic.watermark if source.topic else None
+            if strategy is not None and strategy.periodic:
+                msg = (
+                    f"pipeline.auto-watermark-interval=0 and the source {source.name!r} of {node.name!r} has "
+                    f"periodic watermarks ({strategy}): none would be emitted, and no window would end; set "
+                    "an interval such as 200 ms, or pass watermark=punctuated(...)"
+                )
+                raise PlanError(msg)
 
 
 def brings_watermarks(operators: Iterable[Operator]) -> bool:

@@ -21,7 +21,7 @@ from flowcore.spark.frame.rows import INPUT_ID, KEY_GROUP, RECORD_ID, RECORD_ORD
 from flowcore.spark.frame.sql import literal, quote
 from flowcore.spark.operators.keys import canonical_key, key_group_text
 from flowcore.spark.topics.side_channels import SideChannels
-from flowcore.watermarks import no_watermarks
+from flowcore.spark.topics.watermarks import watermark_source
 from flowcore.watermarks.progress import WatermarkSource
 
 __all__ = [
@@ -237,6 +237,4 @@ def _watermark_source(node: Read, side_channels: SideChannels) -> WatermarkSourc
     topic = node.topic
     if topic is None:
         return WatermarkSource(None, ())
-    partitions = tuple(map(str, range(side_channels.partitions[topic.name])))
-    arriving = topic.watermark is None and topic.elements == "tagged"
-    return WatermarkSource(None if arriving else topic.watermark or no_watermarks(), partitions)
+    return watermark_source(topic, side_channels.partitions, polls=side_channels.polls_watermarks)

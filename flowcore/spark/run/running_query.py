@@ -127,7 +127,7 @@ class RunningQuery:
         }
         servers = output_servers(query, self._context.settings)
         writer = ElementWriter(servers, topics, f"{self._context.flow}/{query.name}")
-        watermarks = watermarks_of(query, side_channels.partitions)
+        watermarks = watermarks_of(query, side_channels.partitions, polls=side_channels.polls_watermarks)
         sender = WatermarkSender(
             query,
             self.running,

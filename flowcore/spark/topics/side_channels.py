@@ -33,6 +33,7 @@ class SideChannels:
     Attributes:
         tagged_sinks: The sinks that write tagged elements; their records' timestamps are carried.
         writes_watermarks: The sources have watermarks, and the tagged sinks write them.
+        polls_watermarks: Periodic watermarks are emitted: ``pipeline.auto-watermark-interval`` is not 0.
         topics: The identity of each topic of the query, by name.
         limits: The limits of the topics that the query writes to, by name.
         has_key_groups: Windows, timers or a buffer in the query depend on watermarks.
@@ -46,6 +47,7 @@ class SideChannels:
     has_markers: bool = False
     tagged_sinks: frozenset[Write] = frozenset()
     writes_watermarks: bool = False
+    polls_watermarks: bool = True
     topics: Mapping[str, TopicIdentity] = field(default_factory=dict)
     limits: Mapping[str, TopicLimits] = field(default_factory=dict)
     has_key_groups: bool = False
@@ -99,6 +101,7 @@ class SideChannels:
             topics=topics,
             limits=limits,
             has_key_groups=query.keeps_key_groups,
+            polls_watermarks=bool(settings.auto_watermark_interval),
             timestamped=frozenset(filter(query.carries_timestamps, query.sources)),
             timed_sources=find_timed_sources(query.operators) - query.untimed_sources,
             untimed_sources=query.untimed_sources,

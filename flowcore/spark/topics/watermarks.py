@@ -19,6 +19,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
+from flowcore.api.connectors import KafkaTopic
 from flowcore.api.event_time import marker_condition, watermark_expression
 from flowcore.api.operators import Read
 from flowcore.backlog import QueryInputs
@@ -39,27 +40,47 @@ from flowcore.serializers.tagged import TaggedSerializer
 from flowcore.spark.clock import Clock
 from flowcore.spark.frame.branches import Branch
 from flowcore.spark.frame.rows import BRANCH, CHANNEL, ELEMENT, TIMESTAMP_MS, RowKind
+from flowcore.watermarks import no_watermarks
 from flowcore.watermarks.arriving import channel_name
 from flowcore.watermarks.generated import NewestTimes
 from flowcore.watermarks.merge import ChannelElements
 from flowcore.watermarks.progress import WatermarkProgress, WatermarkSource
 
-__all__ = ["WatermarkSender", "newest_timestamp", "observation_name", "observe_watermarks", "watermarks_of"]
+__all__ = [
+    "WatermarkSender", "newest_timestamp", "observation_name", "observe_watermarks", "watermark_source",
+    "watermarks_of",
+]  # fmt: skip
 
 _SHORTEST_POLL_S = 0.02
 _log = logging.getLogger(__name__)
 
 
-def watermarks_of(query: LiveQuery, partitions: Mapping[str, int]) -> WatermarkProgress:
-    """The watermarks of a query's sources; ``partitions`` is the number of partitions of each topic."""
+def watermarks_of(query: LiveQuery, partitions: Mapping[str, int], *, polls: bool) -> WatermarkProgress:
+    """The watermarks of a query's sources, with the arguments of `watermark_source`."""
     topics = {node.name: topic for node in query.sources if (topic := node.topic)}
     return WatermarkProgress(
         {
-            name: WatermarkSource(topic.watermark, tuple(map(str, range(partitions[topic.name]))))
+            name: watermark_source(topic, partitions, polls=polls)
             for name, topic in topics.items()
             if topic.watermark is not None or topic.elements == "tagged"
         }
     )
+
+
+def watermark_source(topic: KafkaTopic, partitions: Mapping[str, int], *, polls: bool) -> WatermarkSource:
+    """The watermarks of a topic.
+
+    Args:
+        topic: The topic.
+        partitions: The number of partitions of each topic.
+        polls: Periodic watermarks are emitted.
+    """
+    strategy = topic.watermark
+    if strategy is None and topic.elements != "tagged":
+        strategy = no_watermarks()
+    if strategy is not None and strategy.periodic and not polls:
+        strategy = no_watermarks()
+    return WatermarkSource(strategy, tuple(map(str, range(partitions[topic.name]))))
 
 
 def observation_name(node: Read) -> str:

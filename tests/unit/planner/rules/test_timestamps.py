@@ -18,6 +18,8 @@ from flowcore import (
     bounded_out_of_orderness,
     monotonous,
     no_watermarks,
+    periodic,
+    punctuated,
 )
 from flowcore.api.windowed_stream import WindowedStream
 from flowcore.errors import PlanError
@@ -80,6 +82,28 @@ def _case(
     return "-".join(filter(None, words)) or "nothing", Settings(
         force_timestamp_support=force, auto_watermark_interval=interval, latency_interval=latency
     )
+
+
+@pytest.mark.parametrize(
+    ("strategy", "refused"),
+    [(monotonous(), True), (periodic("unix_millis(at)"), True), (punctuated("shop = 'end'"), False)],
+    ids=["monotonous", "periodic", "punctuated"],
+)
+def test_windows_need_watermarks_that_an_interval_of_zero_emits(
+    strategy: WatermarkStrategy, refused: bool
+) -> None:
+    """Periodic watermarks are not emitted; those of markers and those that arrive are."""
+    flow = Flow("f")
+    topic = KafkaTopic("bids", schema=SALE, event_time="at", watermark=strategy)
+    windows = flow.read("bids", topic).window(Tumbling(10), by="shop", name="counted")
+    windows.aggregate(n="count(*)").write("out", KafkaTopic("out"))
+    plan_flow(flow)
+
+    if not refused:
+        plan_flow(flow, settings=OFF)
+        return
+    with pytest.raises(PlanError, match="source 'bids' of 'counted' has periodic watermarks"):
+        plan_flow(flow, settings=OFF)
 
 
 def test_gate_is_tested_with_every_combination() -> None:
