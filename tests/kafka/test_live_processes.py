@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
+from operator import itemgetter
 from typing import Any
 
 import pyarrow as pa
@@ -197,6 +198,39 @@ def test_failing_process_stops_the_query_with_on_error_fail(live: Live) -> None:
     expected_error += f" for key 'ann' at {source.name}[0]@0"
     assert expected_error in str(raised.value)
     assert "\n" not in str(raised.value)
+
+
+class Total(KeyedProcessFunction):
+    """Adds prices up."""
+
+    def open(self, context: Any) -> None:
+        self.sum = context.value_state("sum", "BIGINT")
+
+    def process(self, record: Mapping[str, Any], context: Any) -> Iterator[Mapping[str, Any]]:
+        self.sum.set(self.sum.get(0) + record["price"])
+        yield {"bidder": context.key, "sum": self.sum.get()}
+
+
+def twice(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return pa.concat_batches([batch, batch])
+
+
+def test_process_reads_the_records_of_a_function_of_batches(live: Live) -> None:
+    """They come from no partition that is known, and their state continues after a restart."""
+    source, out = live.topic("bids", schema=BID), live.topic("out")
+    flow = Flow("batches")
+    columns = "bidder STRING, price BIGINT"
+    doubled = flow.read("bids", source).map_batches(twice, schema=columns, uses=["bidder", "price"])
+    doubled.process(Total(), by="bidder", schema="bidder STRING, sum BIGINT", name="total").write("out", out)
+
+    live.send(source, bid("ann", 4, 1), bid("bob", 2, 2), bid("ann", 6, 3), partitions=2)
+    live.run(flow)
+    live.send(source, bid("ann", 1, 4), partitions=2)
+    live.run(flow)
+
+    sums = {each["bidder"]: each["sum"] for each in sorted(live.values(out), key=itemgetter("sum"))}
+    assert sums == {"ann": 22, "bob": 4}
+    assert len(live.values(out)) == 8
 
 
 class Picky(KeyedProcessFunction):

@@ -339,3 +339,34 @@ def test_rows_that_pass_are_emitted_as_they_came_and_in_their_order() -> None:
         pa.ipc.read_record_batch(pa.py_buffer(content), pa.schema(list(other))) for content in outs[1].passing
     ]
     assert [row["x"] for each in rows for row in each.to_pylist()] == [7, 8, 17, 18]
+
+
+def test_records_without_a_channel_are_packed_and_carry_no_event_time() -> None:
+    """Nobody knows which records a row of `map_batches` was made from."""
+    batch = pa.record_batch(
+        {
+            "g": pa.array([1, 0, 1], pa.int32()),
+            "s": pa.array([None, 0, None], pa.int32()),
+            "p": pa.array([None, 3, 4], pa.int32()),
+            "o": pa.array([None, 7, 8], pa.int64()),
+            "newest": pa.array([None, 9, None], pa.int64()),
+            "user": ["a", "b", "c"],
+            "t": pa.array([None, 9, None], pa.int64()),
+            "v": [1, 2, 3],
+        }
+    )
+    inputs = InputColumns(key_group="g", source="s", partition="p", offset="o", newest="newest")
+    packing = Packing(inputs=inputs, sources=("in",), key_groups=GROUPS, rows=ROWS)
+
+    packed = [row for part in packing.run([batch]) for row in part.to_pylist()]
+
+    items = [(row.pop("key_group"), Packed(**row)) for row in packed]
+    records = [
+        (group, item.rows(ROWS).column("user").to_pylist())
+        for group, item in items
+        if item.kind == PackedKind.ROWS
+    ]
+    assert records == [(0, ["b"]), (1, ["a", "c"])]
+    (control, _) = (item for _, item in items if item.kind == PackedKind.CONTROL)
+    newest = decode_control(((control.channel, control.payload),)).newest
+    assert {source: each.partitions for source, each in newest.items()} == {"in": ("3",)}
