@@ -150,11 +150,25 @@ def flow(attributes: OperatorAttributes | None = None) -> Flow:
 
 @click.command()
 @click.option("--orders", default=100_000, show_default=True, help="Records that go in.")
+@click.option(
+    "--case", type=click.Choice(["functions", "exchanges"]), default="functions", show_default=True,
+    help="Python functions in a row, or operators with state in a row.",
+)  # fmt: skip
+@click.option("--bids", default=2_000_000, show_default=True, help="Records of --case exchanges.")
 @click.option("--rounds", default=5, show_default=True, help="Counted runs of each contender.")
 @click.option("--spark", is_flag=True, help="Also through Spark, from Parquet to Parquet.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def command(orders: int, rounds: int, *, spark: bool, as_json: bool) -> None:
-    """Five Python operators with planned copies, with deep copies, and as one hand-written function."""
+def command(orders: int, case: str, bids: int, rounds: int, *, spark: bool, as_json: bool) -> None:
+    """Operators in a row.
+
+    Functions: five Python operators with planned copies, with deep copies, and as one hand-written function.
+    Exchanges: two operators with state against the first alone, and the cost of control rows.
+    """
+    if case == "exchanges":
+        from tests.benchmarks._exchanges import measure_exchanges  # noqa: PLC0415 - needs a JVM
+
+        measure_exchanges(bids, rounds).show(as_json=as_json)
+        return
     table = pa.Table.from_pylist(list(_orders(orders)), schema=INPUT)
     expected = _ask(ANSWER, orders=table)
     figures, ratios = _in_process(table, rounds, expected)
