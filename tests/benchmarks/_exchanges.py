@@ -34,7 +34,7 @@ from flowcore.errors import RunError
 from flowcore.kafka.broker import EmbeddedBroker
 from flowcore.kafka.topics import ensure_topics
 from flowcore.keyed.packed import Packed, PackedKind
-from flowcore.keyed.packing import InputColumns, Packing
+from flowcore.keyed.packing import InputColumns, Packing, Recipient
 from flowcore.keyed.runtime import Runtime
 from flowcore.keyed.state_cache import StateCache
 from flowcore.keyed.store import MemoryStore
@@ -305,10 +305,9 @@ def _task(partition: int) -> pa.RecordBatch:
 
 def _batch(groups: _Groups, tasks: list[pa.RecordBatch], _round: int, *, control: bool) -> float:
     packing = (Packing if control else _WithoutControl)(
-        inputs=InputColumns(
-            key_group="group", source="source", partition="partition", offset="offset", newest="newest"
-        ),
-        sources=("in",), key_groups=MANY_GROUPS, rows=ROWS,
+        inputs=InputColumns(source="source", partition="partition", offset="offset", newest="newest"),
+        sources=("in",), key_groups=MANY_GROUPS,
+        recipients=(Recipient(key_group="group", columns=tuple(ROWS.names)),),
     )  # fmt: skip
     began = time.process_time()
     items: list[list[Packed]] = [[] for _ in range(MANY_GROUPS)]

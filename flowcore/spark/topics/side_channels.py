@@ -81,7 +81,13 @@ class SideChannels:
         limits: dict[str, TopicLimits] = {}
         for topic in written:
             limits |= topic_limits(broker_of(topic, settings), [topic.name])
-        return cls.planned(query, topics, limits, has_markers=tracks_latency(query, settings, checkpoint))
+        return cls.planned(
+            query,
+            topics,
+            limits,
+            has_markers=tracks_latency(query, settings, checkpoint),
+            polls_watermarks=bool(settings.auto_watermark_interval),
+        )
 
     @classmethod
     def planned(
@@ -91,6 +97,7 @@ class SideChannels:
         limits: Mapping[str, TopicLimits],
         *,
         has_markers: bool,
+        polls_watermarks: bool = True,
     ) -> SideChannels:
         """The side channels of a query with these topics, as it was planned."""
         tagged = frozenset(sink for sink in query.sinks if query.carries_timestamps(sink))
@@ -101,7 +108,7 @@ class SideChannels:
             topics=topics,
             limits=limits,
             has_key_groups=query.keeps_key_groups,
-            polls_watermarks=bool(settings.auto_watermark_interval),
+            polls_watermarks=polls_watermarks,
             timestamped=frozenset(filter(query.carries_timestamps, query.sources)),
             timed_sources=find_timed_sources(query.operators) - query.untimed_sources,
             untimed_sources=query.untimed_sources,

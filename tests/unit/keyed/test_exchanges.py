@@ -355,8 +355,12 @@ def test_records_without_a_channel_are_packed_and_carry_no_event_time() -> None:
             "v": [1, 2, 3],
         }
     )
-    inputs = InputColumns(key_group="g", source="s", partition="p", offset="o", newest="newest")
-    packing = Packing(inputs=inputs, sources=("in",), key_groups=GROUPS, rows=ROWS)
+    packing = Packing(
+        inputs=InputColumns(source="s", partition="p", offset="o", newest="newest"),
+        sources=("in",),
+        key_groups=GROUPS,
+        recipients=(Recipient(key_group="g", columns=tuple(ROWS.names)),),
+    )
 
     packed = [row for part in packing.run([batch]) for row in part.to_pylist()]
 
