@@ -212,6 +212,10 @@ class Operator:
         """In how many key groups a live query keeps its state, None where it keeps none by key group."""
         return None
 
+    def unbounded_state(self) -> Decision | None:
+        """Why its state in a live query grows with every new key; None if it does not."""
+        return None
+
     def realtime_obstacles(self) -> Iterator[Obstacle]:
         """What in the operator itself keeps its query out of Spark's real-time mode."""
         yield from ()

@@ -162,6 +162,12 @@ class Aggregate(Operator):
         values = tuple(expression.text for _, expression in self.aggregates)
         return KeptState(self.name, "aggregate", self.by, values)
 
+    def unbounded_state(self) -> Decision | None:
+        if self.bounded or not self.by:
+            return None
+        change = f"use windows by {', '.join(self.by)}, or a process function with ttl="
+        return Decision("unbounded", ("it keeps a group for each key, and removes none",), (change,))
+
     def flush_obstacle(self) -> Obstacle | None:
         found = self.replacement_obstacle()
         names = dict.fromkeys(name for _, each in self.aggregates for name in find_not_idempotent(each.text))

@@ -109,6 +109,12 @@ class KeyedProcess(StatefulOperator):
     def state_values(self) -> str:
         return f"process {name_of(self.function)}"
 
+    def unbounded_state(self) -> Decision | None:
+        if self.bounded or not self.by:
+            return None
+        why = "its function keeps what it sets of a key until it clears that, or until ttl= of the state"
+        return Decision("unbounded, if states have no ttl", (why,), ("declare its states with ttl=",))
+
     def lineage(self, known: Mapping[Operator, Origins]) -> Origins:
         return trace_to_all(self.origins(known), self.columns, self.reads(()))
 

@@ -176,6 +176,14 @@ class Window(StatefulOperator):
         of_time = "the watermark reaches" if self.config.time == "event" else "processing time reaches"
         return Decision("when a window is complete", (f"{of_time} the last millisecond of the window",))
 
+    def unbounded_state(self) -> Decision | None:
+        keeps_records = self.config.evictor is not None or isinstance(self.config.function, WindowProcess)
+        if self.bounded or self.config.assigner.bounded or not (self.by or keeps_records):
+            return None
+        kept = "records" if keeps_records else "each key"
+        why = f"its window never ends, and keeps {kept} until a trigger purges it"
+        return Decision("unbounded", (why,), ("use windows that end",))
+
     def late_records(self) -> Decision | None:
         if self.bounded or not self.config.has_lateness:
             return None

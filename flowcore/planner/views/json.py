@@ -67,7 +67,7 @@ def _query(query: LiveQuery) -> dict[str, Any]:
 def _operator(detail: OperatorDetail) -> dict[str, Any]:
     some_have = {
         "failure": detail.failure, "filter": detail.place, "state": detail.state, "late": detail.late,
-        "alignment": detail.alignment,
+        "alignment": detail.alignment, "unbounded_state": detail.node.unbounded_state(),
     }  # fmt: skip
     return {
         "name": detail.node.name,

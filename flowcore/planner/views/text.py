@@ -56,6 +56,9 @@ def _render_query(query: LiveQuery, plan: PlanData) -> Iterator[str]:
     for each in query.flushes:
         if each.way != "off":
             yield f"    {each.operator.name} is flushed {_because(each.decision)}"
+    for node in query.operators:
+        if found := node.unbounded_state():
+            yield f"    the state of {node.name} is {_because(found)}"
     yield from (f"      {describe(node)}" for node in query.operators)
     yield from (f"      {line}" for line in _render_python(query, plan))
     yield from _render_topics(query.edges)
@@ -119,7 +122,7 @@ def _render_part(part: PartDetail) -> Iterator[str]:
         found = {
             "compiled": each.compiled, "filter": each.place, "state": each.state, "late": each.late,
             "alignment": each.alignment, "output": each.output, "flush": each.flush.decision,
-            "failure": each.failure,
+            "failure": each.failure, "unbounded state": each.node.unbounded_state(),
         }  # fmt: skip
         yield from (f"    {name}: {_because(decision)}" for name, decision in found.items() if decision)
         promises = (f"{name}={str(value).lower()}" for name, value in asdict(each.attributes).items())

@@ -32,6 +32,10 @@ from flowcore.watermarks.progress import WatermarkProgress
 __all__ = ["PreparedQuery", "RunningQuery", "prepare_query", "uses_processing_time"]
 
 
+_SHORTEST_PAUSE = timedelta(milliseconds=200)
+"""Between batches without input, if the settings say nothing else."""
+
+
 @dataclass(frozen=True, slots=True)
 class PreparedQuery:
     """A query that is compiled and may be started.
@@ -169,7 +173,7 @@ class RunningQuery:
                 flush_interval = timedelta(milliseconds=query.batch_interval_ms or 0)
                 interval = max(settings.trigger_interval, flush_interval)
                 if by_processing_time:  # batches without input, without a pause, would keep the machine busy
-                    interval = interval or settings.auto_watermark_interval
+                    interval = interval or settings.auto_watermark_interval or _SHORTEST_PAUSE
                 milliseconds = int(interval.total_seconds() * 1000)
                 writer = writer.trigger(processingTime=f"{milliseconds} milliseconds")
         files = [sink.sink for sink in query.sinks if sink.topic is None]

@@ -90,6 +90,10 @@ def _joined(bids: Stream, shops: Stream) -> None:
     bids.join(shops, on="shop", name="joined").select("shop", "city").write("out", _topic())
 
 
+def _aggregate(bids: Stream, _: Stream) -> None:
+    bids.aggregate(by="shop", most="max(price)", name="top").write("out", _topic())
+
+
 def _plain(bids: Stream, _: Stream) -> None:
     bids.select("shop").write("out", _topic())
 
@@ -147,12 +151,16 @@ STATEMENTS: dict[str, tuple[Declare, dict[str, Any], dict[str, Any], str, Holds]
         _functions, {}, {"on_error": "fail"}, "failure: stops the query because bids says on_error='fail'",
         lambda found: "_failed" not in found.physical and "bids.dead-letter" not in found.physical,
     ),
+    "unbounded state": (
+        _aggregate, {}, {}, "the state of top is unbounded because it keeps a group for each key",
+        lambda found: _lines(found, "StateStoreSave") and not _lines(found, "EventTimeWatermark"),
+    ),
     "bad records": (
         _plain, {}, {}, "bad records of bids -> bids.dead-letter",
         lambda found: "bids.dead-letter" in found.physical,
     ),
 }  # fmt: skip
-"""By name: the flow, its settings and those of its source, the plan's text, and what holds in Spark's plan."""
+"""By name: the flow, its settings and its source's, the plan's text, and what holds in Spark's plan."""
 
 
 def _projected(found: Compiled) -> str:

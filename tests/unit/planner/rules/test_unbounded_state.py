@@ -1,0 +1,60 @@
+"""A plan names the operators of live queries whose state grows without bound."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from flowcore import Flow, Global, KafkaTopic, KeyedProcessFunction, Parquet, Stream, Tumbling
+from flowcore.planner import plan_flow
+from flowcore.windows.triggers import Count
+
+SALE = "shop STRING, price BIGINT"
+
+
+class _Seen(KeyedProcessFunction):
+    """Keeps what it likes."""
+
+
+OPERATORS: dict[str, tuple[Callable[[Stream], Stream], str | None]] = {
+    "aggregate": (lambda sales: sales.aggregate(by="shop", n="count(*)", name="it"), "a group for each key"),
+    "aggregate-of-all": (lambda sales: sales.aggregate(n="count(*)", name="it"), None),
+    "process": (lambda sales: sales.process(_Seen(), by="shop", schema=SALE, name="it"), "until ttl="),
+    "global-window": (
+        lambda sales: sales.window(Global(), by="shop", trigger=Count(2), name="it").aggregate(n="count(*)"),
+        "keeps each key until a trigger purges it",
+    ),
+    "window-that-ends": (
+        lambda sales: sales.window(Tumbling(9), by="shop", time="processing", name="it").aggregate(
+            n="count(*)"
+        ),
+        None,
+    ),
+    "where": (lambda sales: sales.where("price > 1", name="it"), None),
+}
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_plan_names_state_without_bound(name: str) -> None:
+    """The text says why, and what to change."""
+    operator, why = OPERATORS[name]
+    flow = Flow("f")
+    made = operator(flow.read("sales", KafkaTopic("sales", schema=SALE)))
+    made.write("out", KafkaTopic("out"), key=made.operator.columns[0])
+
+    lines = [
+        line for line in plan_flow(flow).explain().splitlines() if "the state of it is unbounded" in line
+    ]
+
+    assert len(lines) == (why is not None)
+    assert all(str(why) in line and "to change it" in line for line in lines)
+
+
+def test_bounded_aggregate_keeps_no_state() -> None:
+    """Its input ends."""
+    flow = Flow("f")
+    sales = flow.read("sales", Parquet("sales", schema=SALE))
+    sales.aggregate(by="shop", n="count(*)", name="it").write("out", Parquet("out"))
+
+    assert "unbounded" not in plan_flow(flow).explain(verbose=True)
