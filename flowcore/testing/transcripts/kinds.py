@@ -35,7 +35,6 @@ KINDS: Mapping[str, TranscriptKind] = {
 NOT_LIVE: Mapping[str, str] = {
     "bundle": "a live query bundles the records of a batch, whatever their number",
     "checkpoint-interval": "a live query takes a checkpoint with each batch, and has no timer for them",
-    "serializer": "a live query writes elements with SQL, which tests compare with the serializers",
     "session-merge": "windows merge inside an operator; transcripts of sessions show the effect",
 }
 """Why transcripts of a kind have no meaning as live flows."""

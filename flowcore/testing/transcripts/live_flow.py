@@ -17,7 +17,14 @@ from pyspark.sql import SparkSession
 
 from flowcore.api.connectors import KafkaTopic
 from flowcore.api.flow import Flow
-from flowcore.elements import LatencyMarker, LatencyMarkerEvent, StreamElement, Watermark, WatermarkStatus
+from flowcore.elements import (
+    LatencyMarker,
+    LatencyMarkerEvent,
+    Record,
+    StreamElement,
+    Watermark,
+    WatermarkStatus,
+)
 from flowcore.errors import RunError
 from flowcore.kafka.elements import CHANNEL_HEADER
 from flowcore.kafka.topics import ensure_topics, partition_counts
@@ -135,6 +142,8 @@ class LiveFlow:
         self._settings = engine.settings(changes or {})
         self._plan = plan_flow(flow, "micro-batch", self._settings)
         self._source = f"{flow.name}.in"
+        sources = (source.topic for query in self._plan.live_queries for source in query.sources)
+        self._reads_tagged = any(topic.elements == "tagged" for topic in sources if topic)
         ensure_topics(engine.servers, {self._source: partitions})
         self._clock = ManualTime()
         self._started = ExitStack()
@@ -211,7 +220,9 @@ class LiveFlow:
             return
         self._producer.produce(
             self._source,
-            _ELEMENTS.encode(element),
+            element.value
+            if isinstance(element, Record) and not self._reads_tagged
+            else _ELEMENTS.encode(element),
             partition=each.partition,
             headers=[(CHANNEL_HEADER, each.channel.encode())],
         )

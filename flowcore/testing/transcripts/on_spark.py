@@ -16,6 +16,7 @@ from flowcore.testing.transcripts.kinds import KINDS
 from flowcore.testing.transcripts.live_backlog import LiveBacklog
 from flowcore.testing.transcripts.live_buffers import LiveBuffers, agrees_at_sink
 from flowcore.testing.transcripts.live_flow import LiveEngine
+from flowcore.testing.transcripts.live_serializer import LiveSerializer
 from flowcore.testing.transcripts.live_watermarks import LiveWatermarks
 from flowcore.testing.transcripts.live_windows import LiveWindows
 from flowcore.testing.transcripts.runner import Runner, TranscriptKind
@@ -26,6 +27,7 @@ _HEAP_MIB = 256
 _RUNNERS: Mapping[str, Callable[[Mapping[str, Any], LiveEngine], Any]] = {
     "backlog": LiveBacklog,
     "flush": LiveBuffers,
+    "serializer": LiveSerializer,
     "watermarks": LiveWatermarks,
     "window": LiveWindows,
 }

@@ -75,7 +75,7 @@ class SerializerRunner:
             case "restart":  # a serializer has no state
                 return {}
             case "settings":
-                return {"mode": _choose_mode(argument)}
+                return {"mode": choose_mode(argument)}
             case _:
                 msg = f"a transcript of a serializer has no action {action!r}: it reads and writes; remove it"
                 raise ConfigurationError(msg)
@@ -91,7 +91,7 @@ class SerializerRunner:
         return timestamp_ms
 
 
-def _choose_mode(written: Mapping[str, Any]) -> str:
+def choose_mode(written: Mapping[str, Any]) -> str:
     """The mode of a job with these settings and watermark strategies; times are in milliseconds."""
     settings: dict[str, Any] = {}
     strategies: list[WatermarkStrategy | None] = []
