@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from flowcore import Flow, Parquet, Stream
+from flowcore import Flow, KafkaTopic, OperatorAttributesBuilder, Parquet, Stream
 
 pytestmark = pytest.mark.kafka
 
 Live = Any
 BID = "id BIGINT, shop STRING, price DOUBLE"
+IDEMPOTENT = OperatorAttributesBuilder().set_output_idempotent(True)
 
 
 def _bid(number: int, shop: str) -> dict[str, Any]:
@@ -90,3 +92,49 @@ def test_bounded_stage_that_runs_again_repeats_its_ids(live: Live, tmp_path: Pat
     assert len(first) == 3
     assert {record.id: record.json for record in again} == first
     assert not {record.id for record in live.records(out)[6:]} & set(first)
+
+
+def _shops(tmp_path: Path, **columns: list[str]) -> None:
+    (tmp_path / "shops").mkdir(exist_ok=True)
+    pq.write_table(pa.table(columns), tmp_path / "shops/p")
+
+
+def _joined(bids: KafkaTopic, out: KafkaTopic, **buffered: Any) -> Flow:
+    flow = Flow("f")
+    shops = flow.read("shops", Parquet("shops", schema="shop STRING, city STRING"))
+    found = flow.read("bids", bids).join(shops, on="shop").select("id", "city")
+    if buffered:
+        found = found.map(dict, schema="id BIGINT, city STRING", key="id", attributes=IDEMPOTENT, **buffered)
+    found.write("out", out)
+    return flow
+
+
+def test_repeated_batch_joins_the_version_that_it_began_with(live: Live, tmp_path: Path) -> None:
+    """Values and ids are repeated although a newer version was committed, which new records join."""
+    bids, out = live.topic("bids", schema=BID), live.topic("out")
+    _shops(tmp_path, shop=["a"], city=["Bern"])
+    live.send(bids, _bid(1, "a"))
+    live.run(_joined(bids, out))
+    live.forget_last_batch("f", "out")
+    _shops(tmp_path, shop=["a", "a"], city=["Basel", "Biel"])
+
+    live.run(_joined(bids, out))
+
+    first, again = live.records(out)
+    assert (again.json, again.headers) == (first.json, first.headers)
+    live.send(bids, _bid(2, "a"))
+    live.run(_joined(bids, out))
+    assert sorted(value["city"] for value in live.values(out)[2:]) == ["Basel", "Biel"]
+
+
+def test_joined_key_that_begins_to_repeat_does_not_stop_a_buffer(live: Live, tmp_path: Path) -> None:
+    """The layout of its state is the same whether keys of the joined table repeat or not."""
+    bids, out = live.topic("bids", schema=BID), live.topic("out")
+    for number, cities in ((1, ["Bern"]), (2, ["Basel", "Biel"])):
+        _shops(tmp_path, shop=["a"] * len(cities), city=cities)
+        live.send(bids, _bid(number, "a"))
+        live.run(_joined(bids, out, flush=timedelta(hours=1)))
+
+    found = {value["id"]: value["city"] for value in live.values(out)}
+    assert found.pop(1) == "Bern"
+    assert set(found) == {2}

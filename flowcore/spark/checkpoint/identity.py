@@ -34,6 +34,7 @@ class CheckpointIdentity:
         depth: The number of exchanges between operators with state.
         topics: The topics that it has offsets of, by name.
         bounded: The version of each bounded result that its last batch joins, by stage.
+        mode: The mode of the last start.
     """
 
     checkpoint: str
@@ -41,6 +42,7 @@ class CheckpointIdentity:
     depth: int
     topics: Mapping[str, TopicIdentity]
     bounded: Mapping[str, str]
+    mode: str = ""
 
     @classmethod
     def parse(cls, found: Mapping[str, Any]) -> Self:

@@ -11,6 +11,7 @@ __all__ = [
     "checkpointed_topics",
     "clear_unused_log",
     "committed_offsets",
+    "has_unfinished_batch",
     "planned_batches",
     "state_partitions",
 ]
@@ -27,13 +28,17 @@ def checkpointed_topics(checkpoint: Path) -> set[str]:
     return set() if latest is None else set(_offsets(checkpoint / "offsets" / str(latest)))
 
 
+def has_unfinished_batch(checkpoint: Path) -> bool:
+    """Whether a batch was planned and not committed, so that the next start repeats it."""
+    return max(planned_batches(checkpoint), default=-1) > max(_committed_batches(checkpoint), default=-1)
+
+
 def committed_offsets(checkpoint: Path) -> dict[str, dict[int, int]]:
     """By topic and partition, the first offset that the batch after the last committed one reads.
 
     Nothing is known without a checkpoint, or without a committed batch.
     """
-    numbers = (int(file.name) for file in (checkpoint / "commits").glob("*") if file.name.isdigit())
-    latest = max(numbers, default=None)
+    latest = max(_committed_batches(checkpoint), default=None)
     planned = checkpoint / "offsets" / str(latest)
     return {} if latest is None or not planned.exists() else _offsets(planned)
 
@@ -54,6 +59,10 @@ def clear_unused_log(checkpoint: Path) -> None:
     if offsets.exists() and not planned_batches(checkpoint):
         for file in offsets.iterdir():
             file.unlink()
+
+
+def _committed_batches(checkpoint: Path) -> list[int]:
+    return [int(file.name) for file in (checkpoint / "commits").glob("*") if file.name.isdigit()]
 
 
 def _offsets(planned: Path) -> dict[str, dict[int, int]]:

@@ -31,7 +31,7 @@ from flowcore.spark.checkpoint.identity import (
     read_id,
     start_anew,
 )
-from flowcore.spark.checkpoint.offset_log import checkpointed_topics, planned_batches
+from flowcore.spark.checkpoint.offset_log import checkpointed_topics, has_unfinished_batch, planned_batches
 from flowcore.spark.context import broker_of
 
 __all__ = [
@@ -39,6 +39,7 @@ __all__ = [
     "checkpoint_folder",
     "plan_file_of",
     "read_plan_file",
+    "repeated_versions",
     "require_checkpoints_fit",
     "require_fit",
     "require_same_topics",
@@ -168,6 +169,18 @@ def read_plan_file(checkpoint: Path) -> CheckpointIdentity | None:
     return _read(path).identity if path.exists() else None
 
 
+def repeated_versions(checkpoint: Path) -> Mapping[str, str]:
+    """The versions of bounded results, by stage, that the next batch joins again; none if the batch is new.
+
+    Spark logs what a real-time batch has read when the batch ends. So a stop repeats the records of its last,
+    unknown batch.
+    """
+    identity = read_plan_file(checkpoint)
+    if identity is None or not (has_unfinished_batch(checkpoint) or identity.mode == "realtime"):
+        return {}
+    return identity.bounded
+
+
 def write_plan_file(
     query: LiveQuery,
     flow: str,
@@ -202,6 +215,7 @@ def write_plan_file(
         depth=len(query.exchanges),
         topics={name: topics[name] for name in sorted(names)},
         bounded=bounded,
+        mode=query.mode.value,
     )
     content = {
         "format": _FORMAT,

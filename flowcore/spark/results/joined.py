@@ -72,8 +72,12 @@ class JoinedResults:
                 self._store.folder(stage.name).unpin(_next(query))
         self.release(())
 
-    def pin_newest(self, query: LiveQuery) -> Joined:
-        """Load the newest results for a query, and pin them as its next ones.
+    def pin_newest(self, query: LiveQuery, wanted: Mapping[str, str] | None = None) -> Joined:
+        """Load the newest results for a query, or the wanted versions, and pin them as its next ones.
+
+        Args:
+            query: The query.
+            wanted: Versions by stage, which the query still has pinned.
 
         Raises:
             ResultError: A result is missing or damaged.
@@ -82,11 +86,12 @@ class JoinedResults:
         frames: dict[Operator, DataFrame] = {}
         for stage in self._joined_by(query):
             folder = self._store.folder(stage.name)
-            manifest = folder.manifest()
+            version = (wanted or {}).get(stage.name)
+            manifest = folder.manifest(version)
             if manifest is not None:
                 folder.pin(_next(query), manifest.version)
             if manifest is None or (stage.name, manifest.version) not in self._frames:
-                manifest = self._store.require(stage.name)
+                manifest = self._store.require(stage.name, version)
                 folder.pin(_next(query), manifest.version)
                 self._frames[stage.name, manifest.version] = {
                     result.operator: self._load(result.operator, stage, manifest) for result in stage.results
@@ -114,7 +119,7 @@ class JoinedResults:
         found = {}
         for stage in self._joined_by(query):
             version = self._version_now(stage.name)
-            if version and version not in (versions[stage.name], self._rejected.get(stage.name)):
+            if version and version not in (versions.get(stage.name), self._rejected.get(stage.name)):
                 found[stage.name] = version
         return found
 

@@ -52,9 +52,10 @@ class StageFolder:
         """The file that makes a version visible."""
         return self.root / "manifest.json"
 
-    def manifest(self) -> Manifest | None:
-        """The committed result; None if there is none yet."""
-        return Manifest.read(self.manifest_path) if self.manifest_path.exists() else None
+    def manifest(self, version: str | None = None) -> Manifest | None:
+        """The committed result, or an earlier version of it that is kept; None if there is none."""
+        path = self.manifest_path if version is None else self.root / version / self.manifest_path.name
+        return Manifest.read(path) if path.exists() else None
 
     def finish_commit(self) -> None:
         """Move the sinks of a run that was killed after its commit, before all of them were moved.
@@ -152,17 +153,18 @@ class ResultStore:
         """The folder of one stage's results."""
         return StageFolder(self.state_dir.absolute() / self.flow / "results" / stage, stage)
 
-    def require(self, stage: str) -> Manifest:
-        """The committed and checked result of a stage.
+    def require(self, stage: str, version: str | None = None) -> Manifest:
+        """The committed and checked result of a stage, or an earlier version of it.
 
         Raises:
             ResultError: There is none, or its files have changed since the commit.
         """
         folder = self.folder(stage)
-        manifest = folder.manifest()
+        manifest = folder.manifest(version)
         if manifest is None:
             msg = (
-                f"stage {stage!r} of flow {self.flow!r} has no committed result in {folder.root}: the stream "
+                f"stage {stage!r} of flow {self.flow!r} has no committed result {version or ''} in "
+                f"{folder.root}: the stream "
                 "would join nothing; run the bounded stage first"
             )
             raise ResultError(msg)

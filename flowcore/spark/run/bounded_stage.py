@@ -112,6 +112,8 @@ def run_bounded(
             rejected=rejected,
             swaps=tuple(swaps.values()),
         )
+        path.mkdir(parents=True, exist_ok=True)
+        manifest.write(path / folder.manifest_path.name)  # for a batch that joins this version once more
         manifest.write(folder.manifest_path)
         undone.pop_all()
         finish_swaps(manifest.swaps)

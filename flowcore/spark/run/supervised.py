@@ -17,13 +17,18 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from flowcore.backlog import batch_records
 from flowcore.durations import MILLISECOND
-from flowcore.errors import FlowcoreError
+from flowcore.errors import FlowcoreError, ResultError
 from flowcore.flush.quiet_input import QUIET_MS, QuietInput
 from flowcore.planner.model import LiveQuery
 from flowcore.planner.rules.backlog import read_backlog_interval, read_thresholds
 from flowcore.spark.checkpoint.backlog_status import BacklogStatusWriter
 from flowcore.spark.checkpoint.offset_log import clear_unused_log
-from flowcore.spark.checkpoint.plan_file import checkpoint_folder, write_plan_file
+from flowcore.spark.checkpoint.plan_file import (
+    checkpoint_folder,
+    read_plan_file,
+    repeated_versions,
+    write_plan_file,
+)
 from flowcore.spark.context import Context
 from flowcore.spark.errors import ignore_lost_jvm
 from flowcore.spark.results.joined import Joined, JoinedResults
@@ -70,7 +75,8 @@ class SupervisedQuery:
         is_held = query.mode.value == "micro-batch" and interval_ms > shortest_ms
         self._quiet = QuietInput(interval_ms) if is_held else None
         meter.add(query, self._checkpoint, lambda: self.active)
-        self._next = self._prepare(results.pin_newest(query), catch_up=self._in_backlog())
+        self._repeats = False
+        self._next = self._prepare_first()
 
     @property
     def running(self) -> StreamingQuery | None:
@@ -169,6 +175,44 @@ class SupervisedQuery:
         if backlog is not None:
             self._backlog_status.write(backlog=backlog)
 
+    def _prepare_first(self) -> PreparedQuery:
+        """Compile the first start. A batch that is repeated joins the versions of results that it began with.
+
+        A newer version is joined after that batch; by a slice with the next slice; in real-time mode, whose
+        batches are not known, after micro-batches of all records that are there. If the newest version cannot
+        be joined, the query continues with the one that it joined last.
+        """
+        recorded = repeated_versions(self._checkpoint)
+        backlog = self._in_backlog()
+        if recorded and self._results.newer_versions(self.query, recorded):
+            try:
+                joined = self._results.pin_newest(self.query, recorded)
+            except ResultError:
+                _log.warning(
+                    "query %r: the versions of its last batch are gone", self.query.name, exc_info=True
+                )
+            else:
+                self._repeats = True
+                return self._prepare(joined, catch_up=backlog or self.query.mode.value == "realtime")
+        try:
+            return self._prepare(self._results.pin_newest(self.query), catch_up=backlog)
+        except FlowcoreError as error:
+            identity = read_plan_file(self._checkpoint)
+            last = identity.bounded if identity else {}
+            fresh = self._results.newer_versions(self.query, last)
+            if not last or not fresh:
+                raise
+            joined = self._results.pin_newest(self.query, last)
+            self._reject(fresh, last, error)
+            return self._prepare(joined, catch_up=backlog)
+
+    def _reject(self, fresh: Mapping[str, str], kept: Mapping[str, str], error: FlowcoreError) -> None:
+        """Refuse fresh versions of results; the query continues with those that it has."""
+        self._results.reject(self.query, fresh)
+        why = f"{_describe(fresh)} cannot be joined, the query continues with {_describe(kept)}: {error}"
+        _log.warning("query %r: %s", self.query.name, why)
+        self._meter.note(self.query.name, why)
+
     def _must_join_another(self, running: RunningQuery) -> bool:
         """Whether another version of a result was committed, and can be joined."""
         before = running.prepared.joined.versions
@@ -179,12 +223,7 @@ class SupervisedQuery:
             joined = self._results.pin_newest(self.query)
             self._next = self._prepare(joined, catch_up=running.prepared.catching_up)
         except FlowcoreError as error:
-            self._results.reject(self.query, fresh)
-            why = (
-                f"{_describe(fresh)} cannot be joined, the query continues with {_describe(before)}: {error}"
-            )
-            _log.warning("query %r: %s", self.query.name, why)
-            self._meter.note(self.query.name, why)
+            self._reject(fresh, before, error)
             return False
         self._reason = f"{_describe(fresh)} was committed"
         return True
@@ -212,6 +251,9 @@ class SupervisedQuery:
         ended = time.monotonic()
         self._write_backlog_status()
         backlog = self._in_backlog()
+        if self._repeats:
+            self._repeats = False
+            self._must_join_another(before)
         if before.prepared.catching_up:
             self._per_second = (self._rows_in - self._started[0]) / (ended - self._started[1])
         if self._next.catching_up != backlog:
@@ -226,7 +268,7 @@ class SupervisedQuery:
         prepared = self._next
         self._results.pin(self.query, prepared.joined.versions)
         write_plan_file(
-            self.query, self._context.flow, self._checkpoint, prepared.types,
+            prepared.query, self._context.flow, self._checkpoint, prepared.types,
             topics=self.side_channels.topics, bounded=prepared.joined.versions,
         )  # fmt: skip
         self._started = self._rows_in, time.monotonic()
