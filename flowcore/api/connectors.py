@@ -20,6 +20,9 @@ Position = Literal["earliest", "latest"] | datetime | Mapping[int, int]
 Elements = Literal["plain", "tagged", "value-only", "auto"]
 """What a topic carries with its values; see `KafkaTopic`."""
 
+Isolation = Literal["read_committed", "read_uncommitted"]
+"""Which records of transactions a source reads."""
+
 ADDED_LATER = {"fingerprint": "unless default"}
 """Metadata of a field that was added later: with its default value it does not change a fingerprint."""
 
@@ -101,6 +104,8 @@ class KafkaTopic:
             value unchanged.
         flushed: Sources only: the flush interval of the flow that writes the topic. Downstream buffers are
             then flushed right after its records arrive, and not an interval later.
+        isolation: Sources only: ``"read_committed"`` leaves out records of transactions that were aborted and
+            waits for open ones; ``"read_uncommitted"`` reads all.
         format: The encoding of a value: ``json``, ``avro``, ``avro-confluent``, ``fixed``,
             ``protobuf``, ``raw``, or one that you `flowcore.serializers.formats.register`.
         format_options: ``schema`` and ``schema_id`` for Avro, ``message`` for Protobuf.
@@ -124,6 +129,7 @@ class KafkaTopic:
     elements: Elements = field(default="plain", metadata=ADDED_LATER)
     headers: bool = field(default=False, metadata=ADDED_LATER)
     flushed: timedelta | None = field(default=None, metadata=ADDED_LATER)
+    isolation: Isolation = field(default="read_committed", metadata=ADDED_LATER)
     format: str = field(default="json", metadata=ADDED_LATER)
     format_options: Mapping[str, Any] = field(default_factory=dict, hash=False, metadata=ADDED_LATER)
 
@@ -184,6 +190,8 @@ def _problems(topic: KafkaTopic) -> Iterator[str]:
         )
     if topic.elements not in get_args(Elements):
         yield f"elements={topic.elements!r} {of_topic} is not one of {', '.join(get_args(Elements))}"
+    if topic.isolation not in get_args(Isolation):
+        yield f"isolation={topic.isolation!r} {of_topic} is not one of {', '.join(get_args(Isolation))}"
     if topic.headers and topic.elements in ("plain", "value-only"):
         yield (
             f"headers=True {of_topic} with elements={topic.elements!r}: there is neither tag nor timestamp "

@@ -199,6 +199,11 @@ class Settings:
         "pipeline.auto-watermark-interval", timedelta(milliseconds=200), parse_duration,
         "time between two polls for a new watermark, 0 for none",
     )  # fmt: skip
+    max_ahead: timedelta = _setting(
+        "watermark.max-ahead", timedelta(days=1), parse_duration,
+        "most that the event time of a record may be ahead of the clock where it advances watermarks: a "
+        "record further ahead is bad; 0 for any",
+    )  # fmt: skip
     object_reuse: bool = _setting(
         "pipeline.object-reuse", False, _flag,
         "hand records from one Python function to the next without a copy, whatever they declare",

@@ -185,20 +185,23 @@ def test_bounded_topic_is_read_and_written_in_its_format(kind: str, live: Live) 
     assert _bytes(live, source.dead_letter) == [b"\xff", None]
 
 
-def test_live_row_that_its_format_cannot_encode_stops_the_query(live: Live) -> None:
-    """The error names the column; a bad record does not stop the query, since it is only a dead letter."""
+def test_live_row_that_its_format_cannot_encode_is_a_dead_letter(live: Live) -> None:
+    """The dead letter has the row as JSON, the coordinates and the column; the rows after it are written."""
     source = live.topic("in", schema="id BIGINT NOT NULL, price DOUBLE")
     sink = live.topic("out", **FORMATS["fixed"])
-    live.send(source, b"bad", {"id": 1, "price": 2.0})
+    live.send(source, b"bad", {"id": 1, "price": 2.0}, {"id": 2}, {"id": 3, "price": 4.0})
 
     live.run(_copy(source, sink))
-    live.send(source, {"id": 2})
 
-    assert _bytes(live, sink) == [format_of(sink).encode({"id": 1, "price": 2.0})]
-    with pytest.raises(
-        RunError, match=f"cannot be written to topic {sink.name} as fixed: column 'price' is null"
-    ):
-        live.run(_copy(source, sink))
+    assert _bytes(live, sink) == [
+        format_of(sink).encode({"id": number, "price": price}) for number, price in ((1, 2.0), (3, 4.0))
+    ]
+    letters = {record.value: record.headers for record in live.records(source.dead_letter)}
+    assert set(letters) == {b"bad", b'{"id":2}'}
+    headers = letters[b'{"id":2}']
+    assert headers["flowcore-stage"] == b"sink"
+    assert headers["flowcore-offset"] == b"2"
+    assert b"cannot be written as fixed: column 'price' is null" in headers["flowcore-reason"]
 
 
 @pytest.mark.parametrize("kind", FORMATS)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
@@ -31,7 +33,7 @@ def live(spark: SparkSession) -> SparkSession:
 
 
 def _written(topic: KafkaTopic, frame: DataFrame) -> list[bytes]:
-    text = write_value(topic, {name: quote(name) for name in frame.columns}, frame)
+    text, _ = write_value(topic, {name: quote(name) for name in frame.columns}, frame)
     return [bytes(row.value) for row in frame.selectExpr(f"{text} AS value").collect()]
 
 
@@ -63,13 +65,16 @@ def test_sink_takes_columns_that_fit_its_types(
 
 @pytest.mark.parametrize("kind", ["avro", "fixed", "avro-confluent"])
 def test_sink_names_the_column_that_is_null(kind: str, live: SparkSession) -> None:
-    """The sink fails instead of writing another value."""
+    """The row is written as JSON, for the dead letters, and not as another value."""
     options = {"schema_id": 1} if kind == "avro-confluent" else {}
     topic = KafkaTopic("out", "id INT NOT NULL, price INT NOT NULL", format=kind, format_options=options)
     frame = live.sql("SELECT 1 AS id, CAST(NULL AS INT) AS price")
 
-    with pytest.raises(Exception, match=f"cannot be written to topic out as {kind}: .*'price' is"):
-        _written(topic, frame)
+    value, reason = write_value(topic, {"id": "id", "price": "price"}, frame)
+    (row,) = frame.selectExpr(f"CAST({value} AS STRING) AS value", f"{reason} AS reason").collect()
+
+    assert row.value == '{"id":1}'
+    assert re.match(rf"cannot be written as {kind}: .*'price' is", row.reason)
 
 
 def test_raw_sink_refuses_a_number(live: SparkSession) -> None:
@@ -137,7 +142,7 @@ def test_json_keeps_times_at_microseconds(live: SparkSession) -> None:
         "SELECT timestamp_micros(id) AS at, timestamp_micros(id)::TIMESTAMP_NTZ AS local FROM range(1, 3)"
     )
     columns = {"at": "at", "local": "local"}
-    value = write_value(KafkaTopic("out"), columns, frame)
+    value, _ = write_value(KafkaTopic("out"), columns, frame)
 
     found = frame.selectExpr(
         f"CAST({value} AS STRING) AS value", f"{kafka_key(list(columns), columns)} AS key"

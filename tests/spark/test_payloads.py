@@ -184,7 +184,7 @@ def _frame(spark: SparkSession, topic: KafkaTopic, rows: Sequence[Row]) -> DataF
 
 
 def _written(topic: KafkaTopic, frame: DataFrame) -> list[bytes]:
-    text = write_value(topic, {name: quote(name) for name in frame.columns}, frame)
+    text, _ = write_value(topic, {name: quote(name) for name in frame.columns}, frame)
     return [bytes(row.value) for row in frame.selectExpr(f"{text} AS value").collect()]
 
 
@@ -385,7 +385,7 @@ def test_python_is_called_once_for_each_record(case: str, live: SparkSession) ->
     payloads = live.createDataFrame([(_encode(topic, row),) for row in rows], "value BINARY")
     records = payloads.selectExpr("value", parse_value(read)).selectExpr("*", f"{is_bad_record(read)} AS bad")
     good = records.where("NOT bad").selectExpr(*(f"{RECORD}.{quote(name)}" for name in read.columns))
-    text = write_value(topic, {name: quote(name) for name in read.columns}, good)
+    text, _ = write_value(topic, {name: quote(name) for name in read.columns}, good)
 
     plan = good.selectExpr(f"{text} AS value")._jdf.queryExecution().executedPlan().toString()
 

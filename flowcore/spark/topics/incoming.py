@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import timedelta
 
 from pyspark.sql import DataFrame
 
 from flowcore.api.connectors import KafkaTopic
-from flowcore.api.event_time import event_time_expression
+from flowcore.api.event_time import event_time_expression, watermark_expression
 from flowcore.api.operators import Read
+from flowcore.durations import show_duration
 from flowcore.kafka.elements import CHANNEL_HEADER, ELEMENT_HEADER
 from flowcore.spark.frame.branches import Branch, BranchedFrame
 from flowcore.spark.frame.rows import (
@@ -31,7 +33,7 @@ from flowcore.spark.frame.rows import (
     VALUE,
     RowKind,
 )
-from flowcore.spark.frame.sql import literal, quote
+from flowcore.spark.frame.sql import displayable_timestamp, literal, quote
 from flowcore.spark.topics import elements
 from flowcore.spark.topics.side_channels import SideChannels
 from flowcore.spark.topics.values import (
@@ -110,7 +112,7 @@ class Incoming:
         if self._missing_time:
             rows = self._add_time(rows)
         # Not deterministic, so that Spark does not evaluate it again in each filter: see `parse_value`.
-        reason = f"CASE WHEN spark_partition_id() >= 0 THEN {self._reason(value)} END"
+        reason = f"CASE WHEN spark_partition_id() >= 0 THEN {self._reason(value, self._ahead(rows))} END"
         rows = rows.selectExpr("*", f"{reason} AS {BAD_REASON}")
         cases = [f"WHEN {BAD_REASON} IS NOT NULL THEN {RowKind.BAD}"]
         cases += [f"WHEN {_IS_EVENT} THEN {RowKind.MARKER}"] if has_markers else []
@@ -207,7 +209,33 @@ class Incoming:
             return None
         return f"has no event time: {' '.join(expression.text.split())} is null"
 
-    def _reason(self, value: str) -> str:
+    def _ahead(self, rows: DataFrame) -> tuple[str, str] | None:
+        """If an event time is too far ahead, as condition and reason; None if that is not checked.
+
+        Every query of the source must find the same records bad, since one of them writes the dead letters.
+        """
+        limit, strategy = self.side_channels.max_ahead_ms, self.topic.watermark
+        if not limit or strategy is None or not strategy.generates:
+            return None
+        fields = {name: f"{RECORD}`.`{name.replace('`', '``')}" for name in self.node.columns}
+        expressions = [event_time_expression(self.node), watermark_expression(self.node)]
+        times = [
+            _milliseconds(rows, Branch(FIRST_BRANCH, fields).expression(each)) for each in expressions if each
+        ]
+        if expressions[0] is None:
+            times.append(elements.timestamp_ms(ELEMENT) if self._tagged else "unix_millis(timestamp)")
+        time = f"greatest({', '.join(times)})" if len(times) > 1 else times[0]
+        shown = f"coalesce(CAST({displayable_timestamp(time)} AS STRING), {time} || ' ms')"
+        after = literal(
+            f" UTC, over {show_duration(timedelta(milliseconds=limit))} ahead of the clock "
+            "(watermark.max-ahead): windows would close too early"
+        )
+        return (
+            f"{time} > unix_millis(current_timestamp()) + {limit}",
+            f"concat('has the event time ', {shown}, {after})",
+        )
+
+    def _reason(self, value: str, ahead: tuple[str, str] | None) -> str:
         misfit = literal(f"does not fit the schema {self.node.schema} ({self.topic.format})")
         cases = []
         if self.side_channels.has_markers:
@@ -230,6 +258,8 @@ class Incoming:
         cases.append(f"WHEN {is_bad_record(self.node, value)} THEN {reason}")
         if self._missing_time:
             cases.append(f"WHEN {TIMESTAMP_MS} IS NULL THEN {literal(self._missing_time)}")
+        if ahead is not None:
+            cases.append(f"WHEN {ahead[0]} THEN {ahead[1]}")
         return f"CASE {' '.join(cases)} END"
 
 
@@ -240,9 +270,12 @@ def _unless_bad(condition: str) -> str:
 
 def _set_time(rows: DataFrame, time: str) -> DataFrame:
     """Add the time in milliseconds, from an expression that is BIGINT or TIMESTAMP."""
+    return rows.selectExpr("*", f"{_milliseconds(rows, time)} AS {TIMESTAMP_MS}")
+
+
+def _milliseconds(rows: DataFrame, time: str) -> str:
     ((_, kind),) = rows.selectExpr(f"{time} AS {TIMESTAMP_MS}").dtypes
-    milliseconds = f"unix_millis({time})" if kind == "timestamp" else time
-    return rows.selectExpr("*", f"{milliseconds} AS {TIMESTAMP_MS}")
+    return f"unix_millis({time})" if kind == "timestamp" else time
 
 
 def _header(name: str) -> str:

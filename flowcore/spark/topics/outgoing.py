@@ -37,6 +37,8 @@ _Message = dict[str, str]
 """SQL text of each column that Spark's Kafka sink reads."""
 BOUNDED_VERSION_HEADER = "flowcore-bounded-version"
 _TO = "_to"
+_MISFIT = "_misfit"
+"""Why the format of its topic cannot hold a row; null if it can."""
 _OVERHEAD_BYTES = 512
 """The head of a batch, and the headers of a record, whose longest part is the name of a topic."""
 _ID = "CAST(filter(headers, h -> h.key = 'flowcore-id')[0].value AS STRING)"
@@ -88,9 +90,9 @@ class Outgoing:
             for branch, sink, topic in ends
         ]
         columns = ["topic", "key", "value", "headers", *(["partition"] if branched.has_markers else [])]
-        texts = [f"{_case(cases, column)} AS {column}" for column in columns]
+        texts = [f"{_case(cases, column)} AS {column}" for column in (*columns, _MISFIT)]
         if not ends:
-            return frame.selectExpr(*texts)
+            return frame.selectExpr(*texts).drop(_MISFIT)
         placed = [
             branch.number for branch, _, _ in ends if branched.has_coordinates and branch.has_coordinates
         ]
@@ -104,7 +106,7 @@ class Outgoing:
 
     def _record(self, branched: BranchedFrame, branch: Branch, sink: Write, topic: KafkaTopic) -> _Message:
         columns = {name: branch.column(name) for name in sink.columns}
-        value = write_value(topic, columns, branched.frame)
+        value, misfit = write_value(topic, columns, branched.frame)
         found = {}
         if branch.has_record_id:
             found["flowcore-id"] = self.record_ids.of_result(sink.name)
@@ -116,7 +118,8 @@ class Outgoing:
             time = TIMESTAMP_MS if TIMESTAMP_MS in branched.frame.columns else None
             value, element = tag(topic, time, value)
             found |= element
-        return _message(literal(topic.name), value, headers(found), key=kafka_key(sink.key, columns))
+        key = kafka_key(sink.key, columns)
+        return _message(literal(topic.name), value, headers(found), key=key) | {_MISFIT: misfit or NULL_TEXT}
 
     def _marker(self, target: str) -> _Message:
         counts = {topic.events: self.side_channels.partitions[topic.name] for _, topic in self.sinks}
@@ -128,7 +131,10 @@ class Outgoing:
 def _message(
     topic: str, value: str, headers: str, *, key: str = NULL_TEXT, partition: str = "CAST(NULL AS INT)"
 ) -> _Message:
-    return {"topic": topic, "key": key, "value": value, "headers": headers, "partition": partition}
+    return {
+        "topic": topic, "key": key, "value": value, "headers": headers, "partition": partition,
+        _MISFIT: NULL_TEXT,
+    }  # fmt: skip
 
 
 def _case(cases: list[tuple[str, _Message]], column: str) -> str:
@@ -146,13 +152,15 @@ def _divert_oversized(
 ) -> DataFrame:
     """Divert the messages that the sinks' topics would refuse: to dead letters, or into an error.
 
-    A good record may grow until it is larger than its topic accepts, or lose the key that a compacted topic
-    needs. If the broker refused it, the query would fail, and fail again after each restart.
+    A row may have values that the format of its topic cannot hold: it is written as JSON. A good record may
+    grow until it is larger than its topic accepts, or lose the key that a compacted topic needs. If its
+    broker refused it, the query would fail, and fail again after each restart.
 
     A message without a single source record, such as the output of an aggregate, goes to the dead letters of
     the first source.
     """
-    reason = f"CASE {' '.join(_refusals(topic, limits[topic.name]) for _, topic in sinks)} END"
+    refusals = " ".join(_refusals(topic, limits[topic.name]) for _, topic in sinks)
+    reason = f"CASE WHEN {_MISFIT} IS NOT NULL THEN {_MISFIT} {refusals} END"
     if any(source.on_error == "fail" for source in sources):
         text = literal("a record for topic %s %s and on_error='fail'; it was made of %s")
         message = f"format_string({text}, topic, {reason}, coalesce({_ID}, 'several'))"
@@ -166,7 +174,7 @@ def _divert_oversized(
             if column in diverted
             else column
             for column in messages.columns
-            if column not in _ORIGIN.values()
+            if column not in (*_ORIGIN.values(), _MISFIT)
         )
     )
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 
 from flowcore.api.operators import Read, Write
@@ -42,6 +43,7 @@ class SideChannels:
         untimed_sources: The sources whose records need an event time in other queries or branches only. This
             query processes a record without one and also emits a copy as a bad record, if the source's bad
             records leave through it.
+        max_ahead_ms: How far ahead of the clock an event time may be where it advances watermarks; 0 for any.
     """
 
     has_markers: bool = False
@@ -54,6 +56,7 @@ class SideChannels:
     timestamped: frozenset[Read] = frozenset()
     timed_sources: frozenset[Read] = frozenset()
     untimed_sources: frozenset[Read] = frozenset()
+    max_ahead_ms: int = 0
 
     @property
     def partitions(self) -> Mapping[str, int]:
@@ -112,6 +115,7 @@ class SideChannels:
             timestamped=frozenset(filter(query.carries_timestamps, query.sources)),
             timed_sources=find_timed_sources(query.operators) - query.untimed_sources,
             untimed_sources=query.untimed_sources,
+            max_ahead_ms=settings.max_ahead // timedelta(milliseconds=1),
         )
 
 

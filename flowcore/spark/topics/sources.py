@@ -23,6 +23,7 @@ from flowcore.spark.topics.offsets import offset_range, offsets_json, start_offs
 __all__ = ["BoundedInput", "read_bounded", "read_stream", "source_version"]
 
 
+_ISOLATION = "kafka.isolation.level"
 _BULK_READ = {
     "kafka.max.poll.records": "5000",
     "kafka.max.partition.fetch.bytes": str(8 << 20),
@@ -96,6 +97,7 @@ def read_stream(topic: KafkaTopic, query: LiveQuery, context: Context, *, events
     servers = context.servers(topic)
     options = {
         **spark_login(servers),
+        _ISOLATION: topic.isolation,
         "subscribe": f"{topic.name},{topic.events}" if events else topic.name,
         "startingOffsets": topic.start
         if isinstance(topic.start, str)
@@ -117,7 +119,7 @@ def _read_topic(node: Read, topic: KafkaTopic, context: Context) -> BoundedInput
     start, end = offset_range(topic, servers)
     messages = (
         context.spark.read.format("kafka")
-        .options(**spark_login(servers), subscribe=topic.name)
+        .options(**spark_login(servers), **{_ISOLATION: topic.isolation}, subscribe=topic.name)
         .option("startingOffsets", offsets_json(topic, start))
         .option("endingOffsets", offsets_json(topic, end))
         .option("includeHeaders", str(topic.elements == "tagged").lower())

@@ -90,25 +90,38 @@ def _out_of_range(read: Read) -> list[tuple[str, str]]:
     return found
 
 
-def write_value(topic: KafkaTopic, columns: Mapping[str, str], frame: DataFrame) -> str:
+def write_value(topic: KafkaTopic, columns: Mapping[str, str], frame: DataFrame) -> tuple[str, str | None]:
     """The bytes of a value of columns, which are SQL text over a frame; null fields are left out of JSON.
+
+    Returns:
+        SQL text of the bytes, and of why a value cannot be written: null if it can, None if every value can.
+        Then the bytes are those of a JSON object of the columns.
 
     Raises:
         PlanError: A column has a type that cannot be written as the type in the topic's schema.
     """
     sql_format = _sql_format(topic)
-    if topic.format == "json":
-        return sql_format.write(columns)
+    typed: Mapping[str, str] = columns
+    if topic.format != "json":
+        typed = _typed_columns(topic, columns, frame)
+    value, reason = sql_format.write(typed), sql_format.unwritable(typed)
+    if reason is None:
+        return value, None
+    what = literal(f"cannot be written as {topic.format}: ")
+    instead = JsonSql().write(columns)
+    return f"CASE WHEN {reason} IS NULL THEN {value} ELSE {instead} END", f"concat({what}, {reason})"
+
+
+def _typed_columns(topic: KafkaTopic, columns: Mapping[str, str], frame: DataFrame) -> dict[str, str]:
     register_format(topic, frame.sparkSession)
     schema = value_schema(topic)
     if schema is None:  # raw, of the only column
         ((name, text),) = columns.items()
         ((_, kind),) = frame.selectExpr(f"{text} AS {quote(name)}").dtypes
         require_type(topic, name, kind, ["binary", "string"], "BINARY")
-        return sql_format.write(columns)
+        return dict(columns)
     texts = {name.lower(): text for name, text in columns.items()}
-    typed = cast_columns(topic, {column: texts[column.name.lower()] for column in schema.columns}, frame)
-    return sql_format.write(typed)
+    return cast_columns(topic, {column: texts[column.name.lower()] for column in schema.columns}, frame)
 
 
 def show_payload(payload: str) -> str:

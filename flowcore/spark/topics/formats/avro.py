@@ -16,7 +16,7 @@ from flowcore.api.value_formats import format_of, value_schema
 from flowcore.serializers.formats import AvroFormat, ConfluentAvroFormat
 from flowcore.serializers.formats.avro_schemas import avro_columns
 from flowcore.spark.frame.sql import literal, quote, struct
-from flowcore.spark.topics.formats.sql_format import RECORD, require_value
+from flowcore.spark.topics.formats.sql_format import RECORD
 
 __all__ = ["AvroSql"]
 
@@ -66,14 +66,18 @@ class AvroSql:
         """None: a payload that cannot be read has no fields."""
         return []
 
+    def unwritable(self, columns: Mapping[str, str]) -> str | None:
+        """A null in a required column."""
+        required = [c.name for c in self._schema.columns if c.name in self._required or not c.nullable]
+        cases = [
+            f"WHEN {columns[name]} IS NULL THEN {literal(f'column {name!r} is NOT NULL and holds a null')}"
+            for name in required
+        ]
+        return f"CASE {' '.join(cases)} END" if cases else None
+
     def write(self, columns: Mapping[str, str]) -> str:
-        """One value of the columns, which have the schema's types; a null in a required column fails."""
-        values = {
-            column.name: require_value(self._topic, column, columns[column.name])
-            if column.name in self._required or not column.nullable
-            else columns[column.name]
-            for column in self._schema.columns
-        }
+        """One value of the columns, which have the schema's types."""
+        values = {column.name: columns[column.name] for column in self._schema.columns}
         value = f"to_avro({struct(values)}, {literal(self._text)})"
         if isinstance(self._format, AvroFormat):
             return value

@@ -77,6 +77,9 @@ class JsonSql:
             )
         return found
 
+    def unwritable(self, columns: Mapping[str, str]) -> None:
+        """Every value can be written."""
+
     def write(self, columns: Mapping[str, str]) -> str:
         """One object; null fields are left out."""
         return f"CAST({json_object(columns)} AS BINARY)"

@@ -21,7 +21,7 @@ from flowcore.api.connectors import KafkaTopic
 from flowcore.api.schema import Schema
 from flowcore.api.value_formats import format_of, value_schema
 from flowcore.serializers.formats.arrow import arrow_format
-from flowcore.spark.frame.sql import literal, quote, struct
+from flowcore.spark.frame.sql import quote, struct
 
 __all__ = ["PythonSql"]
 
@@ -65,12 +65,13 @@ class PythonSql:
         """None: a payload that cannot be read has no fields."""
         return []
 
+    def unwritable(self, columns: Mapping[str, str]) -> str:
+        """The error of a value that cannot be written."""
+        return f"{self._name(self._schema, 'write')}({struct(columns)}).error"
+
     def write(self, columns: Mapping[str, str]) -> str:
-        """The bytes of one value; a value that cannot be written fails the query."""
-        result = f"{self._name(self._schema, 'write')}({struct(columns)})"
-        what = literal(f"a row cannot be written to topic {self._topic.name} as {self._topic.format}: ")
-        stop = f"CAST(raise_error(concat({what}, {result}.error)) AS BINARY)"
-        return f"CASE WHEN {result}.error IS NULL THEN {result}.value ELSE {stop} END"
+        """The bytes of one value; null if it cannot be written."""
+        return f"{self._name(self._schema, 'write')}({struct(columns)}).value"
 
     def _name(self, schema: Schema, what: str) -> str:
         options = sorted(self._topic.format_options.items(), key=str)

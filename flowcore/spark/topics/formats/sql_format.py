@@ -23,7 +23,7 @@ from flowcore.spark.frame.sql import literal, quote, struct
 
 __all__ = [
     "RECORD", "RawSql", "SqlFormat", "cast_columns", "misfit_text", "outside_calendar", "require_type",
-    "require_value", "spark_type",
+    "spark_type",
 ]  # fmt: skip
 
 RECORD = "record"
@@ -68,8 +68,11 @@ class SqlFormat(Protocol):
     def describe_misfits(self, schema: Schema, payload: str) -> list[tuple[str, str]]:
         """Conditions under which a field of a bad payload is wrong, each with SQL text that says how."""
 
+    def unwritable(self, columns: Mapping[str, str]) -> str | None:
+        """SQL text of why a value cannot be written, null if it can; None if every value can."""
+
     def write(self, columns: Mapping[str, str]) -> str:
-        """The bytes of a value of these columns, which are SQL text by name."""
+        """The bytes of a value of these columns, which are SQL text by name; a value that cannot be fails."""
 
 
 class RawSql:
@@ -89,6 +92,9 @@ class RawSql:
     def describe_misfits(self, schema: Schema, payload: str) -> list[tuple[str, str]]:  # noqa: ARG002 - the protocol's
         """None: a payload has no fields."""
         return []
+
+    def unwritable(self, columns: Mapping[str, str]) -> None:
+        """Every value can be written."""
 
     def write(self, columns: Mapping[str, str]) -> str:
         """The bytes of the one column; a null is a message without a value."""
@@ -160,12 +166,3 @@ def require_type(topic: KafkaTopic, name: str, kind: str, taken: list[str], want
         "schema"
     )
     raise PlanError(msg)
-
-
-def require_value(topic: KafkaTopic, column: Column, text: str) -> str:
-    """SQL text of a column; a null fails the query."""
-    message = literal(
-        f"a row cannot be written to topic {topic.name} as {topic.format}: column '{column.name}' is NOT "
-        "NULL and holds a null"
-    )
-    return f"coalesce({text}, CAST(raise_error({message}) AS {column.type}))"

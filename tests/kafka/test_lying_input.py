@@ -1,0 +1,72 @@
+"""No value stops a stream, and none moves event time where it should not be."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+
+from flowcore import Flow, Tumbling, monotonous
+
+pytestmark = pytest.mark.kafka
+
+Live = Any
+
+
+def test_event_time_far_ahead_is_a_dead_letter_before_it_moves_the_watermark(live: Live) -> None:
+    """The record after it is not late; with another limit, the same record is good."""
+    now_ms = time.time_ns() // 1_000_000 // 10_000 * 10_000 - 60_000
+    bids = live.topic("bids", schema="id BIGINT, at BIGINT", event_time="at", watermark=monotonous())
+    out = live.topic("out")
+    flow = Flow("f")
+    flow.read("bids", bids).window(Tumbling(10)).aggregate(n="count(*)").select("n").write("out", out)
+    live.send(bids, {"id": 1, "at": now_ms}, {"id": 2, "at": now_ms + 2 * 86_400_000})
+    live.run(flow)
+    live.send(bids, {"id": 3, "at": now_ms + 1}, {"id": 4, "at": now_ms + 20_000})
+
+    live.run(flow)
+
+    assert live.values(out) == [{"n": 2}]
+    (record,) = live.records(bids.dead_letter)
+    assert record.json["id"] == 2
+    reason = record.headers["flowcore-reason"].decode()
+    assert reason.startswith("has the event time 20")
+    assert "over 1 d ahead of the clock (watermark.max-ahead)" in reason
+
+
+def test_time_that_python_cannot_hold_does_not_stop_a_function(live: Live) -> None:
+    """Milliseconds where seconds are meant are the year 57861."""
+    bids, out = live.topic("bids", schema="id BIGINT, at TIMESTAMP"), live.topic("out")
+    flow = Flow("f")
+    flow.read("bids", bids).map(dict, schema="id BIGINT, at TIMESTAMP").write("out", out)
+    live.send(bids, {"id": 1, "at": 1_763_776_800_000}, {"id": 2, "at": "2026-01-01T00:00:00.000001Z"})
+
+    live.run(flow)
+
+    assert live.values(out) == [{"id": 2, "at": "2026-01-01T00:00:00.000001Z"}]
+    (record,) = live.records(bids.dead_letter)
+    assert b"field 'at' holds +57861-" in record.headers["flowcore-reason"]
+
+
+def test_records_of_aborted_transactions_are_not_read(live: Live) -> None:
+    """A source may ask for them."""
+    bids, out, every = live.topic("bids", schema="id BIGINT"), live.topic("out"), live.topic("every")
+    live.send(bids)
+    producer = Producer({"bootstrap.servers": live.servers, "transactional.id": f"t-{live.suffix}"})
+    producer.init_transactions(30)
+    for number, end in enumerate((producer.commit_transaction, producer.abort_transaction) * 2):
+        producer.begin_transaction()
+        producer.produce(bids.name, b'{"id": %d}' % number)
+        producer.flush(30)
+        end(30)
+    flow = Flow("f")
+    flow.read("bids", bids).write("out", out)
+    flow.read("all", replace(bids, isolation="read_uncommitted")).write("every", every)
+
+    live.run(flow)
+
+    assert sorted(value["id"] for value in live.values(out)) == [0, 2]
+    assert sorted(value["id"] for value in live.values(every)) == [0, 1, 2, 3]
