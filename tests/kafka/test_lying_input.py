@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
 
-from flowcore import Flow, Tumbling, monotonous
+from flowcore import Flow, KafkaTopic, Tumbling, monotonous
+from flowcore.kafka.topics import end_offsets
 
 pytestmark = pytest.mark.kafka
 
@@ -49,6 +52,26 @@ def test_time_that_python_cannot_hold_does_not_stop_a_function(live: Live) -> No
     assert live.values(out) == [{"id": 2, "at": "2026-01-01T00:00:00.000001Z"}]
     (record,) = live.records(bids.dead_letter)
     assert b"field 'at' holds +57861-" in record.headers["flowcore-reason"]
+
+
+def test_lost_latency_markers_do_not_stop_the_data(live: Live) -> None:
+    """The companion topic's records have expired while the query was stopped."""
+    bids, out = live.topic("bids", schema="id BIGINT"), live.topic("out")
+    flow = Flow("f")
+    flow.read("bids", bids).write("out", out)
+    live.settings = replace(live.settings, latency_interval=timedelta(hours=1))
+    live.send(bids, {"id": 1})
+    live.run(flow)
+    live.send(KafkaTopic(bids.events), b"later", b"latest")
+    end = end_offsets(live.servers, bids.events)[0]
+    admin = AdminClient({"bootstrap.servers": live.servers})
+    lost = TopicPartition(bids.events, 0, end)
+    admin.delete_records([lost])[lost].result(30)
+    live.send(bids, {"id": 2})
+
+    live.run(flow)
+
+    assert [value["id"] for value in live.values(out)] == [1, 2]
 
 
 def test_records_of_aborted_transactions_are_not_read(live: Live) -> None:

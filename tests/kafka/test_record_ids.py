@@ -115,7 +115,7 @@ def test_repeated_batch_joins_the_version_that_it_began_with(live: Live, tmp_pat
     _shops(tmp_path, shop=["a"], city=["Bern"])
     live.send(bids, _bid(1, "a"))
     live.run(_joined(bids, out))
-    live.forget_last_batch("f", "out")
+    live.forget_last_batch("f", "bids")
     _shops(tmp_path, shop=["a", "a"], city=["Basel", "Biel"])
 
     live.run(_joined(bids, out))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 from flowcore.metrics.tally import topic_offsets
@@ -12,6 +13,7 @@ __all__ = [
     "clear_unused_log",
     "committed_offsets",
     "has_unfinished_batch",
+    "move_offsets",
     "planned_batches",
     "state_partitions",
 ]
@@ -48,6 +50,36 @@ def state_partitions(checkpoint: Path) -> int:
     latest = max(planned_batches(checkpoint))
     metadata = json.loads((checkpoint / "offsets" / str(latest)).read_text().splitlines()[1])
     return int(metadata["conf"]["spark.sql.shuffle.partitions"])
+
+
+def move_offsets(checkpoint: Path, topic: str, first: Mapping[int, int], last: Mapping[int, int]) -> bool:
+    """Move the offsets of a topic between its first record and its end; returns whether any was outside.
+
+    To be called while no query runs on the checkpoint, for a topic whose lost records nobody needs. Spark
+    would refuse to continue for ever.
+    """
+    moved = False
+    # A planned batch begins where the one before it ends.
+    for number in sorted(planned_batches(checkpoint))[-2:]:
+        file = checkpoint / "offsets" / str(number)
+        lines = file.read_text().splitlines()
+        for place, line in enumerate(lines[2:], 2):
+            found = json.loads(line) if line.startswith("{") else {}
+            before = found.get(topic)
+            if not isinstance(before, dict):
+                continue
+            found[topic] = {
+                name: min(max(offset, first.get(int(name), 0)), last.get(int(name), 0))
+                for name, offset in before.items()
+            }
+            lines[place] = json.dumps(found, separators=(",", ":"))
+            moved = moved or found[topic] != before
+        if moved:
+            (file.parent / f".{number}.crc").unlink(missing_ok=True)
+            part = file.with_name(f".{number}.part")
+            part.write_text("\n".join(lines))
+            part.replace(file)
+    return moved
 
 
 def clear_unused_log(checkpoint: Path) -> None:

@@ -30,7 +30,7 @@ from flowcore.spark.checkpoint.plan_file import (
 from flowcore.spark.context import Context
 from flowcore.spark.errors import ignore_lost_jvm, translate_run_errors
 from flowcore.spark.results.joined import JoinedResults
-from flowcore.spark.run.live_topics import prepare_topics, track_latency
+from flowcore.spark.run.live_topics import prepare_topics, skip_lost_markers, track_latency
 from flowcore.spark.run.observation import Observation
 from flowcore.spark.run.session import live_session
 from flowcore.spark.run.supervised import SupervisedQuery
@@ -95,6 +95,7 @@ class LiveRun:
                     track_latency(self.plan, by_query, self.context)
                 )
             for each in self._queries:
+                skip_lost_markers(each.query, self.context)
                 self._closing.callback(each.stop)
                 each.start()
             self._observation.begin(self.latency)

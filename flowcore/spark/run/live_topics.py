@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 
 from flowcore.errors import RunError
 from flowcore.kafka.latency_collector import LatencyCollector
 from flowcore.kafka.markers import MarkerSource, ensure_companion
-from flowcore.kafka.topics import ensure_topics, partition_counts
+from flowcore.kafka.topics import begin_offsets, end_offsets, ensure_topics, partition_counts
 from flowcore.planner.model import LiveQuery, LiveStage
 from flowcore.planner.plan import Plan
 from flowcore.settings import Settings
+from flowcore.spark.checkpoint.offset_log import checkpointed_topics, move_offsets
+from flowcore.spark.checkpoint.plan_file import checkpoint_folder
 from flowcore.spark.context import Context, broker_of
 from flowcore.spark.topics.side_channels import SideChannels
 from flowcore.spark.topics.sinks import DEAD_LETTER_CONFIGS, output_servers
 
-__all__ = ["prepare_topics", "track_latency"]
+__all__ = ["prepare_topics", "skip_lost_markers", "track_latency"]
+
+_log = logging.getLogger(__name__)
 
 
 def prepare_topics(stage: LiveStage, settings: Settings) -> None:
@@ -55,6 +60,21 @@ def prepare_topics(stage: LiveStage, settings: Settings) -> None:
                     ensure_topics(servers[output], {output.name: output.partitions or partitions})
     for address, name in dead_letters:
         ensure_topics(address, {name: 1}, DEAD_LETTER_CONFIGS)
+
+
+def skip_lost_markers(query: LiveQuery, context: Context) -> None:
+    """Move a stopped query past the markers that its companion topics have lost, by age or deletion.
+
+    Raises:
+        BrokerError: A broker cannot be reached.
+    """
+    checkpoint = checkpoint_folder(query, context.flow, context.settings)
+    known = checkpointed_topics(checkpoint)
+    for topic in (topic for source in query.sources if (topic := source.topic) and topic.events in known):
+        servers = context.servers(topic)
+        first, last = begin_offsets(servers, topic.events), end_offsets(servers, topic.events)
+        if move_offsets(checkpoint, topic.events, first, last):
+            _log.info("query %r skips latency markers that %s has lost", query.name, topic.events)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -84,13 +84,14 @@ class SideChannels:
         limits: dict[str, TopicLimits] = {}
         for topic in written:
             limits |= topic_limits(broker_of(topic, settings), [topic.name])
-        return cls.planned(
+        planned = cls.planned(
             query,
             topics,
             limits,
             has_markers=tracks_latency(query, settings, checkpoint),
             polls_watermarks=bool(settings.auto_watermark_interval),
         )
+        return replace(planned, max_ahead_ms=settings.max_ahead // timedelta(milliseconds=1))
 
     @classmethod
     def planned(
@@ -115,7 +116,6 @@ class SideChannels:
             timestamped=frozenset(filter(query.carries_timestamps, query.sources)),
             timed_sources=find_timed_sources(query.operators) - query.untimed_sources,
             untimed_sources=query.untimed_sources,
-            max_ahead_ms=settings.max_ahead // timedelta(milliseconds=1),
         )
 
 

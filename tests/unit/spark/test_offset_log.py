@@ -1,0 +1,42 @@
+"""Offsets of a topic whose lost records nobody needs are moved to what is there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from flowcore.spark.checkpoint.offset_log import has_unfinished_batch, move_offsets
+
+HEAD = 'v1\n{"batchWatermarkMs":0}\n'
+
+
+def test_lost_offsets_move_in_the_last_batch_and_the_planned_one(tmp_path: Path) -> None:
+    """Other topics, earlier batches and offsets that are there stay; the checksum of a changed file goes."""
+    folder = tmp_path / "offsets"
+    folder.mkdir()
+    for number, (marks, bids) in enumerate([(1, 2), (3, 4), (9, 8)]):
+        (folder / str(number)).write_text(
+            f'{HEAD}{{"bids.events":{{"0":{marks},"1":6}},"bids":{{"0":{bids}}}}}\n-'
+        )
+        (folder / f".{number}.crc").touch()
+
+    assert move_offsets(tmp_path, "bids.events", {0: 5, 1: 0}, {0: 7, 1: 9})
+    assert not move_offsets(tmp_path, "bids.events", {0: 5, 1: 0}, {0: 7, 1: 9})
+
+    texts = [(folder / str(number)).read_text() for number in range(3)]
+    assert texts == [
+        f'{HEAD}{{"bids.events":{{"0":1,"1":6}},"bids":{{"0":2}}}}\n-',
+        f'{HEAD}{{"bids.events":{{"0":5,"1":6}},"bids":{{"0":4}}}}\n-',
+        f'{HEAD}{{"bids.events":{{"0":7,"1":6}},"bids":{{"0":8}}}}\n-',
+    ]
+    assert sorted(file.name for file in folder.iterdir()) == [".0.crc", "0", "1", "2"]
+
+
+def test_batch_without_commit_is_unfinished(tmp_path: Path) -> None:
+    """An unused checkpoint has none."""
+    assert not has_unfinished_batch(tmp_path)
+    for folder in ("offsets", "commits"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "0").touch()
+    assert not has_unfinished_batch(tmp_path)
+    (tmp_path / "offsets" / "1").touch()
+    assert has_unfinished_batch(tmp_path)
