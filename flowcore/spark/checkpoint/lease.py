@@ -11,6 +11,8 @@ import logging
 import os
 import socket
 import threading
+import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -69,9 +71,17 @@ def may_take(holder: Holder | None, age_s: float, mine: Holder, *, lives: bool) 
 
 
 class Leases:
-    """The leases of this process; a context manager with a thread that renews them."""
+    """The leases of this process; a context manager with a thread that renews them.
 
-    def __init__(self, heartbeat_s: float = _HEARTBEAT_S) -> None:
+    Args:
+        heartbeat_s: Seconds between two renewals.
+        on_renewed: Called after all leases were renewed, with a time before that by the monotonic clock.
+    """
+
+    def __init__(
+        self, heartbeat_s: float = _HEARTBEAT_S, on_renewed: Callable[[float], object] = lambda _: None
+    ) -> None:
+        self._on_renewed = on_renewed
         self._mine = Holder.here()
         self._held: list[Path] = []
         self._lost: Path | None = None
@@ -135,6 +145,7 @@ class Leases:
 
     def renew(self) -> None:
         """Renew all leases and check that this process still holds them."""
+        began_s, renewed = time.monotonic(), True
         for path in tuple(self._held):
             try:
                 os.utime(path)
@@ -143,9 +154,12 @@ class Leases:
                 lost = True
             except OSError:  # the file system is not available; the next renewal checks
                 _log.warning("the lease %s cannot be renewed", path, exc_info=True)
+                renewed = False
                 continue
             if lost:
                 self._lost = path
+        if renewed and self._lost is None:
+            self._on_renewed(began_s)
 
     def _free(self, lease: Path) -> bool:
         holder = _read(lease)

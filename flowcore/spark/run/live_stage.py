@@ -30,6 +30,7 @@ from flowcore.spark.checkpoint.plan_file import (
 from flowcore.spark.context import Context
 from flowcore.spark.errors import ignore_lost_jvm, translate_run_errors
 from flowcore.spark.results.joined import JoinedResults
+from flowcore.spark.run.fence import Fence
 from flowcore.spark.run.live_topics import prepare_topics, skip_lost_markers, track_latency
 from flowcore.spark.run.observation import Observation
 from flowcore.spark.run.session import live_session
@@ -65,7 +66,8 @@ class LiveRun:
         self.context = replace(context, spark=live_session(context.spark, context.settings))
         context.clock.attach(self.context.spark)
         self._queries: list[SupervisedQuery] = []
-        self._leases = Leases()
+        self._fence = Fence(self.context.spark)
+        self._leases = Leases(on_renewed=self._fence.extend)
         self._results = JoinedResults(plan, self.context)
         self._collectors: tuple[LatencyCollector, ...] = ()
         self._observation = observation or Observation(plan, self.context)
@@ -78,6 +80,8 @@ class LiveRun:
             self._closing.enter_context(self._leases)
             for query in self.stage.queries:
                 self._leases.take(self._checkpoint(query))
+            self._leases.renew()
+            self._closing.enter_context(self._fence)
             require_checkpoints_fit(self.plan, self.context.settings)
             require_same_topics(self.plan, self.context.settings)
             self._closing.enter_context(self._results)
@@ -86,7 +90,9 @@ class LiveRun:
             for query in self.stage.queries:
                 side_channels = SideChannels.of(query, self.context.settings, self._checkpoint(query))
                 self._queries.append(
-                    SupervisedQuery(query, self.context, meter, self._results, side_channels)
+                    SupervisedQuery(
+                        query, self.context, meter, self._results, side_channels, fence=self._fence
+                    )
                 )
             require_slots(self.plan, self.context)
             by_query = {each.query: each.side_channels for each in self._queries}
@@ -161,6 +167,7 @@ class LiveRun:
         try:
             with translate_run_errors(f"flow {self.plan.flow!r}", self.context.log):
                 self._leases.check()
+                self._fence.check()
                 for each in self._queries:
                     if (error := each.error) is not None:
                         what = f"query {each.query.name!r} of flow {self.plan.flow!r}"

@@ -32,6 +32,7 @@ from flowcore.spark.checkpoint.plan_file import (
 from flowcore.spark.context import Context
 from flowcore.spark.errors import ignore_lost_jvm
 from flowcore.spark.results.joined import Joined, JoinedResults
+from flowcore.spark.run.fence import Fence
 from flowcore.spark.run.observation import RunMeter
 from flowcore.spark.run.running_query import PreparedQuery, RunningQuery, prepare_query
 from flowcore.spark.topics.side_channels import SideChannels
@@ -56,7 +57,10 @@ class SupervisedQuery:
         meter: RunMeter,
         results: JoinedResults,
         side_channels: SideChannels,
+        *,
+        fence: Fence,
     ) -> None:
+        self._fence = fence
         self.query = query
         self.side_channels = side_channels
         self._context = context
@@ -273,6 +277,7 @@ class SupervisedQuery:
         )  # fmt: skip
         self._started = self._rows_in, time.monotonic()
         self._running = RunningQuery(prepared, self._context)
+        self._fence.watch(self.query.name, self._running.running)
         self._meter.started(
             prepared.query,
             self._running.running,

@@ -207,3 +207,21 @@ def _lease(checkpoint: Path, holder: Holder, number: int = 1, age_s: float = 0.0
     path.parent.mkdir(exist_ok=True)
     _write(path, holder)
     os.utime(path, (0, time.time() - age_s))
+
+
+def test_deadline_is_extended_by_a_whole_renewal_only(checkpoint: Path) -> None:
+    """If one of the leases cannot be renewed, or was lost, other processes may take it."""
+    renewed: list[float] = []
+    with Leases(heartbeat_s=3600, on_renewed=renewed.append) as leases:
+        leases.take(checkpoint)
+        leases.take(checkpoint.with_name("asks"))
+        before = time.monotonic()
+
+        leases.renew()
+
+        assert len(renewed) == 1
+        assert before <= renewed[0] <= time.monotonic()
+        for lease in checkpoint.parent.glob(".asks.lease.*"):
+            lease.unlink()
+        leases.renew()
+        assert len(renewed) == 1

@@ -1,0 +1,46 @@
+"""The JVM stops queries whose leases Python does not renew."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+from pyspark.sql import SparkSession
+
+from flowcore.errors import RunError
+from flowcore.spark.checkpoint.lease import STALE_S
+from flowcore.spark.run.fence import Fence
+
+pytestmark = pytest.mark.spark
+
+
+def _wait_for(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_queries_are_stopped_when_the_deadline_has_passed(spark: SparkSession) -> None:
+    """A renewal keeps them; an earlier start of a query is forgotten."""
+    rates = spark.readStream.format("rate").load().writeStream.format("noop")
+    with Fence(spark) as fence:
+        first, second = rates.start(), rates.start()
+        fence.watch("q", first)
+        fence.watch("q", second)
+        fence.extend(time.monotonic())
+        time.sleep(0.5)
+        fence.check()
+        assert second.isActive
+
+        fence.extend(time.monotonic() - STALE_S)
+
+        _wait_for(lambda: not second.isActive)
+        with pytest.raises(RunError, match=r"were not renewed for 25 s.*nothing is lost"):
+            fence.check()
+        assert first.isActive
+        first.stop()
+    with Fence(spark) as another:
+        another.extend(time.monotonic())
+        another.check()
