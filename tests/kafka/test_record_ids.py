@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from flowcore import Flow, KafkaTopic, OperatorAttributesBuilder, Parquet, Stream
+from flowcore.spark.results.store import ResultStore
 
 pytestmark = pytest.mark.kafka
 
@@ -138,3 +139,25 @@ def test_joined_key_that_begins_to_repeat_does_not_stop_a_buffer(live: Live, tmp
     found = {value["id"]: value["city"] for value in live.values(out)}
     assert found.pop(1) == "Bern"
     assert set(found) == {2}
+
+
+def test_start_continues_with_its_last_version_if_the_newest_cannot_be_joined(
+    live: Live, tmp_path: Path
+) -> None:
+    """A result that lost a column does not stop the query at each start."""
+    bids, out = live.topic("bids", schema=BID), live.topic("out")
+    _shops(tmp_path, shop=["a"], city=["Bern"])
+    live.send(bids, _bid(1, "a"))
+    live.run(_joined(bids, out))
+    folder = ResultStore(live.settings.state_dir, "f").folder("shops")
+    good = folder.manifest()
+    assert good is not None
+    table = replace(good.tables["shops"], schema=(("shop", "string"), ("town", "string")))
+    replace(good, tables={"shops": table}, version="29990101T000000-bad").write(folder.manifest_path)
+    live.send(bids, _bid(2, "a"))
+
+    live.run(_joined(bids, out))
+
+    versions = {record.headers["flowcore-bounded-version"].decode() for record in live.records(out)}
+    assert versions == {good.version}
+    assert [value["city"] for value in live.values(out)] == ["Bern", "Bern"]

@@ -16,6 +16,7 @@ from flowcore.api.connectors import KafkaTopic
 from flowcore.api.event_time import event_time_expression, watermark_expression
 from flowcore.api.operators import Read
 from flowcore.durations import show_duration
+from flowcore.elements import MAX_TIMESTAMP_MS
 from flowcore.kafka.elements import CHANNEL_HEADER, ELEMENT_HEADER
 from flowcore.spark.frame.branches import Branch, BranchedFrame
 from flowcore.spark.frame.rows import (
@@ -210,12 +211,18 @@ class Incoming:
         return f"has no event time: {' '.join(expression.text.split())} is null"
 
     def _ahead(self, rows: DataFrame) -> tuple[str, str] | None:
-        """If an event time is too far ahead, as condition and reason; None if that is not checked.
+        """Whether an event time or arriving watermark is too far ahead, and the reason; None if unchecked.
 
         Every query of the source must find the same records bad, since one of them writes the dead letters.
         """
         limit, strategy = self.side_channels.max_ahead_ms, self.topic.watermark
-        if not limit or strategy is None or not strategy.generates:
+        if not limit or (strategy is None and not self._tagged):
+            return None
+        if strategy is None:  # watermarks arrive; the last one of a topic is the largest number
+            time = elements.timestamp_ms(ELEMENT)
+            arrives = f"{elements.is_control(ELEMENT)} AND {time} < {MAX_TIMESTAMP_MS}"
+            return _too_far_ahead(time, limit, arrives)
+        if not strategy.generates:
             return None
         fields = {name: f"{RECORD}`.`{name.replace('`', '``')}" for name in self.node.columns}
         expressions = [event_time_expression(self.node), watermark_expression(self.node)]
@@ -224,16 +231,7 @@ class Incoming:
         ]
         if expressions[0] is None:
             times.append(elements.timestamp_ms(ELEMENT) if self._tagged else "unix_millis(timestamp)")
-        time = f"greatest({', '.join(times)})" if len(times) > 1 else times[0]
-        shown = f"coalesce(CAST({displayable_timestamp(time)} AS STRING), {time} || ' ms')"
-        after = literal(
-            f" UTC, over {show_duration(timedelta(milliseconds=limit))} ahead of the clock "
-            "(watermark.max-ahead): windows would close too early"
-        )
-        return (
-            f"{time} > unix_millis(current_timestamp()) + {limit}",
-            f"concat('has the event time ', {shown}, {after})",
-        )
+        return _too_far_ahead(f"greatest({', '.join(times)})" if len(times) > 1 else times[0], limit)
 
     def _reason(self, value: str, ahead: tuple[str, str] | None) -> str:
         misfit = literal(f"does not fit the schema {self.node.schema} ({self.topic.format})")
@@ -250,6 +248,8 @@ class Incoming:
                 "is not a tagged element: its tag is unknown, or bytes are missing or left over"
             )
             cases.append(f"WHEN NOT coalesce({known}, false) THEN {unknown}")
+            if ahead is not None and self.topic.watermark is None:
+                cases.append(f"WHEN {ahead[0]} THEN {ahead[1]}")
             cases.append(f"WHEN {elements.is_control(ELEMENT)} THEN CAST(NULL AS STRING)")
         reason = f"concat({misfit}, {describe_misfit(self.node, value)})"
         if self.topic.elements == "value-only":
@@ -258,9 +258,22 @@ class Incoming:
         cases.append(f"WHEN {is_bad_record(self.node, value)} THEN {reason}")
         if self._missing_time:
             cases.append(f"WHEN {TIMESTAMP_MS} IS NULL THEN {literal(self._missing_time)}")
-        if ahead is not None:
+        if ahead is not None and self.topic.watermark is not None:
             cases.append(f"WHEN {ahead[0]} THEN {ahead[1]}")
         return f"CASE {' '.join(cases)} END"
+
+
+def _too_far_ahead(time: str, limit_ms: int, condition: str = "true") -> tuple[str, str]:
+    """Whether the condition holds and a time is too far ahead of the clock, and the reason, as SQL text."""
+    shown = f"coalesce(CAST({displayable_timestamp(time)} AS STRING), {time} || ' ms')"
+    after = literal(
+        f" UTC, over {show_duration(timedelta(milliseconds=limit_ms))} ahead of the clock "
+        "(watermark.max-ahead): windows would close too early"
+    )
+    return (
+        f"{condition} AND {time} > unix_millis(current_timestamp()) + {limit_ms}",
+        f"concat('has the event time ', {shown}, {after})",
+    )
 
 
 def _unless_bad(condition: str) -> str:
