@@ -37,7 +37,7 @@ def test_results_are_the_same_after_a_change_of_partitions(live: Live) -> None:
                 assert len({*(checkpoint / "state" / "0").glob("[0-9]*")}) >= partitions
                 changes.add((query.name, before, state_partitions(checkpoint)))
 
-    assert changes == {(name, *each) for name in ("counts", "totals") for each in ((2, 5), (5, 1))}
+    assert changes == {(name, *each) for name in ("bids-batches", "totals") for each in ((2, 5), (5, 1))}
     assert hottest(live.values(most)) == expected(records)
     found = {row["auction"]: row["n"] for row in live.values(totals)}
     assert found == {each: sum(auction == each for auction, _ in records) for each in range(7)} | {99: 2}
