@@ -35,8 +35,8 @@ WINDOWS = pa.schema(
         "auction_id": pa.int64(),
         "total": pa.int64(),
         "n": pa.int64(),
-        "window_start": pa.timestamp("ms"),
-        "window_end": pa.timestamp("ms"),
+        "window_start": pa.timestamp("us"),
+        "window_end": pa.timestamp("us"),
         "firing": pa.int32(),
     }
 )
