@@ -26,8 +26,10 @@ __all__ = [
     "Comparison",
     "compare_enriched",
     "compare_highest",
+    "compare_rows",
     "expected_enriched",
     "expected_highest",
+    "query_tables",
     "rows_from_json",
 ]
 
@@ -125,7 +127,7 @@ def expected_enriched(history: Path, bids: pa.Table) -> pa.Table:
         history: Folder from ``history.write_history``.
         bids: The live bids that were sent.
     """
-    return _query(
+    return query_tables(
         _ENRICHED_SQL,
         live_bids=bids,
         auctions=_parquet(history / "auctions"),
@@ -135,7 +137,7 @@ def expected_enriched(history: Path, bids: pa.Table) -> pa.Table:
 
 def expected_highest(bids: pa.Table) -> pa.Table:
     """Compute the highest price of each auction, in the columns of ``HIGHEST``."""
-    return _query(_HIGHEST_SQL, live_bids=bids).cast(HIGHEST)
+    return query_tables(_HIGHEST_SQL, live_bids=bids).cast(HIGHEST)
 
 
 def compare_enriched(expected: pa.Table, received: pa.Table) -> Comparison:
@@ -145,7 +147,7 @@ def compare_enriched(expected: pa.Table, received: pa.Table) -> Comparison:
         expected: From ``expected_enriched``.
         received: The output, with at least the columns of ``ENRICHED``.
     """
-    return _compare(expected, received, ENRICHED)
+    return compare_rows(expected, received, ENRICHED)
 
 
 def compare_highest(expected: pa.Table, received: pa.Table) -> Comparison:
@@ -155,11 +157,11 @@ def compare_highest(expected: pa.Table, received: pa.Table) -> Comparison:
         expected: From ``expected_highest``.
         received: All updates, in the order of the topic for each auction.
     """
-    last = _query(
+    last = query_tables(
         "select auction_id, arg_max_null(highest, position) as highest from updates group by auction_id",
         updates=_with_position(received.select(HIGHEST.names)),
     )
-    return _compare(expected, last, HIGHEST)
+    return compare_rows(expected, last, HIGHEST)
 
 
 def rows_from_json(values: Sequence[bytes], schema: pa.Schema) -> pa.Table:
@@ -181,7 +183,8 @@ def rows_from_json(values: Sequence[bytes], schema: pa.Schema) -> pa.Table:
     return table.select(schema.names)
 
 
-def _compare(expected: pa.Table, received: pa.Table, schema: pa.Schema) -> Comparison:
+def compare_rows(expected: pa.Table, received: pa.Table, schema: pa.Schema) -> Comparison:
+    """Compare rows by the first column of the schema, which is their key."""
     key, *others = schema.names
     same = " and ".join(
         f"(e.{name} is not distinct from r.{name} or coalesce(abs(e.{name} - r.{name})"
@@ -190,7 +193,7 @@ def _compare(expected: pa.Table, received: pa.Table, schema: pa.Schema) -> Compa
         else f"e.{name} is not distinct from r.{name}"
         for name in others
     )
-    counts = _query(
+    counts = query_tables(
         _COMPARE_SQL.format(key=key, same=same),
         expected=expected,
         received=received.select(schema.names),
@@ -198,7 +201,8 @@ def _compare(expected: pa.Table, received: pa.Table, schema: pa.Schema) -> Compa
     return Comparison(*(column[0].as_py() for column in counts.columns))
 
 
-def _query(sql: str, **tables: Any) -> pa.Table:
+def query_tables(sql: str, **tables: Any) -> pa.Table:
+    """Return what DuckDB answers over tables, and over views that are given as text."""
     with duckdb.connect() as connection:
         for name, table in tables.items():
             if isinstance(table, str):

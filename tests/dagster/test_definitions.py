@@ -49,7 +49,7 @@ def test_definitions_load_without_a_jvm() -> None:
     assert run.stdout.split("\n")[-2:] == ["None []", ""]
 
 
-def test_definitions_of_the_reference_flow_are_these() -> None:
+def test_definitions_of_the_flows_are_these() -> None:
     """Key, kinds, owner or group, and what it depends on; then checks, jobs and schedules."""
     graph = defs.resolve_asset_graph()
     assets = [
@@ -71,18 +71,29 @@ def test_definitions_of_the_reference_flow_are_these() -> None:
     ]
     sensors = [(each.name, each.default_status.value) for each in repository.sensor_defs]
 
-    assert {node.group_name for node in graph.asset_nodes if node.is_executable} == {"auctions"}
+    assert {node.group_name for node in graph.asset_nodes if node.is_executable} == {
+        "activity",
+        "auctions",
+    }
     assert assets == [
+        "activity/live (kafka, spark) of team:auctions <- kafka/bids",
         "auctions/catalog (parquet, spark) of team:auctions <- files/history/auctions, files/history/bids",
         "auctions/live (kafka, spark) of team:auctions <- auctions/catalog, kafka/bids",
         "files/history/auctions (parquet) of external <- .",
         "files/history/bids (parquet) of external <- .",
+        "kafka/auction-activity (kafka) of external <- activity/live",
+        "kafka/bidder-totals (kafka) of external <- activity/live",
         "kafka/bids (kafka) of external <- .",
-        "kafka/bids.dead-letter (kafka) of external <- auctions/live",
+        "kafka/bids.dead-letter (kafka) of external <- activity/live, auctions/live",
         "kafka/enriched-bids (kafka) of external <- auctions/live",
         "kafka/highest-bids (kafka) of external <- auctions/live",
+        "kafka/late-bids (kafka) of external <- activity/live",
     ]
     assert sorted(checks) == [
+        "activity/live:dead_letter_share",
+        "activity/live:fresh",
+        "activity/live:late_share",
+        "activity/live:running",
         "auctions/catalog:complete",
         "auctions/catalog:not_null_seller",
         "auctions/catalog:range_median",
@@ -98,13 +109,20 @@ def test_definitions_of_the_reference_flow_are_these() -> None:
         "auctions_history": ["auctions/catalog"],
         "auctions_slice": ["auctions/live"],
         "auctions_live": ["auctions/live"],
+        "activity_slice": ["activity/live"],
+        "activity_live": ["activity/live"],
     }
     assert schedules == [
+        ("activity_slice_schedule", "*/5 * * * *", "activity_slice", "STOPPED"),
         ("auctions_refresh_schedule", "0 3 * * *", "auctions_history", "STOPPED"),
         ("auctions_slice_schedule", "*/5 * * * *", "auctions_slice", "STOPPED"),
     ]
     # Sensors that watch a flow are on; sensors that launch runs are off until a person turns them on.
     assert sorted(sensors) == [
+        ("activity_dead_letters", "RUNNING"),
+        ("activity_health", "RUNNING"),
+        ("activity_lag", "STOPPED"),
+        ("activity_supervision", "RUNNING"),
         ("auctions_automation", "STOPPED"),
         ("auctions_dead_letters", "RUNNING"),
         ("auctions_health", "RUNNING"),

@@ -127,7 +127,7 @@ def test_settings_are_flowcores(name: str) -> None:
         for field in Settings.__dataclass_fields__
         if getattr(settings, field) != getattr(Settings(), field)
     ]
-    assert len(changed) == len(ours) == 5
+    assert len(changed) == len(ours) == 7
     assert settings.bootstrap_servers == "kafka:19092"
 
 
