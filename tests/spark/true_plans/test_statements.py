@@ -129,7 +129,7 @@ STATEMENTS: dict[str, tuple[Declare, dict[str, Any], dict[str, Any], str, Holds]
         _flushed, {}, {}, "flush: every 1 min, by key group", lambda found: len(_lines(found, STATE)) == 1,
     ),
     "columns of an edge": (
-        _joined, {}, {}, "copy: none because neither end is a Python function columns: shop joined",
+        _joined, {}, {}, "copy: none because neither end is a Python function columns: shop shops -> joined",
         lambda found: "record#" in found.physical and ".price" not in _projected(found),
     ),
     "latency markers": (
