@@ -125,6 +125,21 @@ def require_writable(node: Operator, name: str, sink: Sink, key: tuple[str, ...]
         )
 
 
+def require_deletable(name: str, sink: Sink, deleted: str, key: tuple[str, ...] | None) -> None:
+    """Check that a record can delete an earlier one in a sink."""
+    if not isinstance(sink, KafkaTopic):
+        refuse(
+            f"sink {name!r}: deleted={deleted!r}, and files keep every row: nothing would be deleted; write "
+            "to a KafkaTopic"
+        )
+    if not key or deleted in key:
+        what = "is part of its key" if key else "no key says which record is deleted"
+        refuse(
+            f"sink {name!r}: deleted={deleted!r}, and {what}: a tombstone would delete nothing; pass key= "
+            "other columns"
+        )
+
+
 def require_attributes(node: Operator) -> None:
     """Check that the attributes can be kept, and log those for which a default is assumed."""
     attributes = node.attributes()

@@ -1,9 +1,9 @@
 """The operators at the ends of a flow: sources and sinks."""
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from flowcore.api.connectors import KafkaTopic, Sink, Source
+from flowcore.api.connectors import ADDED_LATER, KafkaTopic, Sink, Source
 from flowcore.api.decisions import Decision, Obstacle
 from flowcore.api.node import Operator, Origins
 from flowcore.api.schema import Schema
@@ -86,9 +86,14 @@ class Read(_End):
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Write(_End):
-    """A sink."""
+    """A sink.
+
+    Attributes:
+        deleted: The column that is true where a record deletes its key; it is not written.
+    """
 
     sink: Sink
+    deleted: str | None = field(default=None, metadata=ADDED_LATER)
 
     @property
     def connector(self) -> Sink:
@@ -96,7 +101,8 @@ class Write(_End):
 
     def describe(self) -> str:
         key = f", key {', '.join(self.key) or 'constant'}" if self.key is not None else ""
-        return f"write {self._connector_text()}{key}"
+        deleted = f", tombstones where {self.deleted}" if self.deleted is not None else ""
+        return f"write {self._connector_text()}{key}{deleted}"
 
     def reads(self, used: Collection[str]) -> Collection[str]:  # noqa: ARG002 - it writes all
         return self.inputs[0].columns

@@ -37,6 +37,7 @@ class Stream(RelationalStream, PythonStream, KeyedStream):
         sink: Sink,
         *,
         key: str | Sequence[str] | None = None,
+        deleted: str | None = None,
         attributes: Attributes | None = None,
     ) -> None:
         """Write this stream to a sink.
@@ -44,18 +45,23 @@ class Stream(RelationalStream, PythonStream, KeyedStream):
         Args:
             sink: A `KafkaTopic`, or `Parquet`, `Csv`, `Json` files.
             key: Columns of the Kafka key; default: the sink's, else the stream's own key.
+            deleted: A BOOLEAN column, which is not written. Where it is true, the record is a tombstone: its
+                value is null, which deletes its key.
 
         Raises:
-            PlanError: Later records replace earlier ones, and the sink has no key to say which.
+            PlanError: Later records replace or delete earlier ones, and the sink has no key to say which.
         """
         node = self.operator
         given = key if key is not None else sink.key if isinstance(sink, KafkaTopic) else None
         named = (given,) if isinstance(given, str) else node.key if given is None else tuple(given)
         keys = None if named is None else resolve(named, node.columns, name, f"key={given!r}")
         checks.require_writable(node, name, sink, keys)
+        if deleted is not None:
+            (deleted,) = resolve((deleted,), node.columns, name, f"deleted={deleted!r}")
+            checks.require_deletable(name, sink, deleted, keys)
         if isinstance(sink, KafkaTopic):
-            check_written(sink, node.columns, name, keys)
-        self.graph.register(Write(**self._fields(name, attributes, key=keys), sink=sink))
+            check_written(sink, [each for each in node.columns if each != deleted], name, keys)
+        self.graph.register(Write(**self._fields(name, attributes, key=keys), sink=sink, deleted=deleted))
 
 
 class Flow(Graph):

@@ -131,3 +131,41 @@ def test_reduce_by_key_goes_on_after_a_restart_and_emits_the_last_fold_of_a_slic
     found = [(row["shop"], row["top"], row["n"]) for row in live.values(tops)]
     assert sorted(found) == [(0, 8, 5), (0, 18, 10), (1, 9, 5), (1, 19, 10)]
     assert {record.key for record in live.records(tops)} == {b"0", b"1"}
+
+
+class Changes(KeyedProcessFunction):
+    """Emits the last change of a shop: its price, and whether the shop is gone."""
+
+    def is_output_idempotent(self) -> bool:
+        return True
+
+    def process(self, record: Mapping[str, Any], context: Any) -> Iterator[Mapping[str, Any]]:
+        yield {"shop": context.key, "top": record["top"], "gone": record["top"] is None}
+
+
+def test_insert_update_and_delete_survive_two_buffers_in_order(live: Live) -> None:
+    """Of the changes of a shop the last one arrives: a value, or a tombstone; also after a restart."""
+    source, shops = live.topic("bids", schema="shop BIGINT, top BIGINT"), live.topic("shops")
+    schema = "shop BIGINT, top BIGINT, gone BOOLEAN"
+    flow = Flow("shops")
+    changes = flow.read("bids", source)
+    for name in ("first", "second"):
+        changes = changes.process(Changes(), by="shop", schema=schema, flush=INTERVAL, name=name)
+    changes.where("shop < 9").write("shops", shops, key="shop", deleted="gone")
+
+    found: list[dict[bytes | None, Any]] = []
+    for part in (
+        [(1, 10), (2, 20), (2, 21), (1, None), (3, 30), (9, 90)],
+        [(3, 31), (1, 11), (2, None), (3, None), (3, 32), (4, 40), (4, None)],
+    ):
+        before = sum(map(len, found))  # one record of each key
+        live.send(source, *({"shop": shop, "top": top} for shop, top in part))
+        live.run(flow)
+        fresh = live.records(shops)[before:]
+        assert len({record.key for record in fresh}) == len(fresh)
+        found.append({record.key: record.json if record.value else None for record in fresh})
+
+    assert found == [
+        {b"1": None, b"2": {"shop": 2, "top": 21}, b"3": {"shop": 3, "top": 30}},
+        {b"1": {"shop": 1, "top": 11}, b"2": None, b"3": {"shop": 3, "top": 32}, b"4": None},
+    ]

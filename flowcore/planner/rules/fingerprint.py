@@ -37,7 +37,7 @@ def fingerprint_operators(operators: Iterable[Operator]) -> str:
 def _describe(node: Operator) -> str:
     settings = [
         f"{field.name}={_value(getattr(node, field.name), ())}"
-        for field in fields(node)
+        for field in _counted_fields(node)
         if field.name not in _NOT_COMPUTED
     ]
     inputs = ",".join(parent.name for parent in node.inputs)

@@ -29,7 +29,7 @@ from flowcore.spark.frame.rows import (
 from flowcore.spark.frame.sql import literal
 from flowcore.spark.topics.messages import NULL_TEXT, bad_record_headers, headers, kafka_key, tag
 from flowcore.spark.topics.side_channels import SideChannels
-from flowcore.spark.topics.values import write_value
+from flowcore.spark.topics.values import write_message
 
 __all__ = ["Outgoing"]
 
@@ -106,7 +106,7 @@ class Outgoing:
 
     def _record(self, branched: BranchedFrame, branch: Branch, sink: Write, topic: KafkaTopic) -> _Message:
         columns = {name: branch.column(name) for name in sink.columns}
-        value, misfit = write_value(topic, columns, branched.frame)
+        value, misfit = write_message(sink, topic, columns, branched.frame)
         found = {}
         if branch.has_record_id:
             found["flowcore-id"] = self.record_ids.of_result(sink.name)

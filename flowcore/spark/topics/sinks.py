@@ -20,7 +20,7 @@ from flowcore.spark.context import Context, broker_of
 from flowcore.spark.frame.rows import BAD_REASON
 from flowcore.spark.frame.sql import literal, quote
 from flowcore.spark.topics.messages import bad_record_headers, headers, kafka_key, tag
-from flowcore.spark.topics.values import write_value
+from flowcore.spark.topics.values import write_message
 
 __all__ = [
     "DEAD_LETTER_CONFIGS",
@@ -74,7 +74,7 @@ def write_topic(sink: Write, topic: KafkaTopic, frame: DataFrame, context: Conte
     messages. So a stage that runs again over the same input gives equal rows the same ids.
     """
     columns = {column: quote(column) for column in sink.columns}
-    value, misfit = write_value(topic, columns, frame)
+    value, misfit = write_message(sink, topic, columns, frame)
     if misfit is not None:
         stop = f"raise_error(concat({literal(f'a row for topic {topic.name} ')}, {misfit}))"
         value = f"CASE WHEN {misfit} IS NULL THEN {value} ELSE CAST({stop} AS BINARY) END"

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pyspark.sql import DataFrame, SparkSession
 
 from flowcore.api.connectors import KafkaTopic
-from flowcore.api.operators import Read
+from flowcore.api.operators import Read, Write
 from flowcore.api.value_formats import runs_in_python, value_schema
 from flowcore.errors import PlanError
 from flowcore.spark.frame.sql import literal, quote
@@ -38,6 +38,7 @@ __all__ = [
     "parse_value",
     "register_format",
     "show_payload",
+    "write_message",
     "write_value",
 ]
 
@@ -122,6 +123,22 @@ def _typed_columns(topic: KafkaTopic, columns: Mapping[str, str], frame: DataFra
         return dict(columns)
     texts = {name.lower(): text for name, text in columns.items()}
     return cast_columns(topic, {column: texts[column.name.lower()] for column in schema.columns}, frame)
+
+
+def write_message(
+    sink: Write, topic: KafkaTopic, columns: Mapping[str, str], frame: DataFrame
+) -> tuple[str, str | None]:
+    """The bytes of a sink's value, as `write_value`; null, a tombstone, where its record deletes a key.
+
+    Raises:
+        PlanError: As for `write_value`.
+    """
+    written = {name: text for name, text in columns.items() if name != sink.deleted}
+    value, reason = write_value(topic, written, frame)
+    if sink.deleted is None:
+        return value, reason
+    value = f"CASE WHEN {columns[sink.deleted]} THEN NULL ELSE {value} END"
+    return value, reason and f"CASE WHEN {columns[sink.deleted]} THEN NULL ELSE {reason} END"
 
 
 def show_payload(payload: str) -> str:
