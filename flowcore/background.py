@@ -4,6 +4,8 @@ import threading
 from collections.abc import Callable
 from typing import Self
 
+__all__ = ["PeriodicThread"]
+
 
 class PeriodicThread:
     """A context manager with one thread, which has ended at its exit.

@@ -14,6 +14,17 @@ from dataclasses import dataclass
 from flowcore.elements import RecordAttributes
 from flowcore.errors import ConfigurationError
 
+__all__ = [
+    "LEAST_RECORDS",
+    "ChannelStatus",
+    "CheckpointInterval",
+    "QueryInputs",
+    "Thresholds",
+    "batch_records",
+    "open_channels",
+    "receive",
+]
+
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:

@@ -3,6 +3,8 @@
 import re
 from datetime import timedelta
 
+__all__ = ["MILLISECOND", "parse_duration", "show_duration"]
+
 MILLISECOND = timedelta(milliseconds=1)
 _UNITS_MS = {"ms": 1, "s": 1000, "sec": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 

@@ -11,6 +11,21 @@ from typing import Generic, TypeVar
 
 from flowcore.errors import ElementError
 
+__all__ = [
+    "MAX_OPERATOR_ID_BYTES",
+    "MAX_SUBTASK",
+    "MAX_TIMESTAMP_MS",
+    "MIN_TIMESTAMP_MS",
+    "EndOfInput",
+    "LatencyMarker",
+    "LatencyMarkerEvent",
+    "Record",
+    "RecordAttributes",
+    "StreamElement",
+    "Watermark",
+    "WatermarkStatus",
+]
+
 MIN_TIMESTAMP_MS = -(2**63)
 MAX_TIMESTAMP_MS = 2**63 - 1
 MAX_SUBTASK = 2**31 - 1

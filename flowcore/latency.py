@@ -17,6 +17,23 @@ from hdrh.histogram import HdrHistogram
 
 from flowcore.elements import LatencyMarkerEvent
 
+__all__ = [
+    "LONGEST_US",
+    "MAX_SOURCES",
+    "MAX_SUBTASKS",
+    "OTHER",
+    "PLAUSIBLE_US",
+    "RECENT_S",
+    "SKEW_TOLERANCE_US",
+    "LatencyHistogram",
+    "LatencySummary",
+    "LatencyTracker",
+    "RecentHistogram",
+    "Unusable",
+    "latency_us",
+    "recent_since_us",
+]
+
 SKEW_TOLERANCE_US = 5_000
 """How long before its own time a marker may be received: the usual clock difference within a network."""
 

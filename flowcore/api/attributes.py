@@ -13,6 +13,8 @@ from typing import Self
 
 from flowcore.errors import PlanError
 
+__all__ = ["Attributes", "OperatorAttributes", "OperatorAttributesBuilder", "collect_declared"]
+
 _log = logging.getLogger(__name__)
 
 

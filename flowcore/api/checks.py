@@ -14,6 +14,21 @@ from flowcore.api.operators import Operator
 from flowcore.durations import MILLISECOND, show_duration
 from flowcore.errors import PlanError
 
+__all__ = [
+    "flush_interval_ms",
+    "refuse",
+    "require_alike",
+    "require_attributes",
+    "require_deletable",
+    "require_distinct",
+    "require_flushable",
+    "require_join",
+    "require_name",
+    "require_readable",
+    "require_unambiguous",
+    "require_writable",
+]
+
 _log = logging.getLogger(__name__)
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 

@@ -12,6 +12,16 @@ from typing import Any, Literal
 from flowcore.api.expressions import Expression, resolve
 from flowcore.errors import PlanError
 
+__all__ = [
+    "GROUPED",
+    "BatchGroupFunction",
+    "RecordGroupFunction",
+    "Side",
+    "SideAggregate",
+    "parse_side_aggregates",
+    "require_ends",
+]
+
 Side = Literal["left", "right"]
 GROUPED = ("_left", "_right")
 """The columns with the lists of records of both sides, from which functions of groups read."""

@@ -9,6 +9,8 @@ from flowcore.api.node import Operator, Origins
 from flowcore.api.schema import Schema
 from flowcore.api.value_formats import runs_in_python
 
+__all__ = ["Read", "Write"]
+
 
 class _End(Operator):
     """An operator with a connector."""

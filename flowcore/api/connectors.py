@@ -14,6 +14,21 @@ from flowcore.api.value_formats import check_format
 from flowcore.errors import ConfigurationError
 from flowcore.watermarks.strategies import WatermarkStrategy
 
+__all__ = [
+    "ADDED_LATER",
+    "Csv",
+    "Elements",
+    "Frame",
+    "Isolation",
+    "Json",
+    "KafkaTopic",
+    "Parquet",
+    "Position",
+    "Sink",
+    "Source",
+    "from_frame",
+]
+
 Position = Literal["earliest", "latest"] | datetime | Mapping[int, int]
 """A position in a topic: its beginning or end, a time with its zone, or an offset per partition."""
 

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import NamedTuple
 
+__all__ = ["Decision", "Obstacle"]
+
 
 @dataclass(frozen=True, slots=True)
 class Decision:

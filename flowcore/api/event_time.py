@@ -18,6 +18,8 @@ from flowcore.api.operators import Read
 from flowcore.api.resolution import parse_row
 from flowcore.watermarks.strategies import Periodic, Punctuated
 
+__all__ = ["event_time_expression", "marker_condition", "require_event_time", "watermark_expression"]
+
 _Type = exp.DataType.Type
 _TIMES = {_Type.BIGINT, _Type.TIMESTAMP, _Type.TIMESTAMPTZ, _Type.TIMESTAMPLTZ, _Type.UNKNOWN}
 _MILLISECONDS = {_Type.BIGINT, _Type.UNKNOWN}

@@ -23,6 +23,8 @@ from sqlglot.tokenizer_core import TokenType
 
 from flowcore.errors import PlanError
 
+__all__ = ["IDEMPOTENT", "Expression", "find_not_idempotent", "is_aggregate", "resolve"]
+
 _VALUES = (exp.Condition, exp.Alias, exp.Aliases, exp.Star, exp.Interval,
            exp.Filter, exp.WithinGroup, exp.IgnoreNulls, exp.RespectNulls)  # fmt: skip
 _GENERATORS = (exp.UDTF, exp.Explode, exp.Posexplode, exp.Inline)

@@ -22,6 +22,8 @@ from flowcore.api.schema import Schema
 from flowcore.api.value_formats import check_written
 from flowcore.errors import ConfigurationError, PlanError
 
+__all__ = ["Flow", "Stream", "load_flow"]
+
 
 class Stream(RelationalStream, PythonStream, KeyedStream):
     """The output of one operator; its methods add operators downstream of it.

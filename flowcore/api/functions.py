@@ -11,6 +11,8 @@ from typing import Any
 
 from flowcore.errors import PlanError
 
+__all__ = ["RichFunction", "is_rich", "name_of", "promises", "require_function"]
+
 
 class RichFunction:
     """An optional base class for functions with state.

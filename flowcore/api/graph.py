@@ -9,6 +9,8 @@ from flowcore.api import checks
 from flowcore.api.attributes import Attributes, OperatorAttributes, collect_declared
 from flowcore.api.operators import Operator, Write
 
+__all__ = ["Graph", "StreamCore"]
+
 
 class Graph:
     """The named operators of one flow."""

@@ -29,6 +29,8 @@ from flowcore.windows.built_in import BuiltIns
 from flowcore.windows.config import LateRecords, WindowTime
 from flowcore.windows.triggers import Trigger
 
+__all__ = ["KeyedStream"]
+
 _NO_FUNCTION = WindowAggregate(BuiltIns(()))
 
 

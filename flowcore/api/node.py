@@ -18,6 +18,17 @@ from flowcore.api.connectors import KafkaTopic
 from flowcore.api.decisions import Decision, Obstacle
 from flowcore.api.expressions import Expression
 
+__all__ = [
+    "KeptState",
+    "Operator",
+    "Origins",
+    "trace",
+    "trace_each",
+    "trace_expressions",
+    "trace_pairs",
+    "trace_to_all",
+]
+
 Origins = Mapping[str, frozenset[tuple[str, str]]]
 """By column: pairs of a source's name and one of the source's columns."""
 

@@ -9,6 +9,8 @@ from flowcore.api.functions import is_rich, name_of, promises
 from flowcore.api.node import Operator, Origins, trace_each, trace_to_all
 from flowcore.api.schema import Schema
 
+__all__ = ["Filter", "FlatMap", "Map", "MapBatches", "PythonOperator", "PythonTransform"]
+
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class PythonOperator(Operator):

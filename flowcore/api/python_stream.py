@@ -21,6 +21,8 @@ from flowcore.api.operators import Apply, CoGroup, Filter, FlatMap, Map, MapBatc
 from flowcore.api.resolution import resolve_join, resolve_passes, resolve_uses
 from flowcore.api.schema import Schema
 
+__all__ = ["PythonStream"]
+
 
 class PythonStream(StreamCore):
     """The methods of `Stream` that call a Python function, and those that group two streams."""

@@ -11,6 +11,8 @@ from flowcore.api.graph import StreamCore
 from flowcore.api.operators import Aggregate, Drop, Join, JoinType, Select, Union, Where, WithColumns
 from flowcore.api.resolution import parse_aggregates, parse_row, parse_selection, resolve_join, select_key
 
+__all__ = ["RelationalStream"]
+
 
 class RelationalStream(StreamCore):
     """The methods of `Stream` that Spark executes natively."""

@@ -10,6 +10,17 @@ from flowcore.api.expressions import Expression, resolve
 from flowcore.api.operators import Operator, PythonTransform, Read
 from flowcore.api.schema import Schema
 
+__all__ = [
+    "parse_aggregates",
+    "parse_row",
+    "parse_selection",
+    "resolve_join",
+    "resolve_key",
+    "resolve_passes",
+    "resolve_uses",
+    "select_key",
+]
+
 
 def parse_selection(node: Operator, name: str, texts: Sequence[str]) -> tuple[tuple[str, Expression], ...]:
     """Parse the expressions of a selection over ``node``; ``*`` becomes its columns."""

@@ -15,6 +15,8 @@ from sqlglot.errors import SqlglotError
 
 from flowcore.errors import SchemaError
 
+__all__ = ["Column", "Schema"]
+
 
 @dataclass(frozen=True, slots=True)
 class Column:

@@ -14,6 +14,16 @@ from flowcore.api.node import KeptState, Operator, Origins, trace_each, trace_to
 from flowcore.api.schema import Schema
 from flowcore.errors import PlanError
 
+__all__ = [
+    "LATE_OUTPUT",
+    "KeyedProcess",
+    "SideOutput",
+    "StatefulOperator",
+    "find_side_columns",
+    "find_side_outputs",
+    "key_of",
+]
+
 LATE_OUTPUT = "late"
 """The side output of records that came too late for all their windows."""
 

@@ -16,6 +16,8 @@ from flowcore.errors import FormatError, PlanError
 if TYPE_CHECKING:
     from flowcore.serializers.formats import ValueFormat
 
+__all__ = ["Formatted", "check_format", "check_written", "format_of", "runs_in_python", "value_schema"]
+
 _NATIVE = ("json", "avro", "avro-confluent", "raw")
 _RAW_TYPES = ("BINARY", "STRING")
 

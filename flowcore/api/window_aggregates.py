@@ -16,6 +16,8 @@ from flowcore.api.operators import Operator
 from flowcore.api.resolution import parse_row
 from flowcore.windows.built_in import FOLDS, BuiltIn
 
+__all__ = ["WindowAggregates", "parse_window_aggregates"]
+
 _ALIASES = {
     "mean": "avg", "first": "first_value", "any_value": "first_value", "last": "last_value",
     "every": "bool_and", "some": "bool_or", "any": "bool_or", "stddev": "stddev_samp", "std": "stddev_samp",

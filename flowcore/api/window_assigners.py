@@ -22,6 +22,21 @@ from flowcore.windows import (
     WindowAssigner,
 )
 
+__all__ = [
+    "GAP_COLUMN",
+    "EndOfStream",
+    "GapColumn",
+    "Global",
+    "Length",
+    "Session",
+    "Sliding",
+    "Tumbling",
+    "WindowDeclaration",
+    "build_assigner",
+    "lateness_ms",
+    "whole_ms",
+]
+
 Length = float | timedelta
 """A length of time: seconds, or a `timedelta`; whole milliseconds."""
 

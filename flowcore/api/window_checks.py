@@ -24,6 +24,17 @@ from flowcore.windows import (
 from flowcore.windows.functions import PlainProcess
 from flowcore.windows.triggers import ContinuousEventTime, Delta, EventTimeTrigger, Never, Purging, Trigger
 
+__all__ = [
+    "process_function",
+    "reads_records",
+    "replaces_itself",
+    "require_aggregate_function",
+    "require_keyed_process",
+    "require_reducible",
+    "require_timestamp",
+    "require_windows",
+]
+
 _OWN = "flowcore.windows"
 
 

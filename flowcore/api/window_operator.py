@@ -29,6 +29,8 @@ from flowcore.windows.built_in import BuiltIn, BuiltIns
 from flowcore.windows.config import WindowConfig
 from flowcore.windows.functions import PlainProcess, WindowAggregate, WindowProcess, WindowReduce
 
+__all__ = ["WINDOW_COLUMNS", "Window"]
+
 WINDOW_COLUMNS = ("window_start", "window_end", "firing", "is_late")
 """The last columns of every output of a window: TIMESTAMP, TIMESTAMP, INT, BOOLEAN.
 

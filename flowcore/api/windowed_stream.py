@@ -15,6 +15,8 @@ from flowcore.windows import AggregateFunction, ProcessFunction, WindowAggregate
 from flowcore.windows.built_in import BuiltIns
 from flowcore.windows.functions import WindowFunction
 
+__all__ = ["Then", "WindowedStream"]
+
 Then = ProcessFunction | Callable[[Any, Sequence[Any]], Any]
 """A process function: an object of that kind, or a plain function ``(context, values) -> outputs``."""
 

@@ -28,6 +28,8 @@ from typing import Any
 from flowcore.chains.copiers import make_copier
 from flowcore.chains.steps import Copy, Receiver, Step
 
+__all__ = ["FILENAME", "CompiledPart", "PartExit", "compile_part"]
+
 _MOST_BLOCKS = 12
 """Python allows 20 nested loops."""
 FILENAME = "<flowcore chain>"

@@ -15,6 +15,8 @@ from typing import Any
 
 import pyarrow as pa
 
+__all__ = ["deep_copy", "make_copier"]
+
 _ATOMS = frozenset(
     {
         type(None), bool, int, float, complex, str, bytes, Decimal, dt.datetime, dt.date,

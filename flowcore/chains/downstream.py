@@ -10,6 +10,8 @@ from flowcore.chains.steps import RecordDict
 from flowcore.chains.task import OpenChain
 from flowcore.errors import FunctionError
 
+__all__ = ["DownstreamChain"]
+
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class DownstreamChain(OpenChain):

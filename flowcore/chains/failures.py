@@ -15,6 +15,8 @@ from flowcore.chains.codegen import FILENAME, CompiledPart
 from flowcore.chains.steps import Step
 from flowcore.errors import FunctionError
 
+__all__ = ["Locate", "function_error", "misfit_error", "open_functions", "part_error", "show_value"]
+
 Locate = Callable[[int], str | None]
 """The coordinates of an input record by its number, None if it has none."""
 _SHOWN = 200

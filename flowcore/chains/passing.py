@@ -17,6 +17,8 @@ import pyarrow.compute as pc
 from flowcore.chains.task import ChainOutput, OpenChain
 from flowcore.errors import FunctionError
 
+__all__ = ["FailedRows", "OutletRows", "PassingChain"]
+
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class OutletRows:

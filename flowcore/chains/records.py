@@ -14,6 +14,16 @@ import pyarrow as pa
 from flowcore.chains.failures import misfit_error
 from flowcore.chains.steps import RecordDict, Step
 
+__all__ = [
+    "Misfit",
+    "MisfitError",
+    "batch_writer",
+    "combine_batches",
+    "conform_batch",
+    "find_misfits",
+    "to_records",
+]
+
 _SHOWN = 80
 
 

@@ -24,6 +24,8 @@ from flowcore.chains.steps import Copy, Receiver, Step
 from flowcore.errors import ObjectReuseError
 from flowcore.settings import CheckMode
 
+__all__ = ["ReuseCheck", "changed_column", "freeze"]
+
 _EVERY = 1000
 _PAIR = 2
 """Two consecutive records, so that a change in the function's next call is detected."""

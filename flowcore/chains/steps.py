@@ -11,6 +11,8 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
+__all__ = ["ChainSpec", "Copy", "Receiver", "RecordDict", "Step", "StepKind"]
+
 Copy = Literal["reuse", "shallow", "deep"]
 """The same object; a new dict with the same values; a record that shares nothing mutable."""
 

@@ -23,6 +23,8 @@ from flowcore.chains.steps import ChainSpec, Receiver, RecordDict, Step
 from flowcore.errors import FunctionError
 from flowcore.settings import CheckMode
 
+__all__ = ["ChainOutput", "ChainTask", "OpenChain"]
+
 _Write = Callable[[Sequence[RecordDict]], pa.RecordBatch]
 _OBJECTS_BETWEEN_COLLECTIONS = 50_000
 _RECORDS_AT_ONCE = 1000

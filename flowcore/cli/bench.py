@@ -8,6 +8,8 @@ import click
 
 from flowcore.errors import ConfigurationError
 
+__all__ = ["bench"]
+
 
 class _Benchmarks(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature

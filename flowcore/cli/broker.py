@@ -10,6 +10,8 @@ import click
 from flowcore.kafka.broker import EmbeddedBroker
 from flowcore.kafka.topics import ensure_topics
 
+__all__ = ["broker"]
+
 
 class _Topic(click.ParamType[tuple[str, int]]):
     """``NAME`` or ``NAME:PARTITIONS``."""

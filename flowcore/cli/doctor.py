@@ -11,6 +11,8 @@ from rich.text import Text
 from flowcore.errors import BrokerError
 from flowcore.installation.checks import Check, run_checks
 
+__all__ = ["doctor"]
+
 _STYLES = {"ok": "green", "warn": "yellow", "missing": "bold red"}
 _BROKER_TIMEOUT_S = 5.0
 

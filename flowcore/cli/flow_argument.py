@@ -12,6 +12,8 @@ from flowcore.api.flow import Flow, load_flow
 from flowcore.errors import ConfigurationError, StateError
 from flowcore.settings import FILE_VARIABLE, Settings
 
+__all__ = ["find_checkpoints", "flow_and_settings", "name_and_settings"]
+
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 

@@ -21,6 +21,8 @@ from flowcore.latency import LatencySummary
 from flowcore.settings import Settings
 from flowcore.spark.context import broker_of
 
+__all__ = ["latency"]
+
 _REFRESH_S = 0.5
 _LINES_S = 5.0
 _PATIENCE_S = 10.0

@@ -7,6 +7,8 @@ import click
 
 from flowcore.errors import FlowcoreError
 
+__all__ = ["main"]
+
 _COMMANDS = {
     "bench": "Run the benchmarks of a checkout.",
     "broker": "Run a Kafka broker on this machine until Ctrl-C.",

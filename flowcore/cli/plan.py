@@ -11,6 +11,8 @@ from flowcore.planner import plan_flow
 from flowcore.planner.model import Mode
 from flowcore.settings import Settings
 
+__all__ = ["plan"]
+
 
 @click.command()
 @flow_and_settings

@@ -14,6 +14,8 @@ from flowcore.testing.transcripts import load, replay_transcript
 from flowcore.testing.transcripts.kinds import KINDS, NOT_LIVE
 from flowcore.testing.transcripts.runner import TranscriptKind
 
+__all__ = ["replay"]
+
 
 @click.command()
 @click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))

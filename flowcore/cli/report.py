@@ -14,6 +14,8 @@ from flowcore.metrics.history import history_folder, read_history
 from flowcore.metrics.report import report_page
 from flowcore.settings import Settings
 
+__all__ = ["report"]
+
 
 class _Duration(click.ParamType[timedelta]):
     name = "DURATION"

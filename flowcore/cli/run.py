@@ -19,6 +19,8 @@ from flowcore.spark.run.flow import run_flow
 from flowcore.spark.run.live_runs import LiveRuns
 from flowcore.spark.run.query_meter import waiting_queries
 
+__all__ = ["run"]
+
 _REFRESH_S = 1.0
 _BUSY = (StageState.WAITING, StageState.RUNNING, StageState.FINISHING)
 

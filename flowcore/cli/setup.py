@@ -10,6 +10,8 @@ from flowcore.installation.archive import archive_file, make_archive
 from flowcore.installation.jars import jars, jars_folder
 from flowcore.installation.java import find_java
 
+__all__ = ["setup"]
+
 
 @click.command()
 def setup() -> None:

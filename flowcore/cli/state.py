@@ -10,6 +10,8 @@ import click
 from flowcore.cli.flow_argument import find_checkpoints, name_and_settings
 from flowcore.settings import Settings
 
+__all__ = ["state"]
+
 
 @click.command()
 @name_and_settings

@@ -19,6 +19,8 @@ from flowcore.metrics.history import history_folder, known_flows, last_progress
 from flowcore.metrics.progress import FlowProgress
 from flowcore.settings import Settings
 
+__all__ = ["load_progress", "top"]
+
 _REFRESH_S = 1.0
 
 

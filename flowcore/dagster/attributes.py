@@ -16,6 +16,8 @@ from flowcore.dagster.restarts import RestartPolicy
 from flowcore.planner.plan import Plan
 from flowcore.planner.rules.fingerprint import fingerprint_operators
 
+__all__ = ["AssetAttributes", "Automation", "Expectations", "Objectives"]
+
 
 class AssetAttributes(dg.Model, dg.Resolvable):
     """Attributes of all assets of a flow."""

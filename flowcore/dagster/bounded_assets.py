@@ -19,6 +19,8 @@ from flowcore.spark.results.manifest import Manifest
 from flowcore.spark.results.store import StageFolder, results_of
 from flowcore.spark.run.bounded_stages import StageProgress, run_concurrently
 
+__all__ = ["StageConfig", "build_bounded_assets"]
+
 
 class StageConfig(dg.Config):
     """Run configuration of bounded stages."""

@@ -35,6 +35,8 @@ from flowcore.planner import plan_flow
 from flowcore.planner.plan import Plan
 from flowcore.settings import Settings
 
+__all__ = ["FlowAssets", "FlowComponent", "FlowsComponent", "definitions", "flow_assets"]
+
 # Dagster merges definitions with the same resource key only if the resource is the same object.
 _FLOWCORE, _SPARK = FlowcoreResource(), SparkResource()
 

@@ -23,6 +23,8 @@ from flowcore.planner import plan_flow
 from flowcore.planner.plan import Plan
 from flowcore.spark.run.live_stage import LiveRun
 
+__all__ = ["LiveConfig", "build_live_asset"]
+
 _POLL_S = 0.5
 
 

@@ -22,6 +22,8 @@ from flowcore.spark.results.manifest import Manifest, Table
 from flowcore.spark.results.store import version_time_s
 from flowcore.spark.run.bounded_stages import StageProgress
 
+__all__ = ["Metadata", "plan_metadata", "progress_metadata", "stage_metadata", "table_metadata"]
+
 Metadata = dict[str, dg.MetadataValue]
 
 

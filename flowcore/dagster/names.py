@@ -17,6 +17,20 @@ from flowcore.api.operators import Read, Write
 from flowcore.planner.model import BoundedStage
 from flowcore.planner.plan import Plan
 
+__all__ = [
+    "asset_key",
+    "asset_kind",
+    "bounded_keys",
+    "build_external_assets",
+    "identifier",
+    "live_key",
+    "op_name",
+    "stage_keys",
+    "table_key",
+    "topic_key",
+    "topics_with_dead_letters",
+]
+
 
 def asset_key(flow: str, operator: Read | Write) -> dg.AssetKey:
     """The key of a source or sink."""

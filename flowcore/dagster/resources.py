@@ -25,6 +25,8 @@ from flowcore.spark.run.live_topics import prepare_topics
 from flowcore.spark.run.session import prepare_process, session_config, stop_session
 from flowcore.spark.run.task_slots import slots_needed
 
+__all__ = ["FlowcoreResource", "KafkaResource", "ResultsResource", "SparkResource"]
+
 
 class KafkaResource(dg.ConfigurableResource):  # type: ignore[type-arg]
     """The broker and its security; unset fields come from the environment variables ``FLOWCORE_KAFKA_*``.

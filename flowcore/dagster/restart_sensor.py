@@ -17,6 +17,8 @@ from flowcore.dagster.restarts import Fate, RestartPolicy
 from flowcore.metrics.health import show_seconds
 from flowcore.planner.plan import Plan
 
+__all__ = ["GAVE_UP", "RESTART", "build_restart_sensor", "build_running_check", "running_evaluation"]
+
 RESTART = "flowcore/restart"
 """Tag of a run that the supervisor launched: the number of consecutive crashes before it."""
 

@@ -10,6 +10,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+__all__ = [
+    "Attempt",
+    "Fate",
+    "GiveUp",
+    "Leave",
+    "Lost",
+    "Relaunch",
+    "RestartDecision",
+    "RestartPolicy",
+    "Wait",
+    "decide_restart",
+]
+
 
 class Fate(StrEnum):
     """The state of a live run."""

@@ -26,6 +26,17 @@ from flowcore.spark.context import broker_of
 from flowcore.spark.results.store import ResultStore
 from flowcore.spark.run.bounded_stage import source_versions
 
+__all__ = [
+    "REFRESH_WHEN",
+    "UNLIMITED",
+    "build_automation_sensor",
+    "build_history_sensor",
+    "build_jobs",
+    "build_lag_sensor",
+    "live_job_names",
+    "unfinished_run",
+]
+
 UNLIMITED = {"dagster/max_runtime": "0"}
 """Run tag: exempt from the limit that run monitoring may set for other jobs."""
 

@@ -26,6 +26,18 @@ from flowcore.planner.plan import Plan
 from flowcore.settings import Settings
 from flowcore.spark.context import broker_of
 
+__all__ = [
+    "ObjectiveResult",
+    "build_dead_letter_checks",
+    "build_dead_letter_sensor",
+    "build_health_sensor",
+    "build_stream_checks",
+    "changed_evaluations",
+    "check_descriptions",
+    "evaluate_objectives",
+    "evaluation",
+]
+
 _INTERVAL_S = 60
 _QUIET = "quiet"
 """The check of a dead-letter topic."""

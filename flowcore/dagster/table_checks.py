@@ -20,6 +20,8 @@ from flowcore.planner.model import BoundedStage
 from flowcore.planner.plan import Plan
 from flowcore.spark.results.store import ResultStore, StageFolder
 
+__all__ = ["build_completeness_checks", "build_expectation_checks"]
+
 
 def build_completeness_checks(stage: BoundedStage, flow: str) -> list[dg.AssetChecksDefinition]:
     """A blocking check for each table: its files exist, are unchanged and hold all rows."""

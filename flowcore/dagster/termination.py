@@ -19,6 +19,8 @@ from pyspark.sql import SparkSession
 
 from flowcore.errors import RunError
 
+__all__ = ["TerminationRequests", "cancel_jobs_on", "deferred_interrupts", "kept_interrupt_handler"]
+
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _EVENT_POLL_S = 0.2
 _STORAGE_POLL_S = 2.0

@@ -10,6 +10,8 @@ from flowcore.elements import LatencyMarker, Watermark, WatermarkStatus
 from flowcore.errors import ElementError, SerializationError
 from flowcore.flush.config import BufferOutput
 
+__all__ = ["BufferState", "Control"]
+
 _FORMAT = "flowcore.flush.buffer"
 _VERSION = 1
 

@@ -16,6 +16,8 @@ from flowcore.flush.operator import BufferGroup, FlushBuffers
 from flowcore.keyed.operator import KeyGroup, KeyGroupOperator, StepOutputs, SupportsFailureIsolation
 from flowcore.keyed.output_columns import RESULTS
 
+__all__ = ["BufferedOperator"]
+
 _SIZE_BYTES = 8
 
 

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 from flowcore.errors import ConfigurationError
 
+__all__ = ["BufferOutput"]
+
 
 @dataclass(frozen=True, slots=True)
 class BufferOutput:

@@ -15,6 +15,8 @@ import pyarrow as pa
 from flowcore.keyed.columns import concat_batches
 from flowcore.keyed.key_index import factorize_keys
 
+__all__ = ["LatestRecords"]
+
 _UNCOMPACTED_ROWS = 1 << 16
 _ROWS_PER_PROBE = 1 << 12
 _PIECE_BYTES = 4 << 20

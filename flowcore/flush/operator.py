@@ -23,6 +23,8 @@ from flowcore.flush.latest import LatestRecords
 from flowcore.keyed.operator import CONTROL, CONTROL_ROWS, StepOutputs
 from flowcore.keyed.output_columns import RESULTS
 
+__all__ = ["BufferGroup", "FlushBuffers"]
+
 _VERSION = 1
 _ROWS_PER_BATCH = 1 << 16
 

@@ -6,6 +6,8 @@ early batch costs a restart of the query, so there are at most ten of them in an
 Times are integer milliseconds of any clock that does not go back.
 """
 
+__all__ = ["QUIET_MS", "QuietInput"]
+
 QUIET_MS = 2_000
 """A stream that pauses for less than this is not idle."""
 

@@ -22,6 +22,8 @@ from flowcore.installation.cache import cache_folder, lock_folder, remove_partia
 from flowcore.installation.jars import jars, pyspark_jars
 from flowcore.installation.java import find_java
 
+__all__ = ["archive_file", "compiler_options", "driver_class_path", "driver_options", "make_archive"]
+
 _KEEP = 3
 """Archives of other environments that stay in the cache; each has about 200 MB."""
 

@@ -9,6 +9,8 @@ from pathlib import Path
 
 from flowcore.errors import InstallationError
 
+__all__ = ["cache_folder", "lock_folder", "remove_partial"]
+
 
 def cache_folder() -> Path:
     """The cache folder: FLOWCORE_CACHE, else `flowcore` in the user's cache folder.

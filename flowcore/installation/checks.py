@@ -22,6 +22,8 @@ from flowcore.installation.cache import cache_folder
 from flowcore.installation.jars import jars, jars_folder
 from flowcore.installation.java import find_java, install_command
 
+__all__ = ["CHECKS", "Check", "Status", "run_checks"]
+
 Status = Literal["ok", "warn", "missing"]
 
 _GIB = 1 << 30

@@ -18,6 +18,8 @@ from flowcore.errors import InstallationError
 from flowcore.installation.cache import cache_folder, lock_folder, remove_partial
 from flowcore.installation.java import find_java
 
+__all__ = ["Configuration", "jars", "jars_folder", "pyspark_jars"]
+
 Configuration = Literal["connector", "broker"]
 
 _IVY_XML = Path(__file__).with_name("ivy.xml")

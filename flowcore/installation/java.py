@@ -15,6 +15,8 @@ from pathlib import Path
 
 from flowcore.errors import InstallationError
 
+__all__ = ["NEWEST", "OLDEST", "Java", "find_java", "install_command"]
+
 OLDEST, NEWEST = 17, 21
 """The versions that PySpark 4.3 is tested with; those between work too."""
 

@@ -28,6 +28,8 @@ from flowcore.installation.java import find_java
 from flowcore.kafka import supervisor
 from flowcore.kafka.topics import wait_until_ready
 
+__all__ = ["EmbeddedBroker", "free_port"]
+
 _HOST = "127.0.0.1"
 _START_TIMEOUT_S = 60.0
 _STOP_GRACE_S = 20.0

@@ -16,6 +16,8 @@ from flowcore.kafka.security import client_login
 from flowcore.serializers.formats import RawFormat
 from flowcore.serializers.tagged import TaggedSerializer
 
+__all__ = ["CHANNEL_HEADER", "ELEMENT_HEADER", "ElementWriter"]
+
 ELEMENT_HEADER = "flowcore-element"
 """Header of tagged elements with ``headers=True``: the element without its value."""
 CHANNEL_HEADER = "flowcore-channel"

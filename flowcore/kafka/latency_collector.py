@@ -19,6 +19,8 @@ from flowcore.kafka.security import client_login
 from flowcore.latency import LatencySummary, LatencyTracker
 from flowcore.serializers.events import LatencyMarkerEventSerializer
 
+__all__ = ["LatencyCollector"]
+
 _SETTINGS: Final = {
     "group.id": "flowcore-latency",  # required by the client; no group is joined, nothing is committed
     "enable.auto.commit": False,

@@ -25,6 +25,8 @@ from flowcore.kafka.security import client_login
 from flowcore.kafka.topics import ensure_topics, grow_topic, partition_counts
 from flowcore.serializers.events import LatencyMarkerEventSerializer
 
+__all__ = ["AT_SOURCE_HEADER", "COMPANION_CONFIGS", "MarkerSource", "ensure_companion"]
+
 COMPANION_CONFIGS: Final = {
     "retention.ms": "3600000",
     # Kafka deletes closed segment files only; markers would fill one in a month.

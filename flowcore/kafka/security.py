@@ -11,6 +11,8 @@ from typing import Literal, NoReturn, Self, get_args
 from flowcore.errors import SettingsError
 from flowcore.settings import Settings
 
+__all__ = ["BrokerAddress", "Mechanism", "Protocol", "Security", "admin_login", "client_login", "spark_login"]
+
 Protocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
 Mechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
 

@@ -27,6 +27,21 @@ from flowcore.kafka.admin import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
+__all__ = [
+    "TopicIdentity",
+    "TopicLimits",
+    "begin_offsets",
+    "end_offsets",
+    "end_offsets_of_topics",
+    "ensure_topics",
+    "grow_topic",
+    "identify_topics",
+    "offsets_at",
+    "partition_counts",
+    "topic_limits",
+    "wait_until_ready",
+]
+
 _TIMEOUT_S = 5.0
 _ATTEMPT_S = 0.5
 _LARGEST, _CLEANUP = "max.message.bytes", "cleanup.policy"

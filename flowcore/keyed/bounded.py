@@ -12,6 +12,8 @@ import pyarrow as pa
 from flowcore.elements import MAX_TIMESTAMP_MS, RecordAttributes
 from flowcore.keyed.operator import Closing, KeyGroup, KeyGroupOperator, StepOutputs
 
+__all__ = ["BoundedRun"]
+
 
 @dataclass(frozen=True, slots=True)
 class BoundedRun:

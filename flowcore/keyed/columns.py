@@ -9,6 +9,8 @@ import pyarrow as pa
 
 from flowcore.keyed.key_index import Ints
 
+__all__ = ["KeyColumns", "complete_batch", "concat_batches", "take_rows"]
+
 KeyColumns = list["pa.Array[Any]"]
 """The columns of a key, for some rows."""
 

@@ -19,6 +19,8 @@ from flowcore.watermarks.arriving import channel_name
 from flowcore.watermarks.generated import NewestTimes
 from flowcore.watermarks.merge import ChannelElements
 
+__all__ = ["Channel", "ControlElement", "Place", "StepControl", "decode_control", "encode_control"]
+
 Place = tuple[str, int]
 """The place of a row or element in a step: the task, and the position among its rows and elements."""
 

@@ -18,6 +18,8 @@ import pyarrow as pa
 
 from flowcore.errors import FlowcoreError
 
+__all__ = ["CONTENT", "DEAD_LETTERS", "OPERATOR", "REASON", "DeadLetters", "Failure"]
+
 DEAD_LETTERS = "letters"
 """The name of the output."""
 CONTENT, REASON, OPERATOR = "@content", "@reason", "@operator"

@@ -9,6 +9,8 @@ from typing import Any
 
 from flowcore.elements import MIN_TIMESTAMP_MS, StreamElement, Watermark, WatermarkStatus
 
+__all__ = ["CombinedElements", "Report", "add_to_report"]
+
 Report = dict[str, int | bool]
 """The latest watermark (``watermark_ms``) and status (``idle``) of a key group, in their order."""
 

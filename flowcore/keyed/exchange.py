@@ -15,6 +15,8 @@ from flowcore.keyed.runtime import Runtime, StepResult
 from flowcore.keyed.state_cache import StateCache
 from flowcore.keyed.store import GroupStore, OperatorStore, read_manifests, write_manifests
 
+__all__ = ["Exchange", "ExchangeResult"]
+
 _OWN = (PackedKind.ROWS, PackedKind.ROWS_WITH_PLACES, PackedKind.MARKER)
 
 

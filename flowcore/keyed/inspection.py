@@ -17,6 +17,8 @@ from flowcore.keyed.manifest import StateManifest
 from flowcore.keyed.plain import from_plain
 from flowcore.keyed.store import read_manifests
 
+__all__ = ["InspectedGroup", "InspectedKey", "inspect_state"]
+
 _PANES = re.compile(r"panes of (\d+) ms at (\d+) by (.*): ", re.DOTALL)
 _SESSIONS = re.compile(r"sessions by (.*): ", re.DOTALL)
 _RECORDS = re.compile(r"records by (.*): ", re.DOTALL)

@@ -19,6 +19,18 @@ import pyarrow.compute as pc
 
 from flowcore.keyed.plain import NAN
 
+__all__ = [
+    "Ints",
+    "KeyCodes",
+    "KeyIndex",
+    "factorize_keys",
+    "find_first_rows",
+    "key_by_name",
+    "to_key_values",
+    "to_python_keys",
+    "to_python_values",
+]
+
 Ints = npt.NDArray[np.int64]
 
 

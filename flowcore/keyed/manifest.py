@@ -13,6 +13,8 @@ from typing import Any
 from flowcore.elements import MIN_TIMESTAMP_MS
 from flowcore.errors import StateError
 
+__all__ = ["MANIFEST_VERSION", "SegmentRef", "StateManifest", "StatePosition"]
+
 MANIFEST_VERSION = 3
 _REMEMBERED = 32
 

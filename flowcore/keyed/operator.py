@@ -20,6 +20,18 @@ from flowcore.keyed.emitted import Report, add_to_report
 from flowcore.serializers.formats import RawFormat
 from flowcore.serializers.tagged import TaggedSerializer
 
+__all__ = [
+    "CONTROL",
+    "CONTROL_ROWS",
+    "FLUSH_EVENT",
+    "Closing",
+    "EmitsControl",
+    "KeyGroup",
+    "KeyGroupOperator",
+    "StepOutputs",
+    "SupportsFailureIsolation",
+]
+
 CONTROL = "_control"
 """The output of control elements for the next operator."""
 CONTROL_ROWS = pa.schema([pa.field("element", pa.binary())])

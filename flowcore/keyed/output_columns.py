@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
+__all__ = ["END", "FIRING", "IS_LATE", "LATE", "ORDINAL", "RESULTS", "START", "TIMESTAMP", "WINDOW_FIELDS"]
+
 RESULTS = "results"
 LATE = "late"
 """The output of records that are too late for all their windows."""

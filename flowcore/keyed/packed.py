@@ -21,6 +21,8 @@ from flowcore.elements import LatencyMarker
 from flowcore.keyed.control import Channel, ControlElement, Place, encode_control
 from flowcore.serializers.events import LatencyMarkerEventSerializer
 
+__all__ = ["EVERY", "PACKED", "Packed", "PackedKind", "PackedRows", "sort_packed"]
+
 _COLUMNS: dict[str, pa.DataType] = {
     "key_group": pa.int32(),
     "kind": pa.int8(),

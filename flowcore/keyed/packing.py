@@ -26,6 +26,8 @@ from flowcore.serializers.tagged import TaggedSerializer
 from flowcore.watermarks.generators import call_generator
 from flowcore.watermarks.merge import Flags, Times
 
+__all__ = ["InputColumns", "Packing", "Recipient", "SeenRows"]
+
 _ROWS_AT_ONCE = 1 << 17
 _LOW_BITS = (1 << 32) - 1
 _NO_CHANNEL = -1

@@ -13,6 +13,8 @@ from typing import Any
 
 from flowcore.errors import StateError
 
+__all__ = ["NAN", "from_plain", "to_plain"]
+
 NAN = math.nan
 """The only not-a-number that is read back, since it equals itself as a key only by identity."""
 

@@ -39,6 +39,8 @@ from flowcore.keyed.store import Store
 from flowcore.watermarks.merge import Emitted
 from flowcore.watermarks.progress import WatermarkProgress, WatermarkSource
 
+__all__ = ["Runtime", "StepResult"]
+
 _MOST_DELTAS = 200
 _ACTIVE = WatermarkStatus(idle=False)
 

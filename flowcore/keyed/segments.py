@@ -11,6 +11,8 @@ import pyarrow as pa
 
 from flowcore.errors import StateError
 
+__all__ = ["SEGMENT_VERSION", "decode", "encode"]
+
 SEGMENT_VERSION = 1
 _LENGTH = Struct(">Q")
 

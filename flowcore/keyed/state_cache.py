@@ -8,6 +8,8 @@ if TYPE_CHECKING:
     from flowcore.keyed.manifest import StatePosition
     from flowcore.keyed.operator import KeyGroup
 
+__all__ = ["StateCache"]
+
 
 class StateCache:
     """By query and key group: the position of a state, and the state; the least recently used leave first."""

@@ -11,6 +11,8 @@ import json
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+__all__ = ["GroupStore", "MemoryStore", "OperatorStore", "Store", "read_manifests", "write_manifests"]
+
 
 class Store(Protocol):
     """The stored state of one operator in one key group."""

@@ -8,6 +8,8 @@ import heapq
 from collections.abc import Collection, Hashable, Mapping
 from typing import Generic, TypeVar
 
+__all__ = ["TimerQueue"]
+
 T = TypeVar("T", bound=Hashable)
 _SWEEP_FROM = 64
 

@@ -10,6 +10,8 @@ import pyarrow as pa
 
 from flowcore.errors import FlowcoreError, FunctionError
 
+__all__ = ["build_columns", "to_function_error", "wrap_errors"]
+
 _SHOWN_CHARACTERS = 200
 _MISFIT = (pa.ArrowException, KeyError, TypeError, OverflowError)
 

@@ -12,6 +12,8 @@ from urllib.request import Request, urlopen
 
 from flowcore.metrics.progress import FlowProgress, measures_of
 
+__all__ = ["DagsterListener", "Figure", "figures", "plotted"]
+
 Figure = str | int | float
 
 _INTERVAL_MS = 10_000

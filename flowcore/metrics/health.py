@@ -8,6 +8,8 @@ from datetime import UTC, datetime
 
 from flowcore.metrics.progress import FlowProgress
 
+__all__ = ["TextTable", "liveness_problem", "markdown", "show_bytes", "show_count", "show_seconds", "tables"]
+
 _NONE = "-"
 _UNITS_S = {"d": 86_400, "h": 3_600, "min": 60, "s": 1}
 _KIB = 1024

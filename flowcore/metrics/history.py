@@ -14,6 +14,8 @@ from pathlib import Path
 
 from flowcore.metrics.progress import FlowProgress
 
+__all__ = ["HistoryWriter", "history_folder", "known_flows", "last_progress", "read_history"]
+
 LEVELS_MS = {"all": 0, "1min": 60_000, "10min": 600_000, "1h": 3_600_000}
 """Time between two lines of a file, by its name."""
 

@@ -16,6 +16,17 @@ from typing import Any, Literal, Self
 
 from flowcore.latency import LatencySummary
 
+__all__ = [
+    "FlowProgress",
+    "LatencyProgress",
+    "Measure",
+    "PartitionProgress",
+    "QueryProgress",
+    "Switch",
+    "measured",
+    "measures_of",
+]
+
 _KEY = "measure"
 
 

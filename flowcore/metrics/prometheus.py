@@ -13,6 +13,8 @@ from prometheus_client.registry import Collector
 from flowcore.errors import RunError
 from flowcore.metrics.progress import FlowProgress, measures_of
 
+__all__ = ["PrometheusListener", "metrics_of"]
+
 
 class PrometheusListener(Collector):
     """Serves the last progress of a run at ``http://HOST:PORT/metrics``; a context manager.

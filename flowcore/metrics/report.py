@@ -21,6 +21,8 @@ from flowcore.metrics.progress import (
     measures_of,
 )
 
+__all__ = ["Line", "Point", "line_chart", "report_page"]
+
 _STYLE = Path(__file__).with_name("report.css")
 
 _Parts = Callable[[FlowProgress], Iterable[tuple[str, Any]]]

@@ -14,6 +14,8 @@ from flowcore.metrics.progress import FlowProgress
 from flowcore.metrics.prometheus import PrometheusListener
 from flowcore.settings import Settings
 
+__all__ = ["LogListener", "ProgressListener", "Reporter", "describe_events", "listeners_of"]
+
 _INTERVAL_MS = 60_000
 _log = logging.getLogger(__name__)
 

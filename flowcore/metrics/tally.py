@@ -13,6 +13,8 @@ from flowcore.elements import MIN_TIMESTAMP_MS
 from flowcore.metrics.progress import PartitionProgress
 from flowcore.watermarks.merge import PartitionWatermark
 
+__all__ = ["Batch", "QueryTally", "Rate", "TopicOffsets", "partitions_of", "topic_offsets"]
+
 TopicOffsets = Mapping[str, Mapping[int, int]]
 """Offsets by topic and partition."""
 

@@ -9,6 +9,24 @@ from flowcore.api.decisions import Decision
 from flowcore.api.operators import ChainOperator, KeyedProcess, Operator, Read, StatefulOperator, Write
 from flowcore.flush.config import BufferOutput
 
+__all__ = [
+    "BoundedStage",
+    "Chain",
+    "Edge",
+    "Flush",
+    "FlushWay",
+    "LiveQuery",
+    "LiveStage",
+    "Mode",
+    "PlanData",
+    "Result",
+    "find_depths",
+    "find_live_sources",
+    "find_senders",
+    "find_upstream",
+    "find_ways",
+]
+
 Mode = Literal["realtime", "micro-batch", "slice"]
 FlushWay = Literal["off", "trigger", "key-groups", "with"]
 

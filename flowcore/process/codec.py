@@ -11,6 +11,17 @@ from flowcore.keyed.plain import from_plain, to_plain
 from flowcore.process.state import Entry, ProcessState
 from flowcore.process.states import Declaration
 
+__all__ = [
+    "STATE_VERSION",
+    "decode_key",
+    "encode_key",
+    "keys_of",
+    "remove_key",
+    "require_layouts",
+    "restore_state",
+    "snapshot_state",
+]
+
 STATE_VERSION = 1
 
 

@@ -12,6 +12,8 @@ from flowcore.process.state import ProcessState, Undo
 if TYPE_CHECKING:
     import pyarrow as pa
 
+__all__ = ["Current", "ProcessEmissions", "ProcessResult"]
+
 
 class ProcessResult(NamedTuple):
     """One output.

@@ -13,6 +13,8 @@ from flowcore.process.opening import OpenContext
 if TYPE_CHECKING:
     import pyarrow as pa
 
+__all__ = ["KeyedProcessFunction", "Outputs", "ProcessContext", "RecordMapping"]
+
 RecordMapping = Mapping[str, Any]
 """A record: values by column."""
 

@@ -19,6 +19,8 @@ from flowcore.process.state import ProcessState, Undo
 if TYPE_CHECKING:
     import pyarrow as pa
 
+__all__ = ["FailedCall", "IsolatedCalls"]
+
 
 @dataclass(frozen=True, slots=True)
 class FailedCall:

@@ -31,6 +31,8 @@ from flowcore.process.outputs import ProcessOutputs, RowBuilder
 from flowcore.process.state import ProcessState
 from flowcore.windows.state import KeyedRecord
 
+__all__ = ["KeyedProcesses"]
+
 _KEYS_PER_PIECE = 4096
 
 

@@ -18,6 +18,8 @@ from flowcore.process.states import (
 from flowcore.process.types import StateType
 from flowcore.windows.functions import AggregateFunction
 
+__all__ = ["LivesFrom", "OpenContext"]
+
 LivesFrom = Literal["write", "read"]
 """When the time to live of an entry begins: at its last write, or at its last write or read."""
 

@@ -20,6 +20,8 @@ from flowcore.windows.state import KeyedRecord
 if TYPE_CHECKING:
     import pyarrow as pa
 
+__all__ = ["ProcessConfig", "ProcessOperator"]
+
 Call = Callable[[Callable[..., Outputs], Any], None]
 
 

@@ -21,6 +21,8 @@ from flowcore.keyed.output_columns import ORDINAL, RESULTS, TIMESTAMP
 from flowcore.keyed.user_code import build_columns
 from flowcore.process.current import ProcessEmissions, ProcessResult
 
+__all__ = ["NTH", "TIMER", "Downstream", "ProcessOutputs", "RowBuilder", "side_output_name"]
+
 TIMER = "@timer"
 """The timer of an output: key, time domain and time; null for outputs of records."""
 NTH = "@nth"

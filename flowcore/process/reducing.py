@@ -7,6 +7,8 @@ from typing import Any
 from flowcore.process.function import KeyedProcessFunction, ProcessContext, RecordMapping
 from flowcore.process.opening import OpenContext
 
+__all__ = ["ReduceFunction", "ReducingProcess"]
+
 ReduceFunction = Callable[[Mapping[str, Any], Mapping[str, Any]], Mapping[str, Any]]
 """``(kept, new) -> kept``, of records with the same columns."""
 

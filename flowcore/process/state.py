@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 from flowcore.elements import MIN_TIMESTAMP_MS
 from flowcore.keyed.timers import TimerQueue
 
+__all__ = ["Cell", "Entry", "ProcessState", "Undo"]
+
 
 class Entry(NamedTuple):
     """A value, and when it was written, or read where reading counts; 0 without a time to live."""

@@ -13,6 +13,8 @@ from flowcore.process.state import Cell, Entry
 from flowcore.process.types import StateType
 from flowcore.windows.functions import AggregateFunction
 
+__all__ = ["AggregatingState", "Declaration", "ListState", "MapState", "ReducingState", "ValueState"]
+
 
 @dataclass(frozen=True, slots=True)
 class Declaration:

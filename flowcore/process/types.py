@@ -15,6 +15,8 @@ from sqlglot.errors import SqlglotError
 
 from flowcore.errors import SchemaError, StateError
 
+__all__ = ["StateType"]
+
 _BITS = {"TINYINT": 8, "SMALLINT": 16, "INT": 32, "BIGINT": 64}
 _KINDS: dict[str, tuple[type, ...]] = {
     "BOOLEAN": (bool,), "FLOAT": (float, int), "DOUBLE": (float, int), "DECIMAL": (Decimal,),

@@ -12,6 +12,15 @@ from struct import Struct
 from flowcore.elements import MAX_OPERATOR_ID_BYTES, LatencyMarker, LatencyMarkerEvent
 from flowcore.errors import SerializationError
 
+__all__ = [
+    "EVENT_VERSION",
+    "LATENCY_MARKER_EVENT",
+    "MAX_EVENT_BYTES",
+    "LatencyMarkerEventSerializer",
+    "pack_marker",
+    "unpack_marker",
+]
+
 EVENT_VERSION = 1
 LATENCY_MARKER_EVENT = 1
 _HEAD = bytes((EVENT_VERSION, LATENCY_MARKER_EVENT))

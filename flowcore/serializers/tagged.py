@@ -36,6 +36,8 @@ from flowcore.errors import SerializationError
 from flowcore.serializers.events import pack_marker, unpack_marker
 from flowcore.serializers.formats.value_format import V, ValueFormat
 
+__all__ = ["TIMESTAMP_BYTES", "Tag", "TaggedSerializer"]
+
 _TIME = Struct(">bq")
 TIMESTAMP_BYTES = 8
 _SHOWN_BYTES = 24

@@ -12,6 +12,8 @@ from flowcore.elements import Record, StreamElement
 from flowcore.errors import NoTimestampError, OnlyRecordsError, SerializationError
 from flowcore.serializers.formats.value_format import V, ValueFormat
 
+__all__ = ["ValueOnlyRecord", "ValueOnlySerializer"]
+
 
 class ValueOnlyRecord(Record[V]):
     """A record that was read without its timestamp; reading the timestamp is an error.

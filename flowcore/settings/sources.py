@@ -12,6 +12,8 @@ from typing import Any
 
 from flowcore.errors import SettingsError
 
+__all__ = ["FILE_VARIABLE", "from_environment", "from_file", "from_mapping"]
+
 FILE_VARIABLE = "FLOWCORE_SETTINGS"
 """The environment variable that names the file of settings."""
 

@@ -18,6 +18,8 @@ from flowcore.durations import parse_duration, show_duration
 from flowcore.errors import SettingsError
 from flowcore.settings.sources import FILE_VARIABLE, from_environment, from_file, from_mapping
 
+__all__ = ["Settings", "keys"]
+
 CheckMode = Literal["off", "sample", "full"]
 ResultVisibility = Literal["whole", "pipelined"]
 

@@ -8,6 +8,8 @@ from pyspark.sql import SparkSession
 
 from flowcore.background import PeriodicThread
 
+__all__ = ["Clock"]
+
 
 class Clock:
     """The system's clock. A test may derive one that is moved by hand."""

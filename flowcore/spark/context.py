@@ -11,6 +11,8 @@ from flowcore.kafka.security import BrokerAddress, Security
 from flowcore.settings import Settings
 from flowcore.spark.clock import Clock
 
+__all__ = ["Context", "broker_of", "path_of"]
+
 
 @dataclass(frozen=True, slots=True)
 class Context:

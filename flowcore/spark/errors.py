@@ -12,6 +12,8 @@ from pyspark.errors import AnalysisException, ParseException, PySparkException
 
 from flowcore.errors import FlowcoreError, PlanError, RunError
 
+__all__ = ["ignore_lost_jvm", "translate_plan_errors", "translate_run_errors"]
+
 # A message of flowcore's own raise_error(...).
 _OWN = re.compile(r"\[USER_RAISED_EXCEPTION\] (operator '.*?) SQLSTATE: \w+", re.DOTALL)
 # The last line of a Python worker's traceback.

@@ -67,6 +67,8 @@ from flowcore.process import (
 )
 from flowcore.windows import Emissions, KeyedRecord, WindowConfig, WindowOperator, WindowResult, WindowState
 
+__all__ = ["ManualClock", "ProcessHarness", "WindowHarness"]
+
 
 class ManualClock:
     """A clock that only moves when a test moves it.

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
     from docker import DockerClient
 
+__all__ = ["KafkaBroker"]
+
 _HOST = "127.0.0.1"
 _PROPERTIES = Path(__file__).with_name("kafka_image") / "server.properties"
 _OWNER_LABEL = "flowcore.owner"

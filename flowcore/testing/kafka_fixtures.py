@@ -14,6 +14,8 @@ import pytest
 from flowcore.errors import InstallationError
 from flowcore.testing.kafka_container import KafkaBroker
 
+__all__ = ["kafka", "kafka_broker", "new_kafka_broker"]
+
 
 def new_kafka_broker(pem: bytes | None = None) -> KafkaBroker:
     """Return a Kafka container that is not started yet.

@@ -16,6 +16,8 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 from flowcore.errors import RunError
 from flowcore.spark.clock import Clock
 
+__all__ = ["ManualTime"]
+
 _LONG_MS = 10**12
 """Longer than any trigger interval."""
 _TIMEOUT_S = 300.0

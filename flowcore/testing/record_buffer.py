@@ -19,6 +19,8 @@ from flowcore.elements import (
 from flowcore.flush.buffer import BufferState
 from flowcore.flush.config import BufferOutput
 
+__all__ = ["BufferControl", "RecordBuffer", "Released"]
+
 _K = TypeVar("_K", bound=Hashable)
 _V = TypeVar("_V")
 

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
+__all__ = ["CollectList", "CountRecords", "Sum"]
+
 
 @dataclass(frozen=True, slots=True)
 class Sum:

@@ -13,6 +13,8 @@ import numpy as np
 from flowcore.elements import MIN_TIMESTAMP_MS
 from flowcore.watermarks.merge import ChannelElements, MergedWatermark, PartitionWatermark
 
+__all__ = ["ArrivingWatermarks", "channel_name"]
+
 
 def channel_name(partition: str, sender: str = "") -> str:
     """The name of a channel; without a sender, that of its partition."""

@@ -20,6 +20,8 @@ from flowcore.watermarks.generators import watermarks_ms
 from flowcore.watermarks.merge import Flags, MergedWatermark, Times, decode_times, encode_times
 from flowcore.watermarks.strategies import Punctuated, WatermarkStrategy
 
+__all__ = ["GeneratedWatermarks", "IdlePeriod", "NewestTimes"]
+
 _NOT_QUIET = MIN_TIMESTAMP_MS
 
 

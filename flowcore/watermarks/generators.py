@@ -13,6 +13,8 @@ from flowcore.errors import FunctionError
 from flowcore.watermarks.merge import Times
 from flowcore.watermarks.strategies import BoundedOutOfOrderness, Generator
 
+__all__ = ["call_generator", "watermarks_ms"]
+
 
 def watermarks_ms(generator: Generator, newest_ms: Times) -> Times:
     """The watermarks of partitions; the smallest timestamp before the first time that counts."""

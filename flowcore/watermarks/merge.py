@@ -22,6 +22,17 @@ import numpy.typing as npt
 
 from flowcore.elements import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS, Watermark, WatermarkStatus
 
+__all__ = [
+    "ChannelElements",
+    "Emitted",
+    "Flags",
+    "MergedWatermark",
+    "PartitionWatermark",
+    "Times",
+    "decode_times",
+    "encode_times",
+]
+
 Times = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 Emitted = tuple[WatermarkStatus | Watermark, ...]

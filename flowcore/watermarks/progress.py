@@ -17,6 +17,8 @@ from flowcore.watermarks.generated import GeneratedWatermarks, NewestTimes
 from flowcore.watermarks.merge import ChannelElements, Emitted, MergedWatermark, PartitionWatermark
 from flowcore.watermarks.strategies import WatermarkStrategy
 
+__all__ = ["WatermarkProgress", "WatermarkSource"]
+
 
 @dataclass(frozen=True, slots=True)
 class WatermarkSource:

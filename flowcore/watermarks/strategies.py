@@ -10,6 +10,22 @@ from typing import Any, Literal
 from flowcore.durations import MILLISECOND, show_duration
 from flowcore.errors import ConfigurationError
 
+__all__ = [
+    "AllIdle",
+    "BoundedOutOfOrderness",
+    "Generator",
+    "NoWatermarks",
+    "Periodic",
+    "PeriodicFunction",
+    "Punctuated",
+    "WatermarkStrategy",
+    "bounded_out_of_orderness",
+    "monotonous",
+    "no_watermarks",
+    "periodic",
+    "punctuated",
+]
+
 
 @dataclass(frozen=True, slots=True)
 class NoWatermarks:

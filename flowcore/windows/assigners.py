@@ -13,6 +13,17 @@ from typing import Any, ClassVar, Protocol
 from flowcore.errors import InvalidWindowError
 from flowcore.windows.window import ALL_TIME, TimeWindow
 
+__all__ = [
+    "DynamicSessionWindows",
+    "EndOfStreamWindows",
+    "GlobalWindows",
+    "SessionWindows",
+    "SlidingWindows",
+    "TumblingWindows",
+    "WindowAssigner",
+    "require_positive",
+]
+
 
 class WindowAssigner(Protocol):
     """Assigns windows to records.

@@ -15,6 +15,8 @@ from typing import Any
 
 from flowcore.keyed.plain import to_plain
 
+__all__ = ["FOLDS", "BuiltIn", "BuiltIns", "Fold"]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fold:

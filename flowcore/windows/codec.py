@@ -15,6 +15,16 @@ from flowcore.windows.panes import replace_key
 from flowcore.windows.state import KeyState, Pane, WindowState
 from flowcore.windows.window import TimeWindow
 
+__all__ = [
+    "WINDOW_STATE_VERSION",
+    "check_window_version",
+    "decode_window_key",
+    "encode_window_key",
+    "restore",
+    "snapshot",
+    "window_state_layout",
+]
+
 WINDOW_STATE_VERSION = 1
 
 

@@ -18,6 +18,8 @@ from flowcore.windows.triggers import (
 )
 from flowcore.windows.window import TimeWindow
 
+__all__ = ["LateRecords", "WindowConfig", "WindowTime"]
+
 WindowTime = Literal["event", "processing"]
 """The time that assigns records to windows."""
 

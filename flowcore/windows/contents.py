@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 
 from flowcore.windows.functions import WindowAggregate, WindowFunction, WindowProcess, WindowReduce
 
+__all__ = ["Accumulating", "Buffering", "Content", "ContentLogic", "StoredRecord"]
+
 
 class StoredRecord(NamedTuple):
     """A record in a window.

@@ -11,6 +11,8 @@ from typing import Any, Protocol
 from flowcore.errors import InvalidWindowError
 from flowcore.windows.contents import StoredRecord
 
+__all__ = ["CountEvictor", "DeltaEvictor", "Evictor", "TimeEvictor"]
+
 
 class Evictor(Protocol):
     """Selects the records to keep.

@@ -12,6 +12,18 @@ from typing import Any, Protocol
 from flowcore.errors import StateError
 from flowcore.windows.window import TimeWindow
 
+__all__ = [
+    "AggregateFunction",
+    "PlainProcess",
+    "ProcessFunction",
+    "WindowAggregate",
+    "WindowContext",
+    "WindowFunction",
+    "WindowProcess",
+    "WindowReduce",
+    "compute_outputs",
+]
+
 
 class AggregateFunction(Protocol):
     """Folds values into an accumulator of plain data; see `flowcore.keyed.plain`."""

@@ -17,6 +17,8 @@ from flowcore.windows.state import Emissions, KeyedRecord, WindowResult, WindowS
 from flowcore.windows.triggers import TriggerResult
 from flowcore.windows.window import TimeWindow
 
+__all__ = ["FailedRecord", "FailedWindow", "IsolatingWindowOperator"]
+
 
 @dataclass(frozen=True, slots=True)
 class FailedRecord:

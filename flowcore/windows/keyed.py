@@ -36,6 +36,8 @@ from flowcore.windows.panes import OpenPane, delete_key
 from flowcore.windows.state import WindowTimer
 from flowcore.windows.window import TimeWindow, saturated
 
+__all__ = ["RecordWindows"]
+
 _KEYS_PER_PIECE = 4096
 _MAX_RECORD_CHARACTERS = 200
 

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 from flowcore.windows.window import TimeWindow
 
+__all__ = ["Merge", "apply_merge", "plan_merge"]
+
 
 @dataclass(frozen=True, slots=True)
 class Merge:

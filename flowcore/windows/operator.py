@@ -21,6 +21,8 @@ from flowcore.windows.state import Emissions, KeyedRecord, KeyState, Pane, Windo
 from flowcore.windows.triggers import TriggerResult
 from flowcore.windows.window import TimeWindow
 
+__all__ = ["TimerHandler", "WindowOperator"]
+
 TimerHandler = Callable[[int, OpenPane], TriggerResult]
 """The method of a trigger that handles a timer."""
 

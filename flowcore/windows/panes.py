@@ -13,6 +13,8 @@ from flowcore.windows.merging import Merge, apply_merge
 from flowcore.windows.state import KeyState, Pane, WindowResult, WindowState, WindowTimer
 from flowcore.windows.window import TimeWindow
 
+__all__ = ["OpenPane", "copy_key", "delete_if_empty", "delete_key", "merge_panes", "open_pane", "replace_key"]
+
 
 class OpenPane:
     """A window with its state and the timers of all windows; the `TriggerContext` of its trigger."""

@@ -14,6 +14,8 @@ from flowcore.keyed.timers import TimerQueue
 from flowcore.windows.contents import Content
 from flowcore.windows.window import TimeWindow, saturated
 
+__all__ = ["Emissions", "KeyState", "KeyedRecord", "Pane", "WindowResult", "WindowState", "WindowTimer"]
+
 
 class KeyedRecord(NamedTuple):
     """An input record.

@@ -19,6 +19,21 @@ from flowcore.errors import InvalidWindowError
 from flowcore.windows.assigners import require_positive
 from flowcore.windows.window import ALL_TIME, TimeWindow
 
+__all__ = [
+    "ContinuousEventTime",
+    "ContinuousProcessingTime",
+    "Count",
+    "Delta",
+    "EndOfStreamTrigger",
+    "EventTimeTrigger",
+    "Never",
+    "ProcessingTimeTrigger",
+    "Purging",
+    "Trigger",
+    "TriggerContext",
+    "TriggerResult",
+]
+
 
 class TriggerResult(Enum):
     """What a window does after a call of its trigger."""

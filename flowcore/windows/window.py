@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from flowcore.elements import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
 from flowcore.errors import InvalidWindowError
 
+__all__ = ["ALL_TIME", "TimeWindow", "saturated"]
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class TimeWindow:

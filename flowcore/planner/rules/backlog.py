@@ -9,6 +9,8 @@ from flowcore.backlog import CheckpointInterval, Thresholds
 from flowcore.planner.model import LiveQuery, Mode
 from flowcore.settings import Settings
 
+__all__ = ["decide_backlog", "decide_catch_up", "read_backlog_interval", "read_thresholds"]
+
 _MS = 1000
 
 

@@ -8,6 +8,8 @@ from flowcore.durations import show_duration
 from flowcore.planner.model import LiveQuery
 from flowcore.settings import Settings
 
+__all__ = ["decide_checkpoint"]
+
 
 def decide_checkpoint(query: LiveQuery, settings: Settings) -> Decision:
     """When a live query takes a checkpoint, and which operators flush before it."""

@@ -8,6 +8,8 @@ from collections.abc import Collection, Mapping, Sequence
 from flowcore.api.node import Origins
 from flowcore.api.operators import Operator, Read, SideOutput
 
+__all__ = ["find_used_columns", "trace_columns"]
+
 
 def find_used_columns(
     operators: Sequence[Operator], ends: Collection[Operator] = ()

@@ -17,6 +17,8 @@ from flowcore.api.node import KeptState
 from flowcore.api.operators import Operator
 from flowcore.planner.model import LiveQuery, find_depths
 
+__all__ = ["CheckpointNeeds", "derive_needs", "find_differences"]
+
 _BACKLOG = "its own backlog"
 _BUFFERED = "the latest output until a flush"
 

@@ -22,6 +22,8 @@ from flowcore.api.operators import (
 )
 from flowcore.planner.model import Chain
 
+__all__ = ["build_chains", "choose_copy"]
+
 _COLLECTOR = OperatorAttributes(input_record_stored=False)
 """What holds records in the worker until a batch of them is full."""
 

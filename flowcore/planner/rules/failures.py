@@ -9,6 +9,8 @@ from flowcore.api.decisions import Decision
 from flowcore.api.operators import MapBatches, Operator, PythonOperator, Read, StatefulOperator
 from flowcore.planner.model import BoundedStage, LiveQuery, find_live_sources
 
+__all__ = ["decide_failure", "select_dead_letter_sources"]
+
 
 def decide_failure(node: Operator, runs: BoundedStage | LiveQuery) -> Decision | None:
     """``"dead letter"``, or what the failure stops; None for an operator without a user's function."""

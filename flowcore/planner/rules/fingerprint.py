@@ -16,6 +16,8 @@ from typing import Any
 from flowcore.api.connectors import ADDED_LATER
 from flowcore.api.operators import Operator
 
+__all__ = ["fingerprint_operators"]
+
 _FORMER_NAMES = {
     "EndOfStreamTrigger": "EndOfStream",
     "EventTimeTrigger": "EventTime",

@@ -26,7 +26,7 @@ from flowcore.flush.config import BufferOutput
 from flowcore.planner.model import Flush, LiveQuery
 from flowcore.planner.rules.flush_chains import (
     Arrival,
-    Place,
+    TopicAddress,
     find_arrival,
     find_flushed_topics,
     find_upstream_buffer,
@@ -45,6 +45,8 @@ from flowcore.planner.rules.flush_reasons import (
     show_ms,
 )
 from flowcore.settings import Settings
+
+__all__ = ["decide_flushes", "find_own_buffer", "select_buffered"]
 
 
 def select_buffered(operators: Iterable[Operator], settings: Settings) -> frozenset[Operator]:
@@ -71,7 +73,7 @@ def decide_flushes(queries: tuple[LiveQuery, ...], settings: Settings) -> tuple[
     Raises:
         PlanError: An operator has an interval of its own, and nothing can buffer its output there.
     """
-    arrivals: dict[Place, Arrival] = {}
+    arrivals: dict[TopicAddress, Arrival] = {}
     done: dict[str, LiveQuery] = {}
     for query in order_by_topics(queries):
         arriving = find_arrival(query, arrivals)

@@ -16,7 +16,18 @@ from flowcore.api.operators import Operator
 from flowcore.durations import MILLISECOND
 from flowcore.planner.model import Flush, LiveQuery
 
-Place = tuple[str | None, str]
+__all__ = [
+    "Arrival",
+    "TopicAddress",
+    "find_arrival",
+    "find_flushed_topics",
+    "find_upstream_buffer",
+    "gathered_ms",
+    "interval_between",
+    "order_by_topics",
+]
+
+TopicAddress = tuple[str | None, str]
 """A topic: its broker, None for that of the settings, and its name."""
 
 
@@ -73,7 +84,7 @@ def order_by_topics(queries: Iterable[LiveQuery]) -> Iterator[LiveQuery]:
             waiting.remove(query)
 
 
-def find_flushed_topics(query: LiveQuery, arriving: Arrival | None) -> Iterator[tuple[Place, Arrival]]:
+def find_flushed_topics(query: LiveQuery, arriving: Arrival | None) -> Iterator[tuple[TopicAddress, Arrival]]:
     """The topics that a query writes once in an interval, which is at least that of its input."""
     read_ms = arriving.interval_ms if arriving else 0
     decided = {each.operator: each for each in query.flushes if each.config is not None}
@@ -88,7 +99,7 @@ def find_flushed_topics(query: LiveQuery, arriving: Arrival | None) -> Iterator[
             yield _place(topic), Arrival(topic.name, max(interval_ms, read_ms), last)
 
 
-def find_arrival(query: LiveQuery, known: Mapping[Place, Arrival]) -> Arrival | None:
+def find_arrival(query: LiveQuery, known: Mapping[TopicAddress, Arrival]) -> Arrival | None:
     """The input of a query with the shortest interval; None if one of its topics fills all the time."""
     found: list[Arrival] = []
     for source in query.sources:
@@ -104,9 +115,9 @@ def find_arrival(query: LiveQuery, known: Mapping[Place, Arrival]) -> Arrival | 
     return min(found, key=lambda each: each.interval_ms, default=None)
 
 
-def _place(topic: KafkaTopic) -> Place:
+def _place(topic: KafkaTopic) -> TopicAddress:
     return topic.servers, topic.name
 
 
-def _places(ends: Iterable[Operator]) -> set[Place]:
+def _places(ends: Iterable[Operator]) -> set[TopicAddress]:
     return {_place(topic) for end in ends if (topic := end.topic) is not None}

@@ -10,6 +10,18 @@ from flowcore.planner.model import Flush, LiveQuery
 from flowcore.planner.rules.flush_chains import Arrival
 from flowcore.settings import Settings
 
+__all__ = [
+    "ONE_STATE",
+    "explain_arrival",
+    "explain_interval",
+    "explain_key_groups",
+    "explain_off",
+    "explain_trigger",
+    "explain_upstream",
+    "interval_of",
+    "show_ms",
+]
+
 ONE_STATE = "a query has a buffer of a function only where no operator keeps state"
 _MAX_INTERVAL = "execution.flush.max-interval"
 

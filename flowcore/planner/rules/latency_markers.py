@@ -11,6 +11,8 @@ from flowcore.durations import show_duration
 from flowcore.planner.model import LiveQuery
 from flowcore.settings import Settings
 
+__all__ = ["can_carry_markers", "decide_latency"]
+
 
 def can_carry_markers(query: LiveQuery) -> bool:
     """Whether markers can pass through a query, whatever the settings are."""

@@ -12,6 +12,8 @@ from flowcore.errors import PlanError
 from flowcore.planner.model import Mode, find_live_sources
 from flowcore.planner.rules.timestamps import brings_watermarks
 
+__all__ = ["choose_mode"]
+
 
 def choose_mode(
     operators: tuple[Operator, ...], requested: Mode | None, buffered: Mapping[Operator, str] | None = None

@@ -18,6 +18,8 @@ from flowcore.api.functions import is_rich
 from flowcore.api.operators import Map, Operator, PythonOperator, Where, Write
 from flowcore.planner.model import find_upstream
 
+__all__ = ["push_filters"]
+
 _NOT_DETERMINISTIC = re.compile(
     r"\b(rand\w*|uuid|shuffle|monotonically_increasing_id|spark_partition_id|input_file_\w+|current_\w+|now"
     r"|reflect|try_reflect|java_method)\b",

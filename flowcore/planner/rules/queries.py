@@ -23,6 +23,8 @@ from flowcore.planner.rules.modes import choose_mode
 from flowcore.settings import Settings
 from flowcore.watermarks.strategies import PeriodicFunction
 
+__all__ = ["build_live_stage"]
+
 
 def build_live_stage(
     operators: tuple[Operator, ...], requested: Mode | None, settings: Settings

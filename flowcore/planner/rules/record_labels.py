@@ -14,6 +14,8 @@ from dataclasses import asdict
 
 from flowcore.api.operators import Join, Operator, Union
 
+__all__ = ["label_states", "label_steps"]
+
 _DIGEST_BYTES = 6
 
 

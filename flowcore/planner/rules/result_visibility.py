@@ -11,6 +11,8 @@ from flowcore.api.decisions import Decision
 from flowcore.planner.model import BoundedStage, LiveQuery
 from flowcore.settings import Settings
 
+__all__ = ["set_start"]
+
 
 def set_start(query: LiveQuery, stages: tuple[BoundedStage, ...], settings: Settings) -> LiveQuery:
     """The query with the stages that it starts after."""

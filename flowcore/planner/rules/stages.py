@@ -15,6 +15,8 @@ from flowcore.api.decisions import Decision
 from flowcore.api.operators import Operator, Read, Write
 from flowcore.planner.model import BoundedStage, Result, find_upstream
 
+__all__ = ["build_bounded_stages"]
+
 
 def build_bounded_stages(operators: tuple[Operator, ...]) -> tuple[BoundedStage, ...]:
     """The bounded stages of a flow, in the order in which their first operator was declared."""

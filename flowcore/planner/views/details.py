@@ -15,6 +15,8 @@ from flowcore.planner.model import BoundedStage, Chain, Flush, LiveQuery, PlanDa
 from flowcore.planner.rules.columns import find_used_columns
 from flowcore.planner.rules.failures import decide_failure
 
+__all__ = ["EdgeDetail", "OperatorDetail", "PartDetail", "collect_details", "describe", "name_end"]
+
 _BATCH = Decision("none", ("rows of a table are not stream elements",))
 _PIPELINED = Decision("pipelined", ("both ends run in the same job",))
 _BLOCKING = Decision("blocking", ("a live query reads bounded data only as a committed result",))

@@ -15,6 +15,8 @@ from flowcore.planner.views.details import (
     name_end,
 )
 
+__all__ = ["render_json"]
+
 
 def render_json(plan: PlanData) -> dict[str, Any]:
     """A plan as mappings, lists, text, numbers and booleans, the same whenever it is made."""

@@ -10,6 +10,8 @@ from flowcore.api.operators import Operator, PythonOperator, Read, Write
 from flowcore.planner.model import BoundedStage, PlanData
 from flowcore.planner.views.details import OperatorDetail, PartDetail, collect_details
 
+__all__ = ["render_mermaid"]
+
 _ESCAPES = str.maketrans({character: f"#{ord(character)};" for character in '#&"<>`'})
 
 

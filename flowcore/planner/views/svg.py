@@ -13,6 +13,8 @@ from flowcore.api.operators import Operator, PythonOperator, Read, Write
 from flowcore.planner.model import BoundedStage, PlanData
 from flowcore.planner.views.details import EdgeDetail, PartDetail, collect_details
 
+__all__ = ["render_svg"]
+
 _WIDTH, _HEIGHT = 250, 46  # of an operator
 _GAP, _DOWN, _MARGIN, _TITLE = 20, 44, 16, 44
 _CHARACTERS = 40  # that fit into an operator

@@ -9,6 +9,8 @@ from flowcore.planner.model import BoundedStage, Chain, Edge, LiveQuery, PlanDat
 from flowcore.planner.rules.compatibility import derive_needs
 from flowcore.planner.views.details import PartDetail, collect_details, describe
 
+__all__ = ["render_text"]
+
 
 def render_text(plan: PlanData, *, verbose: bool = False) -> str:
     """Stages, edges and modes of a plan, with reasons; if verbose, also all decisions for each operator."""

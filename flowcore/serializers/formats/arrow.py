@@ -17,6 +17,8 @@ from flowcore.serializers.formats.fixed import FixedFormat
 from flowcore.serializers.formats.protobuf import ProtobufFormat, message_of, row_of_message
 from flowcore.serializers.formats.value_format import ValueFormat
 
+__all__ = ["ArrowFormat", "FixedArrowFormat", "ValueArrowFormat", "arrow_format"]
+
 _NUMPY = {
     "TINYINT": ">i1", "SMALLINT": ">i2", "INT": ">i4", "BIGINT": ">i8", "FLOAT": ">f4", "DOUBLE": ">f8",
     "BOOLEAN": ">u1", "DATE": ">i4", "TIMESTAMP": ">i8",

@@ -18,6 +18,8 @@ from flowcore.errors import FormatError, SerializationError
 from flowcore.serializers.formats.avro_schemas import avro_schema, check_bounded
 from flowcore.serializers.formats.columns import ColumnDefinitions, fingerprint_of
 
+__all__ = ["AvroFormat", "ConfluentAvroFormat"]
+
 _MAGIC = 0
 _HEADER_BYTES = 5
 _WITHOUT_MEANING = ("doc", "aliases", "default")

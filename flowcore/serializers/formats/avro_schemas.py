@@ -11,6 +11,8 @@ from typing import Any
 from flowcore.errors import FormatError
 from flowcore.serializers.formats.columns import ColumnDefinitions, ValueColumn, parse_columns
 
+__all__ = ["avro_columns", "avro_schema", "check_bounded"]
+
 _TYPES: Mapping[str, Any] = {
     "BOOLEAN": "boolean", "TINYINT": "int", "SMALLINT": "int", "INT": "int", "BIGINT": "long",
     "FLOAT": "float", "DOUBLE": "double", "STRING": "string", "BINARY": "bytes",

@@ -12,6 +12,8 @@ from typing import Any, Protocol
 
 from flowcore.errors import FormatError, SerializationError
 
+__all__ = ["ColumnDefinitions", "ColumnLike", "ValueColumn", "fingerprint_of", "parse_columns", "row_of"]
+
 _ALIASES = {
     "BYTE": "TINYINT", "SHORT": "SMALLINT", "INTEGER": "INT", "LONG": "BIGINT", "REAL": "FLOAT",
     "BOOL": "BOOLEAN",

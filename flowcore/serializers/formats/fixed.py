@@ -31,6 +31,8 @@ from flowcore.serializers.formats.columns import (
     row_of,
 )
 
+__all__ = ["FixedFormat"]
+
 _CODES = {
     "TINYINT": "b", "SMALLINT": "h", "INT": "i", "BIGINT": "q", "FLOAT": "f", "DOUBLE": "d",
     "BOOLEAN": "B", "DATE": "i", "TIMESTAMP": "q",

@@ -24,6 +24,8 @@ from flowcore.serializers.formats.columns import (
     row_of,
 )
 
+__all__ = ["JsonFormat"]
+
 _BITS = {"TINYINT": 8, "SMALLINT": 16, "INT": 32, "BIGINT": 64}
 _TYPES = (*_BITS, "FLOAT", "DOUBLE", "BOOLEAN", "STRING")
 _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}

@@ -19,6 +19,8 @@ from google.protobuf.message import DecodeError, EncodeError, Message
 
 from flowcore.errors import FormatError, SerializationError
 
+__all__ = ["ProtobufFormat", "message_of", "protobuf_types", "row_of_message"]
+
 M = TypeVar("M", bound=Message)
 
 _TYPES = {

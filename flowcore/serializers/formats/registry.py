@@ -18,6 +18,8 @@ from flowcore.serializers.formats.json_text import JsonFormat
 from flowcore.serializers.formats.protobuf import ProtobufFormat
 from flowcore.serializers.formats.value_format import RawFormat, ValueFormat, identity
 
+__all__ = ["build_format", "check_readable", "format_names", "register"]
+
 Build = Callable[..., ValueFormat[Any]]
 """``build(columns, **options)``; ``columns`` is None if they are not known."""
 

@@ -5,6 +5,8 @@ from typing import Protocol, TypedDict, TypeVar
 
 from flowcore.errors import SerializationError
 
+__all__ = ["FormatIdentity", "RawFormat", "ValueFormat", "identity"]
+
 V = TypeVar("V")
 
 

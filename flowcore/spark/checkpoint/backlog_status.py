@@ -16,6 +16,8 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
+__all__ = ["BacklogStatusWriter", "read_backlog_status"]
+
 _SCHEMA = "at BIGINT, backlog BOOLEAN"
 
 

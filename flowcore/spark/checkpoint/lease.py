@@ -21,6 +21,8 @@ from typing import Any, Self
 from flowcore.background import PeriodicThread
 from flowcore.errors import RunError
 
+__all__ = ["STALE_S", "Holder", "Leases", "may_take"]
+
 _HEARTBEAT_S = 5.0
 STALE_S = 6 * _HEARTBEAT_S
 """A lease that was not renewed for longer is free."""

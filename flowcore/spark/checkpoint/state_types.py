@@ -10,6 +10,8 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
+__all__ = ["column_types", "stateful_parts"]
+
 _STATEFUL = re.compile(
     r"Aggregate|Deduplicate\w*|Distinct|\w*MapGroups\w*|TransformWithState\w*|Join|\w*Limit"
 )

@@ -18,6 +18,8 @@ from flowcore.api.expressions import Expression
 from flowcore.spark.frame.rows import BRANCH, RECORD_ID, RECORD_ORDINAL, RowKind
 from flowcore.spark.frame.sql import literal, quote
 
+__all__ = ["Branch", "BranchedFrame", "merge_frames", "unite"]
+
 
 @dataclass(frozen=True, slots=True)
 class Branch:

@@ -22,6 +22,8 @@ from flowcore.planner.rules.record_labels import label_states, label_steps
 from flowcore.spark.frame.rows import RECORD_ID, RECORD_ORDINAL
 from flowcore.spark.frame.sql import json_object, literal
 
+__all__ = ["RecordIds", "key_text"]
+
 _DIGEST_BYTES = 16
 
 

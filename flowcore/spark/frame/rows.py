@@ -2,6 +2,26 @@
 
 from enum import IntEnum
 
+__all__ = [
+    "BAD_REASON",
+    "BRANCH",
+    "CHANNEL",
+    "ELEMENT",
+    "FAILED_OPERATOR",
+    "FIRST_BRANCH",
+    "INPUT_ID",
+    "KAFKA_MS",
+    "KEY_GROUP",
+    "NEWEST",
+    "POSITION",
+    "RECORD_ID",
+    "RECORD_ORDINAL",
+    "SOURCE",
+    "TIMESTAMP_MS",
+    "VALUE",
+    "RowKind",
+]
+
 
 class RowKind(IntEnum):
     """The value of the column `BRANCH` in a row that is not a record of a branch."""

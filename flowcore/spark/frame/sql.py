@@ -6,6 +6,8 @@ functions need several calls for each function.
 
 from collections.abc import Mapping
 
+__all__ = ["displayable_timestamp", "json_object", "literal", "quote", "struct"]
+
 _TIMES_SHOWN = (-62_135_596_800_000, 253_402_300_799_999)
 """The years 1 to 9999, whose times Spark can show; 64-bit milliseconds go far beyond them."""
 

@@ -28,6 +28,8 @@ from flowcore.spark.operators.bounded_windows import aggregate_windows
 from flowcore.spark.operators.co_groups import apply_co_group
 from flowcore.spark.operators.distinct_keys import has_distinct_keys
 
+__all__ = ["apply_function", "apply_native", "group"]
+
 
 def apply_native(  # noqa: C901, PLR0911 - a case for each kind
     node: Operator, inputs: Mapping[Operator, DataFrame]

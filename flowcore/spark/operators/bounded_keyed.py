@@ -30,6 +30,8 @@ from flowcore.spark.operators.keys import canonical_key, key_group_text
 from flowcore.spark.operators.python_chain import ChainOutlet, arrow_schema, spark_types
 from flowcore.spark.operators.windows import make_window_operator, window_texts
 
+__all__ = ["KeyedOutputs", "apply_bounded"]
+
 _NO_TIMESTAMPS = (
     "operator {!r} asks for the timestamp of a row, which has none: every row would fail; declare it with "
     "process(..., timestamp=), a column or expression"

@@ -14,6 +14,8 @@ from flowcore.spark.frame.sql import displayable_timestamp, literal, quote, stru
 from flowcore.spark.operators.keyed_step import RECORD_TIMESTAMP
 from flowcore.windows import SlidingWindows, TumblingWindows
 
+__all__ = ["add_timestamps", "aggregate_windows"]
+
 _DISTANCE, _START, _LAST = "_flowcore_behind_ms", "_flowcore_start_ms", "_flowcore_last_ms"
 _MIN, _MAX = "(-9223372036854775807L - 1L)", "9223372036854775807L"
 

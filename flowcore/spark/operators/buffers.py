@@ -30,6 +30,8 @@ from flowcore.spark.operators.keyed_step import (
     select_inputs,
 )
 
+__all__ = ["add_buffer", "apply_buffer", "find_buffer"]
+
 
 def find_buffer(node: Operator, query: LiveQuery) -> Flush | None:
     """The buffer downstream of an operator, None if there is none."""

@@ -16,6 +16,8 @@ from flowcore.api.operators import CoGroup
 from flowcore.spark.frame.sql import quote, struct
 from flowcore.spark.operators.distinct_keys import has_distinct_keys
 
+__all__ = ["apply_co_group"]
+
 _IS_LEFT = "_is_left"
 _SKIPS_NULLS = re.compile(r"(sum|avg|min|max|count)\(\s*(left|right)\.\w+\s*\)", re.IGNORECASE)
 """Aggregates of one column, which ignore the nulls in the other side's rows."""

@@ -19,6 +19,8 @@ from flowcore.spark.frame.rows import (
 from flowcore.spark.frame.sql import literal
 from flowcore.spark.operators.keyed_step import COORDINATE_PREFIX, KeyGroupContext
 
+__all__ = ["dead_letter_columns", "route_dead_letters"]
+
 
 def route_dead_letters(context: KeyGroupContext, shown: Sequence[str]) -> DeadLetters | None:
     """Which failures in a query's key groups become dead letters; None if each failure stops the query.

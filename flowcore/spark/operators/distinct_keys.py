@@ -16,6 +16,8 @@ from pyspark.sql import functions as F
 from flowcore.api.connectors import Csv, Json, Parquet
 from flowcore.api.operators import Operator, Read, Select, WithColumns
 
+__all__ = ["WORTH_BYTES", "has_distinct_keys"]
+
 WORTH_BYTES = 64 << 20
 """For less than this the sample takes as long as it can save."""
 

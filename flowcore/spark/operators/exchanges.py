@@ -50,6 +50,8 @@ from flowcore.spark.operators.keyed_step import PREFIX, KeyGroupContext, StepMem
 from flowcore.spark.operators.step_rows import StepRows, text_by_branch, unpack_step
 from flowcore.watermarks.strategies import PeriodicFunction
 
+__all__ = ["run_exchange"]
+
 _PASSING = (
     BRANCH, "topic", "partition", "offset", RECORD_ID, RECORD_ORDINAL, TIMESTAMP_MS, BAD_REASON, VALUE,
     KAFKA_MS, FAILED_OPERATOR,

@@ -18,6 +18,8 @@ from pyspark.sql.types import (
 from flowcore.errors import PlanError
 from flowcore.spark.frame.sql import literal, quote
 
+__all__ = ["canonical_key", "key_group_text"]
+
 _KEYS = (
     NumericType, StringType, BooleanType, BinaryType, DateType, TimestampType, TimestampNTZType, NullType,
 )  # fmt: skip

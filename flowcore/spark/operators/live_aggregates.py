@@ -23,6 +23,8 @@ from flowcore.spark.frame.sql import literal, quote
 from flowcore.spark.operators import batch
 from flowcore.spark.topics import elements
 
+__all__ = ["apply_aggregate"]
+
 _SENDER, _MARKED = "sender", "marked"
 _BUFFERED = "X'FF'"  # no sender begins with it, since a subtask is not negative
 _MOST_MS = (1 << 31) - 1

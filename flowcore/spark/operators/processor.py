@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from flowcore.keyed.exchange import Exchange, ExchangeResult
     from flowcore.keyed.packed import Packed
 
+__all__ = ["COUNTERS", "MANIFESTS", "MARKERS", "PASSING", "SEGMENTS", "Processor"]
+
 MARKERS, COUNTERS, PASSING = "_markers", "_counters", "_passing"
 """Outputs besides an operator's own: ``event`` and ``partition``, ``counters``, rows that passed it."""
 MANIFESTS, SEGMENTS = "manifests", "segments"

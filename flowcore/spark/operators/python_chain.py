@@ -46,6 +46,15 @@ from flowcore.spark.frame.rows import (
 from flowcore.spark.frame.sql import quote
 from flowcore.spark.operators.worker_objects import WorkerObject
 
+__all__ = [
+    "ChainOutlet",
+    "apply_bounded_chain",
+    "apply_chain",
+    "arrow_schema",
+    "make_downstream_chain",
+    "spark_types",
+]
+
 _COORDINATES = ("topic", "partition", "offset")
 _IDENTITY = (*_COORDINATES, RECORD_ORDINAL, RECORD_ID)
 _OF_A_RECORD = (*_COORDINATES, RECORD_ORDINAL, TIMESTAMP_MS, RECORD_ID, SOURCE, NEWEST, KEY_GROUP, POSITION)

@@ -16,6 +16,8 @@ from flowcore.spark.operators.key_groups import COUNTER_ROWS, MARKER_ROWS, Outle
 from flowcore.spark.operators.keyed_step import StepMember
 from flowcore.spark.operators.processor import COUNTERS, MARKERS, PASSING
 
+__all__ = ["StepRows", "text_by_branch", "unpack_step"]
+
 _COUNTERS = "_counters"
 
 

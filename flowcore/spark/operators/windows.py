@@ -30,6 +30,8 @@ from flowcore.windows.columnar.accumulators import result_type
 from flowcore.windows.columnar.keyed import ColumnarWindows
 from flowcore.windows.keyed import RecordWindows
 
+__all__ = ["make_window_operator", "prepare_window", "window_texts"]
+
 
 def prepare_window(
     node: Window, branched: BranchedFrame, branch: Branch, used: Collection[str], context: KeyGroupContext

@@ -15,6 +15,8 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from pyspark import cloudpickle
 
+__all__ = ["WorkerObject", "close_objects"]
+
 _CLOSING_S = 10
 """A worker that takes longer to close its objects is killed."""
 _log = logging.getLogger(__name__)

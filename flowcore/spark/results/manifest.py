@@ -18,6 +18,8 @@ import pyarrow.parquet as pq
 from flowcore.errors import ResultError
 from flowcore.spark.results.swaps import Swap
 
+__all__ = ["DataFile", "Manifest", "Table"]
+
 _FORMAT = 2
 _FORMATS = (1, _FORMAT)  # the first had no swaps
 

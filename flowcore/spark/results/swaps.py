@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+__all__ = ["Swap", "finish_swaps", "roll_back_swaps"]
+
 _VERSION = re.compile(r"\d{8}T\d{6}-[0-9a-f]{8}(\.old)?")
 
 

@@ -21,6 +21,8 @@ from flowcore.spark.context import Context
 from flowcore.spark.results.manifest import Manifest
 from flowcore.spark.run.bounded_stage import run_bounded, up_to_date
 
+__all__ = ["StageProgress", "StageState", "run_concurrently"]
+
 _log = logging.getLogger(__name__)
 
 _POLL_S = 0.2

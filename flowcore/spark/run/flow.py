@@ -22,6 +22,8 @@ from flowcore.spark.run.live_topics import prepare_topics
 from flowcore.spark.run.session import session
 from flowcore.spark.run.task_slots import slots_needed
 
+__all__ = ["Listener", "SilentListener", "open_context", "run_flow", "run_plan", "run_stages"]
+
 
 class Listener(Protocol):
     """Gets the events of a run."""

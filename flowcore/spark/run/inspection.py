@@ -18,6 +18,8 @@ from flowcore.errors import StateError
 from flowcore.keyed.inspection import InspectedGroup, inspect_state
 from flowcore.spark.operators.processor import MANIFESTS, SEGMENTS
 
+__all__ = ["KeyGroupState", "NativeState", "StateDigest", "digest_state", "read_state"]
+
 
 @dataclass(frozen=True, slots=True)
 class KeyGroupState:

@@ -18,6 +18,8 @@ from flowcore.spark.context import Context
 from flowcore.spark.run.live_stage import LiveRun, wait_until_ended
 from flowcore.spark.run.observation import Observation
 
+__all__ = ["LiveRuns"]
+
 
 class LiveRuns:
     """The live queries of one plan; a context manager that stops them at its end."""

@@ -32,6 +32,8 @@ from flowcore.spark.run.spark_query import RunningBatch
 from flowcore.spark.topics.offsets import TopicEnds, start_offsets
 from flowcore.watermarks.progress import WatermarkProgress
 
+__all__ = ["Observation", "RunMeter"]
+
 _SWITCHES = 10
 
 

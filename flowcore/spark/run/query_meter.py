@@ -21,6 +21,8 @@ from flowcore.spark.topics.offsets import TopicEnds
 from flowcore.watermarks.merge import PartitionWatermark
 from flowcore.watermarks.progress import WatermarkProgress
 
+__all__ = ["WAITING", "QueryMeter", "waiting_queries"]
+
 WAITING = "waiting"
 """The mode of a query that is not started yet."""
 

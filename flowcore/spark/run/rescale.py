@@ -14,6 +14,8 @@ from flowcore.spark.checkpoint.lease import Leases
 from flowcore.spark.checkpoint.offset_log import state_partitions
 from flowcore.spark.run.inspection import StateDigest, digest_state
 
+__all__ = ["rescale_checkpoint"]
+
 
 def rescale_checkpoint(spark: SparkSession, checkpoint: Path, partitions: int) -> StateDigest | None:
     """Distribute the state of a checkpoint over another number of partitions.

@@ -20,6 +20,8 @@ from flowcore.installation.java import find_java
 from flowcore.settings import Settings
 from flowcore.spark.errors import ignore_lost_jvm
 
+__all__ = ["live_session", "prepare_process", "session", "session_config", "start_session", "stop_session"]
+
 _GIB = 1 << 30
 _AVRO_LIMITS = {
     "bytes.maxLength": 16 << 20,

@@ -18,6 +18,8 @@ from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+__all__ = ["RunningBatch", "batches_after", "end_after_batch", "has_ended"]
+
 _LAST = 50
 _SCAN, _ROWS = "RealTimeStreamScan", "number of output rows"
 _log = logging.getLogger(__name__)

@@ -22,6 +22,8 @@ from flowcore.spark.checkpoint.plan_file import checkpoint_folder
 from flowcore.spark.context import Context, broker_of
 from flowcore.spark.topics.side_channels import tracks_latency
 
+__all__ = ["await_slots", "require_slots", "slots_needed"]
+
 _POLL_S = 0.5
 _PATIENCE = "spark.scheduler.maxRegisteredResourcesWaitingTime"
 _log = logging.getLogger(__name__)

@@ -18,6 +18,8 @@ from flowcore.kafka.broker import EmbeddedBroker
 from flowcore.settings import Settings
 from flowcore.spark.run.session import live_session, start_session
 
+__all__ = ["record_classes"]
+
 _SLOTS = 4
 """A real-time query holds a slot for its Kafka partition and for each of its two shuffle partitions."""
 

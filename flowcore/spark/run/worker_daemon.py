@@ -17,6 +17,8 @@ from flowcore.spark.operators import key_groups
 from flowcore.windows import keyed as records
 from flowcore.windows.columnar import keyed as columnar
 
+__all__ = ["IMPORTED"]
+
 IMPORTED = (pd, pc, worker, chains, columnar, processes, records, key_groups)
 """The modules that a forked worker has."""
 

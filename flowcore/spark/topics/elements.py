@@ -6,6 +6,20 @@
 from flowcore.serializers.events import EVENT_VERSION, LATENCY_MARKER_EVENT, MAX_EVENT_BYTES
 from flowcore.serializers.tagged import TIMESTAMP_BYTES, Tag
 
+__all__ = [
+    "event",
+    "is_control",
+    "is_event",
+    "is_head",
+    "is_record",
+    "marked_ms",
+    "payload",
+    "sender",
+    "show_control",
+    "tagged_record",
+    "timestamp_ms",
+]
+
 _EVENT_HEAD = f"X'{EVENT_VERSION:02x}{LATENCY_MARKER_EVENT:02x}'"
 _MARKED, _SUBTASK, _ID_SIZE, _ID = 3, 11, 15, 16  # positions in an event, from 1 as in SQL
 _TIMED = 1 + TIMESTAMP_BYTES

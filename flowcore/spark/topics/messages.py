@@ -8,6 +8,8 @@ from flowcore.kafka.elements import ELEMENT_HEADER
 from flowcore.spark.frame.sql import json_object, literal, struct
 from flowcore.spark.topics import elements
 
+__all__ = ["NULL_TEXT", "bad_record_headers", "headers", "kafka_key", "tag"]
+
 NULL_TEXT = "CAST(NULL AS STRING)"
 
 

@@ -16,6 +16,8 @@ from flowcore.metrics.tally import TopicOffsets
 from flowcore.planner.plan import Plan
 from flowcore.spark.context import Context, broker_of
 
+__all__ = ["TopicEnds", "offset_range", "offsets_json", "start_offsets"]
+
 _Offsets = dict[int, int]
 """By partition."""
 

@@ -16,6 +16,15 @@ from flowcore.elements import RecordAttributes
 from flowcore.errors import ConfigurationError
 from flowcore.testing.transcripts.runner import fail_unknown, refusing
 
+__all__ = [
+    "BacklogRunner",
+    "CheckpointIntervalRunner",
+    "CheckpointSchedule",
+    "due_times",
+    "schedule_first",
+    "switch_source",
+]
+
 _UNNAMED = ""
 """The source of a job that "is in backlog at the start", until a source reports a status itself."""
 

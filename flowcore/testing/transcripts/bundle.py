@@ -11,6 +11,8 @@ from typing import Any, Generic, TypeVar
 from flowcore.errors import ConfigurationError
 from flowcore.testing.transcripts.runner import fail_unknown, refusing
 
+__all__ = ["Bundle", "BundleRunner", "Finished"]
+
 _K = TypeVar("_K", bound=Hashable)
 _V = TypeVar("_V")
 

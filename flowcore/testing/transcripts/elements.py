@@ -15,6 +15,8 @@ from flowcore.elements import (
 from flowcore.errors import ConfigurationError
 from flowcore.serializers import ValueOnlyRecord
 
+__all__ = ["format_element", "parse_element"]
+
 
 def parse_element(written: Mapping[str, Any]) -> StreamElement[Any]:
     """Read an element.

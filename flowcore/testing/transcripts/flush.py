@@ -11,6 +11,8 @@ from flowcore.testing.record_buffer import BufferControl, RecordBuffer, Released
 from flowcore.testing.transcripts.elements import format_element, parse_element
 from flowcore.testing.transcripts.runner import fail_unknown, refusing
 
+__all__ = ["FlushRunner", "flush_config"]
+
 _Row = list[Any]
 """Key and value of a row, which are the value of its record."""
 

@@ -11,6 +11,8 @@ from flowcore.testing.transcripts.session_merge import SessionMergeRunner, agree
 from flowcore.testing.transcripts.watermarks import WatermarkRunner
 from flowcore.testing.transcripts.window import WindowRunner
 
+__all__ = ["KINDS", "NOT_LIVE"]
+
 KINDS: Mapping[str, TranscriptKind] = {
     "backlog": TranscriptKind(build=BacklogRunner),
     "bundle": TranscriptKind(build=BundleRunner),

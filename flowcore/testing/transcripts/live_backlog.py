@@ -10,6 +10,8 @@ from flowcore.errors import ConfigurationError
 from flowcore.testing.transcripts.live_flow import Input, LiveEngine, LiveFlow
 from flowcore.testing.transcripts.runner import Refused, fail_unknown, refusing
 
+__all__ = ["LiveBacklog"]
+
 
 class LiveBacklog:
     """Backlog statuses during one transcript."""

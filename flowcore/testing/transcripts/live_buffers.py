@@ -30,6 +30,8 @@ from flowcore.testing.transcripts.flush import flush_config
 from flowcore.testing.transcripts.live_flow import Input, LiveEngine, LiveFlow, Output
 from flowcore.testing.transcripts.runner import fail_unknown
 
+__all__ = ["LiveBuffers", "agrees_at_sink"]
+
 _TICKS = 10_000
 _IDLE_MS = 2_500
 """An input that is silent for this time is idle; at most three of them are less than `_TICKS`."""

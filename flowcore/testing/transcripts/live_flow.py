@@ -37,6 +37,8 @@ from flowcore.spark.context import Context
 from flowcore.spark.run.live_runs import LiveRuns
 from flowcore.testing.manual_time import ManualTime
 
+__all__ = ["Input", "LiveEngine", "LiveFlow", "Output"]
+
 _TIMEOUT_S = 30.0
 _starting = Lock()
 """Held by a start, which starts Python processes: Spark waits at most 10 s for one."""

@@ -14,7 +14,9 @@ from flowcore.process import KeyedProcessFunction
 from flowcore.testing.transcripts.elements import format_element, parse_element
 from flowcore.testing.transcripts.live_flow import Input, LiveEngine, LiveFlow, Output
 from flowcore.testing.transcripts.runner import Refused, fail_unknown
-from flowcore.testing.transcripts.serializer import choose_mode
+from flowcore.testing.transcripts.serializer import choose_serialization
+
+__all__ = ["LiveSerializer"]
 
 _MODES = ("tagged", "value-only")
 _RAW = {"schema": "value BINARY", "format": "raw"}
@@ -52,7 +54,7 @@ class LiveSerializer:
             case "read_timestamp_of":
                 return self._read_timestamp(Record(*argument))
             case "settings":
-                return {"mode": choose_mode(argument)}
+                return {"mode": choose_serialization(argument)}
             case "restart":
                 return {}
             case _:

@@ -11,6 +11,8 @@ from flowcore.testing.transcripts.live_flow import Input, LiveEngine, LiveFlow
 from flowcore.testing.transcripts.runner import fail_unknown
 from flowcore.testing.transcripts.watermarks import watermark_strategy
 
+__all__ = ["LiveWatermarks"]
+
 
 class LiveWatermarks:
     """A strategy during one transcript."""

@@ -23,6 +23,8 @@ from flowcore.testing.transcripts.runner import Refused, fail_unknown, refusing
 from flowcore.testing.transcripts.window import window_config
 from flowcore.windows import DeltaEvictor, DynamicSessionWindows
 
+__all__ = ["LiveWindows"]
+
 _BOUNDS = re.compile(rb"\}:(-?\d+):(-?\d+):\d+(?::\d+)?$")
 """The end of a window's record id: key, first millisecond, end, firing, ordinal."""
 _WORDS = {"has no event time": "no-timestamp"}

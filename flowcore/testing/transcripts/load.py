@@ -16,6 +16,8 @@ import yaml
 from flowcore.elements import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
 from flowcore.errors import ConfigurationError
 
+__all__ = ["Transcript", "load", "read_yaml"]
+
 
 @dataclass(frozen=True, slots=True)
 class Transcript:

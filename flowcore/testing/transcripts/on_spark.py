@@ -21,6 +21,8 @@ from flowcore.testing.transcripts.live_watermarks import LiveWatermarks
 from flowcore.testing.transcripts.live_windows import LiveWindows
 from flowcore.testing.transcripts.runner import Runner, TranscriptKind
 
+__all__ = ["AT_ONCE", "kinds_on", "kinds_on_spark"]
+
 AT_ONCE = 3
 """How many transcripts are replayed in parallel: a batch mostly waits for files and Python."""
 _HEAP_MIB = 256

@@ -10,6 +10,8 @@ from flowcore.testing.transcripts.kinds import KINDS
 from flowcore.testing.transcripts.load import Transcript, load
 from flowcore.testing.transcripts.runner import COMMON_ACTIONS, Refused, Runner, TranscriptKind
 
+__all__ = ["NOTHING_WHEN_MISSING", "Difference", "Outcome", "replay_transcript"]
+
 NOTHING_WHEN_MISSING = ("out", "late", "dropped", "emits", "triggers", "into")
 """Expectations that mean "nothing" where a step does not name them; others are then not checked."""
 

@@ -7,6 +7,8 @@ from typing import Any, NoReturn, Protocol
 
 from flowcore.errors import ConfigurationError
 
+__all__ = ["COMMON_ACTIONS", "Refused", "Runner", "TranscriptKind", "fail_unknown", "refusing"]
+
 COMMON_ACTIONS = frozenset({"in", "watermark_ms", "processing_time_ms", "restart", "end_of_input"})
 
 

@@ -20,6 +20,8 @@ from flowcore.testing.transcripts.elements import format_element, parse_element
 from flowcore.testing.transcripts.runner import Refused
 from flowcore.watermarks import WatermarkStrategy, monotonous
 
+__all__ = ["SerializerRunner", "choose_serialization"]
+
 _OPERATOR = "transcript"
 
 
@@ -75,7 +77,7 @@ class SerializerRunner:
             case "restart":  # a serializer has no state
                 return {}
             case "settings":
-                return {"mode": choose_mode(argument)}
+                return {"mode": choose_serialization(argument)}
             case _:
                 msg = f"a transcript of a serializer has no action {action!r}: it reads and writes; remove it"
                 raise ConfigurationError(msg)
@@ -91,7 +93,7 @@ class SerializerRunner:
         return timestamp_ms
 
 
-def choose_mode(written: Mapping[str, Any]) -> str:
+def choose_serialization(written: Mapping[str, Any]) -> str:
     """The mode of a job with these settings and watermark strategies; times are in milliseconds."""
     settings: dict[str, Any] = {}
     strategies: list[WatermarkStrategy | None] = []

@@ -9,6 +9,8 @@ from flowcore.testing.transcripts.runner import Refused, fail_unknown
 from flowcore.windows.merging import apply_merge, plan_merge
 from flowcore.windows.window import TimeWindow
 
+__all__ = ["SessionMergeRunner", "agrees_with_merge", "merge_groups"]
+
 _ANY_ORDER = ("into", "merged", "merged_states", "live")
 
 

@@ -12,6 +12,8 @@ from flowcore.watermarks.merge import Emitted
 from flowcore.watermarks.progress import WatermarkProgress, WatermarkSource
 from flowcore.watermarks.strategies import BoundedOutOfOrderness, Punctuated, WatermarkStrategy
 
+__all__ = ["WatermarkRunner", "watermark_strategy"]
+
 _SOURCE = "in"
 
 

@@ -12,6 +12,8 @@ from flowcore.testing.transcripts.runner import fail_unknown, refusing
 from flowcore.testing.window_functions import CollectList, Sum
 from flowcore.windows import triggers
 
+__all__ = ["WindowRunner", "window_config"]
+
 _NAMED = ("kind", "purging")
 _TRIGGERS: Mapping[str, Callable[..., triggers.Trigger]] = {
     "event-time": triggers.EventTimeTrigger,

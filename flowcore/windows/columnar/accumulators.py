@@ -21,6 +21,8 @@ from flowcore.keyed.columns import KeyColumns, take_rows
 from flowcore.keyed.key_index import Ints, KeyIndex, to_python_keys
 from flowcore.windows.built_in import BuiltIn
 
+__all__ = ["Accumulator", "AccumulatorColumns", "AccumulatorTable", "ColumnarAggregates", "result_type"]
+
 _Numbers = npt.NDArray[Any]
 AccumulatorColumns = dict["Accumulator", _Numbers]
 """The values of each accumulator, in the same order of keys."""

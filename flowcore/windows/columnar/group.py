@@ -26,6 +26,8 @@ from flowcore.windows.config import WindowConfig
 from flowcore.windows.functions import WindowAggregate
 from flowcore.windows.window import TimeWindow
 
+__all__ = ["ColumnarConfig", "ColumnarGroup", "ResultWriter"]
+
 _ROWS_PER_BATCH = 1 << 16
 
 

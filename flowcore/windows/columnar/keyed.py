@@ -21,6 +21,8 @@ from flowcore.windows.config import WindowConfig
 from flowcore.windows.functions import WindowAggregate
 from flowcore.windows.triggers import EventTimeTrigger
 
+__all__ = ["ColumnarWindows"]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnarWindows(ColumnarConfig):

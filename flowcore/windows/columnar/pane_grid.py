@@ -15,6 +15,8 @@ from flowcore.keyed.key_index import Ints
 from flowcore.windows.assigners import SlidingWindows, TumblingWindows
 from flowcore.windows.window import TimeWindow
 
+__all__ = ["EVERY_WINDOW", "PaneGrid"]
+
 EVERY_WINDOW = 1 << 80
 """A number above those of all windows."""
 

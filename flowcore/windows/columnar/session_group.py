@@ -27,6 +27,8 @@ from flowcore.windows.columnar.sessions import (
     merge_in_order,
 )
 
+__all__ = ["SessionGroup"]
+
 _KEYS_PER_PIECE = 1 << 16
 
 

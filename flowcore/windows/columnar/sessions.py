@@ -20,6 +20,8 @@ from flowcore.elements import MAX_TIMESTAMP_MS
 from flowcore.keyed.key_index import Ints
 from flowcore.windows.columnar.accumulators import Accumulator, AccumulatorColumns
 
+__all__ = ["Bools", "InOrderMerge", "SessionStore", "Sessions", "find_runs", "last_of", "merge_in_order"]
+
 Bools = npt.NDArray[np.bool_]
 _OWNER, _START, _LAST, _FIRINGS, _ACCUMULATORS = range(5)
 

@@ -21,6 +21,8 @@ from flowcore.windows.columnar.accumulators import Accumulator, AccumulatorColum
 from flowcore.windows.columnar.group import ColumnarConfig, ColumnarGroup
 from flowcore.windows.columnar.pane_grid import EVERY_WINDOW, PaneGrid
 
+__all__ = ["SlidingGroup"]
+
 _ROWS_PER_PIECE = 1 << 16
 _FIRINGS = Accumulator("max", "firings")
 
