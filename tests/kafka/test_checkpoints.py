@@ -159,9 +159,9 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
         "cannot be read .*bring the file back",
     ),
     "no-object": (lambda record: record.write_text("[]"), "cannot be read"),
-    "field-missing": (lambda record: record.write_text('{"format": 2, "flow": "f"}'), "cannot be read"),
+    "field-missing": (lambda record: record.write_text('{"format": 3, "flow": "f"}'), "cannot be read"),
     "of-another-flow": (lambda record: _rewritten(record, flow="g"), "it is of query 'top' of flow 'g'"),
-    "of-the-future": (lambda record: _rewritten(record, format=7), "has format 7, .* reads up to 2"),
+    "of-the-future": (lambda record: _rewritten(record, format=7), "has format 7, this flowcore reads 3"),
 }
 
 

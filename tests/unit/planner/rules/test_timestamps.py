@@ -185,7 +185,7 @@ def test_timestamps_are_carried_to_their_last_reader_only() -> None:
     bids.where("shop = 'a'", name="some").write("copy", KafkaTopic("copy"))
     counts = bids.window(Tumbling(10), by="shop", name="counts").aggregate(n="count(*)")
     counts.where("n > 1", name="many").write("out", KafkaTopic("out"))
-    shared, windows = plan_flow(flow, settings=OFF).live_queries
+    shared, windows = plan_flow(flow, settings=Settings(force_timestamp_support=False)).live_queries
 
     assert {str(edge): edge.elements.value for edge in shared.edges if edge.topic is None} == {
         "bids -> some": "value-only",
