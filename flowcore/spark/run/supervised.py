@@ -1,9 +1,10 @@
-"""Supervise one live query: choose its mode and the results that it joins, and restart it to change them.
+"""Supervise one live query: choose its mode and its inputs, and restart it to change them.
 
 A query is ended after its running batch and restarted on the same checkpoint: in micro-batches that end while
-it is in backlog, in its own mode otherwise, and with new versions of the results that it joins. The successor
-is compiled while the query still runs, so a version that cannot be joined does not interrupt it. If batches
-are a flush interval apart, and no more input is available, a restart begins a batch early.
+it is in backlog, in its own mode otherwise, with new versions of the results that it joins, and with the
+partitions that were added to its sources, for which its watermarks wait. The successor is compiled while the
+query still runs, so a version that cannot be joined does not interrupt it. If batches are a flush interval
+apart, and no more input is available, a restart begins a batch early.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from pyspark.sql.streaming.query import StreamingQuery
@@ -141,7 +143,11 @@ class SupervisedQuery:
         elif not running.ending and time.monotonic() >= self._polled_s + _POLL_S:
             self._polled_s = time.monotonic()
             self._write_backlog_status()
-            if self._must_join_another(running) or self._must_catch_up(running):
+            if (
+                self._must_join_another(running)
+                or self._must_catch_up(running)
+                or self._must_follow_added_partitions(running)
+            ):
                 running.end_after_batch()
             elif running.prepared.catching_up and self._next is running.prepared:
                 self._next = self._prepare(running.prepared.joined, catch_up=False)  # makes the pause shorter
@@ -250,6 +256,24 @@ class SupervisedQuery:
         now_ms = time.monotonic_ns() // 1_000_000
         waits = self._quiet.poll(progress.rows_in + unread, unread=unread, now_ms=now_ms)
         return waits and not running.running.status["isTriggerActive"]
+
+    def _must_follow_added_partitions(self, running: RunningQuery) -> bool:
+        """Whether a source has more partitions than its watermarks follow."""
+        topics = dict(self.side_channels.topics)
+        for each in self._meter.query(self.query.name).partitions:
+            if each.topic in topics and each.partition >= topics[each.topic].partitions:
+                topics[each.topic] = replace(topics[each.topic], partitions=each.partition + 1)
+        added = {name for name, topic in topics.items() if topic != self.side_channels.topics[name]}
+        if not added:
+            return False
+        why = ", ".join(
+            f"topic {name!r} has {topics[name].partitions} partitions now" for name in sorted(added)
+        )
+        self._meter.note(self.query.name, why)
+        self.side_channels = replace(self.side_channels, topics=topics)
+        self._next = self._prepare(running.prepared.joined, catch_up=running.prepared.catching_up)
+        self._reason = why
+        return True
 
     def _restart(self, before: RunningQuery) -> None:
         ended = time.monotonic()
