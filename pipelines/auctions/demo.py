@@ -2,7 +2,8 @@
 
 The demo generates the history, lets Dagster run the bounded stage, starts the live query, feeds bids at a
 steady rate, and compares the output with DuckDB's results for the same events. Bids that are sent while
-Spark's JVM warms up are verified too, but do not count for the latency.
+Spark's JVM warms up are verified too, but do not count for the latency. Then the second flow reads the same
+bids as a slice, with the settings of the deployment, and is verified too.
 """
 
 from __future__ import annotations
@@ -37,17 +38,23 @@ from flowcore.kafka.broker import EmbeddedBroker
 from flowcore.kafka.topics import ensure_topics
 from flowcore.planner import plan_flow
 from flowcore.settings import Settings
+from flowcore.spark.context import Context
 from flowcore.spark.run.flow import open_context
 from flowcore.spark.run.live_stage import LiveRun
+from flowcore.spark.run.live_topics import prepare_topics
 from pipelines.auctions import verify
+from pipelines.auctions.activity import flow as activity_flow
 from pipelines.auctions.flow import flow
-from pipelines.auctions.readers import Collector, latencies_ms
-from pipelines.auctions.ui import serve_ui
+from pipelines.auctions.readers import Collector, latencies_ms, read_values
+from pipelines.auctions.ui import CHECKOUT, serve_ui
+from pipelines.auctions.verify_activity import compare_activity, compare_bidders
 from pipelines.benchmark import this_commit, this_machine
 from pipelines.nexmark import feed, generator, history
 
 PARTITIONS = 2
 ENRICHED, HIGHEST = "enriched-bids", "highest-bids"
+ACTIVITY, LATE, TOTALS = "auction-activity", "late-bids", "bidder-totals"
+PARTS = {"highest prices": "highest", "windows and late bids": "activity", "bidders": "bidders"}
 CONFIG = generator.NexmarkConfig()
 WARM_MS = 20.0  # the stream is warm if 99 % of the last seconds' bids were faster
 WARM_WINDOW_US = 5_000_000
@@ -110,9 +117,10 @@ def _demonstrate(folder: Path, servers: str, seconds: float, rate: float, events
         bounded_s = _bounded_stage(progress)
         ensure_topics(servers, {"bids": PARTITIONS, ENRICHED: PARTITIONS, HIGHEST: PARTITIONS})
         plan = plan_flow(flow, settings=Settings.of())
-        with ExitStack() as live:
+        with ExitStack() as session:
             with _waiting(progress, "start the live query"):
-                context = live.enter_context(open_context(plan, Settings.of()))
+                context = session.enter_context(open_context(plan, Settings.of()))
+                live = session.enter_context(ExitStack())
                 run = live.enter_context(LiveRun(plan, context))
                 collector = live.enter_context(Collector(servers, [ENRICHED, HIGHEST]))
             bids = generator.live_batches(CONFIG, events, sys.maxsize, batch_rows=max(int(rate), 1))
@@ -131,19 +139,36 @@ def _demonstrate(folder: Path, servers: str, seconds: float, rate: float, events
                 )
             latency = latencies_ms(collector.since(ENRICHED, fed.measured_from_us), fed.measured_from_us)
             modes = {query.name: query.mode for query in run.progress()}
+            live.close()
+            with _waiting(progress, "run and verify the second flow"):
+                second = _second_flow(context, servers, sent)
     return {
         **asdict(enriched),
         "highest": asdict(highest),
+        **{name: asdict(comparison) for name, comparison in second.items()},
         "bounded_seconds": round(bounded_s, 2),
         "mode": modes["bids"],
         "modes": modes,
         "rate": rate,
         "warm_up_seconds": round(fed.warm_up_s, 1),
         "latency_ms": _percentiles(latency),
-        "ok": enriched.nothing_lost_or_wrong and highest.nothing_lost_or_wrong,
+        "ok": all(each.nothing_lost_or_wrong for each in (enriched, highest, *second.values())),
         "machine": this_machine(),
         "commit": this_commit(),
     }
+
+
+def _second_flow(context: Context, servers: str, sent: pa.Table) -> dict[str, verify.Comparison]:
+    """Run the flow `activity` as a slice, in batches so small that some bids come after their window."""
+    batch = {"execution.max-records-per-batch": max(sent.num_rows // 10, 1)}
+    settings = Settings.of(batch, file=CHECKOUT / "deploy" / "settings.toml")
+    plan = plan_flow(activity_flow, "slice", settings)
+    if plan.live:
+        prepare_topics(plan.live, settings)
+    with LiveRun(plan, Context(context.spark, settings, plan.flow)) as run:
+        run.wait()
+    windows, late, totals = (list(read_values(servers, topic)) for topic in (ACTIVITY, LATE, TOTALS))
+    return {"activity": compare_activity(sent, windows, late), "bidders": compare_bidders(sent, totals)}
 
 
 def _history(progress: Progress, folder: Path, events: int) -> None:
@@ -247,8 +272,8 @@ def _table(found: Mapping[str, Any]) -> Table:
     table = Table("", "", title="flowcore demo")
     for name in ("rows_in", "joined", "missing", "wrong", "duplicates"):
         table.add_row(name.replace("_", " "), f"{found[name]:,}")
-    highest = found["highest"]
-    table.add_row("highest prices", f"{highest['joined']:,} of {highest['rows_in']:,} right")
+    for name, part in PARTS.items():
+        table.add_row(name, f"{found[part]['joined']:,} of {found[part]['rows_in']:,} right")
     table.add_row("bounded stage", f"{found['bounded_seconds']:.1f} s, Spark's start included")
     table.add_row("mode", ", ".join(f"{name}: {mode}" for name, mode in found["modes"].items()))
     shown = (f"{name} {value}" for name, value in found["latency_ms"].items())

@@ -9,9 +9,12 @@ import pytest
 
 from flowcore.kafka.broker import EmbeddedBroker
 from flowcore.kafka.topics import ensure_topics
+from flowcore.testing.kafka_fixtures import kafka, kafka_broker
 from pipelines.nexmark.feed import feed
 from pipelines.nexmark.generator import NexmarkConfig, live_batches
 from pipelines.nexmark.history import write_history
+
+__all__ = ["kafka", "kafka_broker"]
 
 EVENTS = 20_000
 BIDS = 2_000
