@@ -116,6 +116,8 @@ class LiveEngine:
             "state.dir": self.folder,
             "execution.trigger-interval": "1 ms",
             "pipeline.auto-watermark-interval": "1 ms",
+            # Transcripts have times of years, and a clock that begins at zero.
+            "watermark.max-ahead": 0,
             "execution.shuffle-partitions": 1,
             "state.key-groups": 2,
             **changes,
